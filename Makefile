@@ -1,0 +1,53 @@
+# `make demo` and `make test` do all the set-up by themselves: they need Python 3.11 or newer with pip, nothing else.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+WORKERS ?= 2
+# One thread per test worker: two workers with a pool of threads each would fight for the cores.
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_ROOT_USER_ACTION := ignore
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test slow lint types format clean
+
+help:  ## Say what there is.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP)  ## Make .venv and install everything the checks need.
+
+demo: $(STAMP)  ## Run the main job: a model becomes an ensemble that knows what it does not know.
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP)  ## Run the suite, without the tests that take minutes.
+	$(PYTEST) -m "not slow"
+
+slow: $(STAMP)  ## Run the tests that take minutes.
+	$(PYTEST) -m slow || [ $$? -eq 5 ]  # 5: there are none
+
+lint: $(STAMP)  ## Check the style.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)  ## Check the types.
+	$(BIN)/mypy
+
+format: $(STAMP)  ## Put the code into its form.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## Remove .venv and everything generated.
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last: an install that was cut short starts again.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Pluribus needs Python 3.11 or newer, but $(PYTHON) is older. Try: make PYTHON=python3.12 ..."; exit 1; }
+	@echo "Making $(VENV) and installing (once; a few minutes)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,3 @@
+"""Out of many networks, one: efficient ensembles from any PyTorch model."""
+from .methods import *
+from .methods import METHODS

@@ -1,0 +1,108 @@
+"""What a model is made of, and copies of it with some tensors and attributes replaced."""
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+Key = str | int
+Holder = tuple[str, str | None]  # a module's name, and the name of an object it holds
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A number in an attribute of a module, or in one of a plain object (a configuration) that it holds.
+
+    Args:
+        part: the name of the held object, or None for the module itself.
+        path: the attribute's name, then the keys and positions inside dictionaries, lists and tuples.
+    """
+
+    module: str
+    part: str | None
+    path: tuple[Key, ...]
+    value: int | float
+
+
+def tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters, the buffers, and the tensors that modules hold as plain attributes."""
+    found = dict(model.named_parameters()) | dict(model.named_buffers())
+    seen = set(map(id, found.values()))
+    for path, module in model.named_modules():
+        for key, value in module.__dict__.items():
+            if isinstance(value, Tensor) and id(value) not in seen:
+                seen.add(id(value))
+                found[joined(path, key)] = value
+    return found
+
+
+def copied(model: nn.Module, replacements: Mapping[int, Tensor]) -> nn.Module:
+    """A copy of the model with tensors replaced by identity; results of computations are cut loose."""
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        for value in module.__dict__.values():
+            for _, leaf in leaves(value):
+                if isinstance(leaf, Tensor) and not leaf.is_leaf:
+                    memo[id(leaf)] = leaf.detach().clone()
+    result = copy.deepcopy(model, {**memo, **replacements})
+    _drop_caches(result)
+    for module, original in zip(result.modules(), model.modules(), strict=True):
+        module.training = original.training
+    return result
+
+
+def holders(model: nn.Module) -> dict[Holder, dict[str, Any]]:
+    """The attributes of each module, and of the plain objects (configurations) that modules hold."""
+    found: dict[Holder, dict[str, Any]] = {}
+    seen = set()
+    for path, module in model.named_modules():
+        found[path, None] = module.__dict__
+        for key, value in module.__dict__.items():
+            plain = hasattr(value, "__dict__") and not callable(value) and not isinstance(value, Tensor)
+            if plain and id(value) not in seen:
+                seen.add(id(value))
+                found[path, key] = value.__dict__
+    return found
+
+
+def write(model: nn.Module, attributes: Iterable[Attribute]) -> None:
+    """Set attributes of a model."""
+    held = holders(model)
+    for attribute in attributes:
+        dictionary, key = held[attribute.module, attribute.part], attribute.path[0]
+        assert isinstance(key, str)
+        dictionary[key] = _replaced(dictionary[key], attribute.path[1:], attribute.value)
+
+
+def leaves(value: Any) -> Iterator[tuple[tuple[Key, ...], Any]]:
+    """The path and value of everything inside tuples, lists and dictionaries, at any depth."""
+    if type(value) in (tuple, list):
+        items: Iterable[tuple[Key, Any]] = enumerate(value)
+    elif isinstance(value, dict):
+        items = value.items()
+    else:
+        yield (), value
+        return
+    for key, inner in list(items):
+        for path, leaf in leaves(inner):
+            yield (key, *path), leaf
+
+
+def joined(*names: str | None) -> str:
+    """Names joined by dots, without the empty ones."""
+    return ".".join(name for name in names if name)
+
+
+def _drop_caches(model: nn.Module) -> None:
+    """Some modules forget what they computed from their parameters when they are set to train."""
+    model.train()
+
+
+def _replaced(value: Any, path: tuple[Key, ...], new: Any) -> Any:
+    if not path:
+        return new
+    if isinstance(value, dict):
+        return {**value, path[0]: _replaced(value[path[0]], path[1:], new)}
+    return type(value)(_replaced(v, path[1:], new) if i == path[0] else v for i, v in enumerate(value))

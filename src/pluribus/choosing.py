@@ -1,0 +1,98 @@
+"""Which layers of a model a method takes hold of."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from torch import nn
+
+from .ensemble import Ensemble
+from .layers import PerMember
+from .probe import bypassed, exits
+from .surgery import READERS, call_quietly, called, exactly, listed, opened, pick, weighted
+from .trees import Batch
+
+
+def layers_of(method: str, model: nn.Module, where: str | None, example: Any, *, but_first: bool = False) -> list[str]:
+    """The convolutions and linear layers that a pattern chooses, by default all, in the order of their calls.
+
+    Without an example the order is that of definition.
+
+    Args:
+        but_first: without a pattern, leave out the layer that reads the model's input
+    """
+    choice = weighted(model)
+    if not choice:
+        raise ValueError(f"{method}: the model has no convolution or linear layer to change.")
+    order = [name for name, module in model.named_modules() if isinstance(module, READERS)]
+    if example is not None:
+        order = called(method, model, example)
+    if where is not None:
+        return pick(method, where, [name for name in order if name in choice])
+    names = [name for name in (order[1:] if but_first else order) if name in choice]
+    if not names:
+        raise ValueError(
+            f"{method}: every convolution and linear layer but the first is meant, and the model has no more than "
+            f"{len(choice)}. Choose with where= among: {listed(choice)}."
+        )
+    return names
+
+
+def heads_of(model: nn.Module, where: str | None, example: Any) -> list[str]:
+    """The last layers: those that a pattern chooses, that give the output, or that the model says or defines last."""
+    names = weighted(model)
+    if where is not None:
+        return pick("multihead", where, names)
+    if example is not None:
+        view = opened(model)
+        call_quietly("multihead", view, example)
+        heads = [name for name in exits(view, example) if name in names]
+    else:
+        heads = _declared_heads(model) or list(names)[-1:]
+    if not heads:
+        raise ValueError(
+            "multihead: there is no convolution or linear layer that gives the model's output. Name it with where=."
+        )
+    return heads
+
+
+def _declared_heads(model: nn.Module) -> list[str]:
+    """What `get_classifier`, which timm's models have, calls the last layers."""
+    declare = getattr(model, "get_classifier", None)
+    if not callable(declare):
+        return []
+    heads = declare()
+    parts = [part for head in (heads if isinstance(heads, tuple) else (heads,)) for part in head.modules()]
+    return [name for name, layer in weighted(model).items() if any(layer is part for part in parts)]
+
+
+def check_heads(ensemble: Ensemble, batch: Batch, heads: list[str]) -> None:
+    """On a first batch: the output must come from the heads."""
+    found = exits(opened(ensemble.member(0)), batch[1] or batch[0])
+    if not set(found) & set(heads):
+        raise ValueError(
+            f"multihead: the last layer that the model defines is {listed(heads)}, but its output comes from "
+            f"{listed(found)}. Give where={exactly(found)!r}, or example=x."
+        )
+    if others := set(found) - set(heads):
+        ensemble.notes.append(f"the output comes from {listed(sorted(others))} too, which all members share")
+
+
+def check_all_called(ensemble: Ensemble, batch: Batch) -> None:
+    """On a first batch: a layer whose weights are read without calling it would ignore what members own."""
+    names = [name for name, layer in ensemble.module.named_modules() if isinstance(layer, PerMember)]
+    if wrong := bypassed(ensemble.member(0), names, batch):
+        raise ValueError(
+            f"{ensemble.method}: the weights of {listed(wrong)} are read without calling the layer, so it cannot "
+            "differ between members. Give example= when making the ensemble, or leave it out with where=."
+        )
+
+
+def inputs_of(layer: nn.Module) -> int:
+    """How many channels the layer reads."""
+    return cast(int, layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels)
+
+
+def outputs_of(layer: nn.Module) -> int:
+    """How many channels the layer makes."""
+    return cast(int, layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels)

@@ -1,0 +1,152 @@
+"""Dry runs: the shapes that a model gives, found without memory."""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from .anatomy import Attribute, copied, tensors, write
+from .trees import as_batch, tensors_of
+
+Shapes = list[tuple[int, ...]]
+
+
+@dataclass
+class Run:
+    """The shapes of the outputs in each mode (True: train) in which a model runs, and the order of its modules."""
+
+    shapes: dict[bool, Shapes] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+
+
+class RunError(Exception):
+    """The model does not run; `module` says where it stopped."""
+
+    def __init__(self, module: str, cause: Exception):
+        super().__init__(f"{type(cause).__name__}: {cause}")
+        self.module = module
+
+
+def trial(
+    model: nn.Module,
+    example: Any,
+    sizes: Mapping[str, tuple[int, ...]] | None = None,
+    attributes: Iterable[Attribute] = (),
+) -> Run:
+    """Run a model without memory, possibly with other sizes and attributes, in train and in eval mode."""
+    result, error = Run(), None
+    attributes = tuple(attributes)
+    for training in (True, False):
+        for way in (_run_on_meta, _run_on_fakes):
+            stack = [""]
+            try:
+                result.shapes[training] = way(model, example, training, sizes, attributes, stack, result.order)
+                break
+            except Exception as cause:
+                error = RunError(stack[-1], cause)
+    if error and not result.shapes:
+        raise error
+    return result
+
+
+def trial_on_values(copy: nn.Module, example: Any) -> Run:
+    """Run a copy of the model on real tensors, for models that look at their values."""
+    result, stack = Run(), [""]
+    with torch.random.fork_rng(), torch.no_grad():
+        for training in (True, False):
+            try:
+                with tracked(copy, stack, result.order):
+                    output = call(copy.train(training), example)
+            except Exception as cause:
+                raise RunError(stack[-1], cause) from cause
+            result.shapes[training] = output_shapes(output)
+    return result
+
+
+def call(model: nn.Module, example: Any) -> Any:
+    """What the model gives for an example: a tensor, a tuple of arguments or a dictionary of them."""
+    arguments, named = as_batch(example)
+    return model(*arguments, **named)
+
+
+def output_shapes(output: Any) -> Shapes:
+    """The shapes of what a model gives: of the logits where it gives caches and hidden states beside them."""
+    return [tuple(map(int, tensor.shape)) for tensor in tensors_of(getattr(output, "logits", output))]
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Neither gradients nor the fused attention, which knows no fake tensors."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextlib.contextmanager
+def tracked(model: nn.Module, stack: list[str], order: list[str] | None = None) -> Iterator[None]:
+    """Keep the names of the running modules on a stack; after an error its top shows where it happened.
+
+    Args:
+        order: also collects the names in the order in which the modules run.
+    """
+    stack[1:] = []
+
+    def enter(name: str) -> None:
+        stack.append(name)
+        if order is not None:
+            order.append(name)
+
+    hooks = []
+    for path, module in model.named_modules():
+        hooks.append(module.register_forward_pre_hook(lambda m, a, path=path: enter(path)))
+        hooks.append(module.register_forward_hook(lambda m, a, o: (stack.pop(), None)[1]))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _run_on_meta(
+    model: nn.Module,
+    example: Any,
+    training: bool,
+    sizes: Mapping[str, tuple[int, ...]] | None,
+    attributes: Iterable[Attribute],
+    stack: list[str],
+    order: list[str],
+) -> Shapes:
+    """On tensors without memory: fast, but code that makes tensors of its own elsewhere fails."""
+    own = tensors(model)
+    shapes = sizes or {name: tuple(t.shape) for name, t in own.items()}
+    empty = {id(t): torch.empty(shapes[name], dtype=t.dtype, device="meta") for name, t in own.items()}
+    copy = copied(model, empty).train(training)
+    write(copy, attributes)
+    inputs = tree_map(lambda value: value.to("meta") if isinstance(value, Tensor) else value, example)
+    with tracked(copy, stack, order), quiet(), torch.device("meta"):
+        return output_shapes(call(copy, inputs))
+
+
+def _run_on_fakes(
+    model: nn.Module,
+    example: Any,
+    training: bool,
+    sizes: Mapping[str, tuple[int, ...]] | None,
+    attributes: Iterable[Attribute],
+    stack: list[str],
+    order: list[str],
+) -> Shapes:
+    """On tensors that stand for others with memory."""
+    from .symbols import fake_run, faked
+
+    mode, copy = faked(model, example, sizes)
+    write(copy, attributes)
+    return fake_run(copy, example, mode, training, stack, order)

@@ -1,0 +1,496 @@
+"""The one idea: an ensemble is one module, plus the state that each member has of its own, run once per member."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.utils import _pytree as pytree
+
+from .layers import PerMember, Rows
+from .prediction import Prediction, pool, predicted
+from .probe import layouts
+from .running import kept, run_once, unowned, attention_under_vmap
+from .surgery import CONVOLUTIONS, assign_, duplicate, listed, state
+from .trees import (
+    Batch,
+    answer,
+    as_batch,
+    batches,
+    device_of,
+    flatten,
+    map_tensors,
+    rows_of,
+    stack_trees,
+    tensors_of,
+    tile,
+    unstack,
+)
+
+Feed = Literal["every", "share", "tile", "once"]
+FEEDS = {
+    "every": "every row",
+    "share": "its random share of the rows, in one pass of the batch",
+    "tile": "every row, in one pass of members x rows",
+    "once": "every row with one random draw each, in one pass of the batch",
+}
+TASKS = ("classification", "binary", "regression", "gaussian")
+
+
+class Ensemble(nn.Module):
+    """`size` networks that share every tensor of `module` except those named in `own`.
+
+    A tensor in `own` is stored stacked, (members, *shape), under its usual name, so that `state_dict`, `to` and
+    any optimizer work as for an ordinary module. Made by the functions in `pluribus.methods`.
+
+    Shapes:
+        input: (batch, *features), or any tree of such tensors, the same for every member
+        output: (members, batch, *outputs), or the module's own tree of such tensors
+
+    Args:
+        feed: what the members see in training: "every" row each, a "share" of the rows each, the batch "tile"d
+            once per member in one pass, or the batch "once" with one random draw for each row
+        awake: modules that stay in training mode when the ensemble is in eval mode (dropout)
+        asleep: modules that stay in eval mode when the ensemble trains (a trunk that is kept as it is)
+        check: what to look at, once, on the first batch: check(ensemble, batch)
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        size: int,
+        own: Collection[str] = (),
+        *,
+        method: str = "ensemble",
+        settings: Mapping[str, Any] | None = None,
+        feed: Feed = "every",
+        fast: Collection[str] = (),
+        awake: Collection[str] = (),
+        asleep: Collection[str] = (),
+        notes: Sequence[str] = (),
+        check: Callable[[Ensemble, Batch], None] | None = None,
+    ):
+        super().__init__()
+        self.module, self.size, self.own = module, size, frozenset(own)
+        self.method, self.settings, self.feed = method, dict(settings or {}), feed
+        self.fast, self.awake, self.asleep = frozenset(fast), frozenset(awake), frozenset(asleep)
+        self.notes, self.check = list(notes), check
+        self.rows = Rows()
+        for layer in self._layers():
+            layer.rows = self.rows
+        self._task = "classification"
+        self._run, self._why = self._preferred_run()
+        self._shared: Sequence[str] | None = None
+        self._tried: set[tuple[bool, bool, bool]] = set()
+        self.train(module.training)
+
+    # ---------------------------------------------------------------- what users call
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Every member on every row: (members, batch, ...).
+
+        In training, methods that share their normalisation layers run the members as rows of one batch, so that
+        the statistics are those of all members together.
+        """
+        self.check_once((args, kwargs))
+        if self.training and self.feed != "every":
+            batch, index = self._tiled((args, kwargs))
+            return map_tensors(self._by_rows(batch, index), lambda t: t.unflatten(0, (self.size, -1)))
+        return self._each((args, kwargs))
+
+    def loss(self, x: Any, y: Any, criterion: Callable[[Any, Any], Tensor], *, per_member: bool = False) -> Tensor:
+        """The scalar to minimise: the members are fed, and their losses reduced, as the method's paper does.
+
+        | feed | rows each member sees | reduction |
+        |---|---|---|
+        | every | all | sum over members of the mean over rows: one joint step equals separate steps |
+        | share | its random, balanced share of the batch | mean over rows |
+        | tile | all, in one batch of members * rows | mean over members and rows |
+        | once | all rows, one random draw each | mean over rows |
+
+        Args:
+            x: what the module takes: a tensor, a tuple of arguments or a dict of named ones, rows first
+            y: targets, rows first; any tree
+            criterion: criterion(outputs, targets) -> the mean over their rows; any of torch's
+            per_member: x and y are (members, batch, ...): each member has a batch of its own
+        """
+        batch = as_batch(x)
+        if per_member:
+            self._check_per_member(batch)
+        self.check_once(unstack(batch, self.size)[0] if per_member else batch)
+        if self.feed == "every":
+            outputs = [answer(member) for member in unstack(self._each(batch, per_member), self.size)]
+            targets = unstack(y, self.size) if per_member else [y] * self.size
+            return torch.stack([criterion(o, t) for o, t in zip(outputs, targets, strict=True)]).sum()
+        batch, y, index = self._fed(batch, y, per_member)
+        return criterion(answer(self._by_rows(batch, index)), y)
+
+    def pooled(self) -> nn.Module:
+        """A module that gives the ensemble's one answer, (batch, ...): it fits existing loops and tools.
+
+        Classification: the log of the mean probability; binary: the logit of the mean probability;
+        regression: the mean; gaussian: mean and variance of the mixture.
+        """
+        return Pooled(self)
+
+    def predict(self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None) -> Prediction:
+        """The members' predictions as a `Classification` or `Regression`, in eval mode and without gradients.
+
+        Args:
+            x: a tensor, an array, a tuple or dict of arguments, or a loader of those (of (x, y): y is ignored)
+            batch_size: how many rows to run at once; default: all of a tensor, or the loader's batches
+            device: where to run; default: where the ensemble is
+        """
+        home = next((t.device for _, t in state(self)), torch.device("cpu"))
+        mode, target = self.training, torch.device(device) if device is not None else home
+        try:
+            if target != home:
+                self.to(target)
+            self.eval()
+            with torch.no_grad():
+                parts = [
+                    map_tensors(answer(self(*args, **kwargs)), lambda t: t.cpu())
+                    for args, kwargs in batches(x, batch_size, target, self._dtype())
+                ]
+        finally:
+            self.train(mode)
+            if target != home:
+                self.to(home)
+        if not parts:
+            raise ValueError("predict: there must be at least one batch, but the loader is empty.")
+        return predicted(self.task, pytree.tree_map(lambda *ts: torch.cat(ts, 1), *parts))
+
+    def member(self, i: int) -> nn.Module:
+        """Member `i` as an ordinary, independent module: it gives `ensemble(x)[i]`."""
+        i = self._checked_index(i)
+        if not self.own:
+            raise TypeError(
+                f"{self.method}: a member owns nothing but chance, so member {i} is not a module of its own. "
+                "Use ensemble(x), or ensemble.module for the network itself."
+            )
+        module = duplicate(self.module)
+        assign_(module, {name: tensor[i].detach().clone() for name, tensor in self._owned(module).items()})
+        for layer in module.modules():
+            if isinstance(layer, PerMember):
+                layer.rows = Rows()
+        return module
+
+    def parameter_groups(
+        self, lr: float, weight_decay: float = 0.0, fast_weight_factor: float = 0.5
+    ) -> list[dict[str, Any]]:
+        """Parameter groups for any optimizer: BatchEnsemble's r and s get no decay and `fast_weight_factor` * lr."""
+        slow = [p for name, p in self.module.named_parameters() if name not in self.fast]
+        fast = [p for name, p in self.module.named_parameters() if name in self.fast]
+        groups: list[dict[str, Any]] = [{"params": slow, "lr": lr, "weight_decay": weight_decay}]
+        if fast:
+            groups.append({"params": fast, "lr": lr * fast_weight_factor, "weight_decay": 0.0})
+        return [group for group in groups if group["params"]]
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Clip each member's gradient to `max_norm`, as if it trained alone, and what is shared as one more group.
+
+        Gives back the norms before: (members + 1), those of the members and of what they share.
+        """
+        if not max_norm > 0:
+            raise ValueError(f"clip_grad_norm_: max_norm must be positive, but it is {max_norm}.")
+        owned, shared = self._gradients()
+        device = next((g.device for g in (*shared, *(g for gs in owned for g in gs))), torch.device("cpu"))
+        norms = torch.zeros(self.size + 1, device=device)
+        for i, gradients in enumerate((*owned, shared)):
+            if gradients:
+                norms[i] = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+                factor = (max_norm / (norms[i] + 1e-6)).clamp(max=1.0)
+                for gradient in gradients:
+                    gradient.mul_(factor)
+        return norms
+
+    @property
+    def run(self) -> str:
+        """How the members run: "vmap" (what no member owns is computed once) or "loop". Settable."""
+        return self._run
+
+    @run.setter
+    def run(self, value: str) -> None:
+        if value not in ("vmap", "loop"):
+            raise ValueError(f'ensemble.run must be "vmap" or "loop", but it is {value!r}.')
+        self._run, self._why = value, "set by hand"
+
+    @property
+    def task(self) -> str:
+        """What the outputs are: "classification", "binary", "regression" or "gaussian". Settable."""
+        return self._task
+
+    @task.setter
+    def task(self, value: str) -> None:
+        if value not in TASKS:
+            raise ValueError(f"ensemble.task must be one of {listed(TASKS)}, but it is {value!r}.")
+        self._task = value
+
+    @property
+    def passes(self) -> int:
+        """How often the network runs for one prediction."""
+        return self.size
+
+    def explain(self) -> str:
+        """What the members own and share, how they run and why, and what was decided on the way, as text."""
+        owned = self._owned(self.module)
+        shared = {name: t for name, t in state(self.module) if name not in owned}
+        count = lambda ts: sum(t.numel() for t in ts.values() if isinstance(t, nn.Parameter))  # noqa: E731
+        lines = [
+            f"{self.method}: {self.size} members, {self.task}",
+            f"  each member owns {len(owned)} tensors with {count(owned) // self.size:,} parameters",
+            f"  all share {len(shared)} tensors with {count(shared):,} parameters",
+            f"  run by {self.run} ({self._why})",
+            f"  in training each member sees: {FEEDS[self.feed]}",
+            *(f"  {note}" for note in self.notes),
+        ]
+        return "\n".join(lines)
+
+    def train(self, mode: bool = True) -> Ensemble:
+        """Set the mode; dropout of MC-Dropout stays awake, a frozen trunk asleep."""
+        super().train(mode)
+        for name in self.awake:
+            self.module.get_submodule(name).training = True
+        for name in self.asleep:
+            self.module.get_submodule(name).eval()
+        return self
+
+    def extra_repr(self) -> str:
+        """What `print` shows."""
+        return f"method={self.method!r}, size={self.size}, run={self.run!r}, task={self.task!r}"
+
+    def check_once(self, batch: Batch) -> None:
+        """Run what the method wants to look at on a first batch."""
+        if self.check is not None:
+            check, self.check = self.check, None
+            try:
+                check(self, batch)
+            except BaseException:
+                self.check = check
+                raise
+
+    # ---------------------------------------------------------------- running the members
+
+    def _each(self, batch: Batch, per_member: bool = False) -> Any:
+        """Every member's output, stacked; with `per_member` each on its own batch, (members, batch, ...)."""
+        if self.run == "loop":
+            return self._by_loop(batch, per_member)
+        key = (self.training, torch.is_grad_enabled(), per_member)
+        if key in self._tried or torch.compiler.is_compiling():
+            return self._by_vmap(batch, per_member)
+        output = self._vmap_or_loop(batch, per_member)
+        self._tried.add(key)
+        return output
+
+    def _by_vmap(self, batch: Batch, per_member: bool) -> Any:
+        leaves, tree = flatten(batch)
+        seen: dict[str, Any] = {}
+
+        def run(_: Tensor, own: dict[str, Tensor], leaves: list[Any]) -> Any:
+            before = dict(own)
+            args, kwargs = pytree.tree_unflatten(leaves, tree)
+            outputs, seen["tree"] = flatten(functional_call(self.module, own, args, kwargs))
+            seen["rest"] = [None if isinstance(o, Tensor) else o for o in outputs]
+            changed = {name: own[name] for name in own if own[name] is not before[name]}
+            return [o for o in outputs if isinstance(o, Tensor)], changed
+
+        mapped = [0 if per_member and isinstance(leaf, Tensor) else None for leaf in leaves]
+        members = torch.arange(self.size)  # mapped over even when nothing is owned
+        once = self._trunk() if self.training else ()
+        with attention_under_vmap(), run_once(self.module, once):
+            tensors, changed = vmap(run, in_dims=(0, 0, mapped), randomness="different")(
+                members, self._owned(self.module), leaves
+            )
+        self._write_back(changed)
+        rest = iter(tensors)
+        return pytree.tree_unflatten([next(rest) if o is None else o for o in seen["rest"]], seen["tree"])
+
+    def _by_loop(self, batch: Batch, per_member: bool) -> Any:
+        batches = unstack(batch, self.size) if per_member else [batch] * self.size
+        versions = [leaf._version for leaf in flatten(batch)[0] if isinstance(leaf, Tensor)]
+        outputs = []
+        for i, (args, kwargs) in enumerate(batches):
+            shared = [b for name, b in self.module.named_buffers() if name not in self.own]
+            with kept(shared if i > 0 and self.training else ()):  # statistics of the first member's pass
+                outputs.append(self._one(i, args, kwargs))
+            now = [leaf._version for leaf in flatten(batch)[0] if isinstance(leaf, Tensor)]
+            if now != versions and i < self.size - 1:
+                raise RuntimeError(
+                    f"{self.method}: the model changes its input in place, so the next member would see another one. "
+                    'Set inplace=False in its first layer, or ensemble.run = "vmap".'
+                )
+        return stack_trees(outputs)
+
+    def _one(self, i: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        own = {name: tensor[i] for name, tensor in self._owned(self.module).items()}
+        before = dict(own)
+        output = functional_call(self.module, own, args, kwargs)
+        for name in own:
+            if own[name] is not before[name]:  # a buffer was assigned, not changed in place
+                with torch.no_grad():
+                    before[name].copy_(own[name])
+        return output
+
+    def _by_rows(self, batch: Batch, index: Tensor | None) -> Any:
+        """One pass of the module in which row j belongs to member `index[j]`."""
+        if index is not None and any(layer.layout is None for layer in self._layers()):
+            own = {name: tensor[0] for name, tensor in self._owned(self.module).items()}
+            layouts(self.method, self.module, own, batch)
+        self.rows.index = index
+        try:
+            return self.module(*batch[0], **batch[1])
+        finally:
+            self.rows.index = None
+
+    def _fed(self, batch: Batch, y: Any, per_member: bool) -> tuple[Batch, Any, Tensor | None]:
+        """The rows of one training pass, their targets, and the member of each row."""
+        if per_member:
+            rows = rows_of(batch, 1)
+            batch, y = (map_tensors(tree, lambda t: t.flatten(0, 1)) for tree in (batch, y))
+            return batch, y, self._members(batch, rows)
+        if self.feed == "tile":
+            rows = rows_of(batch)
+            tiled, index = self._tiled(batch)
+            return tiled, tile(y, rows, self.size), index
+        if self.feed == "share":
+            rows = rows_of(batch)
+            order = torch.randperm(rows) + torch.randint(self.size, ())  # balanced, the remainder at random
+            return batch, y, (order % self.size).to(device_of(batch))
+        return batch, y, None
+
+    def _tiled(self, batch: Batch) -> tuple[Batch, Tensor]:
+        """The batch once per member, members outermost, and the member of each row."""
+        rows = rows_of(batch)
+        return tile(batch, rows, self.size), self._members(batch, rows)
+
+    def _members(self, batch: Batch, rows: int) -> Tensor:
+        return torch.arange(self.size, device=device_of(batch)).repeat_interleave(rows)
+
+    # ---------------------------------------------------------------- choosing how to run
+
+    def _preferred_run(self) -> tuple[str, str]:
+        for name, module in self.module.named_modules():
+            if isinstance(module, nn.RNNBase):
+                return "loop", f"torch has no batching rule for {type(module).__name__}, {name!r}"
+        if self.own and all(name in self.own for name, _ in state(self.module)):
+            if any(isinstance(module, CONVOLUTIONS) for module in self.module.modules()):
+                return "loop", "nothing is shared, and batched convolutions are slower than a loop"
+        return "vmap", "what no member owns is computed once"
+
+    def _vmap_or_loop(self, batch: Batch, per_member: bool) -> Any:
+        """The first run: where vmap fails, buffers and chance are put back, the loop runs and is said to."""
+        chance = torch.get_rng_state()
+        try:
+            with kept(list(self.module.buffers()), on_error=True):
+                return self._by_vmap(batch, per_member)
+        except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            reason = str(error).strip().splitlines()[0]
+        torch.set_rng_state(chance)
+        output = self._by_loop(batch, per_member)  # an input that does not fit fails here with the model's own error
+        self._run, self._why = "loop", f"vmap failed: {reason}"
+        warnings.warn(
+            f'{self.method}: this model does not run under vmap ({reason}); ensemble.run is now "loop".',
+            stacklevel=5,
+        )
+        return output
+
+    # ---------------------------------------------------------------- what the members own
+
+    def _owned(self, module: nn.Module) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in state(module) if name in self.own}
+
+    def _trunk(self) -> Sequence[str]:
+        """Names of the largest submodules that no member owns a tensor of."""
+        if self._shared is None:
+            self._shared = unowned(self.module, self.own) if self.own else ()
+        return self._shared
+
+    def _layers(self) -> list[PerMember]:
+        return [layer for layer in self.module.modules() if isinstance(layer, PerMember)]
+
+    def _gradients(self) -> tuple[list[list[Tensor]], list[Tensor]]:
+        """The gradients of each member, views into the stacked ones, and of what is shared."""
+        named = [(n, p.grad) for n, p in self.module.named_parameters() if p.grad is not None]
+        owned = [[grad[i] for name, grad in named if name in self.own] for i in range(self.size)]
+        return owned, [grad for name, grad in named if name not in self.own]
+
+    def _write_back(self, changed: dict[str, Tensor]) -> None:
+        own = self._owned(self.module)
+        with torch.no_grad():
+            for name, tensor in changed.items():
+                own[name].copy_(tensor)
+
+    def _dtype(self) -> torch.dtype:
+        return next((p.dtype for p in self.module.parameters() if p.is_floating_point()), torch.float32)
+
+    def _checked_index(self, i: int) -> int:
+        if not -self.size <= i < self.size:
+            raise IndexError(f"member: there are members 0 to {self.size - 1}, but {i} was asked for.")
+        return i % self.size
+
+    def _check_per_member(self, batch: Batch) -> None:
+        for tensor in tensors_of(batch):
+            if tensor.ndim < 2 or tensor.shape[0] != self.size:
+                raise ValueError(
+                    f"loss: with per_member=True inputs are ({self.size} members, batch, ...), "
+                    f"but one has the shape {tuple(tensor.shape)}. Stack one batch per member."
+                )
+
+
+class Several(Ensemble):
+    """Networks of unlike architectures, each with all its tensors, run by the loop."""
+
+    def __init__(self, models: Sequence[nn.Module], method: str):
+        together = nn.ModuleList(duplicate(model) for model in models)
+        super().__init__(together, len(models), [name for name, _ in state(together)], method=method)
+        self._run, self._why = "loop", "the members are of unlike architectures"
+
+    @property
+    def run(self) -> str:
+        """Always "loop": there is nothing to stack."""
+        return self._run
+
+    @run.setter
+    def run(self, value: str) -> None:
+        if value != "loop":
+            raise ValueError(f'ensemble.run must be "loop" for members of unlike architectures, but it is {value!r}.')
+
+    def member(self, i: int) -> nn.Module:
+        """A copy of member `i`."""
+        return duplicate(self.module[self._checked_index(i)])  # type: ignore[index]
+
+    def explain(self) -> str:
+        """As `Ensemble.explain`; the members differ in what they own."""
+        counts = [f"{sum(p.numel() for p in member.parameters()):,}" for member in self.module.children()]
+        return "\n".join(
+            [
+                f"{self.method}: {self.size} members, {self.task}",
+                f"  of unlike architectures with {', '.join(counts)} parameters; nothing is shared",
+                f"  run by {self.run} ({self._why})",
+                f"  in training each member sees: {FEEDS[self.feed]}",
+            ]
+        )
+
+    def _one(self, i: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.module[i](*args, **kwargs)  # type: ignore[index]
+
+    def _gradients(self) -> tuple[list[list[Tensor]], list[Tensor]]:
+        members = self.module.children()
+        return [[p.grad for p in member.parameters() if p.grad is not None] for member in members], []
+
+
+class Pooled(nn.Module):
+    """An ensemble's one answer for each row; see `Ensemble.pooled`."""
+
+    def __init__(self, ensemble: Ensemble):
+        super().__init__()
+        self.ensemble = ensemble
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The members pooled: (batch, ...)."""
+        return pool(self.ensemble.task, answer(self.ensemble(*args, **kwargs)))

@@ -1,0 +1,165 @@
+"""What a model does with its layers, found by running it: a few rows, hooks, and gradients that stop at layers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from .layers import Layout, PerMember, channel_dim
+from .surgery import READERS, duplicate, quiet, weighted
+from .trees import Batch, as_batch, map_rows, map_tensors, rows_of, tensors_of
+
+
+def layouts(method: str, module: nn.Module, own: Mapping[str, Tensor], batch: Batch) -> None:
+    """Tell every `PerMember` layer of `module` where its input has the batch.
+
+    Two rows are run in both orders: where the layer's input is exchanged with them, there is the batch.
+    """
+    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, PerMember)}
+    pair = _two_rows(batch)
+    first, second = (_inputs(module, layers, own, rows) for rows in (pair, _exchanged(pair)))
+    for name, layer in layers.items():
+        if name in first:
+            layer.layout = _layout(method, name, first[name], second[name], channel_dim(module.get_submodule(name)))
+        else:
+            layer.layout = Layout()  # never called: it does not matter
+
+
+def _two_rows(batch: Batch) -> Batch:
+    def two(t: Tensor) -> Tensor:
+        if t.is_floating_point() or t.is_complex():
+            return torch.randn_like(t[:1].expand(2, *t.shape[1:]))
+        return torch.cat([t[:1], t[:1].roll(1, -1) if t.ndim > 1 and t.dtype != torch.bool else t[-1:]])
+
+    return map_rows(batch, rows_of(batch), two)  # type: ignore[no-any-return]
+
+
+def _exchanged(pair: Batch) -> Batch:
+    return map_rows(pair, 2, lambda t: t.flip(0))  # type: ignore[no-any-return]
+
+
+def _inputs(module: nn.Module, layers: Collection[str], own: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+    seen: dict[str, Tensor] = {}
+    hooks = [
+        module.get_submodule(name).register_forward_pre_hook(
+            lambda _, args, name=name: (seen.setdefault(name, args[0]), None)[1]  # type: ignore[misc]
+        )
+        for name in layers
+    ]
+    with torch.random.fork_rng(devices=[]), quiet(module, *hooks):
+        functional_call(module, dict(own), *batch)
+    return seen
+
+
+def _layout(method: str, name: str, a: Tensor, b: Tensor, channel: int) -> Layout:
+    if a.device.type == "meta":
+        return Layout()
+    for dim, size in enumerate(a.shape):
+        if size % 2 == 0 and dim != channel % a.ndim:
+            for inner, shape in ((False, (2, -1)), (True, (-1, 2))):
+                if torch.allclose(b, _flipped(a, dim, shape, inner), 1e-3, 1e-4, equal_nan=True):
+                    if not torch.equal(a, b):
+                        return Layout(dim, inner)
+    if a.shape[0] % 2 == 0:  # the two rows look the same here
+        return Layout()
+    raise ValueError(
+        f"{method}: layer {name!r} gets an input of shape {tuple(a.shape)} in which the rows of the batch cannot be "
+        "found, so its rows cannot belong to different members. Leave it out with where=."
+    )
+
+
+def _flipped(a: Tensor, dim: int, shape: tuple[int, int], inner: bool) -> Tensor:
+    return a.unflatten(dim, shape).flip(dim + inner).flatten(dim, dim + 1)
+
+
+# -------------------------------------------------------------------- first and last layers
+
+
+def entrances(model: nn.Module, example: Any) -> tuple[list[str], bool]:
+    """The layers that read the model's input before any other layer has, and whether all of it goes through them."""
+    model = duplicate(model).eval().requires_grad_(False)
+    args, kwargs = as_batch(example)
+    leaves = tensors_of((args, kwargs))
+    batch = map_rows((args, kwargs), rows_of((args, kwargs)), _tracked)
+    found: list[str] = []
+
+    def read(layer: nn.Module, inputs: Any, output: Any, name: str) -> Any:
+        x = next(iter(tensors_of(inputs)), None)
+        if x is not None and (x.requires_grad or any(_is_same(x, leaf) for leaf in leaves)):
+            if name not in found:
+                found.append(name)
+        return map_tensors(output, lambda t: t.detach())
+
+    hooks = [
+        layer.register_forward_hook(lambda layer, i, o, name=name: read(layer, i, o, name))  # type: ignore[misc]
+        for name, layer in model.named_modules()
+        if isinstance(layer, READERS)
+    ]
+    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        output = model(*batch[0], **batch[1])
+    for hook in hooks:
+        hook.remove()
+    return found, not any(tensor.requires_grad for tensor in tensors_of(output))
+
+
+def _tracked(t: Tensor) -> Tensor:
+    return t.detach().clone().requires_grad_() if t.is_floating_point() else t
+
+
+def _is_same(x: Tensor, leaf: Tensor) -> bool:
+    if x.is_floating_point() or x.shape != leaf.shape or x.dtype != leaf.dtype:
+        return False
+    return x is leaf if x.device.type == "meta" else torch.equal(x, leaf)
+
+
+def exits(model: nn.Module, example: Any) -> list[str]:
+    """The convolutions and linear layers whose output reaches the model's output without passing another layer."""
+    model = duplicate(model).eval().requires_grad_(False)
+    args, kwargs = as_batch(example)
+    starts: list[tuple[str, Tensor]] = []
+
+    def cut(name: str, output: Any) -> Any:
+        if not isinstance(output, Tensor) or not output.is_floating_point():
+            return None
+        starts.append((name, output.detach().requires_grad_()))
+        return starts[-1][1].clone()  # a copy: it may be changed in place
+
+    hooks = [
+        layer.register_forward_hook(lambda _, i, o, name=name: cut(name, o))  # type: ignore[misc]
+        for name, layer in weighted(model).items()
+    ]
+    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        outputs = [t for t in tensors_of(model(*args, **kwargs)) if t.requires_grad]
+    for hook in hooks:
+        hook.remove()
+    if not outputs:
+        return []
+    grads = torch.autograd.grad([t.sum() for t in outputs], [t for _, t in starts], allow_unused=True)
+    return list(dict.fromkeys(name for (name, _), grad in zip(starts, grads, strict=True) if grad is not None))
+
+
+def bypassed(model: nn.Module, names: Collection[str], batch: Batch) -> list[str]:
+    """Of the named layers those whose weights are used without the layer being called."""
+    model = duplicate(model).eval()
+    called: set[str] = set()
+    hooks = [
+        model.get_submodule(name).register_forward_pre_hook(lambda *_, name=name: called.add(name))  # type: ignore[misc]
+        for name in names
+    ]
+    missing: list[str] = []
+    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        output = model(*batch[0], **batch[1])
+        missing = [name for name in names if name not in called]
+        outputs = [t.sum() for t in tensors_of(output) if t.requires_grad]
+        weights = [model.get_submodule(name).weight for name in missing]
+        if missing and outputs:
+            weights = [w for w in weights if isinstance(w, Tensor)]
+            grads = torch.autograd.grad(outputs, weights, allow_unused=True)
+            missing = [name for name, grad in zip(missing, grads, strict=True) if grad is not None]
+    for hook in hooks:
+        hook.remove()
+    return missing if outputs else []

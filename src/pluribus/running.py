@@ -1,0 +1,86 @@
+"""What happens around a run of the members: what is shared runs once, and what must not change is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .surgery import aliases
+from .trees import tensors_of
+
+
+@contextmanager
+def run_once(module: nn.Module, names: Sequence[str]) -> Iterator[None]:
+    """Under vmap, the named submodules run outside of it while their input is shared.
+
+    Their results are the same for all members anyway, except for chance: dropout of a shared trunk is drawn once,
+    so that normalisation layers behind it still see one batch.
+    """
+    with ExitStack() as stack:
+        for name in names:
+            part = module.get_submodule(name)
+            stack.callback(vars(part).pop, "forward", None)
+            vars(part)["forward"] = _outside_vmap(part.forward)
+        yield
+
+
+def _outside_vmap(forward: Callable[..., Any]) -> Callable[..., Any]:
+    from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if any(torch._C._functorch.is_batchedtensor(tensor) for tensor in tensors_of((args, kwargs))):
+            return forward(*args, **kwargs)
+        with temporarily_pop_interpreter_stack():
+            return forward(*args, **kwargs)
+
+    return run
+
+
+@contextmanager
+def kept(tensors: Sequence[Tensor], on_error: bool = False) -> Iterator[None]:
+    """Put the tensors' values back afterwards, or only after an error."""
+    values = [tensor.clone() for tensor in tensors]
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        if failed or not on_error:
+            with torch.no_grad():
+                for tensor, value in zip(tensors, values, strict=True):
+                    tensor.copy_(value)
+
+
+def unowned(module: nn.Module, own: Collection[str]) -> list[str]:
+    """Names of the largest submodules that hold no owned tensor."""
+    names = {alias for name, others in aliases(module).items() if name in own for alias in others}
+    owners = {name.rpartition(".")[0] for name in names}
+    found: list[str] = []
+
+    def visit(path: str, part: nn.Module) -> None:
+        if any(owner == path or owner.startswith(f"{path}.") for owner in owners):
+            for name, child in part.named_children():
+                visit(f"{path}.{name}", child)
+        else:
+            found.append(path)
+
+    for name, child in module.named_children():
+        visit(name, child)
+    return found
+
+
+@contextmanager
+def attention_under_vmap() -> Iterator[None]:
+    """Keep nn.TransformerEncoderLayer off its fast path, and say nothing of fused attention run member by member."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    torch._C._functorch._set_vmap_fallback_warning_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+        torch._C._functorch._set_vmap_fallback_warning_enabled(True)

@@ -1,0 +1,307 @@
+"""New widths for a model whose sizes are terms: dimensional analysis, then repair of what rounding broke."""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from .terms import Monomial, Term, Terms, constant
+
+Factor = float | Callable[[int], int]
+
+
+@dataclass(frozen=True)
+class Use:
+    """A width at which a weight takes its input or gives its output."""
+
+    term: Term
+    layer: str  # the module that owns the weight
+    running: str  # the module in whose forward it is used
+    is_input: bool
+
+
+@dataclass
+class Trace:
+    """What a run of a model with unknown sizes has shown."""
+
+    terms: Terms
+    sizes: dict[str, tuple[Term, ...]] = field(default_factory=dict)
+    attributes: dict[tuple[tuple[str, str | None], tuple[str | int, ...]], Term] = field(default_factory=dict)
+    uses: dict[Use, None] = field(default_factory=dict)
+    widths: dict[Term, str] = field(default_factory=dict)  # sizes that a weight contracts or produces
+    contracted: set[Term] = field(default_factory=set)
+    counts: set[Term] = field(default_factory=set)  # numbers of things, such as attention heads
+    roots: dict[str, dict[int, set[Term]]] = field(default_factory=dict)  # sizes seen beside a float size**-0.5
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """A hidden width that could not be scaled exactly.
+
+    Args:
+        layer: the name of a module whose weight has that width.
+        width: the width in the given model.
+        exact: the width that was asked for.
+        chosen: the width that it got.
+    """
+
+    layer: str
+    width: int
+    exact: float
+    chosen: int
+
+
+class Unsolvable(ValueError):
+    """No new widths satisfy all equations."""
+
+
+class Scaling:
+    """The choice of new values for the symbols of a trace, such that all equations hold.
+
+    Args:
+        parameters: the names of the parameters among the sizes; the others are data.
+        layers: only the input widths of these layers are scaled, and what depends on them; None: every width.
+        multiples: layers whose widths must be multiples of a number.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        parameters: Collection[str],
+        factor: Factor,
+        layers: Collection[str] | None = None,
+        multiples: Mapping[str, int] | None = None,
+    ):
+        self.trace, self.terms, self.parameters = trace, trace.terms, parameters
+        self.factor, self.layers, self.multiples = factor, layers, multiples or {}
+        self.new: dict[int, int] = {}
+        self._wishes: dict[int, float] = {}
+        self.terms.settle()
+        self._demand_multiples()
+
+    def solve(self) -> dict[int, int]:
+        """The new values of the symbols that change."""
+        for symbol in map(self.terms.lone, self._widths):
+            if symbol is not None and symbol not in self._fixed:
+                self.new[symbol] = self.target(symbol)
+        self._spread()
+        self._repair()
+        self._round_up()
+        self._check()
+        return self.new
+
+    def value(self, term: Term) -> int:
+        """The new value of a term."""
+        return int(self.terms.value(self.terms.rewrite(term), self.new))
+
+    def rounded(self) -> tuple[Rounded, ...]:
+        """The scaled widths that are not what was asked for."""
+        found = []
+        for symbol, chosen in self.new.items():
+            unit, layer = self._units.get(symbol, (1, ""))
+            if abs(unit * chosen - self._wishes.get(symbol, unit * chosen)) > 1e-6:
+                width = unit * self.terms.hint(symbol)
+                found.append(Rounded(layer, width, self._wishes[symbol], unit * chosen))
+        return tuple(found)
+
+    def target(self, symbol: int) -> int:
+        """The value that a symbol should get: its width scaled, rounded up."""
+        unit, _ = self._units.get(symbol, (1, ""))
+        if symbol not in self._wishes:
+            width = unit * self.terms.hint(symbol)
+            self._wishes[symbol] = float(self.factor(width) if callable(self.factor) else width * self.factor)
+        return max(1, math.ceil(self._wishes[symbol] / unit - 1e-9))
+
+    def used(self) -> set[int]:
+        """The symbols about which something is known."""
+        known = [*self.terms.solved.values(), *self.terms.left, *self.trace.widths]
+        return set(self.terms.solved).union(*map(self.terms.free, known))
+
+    @cached_property
+    def _widths(self) -> dict[Term, None]:
+        """The terms that shall be scaled."""
+        if self.layers is None:
+            chosen: Iterable[Term] = self.trace.widths
+        else:
+            chosen = [use.term for use in self.trace.uses if use.is_input and self._is_of(use, self.layers)]
+        return dict.fromkeys(term for term in map(self.terms.rewrite, chosen) if self.terms.free(term))
+
+    @cached_property
+    def _sizes(self) -> dict[Term, None]:
+        """The other terms in which symbols show: sizes of tensors and attributes."""
+        sizes = [term for shape in self.trace.sizes.values() for term in shape]
+        return dict.fromkeys(map(self.terms.rewrite, [*sizes, *self.trace.attributes.values()]))
+
+    @cached_property
+    def _fixed(self) -> set[int]:
+        """The symbols that keep their values: sizes of data, and what constants bind."""
+        terms = self.terms
+        made: set[int] = set()
+        for name, shape in self.trace.sizes.items():
+            for term in shape if name in self.parameters else ():
+                made |= set() if term in self.trace.contracted else terms.free(terms.rewrite(term))
+        data = [t for n, shape in self.trace.sizes.items() if n not in self.parameters for t in shape]
+        fixed = {symbol for t in data if (symbol := terms.lone(terms.rewrite(t))) is not None} - made
+        for equation in terms.left:
+            if self._binds(equation):
+                fixed |= terms.free(equation)
+            elif any(monomial == () for monomial, _ in equation):
+                fixed |= {a for m, _ in equation for a in m if terms.lone((((a,), 1),)) is not None}
+        return fixed
+
+    def _binds(self, equation: Term) -> bool:
+        """Whether an equation holds only at its scale, and for no size of a tensor: a window, a grid."""
+        symbols = self.terms.free(equation)
+        if symbols & self.terms.measured:
+            return False
+        return any(self.terms.value(equation, {a: k * self.terms.hint(a) for a in symbols}) for k in (2, 3))
+
+    @cached_property
+    def _units(self) -> dict[int, tuple[int, str]]:
+        """For each symbol: what multiplies it in the smallest width that it makes alone, and whose width."""
+        units: dict[int, tuple[int, str]] = {}
+        for use in self.trace.uses:
+            term = self.terms.rewrite(use.term)
+            for symbol in self.terms.free(term):
+                unit = self.terms.value(term) // self.terms.hint(symbol) if self._is_alone(symbol, term) else 0
+                if unit and unit < units.get(symbol, (math.inf, ""))[0]:
+                    units[symbol] = unit, use.layer
+        for use in self.trace.uses:
+            for symbol in self.terms.free(self.terms.rewrite(use.term)):
+                units.setdefault(symbol, (1, use.layer))
+        return units
+
+    def _is_alone(self, symbol: int, term: Term) -> bool:
+        return len(term) == 1 and term[0][0].count(symbol) == 1 and term[0][1] > 0
+
+    @cached_property
+    def _heads(self) -> set[int]:
+        return set().union(*(self.terms.free(self.terms.rewrite(term)) for term in self.trace.counts))
+
+    @cached_property
+    def _products(self) -> dict[int, set[Monomial]]:
+        products: dict[int, set[Monomial]] = {}
+        for term in [*self._widths, *self._sizes]:
+            for monomial, _ in term:
+                for symbol in self.terms.free(((monomial, 1),)):
+                    products.setdefault(symbol, set()).add(monomial)
+        return products
+
+    @cached_property
+    def _equations(self) -> dict[int, list[Term]]:
+        equations: dict[int, list[Term]] = {}
+        for equation in self.terms.left:
+            for symbol in self.terms.free(equation):
+                equations.setdefault(symbol, []).append(equation)
+        return equations
+
+    def _spread(self) -> None:
+        """Dimensional analysis: a width scales once, the terms of a sum scale alike."""
+        sums = [*self.terms.left, *(self._sizes if self.layers is None else ())]
+        count = -1
+        while count < len(self.new):
+            count = len(self.new)
+            for term in self._widths:
+                self._raise(term, 1)
+            for term in sums:
+                self._raise(term, max([self.terms.degree(m, self.new) for m, _ in term] + [0]))
+
+    def _raise(self, term: Term, degree: int) -> None:
+        """Scale symbols until each monomial of the term scales with the degree."""
+        for monomial, _ in term:
+            now = self.terms.degree(monomial, self.new)
+            if now >= degree:
+                continue
+            choice = [
+                symbol
+                for symbol in self.terms.free(((monomial, 1),)) - self.new.keys() - self._fixed
+                if self.terms.degree(monomial, {*self.new, symbol}) > now
+            ]
+            if choice:
+                best = min(choice, key=self._cost)
+                self.new[best] = self.target(best)
+
+    def _cost(self, symbol: int) -> tuple[bool, bool, int, float, int, int]:
+        """Of scaling a symbol: widths scaled twice, heads lost, equations broken, rounding error."""
+        new = {**self.new, symbol: self.target(symbol)}
+        twice = any(self.terms.degree(m, new) > 1 for m in self._products.get(symbol, ()))
+        broken = sum(self.terms.value(e, new) != 0 for e in self._equations.get(symbol, ()))
+        unit, _ = self._units.get(symbol, (1, ""))
+        error = abs(new[symbol] * unit / self._wishes[symbol] - 1)
+        return twice, symbol in self._heads, broken, error, -self.terms.hint(symbol), symbol
+
+    def _repair(self) -> None:
+        """Rounding may have broken equations: move one symbol to the nearest value that helps, repeat."""
+        while broken := [e for e in self.terms.left if self.terms.value(e, self.new)]:
+            candidates = set().union(*map(self.terms.free, broken[:8])) - self._fixed
+            moves = [move for symbol in sorted(candidates) if (move := self._move(symbol))]
+            if not moves:
+                shown = " and ".join(
+                    f'{self.terms.text(e)} = 0 (module "{self.terms.left[e]}")' for e in broken[:3]
+                )
+                raise Unsolvable(f"no widths near the wanted ones satisfy {shown}")
+            _, symbol, value = min(moves)
+            self.new[symbol] = value
+
+    def _move(self, symbol: int) -> tuple[tuple[bool, float], int, int] | None:
+        """The nearest value of a symbol with which fewer equations are broken."""
+        now = self.new.get(symbol, self.terms.hint(symbol))
+        before = self._broken(symbol, now)
+        near = sorted(range(max(1, now // 2), 2 * now + 1), key=lambda v: (abs(math.log(v / now)), v))
+        for value in near:
+            if self._broken(symbol, value) < before:
+                return (symbol in self.new, abs(math.log(value / now))), symbol, value
+        return None
+
+    def _broken(self, symbol: int, value: int) -> int:
+        new = {**self.new, symbol: value}
+        return sum(self.terms.value(equation, new) != 0 for equation in self._equations[symbol])
+
+    def _is_of(self, use: Use, layers: Collection[str]) -> bool:
+        return use.layer in layers or use.running in layers
+
+    def _demand_multiples(self) -> None:
+        """What is a multiple of the demanded number in the original model shall stay one."""
+        for term, number, layer in self._demands():
+            if not self.terms.free(term) and self.terms.value(term) % number:
+                raise Unsolvable(
+                    f'layer "{layer}" keeps a width of {self.terms.value(term)}, which is no multiple of {number}'
+                )
+            if self.terms.value(term) % number == 0:
+                self.terms.equate(self.terms.apply("mod", (term, constant(number))))
+        self.terms.settle()
+
+    def _demands(self) -> list[tuple[Term, int, str]]:
+        return [
+            (self.terms.rewrite(use.term), number, layer)
+            for layer, number in self.multiples.items()
+            for use in self.trace.uses
+            if number > 1 and self._is_of(use, (layer,))
+        ]
+
+    def _round_up(self) -> None:
+        """Raise widths to multiples that they were not in the original model."""
+        for term, number, layer in self._demands():
+            if self.terms.value(term, self.new) % number:
+                found = [value for s in self.terms.free(term) - self._fixed if (value := self._next(s, term, number))]
+                if not found:
+                    raise Unsolvable(f'the widths of layer "{layer}" cannot be made multiples of {number}')
+                _, symbol, value = min(found)
+                self.target(symbol)
+                self.new[symbol] = value
+
+    def _next(self, symbol: int, term: Term, number: int) -> tuple[int, int, int] | None:
+        """The least larger value of a symbol that makes the term a multiple and breaks nothing."""
+        now = self.new.get(symbol, self.terms.hint(symbol))
+        known = [term for term, _, _ in self._demands() if self.terms.value(term, self.new) % number == 0]
+        for value in range(now + 1, now + number * 64 + 1):
+            new = {**self.new, symbol: value}
+            whole = all(self.terms.value(t, new) % number == 0 for t in [term, *known])
+            if whole and not any(self.terms.value(e, new) for e in self._equations.get(symbol, ())):
+                return self.terms.value(term, new), symbol, value
+        return None
+
+    def _check(self) -> None:
+        for term in self._sizes:
+            if self.terms.value(term, self.new) < 1:
+                raise Unsolvable(f"nothing would be left of {self.terms.text(term)}")

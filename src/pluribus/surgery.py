@@ -1,0 +1,240 @@
+"""Copies of a model with some of its layers changed. No function here changes the model it is given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .layers import Attention
+from .redraw import redraw
+from .trees import as_batch
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+WEIGHTED = (nn.Linear, *CONVOLUTIONS)
+READERS = (*WEIGHTED, nn.Embedding, nn.RNNBase)  # layers that a model's input can enter
+DROPOUTS = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+
+
+def replace(
+    model: nn.Module,
+    match: type[nn.Module] | tuple[type[nn.Module], ...],
+    make: Callable[[nn.Module], nn.Module],
+) -> nn.Module:
+    """A copy of `model` with `make(layer)` in place of every layer of a type in `match`."""
+    made: dict[int, nn.Module] = {}  # a layer used twice is replaced by one layer used twice
+
+    def visit(module: nn.Module) -> nn.Module:
+        if id(module) not in made:
+            if isinstance(module, match):
+                made[id(module)] = make(module).train(module.training)
+            else:
+                made[id(module)] = module
+                for name, child in module._modules.items():
+                    module._modules[name] = child and visit(child)
+        return made[id(module)]
+
+    return visit(duplicate(model))
+
+
+def adapt_(layer: nn.Module, mixin: type) -> None:
+    """Make `layer` an instance of `mixin` too: it keeps its tensors, its name and its place in the model."""
+    layer.__class__ = _adapted(mixin, type(layer))
+
+
+@cache
+def _adapted(mixin: type, base: type) -> type:
+    body = {"__reduce_ex__": lambda self, protocol: (_blank, (mixin, base), self.__getstate__())}
+    return type(f"{mixin.__name__}{base.__name__}", (mixin, base), body)
+
+
+def _blank(mixin: type, base: type) -> nn.Module:
+    """An adapted layer without state: how pickle and deepcopy start to build one."""
+    made: nn.Module = object.__new__(_adapted(mixin, base))
+    return made
+
+
+def opened(model: nn.Module) -> nn.Module:
+    """A copy of `model` in which every layer that holds weights is *called*.
+
+    `nn.MultiheadAttention` and the fast path of `nn.TransformerEncoderLayer` read the weights of their
+    children without calling them; a changed child would be ignored.
+    """
+    model = replace(model, nn.MultiheadAttention, Attention.of)  # type: ignore[arg-type]
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = module.enable_nested_tensor = False
+    return model
+
+
+def reset(
+    model: nn.Module, generator: torch.Generator | None = None, names: Collection[str] | None = None
+) -> nn.Module:
+    """A copy of `model` with freshly drawn tensors (those in `names`, by default all).
+
+    Each tensor is drawn from the distribution that the given one seems to come from, so that an
+    initialisation of the model's own is kept in law; constants stay. Normalisation layers start anew.
+    """
+    model = duplicate(model)
+    ids = {id(tensor) for name, tensor in state(model) if names is None or name in names}
+    with torch.no_grad():
+        for module in model.modules():
+            parameters = [p for p in module.parameters(recurse=False) if id(p) in ids]
+            if parameters and _was_trained(module):
+                module.reset_parameters()  # type: ignore[operator]
+                parameters = []
+            for parameter in parameters:
+                ids.remove(id(parameter))  # a tied one is drawn once
+                parameter.copy_(redraw(parameter, generator=generator))
+            if isinstance(module, nn.modules.batchnorm._NormBase) and id(module.running_mean) in ids:
+                module.reset_running_stats()
+    return model
+
+
+def _was_trained(module: nn.Module) -> bool:
+    """Whether a normalisation layer has seen data: its scales would be no initialisation."""
+    if isinstance(module, nn.modules.batchnorm._NormBase) and module.num_batches_tracked is not None:
+        return module.num_batches_tracked.device.type != "meta" and bool(module.num_batches_tracked > 0)
+    return isinstance(module, (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm))
+
+
+def duplicate(model: nn.Module) -> nn.Module:
+    """A deep copy of `model`; tensors that were computed from others and kept are copied without their history."""
+    derived = [
+        value
+        for module in model.modules()
+        for value in vars(module).values()
+        if isinstance(value, Tensor) and not value.is_leaf
+    ]
+    return deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in derived})
+
+
+def state(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter and buffer of `module` by name, a tied one once."""
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def aliases(module: nn.Module) -> dict[str, set[str]]:
+    """All the names of each tensor of `module`, by the name that `state` gives it."""
+    names: dict[int, set[str]] = {}
+    every = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    for name, tensor in every:
+        names.setdefault(id(tensor), set()).add(name)
+    return {name: names[id(tensor)] for name, tensor in state(module)}
+
+
+def assign_(module: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Put each value where the parameter or buffer of that name is, and everywhere it is tied to."""
+    new: dict[int, Tensor] = {}
+    for name, old in state(module):
+        if name in values:
+            is_parameter = isinstance(old, nn.Parameter)
+            new[id(old)] = nn.Parameter(values[name], old.requires_grad) if is_parameter else values[name]
+    for owner in module.modules():
+        for table in (owner._parameters, owner._buffers):
+            for key, tensor in table.items():
+                if id(tensor) in new:
+                    table[key] = new[id(tensor)]  # type: ignore[assignment]
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether the regular expression matches whole parts of a dotted name.
+
+    >>> [matches("layer4|fc", name) for name in ("layer4.0.conv1", "fc", "fc_norm", "layer1.0.fc")]
+    [True, True, False, True]
+    """
+    return re.search(rf"(?:^|(?<=\.))(?:{pattern})(?:$|(?=\.)|(?<=\.))", name) is not None
+
+
+def pick(method: str, pattern: str, names: Iterable[str], what: str = "layers") -> list[str]:
+    """The names that `pattern` matches; none is an error that lists what was there."""
+    names = list(names)
+    try:
+        found = [name for name in names if matches(pattern, name)]
+    except re.error as error:
+        raise ValueError(f"{method}: {pattern!r} is no regular expression ({error}).") from error
+    if not found:
+        raise ValueError(
+            f"{method}: the pattern {pattern!r} matches none of the model's {what}. "
+            f"A pattern must match whole parts of the dotted names, which are: {listed(names)}."
+        )
+    return found
+
+
+def listed(names: Iterable[str], most: int = 40) -> str:
+    """Names for an error message."""
+    names = list(names)
+    more = f", and {len(names) - most} more" if len(names) > most else ""
+    return (", ".join(repr(name) for name in names[:most]) or "none") + more
+
+
+def weighted(model: nn.Module) -> dict[str, nn.Module]:
+    """The convolutions and linear layers of `model` by name, in the order of definition."""
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, WEIGHTED)}
+
+
+def exactly(names: Iterable[str]) -> str:
+    """The pattern that matches these names and no others."""
+    return "|".join(f"^{re.escape(name)}$" for name in names)
+
+
+def call(method: str, model: nn.Module, example: Any) -> Any:
+    """The output for the example; an example that does not fit is the caller's error."""
+    args, kwargs = as_batch(example)
+    try:
+        return model(*args, **kwargs)
+    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
+        shapes = [tuple(x.shape) for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+        raise ValueError(
+            f"{method}: the model does not run on the example, whose shape is {shapes}: {error}. "
+            "Give an example as one call of the model takes it: a tensor, a tuple of arguments or a dict."
+        ) from error
+
+
+def call_quietly(method: str, model: nn.Module, example: Any) -> None:
+    """Check that the example fits, on a copy."""
+    copy = duplicate(model)
+    with quiet(copy), torch.random.fork_rng(devices=[]):
+        call(method, copy, example)
+
+
+def called(method: str, model: nn.Module, example: Any) -> list[str]:
+    """Names of the layers with weights, in the order in which the model calls them first."""
+    order: list[str] = []
+    hooks = [
+        layer.register_forward_pre_hook(lambda *_, name=name: order.append(name))  # type: ignore[misc]
+        for name, layer in model.named_modules()
+        if isinstance(layer, READERS)
+    ]
+    with quiet(model, *hooks), torch.random.fork_rng(devices=[]):
+        call(method, model, example)
+    return list(dict.fromkeys(order))
+
+
+@contextmanager
+def quiet(model: nn.Module, *hooks: Any) -> Iterator[None]:
+    """Eval mode and no gradients for a while; every module's mode is restored and the hooks are removed."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, mode in modes.items():
+            module.training = mode

@@ -1,0 +1,499 @@
+"""Models run with unknown sizes: PyTorch's own shape checks become equations between them.
+
+Every size of a tensor and every integer attribute of a module becomes a symbol; the model runs on fake tensors
+(shapes without memory); whenever PyTorch or the model asks whether two sizes agree, the answer is the one of the
+original model and the question is noted as an equation. Everything that rests on private parts of PyTorch is in
+this file: import it late, and expect it to fail.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import sympy
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import SymInt, Tensor, nn
+from torch._dispatch.python import enable_python_dispatcher as _dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental import sym_node
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from .anatomy import Holder, copied, holders, joined, leaves, tensors
+from .dry import RunError, Shapes, call, output_shapes, quiet, tracked
+from .scaling import Trace, Use
+from .terms import Operation, Term, Terms, add, constant, is_constant
+from .trees import tensors_of
+
+aten = torch.ops.aten
+
+
+def harvest(
+    model: nn.Module, example: Any, modes: Iterable[bool], plain: set[str], plain_parts: bool = False
+) -> Trace:
+    """Run the model with unknown sizes and note the equations.
+
+    Args:
+        plain: names of modules whose attributes stay plain integers.
+        plain_parts: whether the attributes of configurations stay plain integers.
+    """
+    recorder = Recorder()
+    trace = recorder.trace
+    mode = FakeTensorMode(shape_env=recorder, allow_non_fake_inputs=True)
+    mode.cache_enabled = False
+    unknown = {name: recorder.lift(tuple(t.shape), name) for name, t in tensors(model).items()}
+    trace.sizes = {name: tuple(map(_term, sizes)) for name, sizes in unknown.items()}
+    trace.terms.measured = set(range(len(trace.terms.atoms)))
+    _, fake = faked(model, example, unknown, mode)
+    names = {id(tensor): name for name, tensor in tensors(fake).items()}
+    _lift_attributes(fake, model, recorder, unknown, plain, plain_parts)
+    for training in modes:
+        try:
+            watch = Watch(recorder, names)
+            fake_run(fake, example, mode, training, recorder.stack, None, (_dispatcher(), watch, Rules(watch)))
+        except Exception as cause:
+            raise RunError(recorder.stack[-1], cause) from cause
+    return trace
+
+
+class Node(sym_node.SymNode):
+    """What a symbolic integer holds: a term, and its value in the original model."""
+
+    def __init__(self, recorder: "Recorder", term: Term, hint: Any):
+        if any(atom in recorder.terms.solved for monomial, _ in term for atom in monomial):
+            term = recorder.terms.rewrite(term)
+        self.shape_env, self.term, self._hint = recorder, term, hint
+        self.pytype, self.fx_node = type(hint), None
+        self.constant = hint if is_constant(term) else None
+        self._expr = recorder.name(term) if self.constant is None else sympy.sympify(hint)
+
+    @property
+    def expr(self) -> Any:
+        """The name under which PyTorch knows the term."""
+        return self._expr
+
+    def wrap(self, value: Any) -> "Node":
+        """A number as a node."""
+        return Node(self.shape_env, constant(value), value)
+
+    wrap_int = wrap_float = wrap_bool = wrap
+
+    def sym_sum(self, args: list["Node"]) -> "Node":
+        """The sum of some nodes."""
+        return args[0] if len(args) == 1 else args[0].add(self.sym_sum(args[1:]))
+
+
+def _operation(method: str) -> Callable[..., Node]:
+    operator = sym_node.method_to_operator(method)
+
+    def apply(self: Node, *others: Node | None) -> Node:
+        nodes = [self, *(node for node in others if node is not None)]
+        term = self.shape_env.terms.apply(method, tuple(node.term for node in nodes))
+        return Node(self.shape_env, term, operator(*(node.hint for node in nodes)))
+
+    return apply
+
+
+def _layout(method: str, rule: Callable[..., Any]) -> Callable[..., Node]:
+    def apply(self: Node, sizes: list[Node], strides: list[Node]) -> Node:
+        # How a tensor lies in memory is no equation between widths.
+        numbers = ([sympy.Integer(node.hint) for node in nodes] for nodes in (sizes, strides))
+        answer = rule(*numbers)
+        return self.wrap(int(answer) if "indicator" in method else bool(answer))
+
+    return apply
+
+
+for _method in sym_node.magic_methods:
+    setattr(Node, f"_{_method}_" if _method in ("and", "or") else f"_{_method}", _operation(_method))
+for _method, _rule in sym_node.sizes_strides_methods.items():
+    setattr(Node, f"_{_method}", _layout(_method, _rule))
+
+
+class Recorder(ShapeEnv):
+    """Answers every question about a size by its value in the original model, and notes the equations."""
+
+    def __init__(self) -> None:
+        super().__init__(duck_shape=False)
+        self.stack = [""]  # names of the running modules
+        self.terms = Terms(sym_node.method_to_operator, lambda: self.stack[-1])
+        self.trace = Trace(self.terms)
+        self.names: dict[Term, sympy.Symbol] = {}
+
+    def name(self, term: Term) -> sympy.Symbol:
+        """The name under which PyTorch knows a term."""
+        if term not in self.names:
+            self.names[term] = sympy.Symbol(f"s{len(self.names)}", positive=True, integer=True)
+        return self.names[term]
+
+    def lift(self, value: Any, name: str) -> Any:
+        """The value with its integers, at any depth, replaced by new symbols."""
+        if type(value) is int and value > 1:
+            return SymInt(Node(self, self.terms.symbol(name, value), value))
+        if type(value) in (tuple, list):
+            return type(value)(self.lift(inner, f"{name}[{i}]") for i, inner in enumerate(value))
+        if type(value) is dict and all(type(key) in (str, int) for key in value):
+            return {key: self.lift(inner, f"{name}[{key!r}]") for key, inner in value.items()}
+        return value
+
+    def note(self, term: Term, value: Any) -> None:
+        """Take note that a term has a value, as far as that is an equation between sizes."""
+        if type(value) is int:
+            self.terms.equate(add(term, constant(value), -1))
+        elif type(value) is bool and len(term) == 1 and len(term[0][0]) == 1:
+            atom = self.terms.atoms[term[0][0][0]]
+            if isinstance(atom, Operation):
+                self._note_answer(atom, value)
+
+    def _note_answer(self, question: Operation, answer: bool) -> None:
+        case = question.method, answer
+        if case in (("eq", True), ("ne", False)):
+            self.terms.equate(add(*question.arguments, -1))
+        elif case in (("and", True), ("or", False)):
+            for argument in question.arguments:
+                self.note(argument, answer)
+        elif question.method == "sym_not":
+            self.note(question.arguments[0], not answer)
+
+    def evaluate_sym_node(self, node: Node, *args: Any, **kwargs: Any) -> Any:
+        """The value of a node in the original model."""
+        self.note(node.term, node.hint)
+        return sympy.sympify(node.hint)
+
+    def guard_or_defer_runtime_assert(self, *args: Any, **kwargs: Any) -> bool:
+        """Nothing is deferred: every value is known."""
+        return True
+
+    def _maybe_evaluate_static(self, expr: Any, **kwargs: Any) -> Any:
+        return expr if expr.is_number or expr in (sympy.true, sympy.false) else None
+
+
+class Watch(TorchDispatchMode):
+    """Fixes what is indexed (rows of a table, extent of a kernel) and notes what weights contract and make."""
+
+    INDEXED = (aten.embedding, aten._embedding_bag, aten.index_select, aten.gather, aten.select, aten.scatter)
+    PRODUCTS = {aten.mm: 1, aten.addmm: 2}  # the position of the second factor
+    ATTENTION = (
+        aten._scaled_dot_product_flash_attention_for_cpu,
+        aten._scaled_dot_product_flash_attention,
+        aten._scaled_dot_product_efficient_attention,
+        aten._scaled_dot_product_attention_math,
+        aten.scaled_dot_product_attention,
+    )
+
+    def __init__(self, recorder: Recorder, names: Mapping[int, str]):
+        super().__init__()
+        self.recorder, self.trace, self.names = recorder, recorder.trace, names
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note what the operation says about sizes, and run it."""
+        operation = func.overloadpacket
+        if operation in self.PRODUCTS:
+            self.product(args[self.PRODUCTS[operation]])
+        elif operation is aten.convolution:
+            self._convolution(*args)
+        elif operation in (aten.bmm, aten.baddbmm):
+            self._batched_product([a for a in args if isinstance(a, Tensor)][-2:])
+        elif operation in self.ATTENTION:
+            self.trace.counts |= {_term(n) for n in args[0].shape[:-2] if isinstance(n, SymInt)}
+        else:
+            for size in self._indexed(operation, args):
+                int(size)  # asking for its value fixes it
+        if self.recorder.stack[-1] in self.trace.roots:
+            self._root(args)
+        return func(*args, **(kwargs or {}))
+
+    def product(self, weight: Tensor) -> None:
+        """Note the widths of a matrix, inputs first."""
+        inputs, outputs = weight.shape
+        self._width(inputs, weight, is_input=True)
+        self._width(outputs, weight, is_input=False)
+
+    def _convolution(self, x: Tensor, weight: Tensor, *rest: Any) -> None:
+        transposed, groups = rest[4], rest[6]
+        for size in weight.shape[2:]:
+            int(size)
+        inputs, outputs = weight.shape[:2] if transposed else weight.shape[1::-1]
+        self._width(inputs, weight, is_input=True, whole=x.shape[1])
+        self._width(outputs, weight, is_input=False, whole=outputs * groups if transposed else outputs)
+
+    def _batched_product(self, factors: list[Tensor]) -> None:
+        for factor in factors:
+            if self._owner(factor) is None:
+                self.trace.counts.add(_term(factor.shape[0]))
+            else:  # a stack of weights: as many as there are
+                int(factor.shape[0])
+                self._width(factor.shape[1], factor, is_input=True, contracted=False)
+                self._width(factor.shape[2], factor, is_input=False)
+
+    def _width(
+        self, size: Any, weight: Tensor, is_input: bool, whole: Any = None, contracted: bool = True
+    ) -> None:
+        running = self.recorder.stack[-1]
+        if isinstance(size, SymInt):
+            self.trace.widths.setdefault(_term(size), running)
+            if is_input and contracted:
+                self.trace.contracted.add(_term(size))
+        owner = self._owner(weight)
+        layer = running if owner is None else owner.rpartition(".")[0]
+        self.trace.uses[Use(_term(size if whole is None else whole), layer, running, is_input)] = None
+
+    def _owner(self, tensor: Tensor) -> str | None:
+        """The name of the model's tensor that this one is a view of."""
+        return self.names.get(id(tensor if tensor._base is None else tensor._base))
+
+    def _indexed(self, operation: Any, args: Any) -> list[Any]:
+        if operation in self.INDEXED and args[0].ndim:
+            return [args[0].shape[args[1] if isinstance(args[1], int) else 0]]
+        if operation in (aten.index, aten.index_put, aten.index_put_):
+            return [n for n, i in zip(args[0].shape, args[1], strict=False) if i is not None]
+        if operation is aten.slice:
+            dim, start, end, step = args[1:] + (0, None, None, 1)[len(args) - 1 :]
+            size = args[0].shape[dim]
+            if (type(end) is int and end < size) or (type(start) is int and start and step == 1):
+                return [size]
+        return []
+
+    def _root(self, args: Any) -> None:
+        seen = self.trace.roots[self.recorder.stack[-1]]
+        for size in (n for t in args if isinstance(t, Tensor) for n in t.shape):
+            if isinstance(size, SymInt) and size.node.hint in seen:
+                seen[size.node.hint].add(size.node.term)
+
+
+class Rules(TorchFunctionMode):
+    """The shapes of operations that take plain integers, walk through time or are slow, stated in symbols."""
+
+    def __init__(self, watch: Watch):
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the rule for the function if there is one, else the function."""
+        kwargs = kwargs or {}
+        if func in NORMS:
+            return NORMS[func](*args, **kwargs)
+        if func in POINTWISE and isinstance(args[0], Tensor) and "dtype" not in kwargs:
+            return args[0]
+        if func is F.linear:
+            return self._linear(*args, **kwargs)
+        if func in CELLS:
+            return _cell(CELLS[func], *args)
+        if func in RECURRENT and type(args[3]) is bool:  # otherwise a packed sequence
+            return _recurrent(RECURRENT[func], *args)
+        return func(*args, **kwargs)
+
+    def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if weight.ndim != 2:
+            return F.linear(input, weight, bias)
+        self.watch.product(weight.T)
+        torch._check(input.shape[-1] == weight.shape[1])
+        _check_sizes([bias], weight.shape[:1])
+        return input.new_empty((*input.shape[:-1], weight.shape[0]))
+
+
+def _batch_norm(input: Tensor, *statistics: Any, **named: Any) -> Tensor:
+    _check_sizes([*statistics, *named.values()], (input.shape[1],))
+    return input
+
+
+def _layer_norm(input: Tensor, normalized_shape: Any, *rest: Any, **named: Any) -> Tensor:
+    shape = tuple(normalized_shape)
+    _check_sizes([*rest, *named.values()], shape)
+    for n, m in zip(input.shape[-len(shape) :], shape, strict=True):
+        torch._check(n == m)
+    return input.contiguous()
+
+
+def _group_norm(input: Tensor, num_groups: int, *rest: Any, **named: Any) -> Tensor:
+    torch._check(input.shape[1] % num_groups == 0)
+    _check_sizes([*rest, *named.values()], (input.shape[1],))
+    return input.contiguous()
+
+
+def _check_sizes(values: Iterable[Any], shape: tuple[Any, ...]) -> None:
+    for value in values:
+        if isinstance(value, Tensor):
+            for n, m in zip(value.shape, shape, strict=True):
+                torch._check(n == m)
+
+
+def _cell(gates: int, x: Tensor, state: Any, w: Tensor, u: Tensor, b: Any = None, c: Any = None) -> Any:
+    states = state if isinstance(state, (tuple, list)) else (state,)
+    y = (F.linear(x, w, b) + F.linear(states[0], u, c)).chunk(gates, -1)[0] + states[-1]
+    return (y, y) if len(states) > 1 else y
+
+
+def _recurrent(
+    gates: int, x: Tensor, state: Any, weights: list[Tensor], biases: bool, layers: int, *options: Any
+) -> Any:
+    _, _, both, batch_first = options  # dropout, training, bidirectional, batch_first
+    states = state if isinstance(state, (tuple, list)) else (state,)
+    directions = 1 + both
+    per_cell = len(weights) // (layers * directions)
+    for layer in range(layers):
+        outputs = []
+        for i in range(layer * directions, (layer + 1) * directions):
+            own = weights[i * per_cell :][:per_cell]
+            begin = [s[i].unsqueeze(int(batch_first)) for s in states]
+            y = _cell(gates, x, begin, *own[:2], *(own[2:4] if biases else ()))
+            y = y[0] if len(begin) > 1 else y
+            outputs.append(F.linear(y, own[-1]) if per_cell % 2 else y)  # an LSTM with projections
+        x = torch.cat(outputs, -1)
+    return x, *states
+
+
+NORMS: dict[Any, Callable[..., Tensor]] = {
+    F.batch_norm: _batch_norm,
+    F.layer_norm: _layer_norm,
+    F.group_norm: _group_norm,
+    torch.batch_norm: _batch_norm,
+    torch.layer_norm: _layer_norm,
+    torch.group_norm: _group_norm,
+}
+POINTWISE = {
+    *(F.relu, F.relu6, F.leaky_relu, F.elu, F.gelu, F.silu, F.mish, F.hardswish, F.hardsigmoid, F.hardtanh),
+    *(F.dropout, F.softmax, torch.relu, torch.sigmoid, torch.tanh, torch.softmax, Tensor.sigmoid, Tensor.softmax),
+}
+CELLS = {torch.lstm_cell: 4, torch.gru_cell: 3, torch.rnn_tanh_cell: 1, torch.rnn_relu_cell: 1}
+RECURRENT = {torch.lstm: 4, torch.gru: 3, torch.rnn_tanh: 1, torch.rnn_relu: 1}
+
+# Attributes that are no widths.
+GEOMETRY = {
+    *("kernel_size", "stride", "padding", "dilation", "output_padding", "output_size", "padding_idx"),
+    *("_reversed_padding_repeated_twice", "num_embeddings", "num_layers"),
+}
+
+# Attributes that state a size of the weight, for layers that never look at them.
+STATED: list[tuple[tuple[type[nn.Module], ...], dict[str, tuple[str, int]]]] = [
+    ((nn.Linear,), {"in_features": ("weight", 1), "out_features": ("weight", 0)}),
+    ((nn.Conv1d, nn.Conv2d, nn.Conv3d), {"out_channels": ("weight", 0)}),
+    ((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), {"in_channels": ("weight", 0)}),
+    ((nn.modules.batchnorm._NormBase,), {"num_features": ("running_mean", 0)}),
+    ((nn.modules.batchnorm._NormBase,), {"num_features": ("weight", 0)}),
+    ((nn.GroupNorm,), {"num_channels": ("weight", 0)}),
+    ((nn.Embedding, nn.EmbeddingBag), {"embedding_dim": ("weight", 1)}),
+    ((nn.RNNBase,), {"input_size": ("weight_ih_l0", 1), "hidden_size": ("weight_hh_l0", 1)}),
+    ((nn.RNNCellBase,), {"input_size": ("weight_ih", 1), "hidden_size": ("weight_hh", 1)}),
+    ((nn.MultiheadAttention,), {"embed_dim": ("out_proj.weight", 0)}),
+]
+
+
+def _stated(module: nn.Module, path: str, recorder: Recorder, unknown: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a known layer that state sizes of its own tensors."""
+    found = {}
+    for types, attributes in STATED:
+        for key, (tensor, dim) in attributes.items() if isinstance(module, types) else ():
+            size = unknown.get(joined(path, tensor), ())[dim : dim + 1]
+            if size and _hint(size[0]) == getattr(module, key):
+                found[key] = size[0]
+    weight = unknown.get(joined(path, "weight"), ())
+    if isinstance(module, nn.modules.conv._ConvNd) and len(weight) > 1:
+        found["groups"] = recorder.lift(module.groups, joined(path, "groups"))
+        found["out_channels" if module.transposed else "in_channels"] = weight[1] * found["groups"]
+    if isinstance(module, nn.LayerNorm) and tuple(map(_hint, weight)) == module.normalized_shape:
+        found["normalized_shape"] = weight
+    if isinstance(module, nn.MultiheadAttention) and "embed_dim" in found:
+        found["num_heads"] = recorder.lift(module.num_heads, joined(path, "num_heads"))
+        found["head_dim"] = found["embed_dim"] // found["num_heads"]
+    return found
+
+
+def _lift_attributes(
+    fake: nn.Module,
+    model: nn.Module,
+    recorder: Recorder,
+    unknown: Mapping[str, Any],
+    plain: set[str],
+    plain_parts: bool,
+) -> None:
+    """Replace the integers in the attributes of the modules of a copy by symbols."""
+    base, originals = set(nn.Module().__dict__), holders(model)
+    for holder, attributes in holders(fake).items():
+        path, part = holder
+        _find_roots(attributes, path, recorder.trace)
+        if path in plain or (part and plain_parts) or attributes is originals.get(holder):
+            continue
+        stated = {} if part else _stated(fake.get_submodule(path), path, recorder, unknown)
+        for key, value in list(attributes.items()):
+            if key not in base and key not in GEOMETRY:
+                new = stated[key] if key in stated else recorder.lift(value, joined(path, part, key))
+                _set_attribute(attributes, holder, key, new, recorder.trace)
+
+
+def _set_attribute(attributes: dict[str, Any], holder: Holder, key: str, new: Any, trace: Trace) -> None:
+    unknown = {(key, *path): leaf for path, leaf in leaves(new) if isinstance(leaf, SymInt)}
+    if unknown:
+        attributes[key] = new
+        trace.attributes |= {(holder, path): _term(leaf) for path, leaf in unknown.items()}
+
+
+def _find_roots(attributes: Mapping[str, Any], path: str, trace: Trace) -> None:
+    for value in attributes.values():
+        if type(value) is float and value > 0:
+            size = round(value**-2) if value > 1e-6 else 0
+            if size > 1 and abs(value * size**0.5 - 1) < 1e-6:
+                trace.roots.setdefault(path, {})[size] = set()
+
+
+def _term(size: Any) -> Term:
+    return size.node.term if isinstance(size, SymInt) else constant(int(size))
+
+
+def _hint(size: Any) -> int:
+    return size.node.hint if isinstance(size, SymInt) else size
+
+
+def faked(
+    model: nn.Module,
+    example: Any,
+    sizes: Mapping[str, tuple[Any, ...]] | None = None,
+    mode: FakeTensorMode | None = None,
+) -> tuple[FakeTensorMode, nn.Module]:
+    """A copy of the model with fake tensors of given sizes."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True) if mode is None else mode
+    own = tensors(model)
+    device = _device([*own.values(), *tensors_of(example)])
+    fakes = {}
+    with mode:
+        for name, tensor in own.items():
+            size = sizes[name] if sizes else tensor.shape
+            fakes[id(tensor)] = torch.empty(size, dtype=tensor.dtype, device=device or tensor.device)
+    return mode, copied(model, fakes)
+
+
+def fake_run(
+    fake: nn.Module,
+    example: Any,
+    mode: FakeTensorMode,
+    training: bool,
+    stack: list[str],
+    order: list[str] | None = None,
+    watchers: Iterable[Any] = (),
+) -> Shapes:
+    """The shapes of the outputs on fake tensors; the stack holds the names of the running modules."""
+    device = _device([*tensors(fake).values(), *tensors_of(example)])
+
+    def as_fake(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if device is not None:
+            with mode:
+                return torch.empty(value.shape, dtype=value.dtype, device=device)
+        return mode.from_tensor(value, static_shapes=True)
+
+    inputs = tree_map(as_fake, example)
+    fake.train(training)
+    with tracked(fake, stack, order), quiet(), mode, contextlib.ExitStack() as entered:
+        for watcher in watchers:
+            entered.enter_context(watcher)
+        output = call(fake, inputs)
+    return output_shapes(output)
+
+
+def _device(given: Iterable[Tensor]) -> torch.device | None:
+    """The processor if some tensors have no memory, else None: where each tensor is."""
+    return torch.device("cpu") if any(tensor.is_meta for tensor in given) else None

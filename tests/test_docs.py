@@ -1,0 +1,68 @@
+"""Code in the documentation runs: blocks of README.md and docs/, examples in docstrings."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import pluribus
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+BLOCK = re.compile(
+    r"^(?P<indent> *)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```\s*$", re.MULTILINE | re.DOTALL
+)
+NOT_RUN = re.compile(r"# not run: \S")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_on_the_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # A real module: dataclasses and pickling look up the module of what a block defines.
+    namespace = ModuleType(f"page_{page.stem}")
+    monkeypatch.setitem(sys.modules, namespace.__name__, namespace)
+    for line, code in blocks(page.read_text()):
+        # Empty lines before the code make a traceback point into the page.
+        exec(compile("\n" * line + code, str(page), "exec"), namespace.__dict__)
+
+
+def blocks(text: str) -> Iterator[tuple[int, str]]:
+    """Give the line number and the code of every block to run."""
+    for block in BLOCK.finditer(text):
+        code = textwrap.dedent(block["code"])
+        if not NOT_RUN.match(code):
+            yield text.count("\n", 0, block.start("code")), code
+
+
+def test_blocks_are_found_with_their_lines():
+    run = "a\n```python\nx = 1\n```\n- b\n  ```python\n  y = 2\n  ```\n"
+    left_out = "```python\n# not run: needs a GPU\n1 / 0\n```\n```\nno code\n```\n"
+    assert list(blocks(run + left_out)) == [(2, "x = 1\n"), (6, "y = 2\n")]
+
+
+def test_a_block_is_left_out_only_with_a_reason():
+    assert list(blocks("```python\n# not run:\n1\n```\n")) == [(1, "# not run:\n1\n")]
+
+
+def test_the_readme_shows_code():
+    assert list(blocks((ROOT / "README.md").read_text()))
+
+
+@pytest.mark.parametrize(
+    "name", ["pluribus", *(f"pluribus.{found.name}" for found in pkgutil.iter_modules(pluribus.__path__))]
+)
+def test_examples_in_docstrings_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(name)
+    names = {"torch": torch, "nn": torch.nn, "pb": pluribus}
+    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    failed, _ = doctest.testmod(module, extraglobs=names, optionflags=options)
+    assert failed == 0

@@ -1,0 +1,197 @@
+"""Rules of the project that prose would not hold: directions of imports, sizes of files, documented names."""
+
+import ast
+import graphlib
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pluribus
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "pluribus"
+GENERATED = {
+    ".git",
+    ".venv",
+    "build",
+    "dist",
+    "__pycache__",
+    ".pytest_cache",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".hypothesis",
+}
+
+# What each module may import of ours, at most. A new module gets a line here.
+ALLOWED: dict[str, set[str]] = {
+    "masks": set(),
+    "terms": set(),
+    "trees": set(),
+    "redraw": set(),
+    "layers": set(),
+    "anatomy": {"trees"},
+    "models": set(),
+    "prediction": set(),
+    "symbols": {"anatomy", "scaling", "terms", "trees"},
+    "scaling": {"terms"},
+    "thinning": {"anatomy", "redraw", "scaling", "symbols", "terms", "trees"},
+    "surgery": {"layers", "redraw", "trees"},
+    "probe": {"layers", "surgery", "trees"},
+    "running": {"surgery", "trees"},
+    "ensemble": {"layers", "prediction", "probe", "running", "surgery", "trees"},
+    "members": {"ensemble", "surgery"},
+    "dropout": {"ensemble", "surgery", "trees"},
+    "grouping": {"layers", "redraw", "surgery"},
+    "joint": {"ensemble", "layers", "probe", "redraw", "surgery", "trees"},
+    "cost": {"ensemble", "trees"},
+    "methods": {
+        *("dropout", "ensemble", "grouping", "joint", "layers", "masks", "members"),
+        *("probe", "redraw", "surgery", "thinning", "trees"),
+    },
+    "files": {"ensemble", "methods"},
+    "training": {"ensemble", "prediction"},
+    "metrics": {"prediction"},
+    "landscape": {"ensemble"},
+    "freeze": {"ensemble", "layers", "surgery"},
+    "data": set(),
+    "corruptions": set(),
+    "augment": set(),
+    "figures": set(),
+    "report": set(),
+    "study": {"methods", "training", "data", "corruptions", "augment", "metrics", "landscape"},
+    "reproduce": {"study"},
+}
+ALLOWED["cli"] = set(ALLOWED)
+ALLOWED["__init__"] = set(ALLOWED) - {"cli"}
+
+MODULES = sorted(path.stem for path in SOURCE.glob("*.py"))
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_module_imports_only_what_its_line_in_the_table_allows(module):
+    assert module in ALLOWED, f"src/pluribus/{module}.py is new: say in ALLOWED what it may import."
+    assert own_imports(module) <= ALLOWED[module]
+
+
+def own_imports(module: str) -> set[str]:
+    return set(names_in(ast.parse((SOURCE / f"{module}.py").read_text())))
+
+
+def names_in(tree: ast.AST) -> Iterator[str]:
+    """Give the modules of ours that a syntax tree imports, at its top or inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            paths = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = ("pluribus." if node.level else "") + (node.module or "")
+            inside = start.rstrip(".") == "pluribus"
+            paths = [f"pluribus.{alias.name}" for alias in node.names] if inside else [start]
+        else:
+            continue
+        yield from (path.split(".")[1] for path in paths if path.startswith("pluribus."))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from .cli import x",
+        "from . import cli",
+        "import pluribus.cli",
+        "from pluribus.cli import x",
+        "from pluribus import cli",
+    ],
+)
+def test_every_form_of_import_is_seen(line):
+    assert list(names_in(ast.parse(f"def f():\n    {line}"))) == ["cli"]
+
+
+def test_imports_have_one_direction():
+    graphlib.TopologicalSorter(ALLOWED).prepare()
+
+
+def test_nothing_imports_the_command_line():
+    assert [module for module in MODULES if "cli" in own_imports(module)] == []
+
+
+def test_the_package_is_flat():
+    assert [path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"] == []
+
+
+def test_every_file_of_code_is_under_500_lines():
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files(".py")}
+    assert {path: lines for path, lines in lengths.items() if lines >= 500} == {}
+
+
+def files(*suffixes: str) -> Iterator[Path]:
+    """Give the project's own files with one of these suffixes; without suffixes, all."""
+    pending = [ROOT]
+    while pending:
+        for path in sorted(pending.pop().iterdir()):
+            if path.name in GENERATED or path.name.endswith(".egg-info"):
+                continue
+            if path.is_dir():
+                pending.append(path)
+            elif not suffixes or path.suffix in suffixes:
+                yield path
+
+
+def test_public_names_exist_and_are_sorted_out_of_private_ones():
+    assert [name for name in pluribus.__all__ if not hasattr(pluribus, name)] == []
+    assert len(pluribus.__all__) == len(set(pluribus.__all__))
+
+
+@pytest.mark.parametrize("name", pluribus.__all__)
+def test_public_name_has_a_docstring(name):
+    value = getattr(pluribus, name)
+    if callable(value) or inspect.ismodule(value):
+        assert inspect.getdoc(value), f"pluribus.{name} has no docstring"
+
+
+@pytest.mark.parametrize("name", pluribus.__all__)
+def test_public_name_is_mentioned_in_the_documentation(name):
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+    assert any(re.search(rf"\b{re.escape(name)}\b", page.read_text()) for page in pages), (
+        f"no page speaks of {name}"
+    )
+
+
+def test_the_version_has_one_source():
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert pluribus.__version__ == stated
+
+
+def test_importing_loads_nothing_heavier_than_torch_and_numpy():
+    loaded = loaded_by("import torch, numpy, pluribus")
+    without = loaded_by("import torch, numpy")
+    packages = {name.partition(".")[0] for name in loaded - without}
+    assert packages - set(sys.stdlib_module_names) <= {"pluribus", "torch", "numpy"}
+    assert (loaded - without) & HEAVY_PARTS == set()
+
+
+HEAVY_PARTS = {"torch._dynamo", "torch._inductor", "torch.onnx", "torch.fx.experimental.symbolic_shapes"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    command = [sys.executable, "-c", f"import sys; {statement}; print(*sys.modules)"]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_no_file_names_a_path_of_one_machine_or_a_package_registry():
+    forbidden = re.compile(
+        r"(?<![\w.])/(?:work|root|home|opt|Users)/\w|\.\./shared|pypi\.org|pythonhosted\.org"
+    )
+    found = {}
+    for path in files():
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        if match := forbidden.search(text):
+            found[str(path.relative_to(ROOT))] = match.group()
+    assert found == {}
