@@ -17,9 +17,7 @@ import pluribus
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-BLOCK = re.compile(
-    r"^(?P<indent> *)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```\s*$", re.MULTILINE | re.DOTALL
-)
+BLOCK = re.compile(r"(?ms)^(?P<indent> *)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```\s*$")
 NOT_RUN = re.compile(r"# not run: \S")
 
 

@@ -45,9 +45,7 @@ def as_sets(drawn: torch.Tensor) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(row.nonzero().flatten().tolist()) for row in drawn)
 
 
-@pytest.mark.parametrize(
-    "width, size, count", [(10, 4, 3), (64, 4, 34), (64, 16, 4), (300, 8, 60), (2048, 4, 1092)]
-)
+@pytest.mark.parametrize("width, size, count", [(10, 4, 3), (64, 4, 34), (64, 16, 4), (2048, 4, 1092)])
 def test_number_of_mask_sets_agrees_with_inclusion_and_exclusion(width, size, count):
     exact = sum(
         (-1) ** missed * math.comb(width, missed) * math.comb(width - missed, count) ** size

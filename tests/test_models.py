@@ -275,7 +275,7 @@ def layers(model: nn.Module) -> list[tuple[str, Layer]]:
 
 class TestOptions:
     def test_width_is_rounded_up_but_not_by_rounding_errors(self):
-        assert [models.scaled(10, width) for width in (0.11, 0.7, 1.1)] == [2, 7, 11]
+        assert [models.scaled(10, width) for width in (1e-9, 0.11, 0.7, 1.1)] == [1, 2, 7, 11]
 
     def test_wide_resnet_drops_out_in_every_block_and_resnet_before_the_last_layer(self):
         wide, plain = models.wide_resnet16_4(dropout=0.3, width=0.1), models.resnet18(dropout=0.3, width=0.1)

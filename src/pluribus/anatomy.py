@@ -11,6 +11,26 @@ Key = str | int
 Holder = tuple[str, str | None]  # a module's name, and the name of an object it holds
 
 
+# Attributes that are no widths.
+GEOMETRY = {
+    *("kernel_size", "stride", "padding", "dilation", "output_padding", "output_size", "padding_idx"),
+    *("_reversed_padding_repeated_twice", "num_embeddings", "num_layers"),
+}
+
+STATED: list[tuple[tuple[type[nn.Module], ...], list[tuple[str, str, int]]]] = [
+    ((nn.Linear,), [("in_features", "weight", 1), ("out_features", "weight", 0)]),
+    ((nn.Conv1d, nn.Conv2d, nn.Conv3d), [("out_channels", "weight", 0)]),
+    ((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), [("in_channels", "weight", 0)]),
+    ((nn.modules.batchnorm._NormBase,), [("num_features", "running_mean", 0), ("num_features", "weight", 0)]),
+    ((nn.GroupNorm,), [("num_channels", "weight", 0)]),
+    ((nn.Embedding, nn.EmbeddingBag), [("embedding_dim", "weight", 1)]),
+    ((nn.RNNBase,), [("input_size", "weight_ih_l0", 1), ("hidden_size", "weight_hh_l0", 1)]),
+    ((nn.RNNCellBase,), [("input_size", "weight_ih", 1), ("hidden_size", "weight_hh", 1)]),
+    ((nn.MultiheadAttention,), [("embed_dim", "out_proj.weight", 0)]),
+    ((nn.PReLU,), [("num_parameters", "weight", 0)]),
+]
+
+
 @dataclass(frozen=True)
 class Attribute:
     """A number in an attribute of a module, or in one of a plain object (a configuration) that it holds.
@@ -93,6 +113,11 @@ def leaves(value: Any) -> Iterator[tuple[tuple[Key, ...], Any]]:
 def joined(*names: str | None) -> str:
     """Names joined by dots, without the empty ones."""
     return ".".join(name for name in names if name)
+
+
+def stated(module: nn.Module) -> list[tuple[str, str, int]]:
+    """The attributes of a known layer that state a size: attribute, tensor, dimension."""
+    return [row for types, rows in STATED for row in rows if isinstance(module, types)]
 
 
 def _drop_caches(model: nn.Module) -> None:

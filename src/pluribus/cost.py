@@ -75,19 +75,17 @@ def _mult_adds(model: nn.Module, x: Any) -> int:
     """Those of all rows: counted on the meta device, or with values where the model asks for them."""
     model = getattr(model, "_orig_mod", model)  # torch.compile hides the operators
     batch, tensors = as_batch(x), [*model.parameters(), *model.buffers(), *tensors_of(x)]
-    meta = any(tensor.is_meta for tensor in tensors)
-    try:
-        return _counted(model, batch, lambda t: t.detach().to("meta"))
-    except REFUSALS as error:
-        if meta:
-            raise _refusal(
-                x, error, " If the model looks at values, give x and model on a device that has them."
-            ) from error
-    try:
-        with torch.random.fork_rng(sorted({t.device.index for t in tensors if t.is_cuda})):
+    with torch.random.fork_rng(sorted({t.device.index for t in tensors if t.is_cuda})):
+        try:
+            return _counted(model, batch, lambda t: t.detach().to("meta"))
+        except REFUSALS as error:
+            if any(tensor.is_meta for tensor in tensors):
+                hint = " If the model looks at values, give x and model on a device that has them."
+                raise _refusal(x, error, hint) from error
+        try:
             return _counted(model, batch, lambda t: t.detach().clone())
-    except REFUSALS as error:
-        raise _refusal(x, error) from error
+        except REFUSALS as error:
+            raise _refusal(x, error) from error
 
 
 def _counted(model: nn.Module, batch: Batch, change: Callable[[Tensor], Tensor]) -> int:
@@ -128,7 +126,7 @@ def _plain_operators() -> Iterator[None]:
 def _refusal(x: Any, error: Exception, hint: str = "") -> ValueError:
     shapes = [tuple(tensor.shape) for tensor in tensors_of(as_batch(x))]
     return ValueError(
-        f"cost: the model must run on x, but with the shapes {shapes} it says: {error}. "
+        f"cost: the model must run on x, but with the shapes {shapes} it says: {str(error).rstrip('.')}. "
         f"Give what one forward call takes: a tensor, a tuple of arguments or a dict of named ones.{hint}"
     )
 

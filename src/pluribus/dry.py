@@ -1,6 +1,7 @@
 """Dry runs: the shapes that a model gives, found without memory."""
 
 import contextlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,7 +57,7 @@ def trial(
 def trial_on_values(copy: nn.Module, example: Any) -> Run:
     """Run a copy of the model on real tensors, for models that look at their values."""
     result, stack = Run(), [""]
-    with torch.random.fork_rng(), torch.no_grad():
+    with torch.random.fork_rng(), quiet():
         for training in (True, False):
             try:
                 with tracked(copy, stack, result.order):
@@ -80,11 +81,12 @@ def output_shapes(output: Any) -> Shapes:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Neither gradients nor the fused attention, which knows no fake tensors."""
+    """No gradients, no warnings, and no fused attention, which knows no fake tensors."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)

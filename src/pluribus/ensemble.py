@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from .layers import PerMember, Rows
 from .prediction import Prediction, pool, predicted
 from .probe import layouts
-from .running import kept, run_once, unowned, attention_under_vmap
+from .running import kept_on_error, run_once, unowned, attention_under_vmap
 from .surgery import CONVOLUTIONS, assign_, duplicate, listed, state
 from .trees import (
     Batch,
@@ -236,6 +236,8 @@ class Ensemble(nn.Module):
         """How often the network runs for one prediction."""
         return self.size
 
+    stacked = True  # what members own has the members as its first dimension
+
     def explain(self) -> str:
         """What the members own and share, how they run and why, and what was decided on the way, as text."""
         owned = self._owned(self.module)
@@ -278,8 +280,8 @@ class Ensemble(nn.Module):
 
     def _each(self, batch: Batch, per_member: bool = False) -> Any:
         """Every member's output, stacked; with `per_member` each on its own batch, (members, batch, ...)."""
-        if self.run == "loop":
-            return self._by_loop(batch, per_member)
+        if self.run == "loop" or (per_member and self.training and self._trunk()):
+            return self._by_loop(batch, per_member)  # statistics of a shared trunk see one batch after the other
         key = (self.training, torch.is_grad_enabled(), per_member)
         if key in self._tried or torch.compiler.is_compiling():
             return self._by_vmap(batch, per_member)
@@ -312,28 +314,33 @@ class Ensemble(nn.Module):
 
     def _by_loop(self, batch: Batch, per_member: bool) -> Any:
         batches = unstack(batch, self.size) if per_member else [batch] * self.size
-        versions = [leaf._version for leaf in flatten(batch)[0] if isinstance(leaf, Tensor)]
+        versions = self._versions(batch)
         outputs = []
         for i, (args, kwargs) in enumerate(batches):
-            shared = [b for name, b in self.module.named_buffers() if name not in self.own]
-            with kept(shared if i > 0 and self.training else ()):  # statistics of the first member's pass
-                outputs.append(self._one(i, args, kwargs))
-            now = [leaf._version for leaf in flatten(batch)[0] if isinstance(leaf, Tensor)]
-            if now != versions and i < self.size - 1:
+            outputs.append(self._one(i, args, kwargs, again=i > 0 and self.training and not per_member))
+            if i < self.size - 1 and versions != self._versions(batch):
                 raise RuntimeError(
                     f"{self.method}: the model changes its input in place, so the next member would see another one. "
                     'Set inplace=False in its first layer, or ensemble.run = "vmap".'
                 )
         return stack_trees(outputs)
 
-    def _one(self, i: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    @staticmethod
+    def _versions(batch: Batch) -> list[int]:
+        """How often each tensor was changed in place; a compiler has its own way to keep track."""
+        return [] if torch.compiler.is_compiling() else [tensor._version for tensor in tensors_of(batch)]
+
+    def _one(self, i: int, args: tuple[Any, ...], kwargs: dict[str, Any], again: bool) -> Any:
+        """Member i's output; a batch that is seen `again` leaves no more traces in the statistics all share."""
         own = {name: tensor[i] for name, tensor in self._owned(self.module).items()}
         before = dict(own)
-        output = functional_call(self.module, own, args, kwargs)
+        shared = {n: b.clone() for n, b in self.module.named_buffers() if n not in own} if again else {}
+        given = {**own, **shared}
+        output = functional_call(self.module, given, args, kwargs)
         for name in own:
-            if own[name] is not before[name]:  # a buffer was assigned, not changed in place
+            if given[name] is not before[name]:  # a buffer was assigned, not changed in place
                 with torch.no_grad():
-                    before[name].copy_(own[name])
+                    before[name].copy_(given[name])
         return output
 
     def _by_rows(self, batch: Batch, index: Tensor | None) -> Any:
@@ -386,7 +393,7 @@ class Ensemble(nn.Module):
         """The first run: where vmap fails, buffers and chance are put back, the loop runs and is said to."""
         chance = torch.get_rng_state()
         try:
-            with kept(list(self.module.buffers()), on_error=True):
+            with kept_on_error(list(self.module.buffers())):
                 return self._by_vmap(batch, per_member)
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
             reason = str(error).strip().splitlines()[0]
@@ -445,6 +452,8 @@ class Ensemble(nn.Module):
 class Several(Ensemble):
     """Networks of unlike architectures, each with all its tensors, run by the loop."""
 
+    stacked = False
+
     def __init__(self, models: Sequence[nn.Module], method: str):
         together = nn.ModuleList(duplicate(model) for model in models)
         super().__init__(together, len(models), [name for name, _ in state(together)], method=method)
@@ -476,7 +485,7 @@ class Several(Ensemble):
             ]
         )
 
-    def _one(self, i: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _one(self, i: int, args: tuple[Any, ...], kwargs: dict[str, Any], again: bool) -> Any:
         return self.module[i](*args, **kwargs)  # type: ignore[index]
 
     def _gradients(self) -> tuple[list[list[Tensor]], list[Tensor]]:

@@ -37,9 +37,7 @@ def masks(
     width, size = _count("masks", "width", width), _count("masks", "size", size)
     if (scale is None) == (capacity is None):
         given = "neither" if scale is None else "both"
-        raise ValueError(
-            f"masks: takes either scale or capacity, but got {given}. Give one, such as scale=2.0."
-        )
+        raise ValueError(f"masks: takes either scale or capacity, but got {given}. Give scale=2.0, say.")
     chosen = ones(width, size, scale) if scale is not None else _feasible(width, size, capacity)
     drawn = torch.zeros(size, width, device="cpu")
     order = torch.randperm(width, generator=generator, device="cpu")
@@ -108,7 +106,7 @@ def mean_iou(masks: Tensor) -> float:
     if masks.ndim != 2 or len(masks) < 2:
         shape = tuple(masks.shape)
         raise ValueError(
-            f"mean_iou: compares two or more masks, (members, width), but got {shape}. "
+            f"mean_iou: compares two or more masks in one tensor (members, width), but got shape {shape}. "
             "Stack the masks along dim 0."
         )
     rows = masks.double()

@@ -59,9 +59,7 @@ def lenet(
     _check(num_classes, width)
     side = ((image - 4) // 2 - 4) // 2
     if side < 1:
-        raise ValueError(
-            f"lenet: images need a side of 16 or more, but image={image}. Enlarge them, or use mlp."
-        )
+        raise ValueError(f"lenet: images need a side of 16 or more, but image={image}. Enlarge them, or use mlp.")
     first, second, third, fourth = (scaled(units, width) for units in (6, 16, 120, 84))
     network = nn.Sequential()
     _append(network, 1, conv=nn.Conv2d(channels, first, 5), relu=nn.ReLU(), pool=nn.MaxPool2d(2))
@@ -119,9 +117,7 @@ def resnext50(num_classes: int = 10, width: float = 1.0, **options: Unpack[ResNe
     return ResNet(NEXT, (3, 4, 6, 3), num_classes, width, **options)
 
 
-def wide_resnet28_10(
-    num_classes: int = 10, width: float = 1.0, **options: Unpack[WideResNetOptions]
-) -> "ResNet":
+def wide_resnet28_10(num_classes: int = 10, width: float = 1.0, **options: Unpack[WideResNetOptions]) -> "ResNet":
     """Wide-ResNet-28-10 of Zagoruyko and Komodakis.
 
     Args:
@@ -131,9 +127,7 @@ def wide_resnet28_10(
     return _wide_resnet(28, 10, num_classes, width, **options)
 
 
-def wide_resnet16_4(
-    num_classes: int = 10, width: float = 1.0, **options: Unpack[WideResNetOptions]
-) -> "ResNet":
+def wide_resnet16_4(num_classes: int = 10, width: float = 1.0, **options: Unpack[WideResNetOptions]) -> "ResNet":
     """Wide-ResNet-16-4, Masksembles' network for CIFAR; options as `wide_resnet28_10`."""
     return _wide_resnet(16, 4, num_classes, width, **options)
 
@@ -188,9 +182,7 @@ class ResNet(nn.Module):
             blocks = nn.Sequential()
             for stride in [2 if i else 1] + [1] * (depth - 1):
                 convolutions = _convolutions(layout, size, planes * 2**i, stride, width, bias)
-                blocks.append(
-                    Preactivated(convolutions, block_dropout) if preactivated else Residual(convolutions)
-                )
+                blocks.append(Preactivated(convolutions, block_dropout) if preactivated else Residual(convolutions))
                 size = convolutions[-1].out_channels
             self.add_module(name, blocks)
         if preactivated:
@@ -277,7 +269,8 @@ def scaled(size: int, width: float, groups: int = 1) -> int:
     >>> scaled(64, 0.3), scaled(128, 0.3, groups=32)
     (20, 64)
     """
-    return ceil(ceil(round(width * size, 6)) / groups) * groups  # 1.1 * 10 is 11.000000000000002
+    rounded = max(1, ceil(round(width * size, 6)))  # 1.1 * 10 is 11.000000000000002
+    return ceil(rounded / groups) * groups
 
 
 def _plain_cnn(
@@ -310,9 +303,7 @@ def _wide_resnet(
 ) -> ResNet:
     layouts = {"first": BASIC, "second": LATE}
     if stride_on not in layouts:
-        raise ValueError(
-            f'wide_resnet: stride_on is "first" or "second", not {stride_on!r}. Choose one of them.'
-        )
+        raise ValueError(f'wide_resnet: stride_on is "first" or "second", not {stride_on!r}. Choose one of them.')
     network = ResNet(
         layouts[stride_on],
         [(depth - 4) // 6] * 3,
@@ -334,12 +325,8 @@ def _stem(style: str, channels: int, size: int, bias: bool) -> tuple[nn.Conv2d, 
     if style == "cifar":
         return nn.Conv2d(channels, size, 3, padding=1, bias=bias), nn.Identity()
     if style == "imagenet":
-        return nn.Conv2d(channels, size, 7, stride=2, padding=3, bias=bias), nn.MaxPool2d(
-            3, stride=2, padding=1
-        )
-    raise ValueError(
-        f'ResNet: style is "cifar" or "imagenet", not {style!r}. Choose by the size of the images.'
-    )
+        return nn.Conv2d(channels, size, 7, stride=2, padding=3, bias=bias), nn.MaxPool2d(3, stride=2, padding=1)
+    raise ValueError(f'ResNet: style is "cifar" or "imagenet", not {style!r}. Choose by the size of the images.')
 
 
 def _convolutions(
@@ -352,9 +339,7 @@ def _convolutions(
     for conv in layout:
         size = scaled(planes * conv.factor, width, multiple if conv is not layout[-1] else 1)
         step, padding = stride if conv.strides else 1, conv.kernel // 2
-        convolutions.append(
-            nn.Conv2d(inputs, size, conv.kernel, step, padding, groups=conv.groups, bias=bias)
-        )
+        convolutions.append(nn.Conv2d(inputs, size, conv.kernel, step, padding, groups=conv.groups, bias=bias))
         inputs = size
     return convolutions
 
@@ -373,7 +358,7 @@ def _dropout(rate: float) -> nn.Module:
 
 
 def _inside_blocks(*convolutions: str) -> str:
-    return rf"layer\d+\.\d+\.({'|'.join(convolutions)})"
+    return rf"layer\d+\.\d+\.({'|'.join(convolutions)}|downsample(\.0)?)"
 
 
 def _append(network: nn.Sequential, number: int, **layers: nn.Module) -> None:

@@ -133,12 +133,12 @@ def exits(model: nn.Module, example: Any) -> list[str]:
         for name, layer in weighted(model).items()
     ]
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-        outputs = [t for t in tensors_of(model(*args, **kwargs)) if t.requires_grad]
+        outputs = [t.sum() for t in tensors_of(model(*args, **kwargs)) if t.requires_grad]
     for hook in hooks:
         hook.remove()
     if not outputs:
         return []
-    grads = torch.autograd.grad([t.sum() for t in outputs], [t for _, t in starts], allow_unused=True)
+    grads = torch.autograd.grad(outputs, [t for _, t in starts], allow_unused=True)
     return list(dict.fromkeys(name for (name, _), grad in zip(starts, grads, strict=True) if grad is not None))
 
 

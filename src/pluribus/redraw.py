@@ -10,9 +10,7 @@ SAMPLE = 4096  # entries looked at; more would only cost time
 GAINS = (1 / 3, 1.0, 2.0)  # variance times fan: torch's default, LeCun or Xavier, He
 
 
-def redraw(
-    tensor: Tensor, shape: Sequence[int] | None = None, generator: torch.Generator | None = None
-) -> Tensor:
+def redraw(tensor: Tensor, shape: Sequence[int] | None = None, generator: torch.Generator | None = None) -> Tensor:
     """A tensor of the same kind, drawn anew, possibly in another shape with as many dimensions.
 
     Constants, integers, tables of few values and smooth tables (positions, frequencies) are not random: they keep
@@ -136,9 +134,7 @@ def _fans(shape: Sequence[int]) -> tuple[float, float, float]:
     return shape[1] * kernel, shape[0] * kernel, kernel * (shape[0] + shape[1]) / 2
 
 
-def _orthogonal(
-    tensor: Tensor, shape: tuple[int, ...], gain: float, generator: torch.Generator | None
-) -> Tensor:
+def _orthogonal(tensor: Tensor, shape: tuple[int, ...], gain: float, generator: torch.Generator | None) -> Tensor:
     rows, columns = shape[0], math.prod(shape[1:])
     tall = torch.empty(max(rows, columns), min(rows, columns), dtype=torch.float32, device=tensor.device)
     q, r = torch.linalg.qr(tall.normal_(generator=generator))

@@ -41,18 +41,16 @@ def _outside_vmap(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def kept(tensors: Sequence[Tensor], on_error: bool = False) -> Iterator[None]:
-    """Put the tensors' values back afterwards, or only after an error."""
+def kept_on_error(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Put the tensors' values back if what follows fails."""
     values = [tensor.clone() for tensor in tensors]
-    failed = True
     try:
         yield
-        failed = False
-    finally:
-        if failed or not on_error:
-            with torch.no_grad():
-                for tensor, value in zip(tensors, values, strict=True):
-                    tensor.copy_(value)
+    except BaseException:
+        with torch.no_grad():
+            for tensor, value in zip(tensors, values, strict=True):
+                tensor.copy_(value)
+        raise
 
 
 def unowned(module: nn.Module, own: Collection[str]) -> list[str]:

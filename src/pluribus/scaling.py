@@ -30,8 +30,9 @@ class Trace:
     uses: dict[Use, None] = field(default_factory=dict)
     widths: dict[Term, str] = field(default_factory=dict)  # sizes that a weight contracts or produces
     contracted: set[Term] = field(default_factory=set)
-    counts: set[Term] = field(default_factory=set)  # numbers of things, such as attention heads
-    roots: dict[str, dict[int, set[Term]]] = field(default_factory=dict)  # sizes seen beside a float size**-0.5
+    counts: set[Term] = field(default_factory=set)  # numbers of attention heads, windows, ...
+    groups: set[Term] = field(default_factory=set)  # numbers of groups of channels
+    roots: dict[str, dict[int, set[Term]]] = field(default_factory=dict)  # by module: sizes of which it holds the root
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,24 @@ class Rounded:
     chosen: int
 
 
-class Unsolvable(ValueError):
+@dataclass(frozen=True)
+class Unit:
+    """A width that is a symbol times a factor, and a layer that has it."""
+
+    factor: int
+    term: Term
+    layer: str
+
+
+def root_of(key: str, value: object) -> int:
+    """The size of which an attribute may be the inverse root, as attention scales its products; otherwise 0."""
+    if type(value) is not float or not 1e-6 < value < 1 or "drop" in key:
+        return 0
+    size = round(value**-2)
+    return size if abs(value * size**0.5 - 1) < 1e-6 else 0
+
+
+class UnsolvableError(ValueError):
     """No new widths satisfy all equations."""
 
 
@@ -75,7 +93,7 @@ class Scaling:
         self.trace, self.terms, self.parameters = trace, trace.terms, parameters
         self.factor, self.layers, self.multiples = factor, layers, multiples or {}
         self.new: dict[int, int] = {}
-        self._wishes: dict[int, float] = {}
+        self._wishes: dict[Term, float] = {}
         self.terms.settle()
         self._demand_multiples()
 
@@ -96,21 +114,26 @@ class Scaling:
 
     def rounded(self) -> tuple[Rounded, ...]:
         """The scaled widths that are not what was asked for."""
-        found = []
-        for symbol, chosen in self.new.items():
-            unit, layer = self._units.get(symbol, (1, ""))
-            if abs(unit * chosen - self._wishes.get(symbol, unit * chosen)) > 1e-6:
-                width = unit * self.terms.hint(symbol)
-                found.append(Rounded(layer, width, self._wishes[symbol], unit * chosen))
-        return tuple(found)
+        found = {}
+        for symbol, value in self.new.items():
+            unit, exact = self._unit(symbol), self.wish(symbol)
+            chosen = unit.factor * value
+            if symbol in self._units and abs(chosen - exact) > 1e-6:
+                width = unit.factor * self.terms.hint(symbol)
+                found[unit.term] = Rounded(unit.layer, width, exact, chosen)
+        return tuple(found.values())
 
     def target(self, symbol: int) -> int:
         """The value that a symbol should get: its width scaled, rounded up."""
-        unit, _ = self._units.get(symbol, (1, ""))
-        if symbol not in self._wishes:
-            width = unit * self.terms.hint(symbol)
-            self._wishes[symbol] = float(self.factor(width) if callable(self.factor) else width * self.factor)
-        return max(1, math.ceil(self._wishes[symbol] / unit - 1e-9))
+        return max(1, math.ceil(self.wish(symbol) / self._unit(symbol).factor - 1e-9))
+
+    def wish(self, symbol: int) -> float:
+        """The new width that is asked for where the symbol makes one."""
+        unit = self._unit(symbol)
+        if unit.term not in self._wishes:
+            width = unit.factor * self.terms.hint(symbol)
+            self._wishes[unit.term] = float(self.factor(width) if callable(self.factor) else width * self.factor)
+        return self._wishes[unit.term]
 
     def used(self) -> set[int]:
         """The symbols about which something is known."""
@@ -156,19 +179,23 @@ class Scaling:
             return False
         return any(self.terms.value(equation, {a: k * self.terms.hint(a) for a in symbols}) for k in (2, 3))
 
+    def _unit(self, symbol: int) -> "Unit":
+        return self._units.get(symbol) or Unit(1, (((symbol,), 1),), "")
+
     @cached_property
-    def _units(self) -> dict[int, tuple[int, str]]:
-        """For each symbol: what multiplies it in the smallest width that it makes alone, and whose width."""
-        units: dict[int, tuple[int, str]] = {}
+    def _units(self) -> dict[int, "Unit"]:
+        """For each symbol the smallest width that it makes alone."""
+        units: dict[int, Unit] = {}
         for use in self.trace.uses:
             term = self.terms.rewrite(use.term)
             for symbol in self.terms.free(term):
-                unit = self.terms.value(term) // self.terms.hint(symbol) if self._is_alone(symbol, term) else 0
-                if unit and unit < units.get(symbol, (math.inf, ""))[0]:
-                    units[symbol] = unit, use.layer
+                if self._is_alone(symbol, term):
+                    factor = self.terms.value(term) // self.terms.hint(symbol)
+                    if symbol not in units or factor < units[symbol].factor:
+                        units[symbol] = Unit(factor, term, use.layer)
         for use in self.trace.uses:
             for symbol in self.terms.free(self.terms.rewrite(use.term)):
-                units.setdefault(symbol, (1, use.layer))
+                units.setdefault(symbol, Unit(1, (((symbol,), 1),), use.layer))
         return units
 
     def _is_alone(self, symbol: int, term: Term) -> bool:
@@ -177,6 +204,10 @@ class Scaling:
     @cached_property
     def _heads(self) -> set[int]:
         return set().union(*(self.terms.free(self.terms.rewrite(term)) for term in self.trace.counts))
+
+    @cached_property
+    def _groups(self) -> set[int]:
+        return set().union(*(self.terms.free(self.terms.rewrite(term)) for term in self.trace.groups))
 
     @cached_property
     def _products(self) -> dict[int, set[Monomial]]:
@@ -221,14 +252,14 @@ class Scaling:
                 best = min(choice, key=self._cost)
                 self.new[best] = self.target(best)
 
-    def _cost(self, symbol: int) -> tuple[bool, bool, int, float, int, int]:
-        """Of scaling a symbol: widths scaled twice, heads lost, equations broken, rounding error."""
+    def _cost(self, symbol: int) -> tuple[float, ...]:
+        """Of scaling a symbol: widths scaled twice, heads lost, equations broken, rounding error, groups lost."""
         new = {**self.new, symbol: self.target(symbol)}
         twice = any(self.terms.degree(m, new) > 1 for m in self._products.get(symbol, ()))
         broken = sum(self.terms.value(e, new) != 0 for e in self._equations.get(symbol, ()))
-        unit, _ = self._units.get(symbol, (1, ""))
-        error = abs(new[symbol] * unit / self._wishes[symbol] - 1)
-        return twice, symbol in self._heads, broken, error, -self.terms.hint(symbol), symbol
+        error = abs(new[symbol] * self._unit(symbol).factor / self.wish(symbol) - 1)
+        count = -self.terms.hint(symbol)
+        return twice, symbol in self._heads, broken, error, symbol in self._groups, count, symbol
 
     def _repair(self) -> None:
         """Rounding may have broken equations: move one symbol to the nearest value that helps, repeat."""
@@ -236,10 +267,8 @@ class Scaling:
             candidates = set().union(*map(self.terms.free, broken[:8])) - self._fixed
             moves = [move for symbol in sorted(candidates) if (move := self._move(symbol))]
             if not moves:
-                shown = " and ".join(
-                    f'{self.terms.text(e)} = 0 (module "{self.terms.left[e]}")' for e in broken[:3]
-                )
-                raise Unsolvable(f"no widths near the wanted ones satisfy {shown}")
+                shown = " and ".join(f'{self.terms.text(e)} = 0 (module "{self.terms.left[e]}")' for e in broken[:3])
+                raise UnsolvableError(f"no widths near the wanted ones satisfy {shown}")
             _, symbol, value = min(moves)
             self.new[symbol] = value
 
@@ -264,7 +293,7 @@ class Scaling:
         """What is a multiple of the demanded number in the original model shall stay one."""
         for term, number, layer in self._demands():
             if not self.terms.free(term) and self.terms.value(term) % number:
-                raise Unsolvable(
+                raise UnsolvableError(
                     f'layer "{layer}" keeps a width of {self.terms.value(term)}, which is no multiple of {number}'
                 )
             if self.terms.value(term) % number == 0:
@@ -283,11 +312,10 @@ class Scaling:
         """Raise widths to multiples that they were not in the original model."""
         for term, number, layer in self._demands():
             if self.terms.value(term, self.new) % number:
-                found = [value for s in self.terms.free(term) - self._fixed if (value := self._next(s, term, number))]
+                found = [move for s in self.terms.free(term) - self._fixed if (move := self._next(s, term, number))]
                 if not found:
-                    raise Unsolvable(f'the widths of layer "{layer}" cannot be made multiples of {number}')
+                    raise UnsolvableError(f'the widths of layer "{layer}" cannot be made multiples of {number}')
                 _, symbol, value = min(found)
-                self.target(symbol)
                 self.new[symbol] = value
 
     def _next(self, symbol: int, term: Term, number: int) -> tuple[int, int, int] | None:
@@ -304,4 +332,4 @@ class Scaling:
     def _check(self) -> None:
         for term in self._sizes:
             if self.terms.value(term, self.new) < 1:
-                raise Unsolvable(f"nothing would be left of {self.terms.text(term)}")
+                raise UnsolvableError(f"nothing would be left of {self.terms.text(term)}")

@@ -152,27 +152,40 @@ def assign_(module: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether the regular expression matches whole parts of a dotted name.
+    """Whether the regular expression matches a dotted name from its start to its end, or to one of its dots.
 
     >>> [matches("layer4|fc", name) for name in ("layer4.0.conv1", "fc", "fc_norm", "layer1.0.fc")]
-    [True, True, False, True]
+    [True, True, False, False]
     """
-    return re.search(rf"(?:^|(?<=\.))(?:{pattern})(?:$|(?=\.)|(?<=\.))", name) is not None
+    return re.match(rf"(?:{pattern})(?:$|(?=\.)|(?<=\.))", name) is not None
 
 
 def pick(method: str, pattern: str, names: Iterable[str], what: str = "layers") -> list[str]:
-    """The names that `pattern` matches; none is an error that lists what was there."""
+    """The names that `pattern` matches; a pattern, or one of its alternatives, without any is an error."""
     names = list(names)
     try:
         found = [name for name in names if matches(pattern, name)]
+        idle = [part for part in _alternatives(pattern) if not any(matches(part, name) for name in names)]
     except re.error as error:
         raise ValueError(f"{method}: {pattern!r} is no regular expression ({error}).") from error
-    if not found:
+    if not found or idle:
         raise ValueError(
-            f"{method}: the pattern {pattern!r} matches none of the model's {what}. "
-            f"A pattern must match whole parts of the dotted names, which are: {listed(names)}."
+            f"{method}: the pattern {(idle or [pattern])[0]!r} matches none of the model's {what}. A pattern must match "
+            f"a name from its start (use .* before an inner part). The names are: {listed(names)}."
         )
     return found
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """The parts of a pattern between the | that stand outside of any brackets."""
+    parts, depth = [""], 0
+    for token in re.findall(r"\\.|.", pattern):
+        depth += (token in "([") - (token in ")]")
+        if token == "|" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return parts
 
 
 def listed(names: Iterable[str], most: int = 40) -> str:

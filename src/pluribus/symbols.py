@@ -7,12 +7,13 @@ this file: import it late, and expect it to fail.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import sympy
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import SymInt, Tensor, nn
 from torch._dispatch.python import enable_python_dispatcher as _dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -22,18 +23,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from .anatomy import Holder, copied, holders, joined, leaves, tensors
+from .anatomy import GEOMETRY, Holder, copied, holders, joined, leaves, stated, tensors
 from .dry import RunError, Shapes, call, output_shapes, quiet, tracked
-from .scaling import Trace, Use
+from .scaling import Trace, Use, root_of
 from .terms import Operation, Term, Terms, add, constant, is_constant
 from .trees import tensors_of
 
 aten = torch.ops.aten
 
 
-def harvest(
-    model: nn.Module, example: Any, modes: Iterable[bool], plain: set[str], plain_parts: bool = False
-) -> Trace:
+def harvest(model: nn.Module, example: Any, modes: Iterable[bool], plain: set[str], plain_parts: bool = False) -> Trace:
     """Run the model with unknown sizes and note the equations.
 
     Args:
@@ -65,7 +64,8 @@ class Node(sym_node.SymNode):
     def __init__(self, recorder: "Recorder", term: Term, hint: Any):
         if any(atom in recorder.terms.solved for monomial, _ in term for atom in monomial):
             term = recorder.terms.rewrite(term)
-        self.shape_env, self.term, self._hint = recorder, term, hint
+        self.recorder, self.term, self._hint = recorder, term, hint
+        self.shape_env = recorder
         self.pytype, self.fx_node = type(hint), None
         self.constant = hint if is_constant(term) else None
         self._expr = recorder.name(term) if self.constant is None else sympy.sympify(hint)
@@ -77,13 +77,13 @@ class Node(sym_node.SymNode):
 
     def wrap(self, value: Any) -> "Node":
         """A number as a node."""
-        return Node(self.shape_env, constant(value), value)
+        return Node(self.recorder, constant(value), value)
 
-    wrap_int = wrap_float = wrap_bool = wrap
+    wrap_int = wrap_float = wrap_bool = wrap  # type: ignore[assignment]
 
-    def sym_sum(self, args: list["Node"]) -> "Node":
+    def sym_sum(self, args: list[Any]) -> Any:
         """The sum of some nodes."""
-        return args[0] if len(args) == 1 else args[0].add(self.sym_sum(args[1:]))
+        return functools.reduce(lambda total, node: total.add(node), args)
 
 
 def _operation(method: str) -> Callable[..., Node]:
@@ -91,8 +91,8 @@ def _operation(method: str) -> Callable[..., Node]:
 
     def apply(self: Node, *others: Node | None) -> Node:
         nodes = [self, *(node for node in others if node is not None)]
-        term = self.shape_env.terms.apply(method, tuple(node.term for node in nodes))
-        return Node(self.shape_env, term, operator(*(node.hint for node in nodes)))
+        term = self.recorder.terms.apply(method, tuple(node.term for node in nodes))
+        return Node(self.recorder, term, operator(*(node.hint for node in nodes)))
 
     return apply
 
@@ -151,23 +151,23 @@ class Recorder(ShapeEnv):
     def _note_answer(self, question: Operation, answer: bool) -> None:
         case = question.method, answer
         if case in (("eq", True), ("ne", False)):
-            self.terms.equate(add(*question.arguments, -1))
+            self.terms.equate(self.terms.apply("sub", question.arguments))
         elif case in (("and", True), ("or", False)):
             for argument in question.arguments:
                 self.note(argument, answer)
         elif question.method == "sym_not":
             self.note(question.arguments[0], not answer)
 
-    def evaluate_sym_node(self, node: Node, *args: Any, **kwargs: Any) -> Any:
+    def evaluate_sym_node(self, node: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         """The value of a node in the original model."""
         self.note(node.term, node.hint)
         return sympy.sympify(node.hint)
 
-    def guard_or_defer_runtime_assert(self, *args: Any, **kwargs: Any) -> bool:
+    def guard_or_defer_runtime_assert(self, *args: Any, **kwargs: Any) -> bool:  # type: ignore[override]
         """Nothing is deferred: every value is known."""
         return True
 
-    def _maybe_evaluate_static(self, expr: Any, **kwargs: Any) -> Any:
+    def _maybe_evaluate_static(self, expr: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         return expr if expr.is_number or expr in (sympy.true, sympy.false) else None
 
 
@@ -199,16 +199,16 @@ class Watch(TorchDispatchMode):
             self._batched_product([a for a in args if isinstance(a, Tensor)][-2:])
         elif operation in self.ATTENTION:
             self.trace.counts |= {_term(n) for n in args[0].shape[:-2] if isinstance(n, SymInt)}
+            self._root(args[0].shape[-1])
         else:
             for size in self._indexed(operation, args):
                 int(size)  # asking for its value fixes it
-        if self.recorder.stack[-1] in self.trace.roots:
-            self._root(args)
         return func(*args, **(kwargs or {}))
 
     def product(self, weight: Tensor) -> None:
         """Note the widths of a matrix, inputs first."""
         inputs, outputs = weight.shape
+        self.trace.contracted.add(_term(inputs))
         self._width(inputs, weight, is_input=True)
         self._width(outputs, weight, is_input=False)
 
@@ -216,30 +216,34 @@ class Watch(TorchDispatchMode):
         transposed, groups = rest[4], rest[6]
         for size in weight.shape[2:]:
             int(size)
+        self.group(groups)
         inputs, outputs = weight.shape[:2] if transposed else weight.shape[1::-1]
-        self._width(inputs, weight, is_input=True, whole=x.shape[1])
-        self._width(outputs, weight, is_input=False, whole=outputs * groups if transposed else outputs)
+        self.trace.contracted.add(_term(inputs))
+        self._width(x.shape[1], weight, is_input=True)
+        self._width(outputs * groups if transposed else outputs, weight, is_input=False)
+
+    def group(self, groups: Any) -> None:
+        """Note that a size is a number of groups."""
+        if isinstance(groups, SymInt):
+            self.trace.groups.add(_term(groups))
 
     def _batched_product(self, factors: list[Tensor]) -> None:
+        self._root(factors[0].shape[2])
         for factor in factors:
             if self._owner(factor) is None:
                 self.trace.counts.add(_term(factor.shape[0]))
             else:  # a stack of weights: as many as there are
                 int(factor.shape[0])
-                self._width(factor.shape[1], factor, is_input=True, contracted=False)
+                self._width(factor.shape[1], factor, is_input=True)
                 self._width(factor.shape[2], factor, is_input=False)
 
-    def _width(
-        self, size: Any, weight: Tensor, is_input: bool, whole: Any = None, contracted: bool = True
-    ) -> None:
-        running = self.recorder.stack[-1]
+    def _width(self, size: Any, weight: Tensor, is_input: bool) -> None:
+        term, running = _term(size), self.recorder.stack[-1]
         if isinstance(size, SymInt):
-            self.trace.widths.setdefault(_term(size), running)
-            if is_input and contracted:
-                self.trace.contracted.add(_term(size))
+            self.trace.widths.setdefault(term, running)
         owner = self._owner(weight)
         layer = running if owner is None else owner.rpartition(".")[0]
-        self.trace.uses[Use(_term(size if whole is None else whole), layer, running, is_input)] = None
+        self.trace.uses[Use(term, layer, running, is_input)] = None
 
     def _owner(self, tensor: Tensor) -> str | None:
         """The name of the model's tensor that this one is a view of."""
@@ -257,11 +261,11 @@ class Watch(TorchDispatchMode):
                 return [size]
         return []
 
-    def _root(self, args: Any) -> None:
-        seen = self.trace.roots[self.recorder.stack[-1]]
-        for size in (n for t in args if isinstance(t, Tensor) for n in t.shape):
-            if isinstance(size, SymInt) and size.node.hint in seen:
-                seen[size.node.hint].add(size.node.term)
+    def _root(self, size: Any) -> None:
+        """Note a size over which attention sums, if the module holds a float that is its root."""
+        seen = self.trace.roots.get(self.recorder.stack[-1], {})
+        if isinstance(size, SymInt) and size.node.hint in seen:
+            seen[size.node.hint].add(size.node.term)
 
 
 class Rules(TorchFunctionMode):
@@ -275,6 +279,8 @@ class Rules(TorchFunctionMode):
         """Run the rule for the function if there is one, else the function."""
         kwargs = kwargs or {}
         if func in NORMS:
+            if NORMS[func] is _group_norm:
+                self.watch.group(args[1] if len(args) > 1 else kwargs["num_groups"])
             return NORMS[func](*args, **kwargs)
         if func in POINTWISE and isinstance(args[0], Tensor) and "dtype" not in kwargs:
             return args[0]
@@ -361,35 +367,14 @@ POINTWISE = {
 CELLS = {torch.lstm_cell: 4, torch.gru_cell: 3, torch.rnn_tanh_cell: 1, torch.rnn_relu_cell: 1}
 RECURRENT = {torch.lstm: 4, torch.gru: 3, torch.rnn_tanh: 1, torch.rnn_relu: 1}
 
-# Attributes that are no widths.
-GEOMETRY = {
-    *("kernel_size", "stride", "padding", "dilation", "output_padding", "output_size", "padding_idx"),
-    *("_reversed_padding_repeated_twice", "num_embeddings", "num_layers"),
-}
-
-# Attributes that state a size of the weight, for layers that never look at them.
-STATED: list[tuple[tuple[type[nn.Module], ...], dict[str, tuple[str, int]]]] = [
-    ((nn.Linear,), {"in_features": ("weight", 1), "out_features": ("weight", 0)}),
-    ((nn.Conv1d, nn.Conv2d, nn.Conv3d), {"out_channels": ("weight", 0)}),
-    ((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), {"in_channels": ("weight", 0)}),
-    ((nn.modules.batchnorm._NormBase,), {"num_features": ("running_mean", 0)}),
-    ((nn.modules.batchnorm._NormBase,), {"num_features": ("weight", 0)}),
-    ((nn.GroupNorm,), {"num_channels": ("weight", 0)}),
-    ((nn.Embedding, nn.EmbeddingBag), {"embedding_dim": ("weight", 1)}),
-    ((nn.RNNBase,), {"input_size": ("weight_ih_l0", 1), "hidden_size": ("weight_hh_l0", 1)}),
-    ((nn.RNNCellBase,), {"input_size": ("weight_ih", 1), "hidden_size": ("weight_hh", 1)}),
-    ((nn.MultiheadAttention,), {"embed_dim": ("out_proj.weight", 0)}),
-]
-
 
 def _stated(module: nn.Module, path: str, recorder: Recorder, unknown: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of a known layer that state sizes of its own tensors."""
     found = {}
-    for types, attributes in STATED:
-        for key, (tensor, dim) in attributes.items() if isinstance(module, types) else ():
-            size = unknown.get(joined(path, tensor), ())[dim : dim + 1]
-            if size and _hint(size[0]) == getattr(module, key):
-                found[key] = size[0]
+    for key, tensor, dim in stated(module):
+        size = unknown.get(joined(path, tensor), ())[dim : dim + 1]
+        if size and _hint(size[0]) == getattr(module, key):
+            found[key] = size[0]
     weight = unknown.get(joined(path, "weight"), ())
     if isinstance(module, nn.modules.conv._ConvNd) and len(weight) > 1:
         found["groups"] = recorder.lift(module.groups, joined(path, "groups"))
@@ -417,10 +402,10 @@ def _lift_attributes(
         _find_roots(attributes, path, recorder.trace)
         if path in plain or (part and plain_parts) or attributes is originals.get(holder):
             continue
-        stated = {} if part else _stated(fake.get_submodule(path), path, recorder, unknown)
+        known = {} if part else _stated(fake.get_submodule(path), path, recorder, unknown)
         for key, value in list(attributes.items()):
             if key not in base and key not in GEOMETRY:
-                new = stated[key] if key in stated else recorder.lift(value, joined(path, part, key))
+                new = known[key] if key in known else recorder.lift(value, joined(path, part, key))
                 _set_attribute(attributes, holder, key, new, recorder.trace)
 
 
@@ -432,11 +417,10 @@ def _set_attribute(attributes: dict[str, Any], holder: Holder, key: str, new: An
 
 
 def _find_roots(attributes: Mapping[str, Any], path: str, trace: Trace) -> None:
-    for value in attributes.values():
-        if type(value) is float and value > 0:
-            size = round(value**-2) if value > 1e-6 else 0
-            if size > 1 and abs(value * size**0.5 - 1) < 1e-6:
-                trace.roots.setdefault(path, {})[size] = set()
+    for key, value in attributes.items():
+        size = root_of(key, value)
+        if size:
+            trace.roots.setdefault(path, {})[size] = set()
 
 
 def _term(size: Any) -> Term:

@@ -88,9 +88,9 @@ class Terms:
     def apply(self, method: str, arguments: tuple[Term, ...]) -> Term:
         """The operation on the terms, as a term."""
         if method in ("add", "sub"):
-            return add(*arguments, 1 if method == "add" else -1)
+            return add(arguments[0], arguments[1], 1 if method == "add" else -1)
         if method == "mul":
-            return multiply(*arguments)
+            return multiply(arguments[0], arguments[1])
         if method == "neg":
             return add(ZERO, arguments[0], -1)
         if all(is_constant(a) for a in arguments):
@@ -220,9 +220,7 @@ class Terms:
         common = [atom for atom in term[0][0] if not self._is_operation(atom)]
         for monomial, _ in term:
             common = [
-                atom
-                for atom in dict.fromkeys(common)
-                for _ in range(min(common.count(atom), monomial.count(atom)))
+                atom for atom in dict.fromkeys(common) for _ in range(min(common.count(atom), monomial.count(atom)))
             ]
         parts = ((without(monomial, common), coefficient // divisor) for monomial, coefficient in term)
         return tuple(sorted((monomial, coefficient) for monomial, coefficient in parts if monomial is not None))
@@ -234,9 +232,7 @@ class Terms:
             for monomial, coefficient in term
             if len(monomial) == 1 and abs(coefficient) == 1 and not self._is_operation(monomial[0])
         ]
-        return sorted(
-            alone, key=lambda part: (self.hint(part[0]), part[0] not in self.measured, part[0]), reverse=True
-        )
+        return sorted(alone, key=lambda part: (self.hint(part[0]), part[0] not in self.measured, part[0]), reverse=True)
 
     def _atom_degree(self, atom: int, scaled: Iterable[int]) -> int:
         inner = self.atoms[atom]

@@ -5,6 +5,7 @@ finds new widths that satisfy them (`scaling.py`); `rebuild` writes them into a 
 """
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,9 +16,10 @@ from torch import Tensor, nn
 from .anatomy import Attribute, copied, holders, tensors, write
 from .dry import Run, RunError, trial, trial_on_values
 from .redraw import follows, is_random, redraw, spread
-from .scaling import Factor, Rounded, Scaling, Trace, Unsolvable
+from .scaling import Factor, Rounded, Scaling, Trace, UnsolvableError, root_of
 from .trees import tensors_of
 
+UNSCALED = re.compile("position|vocab|length|layer|block|depth|heads|head$|patch|image|window|token|class|label|seed")
 BUILDER = "Give a function width_factor -> module that builds it instead"
 
 
@@ -148,15 +150,13 @@ def _solve_equations(
     multiples: Mapping[str, int] | None,
 ) -> Widths:
     try:
-        from . import symbols
-
         before = trial(model, example)
         trace = _harvest(model, example, before)
         scaling = Scaling(trace, dict(model.named_parameters()).keys(), factor, layers, multiples)
         scaling.solve()
         widths = _widths(model, scaling)
         after = trial(model, example, widths.sizes, widths.attributes)
-    except (RunError, Unsolvable) as error:
+    except (RunError, UnsolvableError) as error:
         place = f'module "{error.module}" stands in the way: ' if isinstance(error, RunError) else ""
         raise ThinError(f"{place}{error}") from error
     except (ImportError, AttributeError, TypeError) as error:  # private parts of PyTorch have changed
@@ -186,10 +186,11 @@ def _widths(model: nn.Module, scaling: Scaling) -> Widths:
     trace = scaling.trace
     sizes = {name: tuple(map(scaling.value, shape)) for name, shape in trace.sizes.items()}
     attributes = []
-    held, used, own = holders(model), scaling.used(), _own_sizes(model, sizes)
+    held, used, own = holders(model), scaling.used() | {None}, _own_sizes(model, sizes)
     for ((module, part), path), term in trace.attributes.items():
         before, after = scaling.terms.value(term), scaling.value(term)
-        if scaling.terms.lone(term) not in used | {None}:  # forward never looks at it
+        unseen = scaling.terms.lone(term) not in used  # forward never looks at it
+        if unseen and not UNSCALED.search(str(path[0])):
             seen = own.get(module, {}).get(before, set())
             after = next(iter(seen)) if len(seen) == 1 else after
         if after != before:
@@ -210,20 +211,18 @@ def _own_sizes(model: nn.Module, sizes: Mapping[str, tuple[int, ...]]) -> dict[s
 
 
 def _roots(held: Mapping[Any, Mapping[str, Any]], scaling: Scaling) -> list[Attribute]:
-    """Floats of the form size**-0.5 where only one such size is seen in the module, as attention has them."""
+    """Floats of the form size**-0.5 in modules that sum over one such size, as attention does."""
     found = []
     for (path, part), attributes in held.items():
         for key, value in attributes.items():
-            if type(value) is float and value > 1e-6:
-                sizes = {scaling.value(t) for t in scaling.trace.roots.get(path, {}).get(round(value**-2), ())}
-                if len(sizes) == 1:
-                    found.append(Attribute(path, part, (key,), sizes.pop() ** -0.5))
+            terms = scaling.trace.roots.get(path, {}).get(root_of(key, value), ())
+            sizes = set(map(scaling.value, terms))
+            if len(sizes) == 1:
+                found.append(Attribute(path, part, (key,), sizes.pop() ** -0.5))
     return found
 
 
-def _gains(
-    model: nn.Module, sizes: Mapping[str, tuple[int, ...]], known: Collection[Attribute]
-) -> list[Attribute]:
+def _gains(model: nn.Module, sizes: Mapping[str, tuple[int, ...]], known: Collection[Attribute]) -> list[Attribute]:
     """Floats of the form gain * fan_in**-0.5 with one gain for a class, as weight standardisation has them."""
     taken = {(a.module, a.path[0]) for a in known}
     classes: dict[tuple[type, str], list[tuple[str, float, int, int]]] = {}
@@ -261,9 +260,7 @@ def _fans(model: nn.Module, sizes: Mapping[str, tuple[int, ...]]) -> dict[str, t
     return found
 
 
-def _fresh(
-    tensor: Tensor, shape: tuple[int, ...], generator: torch.Generator | None, fan: int, new_fan: int
-) -> Tensor:
+def _fresh(tensor: Tensor, shape: tuple[int, ...], generator: torch.Generator | None, fan: int, new_fan: int) -> Tensor:
     """A parameter drawn anew; where it follows torch's default for its fan in, it follows the new fan in."""
     bound = fan**-0.5 if fan else 0.0
     if fan == new_fan or tensor.is_meta or not is_random(tensor) or tensor.abs().max() > bound * 1.001:
