@@ -122,7 +122,9 @@ def make(method: str, name: str, size: int = 3, **options: Any) -> tuple[pb.Ense
         options = {"example": x, **options}
     if method == "treenet":
         options = {"branch": case.branch, **options}
-    ensemble = pb.METHODS[method](model, **options) if method == "single" else pb.METHODS[method](model, size, **options)
+    ensemble = (
+        pb.METHODS[method](model, **options) if method == "single" else pb.METHODS[method](model, size, **options)
+    )
     return ensemble.eval(), x
 
 

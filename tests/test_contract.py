@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from small import SMALL, make, targets
 from torch import Tensor
 
 import pluribus as pb
 from pluribus.surgery import state
+from small import SMALL, make, targets
 
 CASES = [(method, name) for method in pb.METHODS for name in SMALL]
 every = pytest.mark.parametrize(("method", "name"), CASES)

@@ -160,9 +160,13 @@ class Tied(nn.Module):
 
 ZOO: dict[str, Case] = {
     **{name: Case(timm_model(name), images(size), branch) for name, (size, branch) in TIMM.items()},
-    "bert": Case(bert, lambda: {"input_ids": tokens(), "attention_mask": torch.ones(2, 7, dtype=torch.long)}, "classifier"),
+    "bert": Case(
+        bert, lambda: {"input_ids": tokens(), "attention_mask": torch.ones(2, 7, dtype=torch.long)}, "classifier"
+    ),
     "lstm": Case(Recurrent, tokens, "head"),
-    "transformer_encoder": Case(Encoder, lambda: torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(1)), "head"),
+    "transformer_encoder": Case(
+        Encoder, lambda: torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(1)), "head"
+    ),
     "unet": Case(UNet, images(16), "head"),
     "tied": Case(Tied, tokens, "two|norm"),
 }

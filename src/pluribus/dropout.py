@@ -94,7 +94,7 @@ def _path(model: nn.Module) -> Iterator[list[str]]:
     """The names of the modules that are running, the innermost last."""
     path, hooks = [""], []
     for name, module in model.named_modules():
-        hooks.append(module.register_forward_pre_hook(lambda *_, name=name: path.append(name)))  # type: ignore[misc]
+        hooks.append(module.register_forward_pre_hook(lambda *_, name=name: path.append(name)))
         hooks.append(module.register_forward_hook(lambda *_: (path.pop(), None)[1]))
     try:
         yield path

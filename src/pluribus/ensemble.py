@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from .layers import PerMember, Rows
 from .prediction import Prediction, pool, predicted
 from .probe import layouts
-from .running import kept_on_error, run_once, unowned, attention_under_vmap
+from .running import attention_under_vmap, kept_on_error, run_once, unowned
 from .surgery import CONVOLUTIONS, assign_, duplicate, listed, state
 from .trees import (
     Batch,
@@ -447,50 +447,6 @@ class Ensemble(nn.Module):
                     f"loss: with per_member=True inputs are ({self.size} members, batch, ...), "
                     f"but one has the shape {tuple(tensor.shape)}. Stack one batch per member."
                 )
-
-
-class Several(Ensemble):
-    """Networks of unlike architectures, each with all its tensors, run by the loop."""
-
-    stacked = False
-
-    def __init__(self, models: Sequence[nn.Module], method: str):
-        together = nn.ModuleList(duplicate(model) for model in models)
-        super().__init__(together, len(models), [name for name, _ in state(together)], method=method)
-        self._run, self._why = "loop", "the members are of unlike architectures"
-
-    @property
-    def run(self) -> str:
-        """Always "loop": there is nothing to stack."""
-        return self._run
-
-    @run.setter
-    def run(self, value: str) -> None:
-        if value != "loop":
-            raise ValueError(f'ensemble.run must be "loop" for members of unlike architectures, but it is {value!r}.')
-
-    def member(self, i: int) -> nn.Module:
-        """A copy of member `i`."""
-        return duplicate(self.module[self._checked_index(i)])  # type: ignore[index]
-
-    def explain(self) -> str:
-        """As `Ensemble.explain`; the members differ in what they own."""
-        counts = [f"{sum(p.numel() for p in member.parameters()):,}" for member in self.module.children()]
-        return "\n".join(
-            [
-                f"{self.method}: {self.size} members, {self.task}",
-                f"  of unlike architectures with {', '.join(counts)} parameters; nothing is shared",
-                f"  run by {self.run} ({self._why})",
-                f"  in training each member sees: {FEEDS[self.feed]}",
-            ]
-        )
-
-    def _one(self, i: int, args: tuple[Any, ...], kwargs: dict[str, Any], again: bool) -> Any:
-        return self.module[i](*args, **kwargs)  # type: ignore[index]
-
-    def _gradients(self) -> tuple[list[list[Tensor]], list[Tensor]]:
-        members = self.module.children()
-        return [[p.grad for p in member.parameters() if p.grad is not None] for member in members], []
 
 
 class Pooled(nn.Module):

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .ensemble import TASKS, Ensemble, Several
+from .ensemble import TASKS, Ensemble
+from .members import Several
 from .methods import METHODS
 from .surgery import assign_, listed, state
 from .thinning import Widths
@@ -26,7 +27,9 @@ def save(ensemble: Ensemble, path: str | os.PathLike[str]) -> None:
     The file is complete or not there: it is written beside its place and then moved.
     """
     if not isinstance(ensemble, Ensemble):
-        raise TypeError(f"save: takes an Ensemble, but got a {type(ensemble).__name__}. Make one with pb.single(model).")
+        raise TypeError(
+            f"save: takes an Ensemble, but got a {type(ensemble).__name__}. Make one with pb.single(model)."
+        )
     if ensemble.method not in METHODS:
         raise ValueError(f"save: the method {ensemble.method!r} is unknown. Known are {listed(METHODS)}.")
     path = Path(path)
@@ -125,7 +128,9 @@ def _checked(header: Any) -> dict[str, Any]:
     if not isinstance(header, dict):
         raise ValueError("its header has no entry 'pluribus'")
     if header["format"] > FORMAT:
-        raise ValueError(f"it has format {header['format']}, from a newer version ({header['version']}); update pluribus")
+        raise ValueError(
+            f"it has format {header['format']}, from a newer version ({header['version']}); update pluribus"
+        )
     if header["method"] not in METHODS:
         raise ValueError(f"its method {header['method']!r} is unknown")
     if header["task"] not in TASKS or not isinstance(header["settings"], dict) or not isinstance(header["size"], int):

@@ -169,7 +169,7 @@ def _entering(module: nn.Module, names: Sequence[str], batch: Batch) -> dict[str
             raise _CapturedError
 
     hooks = [
-        module.get_submodule(name).register_forward_pre_hook(lambda _, args, name=name: capture(name, args))  # type: ignore[misc]
+        module.get_submodule(name).register_forward_pre_hook(lambda _, args, name=name: capture(name, args))
         for name in names
     ]
     try:

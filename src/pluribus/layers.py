@@ -64,7 +64,7 @@ class Masked(PerMember):
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The layer on the masked input; activations are not rescaled."""
-        return super().forward(x * self.own(self.mask, x), *args, **kwargs)  # type: ignore[misc, no-any-return]
+        return super().forward(x * self.own(self.mask, x), *args, **kwargs)  # type: ignore[misc]
 
 
 class RankOne(PerMember):
@@ -78,7 +78,7 @@ class RankOne(PerMember):
         """The layer without its bias between the two scalings, then the member's bias."""
         y = super().forward(x * self.own(self.r, x), *args, **kwargs)  # type: ignore[misc]
         y = y * self.own(self.s, y)
-        return y if self.b is None else y + self.own(self.b, y)  # type: ignore[no-any-return]
+        return y if self.b is None else y + self.own(self.b, y)
 
 
 class Dropped:
@@ -89,7 +89,7 @@ class Dropped:
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The layer on its input after dropout."""
-        return super().forward(F.dropout(x, self.rate, self.training), *args, **kwargs)  # type: ignore[misc, no-any-return]
+        return super().forward(F.dropout(x, self.rate, self.training), *args, **kwargs)  # type: ignore[misc]
 
 
 class Joined:
@@ -126,7 +126,7 @@ class Split(PerMember):
             rows = y.shape[dim] if self.rows.index is None else len(self.rows.index)
             y = y.unflatten(dim, (-1, rows))
             at, dim = at + (at > dim), dim + 1
-        return y.movedim(at, dim).flatten(dim, dim + 1).flatten(dim - inner, dim)  # type: ignore[no-any-return]
+        return y.movedim(at, dim).flatten(dim, dim + 1).flatten(dim - inner, dim)
 
 
 def channel_dim(layer: nn.Module) -> int:
@@ -195,7 +195,8 @@ class Attention(nn.Module):
             other.batch_first,
             other.add_zero_attn,
         )
-        made.bias_k, made.bias_v = other.bias_k, other.bias_v
+        made.bias_k = cast("nn.Parameter | None", other.bias_k)
+        made.bias_v = cast("nn.Parameter | None", other.bias_v)
         weights = (
             other.in_proj_weight.chunk(3)
             if other.in_proj_weight is not None

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from .ensemble import Ensemble
-from .surgery import aliases, assign_, duplicate, listed, reset, state
+from .ensemble import FEEDS, Ensemble
+from .surgery import aliases, assign_, duplicate, listed, reset, seeded, state
 
 Init = Literal["different", "same"]
 Source = nn.Module | Callable[[], nn.Module]
@@ -47,10 +47,7 @@ def members_of(method: str, model: Source, size: int, init: str, generator: torc
 
 def build(method: str, builder: Callable[..., Any], generator: torch.Generator | None, *args: Any) -> nn.Module:
     """What the builder gives; a generator seeds what it draws."""
-    if generator is None:
-        return checked_model(method, builder(*args))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+    with seeded(generator):
         return checked_model(method, builder(*args))
 
 
@@ -75,7 +72,8 @@ def branched(
     """Members that own some tensors of the model; the rest is kept, and shared."""
     if init not in ("different", "same"):
         raise ValueError(f'{method}: init must be "different" or "same", but it is {init!r}.')
-    members = [model] * size if init == "same" else [reset(model, generator, own) for _ in range(size)]
+    revive = method == "multihead"  # heads that start at zero would differ in nothing but their biases
+    members = [model] * size if init == "same" else [reset(model, generator, own, revive=revive) for _ in range(size)]
     if init == "different" and size > 1 and _same_values(members[:2], own):
         raise ValueError(
             f"{method}: what the members own, {listed(own, 6)}, starts alike in all of them (constants), and they see "
@@ -112,3 +110,47 @@ def checked_model(method: str, model: Any) -> nn.Module:
     if not any(True for _ in model.parameters()):
         raise ValueError(f"{method}: the model has no parameters, so there is nothing to own or to share.")
     return model
+
+
+class Several(Ensemble):
+    """Networks of unlike architectures, each with all its tensors, run by the loop."""
+
+    stacked = False
+
+    def __init__(self, models: Sequence[nn.Module], method: str):
+        together = nn.ModuleList(duplicate(model) for model in models)
+        super().__init__(together, len(models), [name for name, _ in state(together)], method=method)
+        self._run, self._why = "loop", "the members are of unlike architectures"
+
+    @property
+    def run(self) -> str:
+        """Always "loop": there is nothing to stack."""
+        return self._run
+
+    @run.setter
+    def run(self, value: str) -> None:
+        if value != "loop":
+            raise ValueError(f'ensemble.run must be "loop" for members of unlike architectures, but it is {value!r}.')
+
+    def member(self, i: int) -> nn.Module:
+        """A copy of member `i`."""
+        return duplicate(self.module[self._checked_index(i)])  # type: ignore[index]
+
+    def explain(self) -> str:
+        """As `Ensemble.explain`; the members differ in what they own."""
+        counts = [f"{sum(p.numel() for p in member.parameters()):,}" for member in self.module.children()]
+        return "\n".join(
+            [
+                f"{self.method}: {self.size} members, {self.task}",
+                f"  of unlike architectures with {', '.join(counts)} parameters; nothing is shared",
+                f"  run by {self.run} ({self._why})",
+                f"  in training each member sees: {FEEDS[self.feed]}",
+            ]
+        )
+
+    def _one(self, i: int, args: tuple[Any, ...], kwargs: dict[str, Any], again: bool) -> Any:
+        return self.module[i](*args, **kwargs)  # type: ignore[index]
+
+    def _gradients(self) -> tuple[list[list[Tensor]], list[Tensor]]:
+        members = self.module.children()
+        return [[p.grad for p in member.parameters() if p.grad is not None] for member in members], []

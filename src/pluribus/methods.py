@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from . import masks as sampler
 from .choosing import check_all_called, check_heads, heads_of, inputs_of, layers_of, outputs_of
 from .dropout import awaken, dropout_modules, set_rate_
-from .ensemble import Ensemble, Several
+from .ensemble import Ensemble
 from .grouping import group_, groups_of
 from .joint import Joint, check_rows, ends, widen_
 from .layers import Dropped, Masked, PerMember, RankOne
-from .members import Init, Source, alike, branched, build, checked_model, checked_size, members_of, stack
-from .surgery import adapt_, aliases, call_quietly, duplicate, exactly, listed, matches, opened, pick
+from .members import Init, Several, Source, alike, branched, build, checked_model, checked_size, members_of, stack
+from .surgery import adapt_, aliases, call_quietly, duplicate, exactly, listed, matches, opened, pick, within
 from .thinning import Widths, rebuild, solve
 from .trees import as_batch
 
@@ -56,7 +56,7 @@ def deep(
     if isinstance(model, (list, tuple, nn.ModuleList)):
         return _of_models(list(model), size)
     size = checked_size("deep", size)
-    members = members_of("deep", model, size, init, generator)
+    members = members_of("deep", cast(Source, model), size, init, generator)
     return stack("deep", members, settings={"init": "same"})
 
 
@@ -89,7 +89,13 @@ def packed(
     size = checked_size("packed", size)
     _check_packed(alpha, gamma, min_channels)
     factor = alpha / size
-    settings = {"alpha": alpha, "gamma": gamma, "where": where, "min_channels": min_channels, "init": "same"}
+    settings: dict[str, Any] = {
+        "alpha": alpha,
+        "gamma": gamma,
+        "where": where,
+        "min_channels": min_channels,
+        "init": "same",
+    }
     if not isinstance(model, nn.Module):
         return _packed_builder(model, size, factor, gamma, settings, generator, init)
     checked_model("packed", model)
@@ -156,10 +162,10 @@ def masksembles(
         weight = cast(Tensor, layer.weight)
         layer.register_buffer("mask", mask.to(weight.device, weight.dtype))
         _begin_(layer, Masked)
-    settings = {"scale": scale, "capacity": capacity, "where": exactly(names)}
+    settings: dict[str, Any] = {"scale": scale, "capacity": capacity, "where": exactly(names)}
     settings["widths"] = widths and widths.to_json()
     notes = [f"masks before {len(names)} layers: {listed(names, 6)}"]
-    own = [f"{name}.mask" for name in names]
+    own = [within(name, "mask") for name in names]
     return Ensemble(model, size, own, method="masksembles", settings=settings, feed="share", notes=notes)
 
 
@@ -195,8 +201,8 @@ def batch_ensemble(
     names = layers_of("batch_ensemble", model, where, example)
     for name in names:
         _rank_one_(model.get_submodule(name), size, init, std, generator)
-    fast = [f"{name}.{key}" for name in names for key in ("r", "s")]
-    own = [*fast, *(f"{name}.b" for name in names if model.get_submodule(name).b is not None)]
+    fast = [within(name, key) for name in names for key in ("r", "s")]
+    own = [*fast, *(within(name, "b") for name in names if model.get_submodule(name).b is not None)]
     settings = {"init": init, "std": std, "where": exactly(names)}
     notes = [f"r, s and b in {len(names)} layers: {listed(names, 6)}"]
     return Ensemble(
@@ -353,8 +359,7 @@ def multihead(
     size = checked_size("multihead", size)
     model = checked_model("multihead", model)
     heads = heads_of(model, where, example)
-    under = tuple(f"{name}." for name in heads)
-    own = [name for name, names in aliases(model).items() if all(n.startswith(under) for n in names)]
+    own = [n for n, names in aliases(model).items() if all(name.rpartition(".")[0] in heads for name in names)]
     if not own:
         raise ValueError(
             f"multihead: the last layer, {listed(heads)}, is tied to the rest of the model, so no member can own it. "

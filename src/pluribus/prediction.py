@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -214,4 +214,4 @@ def _checked_dim(name: str, tensor: Tensor, class_dim: int) -> int:
         raise ValueError(
             f"{name}: the tensor must be (members, batch, ..., classes), but its shape is {tuple(tensor.shape)}."
         )
-    return cast(int, class_dim - tensor.ndim if class_dim >= 0 else class_dim)
+    return class_dim - tensor.ndim if class_dim >= 0 else class_dim

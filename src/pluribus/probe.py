@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,18 +35,18 @@ def _two_rows(batch: Batch) -> Batch:
             return torch.randn_like(t[:1].expand(2, *t.shape[1:]))
         return torch.cat([t[:1], t[:1].roll(1, -1) if t.ndim > 1 and t.dtype != torch.bool else t[-1:]])
 
-    return map_rows(batch, rows_of(batch), two)  # type: ignore[no-any-return]
+    return map_rows(batch, rows_of(batch), two)
 
 
 def _exchanged(pair: Batch) -> Batch:
-    return map_rows(pair, 2, lambda t: t.flip(0))  # type: ignore[no-any-return]
+    return map_rows(pair, 2, lambda t: t.flip(0))
 
 
 def _inputs(module: nn.Module, layers: Collection[str], own: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
     seen: dict[str, Tensor] = {}
     hooks = [
         module.get_submodule(name).register_forward_pre_hook(
-            lambda _, args, name=name: (seen.setdefault(name, args[0]), None)[1]  # type: ignore[misc]
+            lambda _, args, name=name: (seen.setdefault(name, args[0]), None)[1]
         )
         for name in layers
     ]
@@ -82,20 +82,27 @@ def _flipped(a: Tensor, dim: int, shape: tuple[int, int], inner: bool) -> Tensor
 def entrances(model: nn.Module, example: Any) -> tuple[list[str], bool]:
     """The layers that read the model's input before any other layer has, and whether all of it goes through them."""
     model = duplicate(model).eval().requires_grad_(False)
-    args, kwargs = as_batch(example)
-    leaves = tensors_of((args, kwargs))
-    batch = map_rows((args, kwargs), rows_of((args, kwargs)), _tracked)
+    batch = as_batch(example)
+    leaves = tensors_of(batch)
+    found, ends = _reached(model, map_rows(batch, rows_of(batch), _tracked), lambda t: t.detach(), leaves)
+    later, _ = _reached(model, batch, lambda t: _tracked(t.detach()), [])
+    return found, not ends and not set(found) & set(later)
+
+
+def _reached(
+    model: nn.Module, batch: Batch, cut: Callable[[Tensor], Tensor], leaves: list[Tensor]
+) -> tuple[list[str], bool]:
+    """The layers whose input, and whether the output, depends on what is tracked; `cut` is done to layers' outputs."""
     found: list[str] = []
 
-    def read(layer: nn.Module, inputs: Any, output: Any, name: str) -> Any:
+    def read(name: str, inputs: Any, output: Any) -> Any:
         x = next(iter(tensors_of(inputs)), None)
         if x is not None and (x.requires_grad or any(_is_same(x, leaf) for leaf in leaves)):
-            if name not in found:
-                found.append(name)
-        return map_tensors(output, lambda t: t.detach())
+            found.append(name)
+        return map_tensors(output, cut)
 
     hooks = [
-        layer.register_forward_hook(lambda layer, i, o, name=name: read(layer, i, o, name))  # type: ignore[misc]
+        layer.register_forward_hook(lambda _, i, o, name=name: read(name, i, o))
         for name, layer in model.named_modules()
         if isinstance(layer, READERS)
     ]
@@ -103,7 +110,7 @@ def entrances(model: nn.Module, example: Any) -> tuple[list[str], bool]:
         output = model(*batch[0], **batch[1])
     for hook in hooks:
         hook.remove()
-    return found, not any(tensor.requires_grad for tensor in tensors_of(output))
+    return list(dict.fromkeys(found)), any(tensor.requires_grad for tensor in tensors_of(output))
 
 
 def _tracked(t: Tensor) -> Tensor:
@@ -129,8 +136,7 @@ def exits(model: nn.Module, example: Any) -> list[str]:
         return starts[-1][1].clone()  # a copy: it may be changed in place
 
     hooks = [
-        layer.register_forward_hook(lambda _, i, o, name=name: cut(name, o))  # type: ignore[misc]
-        for name, layer in weighted(model).items()
+        layer.register_forward_hook(lambda _, i, o, name=name: cut(name, o)) for name, layer in weighted(model).items()
     ]
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
         outputs = [t.sum() for t in tensors_of(model(*args, **kwargs)) if t.requires_grad]
@@ -147,17 +153,15 @@ def bypassed(model: nn.Module, names: Collection[str], batch: Batch) -> list[str
     model = duplicate(model).eval()
     called: set[str] = set()
     hooks = [
-        model.get_submodule(name).register_forward_pre_hook(lambda *_, name=name: called.add(name))  # type: ignore[misc]
-        for name in names
+        model.get_submodule(name).register_forward_pre_hook(lambda *_, name=name: called.add(name)) for name in names
     ]
     missing: list[str] = []
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
         output = model(*batch[0], **batch[1])
         missing = [name for name in names if name not in called]
         outputs = [t.sum() for t in tensors_of(output) if t.requires_grad]
-        weights = [model.get_submodule(name).weight for name in missing]
         if missing and outputs:
-            weights = [w for w in weights if isinstance(w, Tensor)]
+            weights = [cast(Tensor, model.get_submodule(name).weight) for name in missing]
             grads = torch.autograd.grad(outputs, weights, allow_unused=True)
             missing = [name for name, grad in zip(missing, grads, strict=True) if grad is not None]
     for hook in hooks:

@@ -76,9 +76,9 @@ def attention_under_vmap() -> Iterator[None]:
     """Keep nn.TransformerEncoderLayer off its fast path, and say nothing of fused attention run member by member."""
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
-    torch._C._functorch._set_vmap_fallback_warning_enabled(False)
+    torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
     try:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)
-        torch._C._functorch._set_vmap_fallback_warning_enabled(True)
+        torch._C._functorch._set_vmap_fallback_warning_enabled(True)  # type: ignore[attr-defined]

@@ -100,7 +100,7 @@ class Scaling:
     def solve(self) -> dict[int, int]:
         """The new values of the symbols that change."""
         for symbol in map(self.terms.lone, self._widths):
-            if symbol is not None and symbol not in self._fixed:
+            if symbol is not None and symbol not in self._fixed | self._heads:
                 self.new[symbol] = self.target(symbol)
         self._spread()
         self._repair()
@@ -203,7 +203,11 @@ class Scaling:
 
     @cached_property
     def _heads(self) -> set[int]:
-        return set().union(*(self.terms.free(self.terms.rewrite(term)) for term in self.trace.counts))
+        """The counted symbols that make a width together with another one, the width of a head."""
+        counted = set().union(*(self.terms.free(self.terms.rewrite(term)) for term in self.trace.counts))
+        monomials = [m for term in self._widths for m, _ in term]
+        shared = [symbols for m in monomials if len(symbols := self.terms.free(((m, 1),)) - self._fixed) > 1]
+        return counted & set().union(*shared)
 
     @cached_property
     def _groups(self) -> set[int]:
@@ -245,7 +249,7 @@ class Scaling:
                 continue
             choice = [
                 symbol
-                for symbol in self.terms.free(((monomial, 1),)) - self.new.keys() - self._fixed
+                for symbol in self.terms.free(((monomial, 1),)) - self.new.keys() - self._fixed - self._heads
                 if self.terms.degree(monomial, {*self.new, symbol}) > now
             ]
             if choice:
@@ -253,13 +257,13 @@ class Scaling:
                 self.new[best] = self.target(best)
 
     def _cost(self, symbol: int) -> tuple[float, ...]:
-        """Of scaling a symbol: widths scaled twice, heads lost, equations broken, rounding error, groups lost."""
+        """Of scaling a symbol: widths scaled twice, equations broken, rounding error, groups lost."""
         new = {**self.new, symbol: self.target(symbol)}
         twice = any(self.terms.degree(m, new) > 1 for m in self._products.get(symbol, ()))
         broken = sum(self.terms.value(e, new) != 0 for e in self._equations.get(symbol, ()))
         error = abs(new[symbol] * self._unit(symbol).factor / self.wish(symbol) - 1)
         count = -self.terms.hint(symbol)
-        return twice, symbol in self._heads, broken, error, symbol in self._groups, count, symbol
+        return twice, broken, error, symbol in self._groups, count, symbol
 
     def _repair(self) -> None:
         """Rounding may have broken equations: move one symbol to the nearest value that helps, repeat."""

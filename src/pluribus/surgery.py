@@ -52,7 +52,7 @@ def replace(
 
 def adapt_(layer: nn.Module, mixin: type) -> None:
     """Make `layer` an instance of `mixin` too: it keeps its tensors, its name and its place in the model."""
-    layer.__class__ = _adapted(mixin, type(layer))
+    layer.__class__ = _adapted(mixin, type(layer))  # type: ignore[arg-type]
 
 
 @cache
@@ -81,19 +81,26 @@ def opened(model: nn.Module) -> nn.Module:
 
 
 def reset(
-    model: nn.Module, generator: torch.Generator | None = None, names: Collection[str] | None = None
+    model: nn.Module,
+    generator: torch.Generator | None = None,
+    names: Collection[str] | None = None,
+    *,
+    revive: bool = False,
 ) -> nn.Module:
     """A copy of `model` with freshly drawn tensors (those in `names`, by default all).
 
     Each tensor is drawn from the distribution that the given one seems to come from, so that an
     initialisation of the model's own is kept in law; constants stay. Normalisation layers start anew.
+
+    Args:
+        revive: draw the weights of convolutions and linear layers that are constant (zeros) by PyTorch's law
     """
     model = duplicate(model)
     ids = {id(tensor) for name, tensor in state(model) if names is None or name in names}
-    with torch.no_grad():
+    with torch.no_grad(), seeded(generator if revive else None):
         for module in model.modules():
             parameters = [p for p in module.parameters(recurse=False) if id(p) in ids]
-            if parameters and _was_trained(module):
+            if parameters and (_was_trained(module) or (revive and _is_constant(module))):
                 module.reset_parameters()  # type: ignore[operator]
                 parameters = []
             for parameter in parameters:
@@ -102,6 +109,21 @@ def reset(
             if isinstance(module, nn.modules.batchnorm._NormBase) and id(module.running_mean) in ids:
                 module.reset_running_stats()
     return model
+
+
+@contextmanager
+def seeded(generator: torch.Generator | None) -> Iterator[None]:
+    """Let what draws from torch's global generator follow this one for a while."""
+    if generator is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        yield
+
+
+def _is_constant(module: nn.Module) -> bool:
+    return isinstance(module, WEIGHTED) and bool((module.weight == module.weight.flatten()[0]).all())
 
 
 def _was_trained(module: nn.Module) -> bool:
@@ -170,8 +192,8 @@ def pick(method: str, pattern: str, names: Iterable[str], what: str = "layers") 
         raise ValueError(f"{method}: {pattern!r} is no regular expression ({error}).") from error
     if not found or idle:
         raise ValueError(
-            f"{method}: the pattern {(idle or [pattern])[0]!r} matches none of the model's {what}. A pattern must match "
-            f"a name from its start (use .* before an inner part). The names are: {listed(names)}."
+            f"{method}: the pattern {(idle or [pattern])[0]!r} matches none of the model's {what}. A pattern must "
+            f"match a name from its start (use .* before an inner part). The names are: {listed(names)}."
         )
     return found
 
@@ -198,6 +220,11 @@ def listed(names: Iterable[str], most: int = 40) -> str:
 def weighted(model: nn.Module) -> dict[str, nn.Module]:
     """The convolutions and linear layers of `model` by name, in the order of definition."""
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, WEIGHTED)}
+
+
+def within(module: str, tensor: str) -> str:
+    """The full name of a module's tensor; the model itself has no name."""
+    return f"{module}.{tensor}" if module else tensor
 
 
 def exactly(names: Iterable[str]) -> str:
@@ -229,7 +256,7 @@ def called(method: str, model: nn.Module, example: Any) -> list[str]:
     """Names of the layers with weights, in the order in which the model calls them first."""
     order: list[str] = []
     hooks = [
-        layer.register_forward_pre_hook(lambda *_, name=name: order.append(name))  # type: ignore[misc]
+        layer.register_forward_pre_hook(lambda *_, name=name: order.append(name))
         for name, layer in model.named_modules()
         if isinstance(layer, READERS)
     ]

@@ -8,7 +8,7 @@ this file: import it late, and expect it to fail.
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import sympy
@@ -51,7 +51,7 @@ def harvest(model: nn.Module, example: Any, modes: Iterable[bool], plain: set[st
     _lift_attributes(fake, model, recorder, unknown, plain, plain_parts)
     for training in modes:
         try:
-            watch = Watch(recorder, names)
+            watch = Watch(recorder, names, dict(model.named_parameters()))
             fake_run(fake, example, mode, training, recorder.stack, None, (_dispatcher(), watch, Rules(watch)))
         except Exception as cause:
             raise RunError(recorder.stack[-1], cause) from cause
@@ -184,9 +184,13 @@ class Watch(TorchDispatchMode):
         aten.scaled_dot_product_attention,
     )
 
-    def __init__(self, recorder: Recorder, names: Mapping[int, str]):
+    COPIES = (aten.clone, aten._to_copy)
+
+    def __init__(self, recorder: Recorder, names: Mapping[int, str], parameters: Collection[str]):
         super().__init__()
-        self.recorder, self.trace, self.names = recorder, recorder.trace, names
+        self.recorder, self.trace, self.parameters = recorder, recorder.trace, parameters
+        self.names: dict[int, str | None] = dict(names)  # by identity: the model's tensors and copies of them
+        self.copies: list[Any] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note what the operation says about sizes, and run it."""
@@ -203,7 +207,11 @@ class Watch(TorchDispatchMode):
         else:
             for size in self._indexed(operation, args):
                 int(size)  # asking for its value fixes it
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if operation in self.COPIES and self._owner(args[0]) is not None:
+            self.names[id(result)] = self._owner(args[0])
+            self.copies.append(result)  # an identity lasts as long as the object
+        return result
 
     def product(self, weight: Tensor) -> None:
         """Note the widths of a matrix, inputs first."""
@@ -230,10 +238,12 @@ class Watch(TorchDispatchMode):
     def _batched_product(self, factors: list[Tensor]) -> None:
         self._root(factors[0].shape[2])
         for factor in factors:
-            if self._owner(factor) is None:
+            owner = self._owner(factor)
+            if owner is None:
                 self.trace.counts.add(_term(factor.shape[0]))
-            else:  # a stack of weights: as many as there are
-                int(factor.shape[0])
+            else:  # a stack of weights: as many as there are; or a table of data
+                for size in factor.shape[: 1 if owner in self.parameters else 3]:
+                    int(size)
                 self._width(factor.shape[1], factor, is_input=True)
                 self._width(factor.shape[2], factor, is_input=False)
 

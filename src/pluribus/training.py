@@ -49,7 +49,7 @@ class PerMember(torch.optim.Optimizer):
         super().__init__(self.inner.param_groups, self.inner.defaults)
         self.param_groups, self.state = self.inner.param_groups, self.inner.state
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of the inner optimizer on the members' slices."""
         loss = None
         if closure is not None:
@@ -74,4 +74,3 @@ class PerMember(torch.optim.Optimizer):
         """Put the inner optimizer's state back."""
         self.inner.load_state_dict(state_dict)
         self.param_groups, self.state = self.inner.param_groups, self.inner.state
-
