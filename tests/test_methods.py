@@ -131,8 +131,8 @@ def test_widths_are_rounded_up_said_and_refused_when_strict():
     model, x = nn.Sequential(nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 3)), torch.randn(2, 6)
     ensemble = pb.packed(model, 4, alpha=2, example=x)
     assert ensemble.module[0].weight.shape == (4, 4, 6)
-    assert "7 -> 4" in ensemble.explain()
-    with pytest.raises(ValueError, match=r'"0" has 7.*rounded up to 4'):
+    assert "'0' has width 7, which was rounded up from 3.5 to 4" in ensemble.explain()
+    with pytest.raises(ValueError, match=r"needs hidden widths that divide, but layer '0' has width 7"):
         pb.packed(model, 4, alpha=2, example=x, strict=True)
     assert pb.packed(plain_mlp(8), 4, alpha=2, example=x, strict=True).size == 4
 

@@ -57,7 +57,7 @@ def trial(
 def trial_on_values(copy: nn.Module, example: Any) -> Run:
     """Run a copy of the model on real tensors, for models that look at their values."""
     result, stack = Run(), [""]
-    with torch.random.fork_rng(), quiet():
+    with quiet():
         for training in (True, False):
             try:
                 with tracked(copy, stack, result.order):

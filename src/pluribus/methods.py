@@ -22,7 +22,7 @@ from .grouping import group_, groups_of
 from .joint import Joint, check_rows, ends, widen_
 from .layers import Dropped, Masked, PerMember, RankOne
 from .members import Init, Several, Source, alike, branched, build, checked_model, checked_size, members_of, stack
-from .surgery import adapt_, aliases, call_quietly, duplicate, exactly, listed, matches, opened, pick, within
+from .surgery import adapt_, aliases, call_quietly, duplicate, exactly, listed, matches, opened, pick, weighted, within
 from .thinning import Widths, rebuild, solve
 from .trees import as_batch
 
@@ -89,38 +89,23 @@ def packed(
     size = checked_size("packed", size)
     _check_packed(alpha, gamma, min_channels)
     factor = alpha / size
-    settings: dict[str, Any] = {
-        "alpha": alpha,
-        "gamma": gamma,
-        "where": where,
-        "min_channels": min_channels,
-        "init": "same",
-    }
-    if not isinstance(model, nn.Module):
+    settings: dict[str, Any] = {"alpha": alpha, "gamma": gamma, "where": where, "min_channels": min_channels}
+    if callable(model) and not isinstance(model, nn.Module):
         return _packed_builder(model, size, factor, gamma, settings, generator, init)
     checked_model("packed", model)
     groups = groups_of(model, factor, gamma, where, min_channels)
     if widths is None and not math.isclose(factor, 1):
-        if example is None:
-            raise ValueError(
-                "packed: to make a model thinner it must be run once, but there is no example. Give example=x, as one "
-                "call of the model takes it, or a function width_factor -> nn.Module instead of the model."
-            )
-        call_quietly("packed", model, example)
-        widths = solve(model, example, factor, multiples=groups)
-    notes = [f"width of {r.layer!r}: {r.width} -> {r.chosen}, rounded up from {r.exact:g}" for r in _rounded(widths)]
+        widths = _thinned(model, example, factor, groups)
+    notes = _thinning_notes(model, widths)
     if strict and notes:
-        worst = _rounded(widths)[0]
         raise ValueError(
-            f"packed: size {size} with alpha {alpha:g} and gamma {gamma} needs hidden widths that divide, but layer "
-            f'"{worst.layer}" has {worst.width}, which would be rounded up to {worst.chosen}. '
-            f"Choose alpha={size}, change that layer, or leave strict=True out."
+            f"packed: size {size} with alpha {alpha:g} and gamma {gamma} needs hidden widths that divide, but "
+            f"{notes[0]}. Choose alpha={size}, change that layer, or leave strict=True out."
         )
-    thin = partial(rebuild, model, widths, generator) if widths else partial(duplicate, model)
-    template = group_(thin(), groups, generator)
-    members = members_of("packed", template, size, init, generator)
+    thin = duplicate(model) if widths is None else rebuild(model, widths, generator)
+    members = members_of("packed", group_(thin, groups, generator), size, init, generator)
     notes += [f"gamma {g} in {name!r}" for name, g in groups.items() if g > 1]
-    settings["widths"] = widths and widths.to_json()
+    settings |= {"init": "same", "widths": widths and widths.to_json()}
     return stack("packed", members, settings=settings, notes=notes)
 
 
@@ -406,11 +391,39 @@ def _packed_builder(
         groups = groups_of(model, 1.0, gamma, settings["where"], settings["min_channels"])
         return group_(model, groups, generator)
 
-    return stack("packed", members_of("packed", thin, size, init, generator), settings=settings)
+    members = members_of("packed", thin, size, init, generator)
+    return stack("packed", members, settings={**settings, "init": "same"})
 
 
-def _rounded(widths: Widths | None) -> Sequence[Any]:
-    return widths.rounded if widths is not None else ()
+def _thinned(model: nn.Module, example: Any, factor: float, groups: dict[str, int]) -> Widths:
+    if example is None:
+        raise ValueError(
+            "packed: to make a model thinner it must be run once, but there is no example. Give example=x, as one "
+            "call of the model takes it, or a function width_factor -> nn.Module instead of the model."
+        )
+    call_quietly("packed", model, example)
+    widths = solve(model, example, factor, multiples=groups)
+    if all(widths.sizes[name] == tuple(tensor.shape) for name, tensor in model.named_parameters()):
+        raise ValueError(
+            f"packed: no hidden width of the model can be multiplied by {factor:g}: every one is bound to its inputs, "
+            f"its outputs or a number in its code. The layers are {listed(weighted(model))}. "
+            "Give a function width_factor -> nn.Module instead of the model."
+        )
+    return widths
+
+
+def _thinning_notes(model: nn.Module, widths: Widths | None) -> list[str]:
+    """What did not come out as asked for."""
+    if widths is None:
+        return []
+    notes = [
+        f"layer {r.layer!r} has width {r.width}, which was rounded up from {r.exact:g} to {r.chosen}"
+        for r in widths.rounded
+    ]
+    for name, layer in weighted(model).items():
+        if widths.sizes.get(within(name, "weight")) == tuple(cast(Tensor, layer.weight).shape):
+            notes.append(f"layer {name!r} keeps its widths, which are bound to numbers in the model's code")
+    return notes
 
 
 # -------------------------------------------------------------------- masks

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .terms import Monomial, Term, Terms, constant
+from .terms import Monomial, Term, Terms
 
 Factor = float | Callable[[int], int]
 
@@ -95,7 +95,6 @@ class Scaling:
         self.new: dict[int, int] = {}
         self._wishes: dict[Term, float] = {}
         self.terms.settle()
-        self._demand_multiples()
 
     def solve(self) -> dict[int, int]:
         """The new values of the symbols that change."""
@@ -265,10 +264,10 @@ class Scaling:
         count = -self.terms.hint(symbol)
         return twice, broken, error, symbol in self._groups, count, symbol
 
-    def _repair(self) -> None:
+    def _repair(self, kept: Collection[int] = ()) -> None:
         """Rounding may have broken equations: move one symbol to the nearest value that helps, repeat."""
         while broken := [e for e in self.terms.left if self.terms.value(e, self.new)]:
-            candidates = set().union(*map(self.terms.free, broken[:8])) - self._fixed
+            candidates = set().union(*map(self.terms.free, broken[:8])) - self._fixed - set(kept)
             moves = [move for symbol in sorted(candidates) if (move := self._move(symbol))]
             if not moves:
                 shown = " and ".join(f'{self.terms.text(e)} = 0 (module "{self.terms.left[e]}")' for e in broken[:3])
@@ -293,45 +292,51 @@ class Scaling:
     def _is_of(self, use: Use, layers: Collection[str]) -> bool:
         return use.layer in layers or use.running in layers
 
-    def _demand_multiples(self) -> None:
-        """What is a multiple of the demanded number in the original model shall stay one."""
-        for term, number, layer in self._demands():
-            if not self.terms.free(term) and self.terms.value(term) % number:
-                raise UnsolvableError(
-                    f'layer "{layer}" keeps a width of {self.terms.value(term)}, which is no multiple of {number}'
-                )
-            if self.terms.value(term) % number == 0:
-                self.terms.equate(self.terms.apply("mod", (term, constant(number))))
-        self.terms.settle()
-
-    def _demands(self) -> list[tuple[Term, int, str]]:
-        return [
-            (self.terms.rewrite(use.term), number, layer)
+    def _demands(self) -> dict[tuple[Term, int], str]:
+        """Terms that must be multiples of a number, and whose they are."""
+        return {
+            (self.terms.rewrite(use.term), number): layer
             for layer, number in self.multiples.items()
             for use in self.trace.uses
             if number > 1 and self._is_of(use, (layer,))
-        ]
+        }
 
     def _round_up(self) -> None:
-        """Raise widths to multiples that they were not in the original model."""
-        for term, number, layer in self._demands():
-            if self.terms.value(term, self.new) % number:
-                found = [move for s in self.terms.free(term) - self._fixed if (move := self._next(s, term, number))]
-                if not found:
-                    raise UnsolvableError(f'the widths of layer "{layer}" cannot be made multiples of {number}')
-                _, symbol, value = min(found)
-                self.new[symbol] = value
+        """Raise widths to the multiples that they must be."""
+        met: list[tuple[Term, int]] = []
+        for (term, number), layer in self._demands().items():
+            met.append((term, number))
+            if not self._are_multiples(met) and not any(self._try(move, met) for move in self._raises(term, number)):
+                raise UnsolvableError(
+                    f'layer "{layer}" has a width of {self.terms.value(term, self.new)} that cannot become a '
+                    f"multiple of {number}"
+                )
 
-    def _next(self, symbol: int, term: Term, number: int) -> tuple[int, int, int] | None:
-        """The least larger value of a symbol that makes the term a multiple and breaks nothing."""
-        now = self.new.get(symbol, self.terms.hint(symbol))
-        known = [term for term, _, _ in self._demands() if self.terms.value(term, self.new) % number == 0]
-        for value in range(now + 1, now + number * 64 + 1):
-            new = {**self.new, symbol: value}
-            whole = all(self.terms.value(t, new) % number == 0 for t in [term, *known])
-            if whole and not any(self.terms.value(e, new) for e in self._equations.get(symbol, ())):
-                return self.terms.value(term, new), symbol, value
-        return None
+    def _are_multiples(self, demands: Iterable[tuple[Term, int]]) -> bool:
+        return not any(self.terms.value(term, self.new) % number for term, number in demands)
+
+    def _raises(self, term: Term, number: int) -> list[tuple[int, int]]:
+        """Larger values of a symbol that make a term a multiple, those that raise it least first."""
+        found = []
+        for symbol in self.terms.free(term) - self._fixed - self._heads:
+            now = self.new.get(symbol, self.terms.hint(symbol))
+            values = ((self.terms.value(term, {**self.new, symbol: v}), v) for v in range(now + 1, now + 8 * number + 1))
+            found += [(value, symbol, v) for value, v in values if value % number == 0]
+        return [(symbol, v) for _, symbol, v in sorted(found)]
+
+    def _try(self, move: tuple[int, int], demands: Iterable[tuple[Term, int]]) -> bool:
+        """Give a symbol a value if the equations and the demands can be met with it."""
+        before, (symbol, value) = dict(self.new), move
+        self.new[symbol] = value
+        try:
+            self._repair(kept=(symbol,))
+        except UnsolvableError:
+            self.new = before
+            return False
+        if not self._are_multiples(demands):
+            self.new = before
+            return False
+        return True
 
     def _check(self) -> None:
         for term in self._sizes:

@@ -290,7 +290,8 @@ def _attempt(model: nn.Module, example: Any, widths: Widths | None = None) -> Ru
         given = [*tensors(model).values(), *tensors_of(example)]
         if any(tensor.is_meta for tensor in given):
             raise
-    return trial_on_values(rebuild(model, widths) if widths else copied(model, {}), example)
+    with torch.random.fork_rng():
+        return trial_on_values(rebuild(model, widths) if widths else copied(model, {}), example)
 
 
 def _rule(model: nn.Module, order: list[str], factor: Factor) -> Widths:
