@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -84,15 +86,16 @@ class Tied(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.one = nn.Linear(6, 6)
-        self.two = nn.Linear(6, 6, bias=False)
+        self.enter = nn.Linear(6, 8)
+        self.one = nn.Linear(8, 8)
+        self.two = nn.Linear(8, 8, bias=False)
         self.two.weight = self.one.weight
         self.drop = nn.Dropout(0.2)
-        self.head = nn.Linear(6, CLASSES)
+        self.head = nn.Linear(8, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, 6) -> (batch, classes)."""
-        return self.head(self.drop(self.two(torch.relu(self.one(x)))))
+        return self.head(self.drop(self.two(torch.relu(self.one(torch.relu(self.enter(x)))))))
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,17 @@ SMALL = {
 
 def make(method: str, name: str, size: int = 3, **options: Any) -> tuple[pb.Ensemble, Tensor]:
     """An ensemble of a small model in eval mode, and five rows for it."""
+    if options:
+        return _made(method, name, size, **options)
+    return copy.deepcopy(_remembered(method, name, size))
+
+
+@cache
+def _remembered(method: str, name: str, size: int) -> tuple[pb.Ensemble, Tensor]:
+    return _made(method, name, size)
+
+
+def _made(method: str, name: str, size: int, **options: Any) -> tuple[pb.Ensemble, Tensor]:
     torch.manual_seed(0)
     case = SMALL[name]
     x, model = case.batch(5), case.build()
@@ -122,10 +136,8 @@ def make(method: str, name: str, size: int = 3, **options: Any) -> tuple[pb.Ense
         options = {"example": x, **options}
     if method == "treenet":
         options = {"branch": case.branch, **options}
-    ensemble = (
-        pb.METHODS[method](model, **options) if method == "single" else pb.METHODS[method](model, size, **options)
-    )
-    return ensemble.eval(), x
+    sizes = () if method == "single" else (size,)
+    return pb.METHODS[method](model, *sizes, **options).eval(), x
 
 
 def targets(rows: int = 5) -> Tensor:

@@ -53,6 +53,20 @@ def test_inputs_and_outputs_may_be_trees(run):
     close(output.hidden[1][2], expected.hidden[1])
 
 
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+def test_what_is_no_tensor_passes_through(run):
+    class Mixed(nn.Linear):
+        def forward(self, x):
+            return None, super().forward(x), 3, [None, x]
+
+    ensemble, x = pb.deep(Mixed(4, 3), 2), torch.randn(5, 4)
+    ensemble.run = run
+    nothing, outputs, three, (none, inputs) = ensemble(x)
+    assert (nothing, three, none) == (None, 3, None)
+    assert outputs.shape == (2, 5, 3)
+    close(inputs, x.expand(2, 5, 4))
+
+
 def test_the_loss_looks_at_logits_and_targets_may_be_trees():
     ensemble, x = pb.deep(Tree(), 3), {"x": torch.randn(5, 4)}
     targets_ = {"label": targets(), "weight": torch.rand(5)}

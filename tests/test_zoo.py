@@ -51,6 +51,10 @@ def test_a_network_becomes_an_ensemble(method, name):
                 torch.testing.assert_close(answer(ensemble(*args, **kwargs)), outputs, rtol=1e-3, atol=1e-3)
             member = answer(ensemble.member(1)(*args, **kwargs))
             torch.testing.assert_close(member, outputs[1], rtol=1e-3, atol=1e-3)
+        if ensemble.feed in ("share", "tile"):  # as rows of one batch: what a training pass does
+            batch, index = ensemble._tiled((args, kwargs))
+            rows = answer(ensemble._by_rows(batch, index)).unflatten(0, (2, 2))
+            torch.testing.assert_close(rows, outputs, rtol=1e-3, atol=1e-3)
     target = torch.randint(CLASSES, (2, *outputs.shape[3:]))
     loss = ensemble.train().loss(example, target, mean_cross_entropy)
     loss.backward()

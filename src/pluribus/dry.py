@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from .anatomy import Attribute, copied, tensors, write
-from .trees import as_batch, tensors_of
+from .trees import Batch, as_batch, tensors_of
 
 Shapes = list[tuple[int, ...]]
 
@@ -61,16 +61,16 @@ def trial_on_values(copy: nn.Module, example: Any) -> Run:
         for training in (True, False):
             try:
                 with tracked(copy, stack, result.order):
-                    output = call(copy.train(training), example)
+                    output = call(copy.train(training), as_batch(example))
             except Exception as cause:
                 raise RunError(stack[-1], cause) from cause
             result.shapes[training] = output_shapes(output)
     return result
 
 
-def call(model: nn.Module, example: Any) -> Any:
-    """What the model gives for an example: a tensor, a tuple of arguments or a dictionary of them."""
-    arguments, named = as_batch(example)
+def call(model: nn.Module, batch: Batch) -> Any:
+    """What the model gives for positional and named arguments."""
+    arguments, named = batch
     return model(*arguments, **named)
 
 
@@ -132,9 +132,9 @@ def _run_on_meta(
     empty = {id(t): torch.empty(shapes[name], dtype=t.dtype, device="meta") for name, t in own.items()}
     copy = copied(model, empty).train(training)
     write(copy, attributes)
-    inputs = tree_map(lambda value: value.to("meta") if isinstance(value, Tensor) else value, example)
+    batch = tree_map(lambda value: value.to("meta") if isinstance(value, Tensor) else value, as_batch(example))
     with tracked(copy, stack, order), quiet(), torch.device("meta"):
-        return output_shapes(call(copy, inputs))
+        return output_shapes(call(copy, batch))
 
 
 def _run_on_fakes(

@@ -86,7 +86,8 @@ class Ensemble(nn.Module):
         self._run, self._why = self._preferred_run()
         self._shared: Sequence[str] | None = None
         self._tried: set[tuple[bool, bool, bool]] = set()
-        self.train(module.training)
+        self.training = module.training
+        self._keep_modes()
 
     # ---------------------------------------------------------------- what users call
 
@@ -256,11 +257,14 @@ class Ensemble(nn.Module):
     def train(self, mode: bool = True) -> Ensemble:
         """Set the mode; dropout of MC-Dropout stays awake, a frozen trunk asleep."""
         super().train(mode)
+        self._keep_modes()
+        return self
+
+    def _keep_modes(self) -> None:
         for name in self.awake:
             self.module.get_submodule(name).training = True
         for name in self.asleep:
             self.module.get_submodule(name).eval()
-        return self
 
     def extra_repr(self) -> str:
         """What `print` shows."""
@@ -297,7 +301,7 @@ class Ensemble(nn.Module):
             before = dict(own)
             args, kwargs = pytree.tree_unflatten(leaves, tree)
             outputs, seen["tree"] = flatten(functional_call(self.module, own, args, kwargs))
-            seen["rest"] = [None if isinstance(o, Tensor) else o for o in outputs]
+            seen["leaves"] = [Tensor if isinstance(o, Tensor) else o for o in outputs]
             changed = {name: own[name] for name in own if own[name] is not before[name]}
             return [o for o in outputs if isinstance(o, Tensor)], changed
 
@@ -309,8 +313,8 @@ class Ensemble(nn.Module):
                 members, self._owned(self.module), leaves
             )
         self._write_back(changed)
-        rest = iter(tensors)
-        return pytree.tree_unflatten([next(rest) if o is None else o for o in seen["rest"]], seen["tree"])
+        stacked = iter(tensors)
+        return pytree.tree_unflatten([next(stacked) if o is Tensor else o for o in seen["leaves"]], seen["tree"])
 
     def _by_loop(self, batch: Batch, per_member: bool) -> Any:
         batches = unstack(batch, self.size) if per_member else [batch] * self.size

@@ -320,7 +320,9 @@ class Scaling:
         found = []
         for symbol in self.terms.free(term) - self._fixed - self._heads:
             now = self.new.get(symbol, self.terms.hint(symbol))
-            values = ((self.terms.value(term, {**self.new, symbol: v}), v) for v in range(now + 1, now + 8 * number + 1))
+            values = (
+                (self.terms.value(term, {**self.new, symbol: v}), v) for v in range(now + 1, now + 8 * number + 1)
+            )
             found += [(value, symbol, v) for value, v in values if value % number == 0]
         return [(symbol, v) for _, symbol, v in sorted(found)]
 

@@ -27,7 +27,7 @@ from .anatomy import GEOMETRY, Holder, copied, holders, joined, leaves, stated, 
 from .dry import RunError, Shapes, call, output_shapes, quiet, tracked
 from .scaling import Trace, Use, root_of
 from .terms import Operation, Term, Terms, add, constant, is_constant
-from .trees import tensors_of
+from .trees import as_batch, tensors_of
 
 aten = torch.ops.aten
 
@@ -267,6 +267,8 @@ class Watch(TorchDispatchMode):
         if operation is aten.slice:
             dim, start, end, step = args[1:] + (0, None, None, 1)[len(args) - 1 :]
             size = args[0].shape[dim]
+            if isinstance(end, SymInt) and end.node.hint == _hint(size):  # a cut that takes all shall take all
+                torch._check(end == size)
             if (type(end) is int and end < size) or (type(start) is int and start and step == 1):
                 return [size]
         return []
@@ -450,7 +452,7 @@ def faked(
     """A copy of the model with fake tensors of given sizes."""
     mode = FakeTensorMode(allow_non_fake_inputs=True) if mode is None else mode
     own = tensors(model)
-    device = _device([*own.values(), *tensors_of(example)])
+    device = _device([*own.values(), *tensors_of(as_batch(example))])
     fakes = {}
     with mode:
         for name, tensor in own.items():
@@ -469,7 +471,7 @@ def fake_run(
     watchers: Iterable[Any] = (),
 ) -> Shapes:
     """The shapes of the outputs on fake tensors; the stack holds the names of the running modules."""
-    device = _device([*tensors(fake).values(), *tensors_of(example)])
+    device = _device([*tensors(fake).values(), *tensors_of(as_batch(example))])
 
     def as_fake(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -479,12 +481,12 @@ def fake_run(
                 return torch.empty(value.shape, dtype=value.dtype, device=device)
         return mode.from_tensor(value, static_shapes=True)
 
-    inputs = tree_map(as_fake, example)
+    batch = tree_map(as_fake, as_batch(example))
     fake.train(training)
     with tracked(fake, stack, order), quiet(), mode, contextlib.ExitStack() as entered:
         for watcher in watchers:
             entered.enter_context(watcher)
-        output = call(fake, inputs)
+        output = call(fake, batch)
     return output_shapes(output)
 
 

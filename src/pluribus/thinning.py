@@ -4,6 +4,7 @@
 finds new widths that satisfy them (`scaling.py`); `rebuild` writes them into a copy with fresh parameters.
 """
 
+import functools
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -13,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .anatomy import Attribute, copied, holders, tensors, write
+from .anatomy import Attribute, copied, holders, joined, tensors, write
 from .dry import Run, RunError, trial, trial_on_values
 from .redraw import follows, is_random, redraw, spread
 from .scaling import Factor, Rounded, Scaling, Trace, UnsolvableError, root_of
-from .trees import tensors_of
+from .trees import as_batch, tensors_of
 
 UNSCALED = re.compile("position|vocab|length|layer|block|depth|heads|head$|patch|image|window|token|class|label|seed")
+WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.Embedding)
 BUILDER = "Give a function width_factor -> module that builds it instead"
 
 
@@ -159,8 +161,8 @@ def _solve_equations(
     except (RunError, UnsolvableError) as error:
         place = f'module "{error.module}" stands in the way: ' if isinstance(error, RunError) else ""
         raise ThinError(f"{place}{error}") from error
-    except (ImportError, AttributeError, TypeError) as error:  # private parts of PyTorch have changed
-        raise ThinError(f"this version of PyTorch does not run models with unknown sizes: {error}") from error
+    except (ImportError, AttributeError, TypeError) as error:  # also where private parts of PyTorch have changed
+        raise ThinError(f"the model cannot be copied or run with unknown sizes: {error}") from error
     if after.shapes != before.shapes:
         raise ThinError(f"with new widths the model gives {after.shapes} instead of {before.shapes}")
     return widths
@@ -230,7 +232,7 @@ def _gains(model: nn.Module, sizes: Mapping[str, tuple[int, ...]], known: Collec
         weight = module._parameters.get("weight")
         if weight is None or weight.ndim < 2:
             continue
-        name = f"{path}.weight" if path else "weight"
+        name = joined(path, "weight")
         fan = weight[0].numel()
         new = math.prod(sizes[name][1:]) if name in sizes else fan
         for key, value in module.__dict__.items():
@@ -249,14 +251,13 @@ def _fans(model: nn.Module, sizes: Mapping[str, tuple[int, ...]]) -> dict[str, t
     found = {}
     own = tensors(model)
     for path, module in model.named_modules():
-        prefix = f"{path}." if path else ""
+        weight = joined(path, "weight")
         if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
-            hidden = prefix + ("weight_hh_l0" if isinstance(module, nn.RNNBase) else "weight_hh")
+            hidden = joined(path, "weight_hh_l0" if isinstance(module, nn.RNNBase) else "weight_hh")
             for key in module._parameters:
-                found[prefix + key] = own[hidden].shape[1], sizes[hidden][1]
-        elif isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)) and prefix + "weight" in own:
-            weight = prefix + "weight"
-            found[prefix + "bias"] = own[weight][0].numel(), math.prod(sizes[weight][1:])
+                found[joined(path, key)] = own[hidden].shape[1], sizes[hidden][1]
+        elif isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)) and weight in own:
+            found[joined(path, "bias")] = own[weight][0].numel(), math.prod(sizes[weight][1:])
     return found
 
 
@@ -287,7 +288,7 @@ def _attempt(model: nn.Module, example: Any, widths: Widths | None = None) -> Ru
     try:
         return trial(model, example, *((widths.sizes, widths.attributes) if widths else ()))
     except RunError:
-        given = [*tensors(model).values(), *tensors_of(example)]
+        given = [*tensors(model).values(), *tensors_of(as_batch(example))]
         if any(tensor.is_meta for tensor in given):
             raise
     with torch.random.fork_rng():
@@ -298,20 +299,23 @@ def _rule(model: nn.Module, order: list[str], factor: Factor) -> Widths:
     """New sizes of the layers that are known: first input and last output stay, all else is scaled."""
     modules = dict(model.named_modules())
     ran = [name for name in order if isinstance(modules[name], WEIGHTED)]
-    kept = {(name, key) for name, key in zip(ran[:1] + ran[-1:], ("input", "output"), strict=False)}
+    kept = set(zip(ran[:1] + ran[-1:], ("input", "output"), strict=False))
     sizes = {name: tuple(tensor.shape) for name, tensor in tensors(model).items()}
     attributes: list[Attribute] = []
+    rounded: list[Rounded] = []
+    wish = functools.cache(lambda width: float(factor(width) if callable(factor) else width * factor))
     for name, module in modules.items():
         for role, path, places in _roles(module):
-            if (name, role) not in kept:
-                new = _scale_layer(module, path, factor)
-                attributes += [Attribute(name, None, key, new) for key in _same(module, path)]
-                for tensor, dim in places:
-                    _resize(sizes, f"{name}.{tensor}" if name else tensor, dim, module, new)
-    return Widths(sizes, tuple(attributes))
-
-
-WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.Embedding)
+            if (name, role) in kept:
+                continue
+            width = _number(module, path)
+            new = _in_groups(module, width, wish(width))
+            attributes += [Attribute(name, None, key, new) for key in _same(module, path)]
+            if role == "output" and abs(new - wish(width)) > 1e-6:
+                rounded.append(Rounded(name, width, wish(width), new))
+            for tensor, dim in places:
+                _resize(sizes, joined(name, tensor), dim, module, new)
+    return Widths(sizes, tuple(attributes), tuple(rounded))
 
 
 def _roles(module: nn.Module) -> list[tuple[str, tuple[str | int, ...], tuple[tuple[str, int], ...]]]:
@@ -334,10 +338,13 @@ def _roles(module: nn.Module) -> list[tuple[str, tuple[str | int, ...], tuple[tu
     return []
 
 
-def _scale_layer(module: Any, path: tuple[str | int, ...], factor: Factor) -> int:
-    width = getattr(module, str(path[0]))
-    width = width[path[1]] if len(path) > 1 else width
-    wish = factor(width) if callable(factor) else width * factor
+def _number(module: nn.Module, path: tuple[str | int, ...]) -> int:
+    value = getattr(module, str(path[0]))
+    return value[path[1]] if len(path) > 1 else value
+
+
+def _in_groups(module: Any, width: int, wish: float) -> int:
+    """The width that is wished for, rounded up to what the groups of the layer need."""
     groups = getattr(module, "groups", getattr(module, "num_groups", 1))
     unit = 1 if groups == width else groups  # depthwise: a group for each channel
     return max(1, math.ceil(wish / unit - 1e-9)) * unit
@@ -349,7 +356,8 @@ def _same(module: Any, path: tuple[str | int, ...]) -> list[tuple[str | int, ...
 
 
 def _resize(sizes: dict[str, tuple[int, ...]], name: str, dim: int, module: Any, new: int) -> None:
-    if name in sizes:
-        inner = isinstance(module, nn.modules.conv._ConvNd) and dim == 1  # the size of one group
-        groups = new if inner and module.groups == module.in_channels else module.groups if inner else 1
-        sizes[name] = (*sizes[name][:dim], new // groups, *sizes[name][dim + 1 :])
+    if name not in sizes:
+        return
+    if isinstance(module, nn.modules.conv._ConvNd) and dim == 1 and module.groups > 1:  # the size of one group
+        new = 1 if module.groups == module.in_channels else new // module.groups
+    sizes[name] = (*sizes[name][:dim], new, *sizes[name][dim + 1 :])
