@@ -1,8 +1,8 @@
 """Every method on two problems: who knows what it does not know, and what does that cost?
 
 Trains each method of `pb.METHODS` with the same steps, batches and optimizer, on data that is generated here:
-drawings of six shapes (a table, printed; four members) and two moons in the plane (a picture, `demo.png`, if matplotlib is
-installed; eight members). Two minutes or less on two cores.
+drawings of six shapes, with four members (a table, printed), and two moons in the plane, with eight (a picture,
+`demo.png`, if matplotlib is installed). Two minutes or less on two cores.
 """
 
 import math

@@ -80,7 +80,6 @@ def test_what_drops_nothing_in_training_is_not_found(function):
     assert found(Calls(function)) == {}
 
 
-@pytest.mark.xfail(strict=True, reason="torch.dropout calls the switch train, and only training is looked for")
 def test_torch_dropout_that_is_switched_off_by_name_is_not_found():
     assert found(Calls(lambda x, training: torch.dropout(x, p=0.5, train=False))) == {}
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from small import cnn, make, mlp, targets
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pluribus as pb
 from pluribus.ensemble import Ensemble
+from small import cnn, make, mlp, targets
 
 
 def close(a, b):

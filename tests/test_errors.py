@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
-from small import cnn, mlp
 from torch import nn
 
 import pluribus as pb
+from small import cnn, mlp
 
 X = torch.zeros(2, 6)
 SIZED = {

@@ -201,7 +201,6 @@ def test_opened_transformer_calls_every_projection_on_no_fast_path():
     assert sorted(called) == sorted(layers)
 
 
-@pytest.mark.xfail(strict=True, reason="a subclass with a forward of its own is replaced by plain attention, silently")
 def test_opened_keeps_what_a_kind_of_attention_of_the_users_own_computes():
     class Doubled(nn.MultiheadAttention):
         def forward(self, *args, **kwargs):
@@ -227,7 +226,6 @@ def test_grouped_linear_equals_a_block_diagonal_matrix_and_a_grouped_convolution
     close(found, F.conv1d(points, layer.weight[..., None], layer.bias, groups=groups).reshape(*shape, 12))
 
 
-@pytest.mark.xfail(strict=True, reason="one vector without a batch fails in flatten; nn.Linear takes it")
 def test_grouped_linear_takes_one_vector_as_linear_does():
     layer, x = GroupedLinear(6, 4, 2), torch.randn(6)
     close(layer(x), layer(x[None])[0])
@@ -286,14 +284,12 @@ def test_groups_that_do_not_divide_name_the_layer():
         group_(chain(), {"1": 5}, None)
 
 
-@pytest.mark.xfail(strict=True, reason="a grouped linear layer is drawn by the global generator")
 def test_generator_decides_grouped_linear_layers():
     model = chain()
     first, second = (group_(copy.deepcopy(model), {"3": 2}, torch.Generator().manual_seed(1)) for _ in range(2))
     assert torch.equal(first[3].weight, second[3].weight)
 
 
-@pytest.mark.xfail(strict=True, reason="a grouped linear layer forgets that it must not learn")
 def test_grouped_layers_that_must_not_learn_still_do_not():
     model = group_(chain().requires_grad_(False), {"1": 2, "3": 2}, None)
     assert not any(p.requires_grad for p in model.parameters())
@@ -381,7 +377,6 @@ def test_outside_such_a_pass_the_tensor_is_the_members():
     close(adapted(linear, Masked, Layout(), None, mask=mask)(x), expected)
 
 
-@pytest.mark.xfail(strict=True, reason="adapted layers call their input x, torch's call it input")
 @pytest.mark.parametrize("mixin", [Masked, RankOne, Dropped])
 def test_adapted_layers_take_their_input_by_its_name(mixin):
     ones = torch.ones(3)

@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from zoo import CLASSES, ZOO
 
 import pluribus as pb
 from pluribus.surgery import state
 from pluribus.trees import answer, as_batch
+from zoo import CLASSES, ZOO
 
 QUICK = ("resnet18", "mobilenetv3_small_100", "repvgg_a0", "bert", "lstm", "transformer_encoder", "unet", "tied")
 MODELS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ZOO]

@@ -83,7 +83,8 @@ class _Dropouts(TorchFunctionMode):
         if func in self.functions:
             name, place = self.functions[func]
             rate = args[place] if len(args) > place else (kwargs or {}).get(name, 0.5 if name == "p" else 0.0)
-            training = (kwargs or {}).get("training", args[2] if len(args) > 2 and name == "p" else True)
+            given = kwargs or {}
+            training = given.get("training", given.get("train", args[2] if len(args) > 2 and name == "p" else True))
             if rate and training:
                 self.found.setdefault(self.path[-1], float(rate))
         return func(*args, **(kwargs or {}))

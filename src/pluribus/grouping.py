@@ -43,8 +43,7 @@ def group_(model: nn.Module, groups: dict[str, int], generator: torch.Generator 
             continue
         weight = cast(nn.Parameter, layer.weight)
         if isinstance(layer, nn.Linear):
-            new = GroupedLinear(layer.in_features, layer.out_features, gamma, layer.bias is not None)
-            model.set_submodule(name, new.to(weight.device, weight.dtype).train(layer.training))
+            model.set_submodule(name, _grouped(layer, gamma, generator))
             continue
         assert isinstance(layer, CONVOLUTIONS)
         layer.groups *= gamma
@@ -56,3 +55,12 @@ def group_(model: nn.Module, groups: dict[str, int], generator: torch.Generator 
         shape = (weight.shape[0], weight.shape[1] // gamma, *weight.shape[2:])
         layer.weight = nn.Parameter(redraw(weight, shape, generator).detach(), weight.requires_grad)
     return model
+
+
+def _grouped(layer: nn.Linear, gamma: int, generator: torch.Generator | None) -> GroupedLinear:
+    new = GroupedLinear(layer.in_features, layer.out_features, gamma, layer.bias is not None)
+    shape = (layer.out_features, layer.in_features // gamma)
+    new.weight = nn.Parameter(redraw(layer.weight, shape, generator), layer.weight.requires_grad)
+    if layer.bias is not None:
+        new.bias = nn.Parameter(redraw(layer.bias, generator=generator), layer.bias.requires_grad)
+    return new.train(layer.training)

@@ -62,9 +62,9 @@ class Masked(PerMember):
 
     mask: Tensor
 
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The layer on the masked input; activations are not rescaled."""
-        return super().forward(x * self.own(self.mask, x), *args, **kwargs)  # type: ignore[misc]
+        return super().forward(input * self.own(self.mask, input), *args, **kwargs)  # type: ignore[misc]
 
 
 class RankOne(PerMember):
@@ -74,9 +74,9 @@ class RankOne(PerMember):
     s: nn.Parameter
     b: nn.Parameter | None
 
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The layer without its bias between the two scalings, then the member's bias."""
-        y = super().forward(x * self.own(self.r, x), *args, **kwargs)  # type: ignore[misc]
+        y = super().forward(input * self.own(self.r, input), *args, **kwargs)  # type: ignore[misc]
         y = y * self.own(self.s, y)
         return y if self.b is None else y + self.own(self.b, y)
 
@@ -87,9 +87,9 @@ class Dropped:
     rate: float
     training: bool
 
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The layer on its input after dropout."""
-        return super().forward(F.dropout(x, self.rate, self.training), *args, **kwargs)  # type: ignore[misc]
+        return super().forward(F.dropout(input, self.rate, self.training), *args, **kwargs)  # type: ignore[misc]
 
 
 class Joined:
@@ -156,10 +156,9 @@ class GroupedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Each group of outputs from its group of inputs."""
-        x = x.unflatten(-1, (self.groups, -1)).movedim(-2, 0)  # (groups, ..., inputs)
+        groups = x.reshape(-1, self.groups, self.in_features // self.groups).movedim(1, 0)  # (groups, rows, inputs)
         weight = self.weight.unflatten(0, (self.groups, -1)).transpose(1, 2)
-        y = torch.bmm(x.flatten(1, -2), weight).unflatten(1, x.shape[1:-1])
-        y = y.movedim(0, -2).flatten(-2)
+        y = torch.bmm(groups, weight).movedim(0, 1).reshape(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias
 
     def extra_repr(self) -> str:
@@ -187,27 +186,21 @@ class Attention(nn.Module):
         self.register_parameter("bias_v", None)
 
     @classmethod
-    def of(cls, other: nn.MultiheadAttention) -> Attention:
-        """The attention that computes what `other` computes."""
+    def of(cls, other: nn.MultiheadAttention, memo: dict[int, list[nn.Parameter]] | None = None) -> Attention:
+        """The attention that computes what `other` computes; `memo` keeps tied projections tied."""
+        memo = {} if memo is None else memo
         made = cls(other.embed_dim, other.num_heads, other.kdim, other.vdim, other.in_proj_bias is not None)
-        made.dropout, made.batch_first, made.add_zero_attn = (
-            other.dropout,
-            other.batch_first,
-            other.add_zero_attn,
-        )
+        made.dropout, made.batch_first, made.add_zero_attn = other.dropout, other.batch_first, other.add_zero_attn
         made.bias_k = cast("nn.Parameter | None", other.bias_k)
         made.bias_v = cast("nn.Parameter | None", other.bias_v)
-        weights = (
-            other.in_proj_weight.chunk(3)
-            if other.in_proj_weight is not None
-            else (other.q_proj_weight, other.k_proj_weight, other.v_proj_weight)
-        )
-        for layer, weight in zip((made.q_proj, made.k_proj, made.v_proj), weights, strict=True):
-            layer.weight = nn.Parameter(weight.detach().clone(), requires_grad=weight.requires_grad)
+        layers = made.q_proj, made.k_proj, made.v_proj
+        apart = other.q_proj_weight, other.k_proj_weight, other.v_proj_weight
+        weights = apart if other.in_proj_weight is None else _thirds(other.in_proj_weight, memo)
+        for layer, weight in zip(layers, weights, strict=True):
+            layer.weight = weight
         if other.in_proj_bias is not None:
-            biases = other.in_proj_bias.chunk(3)
-            for layer, bias in zip((made.q_proj, made.k_proj, made.v_proj), biases, strict=True):
-                layer.bias = nn.Parameter(bias.detach().clone(), requires_grad=bias.requires_grad)
+            for layer, bias in zip(layers, _thirds(other.in_proj_bias, memo), strict=True):
+                layer.bias = bias
         made.out_proj.weight, made.out_proj.bias = other.out_proj.weight, other.out_proj.bias
         return made
 
@@ -260,6 +253,13 @@ class Attention(nn.Module):
             k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
             added += 1
         return k, v, added
+
+
+def _thirds(tensor: Tensor, memo: dict[int, list[nn.Parameter]]) -> list[nn.Parameter]:
+    """The projections of queries, keys and values as parameters of their own, the same ones each time."""
+    if id(tensor) not in memo:
+        memo[id(tensor)] = [nn.Parameter(t.detach().clone(), tensor.requires_grad) for t in tensor.chunk(3)]
+    return memo[id(tensor)]
 
 
 def _merged(attn_mask: Tensor | None, padding: Tensor | None, added: int, q: Tensor) -> Tensor | None:

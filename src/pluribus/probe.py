@@ -11,20 +11,23 @@ from torch.func import functional_call
 
 from .layers import Layout, PerMember, channel_dim
 from .surgery import READERS, duplicate, quiet, weighted
-from .trees import Batch, as_batch, map_rows, map_tensors, rows_of, tensors_of
+from .trees import Batch, as_batch, map_rows, map_tensors, rows_of, tensors_of, tile
 
 
 def layouts(method: str, module: nn.Module, own: Mapping[str, Tensor], batch: Batch) -> None:
     """Tell every `PerMember` layer of `module` where its input has the batch.
 
-    Two rows are run in both orders: where the layer's input is exchanged with them, there is the batch.
+    Two rows are run in both orders, and twice over: where the layer's input is exchanged with them, and grows with
+    them, there is the batch.
     """
     layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, PerMember)}
     pair = _two_rows(batch)
-    first, second = (_inputs(module, layers, own, rows) for rows in (pair, _exchanged(pair)))
+    runs = (pair, _exchanged(pair), tile(pair, 2, 2))
+    first, second, four = (_inputs(module, layers, own, rows) for rows in runs)
     for name, layer in layers.items():
         if name in first:
-            layer.layout = _layout(method, name, first[name], second[name], channel_dim(module.get_submodule(name)))
+            seen = first[name], second[name], four[name]
+            layer.layout = _layout(method, name, *seen, channel_dim(module.get_submodule(name)))
         else:
             layer.layout = Layout()  # never called: it does not matter
 
@@ -33,9 +36,13 @@ def _two_rows(batch: Batch) -> Batch:
     def two(t: Tensor) -> Tensor:
         if t.is_floating_point() or t.is_complex():
             return torch.randn_like(t[:1].expand(2, *t.shape[1:]))
-        return torch.cat([t[:1], t[:1].roll(1, -1) if t.ndim > 1 and t.dtype != torch.bool else t[-1:]])
+        if t.dtype == torch.bool:
+            return torch.cat([t[:1], t[-1:]])
+        other = t[:1].roll(1, -1) if t.ndim > 1 else t[-1:]
+        return torch.cat([t[:1], other if not torch.equal(other, t[:1]) else (t[:1] == 0).to(t.dtype)])
 
-    return map_rows(batch, rows_of(batch), two)
+    with torch.random.fork_rng(devices=[]):
+        return map_rows(batch, rows_of(batch), two)
 
 
 def _exchanged(pair: Batch) -> Batch:
@@ -46,7 +53,7 @@ def _inputs(module: nn.Module, layers: Collection[str], own: Mapping[str, Tensor
     seen: dict[str, Tensor] = {}
     hooks = [
         module.get_submodule(name).register_forward_pre_hook(
-            lambda _, args, name=name: (seen.setdefault(name, args[0]), None)[1]
+            lambda _, args, kwargs, name=name: (seen.setdefault(name, _first(args, kwargs)), None)[1], with_kwargs=True
         )
         for name in layers
     ]
@@ -55,17 +62,21 @@ def _inputs(module: nn.Module, layers: Collection[str], own: Mapping[str, Tensor
     return seen
 
 
-def _layout(method: str, name: str, a: Tensor, b: Tensor, channel: int) -> Layout:
+def _first(args: Any, kwargs: Any) -> Tensor:
+    return tensors_of((args, kwargs))[0]
+
+
+def _layout(method: str, name: str, a: Tensor, b: Tensor, four: Tensor, channel: int) -> Layout:
     if a.device.type == "meta":
         return Layout()
-    for dim, size in enumerate(a.shape):
-        if size % 2 == 0 and dim != channel % a.ndim:
-            for inner, shape in ((False, (2, -1)), (True, (-1, 2))):
-                if torch.allclose(b, _flipped(a, dim, shape, inner), 1e-3, 1e-4, equal_nan=True):
-                    if not torch.equal(a, b):
-                        return Layout(dim, inner)
-    if a.shape[0] % 2 == 0:  # the two rows look the same here
-        return Layout()
+    grown = [d for d in range(a.ndim) if d != channel % a.ndim and four.shape[d] == 2 * a.shape[d]]
+    folds = [Layout(dim, inner) for dim in grown for inner in (False, True)]
+    errors = [
+        (b - _flipped(a, dim, (-1, 2) if inner else (2, -1), inner)).nan_to_num().abs().max() for dim, inner in folds
+    ]
+    apart = (a - b).nan_to_num().abs().max()  # how much the two rows differ: nothing, where they look the same
+    if errors and min(errors) <= 0.1 * apart + 1e-5 * a.nan_to_num().abs().max():
+        return folds[errors.index(min(errors))]
     raise ValueError(
         f"{method}: layer {name!r} gets an input of shape {tuple(a.shape)} in which the rows of the batch cannot be "
         "found, so its rows cannot belong to different members. Leave it out with where=."
@@ -102,7 +113,7 @@ def _reached(
         return map_tensors(output, cut)
 
     hooks = [
-        layer.register_forward_hook(lambda _, i, o, name=name: read(name, i, o))
+        layer.register_forward_hook(lambda _, i, k, o, name=name: read(name, (i, k), o), with_kwargs=True)
         for name, layer in model.named_modules()
         if isinstance(layer, READERS)
     ]
@@ -118,9 +129,13 @@ def _tracked(t: Tensor) -> Tensor:
 
 
 def _is_same(x: Tensor, leaf: Tensor) -> bool:
-    if x.is_floating_point() or x.shape != leaf.shape or x.dtype != leaf.dtype:
+    if x.is_floating_point() or x.dtype != leaf.dtype:
         return False
-    return x is leaf if x.device.type == "meta" else torch.equal(x, leaf)
+    if x is leaf or (x._base is not None and x._base is (leaf if leaf._base is None else leaf._base)):
+        return True  # the input or a view of it
+    if x.is_meta or x.shape != leaf.shape:
+        return False
+    return torch.equal(x, leaf)
 
 
 def exits(model: nn.Module, example: Any) -> list[str]:
@@ -151,6 +166,8 @@ def exits(model: nn.Module, example: Any) -> list[str]:
 def bypassed(model: nn.Module, names: Collection[str], batch: Batch) -> list[str]:
     """Of the named layers those whose weights are used without the layer being called."""
     model = duplicate(model).eval()
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
     called: set[str] = set()
     hooks = [
         model.get_submodule(name).register_forward_pre_hook(lambda *_, name=name: called.add(name)) for name in names

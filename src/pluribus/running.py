@@ -23,7 +23,10 @@ def run_once(module: nn.Module, names: Sequence[str]) -> Iterator[None]:
     with ExitStack() as stack:
         for name in names:
             part = module.get_submodule(name)
-            stack.callback(vars(part).pop, "forward", None)
+            if "forward" in vars(part):  # set on the module itself: put back
+                stack.callback(vars(part).__setitem__, "forward", part.forward)
+            else:
+                stack.callback(vars(part).pop, "forward", None)
             vars(part)["forward"] = _outside_vmap(part.forward)
         yield
 
@@ -60,7 +63,7 @@ def unowned(module: nn.Module, own: Collection[str]) -> list[str]:
     found: list[str] = []
 
     def visit(path: str, part: nn.Module) -> None:
-        if any(owner == path or owner.startswith(f"{path}.") for owner in owners):
+        if _is_never_called(part) or any(owner == path or owner.startswith(f"{path}.") for owner in owners):
             for name, child in part.named_children():
                 visit(f"{path}.{name}", child)
         else:
@@ -69,6 +72,11 @@ def unowned(module: nn.Module, own: Collection[str]) -> list[str]:
     for name, child in module.named_children():
         visit(name, child)
     return found
+
+
+def _is_never_called(part: nn.Module) -> bool:
+    """Whether it only holds others (nn.ModuleList): its forward is that of nn.Module."""
+    return type(part).forward is nn.Module.forward
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ def replace(
             else:
                 made[id(module)] = module
                 for name, child in module._modules.items():
-                    module._modules[name] = child and visit(child)
+                    module._modules[name] = None if child is None else visit(child)
         return made[id(module)]
 
     return visit(duplicate(model))
@@ -52,18 +52,29 @@ def replace(
 
 def adapt_(layer: nn.Module, mixin: type) -> None:
     """Make `layer` an instance of `mixin` too: it keeps its tensors, its name and its place in the model."""
+    if isinstance(layer, mixin):
+        raise ValueError(
+            f"a layer cannot be {mixin.__name__} twice: the model given is a member of such an ensemble already. "
+            "Give the model that the ensemble was made of."
+        )
     layer.__class__ = _adapted(mixin, type(layer))  # type: ignore[arg-type]
 
 
 @cache
 def _adapted(mixin: type, base: type) -> type:
-    body = {"__reduce_ex__": lambda self, protocol: (_blank, (mixin, base), self.__getstate__())}
+    mixins, layer = getattr(base, "_made_of", ((), base))
+    body = {
+        "_made_of": ((mixin, *mixins), layer),
+        "__reduce_ex__": lambda self, protocol: (_blank, type(self)._made_of, self.__getstate__()),
+    }
     return type(f"{mixin.__name__}{base.__name__}", (mixin, base), body)
 
 
-def _blank(mixin: type, base: type) -> nn.Module:
+def _blank(mixins: tuple[type, ...], layer: type) -> nn.Module:
     """An adapted layer without state: how pickle and deepcopy start to build one."""
-    made: nn.Module = object.__new__(_adapted(mixin, base))
+    for mixin in reversed(mixins):
+        layer = _adapted(mixin, layer)
+    made: nn.Module = object.__new__(layer)
     return made
 
 
@@ -73,11 +84,18 @@ def opened(model: nn.Module) -> nn.Module:
     `nn.MultiheadAttention` and the fast path of `nn.TransformerEncoderLayer` read the weights of their
     children without calling them; a changed child would be ignored.
     """
-    model = replace(model, nn.MultiheadAttention, Attention.of)  # type: ignore[arg-type]
+    memo: dict[int, list[nn.Parameter]] = {}
+    with torch.random.fork_rng(devices=[]):  # new layers draw weights, which are then replaced
+        model = replace(model, nn.MultiheadAttention, lambda attention: _opened(attention, memo))
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = module.enable_nested_tensor = False
     return model
+
+
+def _opened(attention: nn.Module, memo: dict[int, list[nn.Parameter]]) -> nn.Module:
+    own_forward = type(attention).forward is not nn.MultiheadAttention.forward
+    return attention if own_forward else Attention.of(cast(nn.MultiheadAttention, attention), memo)
 
 
 def reset(
@@ -101,7 +119,11 @@ def reset(
         for module in model.modules():
             parameters = [p for p in module.parameters(recurse=False) if id(p) in ids]
             if parameters and (_was_trained(module) or (revive and _is_constant(module))):
-                module.reset_parameters()  # type: ignore[operator]
+                fresh = deepcopy(module)
+                fresh.reset_parameters()  # type: ignore[operator]
+                for name, parameter in module.named_parameters(recurse=False):
+                    if id(parameter) in ids:
+                        parameter.copy_(getattr(fresh, name))
                 parameters = []
             for parameter in parameters:
                 ids.remove(id(parameter))  # a tied one is drawn once
@@ -130,18 +152,24 @@ def _was_trained(module: nn.Module) -> bool:
     """Whether a normalisation layer has seen data: its scales would be no initialisation."""
     if isinstance(module, nn.modules.batchnorm._NormBase) and module.num_batches_tracked is not None:
         return module.num_batches_tracked.device.type != "meta" and bool(module.num_batches_tracked > 0)
-    return isinstance(module, (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm))
+    if not isinstance(module, (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)):
+        return False
+    return any(not p.is_meta and bool((p != p.flatten()[0]).any()) for p in module.parameters(recurse=False))
 
 
 def duplicate(model: nn.Module) -> nn.Module:
     """A deep copy of `model`; tensors that were computed from others and kept are copied without their history."""
-    derived = [
-        value
-        for module in model.modules()
-        for value in vars(module).values()
-        if isinstance(value, Tensor) and not value.is_leaf
-    ]
+    derived = [tensor for module in model.modules() for tensor in _held(vars(module)) if not tensor.is_leaf]
     return deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in derived})
+
+
+def _held(value: Any) -> Iterator[Tensor]:
+    """The tensors in an attribute, in lists and dicts too."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (dict, list, tuple)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _held(part)
 
 
 def state(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -237,7 +265,7 @@ def call(method: str, model: nn.Module, example: Any) -> Any:
     args, kwargs = as_batch(example)
     try:
         return model(*args, **kwargs)
-    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
+    except Exception as error:
         shapes = [tuple(x.shape) for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
         raise ValueError(
             f"{method}: the model does not run on the example, whose shape is {shapes}: {error}. "

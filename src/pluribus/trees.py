@@ -100,15 +100,19 @@ def answer(output: Any) -> Any:
 def batches(x: Any, batch_size: int | None, device: torch.device, dtype: torch.dtype) -> Iterator[Batch]:
     """The batches of a tensor, an array, a tree of them or a loader, on the device and in the model's precision."""
 
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"predict: batch_size must be at least 1, but it is {batch_size}. Leave it out for all rows.")
+
     def ready(tree: Any) -> Any:
         if isinstance(tree, np.ndarray):
-            tree = torch.from_numpy(np.ascontiguousarray(tree))
+            tree = torch.from_numpy(np.require(tree, requirements=["C", "W"]))
         if isinstance(tree, Tensor):
             return tree.to(device, dtype if tree.is_floating_point() else None)
         return tree
 
     def split(batch: Batch) -> Iterator[Batch]:
-        batch = pytree.tree_map(ready, batch)
+        leaves, structure = flatten(batch)
+        batch = pytree.tree_unflatten([ready(leaf) for leaf in leaves], structure)
         rows = rows_of(batch)
         step = batch_size or max(rows, 1)
         for start in range(0, max(rows, 1), step):
