@@ -8,18 +8,27 @@ from torch import nn
 
 from .ensemble import Ensemble
 from .layers import PerMember
-from .probe import bypassed, exits
+from .probe import bypassed, exits, find_layouts
 from .surgery import READERS, call_quietly, called, exactly, listed, opened, pick, weighted
-from .trees import Batch
+from .trees import Batch, as_batch
 
 
-def layers_of(method: str, model: nn.Module, where: str | None, example: Any, *, but_first: bool = False) -> list[str]:
+def layers_of(
+    method: str,
+    model: nn.Module,
+    where: str | None,
+    example: Any,
+    *,
+    but_first: bool = False,
+    per_row: bool = False,
+) -> list[str]:
     """The convolutions and linear layers that a pattern chooses, by default all, in the order of their calls.
 
     Without an example the order is that of definition.
 
     Args:
         but_first: without a pattern, leave out the layer that reads the model's input
+        per_row: with an example and no pattern, leave out layers whose input has no rows (a table of positions)
     """
     choice = weighted(model)
     if not choice:
@@ -30,6 +39,9 @@ def layers_of(method: str, model: nn.Module, where: str | None, example: Any, *,
     if where is not None:
         return pick(method, where, [name for name in order if name in choice])
     names = [name for name in (order[1:] if but_first else order) if name in choice]
+    if per_row and example is not None:
+        found = find_layouts(model, names, {}, as_batch(example))
+        names = [name for name in names if found[name] is not None]
     if not names:
         raise ValueError(
             f"{method}: every convolution and linear layer but the first is meant, and the model has no more than "

@@ -74,6 +74,8 @@ def branched(
         raise ValueError(f'{method}: init must be "different" or "same", but it is {init!r}.')
     revive = method == "multihead"  # heads that start at zero would differ in nothing but their biases
     members = [model] * size if init == "same" else [reset(model, generator, own, revive=revive) for _ in range(size)]
+    if init == "different" and size > 1 and not revive and _same_values(members[:2], own):
+        members = [reset(model, generator, own, revive=True) for _ in range(size)]
     if init == "different" and size > 1 and _same_values(members[:2], own):
         raise ValueError(
             f"{method}: what the members own, {listed(own, 6)}, starts alike in all of them (constants), and they see "

@@ -135,7 +135,7 @@ def masksembles(
     size = checked_size("masksembles", size)
     _check_scale(scale, capacity)
     model = opened(checked_model("masksembles", model))
-    names = layers_of("masksembles", model, where, example, but_first=True)
+    names = layers_of("masksembles", model, where, example, but_first=True, per_row=True)
     before = {name: inputs_of(model.get_submodule(name)) for name in names}
     if capacity is not None:
         model, widths = _grown(model, size, scale, capacity, example, names, widths, generator)
@@ -183,7 +183,7 @@ def batch_ensemble(
             'alike for ever. Choose std=0.5, or init="signs".'
         )
     model = opened(checked_model("batch_ensemble", model))
-    names = layers_of("batch_ensemble", model, where, example)
+    names = layers_of("batch_ensemble", model, where, example, per_row=True)
     for name in names:
         _rank_one_(model.get_submodule(name), size, init, std, generator)
     fast = [within(name, key) for name in names for key in ("r", "s")]

@@ -15,21 +15,32 @@ from .trees import Batch, as_batch, map_rows, map_tensors, rows_of, tensors_of, 
 
 
 def layouts(method: str, module: nn.Module, own: Mapping[str, Tensor], batch: Batch) -> None:
-    """Tell every `PerMember` layer of `module` where its input has the batch.
+    """Tell every `PerMember` layer of `module` where its input has the batch."""
+    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, PerMember)}
+    found = find_layouts(module, layers, own, batch)
+    for name, layer in layers.items():
+        layer.layout = found.get(name, Layout())  # never called: it does not matter
+        if layer.layout is None:
+            raise ValueError(
+                f"{method}: the rows of the batch cannot be found in the input of layer {name!r}, so they cannot belong "
+                "to different members there. Leave it out with where=, or give example= when making the ensemble."
+            )
+
+
+def find_layouts(
+    module: nn.Module, names: Collection[str], own: Mapping[str, Tensor], batch: Batch
+) -> dict[str, Layout | None]:
+    """Where the named layers that are called have the batch in their input; None: nowhere (a table of positions).
 
     Two rows are run in both orders, and twice over: where the layer's input is exchanged with them, and grows with
     them, there is the batch.
     """
-    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, PerMember)}
     pair = _two_rows(batch)
     runs = (pair, _exchanged(pair), tile(pair, 2, 2))
-    first, second, four = (_inputs(module, layers, own, rows) for rows in runs)
-    for name, layer in layers.items():
-        if name in first:
-            seen = first[name], second[name], four[name]
-            layer.layout = _layout(method, name, *seen, channel_dim(module.get_submodule(name)))
-        else:
-            layer.layout = Layout()  # never called: it does not matter
+    first, second, four = (_inputs(module, names, own, rows) for rows in runs)
+    return {
+        name: _layout(first[name], second[name], four[name], channel_dim(module.get_submodule(name))) for name in first
+    }
 
 
 def _two_rows(batch: Batch) -> Batch:
@@ -66,7 +77,7 @@ def _first(args: Any, kwargs: Any) -> Tensor:
     return tensors_of((args, kwargs))[0]
 
 
-def _layout(method: str, name: str, a: Tensor, b: Tensor, four: Tensor, channel: int) -> Layout:
+def _layout(a: Tensor, b: Tensor, four: Tensor, channel: int) -> Layout | None:
     if a.device.type == "meta":
         return Layout()
     grown = [d for d in range(a.ndim) if d != channel % a.ndim and four.shape[d] == 2 * a.shape[d]]
@@ -77,10 +88,7 @@ def _layout(method: str, name: str, a: Tensor, b: Tensor, four: Tensor, channel:
     apart = (a - b).nan_to_num().abs().max()  # how much the two rows differ: nothing, where they look the same
     if errors and min(errors) <= 0.1 * apart + 1e-5 * a.nan_to_num().abs().max():
         return folds[errors.index(min(errors))]
-    raise ValueError(
-        f"{method}: layer {name!r} gets an input of shape {tuple(a.shape)} in which the rows of the batch cannot be "
-        "found, so its rows cannot belong to different members. Leave it out with where=."
-    )
+    return None
 
 
 def _flipped(a: Tensor, dim: int, shape: tuple[int, int], inner: bool) -> Tensor:
@@ -96,7 +104,7 @@ def entrances(model: nn.Module, example: Any) -> tuple[list[str], bool]:
     batch = as_batch(example)
     leaves = tensors_of(batch)
     found, ends = _reached(model, map_rows(batch, rows_of(batch), _tracked), lambda t: t.detach(), leaves)
-    later, _ = _reached(model, batch, lambda t: _tracked(t.detach()), [])
+    later, _ = _reached(model, batch, _tracked, [])
     return found, not ends and not set(found) & set(later)
 
 
@@ -125,7 +133,8 @@ def _reached(
 
 
 def _tracked(t: Tensor) -> Tensor:
-    return t.detach().clone().requires_grad_() if t.is_floating_point() else t
+    """The tensor with a gradient from here on; no leaf, as it may be changed in place."""
+    return t.detach().clone().requires_grad_().clone() if t.is_floating_point() else t
 
 
 def _is_same(x: Tensor, leaf: Tensor) -> bool:
