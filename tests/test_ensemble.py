@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -174,12 +175,73 @@ def test_an_input_that_does_not_fit_fails_as_the_model_does():
     assert ensemble.run == "vmap"
 
 
-def test_a_model_that_changes_its_input_in_place_is_not_run_wrongly():
+def test_a_model_that_changes_its_input_in_place_gives_every_member_the_same():
     model = nn.Sequential(nn.Hardtanh(-0.1, 0.1, inplace=True), nn.Linear(6, 3))
     ensemble, x = pb.deep(model, 3), torch.randn(5, 6)
     ensemble.run = "loop"
-    with pytest.raises(RuntimeError, match="changes its input in place"):
-        ensemble(x)
+    for _ in range(2):
+        before = x.clone()
+        close(ensemble(x), torch.stack([ensemble.member(i)(before.clone()) for i in range(3)]))
+        assert torch.equal(x, before)
+
+
+def test_a_module_registered_under_two_names_works():
+    inner, norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
+    model = nn.Sequential(nn.Linear(6, 6), inner, norm, nn.ReLU(), inner, norm, nn.Linear(6, 3))
+    x = torch.randn(5, 6)
+    for run in ("vmap", "loop"):
+        ensemble = pb.deep(model, 3)
+        ensemble.run = run
+        members = [ensemble.member(i) for i in range(3)]
+        for _ in range(2):
+            close(ensemble(x), torch.stack([member(x) for member in members]))
+        close(ensemble.module[2].running_mean, torch.stack([member[2].running_mean for member in members]))
+
+
+def test_statistics_shared_behind_an_owned_layer_are_those_of_all_members():
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 3))
+    ensemble, x = pb.treenet(model, 3, branch="0|2").train(), torch.randn(50, 6)
+    ensemble.run = "loop"
+    ensemble(x)
+    hidden = torch.stack([ensemble.member(i)[0](x) for i in range(3)])
+    close(ensemble.module[1].running_mean, hidden.mean((0, 1)).detach())
+    assert ensemble.module[1].num_batches_tracked == 1
+
+
+def test_a_criterion_must_give_a_scalar():
+    for method in pb.METHODS:
+        ensemble, x = make(method, "mlp")
+        with pytest.raises(ValueError, match='must give the mean over rows.*reduction="mean"'):
+            ensemble.loss(x, targets(), nn.CrossEntropyLoss(reduction="none"))
+
+
+def test_scalars_in_an_output_are_kept_in_training():
+    class WithLoss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = mlp()
+
+        def forward(self, x):
+            y = self.layers(x)
+            return {"logits": y, "loss": y.square().mean()}
+
+    for method in ("masksembles", "batch_ensemble", "mc_dropout", "deep"):
+        output = pb.METHODS[method](WithLoss(), 3).train()(torch.randn(5, 6))
+        assert output["logits"].shape == (3, 5, 3)
+        assert output["loss"].shape == (3,)
+
+
+def test_first_batches_may_come_inside_transformations():
+    x = torch.randn(5, 6)
+    for make_one in (pb.multihead, pb.batch_ensemble):
+        inner = make_one(mlp().eval(), 2)
+        assert pb.deep(inner.pooled(), 3)(x).shape == (3, 5, 3)
+        with torch.inference_mode():
+            assert make_one(mlp().eval(), 2)(x).shape == (2, 5, 3)
+        checkpointed = torch.utils.checkpoint.checkpoint(make_one(mlp(), 2), x, use_reentrant=False)
+        checkpointed.sum().backward()
+    with pytest.raises(ValueError, match="contains an ensemble already"):
+        pb.batch_ensemble(inner.pooled(), 3)
 
 
 class Assigned(nn.Module):

@@ -1,7 +1,9 @@
 """Bad input gets the rule, the value and the way out, before anything is changed."""
 
 import copy
+import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -51,13 +53,18 @@ def test_a_model_is_a_module_with_parameters(method, model):
         ("packed", {"alpha": float("nan")}, "alpha must be a positive number, but it is nan"),
         ("packed", {"gamma": 0}, "gamma must be a whole number from 1 on, but it is 0"),
         ("packed", {"gamma": 1.5}, "gamma must be a whole number from 1 on, but it is 1.5"),
+        ("packed", {"alpha": "2"}, "alpha must be a positive number, but it is '2'"),
+        ("packed", {"alpha": 4, "example": torch.zeros(2, 7)}, "does not run on the example"),
+        ("masksembles", {"capacity": "all"}, "capacity must be.*but it is 'all'"),
+        ("mimo", {"batch_repetition": float("nan")}, "batch_repetition must be.*but it is nan"),
+        ("batch_ensemble", {"std": float("inf")}, "std must be positive.*but it is inf"),
         ("packed", {"example": None}, "there is no example. Give example=x"),
         ("packed", {"example": torch.zeros(2, 7)}, r"does not run on the example, whose shape is \[\(2, 7\)\]"),
         ("packed", {"gamma": 2, "where": "nothing"}, "'nothing' matches none.*'0', '3', '5'"),
         ("packed", {"init": "some"}, 'init must be "different" or "same"'),
-        ("masksembles", {"scale": 0.5}, "scale must be at least 1.*but it is 0.5"),
-        ("masksembles", {"scale": float("inf")}, "scale must be at least 1.*but it is inf"),
-        ("masksembles", {"capacity": -1.0}, "capacity is a positive fraction.*but it is -1.0"),
+        ("masksembles", {"scale": 0.5}, "scale must be finite and at least 1, but it is 0.5"),
+        ("masksembles", {"scale": float("inf")}, "scale must be finite and at least 1, but it is inf"),
+        ("masksembles", {"capacity": -1.0}, "capacity must be a positive fraction.*but it is -1.0"),
         ("masksembles", {"capacity": 1.0, "example": None, "where": "3"}, "Give example=x"),
         ("masksembles", {"where": "conv"}, "'conv' matches none of the model's layers.*'0', '3', '5'"),
         ("masksembles", {"where": "3|conv"}, "'conv' matches none"),
@@ -65,10 +72,10 @@ def test_a_model_is_a_module_with_parameters(method, model):
         ("masksembles", {"example": torch.zeros(2, 7)}, "does not run on the example"),
         ("batch_ensemble", {"init": "ones"}, 'init must be "normal" or "signs", but it is \'ones\''),
         ("batch_ensemble", {"where": "conv"}, "'conv' matches none"),
-        ("mc_dropout", {"rate": 1.0}, "rate must lie between 0 and 1, but it is 1.0"),
-        ("mc_dropout", {"rate": 0.0}, "rate must lie between 0 and 1, but it is 0.0"),
+        ("mc_dropout", {"rate": 1.0}, "rate must be between 0 and 1.*, but it is 1.0"),
+        ("mc_dropout", {"rate": 0.0}, "rate must be between 0 and 1.*, but it is 0.0"),
         ("mc_dropout", {"where": "3"}, "rate= is needed too"),
-        ("mimo", {"input_repetition": 1.5}, "input_repetition must lie between 0 and 1, but it is 1.5"),
+        ("mimo", {"input_repetition": 1.5}, "input_repetition must be from 0 to 1, but it is 1.5"),
         ("mimo", {"batch_repetition": 0}, "batch_repetition must be a whole number from 1 on, but it is 0"),
         ("mimo", {"example": None}, "Give example=x, or both first= and last="),
         ("mimo", {"example": torch.zeros(2, 7)}, "does not run on the example"),
@@ -85,6 +92,28 @@ def test_bad_settings_say_rule_value_and_way_out(method, options, message):
         pb.METHODS[method](model, 4, **{**SIZED[method], **options})
     assert str(caught.value).startswith(f"{method}: ")
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_numbers_may_come_from_numpy():
+    assert pb.deep(mlp(), np.int64(2)).size == 2
+    assert pb.masksembles(mlp(), 2, scale=np.float32(2), example=X).settings["scale"] == 2.0
+
+
+def scripted():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(mlp())
+
+
+def test_models_that_cannot_be_taken_as_they_are_say_what_to_give():
+    for model, way_out in (
+        (nn.Sequential(nn.LazyLinear(3)), "Run it once"),
+        (nn.DataParallel(mlp()), "Give model.module"),
+        (scripted(), "Give the nn.Module"),
+    ):
+        for method in SIZED:
+            with pytest.raises((TypeError, ValueError), match=way_out):
+                pb.METHODS[method](model, 3, **SIZED[method])
 
 
 def test_lists_of_models():

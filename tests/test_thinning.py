@@ -1,6 +1,7 @@
 """Thinned models have the widths that an independent builder gives them, run, and leave the given model alone."""
 
 import copy
+import enum
 import json
 import math
 import subprocess
@@ -10,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from plain import Attention, Caching, Decoder, Grouped, Looking, Stubborn, call, cnn, count, mlp, sizes
 from pluribus import models
 from pluribus.thinning import Rounded, ThinError, Widths, rebuild, solve, thin
-from pluribus.trees import as_batch
 from zoo import TIMM, ZOO
 
 QUICK = ["resnet18", "seresnet18", "vgg11_bn", "convnext_atto", "poolformer_s12", "mixer_s32_224"]
@@ -31,122 +32,6 @@ OUTSIDE = {  # image sizes of architectures that no list asked for
     "volo_d1_224": 224,
     "skresnet18": 64,
 }
-
-
-def call(model: nn.Module, example: object) -> Tensor:
-    arguments, named = as_batch(example)
-    output = model(*arguments, **named)
-    return getattr(output, "logits", output)
-
-
-def sizes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(t.shape) for name, t in [*model.named_parameters(), *model.named_buffers()]}
-
-
-def count(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
-
-
-def mlp(*widths: int) -> nn.Module:
-    layers: list[nn.Module] = []
-    for inputs, outputs in zip((8, *widths), (*widths, 3), strict=True):
-        layers += [nn.Linear(inputs, outputs), nn.LayerNorm(outputs), nn.GELU()]
-    return nn.Sequential(*layers[:-2])
-
-
-def cnn(a: int, b: int, c: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, a, 3, padding=1),
-        nn.BatchNorm2d(a),
-        nn.ReLU(),
-        nn.Conv2d(a, a, 3, padding=1, groups=a),
-        nn.Conv2d(a, b, 1),
-        nn.InstanceNorm2d(b, affine=True),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(b * 16, c),
-        nn.ReLU(),
-        nn.Linear(c, 10),
-    )
-
-
-class Grouped(nn.Module):
-    def __init__(self, groups: int, width: int):
-        super().__init__()
-        self.enter, self.inner = nn.Conv1d(4, width, 1), nn.Conv1d(width, width, 3, groups=groups)
-        self.norm, self.leave = nn.GroupNorm(groups, width), nn.Linear(width, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.leave(self.norm(self.inner(self.enter(x))).mean(-1))
-
-
-class Attention(nn.Module):
-    """Attention written out, with its scale as an attribute and its heads as plain numbers."""
-
-    def __init__(self, width: int, heads: int, head: int):
-        super().__init__()
-        self.heads, self.head, self.scale = heads, head, head**-0.5
-        self.enter, self.qkv = nn.Linear(5, width), nn.Linear(width, 3 * heads * head)
-        self.leave, self.out = nn.Linear(heads * head, width), nn.Linear(width, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.enter(x)
-        batch, tokens, _ = x.shape
-        q, k, v = self.qkv(x).reshape(batch, tokens, 3, self.heads, self.head).permute(2, 0, 3, 1, 4)
-        weights = (self.scale * q @ k.transpose(-1, -2)).softmax(-1)
-        return self.out(self.leave((weights @ v).transpose(1, 2).reshape(batch, tokens, -1)).mean(1))
-
-
-class Decoder(nn.Module):
-    """An encoder and a decoder with two inputs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(30, 32)
-        self.transformer = nn.Transformer(32, 16, 1, 1, 64, batch_first=True)
-        self.head = nn.Linear(32, 30)
-
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        return self.head(self.transformer(self.embedding(source), self.embedding(target)))
-
-
-class Caching(nn.Module):
-    """Plain tensors as attributes, and a cache that eval mode fills from a parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter, self.leave = nn.Linear(8, 12), nn.Linear(12, 3)
-        self.bias = nn.Parameter(torch.randn(12))
-        self.mask, self.cache = torch.ones(12), {}
-
-    def train(self, mode: bool = True) -> "Caching":
-        self.cache = {}
-        return super().train(mode)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training and "bias" not in self.cache:
-            self.cache["bias"] = 2 * self.bias
-        bias = self.cache["bias"] if not self.training else 2 * self.bias
-        return self.leave(self.enter(x) * self.mask + bias)
-
-
-class Looking(nn.Module):
-    """Looks at the values that it is given: it does not run without them."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.one, self.norm = nn.Linear(8, width), nn.LayerNorm(width)
-        self.two, self.three = nn.Linear(width, width), nn.Linear(width, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.sum() > 1e9:
-            return x[:, :3]
-        return self.three(torch.relu(self.two(self.norm(self.one(x)))))
-
-
-class Stubborn(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.from_numpy(x.detach().numpy().reshape(-1, 6, 4)).sum(-1)
 
 
 # ------------------------------------------------------------------ widths
@@ -244,6 +129,13 @@ def test_float_attribute_that_only_looks_like_a_root_stays():
     model = nn.Sequential(nn.Linear(8, 100), nn.BatchNorm1d(100), nn.Dropout(0.1), nn.LeakyReLU(0.1), nn.Linear(100, 3))
     result = thin(model, 0.5, torch.zeros(2, 8))
     assert (result[1].momentum, result[2].p, result[3].negative_slope) == (0.1, 0.1, 0.1)
+
+
+def test_dropout_rate_of_attention_stays_though_it_is_the_root_of_the_head():
+    model = Attention(32, 2, 16)
+    model.attention_dropout = 0.25
+    result = thin(model, 0.5, torch.zeros(2, 6, 5))
+    assert (result.scale, result.attention_dropout) == (pytest.approx(8**-0.5), 0.25)
 
 
 # ------------------------------------------------------------------ choices
@@ -452,6 +344,16 @@ def test_given_model_is_unchanged(name):
 
 def described(model: nn.Module) -> list[str]:
     return [repr([(key, repr(value)) for key, value in module.__dict__.items()]) for module in model.modules()]
+
+
+def test_objects_that_are_never_copied_are_left_alone():
+    class Kind(enum.Enum):
+        WIDE = 64
+
+    model = mlp(64)
+    model.kind = Kind.WIDE
+    assert thin(model, 0.5, torch.zeros(2, 8)).kind is Kind.WIDE
+    assert type(Kind.WIDE.value) is int and Kind.WIDE.value == 64
 
 
 def test_modes_are_kept_module_by_module():

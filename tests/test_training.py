@@ -1,8 +1,5 @@
 """A joint step equals separate steps, whatever the optimizer looks at."""
 
-import os
-import socket
-
 import pytest
 import torch
 import torch.multiprocessing
@@ -126,6 +123,21 @@ def test_per_member_follows_schedules_and_state_dicts():
     assert len(other.inner.state) == 6
 
 
+def test_per_member_slices_have_gradients_that_others_may_scale():
+    ensemble = pb.deep(nn.Linear(4, 2), 3)
+    optimizer = pb.PerMember(ensemble, torch.optim.SGD, ensemble.parameter_groups(lr=0.1))
+    ensemble.loss(torch.randn(3, 4), torch.randn(3, 2), F.mse_loss).backward()
+    slices = [p for group in optimizer.param_groups for p in group["params"]]
+    assert all(p.grad is not None for p in slices)
+    nn.utils.clip_grad_norm_(slices, 1e-3)
+    assert ensemble.module.weight.grad.norm() < 1e-3
+    before = ensemble.module.weight.clone()
+    optimizer.step()
+    torch.testing.assert_close(ensemble.module.weight, before - 0.1 * ensemble.module.weight.grad)
+    optimizer.zero_grad()
+    assert all(p.grad is None for p in (*slices, *ensemble.parameters()))
+
+
 def test_what_is_shared_is_clipped_as_one_group():
     ensemble = pb.treenet(network(), 3, branch="8")
     x, y = batches(1)[0]
@@ -164,10 +176,9 @@ def test_batch_ensemble_has_no_decay_and_its_own_rate_on_fast_weights():
     assert len(slow["params"]) + len(fast["params"]) == len(names)
 
 
-def _worker(rank: int, port: int, states: list, results) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+def _worker(rank: int, store: str, states: list, results) -> None:
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     torch.manual_seed(0)
     ensemble = pb.deep(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), 3)
     parallel = nn.parallel.DistributedDataParallel(ensemble)
@@ -180,14 +191,12 @@ def _worker(rank: int, port: int, states: list, results) -> None:
 
 
 @pytest.mark.slow
-def test_distributed_data_parallel_averages_the_gradients_of_stacked_tensors():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+def test_distributed_data_parallel_averages_the_gradients_of_stacked_tensors(tmp_path):
     halves = [torch.randn(4, 4), torch.randn(4, 4)]
     context = torch.multiprocessing.get_context("spawn")
     results = context.SimpleQueue()
-    workers = [context.Process(target=_worker, args=(rank, port, halves, results)) for rank in range(2)]
+    store = str(tmp_path / "store")
+    workers = [context.Process(target=_worker, args=(rank, store, halves, results)) for rank in range(2)]
     for worker in workers:
         worker.start()
     gradients = results.get()

@@ -80,7 +80,7 @@ def holders(model: nn.Module) -> dict[Holder, dict[str, Any]]:
     for path, module in model.named_modules():
         found[path, None] = module.__dict__
         for key, value in module.__dict__.items():
-            plain = hasattr(value, "__dict__") and not callable(value) and not isinstance(value, Tensor)
+            plain = hasattr(value, "__dict__") and not callable(value) and not isinstance(value, (Tensor, dict))
             if plain and id(value) not in seen:
                 seen.add(id(value))
                 found[path, key] = value.__dict__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from .ensemble import Ensemble
 from .layers import PerMember
@@ -101,10 +101,16 @@ def check_all_called(ensemble: Ensemble, batch: Batch) -> None:
 
 
 def inputs_of(layer: nn.Module) -> int:
-    """How many channels the layer reads."""
-    return cast(int, layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels)
+    """How many channels the layer reads, as its weight says (its attributes may lag behind)."""
+    weight = cast(Tensor, layer.weight)
+    if getattr(layer, "transposed", False):
+        return weight.shape[0]
+    return weight.shape[1] * cast(int, getattr(layer, "groups", 1))
 
 
 def outputs_of(layer: nn.Module) -> int:
     """How many channels the layer makes."""
-    return cast(int, layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels)
+    weight = cast(Tensor, layer.weight)
+    if getattr(layer, "transposed", False):
+        return weight.shape[1] * cast(int, layer.groups)
+    return weight.shape[0]

@@ -12,6 +12,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from .ensemble import Ensemble
+from .layers import Attention, Dropped
 from .surgery import DROPOUTS, duplicate, listed
 from .trees import Batch
 
@@ -39,45 +40,69 @@ def set_rate_(module: nn.Module, rate: float) -> None:
 
 
 def awaken(ensemble: Ensemble, batch: Batch) -> None:
-    """Find everything that drops in training, and keep it awake in eval mode."""
-    found = droppers(ensemble.module, batch)
+    """Find everything that drops in training, and keep it dropping in eval mode.
+
+    Modules that are dropout, and those that hand a rate to attention, stay in training mode. Where dropout is called
+    as a function the call is changed instead: the module around it may do other things in training.
+    """
+    found, called = droppers(ensemble.module, batch)
     if not found:
         raise ValueError(
             "mc_dropout: the model drops nothing in training, so its members would be alike. "
             "Give rate=0.1 to insert dropout, and where= to choose before which layers."
         )
-    ensemble.awake = frozenset(found)
+    ensemble.awake = frozenset(found) - frozenset(called)
+    ensemble.around = Dropping if called else None
     ensemble.notes.append(f"dropout in {len(found)} modules: {listed(found, 6)}")
     ensemble.train(ensemble.training)
 
 
-def droppers(model: nn.Module, batch: Batch) -> dict[str, float]:
-    """Names of the modules that drop something in training, whatever way they do it, and at which rate."""
+def droppers(model: nn.Module, batch: Batch) -> tuple[dict[str, float], list[str]]:
+    """The modules that drop something in training with their rates, and those that call dropout as a function."""
     found: dict[str, float] = {}
+    called: list[str] = []
     model = duplicate(model).train()
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), _path(model) as path, _Dropouts(path, found):
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase):
+            module.eval()  # one row has no statistics
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), _path(model) as path, _Noting(path, found, called):
         model(*batch[0], **batch[1])
     for name, module in model.named_modules():
         if isinstance(module, nn.RNNBase) and module.dropout > 0 and module.num_layers > 1:
             found[name] = module.dropout
-    return found
+    own = (*DROPOUTS, Dropped, Attention)
+    return found, [name for name in called if not isinstance(model.get_submodule(name), own)]
 
 
-class _Dropouts(TorchFunctionMode):
+class Dropping(TorchFunctionMode):
+    """Lets every dropout that is called as a function drop, also where it is told that nothing trains."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Dropout with training=True; everything else as it is."""
+        kwargs = kwargs or {}
+        if func in DROPS:
+            kwargs = {**kwargs, "training": True}
+            args = args[:2] + args[3:]
+        return func(*args, **kwargs)
+
+
+DROPS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
+
+
+class _Noting(TorchFunctionMode):
     """Notes the module that runs whenever a dropout function is called with a rate."""
 
     functions: Mapping[Callable[..., Any], tuple[str, int]] = {
-        **{f: ("p", 1) for f in (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout)},
-        F.feature_alpha_dropout: ("p", 1),
+        **dict.fromkeys(DROPS, ("p", 1)),
         torch.dropout: ("p", 1),
         torch.native_dropout: ("p", 1),
         F.scaled_dot_product_attention: ("dropout_p", 4),
         F.multi_head_attention_forward: ("dropout_p", 10),
     }
 
-    def __init__(self, path: list[str], found: dict[str, float]):
+    def __init__(self, path: list[str], found: dict[str, float], called: list[str]):
         super().__init__()
-        self.path, self.found = path, found
+        self.path, self.found, self.called = path, found, called
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in self.functions:
@@ -87,6 +112,8 @@ class _Dropouts(TorchFunctionMode):
             training = given.get("training", given.get("train", args[2] if len(args) > 2 and name == "p" else True))
             if rate and training:
                 self.found.setdefault(self.path[-1], float(rate))
+                if func in DROPS:
+                    self.called.append(self.path[-1])
         return func(*args, **(kwargs or {}))
 
 

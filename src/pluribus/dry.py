@@ -147,8 +147,60 @@ def _run_on_fakes(
     order: list[str],
 ) -> Shapes:
     """On tensors that stand for others with memory."""
-    from .symbols import fake_run, faked
-
     mode, copy = faked(model, example, sizes)
     write(copy, attributes)
     return fake_run(copy, example, mode, training, stack, order)
+
+
+def faked(
+    model: nn.Module,
+    example: Any,
+    sizes: Mapping[str, tuple[Any, ...]] | None = None,
+    mode: Any = None,
+) -> tuple[Any, nn.Module]:
+    """A copy of the model with fake tensors of given sizes."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True) if mode is None else mode
+    own = tensors(model)
+    device = _device([*own.values(), *tensors_of(as_batch(example))])
+    fakes = {}
+    with mode:
+        for name, tensor in own.items():
+            size = sizes[name] if sizes else tensor.shape
+            fakes[id(tensor)] = torch.empty(size, dtype=tensor.dtype, device=device or tensor.device)
+    return mode, copied(model, fakes)
+
+
+def fake_run(
+    fake: nn.Module,
+    example: Any,
+    mode: Any,
+    training: bool,
+    stack: list[str],
+    order: list[str] | None = None,
+    watchers: Iterable[Any] = (),
+) -> Shapes:
+    """The shapes of the outputs on fake tensors; the stack holds the names of the running modules."""
+    device = _device([*tensors(fake).values(), *tensors_of(as_batch(example))])
+
+    def as_fake(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if device is not None:
+            with mode:
+                return torch.empty(value.shape, dtype=value.dtype, device=device)
+        return mode.from_tensor(value, static_shapes=True)
+
+    batch = tree_map(as_fake, as_batch(example))
+    fake.train(training)
+    with tracked(fake, stack, order), quiet(), mode, contextlib.ExitStack() as entered:
+        for watcher in watchers:
+            entered.enter_context(watcher)
+        output = call(fake, batch)
+    return output_shapes(output)
+
+
+def _device(given: Iterable[Tensor]) -> torch.device | None:
+    """The processor if some tensors have no memory, else None: where each tensor is."""
+    return torch.device("cpu") if any(tensor.is_meta for tensor in given) else None

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from .layers import PerMember, Rows
-from .prediction import Prediction, pool, predicted
+from .prediction import Prediction, pool
 from .probe import layouts
-from .running import attention_under_vmap, kept_on_error, run_once, unowned
-from .surgery import CONVOLUTIONS, assign_, duplicate, listed, state
+from .running import attention_under_vmap, is_transforming, kept_on_error, run_once, unowned
+from .summary import check_keep, part_of, whole
+from .surgery import CONVOLUTIONS, assign_, duplicate, listed, run_with, state
 from .trees import (
     Batch,
     answer,
     as_batch,
-    batches,
+    batches_and_targets,
     device_of,
     flatten,
     map_tensors,
+    members_first,
     rows_of,
     stack_trees,
     tensors_of,
@@ -79,12 +82,14 @@ class Ensemble(nn.Module):
         self.method, self.settings, self.feed = method, dict(settings or {}), feed
         self.fast, self.awake, self.asleep = frozenset(fast), frozenset(awake), frozenset(asleep)
         self.notes, self.check = list(notes), check
+        self.around: Callable[[], AbstractContextManager[Any]] | None = None  # what predictions run inside of
         self.rows = Rows()
         for layer in self._layers():
             layer.rows = self.rows
         self._task = "classification"
         self._run, self._why = self._preferred_run()
         self._shared: Sequence[str] | None = None
+        self._changes_input: bool | None = None  # the model changes its input in place; None: not known yet
         self._tried: set[tuple[bool, bool, bool]] = set()
         self.training = module.training
         self._keep_modes()
@@ -100,8 +105,9 @@ class Ensemble(nn.Module):
         self.check_once((args, kwargs))
         if self.training and self.feed != "every":
             batch, index = self._tiled((args, kwargs))
-            return map_tensors(self._by_rows(batch, index), lambda t: t.unflatten(0, (self.size, -1)))
-        return self._each((args, kwargs))
+            return map_tensors(self._by_rows(batch, index), lambda t: members_first(t, self.size, len(index)))
+        with (self.around or nullcontext)():
+            return self._each((args, kwargs))
 
     def loss(self, x: Any, y: Any, criterion: Callable[[Any, Any], Tensor], *, per_member: bool = False) -> Tensor:
         """The scalar to minimise: the members are fed, and their losses reduced, as the method's paper does.
@@ -126,9 +132,9 @@ class Ensemble(nn.Module):
         if self.feed == "every":
             outputs = [answer(member) for member in unstack(self._each(batch, per_member), self.size)]
             targets = unstack(y, self.size) if per_member else [y] * self.size
-            return torch.stack([criterion(o, t) for o, t in zip(outputs, targets, strict=True)]).sum()
+            return summed(criterion, outputs, targets)
         batch, y, index = self._fed(batch, y, per_member)
-        return criterion(answer(self._by_rows(batch, index)), y)
+        return summed(criterion, [answer(self._by_rows(batch, index))], [y])
 
     def pooled(self) -> nn.Module:
         """A module that gives the ensemble's one answer, (batch, ...): it fits existing loops and tools.
@@ -138,32 +144,50 @@ class Ensemble(nn.Module):
         """
         return Pooled(self)
 
-    def predict(self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None) -> Prediction:
+    @overload
+    def predict(
+        self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None
+    ) -> Prediction: ...
+
+    @overload
+    def predict(
+        self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None, *, keep: str
+    ) -> Any: ...
+
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        device: torch.device | str | None = None,
+        *,
+        keep: str = "members",
+    ) -> Any:
         """The members' predictions as a `Classification` or `Regression`, in eval mode and without gradients.
 
         Args:
-            x: a tensor, an array, a tuple or dict of arguments, or a loader of those (of (x, y): y is ignored)
+            x: a tensor, an array, a tuple or dict of arguments, or a loader of those, or of (x, y)
             batch_size: how many rows to run at once; default: all of a tensor, or the loader's batches
             device: where to run; default: where the ensemble is
+            keep: "members", every probability; or "summary", a `Summary` of what the metrics need of each example,
+                beside the y of a loader of (x, y), in little memory
         """
+        check_keep(keep)
         home = next((t.device for _, t in state(self)), torch.device("cpu"))
-        mode, target = self.training, torch.device(device) if device is not None else home
+        mode, place = self.training, torch.device(device) if device is not None else home
         try:
-            if target != home:
-                self.to(target)
+            if place != home:
+                self.to(place)
             self.eval()
             with torch.no_grad():
                 parts = [
-                    map_tensors(answer(self(*args, **kwargs)), lambda t: t.cpu())
-                    for args, kwargs in batches(x, batch_size, target, self._dtype())
+                    part_of(self.task, answer(self(*args, **kwargs)), y, keep)
+                    for (args, kwargs), y in batches_and_targets(x, batch_size, place, self._dtype())
                 ]
         finally:
             self.train(mode)
-            if target != home:
+            if place != home:
                 self.to(home)
-        if not parts:
-            raise ValueError("predict: there must be at least one batch, but the loader is empty.")
-        return predicted(self.task, pytree.tree_map(lambda *ts: torch.cat(ts, 1), *parts))
+        return whole(self.task, parts)
 
     def member(self, i: int) -> nn.Module:
         """Member `i` as an ordinary, independent module: it gives `ensemble(x)[i]`."""
@@ -271,21 +295,19 @@ class Ensemble(nn.Module):
         return f"method={self.method!r}, size={self.size}, run={self.run!r}, task={self.task!r}"
 
     def check_once(self, batch: Batch) -> None:
-        """Run what the method wants to look at on a first batch."""
-        if self.check is not None:
-            check, self.check = self.check, None
-            try:
-                check(self, batch)
-            except BaseException:
-                self.check = check
-                raise
+        """Run what the method wants to look at on a first batch; inside a transformation it must wait."""
+        if self.check is not None and not torch.compiler.is_compiling() and not is_transforming():
+            with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):  # none of a checkpoint's
+                self.check(self, batch)
+            self.check = None
 
     # ---------------------------------------------------------------- running the members
 
     def _each(self, batch: Batch, per_member: bool = False) -> Any:
         """Every member's output, stacked; with `per_member` each on its own batch, (members, batch, ...)."""
-        if self.run == "loop" or (per_member and self.training and self._trunk()):
-            return self._by_loop(batch, per_member)  # statistics of a shared trunk see one batch after the other
+        apart = per_member and self.training and self._trunk()  # a shared trunk's statistics see all the batches
+        if self.run == "loop" or apart or torch.is_autocast_enabled(device_of(batch).type):  # vmap hides autocast
+            return self._by_loop(batch, per_member)
         key = (self.training, torch.is_grad_enabled(), per_member)
         if key in self._tried or torch.compiler.is_compiling():
             return self._by_vmap(batch, per_member)
@@ -298,11 +320,9 @@ class Ensemble(nn.Module):
         seen: dict[str, Any] = {}
 
         def run(_: Tensor, own: dict[str, Tensor], leaves: list[Any]) -> Any:
-            before = dict(own)
-            args, kwargs = pytree.tree_unflatten(leaves, tree)
-            outputs, seen["tree"] = flatten(functional_call(self.module, own, args, kwargs))
+            output, changed = run_with(self.module, own, *pytree.tree_unflatten(leaves, tree))
+            outputs, seen["tree"] = flatten(output)
             seen["leaves"] = [Tensor if isinstance(o, Tensor) else o for o in outputs]
-            changed = {name: own[name] for name in own if own[name] is not before[name]}
             return [o for o in outputs if isinstance(o, Tensor)], changed
 
         mapped = [0 if per_member and isinstance(leaf, Tensor) else None for leaf in leaves]
@@ -317,35 +337,34 @@ class Ensemble(nn.Module):
         return pytree.tree_unflatten([next(stacked) if o is Tensor else o for o in seen["leaves"]], seen["tree"])
 
     def _by_loop(self, batch: Batch, per_member: bool) -> Any:
-        batches = unstack(batch, self.size) if per_member else [batch] * self.size
-        versions = self._versions(batch)
-        outputs = []
-        for i, (args, kwargs) in enumerate(batches):
-            outputs.append(self._one(i, args, kwargs, again=i > 0 and self.training and not per_member))
-            if i < self.size - 1 and versions != self._versions(batch):
-                raise RuntimeError(
-                    f"{self.method}: the model changes its input in place, so the next member would see another one. "
-                    'Set inplace=False in its first layer, or ensemble.run = "vmap".'
-                )
+        shared = {n: b for n, b in self.module.named_buffers() if n not in self.own} if self.training else {}
+        outputs, seen = [], []
+        for i, own_batch in enumerate(unstack(batch, self.size) if per_member else [batch] * self.size):
+            if not per_member and self._changes_input is not False:
+                own_batch = map_tensors(own_batch, lambda t: t.clone())
+            statistics = {name: buffer.clone() for name, buffer in shared.items()}
+            outputs.append(self._one(i, own_batch, statistics))
+            seen.append(statistics)
+            if self._changes_input is None and not torch.compiler.is_compiling():
+                self._changes_input = any(tensor._version for tensor in tensors_of(own_batch))
+        self._average(shared, seen)
         return stack_trees(outputs)
 
-    @staticmethod
-    def _versions(batch: Batch) -> list[int]:
-        """How often each tensor was changed in place; a compiler has its own way to keep track."""
-        return [] if torch.compiler.is_compiling() else [tensor._version for tensor in tensors_of(batch)]
-
-    def _one(self, i: int, args: tuple[Any, ...], kwargs: dict[str, Any], again: bool) -> Any:
-        """Member i's output; a batch that is seen `again` leaves no more traces in the statistics all share."""
+    def _one(self, i: int, batch: Batch, statistics: dict[str, Tensor]) -> Any:
+        """Member i's output; what it would do to shared buffers it does to `statistics`."""
         own = {name: tensor[i] for name, tensor in self._owned(self.module).items()}
-        before = dict(own)
-        shared = {n: b.clone() for n, b in self.module.named_buffers() if n not in own} if again else {}
-        given = {**own, **shared}
-        output = functional_call(self.module, given, args, kwargs)
-        for name in own:
-            if given[name] is not before[name]:  # a buffer was assigned, not changed in place
-                with torch.no_grad():
-                    before[name].copy_(given[name])
+        output, changed = run_with(self.module, {**own, **statistics}, *batch)
+        with torch.no_grad():
+            for name, tensor in changed.items():  # assigned, not changed in place
+                (own[name] if name in own else statistics[name]).copy_(tensor)
         return output
+
+    @torch.no_grad()
+    def _average(self, shared: dict[str, Tensor], seen: list[dict[str, Tensor]]) -> None:
+        """Statistics that all members share change by the mean of what each member's pass did to them."""
+        for name, buffer in shared.items():
+            each = torch.stack([statistics[name] for statistics in seen])
+            buffer.copy_(each.mean(0) if each.is_floating_point() else each[0])
 
     def _by_rows(self, batch: Batch, index: Tensor | None) -> Any:
         """One pass of the module in which row j belongs to member `index[j]`."""
@@ -451,6 +470,17 @@ class Ensemble(nn.Module):
                     f"loss: with per_member=True inputs are ({self.size} members, batch, ...), "
                     f"but one has the shape {tuple(tensor.shape)}. Stack one batch per member."
                 )
+
+
+def summed(criterion: Callable[[Any, Any], Tensor], outputs: Sequence[Any], targets: Sequence[Any]) -> Tensor:
+    """The sum of the criterion over members."""
+    losses = [criterion(output, target) for output, target in zip(outputs, targets, strict=True)]
+    if losses[0].ndim:
+        raise ValueError(
+            "loss: criterion(outputs, targets) must give the mean over rows, a scalar, but it gives the shape "
+            f'{tuple(losses[0].shape)}. Use reduction="mean".'
+        )
+    return torch.stack(losses).sum()
 
 
 class Pooled(nn.Module):

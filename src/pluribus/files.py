@@ -35,8 +35,9 @@ def save(ensemble: Ensemble, path: str | os.PathLike[str]) -> None:
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"save: the folder {str(path.parent)!r} does not exist. Create it first.")
-    from safetensors.torch import save as to_bytes
-
+    if path.is_dir():
+        raise IsADirectoryError(f"save: {str(path)!r} is a folder. Give the name of a file in it.")
+    to_bytes = _safetensors("save").torch.save
     tensors = {name: _plain(tensor) for name, tensor in state(ensemble.module)}
     content = to_bytes(tensors, {"pluribus": json.dumps(_header(ensemble))})
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -83,6 +84,16 @@ def load(
     return made.train(header["training"])
 
 
+def _safetensors(what: str) -> Any:
+    try:
+        import safetensors.torch
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{what}: needs safetensors. Install it with: pip install 'pluribus[save]'."
+        ) from error
+    return safetensors
+
+
 def _header(ensemble: Ensemble) -> dict[str, Any]:
     from . import __version__
 
@@ -105,21 +116,22 @@ def _plain(tensor: Tensor) -> Tensor:
 
 def _read(path: Path, device: torch.device | str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Header and tensors, checked."""
-    from safetensors import SafetensorError, safe_open
-
     if not path.is_file():
         raise FileNotFoundError(f"load: there is no file {str(path)!r}.")
+    safetensors, device = _safetensors("load"), torch.device(device)
     try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
+        with safetensors.safe_open(path, framework="pt", device="cpu") as file:
             header = (file.metadata() or {}).get("pluribus")
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+            tensors = {name: file.get_tensor(name).clone().to(device) for name in file.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, OSError) as error:
         raise ValueError(
             f"load: {str(path)!r} is no complete safetensors file ({error}). Give a file that pb.save wrote."
         ) from error
     try:
         parsed = _checked(json.loads(header or "null"))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except KeyError as error:
+        raise ValueError(f"load: {str(path)!r} was not written by pb.save: its header has no {error}.") from error
+    except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"load: {str(path)!r} was not written by pb.save: {error}.") from error
     return parsed, tensors
 
@@ -149,6 +161,6 @@ def _built(header: Mapping[str, Any], model: Any) -> Ensemble:
     if isinstance(model, (list, tuple)):
         model = model[0]
     made = method(model) if header["method"] == "single" else method(model, size, **settings)
-    if header.get("run") in ("vmap", "loop") and header["method"] != "mimo":
+    if header.get("run") in ("vmap", "loop") and header["run"] != made.run:
         made.run = header["run"]
     return made

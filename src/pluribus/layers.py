@@ -95,20 +95,21 @@ class Dropped:
 class Joined:
     """A first layer that reads the inputs of all members side by side (MIMO).
 
-    `parts` are the members' inputs while training; without them every member reads the same input.
+    `parts` are the inputs of the members but the first while training; without them every member reads the same.
     """
 
     members: int
     parts: list[Tensor] | None
 
-    def forward(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, input: Any, *args: Any, **kwargs: Any) -> Any:
         """The layer on the members' inputs, joined along the channels (an embedding: summed)."""
-        parts = [x] * self.members if self.parts is None else self.parts
+        parts = [input] * self.members if self.parts is None else [input, *self.parts]
         if not isinstance(self, nn.Embedding):
             dim = channel_dim(cast(nn.Module, self))
             return super().forward(torch.cat(parts, dim), *args, **kwargs)  # type: ignore[misc]
-        rows = self.num_embeddings // self.members
-        return sum(nn.Embedding.forward(self, part + i * rows) for i, part in enumerate(parts))
+        options = self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse
+        tables = self.weight.chunk(self.members)
+        return sum(F.embedding(p, t, self.padding_idx, *options) for p, t in zip(parts, tables, strict=True))
 
 
 class Split(PerMember):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from numbers import Integral, Real
+from types import FunctionType, MethodType
 from typing import Any, Literal
 
 import torch
@@ -10,6 +13,7 @@ from torch import Tensor, nn
 
 from .ensemble import FEEDS, Ensemble
 from .surgery import aliases, assign_, duplicate, listed, reset, seeded, state
+from .trees import Batch
 
 Init = Literal["different", "same"]
 Source = nn.Module | Callable[[], nn.Module]
@@ -35,13 +39,18 @@ def members_of(method: str, model: Source, size: int, init: str, generator: torc
         raise ValueError(f'{method}: init must be "different" or "same", but it is {init!r}.')
     if isinstance(model, nn.Module):
         checked_model(method, model)
-        return [model] * size if init == "same" else [reset(model, generator) for _ in range(size)]
+        members = [model] * size if init == "same" else [reset(model, generator) for _ in range(size)]
+        _refuse_alike(method, members, list(dict(state(model))), init)
+        return members
     if not callable(model):
         raise TypeError(f"{method}: model must be an nn.Module or a function that builds one, but it is {type(model)}.")
     members = [build(method, model, generator) for _ in range(size if init == "different" else 1)]
     members = members if init == "different" else members * size
     if not all(alike(members[0], member) for member in members):
-        raise ValueError(f"{method}: the builder must give alike models each time, but they differ in structure.")
+        raise ValueError(
+            f"{method}: the builder must give alike models each time, but they differ in more than their weights. "
+            "Give a list of models to pb.deep instead."
+        )
     return members
 
 
@@ -52,17 +61,52 @@ def build(method: str, builder: Callable[..., Any], generator: torch.Generator |
 
 
 def alike(a: nn.Module, b: nn.Module) -> bool:
-    """Whether two models differ in nothing but the values of their tensors."""
-    return a is b or _form(a) == _form(b)
+    """Whether two models differ in nothing but the values of their parameters and buffers."""
+    if a is b:
+        return True
+    first, second = list(a.named_modules()), list(b.named_modules())
+    return (
+        [(name, type(module)) for name, module in first] == [(name, type(module)) for name, module in second]
+        and [(n, t.shape, t.dtype, t.requires_grad) for n, t in state(a)]
+        == [(n, t.shape, t.dtype, t.requires_grad) for n, t in state(b)]
+        and aliases(a) == aliases(b)
+        and all(_same(_settings(x), _settings(y), set()) for (_, x), (_, y) in zip(first, second, strict=True))
+    )
 
 
-def _form(model: nn.Module) -> list[Any]:
-    simple = (int, float, str, bool, tuple, type(None))
-    parts = [
-        (name, type(m), {k: v for k, v in vars(m).items() if isinstance(v, simple) and k != "training"})
-        for name, m in model.named_modules()
-    ]
-    return [*parts, *((name, t.shape, t.dtype) for name, t in state(model)), aliases(model)]
+def _settings(module: nn.Module) -> dict[str, Any]:
+    """The attributes of a module but for its tensors, its parts and its mode."""
+    return {k: v for k, v in vars(module).items() if k not in ("_parameters", "_buffers", "_modules", "training")}
+
+
+def _same(a: Any, b: Any, seen: set[tuple[int, int]]) -> bool:
+    """Whether two values are the same, however they are nested; what cannot be compared is not."""
+    if a is b or (id(a), id(b)) in seen:
+        return True
+    if type(a) is not type(b):
+        return False
+    seen.add((id(a), id(b)))
+    if isinstance(a, Tensor):
+        return a.shape == b.shape and torch.equal(a, b)
+    if isinstance(a, nn.Module):
+        return alike(a, b)
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(_same(a[k], b[k], seen) for k in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(_same(x, y, seen) for x, y in zip(a, b, strict=True))
+    if isinstance(a, (MethodType, FunctionType, partial)):
+        return _same_function(a, b, seen)
+    if hasattr(a, "__dict__") and not isinstance(a, type):
+        return _same(vars(a), vars(b), seen)
+    return bool(a == b)
+
+
+def _same_function(a: Any, b: Any, seen: set[tuple[int, int]]) -> bool:
+    if isinstance(a, MethodType):
+        return a.__func__ is b.__func__
+    if isinstance(a, partial):
+        return _same((a.func, a.args, a.keywords), (b.func, b.args, b.keywords), seen)
+    return a.__code__ is b.__code__ and not a.__closure__  # one lambda, met twice
 
 
 def branched(
@@ -74,13 +118,9 @@ def branched(
         raise ValueError(f'{method}: init must be "different" or "same", but it is {init!r}.')
     revive = method == "multihead"  # heads that start at zero would differ in nothing but their biases
     members = [model] * size if init == "same" else [reset(model, generator, own, revive=revive) for _ in range(size)]
-    if init == "different" and size > 1 and not revive and _same_values(members[:2], own):
+    if init == "different" and not revive and _same_values(members, own):
         members = [reset(model, generator, own, revive=True) for _ in range(size)]
-    if init == "different" and size > 1 and _same_values(members[:2], own):
-        raise ValueError(
-            f"{method}: what the members own, {listed(own, 6)}, starts alike in all of them (constants), and they see "
-            "the same rows: they would stay alike for ever. Let them own a layer with weights too."
-        )
+    _refuse_alike(method, members, own, init)
     settings = {**settings, "init": "same", "freeze_trunk": freeze_trunk}
     made = stack(method, members, own, settings=settings, notes=notes)
     if freeze_trunk:
@@ -91,27 +131,56 @@ def branched(
     return made
 
 
+def _refuse_alike(method: str, members: Sequence[nn.Module], own: Collection[str], init: str) -> None:
+    if init == "different" and _same_values(members, own):
+        raise ValueError(
+            f"{method}: what the members own, {listed(own, 6)}, starts alike in all of them (constants), and they see "
+            "the same rows: they would stay alike for ever. Let them own a layer with weights too."
+        )
+
+
 def _same_values(models: Sequence[nn.Module], names: Collection[str]) -> bool:
-    first, second = (dict(state(model)) for model in models)
-    return all(first[n].device.type != "meta" and torch.equal(first[n], second[n]) for n in names)
+    if len(models) < 2:
+        return False
+    first, second = (dict(state(model)) for model in models[:2])
+    return all(not first[n].is_meta and torch.equal(first[n], second[n]) for n in names)
 
 
 def checked_size(method: str, size: Any) -> int:
     """The size, if it is one."""
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+    if isinstance(size, (bool, str)) or not isinstance(size, Integral) or size < 1:
         raise ValueError(
             f"{method}: size, the number of members, must be a whole number from 1 on, but it is {size!r}."
         )
-    return size
+    return int(size)
+
+
+def checked_number(method: str, name: str, value: Any, rule: str, fits: Callable[[float], bool]) -> float:
+    """The number, if it is one and fits the rule."""
+    if isinstance(value, (bool, str)) or not isinstance(value, Real) or not fits(float(value)):
+        raise ValueError(f"{method}: {name} must be {rule}, but it is {value!r}.")
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def checked_model(method: str, model: Any) -> nn.Module:
     """The model, if it is one."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"{method}: the model must be an nn.Module, but it is a {type(model).__name__}.")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(f"{method}: a scripted model cannot be changed. Give the nn.Module that it was made of.")
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        raise TypeError(f"{method}: the model is a {type(model).__name__}. Give model.module, and wrap the ensemble.")
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
+        raise ValueError(f"{method}: the model has lazy layers without a size yet. Run it once on a batch before.")
     if not any(True for _ in model.parameters()):
         raise ValueError(f"{method}: the model has no parameters, so there is nothing to own or to share.")
+    if method not in ("single", "deep", "treenet", "multihead") and _is_nested(model):
+        raise ValueError(f"{method}: the model contains an ensemble already. Use pb.deep to make an ensemble of those.")
     return model
+
+
+def _is_nested(model: nn.Module) -> bool:
+    return any(isinstance(module, Ensemble) for module in model.modules())
 
 
 class Several(Ensemble):
@@ -150,8 +219,8 @@ class Several(Ensemble):
             ]
         )
 
-    def _one(self, i: int, args: tuple[Any, ...], kwargs: dict[str, Any], again: bool) -> Any:
-        return self.module[i](*args, **kwargs)  # type: ignore[index]
+    def _one(self, i: int, batch: Batch, statistics: dict[str, Tensor]) -> Any:
+        return self.module[i](*batch[0], **batch[1])  # type: ignore[index]
 
     def _gradients(self) -> tuple[list[list[Tensor]], list[Tensor]]:
         members = self.module.children()

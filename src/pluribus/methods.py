@@ -21,7 +21,19 @@ from .ensemble import Ensemble
 from .grouping import group_, groups_of
 from .joint import Joint, check_rows, ends, widen_
 from .layers import Dropped, Masked, PerMember, RankOne
-from .members import Init, Several, Source, alike, branched, build, checked_model, checked_size, members_of, stack
+from .members import (
+    Init,
+    Several,
+    Source,
+    alike,
+    branched,
+    build,
+    checked_model,
+    checked_number,
+    checked_size,
+    members_of,
+    stack,
+)
 from .surgery import adapt_, aliases, call_quietly, duplicate, exactly, listed, matches, opened, pick, weighted, within
 from .thinning import Widths, rebuild, solve
 from .trees import as_batch
@@ -87,13 +99,17 @@ def packed(
         widths: the members' sizes, where they are known already; then no example is needed
     """
     size = checked_size("packed", size)
-    _check_packed(alpha, gamma, min_channels)
+    alpha = checked_number("packed", "alpha", alpha, "a positive number", lambda v: 0 < v < math.inf)
+    gamma = _whole("packed", "gamma", gamma)
+    min_channels = _whole("packed", "min_channels", min_channels)
     factor = alpha / size
     settings: dict[str, Any] = {"alpha": alpha, "gamma": gamma, "where": where, "min_channels": min_channels}
     if callable(model) and not isinstance(model, nn.Module):
         return _packed_builder(model, size, factor, gamma, settings, generator, init)
     checked_model("packed", model)
     groups = groups_of(model, factor, gamma, where, min_channels)
+    if example is not None:
+        call_quietly("packed", model, example)
     if widths is None and not math.isclose(factor, 1):
         widths = _thinned(model, example, factor, groups)
     notes = _thinning_notes(model, widths)
@@ -133,7 +149,11 @@ def masksembles(
         widths: the grown sizes, where they are known already; then no example is needed
     """
     size = checked_size("masksembles", size)
-    _check_scale(scale, capacity)
+    scale = checked_number("masksembles", "scale", scale, "finite and at least 1", lambda v: 1 <= v < math.inf)
+    if capacity is not None:
+        capacity = checked_number(
+            "masksembles", "capacity", capacity, "a positive fraction of a layer's width", lambda v: 0 < v < math.inf
+        )
     model = opened(checked_model("masksembles", model))
     names = layers_of("masksembles", model, where, example, but_first=True, per_row=True)
     before = {name: inputs_of(model.get_submodule(name)) for name in names}
@@ -147,6 +167,11 @@ def masksembles(
         weight = cast(Tensor, layer.weight)
         layer.register_buffer("mask", mask.to(weight.device, weight.dtype))
         _begin_(layer, Masked)
+    if size > 1 and scale > 1 and all(bool(model.get_buffer(within(name, "mask")).all()) for name in names):
+        raise ValueError(
+            f"masksembles: every mask is all ones, because the widths of {listed(names, 6)} cannot grow or are too "
+            "small: the members would be alike. Choose other layers with where=, or leave capacity= out."
+        )
     settings: dict[str, Any] = {"scale": scale, "capacity": capacity, "where": exactly(names)}
     settings["widths"] = widths and widths.to_json()
     notes = [f"masks before {len(names)} layers: {listed(names, 6)}"]
@@ -177,11 +202,8 @@ def batch_ensemble(
     size = checked_size("batch_ensemble", size)
     if init not in ("normal", "signs"):
         raise ValueError(f'batch_ensemble: init must be "normal" or "signs", but it is {init!r}.')
-    if not std > 0 and size > 1:
-        raise ValueError(
-            f"batch_ensemble: std must be positive, but it is {std}: members that start alike on a tiled batch stay "
-            'alike for ever. Choose std=0.5, or init="signs".'
-        )
+    rule = "positive, because members that start alike on a tiled batch stay alike for ever (choose 0.5)"
+    std = checked_number("batch_ensemble", "std", std, rule, lambda v: 0 < v < math.inf)
     model = opened(checked_model("batch_ensemble", model))
     names = layers_of("batch_ensemble", model, where, example, per_row=True)
     for name in names:
@@ -192,7 +214,7 @@ def batch_ensemble(
     notes = [f"r, s and b in {len(names)} layers: {listed(names, 6)}"]
     return Ensemble(
         model, size, own, method="batch_ensemble", settings=settings, feed="tile", fast=fast, notes=notes,
-        check=check_all_called,
+        check=check_all_called if example is None else None,
     )  # fmt: skip
 
 
@@ -216,8 +238,8 @@ def mc_dropout(
         example: with one, dropout that is called as a function is found now, and not on the first batch
     """
     size = checked_size("mc_dropout", size)
-    if rate is not None and not 0 < rate < 1:
-        raise ValueError(f"mc_dropout: rate must lie between 0 and 1, but it is {rate}. Choose rate=0.1.")
+    if rate is not None:
+        rate = checked_number("mc_dropout", "rate", rate, "between 0 and 1 (such as 0.1)", lambda v: 0 < v < 1)
     if where is not None and rate is None:
         raise ValueError(f"mc_dropout: where={where!r} says where to insert dropout, so rate= is needed too.")
     model = opened(checked_model("mc_dropout", model))
@@ -266,10 +288,10 @@ def mimo(
             "different": they are drawn anew, which is what to choose when training from scratch
     """
     size = checked_size("mimo", size)
-    if not 0 <= input_repetition <= 1:
-        raise ValueError(f"mimo: input_repetition must lie between 0 and 1, but it is {input_repetition}.")
-    if batch_repetition < 1 or int(batch_repetition) != batch_repetition:
-        raise ValueError(f"mimo: batch_repetition must be a whole number from 1 on, but it is {batch_repetition}.")
+    input_repetition = checked_number(
+        "mimo", "input_repetition", input_repetition, "from 0 to 1", lambda v: 0 <= v <= 1
+    )
+    batch_repetition = _whole("mimo", "batch_repetition", batch_repetition)
     if init not in ("different", "same"):
         raise ValueError(f'mimo: init must be "different" or "same", but it is {init!r}.')
     model = opened(checked_model("mimo", model))
@@ -278,13 +300,13 @@ def mimo(
     widen_(model, size, starts, stops, init == "different", generator)
     settings = {
         "input_repetition": input_repetition,
-        "batch_repetition": int(batch_repetition),
+        "batch_repetition": batch_repetition,
         "first": exactly(starts),
         "last": exactly(stops),
     }
     made = Joint(
         model, size, starts, stops,
-        input_repetition=input_repetition, batch_repetition=int(batch_repetition), settings=settings,
+        input_repetition=input_repetition, batch_repetition=batch_repetition, settings=settings,
     )  # fmt: skip
     if example is not None:
         check_rows(made, reference, example, exact=init == "same")
@@ -313,7 +335,7 @@ def treenet(
     size = checked_size("treenet", size)
     model = checked_model("treenet", model)
     every = aliases(model)
-    pick("treenet", branch, every, "tensors")
+    pick("treenet", branch, sorted(set().union(*every.values())), "tensors")
     own = [name for name, names in every.items() if all(matches(branch, n) for n in names)]
     notes = [
         f"{name!r} is tied to a tensor of the trunk and stays shared"
@@ -373,15 +395,6 @@ def _of_models(models: list[nn.Module], size: int | None) -> Ensemble:
     return Several(models, "deep")
 
 
-def _check_packed(alpha: float, gamma: int, min_channels: int) -> None:
-    if not (isinstance(alpha, (int, float)) and 0 < alpha < math.inf):
-        raise ValueError(f"packed: alpha must be a positive number, but it is {alpha}. Choose alpha=2.")
-    if not isinstance(gamma, int) or gamma < 1:
-        raise ValueError(f"packed: gamma must be a whole number from 1 on, but it is {gamma}. Choose gamma=1.")
-    if min_channels < 1:
-        raise ValueError(f"packed: min_channels must be at least 1, but it is {min_channels}.")
-
-
 def _packed_builder(
     builder: Callable[[float], nn.Module], size: int, factor: float, gamma: int, settings: dict[str, Any],
     generator: torch.Generator | None, init: str,
@@ -401,7 +414,6 @@ def _thinned(model: nn.Module, example: Any, factor: float, groups: dict[str, in
             "packed: to make a model thinner it must be run once, but there is no example. Give example=x, as one "
             "call of the model takes it, or a function width_factor -> nn.Module instead of the model."
         )
-    call_quietly("packed", model, example)
     widths = solve(model, example, factor, multiples=groups)
     if all(widths.sizes[name] == tuple(tensor.shape) for name, tensor in model.named_parameters()):
         raise ValueError(
@@ -427,13 +439,6 @@ def _thinning_notes(model: nn.Module, widths: Widths | None) -> list[str]:
 
 
 # -------------------------------------------------------------------- masks
-
-
-def _check_scale(scale: float, capacity: float | None) -> None:
-    if not (isinstance(scale, (int, float)) and 1 <= scale < math.inf):
-        raise ValueError(f"masksembles: scale must be at least 1 (one network) and finite, but it is {scale}.")
-    if capacity is not None and not 0 < capacity < math.inf:
-        raise ValueError(f"masksembles: capacity is a positive fraction of a layer's width, but it is {capacity}.")
 
 
 def _grown(
@@ -475,6 +480,10 @@ def _rank_one_(layer: nn.Module, size: int, init: str, std: float, generator: to
     )
     layer.register_parameter("bias", None)
     _begin_(layer, RankOne)
+
+
+def _whole(method: str, name: str, value: Any) -> int:
+    return int(checked_number(method, name, value, "a whole number from 1 on", lambda v: v >= 1 and v == v // 1))
 
 
 def _begin_(layer: nn.Module, mixin: type) -> None:

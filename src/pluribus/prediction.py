@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from .regression import Regression
+
 SCORES = ("msp", "max_logit", "energy", "entropy", "mutual_information", "variation_ratio")
+CHUNK = 2**18  # numbers worked on at once: few enough to stay in a processor's cache
 
 
 class Classification:
     """Class probabilities of every member.
+
+    Everything is computed from logarithms, in float32 at least, once, and kept.
 
     Shapes:
         members: (members, batch, classes), or with the classes elsewhere for dense outputs (`class_dim`)
@@ -28,25 +35,61 @@ class Classification:
         self.log_members, self.logits, self.class_dim = log_probabilities, logits, class_dim
 
     @classmethod
-    def from_logits(cls, logits: Tensor, class_dim: int = -1) -> Classification:
-        """From what the networks give, (members, batch, classes)."""
-        logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    def from_logits(cls, logits: Tensor | np.ndarray, class_dim: int = -1) -> Classification:
+        """From what the networks give, (members, batch, classes); a class with the logit -inf is impossible."""
+        logits = _float(logits)
         class_dim = _checked_dim("from_logits", logits, class_dim)
-        return cls(logits.log_softmax(class_dim), logits, class_dim)
+        if logits.shape[class_dim] == 1:
+            raise ValueError(
+                "from_logits: there must be at least two classes, but there is one. "
+                "For the one logit of a binary network use from_binary."
+            )
+        log_members = logits.log_softmax(class_dim)
+        if bool(log_members.detach().amax().isnan()):  # NaN, +inf, or -inf in every class
+            raise ValueError(f"from_logits: {_first_bad(logits, log_members, class_dim)}")
+        return cls(log_members, logits, class_dim)
 
     @classmethod
-    def from_probabilities(cls, probabilities: Tensor, class_dim: int = -1) -> Classification:
-        """From anybody's probabilities, (members, batch, classes)."""
-        p = probabilities.float() if probabilities.dtype in (torch.float16, torch.bfloat16) else probabilities
+    def from_binary(cls, logits: Tensor | np.ndarray) -> Classification:
+        """From one logit for each example, that of class 1: (members, batch), (members, batch, 1) or dense."""
+        return cls.from_logits(two_classes(_float(logits)))
+
+    @classmethod
+    def from_probabilities(cls, probabilities: Tensor | np.ndarray, class_dim: int = -1) -> Classification:
+        """From anybody's probabilities, (members, batch, classes); what is off by rounding is put right.
+
+        >>> Classification.from_probabilities(torch.tensor([[[1.0000001, 0.0]]])).confidence.item()
+        1.0
+        """
+        p = _float(probabilities)
         class_dim = _checked_dim("from_probabilities", p, class_dim)
-        total = p.sum(class_dim)
-        if not bool(torch.isfinite(p).all()) or bool((p < -1e-6).any()) or bool((total - 1).abs().max() > 1e-3):
+        total = p.sum(class_dim, keepdim=True)
+        bad = ~p.isfinite() | (p < -1e-6) | ((total - 1).abs() > 1e-3)
+        if bool(bad.any()):
+            where, row = _first_row(bad, class_dim)
+            values = p.movedim(class_dim, -1)[tuple(where)]
             raise ValueError(
-                "from_probabilities: each row must be finite, not negative and sum to one, but there is a value "
-                f"{p.min().item():.4g} and a sum {total.flatten()[(total - 1).abs().argmax()].item():.4g}. "
-                "Give probabilities, or use from_logits."
+                "from_probabilities: each row must be finite, not negative and sum to one, but the row at "
+                f"{row} has values from {values.min().item():.4g} to {values.max().item():.4g} and the sum "
+                f"{values.sum().item():.6g}. Give probabilities, or use from_logits."
             )
-        return cls(p.clamp_min(0).log(), None, class_dim)
+        p = p.clamp_min(0)
+        return cls((p / p.sum(class_dim, keepdim=True)).log(), None, class_dim)
+
+    @classmethod
+    def cat(cls, parts: Sequence[Classification]) -> Classification:
+        """Batches of the same ensemble, one after the other."""
+        shapes = {(p.size, p.classes, p.class_dim, p.logits is None) for p in parts}
+        if len(shapes) != 1:
+            raise ValueError(
+                "cat: all parts must have the same members, classes, class_dim, and logits or none, but there are "
+                f"{sorted(shapes) or 'no parts'}."
+            )
+        logits = [p.logits for p in parts if p.logits is not None]
+        log_members = torch.cat([p.log_members for p in parts], 1)
+        return cls(log_members, torch.cat(logits, 1) if logits else None, parts[0].class_dim)
+
+    # ---------------------------------------------------------------- what is asked most
 
     @property
     def members(self) -> Tensor:
@@ -56,93 +99,226 @@ class Classification:
     @property
     def log_mean(self) -> Tensor:
         """The logarithm of the mean probability: (batch, classes)."""
-        return self.log_members.logsumexp(0) - math.log(len(self.log_members))  # members
+        return self._pooled[0]
 
     @property
     def mean(self) -> Tensor:
         """The ensemble's probabilities: (batch, classes)."""
-        return self.log_mean.exp()
+        return self._pooled[1]
 
-    @property
+    @cached_property
     def label(self) -> Tensor:
-        """The most probable class: (batch)."""
-        return self.log_mean.argmax(self.class_dim)
+        """The most probable class, the first of equals: (batch)."""
+        return self._most_probable[1]
 
-    @property
+    @cached_property
     def confidence(self) -> Tensor:
         """The probability of the label: (batch)."""
-        return self.mean.amax(self.class_dim)
+        return self._most_probable[0].exp()
 
-    @property
+    @cached_property
     def total(self) -> Tensor:
         """Entropy of the mean, in nats: (batch)."""
-        return _entropy(self.log_mean, self.class_dim)
+        return -_times_log(self.mean, self.log_mean).sum(self.class_dim)
 
-    @property
+    @cached_property
     def aleatoric(self) -> Tensor:
         """Mean entropy of the members: (batch)."""
-        return _entropy(self.log_members, self.class_dim).mean(0).minimum(self.total)  # members
+        return self.member_entropy.mean(0).minimum(self.total)  # members
 
-    @property
+    @cached_property
     def epistemic(self) -> Tensor:
         """Mutual information of label and member, what the members disagree about: (batch)."""
         return self.total - self.aleatoric
 
     def score(self, name: str) -> Tensor:
-        """An uncertainty, larger = less certain, by name: (batch)."""
+        """An uncertainty, larger = less certain, by name: (batch).
+
+        | name | what |
+        |---|---|
+        | msp | 1 - confidence |
+        | max_logit | minus the largest mean logit |
+        | energy | minus the logsumexp of the mean logits |
+        | entropy | of the mean: `total` |
+        | mutual_information | of label and member: `epistemic` |
+        | variation_ratio | share of members that do not vote for the most voted label |
+        """
         if name not in SCORES:
             raise ValueError(f"score: {name!r} is unknown. Choose one of {', '.join(SCORES)}.")
         if name in ("max_logit", "energy"):
-            if self.logits is None:
-                raise ValueError(f"score: {name} needs logits, but this prediction was made from probabilities.")
-            mean = self.logits.mean(0)  # members
-            return -(mean.amax(self.class_dim) if name == "max_logit" else mean.logsumexp(self.class_dim))
+            return self._logit_score(name)
         if name == "variation_ratio":
-            votes = F.one_hot(self.log_members.argmax(self.class_dim), self.log_members.shape[self.class_dim])
-            return 1 - votes.float().mean(0).amax(-1)
+            votes = torch.stack([(label == self.member_label).sum(0) for label in self.member_label])
+            return 1 - votes.amax(0) / self.size
         return {"msp": lambda: 1 - self.confidence, "entropy": lambda: self.total}.get(name, lambda: self.epistemic)()
 
+    def restrict(self, classes: Sequence[int] | Tensor | np.ndarray) -> Classification:
+        """The prediction among some classes only, as ImageNet-R and -A need; class i is then `classes[i]`."""
+        index = torch.as_tensor(classes, device=self.log_members.device)
+        index = index.nonzero().flatten() if index.dtype == torch.bool and len(index) == self.classes else index.long()
+        if index.ndim != 1 or not 2 <= len(index) == len(index.unique()) or not self._has(index):
+            raise ValueError(
+                f"restrict: classes must be at least two different ones from 0 to {self.classes - 1}, "
+                f"but they are {index.tolist()}."
+            )
+        chosen = (self.log_members if self.logits is None else self.logits).index_select(self.class_dim, index)
+        log_members = chosen.log_softmax(self.class_dim)
+        if bool(log_members.amax().isnan()):
+            _, row = _first_row(log_members.isnan(), self.class_dim)
+            raise ValueError(f"restrict: the row at {row} gives none of these classes a probability above zero.")
+        return Classification(log_members, None if self.logits is None else chosen, self.class_dim)
 
-@dataclass(frozen=True)
-class Regression:
-    """Means, and variances where the networks give them, of every member: a mixture of Gaussians.
-
-    Shapes:
-        means, variances: (members, batch) or (members, batch, outputs)
-    """
-
-    means: Tensor
-    variances: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        if self.variances is not None:
-            if self.variances.shape != self.means.shape:
-                raise ValueError(
-                    f"Regression: means and variances must have one shape, but they have {tuple(self.means.shape)} "
-                    f"and {tuple(self.variances.shape)}."
-                )
-            if bool((self.variances < 0).any()):
-                raise ValueError(f"Regression: variances must not be negative; one is {self.variances.min():.4g}.")
+    # ---------------------------------------------------------------- members and rows
 
     @property
-    def mean(self) -> Tensor:
-        """The mixture's mean: (batch, ...)."""
-        return self.means.mean(0)  # members
+    def size(self) -> int:
+        """The number of members."""
+        return self.log_members.shape[0]
 
     @property
-    def aleatoric(self) -> Tensor:
-        """The members' mean variance; zero for networks that give points."""
-        return torch.zeros_like(self.mean) if self.variances is None else self.variances.mean(0)
+    def classes(self) -> int:
+        """The number of classes."""
+        return self.log_members.shape[self.class_dim]
 
-    @property
-    def epistemic(self) -> Tensor:
-        """The variance of the members' means."""
-        return self.means.var(0, unbiased=False)  # members
+    def __len__(self) -> int:
+        return self.log_members.shape[1]
 
-    @property
-    def total(self) -> Tensor:
-        """The mixture's variance: mean(variance + mean^2) - mean^2."""
-        return self.aleatoric + self.epistemic
+    def __getitem__(self, rows: Any) -> Classification:
+        """Some rows of the batch: a slice, a list, a mask or one number (which stays a batch)."""
+        return self._changed(lambda t: t[:, _rows(rows)])
+
+    def member(self, i: int) -> Classification:
+        """Member `i` alone, as an ensemble of one."""
+        if not -self.size <= i < self.size:
+            raise IndexError(f"member: there are members 0 to {self.size - 1}, but {i} was asked for.")
+        return self._changed(lambda t: t[i % self.size][None])
+
+    def flat(self) -> Classification:
+        """Each pixel of a dense prediction as an example of its own: (members, batch * pixels, classes)."""
+        if self.log_members.ndim == 3 and self.class_dim == -1:
+            return self
+        flat = self._changed(lambda t: t.movedim(self.class_dim, -1).flatten(1, -2))
+        flat.class_dim = -1
+        return flat
+
+    @cached_property
+    def member_label(self) -> Tensor:
+        """Each member's most probable class: (members, batch)."""
+        return self.log_members.argmax(self.class_dim)
+
+    @cached_property
+    def member_confidence(self) -> Tensor:
+        """The probability of each member's label: (members, batch)."""
+        return self.log_members.amax(self.class_dim).exp()
+
+    @cached_property
+    def member_entropy(self) -> Tensor:
+        """Each member's entropy, in nats: (members, batch)."""
+        parts = [-_times_log(part.exp(), part).sum(self.class_dim) for part in self._chunks()]
+        return torch.cat(parts, 1)
+
+    @cached_property
+    def pairwise_kl(self) -> Tensor:
+        """Kullback-Leibler divergence of two members, averaged over ordered pairs; 0 for one member: (batch)."""
+        return torch.cat([_pairwise_kl(part, self.class_dim) for part in self._chunks()])
+
+    # ---------------------------------------------------------------- beside the targets
+
+    def log_likelihood(self, target: Tensor | np.ndarray) -> Tensor:
+        """The log probability of the target: (batch)."""
+        return self._at(self.log_mean, self.checked(target))
+
+    def member_log_likelihood(self, target: Tensor | np.ndarray) -> Tensor:
+        """Each member's log probability of the target: (members, batch)."""
+        return self._at(self.log_members, self.checked(target))
+
+    def squared_error(self, target: Tensor | np.ndarray) -> Tensor:
+        """Squared distance between the mean and the one-hot target, summed over classes: (batch)."""
+        return self._squared_error(self.mean, self.checked(target))
+
+    def member_squared_error(self, target: Tensor | np.ndarray) -> Tensor:
+        """Squared distance between each member and the one-hot target: (members, batch)."""
+        return self._squared_error(self.members, self.checked(target))
+
+    def rank(self, target: Tensor | np.ndarray) -> Tensor:
+        """How many classes come before the target, of equals those with a lower number: (batch)."""
+        target = self.checked(target)
+        own = self._at(self.log_mean, target).unsqueeze(self.class_dim)
+        number = torch.arange(self.classes, device=target.device).reshape(-1, *[1] * (-self.class_dim - 1))
+        lower = number < target.unsqueeze(self.class_dim)
+        return ((self.log_mean > own) | ((self.log_mean == own) & lower)).sum(self.class_dim)
+
+    def checked(self, target: Tensor | np.ndarray) -> Tensor:
+        """The targets as class numbers, one for each label, or an error that says what is wrong."""
+        given = torch.as_tensor(target, device=self.log_members.device)
+        expected = self.log_members.movedim(self.class_dim, -1).shape[1:-1]
+        shaped = given.reshape(expected) if given.shape in ((*expected, 1), (expected[0], 1, *expected[1:])) else given
+        if shaped.shape != expected:
+            raise ValueError(
+                f"target: there must be one class for each example, {tuple(expected)}, but the shape is "
+                f"{tuple(given.shape)}. One-hot or soft targets: give target.argmax of their classes."
+            )
+        numbers = shaped.long()
+        bad = (numbers < 0) | (numbers >= self.classes)
+        if given.is_floating_point():
+            bad = bad | (numbers != shaped)
+        if bool(bad.any()):
+            where = tuple(bad.nonzero()[0].tolist())
+            raise ValueError(
+                f"target: classes are whole numbers from 0 to {self.classes - 1}, but at {list(where)} there is "
+                f"{shaped[where].item()}."
+            )
+        return numbers
+
+    # ---------------------------------------------------------------- how it is computed
+
+    @cached_property
+    def _pooled(self) -> tuple[Tensor, Tensor]:
+        """The mean over members, as logarithm and as it is."""
+        if self.size == 1:
+            return self.log_members[0], self.log_members[0].exp()
+        if self.log_members.requires_grad:
+            log_mean = pooled(self.log_members)
+            return log_mean, log_mean.exp()
+        mean = torch.cat([part.exp().mean(0) for part in self._chunks()])
+        log_mean = mean.log()
+        small = mean < 1e8 * torch.finfo(mean.dtype).tiny  # where exp loses digits
+        if bool(small.any()):
+            log_mean[small] = pooled(self.log_members[:, small])
+        return log_mean, mean
+
+    @cached_property
+    def _most_probable(self) -> tuple[Tensor, Tensor]:
+        return tuple(self.log_mean.max(self.class_dim))  # type: ignore[return-value]
+
+    def _chunks(self) -> Iterator[Tensor]:
+        rows = max(1, CHUNK * len(self) // max(self.log_members.numel(), 1))
+        return iter(self.log_members.split(rows, 1))
+
+    def _changed(self, change: Any) -> Classification:
+        logits = None if self.logits is None else change(self.logits)
+        return Classification(change(self.log_members), logits, self.class_dim)
+
+    def _logit_score(self, name: str) -> Tensor:
+        if self.logits is None:
+            raise ValueError(
+                f"score: {name} needs logits, but this prediction was made from probabilities. "
+                "Choose msp, entropy, mutual_information or variation_ratio, or use from_logits."
+            )
+        mean = self.logits.mean(0)  # members
+        return -(mean.amax(self.class_dim) if name == "max_logit" else mean.logsumexp(self.class_dim))
+
+    def _has(self, index: Tensor) -> bool:
+        return bool(((index >= 0) & (index < self.classes)).all())
+
+    def _at(self, values: Tensor, target: Tensor) -> Tensor:
+        """The values of the target's class."""
+        index = target.unsqueeze(self.class_dim)
+        index = index.expand(self.size, *index.shape) if values.ndim > index.ndim else index
+        return values.gather(self.class_dim, index).squeeze(self.class_dim)
+
+    def _squared_error(self, p: Tensor, target: Tensor) -> Tensor:
+        return ((p * p).sum(self.class_dim) - 2 * self._at(p, target) + 1).clamp_min(0)
 
 
 Prediction = Classification | Regression
@@ -156,20 +332,27 @@ def predicted(task: str, outputs: Any) -> Prediction:
     if task == "regression":
         return Regression(tensor)
     if task == "binary":
-        return Classification.from_logits(_two_classes(tensor))
-    class_dim = 2 if tensor.ndim > 3 else -1
-    return Classification.from_logits(tensor, class_dim)
+        return Classification.from_binary(tensor)
+    return Classification.from_logits(tensor, _class_dim(tensor))
 
 
 def pool(task: str, outputs: Any) -> Any:
-    """One answer for stacked outputs, (members, batch, ...) -> (batch, ...)."""
-    prediction = predicted(task, outputs)
-    if isinstance(prediction, Regression):
-        return prediction.mean if prediction.variances is None else (prediction.mean, prediction.total)
+    """One answer for stacked outputs, (members, batch, ...) -> (batch, ...); without checks, so that it exports."""
+    if task == "gaussian":
+        means, variances = gaussian(outputs)
+        return means.mean(0), variances.mean(0) + means.var(0, unbiased=False)  # members
+    tensor = _one_tensor(outputs)
+    if task == "regression":
+        return tensor.mean(0)  # members
     if task == "binary":
-        logit = prediction.log_mean[..., 1] - prediction.log_mean[..., 0]
-        return logit.reshape(_one_tensor(outputs).shape[1:])
-    return prediction.log_mean
+        log_mean = pooled(two_classes(tensor).log_softmax(-1))
+        return (log_mean[..., 1] - log_mean[..., 0]).reshape(tensor.shape[1:])
+    return pooled(_wide(tensor).log_softmax(_class_dim(tensor)))
+
+
+def pooled(log_members: Tensor) -> Tensor:
+    """The logarithm of the mean of probabilities that are given as logarithms."""
+    return log_members.logsumexp(0) - math.log(len(log_members))  # members
 
 
 def gaussian(outputs: Any) -> tuple[Tensor, Tensor]:
@@ -187,6 +370,32 @@ def gaussian(outputs: Any) -> tuple[Tensor, Tensor]:
     return (mean.squeeze(-1), variance.squeeze(-1)) if mean.shape[-1] == 1 else (mean, variance)
 
 
+def gaussian_nll(output: Any, target: Tensor) -> Tensor:
+    """A criterion for networks that give mean and variance, as `gaussian` reads them: negative log-likelihood.
+
+    >>> gaussian_nll(torch.tensor([[0.0, 0.541325]]), torch.tensor([0.0])).item()  # softplus: variance 1
+    0.9189...
+    """
+    mean, variance = gaussian(output)
+    if target.shape != mean.shape and target.numel() == mean.numel():
+        target = target.reshape(mean.shape)
+    if target.shape != mean.shape:
+        raise ValueError(
+            f"gaussian_nll: there must be one target for each mean, {tuple(mean.shape)}, "
+            f"but the targets have the shape {tuple(target.shape)}."
+        )
+    return 0.5 * (torch.log(2 * math.pi * variance) + (target - mean).square() / variance).mean()
+
+
+def two_classes(logit: Tensor) -> Tensor:
+    """One logit per row as the logits of two classes: (members, batch, ..., 2)."""
+    if logit.ndim > 2 and logit.shape[-1] == 1:
+        logit = logit.squeeze(-1)
+    elif logit.ndim > 3 and logit.shape[2] == 1:
+        logit = logit.squeeze(2)  # a dense output with one channel
+    return torch.stack([torch.zeros_like(logit), logit], -1)
+
+
 def _one_tensor(outputs: Any) -> Tensor:
     if isinstance(outputs, Tensor):
         return outputs
@@ -198,20 +407,56 @@ def _one_tensor(outputs: Any) -> Tensor:
     )
 
 
-def _two_classes(logit: Tensor) -> Tensor:
-    """One logit per row as the logits of two classes: (members, batch, ..., 2)."""
-    if logit.ndim > 2 and logit.shape[-1] == 1:
-        logit = logit.squeeze(-1)
-    return torch.stack([torch.zeros_like(logit), logit], -1)
+def _class_dim(tensor: Tensor) -> int:
+    return 2 if tensor.ndim > 3 else -1
 
 
-def _entropy(log_p: Tensor, dim: int) -> Tensor:
-    return -torch.special.xlogy(log_p.exp(), log_p.exp()).sum(dim)
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def _float(values: Tensor | np.ndarray) -> Tensor:
+    tensor = _wide(torch.as_tensor(values))
+    return tensor if tensor.is_floating_point() else tensor.float()
+
+
+def _times_log(p: Tensor, log_p: Tensor) -> Tensor:
+    """p log p, 0 where p is 0."""
+    return p * log_p.clamp_min(torch.finfo(p.dtype).min)
+
+
+def _pairwise_kl(log_p: Tensor, class_dim: int) -> Tensor:
+    """Mean of p_i (log p_i - log p_j) over i != j: (size * sum of p log p - sum of p * sum of log p) / pairs."""
+    size, p = len(log_p), log_p.exp()
+    alike, crossed = size * _times_log(p, log_p).sum(0), p.sum(0) * log_p.sum(0)  # members
+    crossed = torch.where(p.amax(0) > 0, crossed, 0.0)
+    return (alike - crossed).sum(class_dim).clamp_min(0) / max(size * (size - 1), 1)
 
 
 def _checked_dim(name: str, tensor: Tensor, class_dim: int) -> int:
-    if tensor.ndim < 3 or tensor.shape[class_dim] < 1:
+    if tensor.ndim < 3 or 0 in tensor.shape:
         raise ValueError(
-            f"{name}: the tensor must be (members, batch, ..., classes), but its shape is {tuple(tensor.shape)}."
+            f"{name}: the tensor must be (members, batch, ..., classes), none of them empty, but its shape is "
+            f"{tuple(tensor.shape)}. One model's output: add the members' dimension with tensor[None]."
         )
+    if not -tensor.ndim + 2 <= class_dim < tensor.ndim or class_dim in (0, 1):
+        raise ValueError(f"{name}: class_dim must be from 2 to {tensor.ndim - 1}, or negative, but it is {class_dim}.")
     return class_dim - tensor.ndim if class_dim >= 0 else class_dim
+
+
+def _first_row(bad: Tensor, class_dim: int) -> tuple[list[int], str]:
+    where = bad.any(class_dim).nonzero()[0].tolist()
+    return where, f"[member {where[0]}, example {', '.join(map(str, where[1:]))}]"
+
+
+def _first_bad(logits: Tensor, log_members: Tensor, class_dim: int) -> str:
+    where, row = _first_row(log_members.isnan(), class_dim)
+    values = logits.movedim(class_dim, -1)[tuple(where)].tolist()
+    return (
+        "logits must be finite, or -inf in some but not all classes, but the row at "
+        f"{row} is {[round(v, 4) for v in values[:10]]}{' ...' if len(values) > 10 else ''}."
+    )
+
+
+def _rows(rows: Any) -> Any:
+    return slice(rows, rows + 1 or None) if isinstance(rows, int) else rows

@@ -7,10 +7,9 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from .layers import Layout, PerMember, channel_dim
-from .surgery import READERS, duplicate, quiet, weighted
+from .surgery import READERS, duplicate, quiet, run_with, weighted
 from .trees import Batch, as_batch, map_rows, map_tensors, rows_of, tensors_of, tile
 
 
@@ -22,8 +21,8 @@ def layouts(method: str, module: nn.Module, own: Mapping[str, Tensor], batch: Ba
         layer.layout = found.get(name, Layout())  # never called: it does not matter
         if layer.layout is None:
             raise ValueError(
-                f"{method}: the rows of the batch cannot be found in the input of layer {name!r}, so they cannot belong "
-                "to different members there. Leave it out with where=, or give example= when making the ensemble."
+                f"{method}: the rows of the batch cannot be found in the input of layer {name!r}, so they cannot "
+                "belong to different members there. Leave it out with where=, or give example= to the method."
             )
 
 
@@ -69,7 +68,7 @@ def _inputs(module: nn.Module, layers: Collection[str], own: Mapping[str, Tensor
         for name in layers
     ]
     with torch.random.fork_rng(devices=[]), quiet(module, *hooks):
-        functional_call(module, dict(own), *batch)
+        run_with(module, own, *batch)
     return seen
 
 
@@ -98,10 +97,11 @@ def _flipped(a: Tensor, dim: int, shape: tuple[int, int], inner: bool) -> Tensor
 # -------------------------------------------------------------------- first and last layers
 
 
+@torch.inference_mode(False)
 def entrances(model: nn.Module, example: Any) -> tuple[list[str], bool]:
     """The layers that read the model's input before any other layer has, and whether all of it goes through them."""
     model = duplicate(model).eval().requires_grad_(False)
-    batch = as_batch(example)
+    batch = _normal(as_batch(example))
     leaves = tensors_of(batch)
     found, ends = _reached(model, map_rows(batch, rows_of(batch), _tracked), lambda t: t.detach(), leaves)
     later, _ = _reached(model, batch, _tracked, [])
@@ -147,10 +147,11 @@ def _is_same(x: Tensor, leaf: Tensor) -> bool:
     return torch.equal(x, leaf)
 
 
+@torch.inference_mode(False)
 def exits(model: nn.Module, example: Any) -> list[str]:
     """The convolutions and linear layers whose output reaches the model's output without passing another layer."""
     model = duplicate(model).eval().requires_grad_(False)
-    args, kwargs = as_batch(example)
+    args, kwargs = _normal(as_batch(example))
     starts: list[tuple[str, Tensor]] = []
 
     def cut(name: str, output: Any) -> Any:
@@ -172,9 +173,10 @@ def exits(model: nn.Module, example: Any) -> list[str]:
     return list(dict.fromkeys(name for (name, _), grad in zip(starts, grads, strict=True) if grad is not None))
 
 
+@torch.inference_mode(False)
 def bypassed(model: nn.Module, names: Collection[str], batch: Batch) -> list[str]:
     """Of the named layers those whose weights are used without the layer being called."""
-    model = duplicate(model).eval()
+    model, batch = duplicate(model).eval(), _normal(batch)
     for parameter in model.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
     called: set[str] = set()
@@ -193,3 +195,8 @@ def bypassed(model: nn.Module, names: Collection[str], batch: Batch) -> list[str
     for hook in hooks:
         hook.remove()
     return missing if outputs else []
+
+
+def _normal(batch: Batch) -> Batch:
+    """The batch as tensors that gradients can be taken through, also in inference mode."""
+    return map_tensors(batch, lambda t: t.clone())

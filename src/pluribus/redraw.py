@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 SAMPLE = 4096  # entries looked at; more would only cost time
 GAINS = (1 / 3, 1.0, 2.0)  # variance times fan: torch's default, LeCun or Xavier, He
@@ -153,3 +154,16 @@ def _entries(tensor: Tensor, count: int) -> Tensor:
         return flat
     chosen = torch.Generator().manual_seed(0)
     return flat[torch.randint(flat.numel(), (count,), generator=chosen).to(flat.device)]
+
+
+def keep_form_(model: nn.Module, given: nn.Module) -> None:
+    """Mend what a new draw breaks: rows of padding stay as they were given, spectral norms are estimated anew."""
+    with torch.no_grad():
+        for module, original in zip(model.modules(), given.modules(), strict=True):
+            if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+                row = cast(nn.Embedding, original).weight[module.padding_idx]
+                module.weight[module.padding_idx] = spread(row, module.weight.shape[1:])
+            if isinstance(module, nn.utils.parametrize.ParametrizationList):
+                for part in cast(Any, module):
+                    if hasattr(part, "_power_method"):
+                        part._power_method(part._reshape_weight_to_matrix(module.original), 15)

@@ -43,6 +43,11 @@ def _outside_vmap(forward: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def is_transforming() -> bool:
+    """Whether this runs inside a transformation of torch.func, such as vmap or grad."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 @contextmanager
 def kept_on_error(tensors: Sequence[Tensor]) -> Iterator[None]:
     """Put the tensors' values back if what follows fails."""
@@ -82,6 +87,9 @@ def _is_never_called(part: nn.Module) -> bool:
 @contextmanager
 def attention_under_vmap() -> Iterator[None]:
     """Keep nn.TransformerEncoderLayer off its fast path, and say nothing of fused attention run member by member."""
+    if torch.compiler.is_compiling():
+        yield
+        return
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]

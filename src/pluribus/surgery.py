@@ -11,9 +11,10 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from .layers import Attention
-from .redraw import redraw
+from .redraw import keep_form_, redraw
 from .trees import as_batch
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -87,6 +88,7 @@ def opened(model: nn.Module) -> nn.Module:
     memo: dict[int, list[nn.Parameter]] = {}
     with torch.random.fork_rng(devices=[]):  # new layers draw weights, which are then replaced
         model = replace(model, nn.MultiheadAttention, lambda attention: _opened(attention, memo))
+        model = replace(model, _transposed_linear_types(model), _straight)
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = module.enable_nested_tensor = False
@@ -96,6 +98,22 @@ def opened(model: nn.Module) -> nn.Module:
 def _opened(attention: nn.Module, memo: dict[int, list[nn.Parameter]]) -> nn.Module:
     own_forward = type(attention).forward is not nn.MultiheadAttention.forward
     return attention if own_forward else Attention.of(cast(nn.MultiheadAttention, attention), memo)
+
+
+def _transposed_linear_types(model: nn.Module) -> tuple[type[nn.Module], ...]:
+    """The classes of linear layers that keep their weight as (inputs, outputs): Conv1D of GPT-2."""
+    return tuple(
+        {type(m) for m in model.modules() if type(m).__name__ == "Conv1D" and hasattr(m, "nf") and hasattr(m, "weight")}
+    )
+
+
+def _straight(layer: Any) -> nn.Module:
+    """The same layer as an ordinary one."""
+    inputs, outputs = layer.weight.shape
+    linear = nn.Linear(inputs, outputs, layer.bias is not None, layer.weight.device, layer.weight.dtype)
+    linear.weight = nn.Parameter(layer.weight.detach().T.clone(), layer.weight.requires_grad)
+    linear.bias = layer.bias
+    return linear
 
 
 def reset(
@@ -113,24 +131,38 @@ def reset(
     Args:
         revive: draw the weights of convolutions and linear layers that are constant (zeros) by PyTorch's law
     """
-    model = duplicate(model)
+    given, model = model, duplicate(model)
     ids = {id(tensor) for name, tensor in state(model) if names is None or name in names}
-    with torch.no_grad(), seeded(generator if revive else None):
+    with torch.no_grad(), seeded(generator):
         for module in model.modules():
-            parameters = [p for p in module.parameters(recurse=False) if id(p) in ids]
-            if parameters and (_was_trained(module) or (revive and _is_constant(module))):
-                fresh = deepcopy(module)
-                fresh.reset_parameters()  # type: ignore[operator]
-                for name, parameter in module.named_parameters(recurse=False):
-                    if id(parameter) in ids:
-                        parameter.copy_(getattr(fresh, name))
-                parameters = []
-            for parameter in parameters:
-                ids.remove(id(parameter))  # a tied one is drawn once
-                parameter.copy_(redraw(parameter, generator=generator))
+            fresh = _by_its_own_law(module, revive)
+            for name, parameter in module.named_parameters(recurse=False):
+                if id(parameter) in ids:
+                    ids.remove(id(parameter))  # a tied one is drawn once
+                    parameter.copy_(fresh[name] if name in fresh else redraw(parameter))
             if isinstance(module, nn.modules.batchnorm._NormBase) and id(module.running_mean) in ids:
                 module.reset_running_stats()
+        keep_form_(model, given)
     return model
+
+
+def _by_its_own_law(module: nn.Module, revive: bool) -> dict[str, Tensor]:
+    """What `reset_parameters` draws, for tensors that do not show where they come from."""
+    names = [name for name, _ in module.named_parameters(recurse=False)]
+    if not _was_trained(module):
+        few = isinstance(module, WEIGHTED)  # too few entries to tell a distribution; zeros are meant
+        names = [n for n in names if few and (_is_small(getattr(module, n)) or (revive and _is_constant(module)))]
+    if not names:
+        return {}
+    fresh = deepcopy(module)
+    fresh.reset_parameters()  # type: ignore[operator]
+    return {name: getattr(fresh, name) for name in names}
+
+
+def _is_small(tensor: Tensor) -> bool:
+    if tensor.is_meta or tensor.numel() >= 16:
+        return False
+    return bool((tensor != tensor.flatten()[0]).any()) or (tensor.numel() == 1 and bool(tensor.any()))
 
 
 @contextmanager
@@ -145,7 +177,8 @@ def seeded(generator: torch.Generator | None) -> Iterator[None]:
 
 
 def _is_constant(module: nn.Module) -> bool:
-    return isinstance(module, WEIGHTED) and bool((module.weight == module.weight.flatten()[0]).all())
+    weight = cast(Tensor, module.weight)
+    return not weight.is_meta and bool((weight == weight.flatten()[0]).all())
 
 
 def _was_trained(module: nn.Module) -> bool:
@@ -185,6 +218,29 @@ def aliases(module: nn.Module) -> dict[str, set[str]]:
     for name, tensor in every:
         names.setdefault(id(tensor), set()).add(name)
     return {name: names[id(tensor)] for name, tensor in state(module)}
+
+
+def run_with(
+    module: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, dict[str, Tensor]]:
+    """The module's output with these tensors in place of its own, and those that it assigned anew on the way.
+
+    A tensor is replaced wherever it stands: tied ones, and modules that are registered under several names.
+    """
+    places = _places(module)
+    given = {place: tensor for name, tensor in tensors.items() for place in places[name]}
+    before = dict(given)
+    output = functional_call(module, given, args, kwargs, tie_weights=False)
+    return output, {n: given[p] for n in tensors for p in places[n] if given[p] is not before[p]}
+
+
+def _places(module: nn.Module) -> dict[str, list[str]]:
+    """Every place of each tensor, once per module that holds it, by the name that `state` gives it."""
+    places: dict[int, list[str]] = {}
+    for path, owner in module.named_modules():
+        for key, tensor in (*owner._parameters.items(), *owner._buffers.items()):
+            places.setdefault(id(tensor), []).append(within(path, key))
+    return {name: places[id(tensor)] for name, tensor in state(module)}
 
 
 def assign_(module: nn.Module, values: Mapping[str, Tensor]) -> None:

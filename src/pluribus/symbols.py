@@ -6,7 +6,6 @@ original model and the question is noted as an equation. Everything that rests o
 this file: import it late, and expect it to fail.
 """
 
-import contextlib
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -21,13 +20,11 @@ from torch.fx.experimental import sym_node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
-from .anatomy import GEOMETRY, Holder, copied, holders, joined, leaves, stated, tensors
-from .dry import RunError, Shapes, call, output_shapes, quiet, tracked
+from .anatomy import GEOMETRY, Holder, holders, joined, leaves, stated, tensors
+from .dry import RunError, fake_run, faked
 from .scaling import Trace, Use, root_of
 from .terms import Operation, Term, Terms, add, constant, is_constant
-from .trees import as_batch, tensors_of
 
 aten = torch.ops.aten
 
@@ -441,55 +438,3 @@ def _term(size: Any) -> Term:
 
 def _hint(size: Any) -> int:
     return size.node.hint if isinstance(size, SymInt) else size
-
-
-def faked(
-    model: nn.Module,
-    example: Any,
-    sizes: Mapping[str, tuple[Any, ...]] | None = None,
-    mode: FakeTensorMode | None = None,
-) -> tuple[FakeTensorMode, nn.Module]:
-    """A copy of the model with fake tensors of given sizes."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True) if mode is None else mode
-    own = tensors(model)
-    device = _device([*own.values(), *tensors_of(as_batch(example))])
-    fakes = {}
-    with mode:
-        for name, tensor in own.items():
-            size = sizes[name] if sizes else tensor.shape
-            fakes[id(tensor)] = torch.empty(size, dtype=tensor.dtype, device=device or tensor.device)
-    return mode, copied(model, fakes)
-
-
-def fake_run(
-    fake: nn.Module,
-    example: Any,
-    mode: FakeTensorMode,
-    training: bool,
-    stack: list[str],
-    order: list[str] | None = None,
-    watchers: Iterable[Any] = (),
-) -> Shapes:
-    """The shapes of the outputs on fake tensors; the stack holds the names of the running modules."""
-    device = _device([*tensors(fake).values(), *tensors_of(as_batch(example))])
-
-    def as_fake(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        if device is not None:
-            with mode:
-                return torch.empty(value.shape, dtype=value.dtype, device=device)
-        return mode.from_tensor(value, static_shapes=True)
-
-    batch = tree_map(as_fake, as_batch(example))
-    fake.train(training)
-    with tracked(fake, stack, order), quiet(), mode, contextlib.ExitStack() as entered:
-        for watcher in watchers:
-            entered.enter_context(watcher)
-        output = call(fake, batch)
-    return output_shapes(output)
-
-
-def _device(given: Iterable[Tensor]) -> torch.device | None:
-    """The processor if some tensors have no memory, else None: where each tensor is."""
-    return torch.device("cpu") if any(tensor.is_meta for tensor in given) else None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .anatomy import Attribute, copied, holders, joined, tensors, write
 from .dry import Run, RunError, trial, trial_on_values
-from .redraw import follows, is_random, redraw, spread
+from .redraw import follows, is_random, keep_form_, redraw, spread
 from .scaling import Factor, Rounded, Scaling, Trace, UnsolvableError, root_of
 from .trees import as_batch, tensors_of
 
@@ -130,6 +130,7 @@ def rebuild(model: nn.Module, widths: Widths, generator: torch.Generator | None 
     for module in result.modules():
         if isinstance(module, nn.modules.batchnorm._NormBase):
             module.reset_running_stats()
+    keep_form_(result, model)
     return result
 
 

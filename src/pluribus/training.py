@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .ensemble import Ensemble
 
@@ -42,6 +43,8 @@ class PerMember(torch.optim.Optimizer):
             for parameter in group["params"]
             if id(parameter) in owned and ensemble.stacked
         ]
+        for parameter, rows in self.slices:
+            parameter.register_post_accumulate_grad_hook(partial(_link, rows=rows))
         views = {id(parameter): rows for parameter, rows in self.slices}
         self.inner = build(
             [{**g, "params": [row for p in g["params"] for row in views.get(id(p), [p])]} for g in groups]
@@ -51,20 +54,15 @@ class PerMember(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of the inner optimizer on the members' slices."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         for parameter, rows in self.slices:
-            for i, row in enumerate(rows):
-                row.data = parameter.data[i]  # shares memory, also after the ensemble was moved
-                row.grad = None if parameter.grad is None else parameter.grad[i]
-        self.inner.step()
-        return loss
+            if parameter.grad is None or rows[0].grad is None or rows[0].data_ptr() != parameter.data_ptr():
+                _link(parameter, rows)
+        return self.inner.step() if closure is None else self.inner.step(closure)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients of the ensemble."""
+        """Forget the gradients of the ensemble, and of the members' slices."""
         self.ensemble.zero_grad(set_to_none)
+        self.inner.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
         """The inner optimizer's state."""
@@ -74,3 +72,10 @@ class PerMember(torch.optim.Optimizer):
         """Put the inner optimizer's state back."""
         self.inner.load_state_dict(state_dict)
         self.param_groups, self.state = self.inner.param_groups, self.inner.state
+
+
+def _link(parameter: Tensor, rows: list[nn.Parameter]) -> None:
+    """Let the slices share the memory of the stacked parameter and of its gradient."""
+    for i, row in enumerate(rows):
+        row.data = parameter.data[i]
+        row.grad = None if parameter.grad is None else parameter.grad[i]

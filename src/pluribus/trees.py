@@ -41,7 +41,11 @@ def tensors_of(tree: Any) -> list[Tensor]:
 def stack_trees(trees: list[Any]) -> Any:
     """One tree of stacked tensors, (members, ...); other leaves are those of the first."""
     flat = [flatten(tree) for tree in trees]
-    columns = zip(*(leaves for leaves, _ in flat), strict=True)
+    columns = list(zip(*(leaves for leaves, _ in flat), strict=True))
+    for column in columns:
+        shapes = {tuple(leaf.shape) for leaf in column if isinstance(leaf, Tensor)}
+        if len(shapes) > 1:
+            raise ValueError(f"the members' outputs must have one shape, but they have {sorted(shapes)}.")
     stacked = [torch.stack(list(c)) if isinstance(c[0], Tensor) else c[0] for c in columns]
     return pytree.tree_unflatten(stacked, flat[0][1])
 
@@ -53,6 +57,13 @@ def unstack(tree: Any, size: int) -> list[Any]:
         pytree.tree_unflatten([leaf[i] if isinstance(leaf, Tensor) else leaf for leaf in leaves], structure)
         for i in range(size)
     ]
+
+
+def members_first(tensor: Tensor, size: int, rows: int) -> Tensor:
+    """(members * batch, ...) as (members, batch, ...); what has no such rows is the same for all members."""
+    if tensor.ndim and tensor.shape[0] == rows:
+        return tensor.unflatten(0, (size, rows // size))
+    return tensor.expand(size, *tensor.shape)
 
 
 def rows_of(batch: Any, dim: int = 0) -> int:
@@ -99,6 +110,13 @@ def answer(output: Any) -> Any:
 
 def batches(x: Any, batch_size: int | None, device: torch.device, dtype: torch.dtype) -> Iterator[Batch]:
     """The batches of a tensor, an array, a tree of them or a loader, on the device and in the model's precision."""
+    return (batch for batch, _ in batches_and_targets(x, batch_size, device, dtype))
+
+
+def batches_and_targets(
+    x: Any, batch_size: int | None, device: torch.device, dtype: torch.dtype
+) -> Iterator[tuple[Batch, Any]]:
+    """The batches, each with the targets of a loader that gives (x, y), or None."""
 
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"predict: batch_size must be at least 1, but it is {batch_size}. Leave it out for all rows.")
@@ -110,19 +128,20 @@ def batches(x: Any, batch_size: int | None, device: torch.device, dtype: torch.d
             return tree.to(device, dtype if tree.is_floating_point() else None)
         return tree
 
-    def split(batch: Batch) -> Iterator[Batch]:
+    def split(batch: Batch, targets: Any = None) -> Iterator[tuple[Batch, Any]]:
         leaves, structure = flatten(batch)
         batch = pytree.tree_unflatten([ready(leaf) for leaf in leaves], structure)
         rows = rows_of(batch)
         step = batch_size or max(rows, 1)
         for start in range(0, max(rows, 1), step):
-            yield map_rows(batch, rows, lambda t, start=start: t[start : start + step])
+            part = map_rows(batch, rows, lambda t, start=start: t[start : start + step])
+            yield part, targets if targets is None or step >= rows else targets[start : start + step]
 
     if isinstance(x, (Tensor, np.ndarray, Mapping)) or isinstance(x, tuple):
         yield from split(as_batch(x))
     elif isinstance(x, Iterable):
-        for item in x:  # a loader; (x, y) as loaders give it: the targets are not needed
-            first = item[0] if isinstance(item, (tuple, list)) else item
-            yield from split(as_batch(first))
+        for item in x:  # a loader; (x, y) as loaders give it
+            several = isinstance(item, (tuple, list))
+            yield from split(as_batch(item[0] if several else item), item[1] if several and len(item) > 1 else None)
     else:
         raise TypeError(f"predict: x must be a tensor, an array, a tuple, a dict or a loader, but it is {type(x)}.")
