@@ -309,7 +309,7 @@ def test_binary_ensembles_are_calibrated():
     x, y = 20 * torch.randn(400, 4), torch.randint(2, (400, 1)).float()
     found = calibrate(ensemble, (x, y), method="temperature")
     assert found.predict(x).mean.shape == (400, 2)
-    assert loss(found.predict(x), y[:, 0].long()) < loss(ensemble.predict(x), y[:, 0].long()) - 0.2
+    assert loss(found.predict(x), y[:, 0].long()) == pytest.approx(math.log(2), abs=0.01)  # labels are coins
 
 
 @pytest.mark.parametrize("method", ["temperature", "vector", "isotonic"])

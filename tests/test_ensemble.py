@@ -1,5 +1,6 @@
 """One module, own state, vmap or loop: trees of tensors, tasks, pooling, choosing how to run."""
 
+import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -269,6 +270,26 @@ def test_buffers_that_are_assigned_are_kept(run):
         expected = torch.stack([member(x) for member in members])
     close(outputs, expected)
     close(ensemble.module.seen, torch.stack([member.seen for member in members]))
+
+
+def test_a_model_that_keeps_a_tensor_can_still_be_copied():
+    class Keeps(nn.Linear):
+        def forward(self, x):
+            self.last = super().forward(x)
+            return self.last
+
+    ensemble, x = pb.deep(Keeps(6, 3), 3), torch.randn(5, 6)
+    for _ in range(2):
+        outputs = ensemble(x)
+        close(copy.deepcopy(ensemble)(x), outputs)
+        close(ensemble.member(1)(x), outputs[1])
+
+
+def test_autocast_reaches_every_member():
+    for method in ("deep", "multihead", "masksembles"):
+        ensemble, x = make(method, "mlp")
+        with torch.autocast("cpu", torch.bfloat16):
+            assert ensemble(x).dtype == torch.bfloat16
 
 
 def test_run_and_task_take_known_values_only():

@@ -29,8 +29,7 @@ class Cost:
     forward_passes: float = 1.0
 
     def __str__(self) -> str:
-        text = f"{_short(self.parameters, 2, 'M')} parameters, {_short(self.mult_adds, 3, 'GM')} mult-adds"
-        return text if self.forward_passes == 1 else f"{text}, {self.forward_passes:g} forward passes"
+        return f"{_short(self.parameters, 2, 'M')} parameters, {_short(self.mult_adds, 3, 'GM')} mult-adds"
 
 
 def cost(model: nn.Module, x: Any) -> Cost:

@@ -15,8 +15,8 @@ from torch.utils import _pytree as pytree
 from .layers import PerMember, Rows
 from .prediction import Prediction, pool
 from .probe import layouts
-from .running import attention_under_vmap, is_transforming, kept_on_error, run_once, unowned
-from .summary import check_keep, part_of, whole
+from .running import attention_under_vmap, clip_, forget_, is_transforming, kept_on_error, leaks, run_once, unowned
+from .summary import check_keep, gathered
 from .surgery import CONVOLUTIONS, assign_, duplicate, listed, run_with, state
 from .trees import (
     Batch,
@@ -89,6 +89,7 @@ class Ensemble(nn.Module):
         self._task = "classification"
         self._run, self._why = self._preferred_run()
         self._shared: Sequence[str] | None = None
+        self._leaks: list[tuple[str, str]] = []  # attributes in which the model keeps tensors that it made
         self._changes_input: bool | None = None  # the model changes its input in place; None: not known yet
         self._tried: set[tuple[bool, bool, bool]] = set()
         self.training = module.training
@@ -179,15 +180,12 @@ class Ensemble(nn.Module):
                 self.to(place)
             self.eval()
             with torch.no_grad():
-                parts = [
-                    part_of(self.task, answer(self(*args, **kwargs)), y, keep)
-                    for (args, kwargs), y in batches_and_targets(x, batch_size, place, self._dtype())
-                ]
+                pairs = batches_and_targets(x, batch_size, place, self._dtype())
+                return gathered(self.task, ((answer(self(*args, **kwargs)), y) for (args, kwargs), y in pairs), keep)
         finally:
             self.train(mode)
             if place != home:
                 self.to(home)
-        return whole(self.task, parts)
 
     def member(self, i: int) -> nn.Module:
         """Member `i` as an ordinary, independent module: it gives `ensemble(x)[i]`."""
@@ -224,15 +222,7 @@ class Ensemble(nn.Module):
         if not max_norm > 0:
             raise ValueError(f"clip_grad_norm_: max_norm must be positive, but it is {max_norm}.")
         owned, shared = self._gradients()
-        device = next((g.device for g in (*shared, *(g for gs in owned for g in gs))), torch.device("cpu"))
-        norms = torch.zeros(self.size + 1, device=device)
-        for i, gradients in enumerate((*owned, shared)):
-            if gradients:
-                norms[i] = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
-                factor = (max_norm / (norms[i] + 1e-6)).clamp(max=1.0)
-                for gradient in gradients:
-                    gradient.mul_(factor)
-        return norms
+        return torch.stack([clip_(gradients, max_norm) for gradients in (*owned, shared)])
 
     @property
     def run(self) -> str:
@@ -258,8 +248,8 @@ class Ensemble(nn.Module):
 
     @property
     def passes(self) -> int:
-        """How often the network runs for one prediction."""
-        return self.size
+        """How often the network runs for one prediction; last layers alone are no pass."""
+        return 1 if self.method == "multihead" else self.size
 
     stacked = True  # what members own has the members as its first dimension
 
@@ -333,6 +323,7 @@ class Ensemble(nn.Module):
                 members, self._owned(self.module), leaves
             )
         self._write_back(changed)
+        forget_(self.module, self._leaks)
         stacked = iter(tensors)
         return pytree.tree_unflatten([next(stacked) if o is Tensor else o for o in seen["leaves"]], seen["tree"])
 
@@ -410,14 +401,17 @@ class Ensemble(nn.Module):
         if self.own and all(name in self.own for name, _ in state(self.module)):
             if any(isinstance(module, CONVOLUTIONS) for module in self.module.modules()):
                 return "loop", "nothing is shared, and batched convolutions are slower than a loop"
-        return "vmap", "what no member owns is computed once"
+        return "vmap", "members in one go; what no member owns is computed once"
 
     def _vmap_or_loop(self, batch: Batch, per_member: bool) -> Any:
         """The first run: where vmap fails, buffers and chance are put back, the loop runs and is said to."""
         chance = torch.get_rng_state()
         try:
             with kept_on_error(list(self.module.buffers())):
-                return self._by_vmap(batch, per_member)
+                output = self._by_vmap(batch, per_member)
+                self._leaks = leaks(self.module)
+                forget_(self.module, self._leaks)
+                return output
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
             reason = str(error).strip().splitlines()[0]
         torch.set_rng_state(chance)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .surgery import aliases
+from .surgery import aliases, held
 from .trees import tensors_of
 
 
@@ -98,3 +98,33 @@ def attention_under_vmap() -> Iterator[None]:
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)
         torch._C._functorch._set_vmap_fallback_warning_enabled(True)  # type: ignore[attr-defined]
+
+
+def leaks(module: nn.Module) -> list[tuple[str, str]]:
+    """The attributes in which modules have kept tensors of a vmap that is over: nobody can use those any more."""
+    if is_transforming():  # an outer vmap is not over
+        return []
+    return [
+        (name, key)
+        for name, part in module.named_modules()
+        for key, value in vars(part).items()
+        if key not in ("_parameters", "_buffers", "_modules")
+        and any(torch._C._functorch.is_batchedtensor(tensor) for tensor in held(value))
+    ]
+
+
+def forget_(module: nn.Module, attributes: Sequence[tuple[str, str]]) -> None:
+    """Set the attributes to None."""
+    for name, key in attributes:
+        vars(module.get_submodule(name))[key] = None
+
+
+def clip_(gradients: Sequence[Tensor], max_norm: float) -> Tensor:
+    """Scale the gradients in place to a common norm of at most `max_norm`; the norm before."""
+    if not gradients:
+        return torch.zeros(())
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor)
+    return norm

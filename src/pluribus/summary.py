@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from .metrics import class_bins
 from .prediction import SCORES, Classification, Prediction, predicted
@@ -74,8 +75,9 @@ class Summary:
 
     def kept(self) -> Summary:
         """This summary with every column computed, on the CPU, and the probabilities let go."""
-        self._columns = {name: getattr(self, name).cpu() for name in self._names}
+        columns = {name: getattr(self, name).cpu() for name in self._names}
         self._prediction = None
+        self._columns = {name: column.clone() for name, column in columns.items()}  # into memory that is free by now
         return self
 
     def __len__(self) -> int:
@@ -128,20 +130,25 @@ class Summary:
         return other
 
 
-def part_of(task: str, outputs: Any, target: Any, keep: str) -> Any:
-    """What `predict` keeps of one batch: the outputs, or their columns."""
-    if keep == "summary":
-        return Summary(predicted(task, outputs), target).kept()
-    return map_tensors(outputs, lambda t: t.cpu())
+def gathered(task: str, batches: Iterable[tuple[Any, Any]], keep: str) -> Any:
+    """The prediction, or summary, of all batches of (outputs, targets)."""
+    if keep == "members":
+        parts = [map_tensors(outputs, lambda t: t.cpu()) for outputs, _ in batches]
+        _check_some(parts)
+        return predicted(task, pytree.tree_map(lambda *tensors: torch.cat(tensors, 1), *parts))
+    summaries: list[Summary] = []
+    for outputs, target in batches:
+        summaries.append(Summary(predicted(task, outputs), target).kept())
+        # Joined early, in pairs of like size: many small tensors among large ones would keep memory from its reuse.
+        while len(summaries) > 1 and len(summaries[-2]) <= len(summaries[-1]):
+            summaries[-2:] = [Summary.cat(summaries[-2:])]
+    _check_some(summaries)
+    return Summary.cat(summaries)
 
 
-def whole(task: str, parts: list[Any]) -> Any:
-    """The parts of all batches as one prediction or summary."""
+def _check_some(parts: Sequence[Any]) -> None:
     if not parts:
         raise ValueError("predict: there must be at least one batch, but the loader is empty.")
-    if isinstance(parts[0], Summary):
-        return Summary.cat(parts)
-    return predicted(task, torch.utils._pytree.tree_map(lambda *tensors: torch.cat(tensors, 1), *parts))
 
 
 def check_keep(keep: str) -> None:

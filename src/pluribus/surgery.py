@@ -192,17 +192,17 @@ def _was_trained(module: nn.Module) -> bool:
 
 def duplicate(model: nn.Module) -> nn.Module:
     """A deep copy of `model`; tensors that were computed from others and kept are copied without their history."""
-    derived = [tensor for module in model.modules() for tensor in _held(vars(module)) if not tensor.is_leaf]
+    derived = [tensor for module in model.modules() for tensor in held(vars(module)) if not tensor.is_leaf]
     return deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in derived})
 
 
-def _held(value: Any) -> Iterator[Tensor]:
+def held(value: Any) -> Iterator[Tensor]:
     """The tensors in an attribute, in lists and dicts too."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (dict, list, tuple)):
         for part in value.values() if isinstance(value, dict) else value:
-            yield from _held(part)
+            yield from held(part)
 
 
 def state(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
