@@ -354,7 +354,9 @@ def test_a_threshold_counts_what_it_says():
     kept = found.keep(prediction)
     assert (int(kept.sum()), int(target[kept].sum())) == (found.kept, found.errors)
     assert found.coverage == found.kept / 2000
-    assert found.bound == pytest.approx(stats.beta.ppf(1 - 0.005, found.errors + 1, found.kept - found.errors))
+    assert found.bound == pytest.approx(
+        stats.beta.ppf(1 - 0.05 / found.candidates, found.errors + 1, found.kept - found.errors)
+    )
     assert found.bound <= 0.05
     assert f"{found.errors} errors" in found.explain()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ ROUNDING = 1e-4  # how far from [0, 1] a probability may be
 
 def columns(metric: str, infinite: bool = False, **given: Column) -> list[Tensor]:
     """The columns as flat tensors in double precision, of one shape, not empty and without NaN."""
-    tensors = {name: torch.as_tensor(column).detach() for name, column in given.items()}
+    tensors = {name: tensor_of(column) for name, column in given.items()}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if len(set(shapes.values())) > 1:
         listed = " and ".join(f"{name} {shape}" for name, shape in shapes.items())
@@ -25,10 +26,17 @@ def columns(metric: str, infinite: bool = False, **given: Column) -> list[Tensor
 
 def matrix(metric: str, name: str, values: Matrix, infinite: bool = False) -> Tensor:
     """The values as a matrix in double precision; further dimensions (pixels) join the second."""
-    tensor = torch.as_tensor(values).detach()
+    tensor = tensor_of(values)
     if tensor.ndim < 2:
         raise ValueError(f"{metric}: {name} must have two dimensions, but its shape is {tuple(tensor.shape)}.")
     return _finite(metric, name, tensor, infinite).flatten(1)
+
+
+def tensor_of(values: Any) -> Tensor:
+    """A tensor without gradients; lists in double precision, arrays in their own."""
+    if isinstance(values, Tensor):
+        return values.detach()
+    return torch.from_numpy(np.require(values, requirements=["C", "W"]))  # torch warns of what it may not write
 
 
 def _finite(metric: str, name: str, tensor: Tensor, infinite: bool) -> Tensor:
@@ -75,7 +83,7 @@ def bin_of(metric: str, values: Tensor, bins: int, given: torch.dtype) -> Tensor
 
 def binned(metric: str, confidence: Column, correct: Column, bins: int) -> list[Tensor]:
     """Examples, summed confidence and correct ones in each bin."""
-    given = torch.as_tensor(confidence)
+    given = tensor_of(confidence)
     confidence, correct = columns(metric, confidence=given, correct=correct)
     confidence, correct = outcomes(metric, confidence, correct)
     index = bin_of(metric, confidence, bins, given.dtype)

@@ -211,7 +211,7 @@ def abstain(
     risk: float = 0.01,
     confidence: float = 0.95,
     score: str | Tensor = "msp",
-    candidates: int = 20,
+    candidates: int = 50,
 ) -> Threshold:
     """The threshold that keeps the most, such that the error on what is kept is at most `risk`.
 
@@ -225,8 +225,8 @@ def abstain(
     Args:
         prediction: of validation data that nothing was fitted to
         score: the name of a score, or one number for each example, larger = more uncertain
-        candidates: how many thresholds to try, spread evenly over the coverages that can pass at all; fewer are
-            tried where there are too few examples for so many
+        candidates: how many thresholds to try at most, spread evenly over the coverages that can pass at all; fewer
+            are tried on few examples
 
     >>> logits = 4 * torch.randn(1, 4000, 3)
     >>> target = torch.distributions.Categorical(logits=logits[0]).sample()
@@ -242,24 +242,24 @@ def abstain(
     wrong = (prediction.label != target).cpu().numpy()
     ordered = np.append(np.sort(values), np.inf)
     name = score if isinstance(score, str) else "given"
-    tried = []
+    best, least = 0, 1.0
     for count in reversed(counts):  # most examples first
         kept = values < ordered[count]
-        shown = int(kept.sum()), int(wrong[kept].sum())
-        bound = upper_bound(shown[1], shown[0], level)
-        share = shown[0] / len(target)
-        tried.append(
-            Threshold(float(ordered[count]), name, share, bound, risk, confidence, *shown, len(target), len(counts))
+        if _at_most(wrong[kept].sum(), kept.sum(), least) > level:
+            continue
+        best, least = count, upper_bound(wrong[kept].sum(), kept.sum(), level)
+        if least <= risk:
+            break
+    kept = values < ordered[best]
+    errors, share = int(wrong[kept].sum()), float(kept.mean())
+    if least > risk:
+        raise ValueError(
+            f"abstain: no threshold of {name} keeps the error at most {risk:g} with confidence {confidence:g}: "
+            f"the least that can be promised is {least:.4g}, keeping {share:.1%} ({errors} errors in {kept.sum():,}). "
+            f"Allow risk={_rounded_up(least):g}, give more validation examples, or use another score."
         )
-        if bound <= risk:
-            return tried[-1]
-    least = min(tried, key=lambda threshold: threshold.bound)
-    raise ValueError(
-        f"abstain: no threshold of {name} keeps the error at most {risk:g} with confidence {confidence:g}: "
-        f"the least that can be promised is {least.bound:.4g}, keeping {least.coverage:.1%} "
-        f"({least.errors} errors in {least.kept:,}). Allow risk={_rounded_up(least.bound):g}, give more validation "
-        "examples, or use another score."
-    )
+    found = float(ordered[best]), name, share, least, risk, confidence, int(kept.sum()), errors
+    return Threshold(*found, len(target), len(counts))
 
 
 @dataclass(frozen=True)
@@ -322,6 +322,7 @@ def _at_most(errors: int, examples: int, rate: float) -> float:
     """The probability of at most so many errors."""
     if rate >= 1:
         return float(errors >= examples)
+    errors, examples = int(errors), int(examples)
     k = torch.arange(errors + 1, dtype=torch.float64)
     ways = math.lgamma(examples + 1) - torch.lgamma(k + 1) - torch.lgamma(examples - k + 1)
     return min(1.0, (ways + k * math.log(rate) + (examples - k) * math.log1p(-rate)).logsumexp(0).exp().item())
@@ -331,8 +332,9 @@ def _counts(examples: int, risk: float, level: float, candidates: int) -> tuple[
     """How many examples each candidate keeps, before ties, and the level of its test; the labels have no say."""
     for number in range(candidates, 0, -1):
         least = math.ceil(math.log(level / number) / math.log1p(-risk))  # without errors, so many pass
-        if least <= examples:
-            spread = np.linspace(least, examples, number)
+        apart = (examples - least) / max(number - 1, 1)
+        if apart >= least / 4 or (number == 1 and least <= examples):  # closer ones cost more than they find
+            spread = np.linspace(least, examples, number) if number > 1 else np.array([examples])
             return sorted({int(count) for count in spread.round()}), level / number
     raise ValueError(
         f"abstain: an error of at most {risk:g} with confidence {1 - level:g} takes at least {least:,} validation "

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .columns import tensor_of
 from .metrics import METRICS, Metric, aupr, auroc, fpr95
 from .prediction import Prediction
 from .summary import Summary
@@ -97,7 +98,7 @@ def shift(
             raise ValueError(
                 f"shift: the baseline must have the same corruptions, {list(results)}, but it has {list(baseline)}."
             )
-        errors = [1 - torch.tensor(_table(rows, "accuracy")) for rows in (results, baseline)]
+        errors = [1 - tensor_of(_table(rows, "accuracy")) for rows in (results, baseline)]
         values["mean_corruption_error"] = METRICS["mean_corruption_error"].function(*errors)
     return values
 
@@ -203,7 +204,7 @@ def _summary(name: str, prediction: Any, target: Target = None, ignore: int | No
             f"{name}: needs a Classification, Regression or Summary, but it is given a {type(prediction).__name__}. "
             "Make one with ensemble.predict(x) or Classification.from_probabilities(p)."
         )
-    return Summary(prediction, None if target is None else torch.as_tensor(target), ignore)
+    return Summary(prediction, None if target is None else tensor_of(target), ignore)
 
 
 def _tasks(summary: Summary) -> set[str]:

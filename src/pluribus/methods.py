@@ -335,7 +335,8 @@ def treenet(
     size = checked_size("treenet", size)
     model = checked_model("treenet", model)
     every = aliases(model)
-    pick("treenet", branch, sorted(set().union(*every.values())), "tensors")
+    empty = [name for name, module in model.named_modules() if name and not any(True for _ in module.parameters())]
+    pick("treenet", branch, [*sorted(set().union(*every.values())), *empty], "tensors")
     own = [name for name, names in every.items() if all(matches(branch, n) for n in names)]
     notes = [
         f"{name!r} is tied to a tensor of the trunk and stays shared"

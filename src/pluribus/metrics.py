@@ -15,7 +15,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .columns import Column, Matrix, bin_of, binned, by_size, check_bins, columns, matrix, outcomes, probabilities
+from .columns import (
+    Column,
+    Matrix,
+    bin_of,
+    binned,
+    by_size,
+    check_bins,
+    columns,
+    matrix,
+    outcomes,
+    probabilities,
+    tensor_of,
+)
 
 BINS = 15
 
@@ -109,7 +121,7 @@ def class_bins(probability: Matrix, target: Column, bins: int = BINS) -> Tensor:
             f"{len(target)}, from {target.min():.0f} to {target.max():.0f}."
         )
     cell = (
-        bin_of("class_bins", values, bins, torch.as_tensor(probability).dtype)
+        bin_of("class_bins", values, bins, tensor_of(probability).dtype)
         + torch.arange(classes, device=values.device) * bins
     )
     hit = cell.gather(1, target.long()[:, None]).flatten()
@@ -124,7 +136,7 @@ def class_bins(probability: Matrix, target: Column, bins: int = BINS) -> Tensor:
 
 def classwise_ece(class_bins: Tensor) -> float:
     """Calibration error of every class's probability, averaged over classes; takes what `class_bins` gives."""
-    count, confident, right = torch.as_tensor(class_bins).double()
+    count, confident, right = tensor_of(class_bins).double()
     return ((confident - right).abs().sum() / count.sum()).item()  # count.sum() is examples * classes
 
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from .columns import tensor_of
 from .regression import Regression
 
 SCORES = ("msp", "max_logit", "energy", "entropy", "mutual_information", "variation_ratio")
@@ -27,7 +28,7 @@ class Classification:
         members: (members, batch, classes), or with the classes elsewhere for dense outputs (`class_dim`)
 
     >>> p = Classification.from_logits(torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]]))  # two members disagree
-    >>> p.mean.tolist(), bool(p.epistemic > 0.3)
+    >>> p.mean.round(decimals=4).tolist(), bool(p.epistemic > 0.3)
     ([[0.5, 0.5]], True)
     """
 
@@ -250,7 +251,7 @@ class Classification:
 
     def checked(self, target: Tensor | np.ndarray) -> Tensor:
         """The targets as class numbers, one for each label, or an error that says what is wrong."""
-        given = torch.as_tensor(target, device=self.log_members.device)
+        given = tensor_of(target).to(self.log_members.device)
         expected = self.log_members.movedim(self.class_dim, -1).shape[1:-1]
         shaped = given.reshape(expected) if given.shape in ((*expected, 1), (expected[0], 1, *expected[1:])) else given
         if shaped.shape != expected:
@@ -416,7 +417,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _float(values: Tensor | np.ndarray) -> Tensor:
-    tensor = _wide(torch.as_tensor(values))
+    tensor = _wide(values if isinstance(values, Tensor) else tensor_of(values))
     return tensor if tensor.is_floating_point() else tensor.float()
 
 

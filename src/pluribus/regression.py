@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .columns import tensor_of
+
 PARTS = ("total", "aleatoric", "epistemic")
 
 
@@ -94,10 +96,12 @@ class Regression:
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
     def quantile(self, q: float) -> Tensor:
-        """Where the mixture's distribution function reaches q, by bisection: (batch, ...)."""
+        """Where the mixture's distribution function reaches q, by bisection; of points one of them: (batch, ...)."""
         if not 0 < q < 1:
             raise ValueError(f"quantile: q must be between 0 and 1, but it is {q}.")
-        own = self.means.double() + self._deviations().double() * torch.special.ndtri(torch.tensor(q).double())
+        if self.variances is None:
+            return self.means.sort(0).values[math.ceil(q * self.size - 1e-9) - 1]  # members
+        own = self.means.double() + self._deviations().double() * torch.special.ndtri(torch.tensor(q, dtype=torch.float64))
         low, high = own.amin(0), own.amax(0)  # members: the mixture's quantile lies between theirs
         while bool(((high - low) > 1e-12 * (1 + high.abs().maximum(low.abs()))).any()):
             middle = (low + high) / 2
@@ -130,7 +134,7 @@ class Regression:
 
     def checked(self, target: Tensor | np.ndarray) -> Tensor:
         """The targets in the shape of the mean, or an error that says what is wrong."""
-        given = torch.as_tensor(target, device=self.means.device)
+        given = tensor_of(target).to(self.means.device)
         expected = self.means.shape[1:]
         if given.numel() == expected.numel() and given.shape in ((*expected, 1), expected[:-1]):
             given = given.reshape(expected)
@@ -186,7 +190,7 @@ def _absolute(mean: Tensor, deviation: Tensor) -> Tensor:
 
 
 def _checked(name: str, values: Tensor | np.ndarray) -> Tensor:
-    tensor = torch.as_tensor(values)
+    tensor = values if isinstance(values, Tensor) else tensor_of(values)
     tensor = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
     if tensor.ndim < 2 or 0 in tensor.shape:
         raise ValueError(

@@ -9,6 +9,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
+from .columns import tensor_of
 from .metrics import METRICS
 from .prediction import Prediction
 from .summary import Summary
@@ -51,9 +52,9 @@ class Streaming(Metric):
             )
         for need, column in columns.items():
             if need == "class_bins":
-                setattr(self, need, getattr(self, need) + torch.as_tensor(column).detach())
+                setattr(self, need, getattr(self, need) + tensor_of(column))
             else:
-                getattr(self, need).append(_rows_first(need, torch.as_tensor(column).detach()))
+                getattr(self, need).append(_rows_first(need, tensor_of(column)))
 
     def compute(self) -> Tensor:
         """The metric of everything seen."""

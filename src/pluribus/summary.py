@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from .columns import tensor_of
 from .metrics import class_bins
 from .prediction import SCORES, Classification, Prediction, predicted
 from .regression import Regression
@@ -38,7 +39,7 @@ class Summary:
         self.block: int | None = len(flat) // len(prediction)  # pixels or outputs of one row of the batch
         numbers = None if target is None else _numbers(prediction, target, ignore)
         if numbers is not None and ignore is not None:
-            judged = torch.as_tensor(target, device=numbers.device).flatten() != ignore
+            judged = tensor_of(target).to(numbers.device).flatten() != ignore
             if not bool(judged.any()):
                 raise ValueError(f"evaluate: some targets must be judged, but all are {ignore}, which is ignored.")
             flat, numbers, self.block = flat[judged], numbers[judged], 1 if self.block == 1 else None
@@ -158,7 +159,7 @@ def check_keep(keep: str) -> None:
 
 
 def _numbers(prediction: Prediction, target: Tensor | np.ndarray, ignore: int | None) -> Tensor:
-    given = torch.as_tensor(target)
+    given = tensor_of(target)
     if ignore is not None:
         if isinstance(prediction, Regression):
             raise ValueError("evaluate: ignore is for class numbers, but this is a regression.")
