@@ -242,24 +242,21 @@ def abstain(
     wrong = (prediction.label != target).cpu().numpy()
     ordered = np.append(np.sort(values), np.inf)
     name = score if isinstance(score, str) else "given"
-    best, least = 0, 1.0
+    tried = []
     for count in reversed(counts):  # most examples first
         kept = values < ordered[count]
-        if _at_most(wrong[kept].sum(), kept.sum(), least) > level:
-            continue
-        best, least = count, upper_bound(wrong[kept].sum(), kept.sum(), level)
-        if least <= risk:
-            break
-    kept = values < ordered[best]
-    errors, share = int(wrong[kept].sum()), float(kept.mean())
-    if least > risk:
-        raise ValueError(
-            f"abstain: no threshold of {name} keeps the error at most {risk:g} with confidence {confidence:g}: "
-            f"the least that can be promised is {least:.4g}, keeping {share:.1%} ({errors} errors in {kept.sum():,}). "
-            f"Allow risk={_rounded_up(least):g}, give more validation examples, or use another score."
-        )
-    found = float(ordered[best]), name, share, least, risk, confidence, int(kept.sum()), errors
-    return Threshold(*found, len(target), len(counts))
+        tried.append((int(wrong[kept].sum()), int(kept.sum()), float(ordered[count])))
+        if _at_most(*tried[-1][:2], risk) <= level:
+            errors, keeps, value = tried[-1]
+            found = value, name, keeps / len(target), upper_bound(errors, keeps, level), risk, confidence
+            return Threshold(*found, keeps, errors, len(target), len(counts))
+    least, errors, keeps = _least(tried, level)
+    raise ValueError(
+        f"abstain: no threshold of {name} keeps the error at most {risk:g} with confidence {confidence:g}: "
+        f"the least that can be promised is {least:.4g}, keeping {keeps / len(target):.1%} "
+        f"({errors} errors in {keeps:,}). Allow risk={_rounded_up(least):g}, give more validation examples, "
+        "or use another score."
+    )
 
 
 @dataclass(frozen=True)
@@ -322,10 +319,19 @@ def _at_most(errors: int, examples: int, rate: float) -> float:
     """The probability of at most so many errors."""
     if rate >= 1:
         return float(errors >= examples)
-    errors, examples = int(errors), int(examples)
-    k = torch.arange(errors + 1, dtype=torch.float64)
-    ways = math.lgamma(examples + 1) - torch.lgamma(k + 1) - torch.lgamma(examples - k + 1)
-    return min(1.0, (ways + k * math.log(rate) + (examples - k) * math.log1p(-rate)).logsumexp(0).exp().item())
+    k = np.arange(errors + 1)
+    ways = np.cumsum(np.log(np.append(1.0, (examples - k[1:] + 1) / k[1:])))  # logarithms of binomial coefficients
+    terms = ways + k * math.log(rate) + (examples - k) * math.log1p(-rate)
+    return min(1.0, float(np.exp(terms - terms.max()).sum() * math.exp(terms.max())))
+
+
+def _least(tried: list[tuple[int, int, float]], level: float) -> tuple[float, int, int]:
+    """The lowest bound among candidates, with its errors and examples."""
+    least = 1.0, *tried[0][:2]
+    for errors, examples, _ in tried:
+        if _at_most(errors, examples, least[0]) <= level:
+            least = upper_bound(errors, examples, level), errors, examples
+    return least
 
 
 def _counts(examples: int, risk: float, level: float, candidates: int) -> tuple[list[int], float]:
