@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import optimize
+from scipy import optimize, special
 from sklearn.isotonic import IsotonicRegression
 from torch import nn
 
@@ -30,9 +30,9 @@ def overconfident(examples=2000, members=3, factor=3.0, noise=0.5, classes=5, se
 
 def pooled_nll(log_p, target):
     """By the definition, in numpy: log_p is (members, examples, classes), not normalised."""
-    p = np.exp(log_p - log_p.max(-1, keepdims=True))
-    p = (p / p.sum(-1, keepdims=True)).mean(0)
-    return -np.log(p[np.arange(len(target)), target]).mean()
+    own = log_p - special.logsumexp(log_p, -1, keepdims=True)
+    pooled = special.logsumexp(own, 0) - math.log(len(log_p))
+    return -pooled[np.arange(len(target)), target].mean()
 
 
 def loss(prediction, target):
@@ -52,6 +52,18 @@ def test_temperature_is_the_minimum_that_scipy_finds(members, seed):
         options={"xatol": 1e-9},
     )  # fmt: skip
     assert temperature(log_p, target).value == pytest.approx(math.exp(-best.x), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_other_temperature_is_better_where_members_make_more_than_one_valley(seed):
+    g = torch.Generator().manual_seed(seed)
+    log_p = (
+        (10 ** (3 * torch.rand(4, 60, 1, generator=g)) * torch.randn(4, 60, 3, generator=g)).log_softmax(-1).double()
+    )
+    target = torch.randint(3, (60,), generator=g)
+    others = [pooled_nll(log_p.numpy() * s, target.numpy()) for s in np.geomspace(1e-4, 20, 500)]
+    found = temperature(log_p, target).value
+    assert pooled_nll(log_p.numpy() / found, target.numpy()) <= min(others) + 1e-9
 
 
 def test_temperature_that_made_the_labels_is_recovered():
@@ -352,6 +364,16 @@ def test_variance_factor_is_the_minimum_that_scipy_finds_and_parts_stay_a_sum():
     assert torch.allclose(scaled.total, found.scaling.factor * prediction.total)
     assert torch.allclose(scaled.total, scaled.aleatoric + scaled.epistemic)
     assert "variance" in found.explain()
+
+
+def test_held_out_nll_of_a_regression_comes_from_factors_without_the_example():
+    prediction, target = pb.Regression(torch.randn(3, 20), torch.rand(3, 20) + 0.1), 2 * torch.randn(20)
+    table = {row["method"]: row["nll"] for row in calibrate(prediction, target, folds=20).table}  # leave one out
+    squares, nll = (target - prediction.mean).square() / prediction.total, []
+    for i in range(20):
+        scale = (prediction.total[i] * squares[torch.arange(20) != i].mean()).sqrt()
+        nll.append(-torch.distributions.Normal(prediction.mean[i], scale).log_prob(target[i]).item())
+    assert table["variance"] == pytest.approx(np.mean(nll), rel=1e-5)
 
 
 def test_regression_is_left_alone_where_scaling_does_not_help():

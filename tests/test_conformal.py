@@ -65,7 +65,9 @@ def check_coverage(make, coverage, kind, repetitions=300, validation=99, test=10
     found = []
     for seed in range(repetitions):
         prediction, target = make(validation + test, seed)
-        fitted = conformal(part(prediction, slice(validation)), target[:validation], coverage, kind, **options)
+        fitted = conformal(
+            part(prediction, slice(validation)), target[:validation], coverage, kind, seed=seed, **options
+        )
         found.append(fitted.measure(part(prediction, slice(validation, None)), target[validation:])["coverage"])
     expected = math.ceil(round((validation + 1) * coverage, 9)) / (validation + 1)
     assert abs(np.mean(found) - expected) < 3 * np.std(found) / math.sqrt(repetitions)

@@ -304,6 +304,7 @@ def test_a_confidence_on_an_edge_is_in_the_bin_below(kind, bins):
 def test_a_confidence_above_one_by_rounding_changes_nothing():
     correct = [0, 1, 1]
     assert metrics.ece([0.4, 0.9, 1.0000001], correct) == pytest.approx(metrics.ece([0.4, 0.9, 1.0], correct), abs=1e-6)
+    assert metrics.ece([1.0000001], [1]) == 0
 
 
 @pytest.mark.parametrize("metric", [metrics.ece, metrics.mce, metrics.adaptive_ece, metrics.reliability])

@@ -129,6 +129,17 @@ def test_the_mean_has_gradients():
     close(raw.grad, expected)
 
 
+def test_gradients_of_probabilities_that_underflow_are_finite():
+    raw = torch.tensor([[[0.0, -500.0]], [[0.0, -600.0]]], requires_grad=True)
+    Classification.from_logits(raw).log_mean[0, 1].backward()
+    close(raw.grad[0, 0], torch.tensor([-1.0, 1.0]))
+
+
+def test_members_that_agree_to_the_bit_have_no_negative_epistemic_part():
+    p = Classification.from_logits((5 * torch.randn(1, 2000, 10)).expand(3, -1, -1))
+    assert bool((p.epistemic >= 0).all()) and p.epistemic.max() < 1e-5
+
+
 def test_binary_has_two_classes():
     raw = torch.randn(3, 5)
     p = Classification.from_binary(raw)
@@ -203,7 +214,7 @@ def test_probabilities_give_what_their_logits_give():
 def test_probabilities_off_by_rounding_are_put_right():
     p = Classification.from_probabilities(torch.tensor([[[1.0000001, 0.0]], [[0.3, 0.70000005]], [[1.0, -1e-9]]]))
     close(p.members.sum(-1), torch.ones(3, 1))
-    assert p.members.max() <= 1
+    assert p.members.max() <= 1 and p.members[2, 0, 1] == 0
 
 
 def test_a_read_only_array_is_taken():

@@ -122,20 +122,26 @@ def unchanged(log_p: Tensor, target: Tensor) -> Unchanged:
 
 
 def temperature(log_p: Tensor, target: Tensor) -> Temperature:
-    """The temperature with the lowest NLL of the pooled members: Newton steps on its inverse, kept in a bracket."""
-    low, high = 1 / TEMPERATURES[1], 1 / TEMPERATURES[0]
-    some = slice(None, None, max(1, len(target) // 500))  # only to start in the right valley: members can make two
-    grid = np.geomspace(low, high, 20)
-    inverse = min(grid, key=lambda s: _slopes(log_p[:, some], target[some], s)[0])
-    for _ in range(200):
-        _, slope, curvature = _slopes(log_p, target, inverse)
+    """The temperature with the lowest NLL of the pooled members.
+
+    The NLL of one member is convex in the inverse temperature, that of several need not be: a grid finds the valley,
+    Newton steps that stay inside it its floor.
+    """
+    grid = np.geomspace(1 / TEMPERATURES[1], 1 / TEMPERATURES[0], 25)
+    some = slice(None, None, 1 + log_p.numel() // 4_000_000)
+    valley = int(np.argmin([_slopes(log_p[:, some], target[some], s)[0] for s in grid]))
+    low, inverse, high = grid[max(valley - 1, 0)], grid[valley], grid[min(valley + 1, len(grid) - 1)]
+    best = math.inf, inverse
+    for _ in range(100):
+        value, slope, curvature = _slopes(log_p, target, inverse)
+        best = min(best, (value, inverse))
         low, high = (low, inverse) if slope > 0 else (inverse, high)
         newton = inverse - slope / curvature if curvature > 0 else -1.0
         last, inverse = inverse, newton if low < newton < high else math.sqrt(low * high)
-        if slope == 0 or abs(inverse / last - 1) < 1e-12 or high / low - 1 < 1e-12:
+        if abs(inverse / last - 1) < 1e-10:
             break
-    value = 1 / float(inverse)
-    return Temperature(next((limit for limit in TEMPERATURES if abs(value / limit - 1) < 1e-9), value))
+    found = 1 / float(best[1])
+    return Temperature(next((limit for limit in TEMPERATURES if abs(found / limit - 1) < 1e-9), found))
 
 
 def vector(log_p: Tensor, target: Tensor) -> Vector:

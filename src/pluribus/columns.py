@@ -39,10 +39,15 @@ def tensor_of(values: Any) -> Tensor:
     return torch.from_numpy(np.require(values, requirements=["C", "W"]))  # torch warns of what it may not write
 
 
+def rows_index(rows: Any) -> Any:
+    """An index of rows that keeps their dimension: one row stays a batch."""
+    return slice(int(rows), int(rows) + 1 or None) if isinstance(rows, (int, np.integer)) else rows
+
+
 def _finite(metric: str, name: str, tensor: Tensor, infinite: bool) -> Tensor:
     if tensor.numel() == 0:
         raise ValueError(f"{metric}: {name} must hold at least one example, but it is empty.")
-    tensor = tensor.double()
+    tensor = tensor.cpu().double()  # some devices have no double precision
     bad = tensor.isnan() if infinite else ~tensor.isfinite()
     if bool(bad.any()):
         where = tuple(bad.nonzero()[0].tolist())

@@ -341,7 +341,8 @@ def _counts(examples: int, risk: float, level: float, candidates: int) -> tuple[
         apart = (examples - least) / max(number - 1, 1)
         if apart >= least / 4 or (number == 1 and least <= examples):  # closer ones cost more than they find
             spread = np.linspace(least, examples, number) if number > 1 else np.array([examples])
-            return sorted({int(count) for count in spread.round()}), level / number
+            counts = sorted({int(count) for count in spread.round()})
+            return counts, level / len(counts)
     raise ValueError(
         f"abstain: an error of at most {risk:g} with confidence {1 - level:g} takes at least {least:,} validation "
         f"examples, but there are {examples:,}. Give more, or allow more risk."

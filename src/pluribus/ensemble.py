@@ -15,7 +15,17 @@ from torch.utils import _pytree as pytree
 from .layers import PerMember, Rows
 from .prediction import Prediction, pool
 from .probe import layouts
-from .running import attention_under_vmap, clip_, forget_, is_transforming, kept_on_error, leaks, run_once, unowned
+from .running import (
+    attention_under_vmap,
+    clip_,
+    forget_,
+    is_autocast,
+    is_transforming,
+    kept_on_error,
+    leaks,
+    run_once,
+    unowned,
+)
 from .summary import check_keep, gathered
 from .surgery import CONVOLUTIONS, assign_, duplicate, listed, run_with, state
 from .trees import (
@@ -23,6 +33,7 @@ from .trees import (
     answer,
     as_batch,
     batches_and_targets,
+    check_members,
     device_of,
     flatten,
     map_tensors,
@@ -128,7 +139,7 @@ class Ensemble(nn.Module):
         """
         batch = as_batch(x)
         if per_member:
-            self._check_per_member(batch)
+            check_members(batch, self.size)
         self.check_once(unstack(batch, self.size)[0] if per_member else batch)
         if self.feed == "every":
             outputs = [answer(member) for member in unstack(self._each(batch, per_member), self.size)]
@@ -296,7 +307,7 @@ class Ensemble(nn.Module):
     def _each(self, batch: Batch, per_member: bool = False) -> Any:
         """Every member's output, stacked; with `per_member` each on its own batch, (members, batch, ...)."""
         apart = per_member and self.training and self._trunk()  # a shared trunk's statistics see all the batches
-        if self.run == "loop" or apart or torch.is_autocast_enabled(device_of(batch).type):  # vmap hides autocast
+        if self.run == "loop" or apart or is_autocast(device_of(batch)):  # which vmap would hide
             return self._by_loop(batch, per_member)
         key = (self.training, torch.is_grad_enabled(), per_member)
         if key in self._tried or torch.compiler.is_compiling():
@@ -456,14 +467,6 @@ class Ensemble(nn.Module):
         if not -self.size <= i < self.size:
             raise IndexError(f"member: there are members 0 to {self.size - 1}, but {i} was asked for.")
         return i % self.size
-
-    def _check_per_member(self, batch: Batch) -> None:
-        for tensor in tensors_of(batch):
-            if tensor.ndim < 2 or tensor.shape[0] != self.size:
-                raise ValueError(
-                    f"loss: with per_member=True inputs are ({self.size} members, batch, ...), "
-                    f"but one has the shape {tuple(tensor.shape)}. Stack one batch per member."
-                )
 
 
 def summed(criterion: Callable[[Any, Any], Tensor], outputs: Sequence[Any], targets: Sequence[Any]) -> Tensor:

@@ -14,7 +14,7 @@ from .layers import Joined, PerMember, Split
 from .probe import entrances, exits, layouts
 from .redraw import redraw
 from .surgery import READERS, adapt_, call_quietly, listed, pick, quiet, weighted
-from .trees import Batch, answer, as_batch, flatten, map_rows, pytree, rows_of, tensors_of, unstack
+from .trees import Batch, answer, as_batch, check_members, flatten, map_rows, pytree, rows_of, tensors_of, unstack
 
 
 class Joint(Ensemble):
@@ -58,7 +58,7 @@ class Joint(Ensemble):
         """
         batch = as_batch(x)
         if per_member:
-            self._check_per_member(batch)
+            check_members(batch, self.size)
             inputs, targets = unstack(batch, self.size), unstack(y, self.size)
         else:
             rows = rows_of(batch)

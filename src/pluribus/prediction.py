@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from .columns import tensor_of
+from .columns import rows_index, tensor_of
 from .regression import Regression
 
 SCORES = ("msp", "max_logit", "energy", "entropy", "mutual_information", "variation_ratio")
@@ -186,7 +186,7 @@ class Classification:
 
     def __getitem__(self, rows: Any) -> Classification:
         """Some rows of the batch: a slice, a list, a mask or one number (which stays a batch)."""
-        return self._changed(lambda t: t[:, _rows(rows)])
+        return self._changed(lambda t: t[:, rows_index(rows)])
 
     def member(self, i: int) -> Classification:
         """Member `i` alone, as an ensemble of one."""
@@ -457,7 +457,3 @@ def _first_bad(logits: Tensor, log_members: Tensor, class_dim: int) -> str:
         "logits must be finite, or -inf in some but not all classes, but the row at "
         f"{row} is {[round(v, 4) for v in values[:10]]}{' ...' if len(values) > 10 else ''}."
     )
-
-
-def _rows(rows: Any) -> Any:
-    return slice(rows, rows + 1 or None) if isinstance(rows, int) else rows

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .columns import tensor_of
+from .columns import rows_index, tensor_of
 
 PARTS = ("total", "aleatoric", "epistemic")
 
@@ -101,7 +101,9 @@ class Regression:
             raise ValueError(f"quantile: q must be between 0 and 1, but it is {q}.")
         if self.variances is None:
             return self.means.sort(0).values[math.ceil(q * self.size - 1e-9) - 1]  # members
-        own = self.means.double() + self._deviations().double() * torch.special.ndtri(torch.tensor(q, dtype=torch.float64))
+        own = self.means.double() + self._deviations().double() * torch.special.ndtri(
+            torch.tensor(q, dtype=torch.float64)
+        )
         low, high = own.amin(0), own.amax(0)  # members: the mixture's quantile lies between theirs
         while bool(((high - low) > 1e-12 * (1 + high.abs().maximum(low.abs()))).any()):
             middle = (low + high) / 2
@@ -157,7 +159,7 @@ class Regression:
         return len(self.means)
 
     def __getitem__(self, rows: Any) -> Regression:
-        rows = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows
+        rows = rows_index(rows)
         return Regression(self.means[:, rows], None if self.variances is None else self.variances[:, rows])
 
     def member(self, i: int) -> Regression:

@@ -48,6 +48,11 @@ def is_transforming() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def is_autocast(device: torch.device) -> bool:
+    """Whether operations on the device run in a lower precision now."""
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+
+
 @contextmanager
 def kept_on_error(tensors: Sequence[Tensor]) -> Iterator[None]:
     """Put the tensors' values back if what follows fails."""

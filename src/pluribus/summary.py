@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from .columns import tensor_of
+from .columns import rows_index, tensor_of
 from .metrics import class_bins
-from .prediction import SCORES, Classification, Prediction, predicted
+from .prediction import CHUNK, SCORES, Classification, Prediction, predicted
 from .regression import Regression
 from .trees import map_tensors
 
@@ -34,6 +34,8 @@ class Summary:
     """
 
     def __init__(self, prediction: Prediction, target: Tensor | np.ndarray | None = None, ignore: int | None = None):
+        if not len(prediction):
+            raise ValueError("Summary: there must be at least one example, but the prediction is empty.")
         flat = prediction.flat()
         self.size, self.classes = prediction.size, flat.classes if isinstance(flat, Classification) else 0
         self.block: int | None = len(flat) // len(prediction)  # pixels or outputs of one row of the batch
@@ -54,7 +56,9 @@ class Summary:
         return [*self._names, *(name for name, (_, *needs) in DERIVED.items() if set(needs) <= set(self._names))]
 
     def __getattr__(self, name: str) -> Tensor:
-        if name.startswith("_") or name not in self.names:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in self.names:
             raise AttributeError(f"this summary has no column {name!r}; there are {', '.join(self.names)}.")
         if name in DERIVED:
             function, *needs = DERIVED[name]
@@ -86,7 +90,7 @@ class Summary:
 
     def __getitem__(self, rows: Any) -> Summary:
         """Some examples."""
-        rows = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows
+        rows = rows_index(rows)
         names = [name for name in self._names if name != "class_bins"]
         return self._with(
             {name: getattr(self, name)[..., rows] for name in names}, block=1 if self.block == 1 else None
@@ -176,6 +180,13 @@ def _available(prediction: Prediction, targets: bool) -> list[str]:
     return names if dense else [name for name in names if name != "log_likelihood"]
 
 
+def _class_bins(mean: Tensor, target: Tensor) -> Tensor:
+    """In pieces, for they are made in double precision."""
+    rows = max(1, CHUNK // mean.shape[1])
+    pieces = zip(mean.split(rows), target.split(rows), strict=True)
+    return torch.stack([class_bins(*piece) for piece in pieces]).sum(0)
+
+
 def _joined(name: str, tensors: list[Tensor]) -> Tensor:
     return torch.stack(tensors).sum(0) if name == "class_bins" else torch.cat(tensors, -1)
 
@@ -199,7 +210,7 @@ CLASSIFICATION: dict[str, Callable[[Any, Any], Tensor]] = {
     "rank": lambda p, y: p.rank(y),
     "member_log_likelihood": lambda p, y: p.member_log_likelihood(y),
     "member_squared_error": lambda p, y: p.member_squared_error(y),
-    "class_bins": lambda p, y: class_bins(p.mean, y),  # not one for each example: sums, which add up over batches
+    "class_bins": lambda p, y: _class_bins(p.mean, y),  # not one for each example: sums, which add up over batches
 }
 REGRESSION: dict[str, Callable[[Any, Any], Tensor]] = {
     "mean": lambda p, y: p.mean,

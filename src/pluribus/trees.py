@@ -66,6 +66,16 @@ def members_first(tensor: Tensor, size: int, rows: int) -> Tensor:
     return tensor.expand(size, *tensor.shape)
 
 
+def check_members(batch: Batch, size: int) -> None:
+    """Every tensor must be (members, batch, ...)."""
+    for tensor in tensors_of(batch):
+        if tensor.ndim < 2 or tensor.shape[0] != size:
+            raise ValueError(
+                f"loss: with per_member=True inputs are ({size} members, batch, ...), "
+                f"but one has the shape {tuple(tensor.shape)}. Stack one batch per member."
+            )
+
+
 def rows_of(batch: Any, dim: int = 0) -> int:
     """How many rows the batch has: the length of its first tensor."""
     for tensor in tensors_of(batch):
