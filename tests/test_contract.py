@@ -237,6 +237,7 @@ def test_nan_goes_through_as_torch_lets_it(method, name):
 @pytest.mark.parametrize("method", [m for m in pb.METHODS if m != "mc_dropout"])
 @pytest.mark.parametrize("name", ["mlp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cnn", "encoder"))])
 @pytest.mark.filterwarnings("default:The .grad attribute of a Tensor")  # dynamo looks and hides the warning
+@pytest.mark.filterwarnings("default:There is a performance drop")  # of fused attention, traced by the compiler
 def test_compile_gives_the_same(method, name):
     ensemble, x = make(method, name)
     expected = ensemble(x)

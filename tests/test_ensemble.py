@@ -114,6 +114,23 @@ def test_pooled_regression_is_the_mean_and_gaussians_are_mixed():
     close(variance, (spread + each.square()).mean(0) - each.mean(0).square())
 
 
+def test_where_the_classes_are_is_asked_when_the_shape_does_not_say():
+    ensemble, x = pb.deep(nn.Linear(6, 3), 2), torch.randn(4, 5, 6)  # (batch, time, classes)
+    with pytest.raises(ValueError, match="Set ensemble.class_dim to 1 or -1"):
+        ensemble.predict(x)
+    ensemble.class_dim = -1
+    close(ensemble.predict(x).mean, ensemble(x).softmax(-1).mean(0).detach())
+    ensemble.class_dim = 1
+    close(ensemble.pooled()(x).exp(), ensemble(x).softmax(2).mean(0))
+
+
+def test_gaussian_needs_two_outputs_per_row():
+    ensemble = pb.deep(nn.Sequential(nn.Linear(6, 1), nn.Flatten(0)), 3)
+    ensemble.task = "gaussian"
+    with pytest.raises(ValueError, match="means and raw variances in equal numbers"):
+        ensemble.predict(torch.randn(5, 6))
+
+
 def test_uncertainty_splits_into_two_parts():
     ensemble, x = make("deep", "mlp")
     prediction = ensemble.predict(x)

@@ -1,11 +1,11 @@
 """Out of many networks, one: efficient ensembles from any PyTorch model, and what their uncertainty is worth."""
 
-from . import models
-from .calibration import calibrate
-from .conformal import abstain, conformal
+from . import figures, metrics, models
+from .calibration import Calibrated, calibrate
+from .conformal import Conformal, Threshold, abstain, conformal
 from .cost import Cost, cost
 from .ensemble import Ensemble
-from .evaluation import bootstrap, evaluate, ood
+from .evaluation import bootstrap, by_member, compare, evaluate, ood, shift, torchmetric
 from .files import load, save
 from .methods import (
     METHODS,
@@ -20,7 +20,7 @@ from .methods import (
     treenet,
 )
 from .metrics import METRICS
-from .prediction import Classification, Regression
+from .prediction import Classification, Regression, gaussian_nll
 from .summary import Summary
 from .training import PerMember
 
@@ -29,29 +29,39 @@ __version__ = "0.1.0"
 __all__ = [
     "METHODS",
     "METRICS",
+    "Calibrated",
     "Classification",
+    "Conformal",
     "Cost",
     "Ensemble",
     "PerMember",
     "Regression",
     "Summary",
+    "Threshold",
     "abstain",
     "batch_ensemble",
     "bootstrap",
+    "by_member",
     "calibrate",
+    "compare",
     "conformal",
     "cost",
     "deep",
     "evaluate",
+    "figures",
+    "gaussian_nll",
     "load",
     "masksembles",
     "mc_dropout",
+    "metrics",
     "mimo",
     "models",
     "multihead",
     "ood",
     "packed",
     "save",
+    "shift",
     "single",
+    "torchmetric",
     "treenet",
 ]

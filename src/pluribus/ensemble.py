@@ -98,6 +98,7 @@ class Ensemble(nn.Module):
         for layer in self._layers():
             layer.rows = self.rows
         self._task = "classification"
+        self.class_dim: int | None = None  # where a member's output has its classes, where its shape does not say
         self._run, self._why = self._preferred_run()
         self._shared: Sequence[str] | None = None
         self._leaks: list[tuple[str, str]] = []  # attributes in which the model keeps tensors that it made
@@ -192,7 +193,9 @@ class Ensemble(nn.Module):
             self.eval()
             with torch.no_grad():
                 pairs = batches_and_targets(x, batch_size, place, self._dtype())
-                return gathered(self.task, ((answer(self(*args, **kwargs)), y) for (args, kwargs), y in pairs), keep)
+                return gathered(
+                    self.task, ((answer(self(*args, **kwargs)), y) for (args, kwargs), y in pairs), keep, self.class_dim
+                )
         finally:
             self.train(mode)
             if place != home:
@@ -489,4 +492,4 @@ class Pooled(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The members pooled: (batch, ...)."""
-        return pool(self.ensemble.task, answer(self.ensemble(*args, **kwargs)))
+        return pool(self.ensemble.task, answer(self.ensemble(*args, **kwargs)), self.ensemble.class_dim)

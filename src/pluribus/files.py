@@ -79,7 +79,7 @@ def load(
                 f"Give the model that was given to pb.{header['method']}."
             )
     assign_(made.module, tensors)
-    made.task = header["task"]
+    made.task, made.class_dim = header["task"], header.get("class_dim")
     made.to(device)
     return made.train(header["training"])
 
@@ -104,6 +104,7 @@ def _header(ensemble: Ensemble) -> dict[str, Any]:
         "size": ensemble.size,
         "settings": ensemble.settings,
         "task": ensemble.task,
+        "class_dim": ensemble.class_dim,
         "run": ensemble.run,
         "training": ensemble.training,
         "unlike": isinstance(ensemble, Several),

@@ -325,8 +325,12 @@ class Classification:
 Prediction = Classification | Regression
 
 
-def predicted(task: str, outputs: Any) -> Prediction:
-    """The prediction that stacked outputs, (members, batch, ...), are under a task."""
+def predicted(task: str, outputs: Any, class_dim: int | None = None) -> Prediction:
+    """The prediction that stacked outputs, (members, batch, ...), are under a task.
+
+    Args:
+        class_dim: where a member's output, (batch, ...), has its classes
+    """
     if task == "gaussian":
         return Regression(*gaussian(outputs))
     tensor = _one_tensor(outputs)
@@ -334,10 +338,10 @@ def predicted(task: str, outputs: Any) -> Prediction:
         return Regression(tensor)
     if task == "binary":
         return Classification.from_binary(tensor)
-    return Classification.from_logits(tensor, _class_dim(tensor))
+    return Classification.from_logits(tensor, _class_dim(tensor, class_dim))
 
 
-def pool(task: str, outputs: Any) -> Any:
+def pool(task: str, outputs: Any, class_dim: int | None = None) -> Any:
     """One answer for stacked outputs, (members, batch, ...) -> (batch, ...); without checks, so that it exports."""
     if task == "gaussian":
         means, variances = gaussian(outputs)
@@ -348,7 +352,7 @@ def pool(task: str, outputs: Any) -> Any:
     if task == "binary":
         log_mean = pooled(two_classes(tensor).log_softmax(-1))
         return (log_mean[..., 1] - log_mean[..., 0]).reshape(tensor.shape[1:])
-    return pooled(_wide(tensor).log_softmax(_class_dim(tensor)))
+    return pooled(_wide(tensor).log_softmax(_class_dim(tensor, class_dim)))
 
 
 def pooled(log_members: Tensor) -> Tensor:
@@ -361,10 +365,10 @@ def gaussian(outputs: Any) -> tuple[Tensor, Tensor]:
     if isinstance(outputs, (tuple, list)) and len(outputs) == 2:
         return outputs[0], outputs[1]
     tensor = _one_tensor(outputs)
-    if tensor.shape[-1] % 2:
+    if tensor.ndim < 2 or tensor.shape[-1] % 2:
         raise ValueError(
             "gaussian: the last dimension must hold means and raw variances in equal numbers, "
-            f"but it has {tensor.shape[-1]}. Give the network 2 outputs per target, or a pair (means, variances)."
+            f"but the shape is {tuple(tensor.shape)}. Give 2 outputs per target, or a pair (means, variances)."
         )
     mean, raw = tensor.chunk(2, -1)
     variance = F.softplus(raw) + 1e-6
@@ -408,8 +412,16 @@ def _one_tensor(outputs: Any) -> Tensor:
     )
 
 
-def _class_dim(tensor: Tensor) -> int:
-    return 2 if tensor.ndim > 3 else -1
+def _class_dim(tensor: Tensor, class_dim: int | None) -> int:
+    """Where stacked outputs have the classes; (members, batch, a, b) does not say whether a or b are classes."""
+    if class_dim is not None:
+        return class_dim + 1 if class_dim >= 0 else class_dim
+    if tensor.ndim == 4:
+        raise ValueError(
+            f"the members' outputs have the shape {tuple(tensor.shape[1:])}, in which the classes may be second (as "
+            "torch's losses have them) or last (as token classifiers have them). Set ensemble.class_dim to 1 or -1."
+        )
+    return 2 if tensor.ndim > 4 else -1
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -135,15 +135,15 @@ class Summary:
         return other
 
 
-def gathered(task: str, batches: Iterable[tuple[Any, Any]], keep: str) -> Any:
+def gathered(task: str, batches: Iterable[tuple[Any, Any]], keep: str, class_dim: int | None = None) -> Any:
     """The prediction, or summary, of all batches of (outputs, targets)."""
     if keep == "members":
         parts = [map_tensors(outputs, lambda t: t.cpu()) for outputs, _ in batches]
         _check_some(parts)
-        return predicted(task, pytree.tree_map(lambda *tensors: torch.cat(tensors, 1), *parts))
+        return predicted(task, pytree.tree_map(lambda *tensors: torch.cat(tensors, 1), *parts), class_dim)
     summaries: list[Summary] = []
     for outputs, target in batches:
-        summaries.append(Summary(predicted(task, outputs), target).kept())
+        summaries.append(Summary(predicted(task, outputs, class_dim), target).kept())
         # Joined early, in pairs of like size: many small tensors among large ones would keep memory from its reuse.
         while len(summaries) > 1 and len(summaries[-2]) <= len(summaries[-1]):
             summaries[-2:] = [Summary.cat(summaries[-2:])]
