@@ -364,7 +364,7 @@ def test_regression_rows_members_and_batches():
         (lambda: Regression(torch.zeros(2, 3)).crps(torch.tensor([0, 0, math.nan])), r"at \[2\] there is nan"),
         (lambda: Regression(torch.zeros(2, 3)).score("msp"), "Choose one of total, aleatoric, epistemic"),
         (lambda: Regression.cat([normal(), Regression(torch.zeros(3, 1))]), "1 of 2 have"),
-        (lambda: gaussian(torch.zeros(2, 3)), "it has 3"),
+        (lambda: gaussian(torch.zeros(2, 3)), r"the shape is \(2, 3\)"),
         (lambda: gaussian_nll(torch.zeros(5, 2), torch.zeros(4)), r"\(5,\), but the targets have the shape \(4,\)"),
     ],
 )
