@@ -194,12 +194,12 @@ def _worker(rank: int, store: str, states: list, results) -> None:
 def test_distributed_data_parallel_averages_the_gradients_of_stacked_tensors(tmp_path):
     halves = [torch.randn(4, 4), torch.randn(4, 4)]
     context = torch.multiprocessing.get_context("spawn")
-    results = context.SimpleQueue()
+    results = context.Queue()
     store = str(tmp_path / "store")
     workers = [context.Process(target=_worker, args=(rank, store, halves, results)) for rank in range(2)]
     for worker in workers:
         worker.start()
-    gradients = results.get()
+    gradients = results.get(timeout=120)
     for worker in workers:
         worker.join(60)
         assert worker.exitcode == 0
