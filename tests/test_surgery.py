@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import pluribus as pb
 from pluribus.layers import Dropped, Layout, Masked, Rows, Split
 from pluribus.surgery import (
     adapt_,
@@ -444,3 +445,21 @@ def test_layer_adapted_twice_can_be_pickled():
     adapt_(layer, Split)
     adapt_(layer, Dropped)
     assert type(pickle.loads(pickle.dumps(layer))) is type(layer)
+
+
+class Conv1D(nn.Module):
+    """A linear layer that keeps its weight as (inputs, outputs), as GPT-2 has it."""
+
+    def __init__(self, nf: int, nx: int):
+        super().__init__()
+        self.nf = nf
+        self.weight, self.bias = nn.Parameter(torch.randn(nx, nf)), nn.Parameter(torch.randn(nf))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x, self.weight)
+
+
+def test_linear_layers_of_gpt2_are_opened_too():
+    model, x = nn.Sequential(Conv1D(5, 4), nn.ReLU(), Conv1D(3, 5)), torch.randn(2, 4)
+    torch.testing.assert_close(opened(model)(x), model(x))
+    assert pb.batch_ensemble(model, 3).own == {f"{i}.{key}" for i in (0, 2) for key in ("r", "s", "b")}
