@@ -13,7 +13,7 @@ from pluribus.running import attention_under_vmap, kept_on_error, run_once, unow
 from pluribus.trees import (
     answer,
     as_batch,
-    batches,
+    batches_and_targets,
     device_of,
     map_rows,
     map_tensors,
@@ -145,6 +145,10 @@ def test_answer_is_what_is_called_logits():
 
 
 # -------------------------------------------------------------------- batches
+
+
+def batches(*args):
+    return (batch for batch, _ in batches_and_targets(*args))
 
 
 def first_arguments(x, batch_size: int | None = None, dtype: torch.dtype = torch.float32) -> list[Tensor]:

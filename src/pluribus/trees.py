@@ -118,15 +118,13 @@ def answer(output: Any) -> Any:
     return getattr(output, "logits", output)
 
 
-def batches(x: Any, batch_size: int | None, device: torch.device, dtype: torch.dtype) -> Iterator[Batch]:
-    """The batches of a tensor, an array, a tree of them or a loader, on the device and in the model's precision."""
-    return (batch for batch, _ in batches_and_targets(x, batch_size, device, dtype))
-
-
 def batches_and_targets(
     x: Any, batch_size: int | None, device: torch.device, dtype: torch.dtype
 ) -> Iterator[tuple[Batch, Any]]:
-    """The batches, each with the targets of a loader that gives (x, y), or None."""
+    """The batches of a tensor, an array, a tree of them or a loader, on the device and in the model's precision.
+
+    Each comes with the targets of a loader that gives (x, y), or None.
+    """
 
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"predict: batch_size must be at least 1, but it is {batch_size}. Leave it out for all rows.")
@@ -147,7 +145,7 @@ def batches_and_targets(
             part = map_rows(batch, rows, lambda t, start=start: t[start : start + step])
             yield part, targets if targets is None or step >= rows else targets[start : start + step]
 
-    if isinstance(x, (Tensor, np.ndarray, Mapping)) or isinstance(x, tuple):
+    if isinstance(x, (Tensor, np.ndarray, Mapping, tuple)):
         yield from split(as_batch(x))
     elif isinstance(x, Iterable):
         for item in x:  # a loader; (x, y) as loaders give it
