@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-import torch.multiprocessing
 import torch.nn.functional as F
 from torch import nn
 
 import pluribus as pb
 from pluribus.surgery import state
+from processes import in_two_processes
 from small import CLASSES, targets
 
 
@@ -176,35 +176,20 @@ def test_batch_ensemble_has_no_decay_and_its_own_rate_on_fast_weights():
     assert len(slow["params"]) + len(fast["params"]) == len(names)
 
 
-def _worker(rank: int, store: str, states: list, results) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+def gradients(rank: int, halves: list) -> list:
     torch.manual_seed(0)
     ensemble = pb.deep(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), 3)
     parallel = nn.parallel.DistributedDataParallel(ensemble)
-    x = states[rank]
-    parallel(x).square().mean(dim=(1, 2)).sum().backward()
-    if rank == 0:
-        results.put([p.grad.tolist() for p in ensemble.parameters()])
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    parallel(halves[rank]).square().mean(dim=(1, 2)).sum().backward()
+    return [p.grad.tolist() for p in ensemble.parameters()]
 
 
 @pytest.mark.slow
 def test_distributed_data_parallel_averages_the_gradients_of_stacked_tensors(tmp_path):
     halves = [torch.randn(4, 4), torch.randn(4, 4)]
-    context = torch.multiprocessing.get_context("spawn")
-    results = context.Queue()
-    store = str(tmp_path / "store")
-    workers = [context.Process(target=_worker, args=(rank, store, halves, results)) for rank in range(2)]
-    for worker in workers:
-        worker.start()
-    gradients = results.get(timeout=120)
-    for worker in workers:
-        worker.join(60)
-        assert worker.exitcode == 0
+    found = in_two_processes(gradients, tmp_path, halves)
     torch.manual_seed(0)
     ensemble = pb.deep(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), 3)
     (ensemble(torch.cat(halves)).square().mean(dim=(1, 2)).sum()).backward()
-    for parameter, gradient in zip(ensemble.parameters(), gradients, strict=True):
+    for parameter, gradient in zip(ensemble.parameters(), found, strict=True):
         torch.testing.assert_close(parameter.grad, torch.tensor(gradient), rtol=1e-4, atol=1e-6)
