@@ -20,21 +20,26 @@ from .methods import (
     treenet,
 )
 from .metrics import METRICS
+from .optimizers import PerMember
 from .prediction import Classification, Regression, gaussian_nll
+from .recipes import RECIPES, Recipe
 from .summary import Summary
-from .training import PerMember
+from .training import History, fit, lightning_module
 
 __version__ = "0.1.0"
 
 __all__ = [
     "METHODS",
     "METRICS",
+    "RECIPES",
     "Calibrated",
     "Classification",
     "Conformal",
     "Cost",
     "Ensemble",
+    "History",
     "PerMember",
+    "Recipe",
     "Regression",
     "Summary",
     "Threshold",
@@ -49,7 +54,9 @@ __all__ = [
     "deep",
     "evaluate",
     "figures",
+    "fit",
     "gaussian_nll",
+    "lightning_module",
     "load",
     "masksembles",
     "mc_dropout",

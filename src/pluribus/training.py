@@ -1,81 +1,344 @@
-"""Training members as if each trained alone."""
+"""Training an ensemble as its method's paper does: `fit`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 
 from .ensemble import Ensemble
+from .loading import Parts, loader, mixed, set_epoch
+from .optimizers import OPTIMIZERS, SCHEDULES
+from .outside import outside
+from .prediction import gaussian_nll
+from .recipes import Recipe
+from .recipes import recipe as recipe_of
+
+if TYPE_CHECKING:
+    from .trainer import Training
+
+Criterion = Callable[[Any, Any], Tensor]
 
 
-class PerMember(torch.optim.Optimizer):
-    """Any optimizer, for which each member's slice of a stacked tensor is a parameter of its own.
-
-    Optimizers that look at a whole tensor (LAMB, LARS: the norm of a layer) would see all members as one;
-    here they see what they would see in separate training.
+@dataclass
+class History:
+    """What training gave: a row of figures for each epoch, and the epoch whose weights were kept.
 
     Args:
-        build: takes parameter groups and gives an optimizer, such as `lambda groups: LAMB(groups)`
-        groups: as `ensemble.parameter_groups` gives them
-
-    >>> import pluribus as pb
-    >>> ensemble = pb.deep(nn.Linear(4, 2), 3)
-    >>> optimizer = PerMember(ensemble, torch.optim.SGD, ensemble.parameter_groups(lr=0.1))
-    >>> len(optimizer.param_groups[0]["params"])  # weight and bias of three members
-    6
+        rows: {"epoch", "lr", "loss", "validation_accuracy", ...} for each epoch
+        best: the epoch that was kept, by "ensemble" or by "member 0", ...; empty without selection
+        seconds: how long it took
     """
 
-    def __init__(
-        self,
-        ensemble: Ensemble,
-        build: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
-        groups: list[dict[str, Any]],
-    ):
-        self.ensemble = ensemble
-        owned = {id(p) for name, p in ensemble.module.named_parameters() if name in ensemble.own}
-        self.slices = [
-            (parameter, [nn.Parameter(row) for row in parameter.detach()])
-            for group in groups
-            for parameter in group["params"]
-            if id(parameter) in owned and ensemble.stacked
-        ]
-        for parameter, rows in self.slices:
-            parameter.register_post_accumulate_grad_hook(partial(_link, rows=rows))
-        views = {id(parameter): rows for parameter, rows in self.slices}
-        self.inner = build(
-            [{**g, "params": [row for p in g["params"] for row in views.get(id(p), [p])]} for g in groups]
+    rows: list[dict[str, float]] = field(default_factory=list)
+    best: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        last = ", ".join(f"{name} {value:.4g}" for name, value in self.rows[-1].items()) if self.rows else "no epochs"
+        return f"{len(self.rows)} epochs in {self.seconds:.1f} s; {last}"
+
+
+def fit(
+    ensemble: Ensemble,
+    train: Any,
+    validation: Any = None,
+    *,
+    recipe: str | Mapping[str, Any] | Recipe | None = None,
+    criterion: str | Criterion | None = None,
+    optimizer: str | Callable[[list[dict[str, Any]]], torch.optim.Optimizer] | None = None,
+    schedule: str | Callable[[int], float] | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    weight_decay: float | None = None,
+    augment: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+    clip: float | None = None,
+    l1: float | None = None,
+    l2: float | None = None,
+    select: str | None = "ensemble",
+    patience: int | None = None,
+    precision: Any = None,
+    device: torch.device | str | None = None,
+    devices: int | str = 1,
+    strategy: str = "auto",
+    folder: str | Path | None = None,
+    resume: bool = True,
+    logger: Any = None,
+    callbacks: Sequence[Any] = (),
+    progress: bool = False,
+    seed: int = 0,
+) -> History:
+    """Train the ensemble in place, as its method's paper does, with lightning.
+
+    The same seed gives the same weights. With `folder`, training that was stopped goes on from its last whole epoch
+    and ends as if it had not been stopped.
+
+    Args:
+        train: (x, y), a data set or a loader of (x, y); MIMO's batches are divided by its batch repetition
+        validation: the same; what `select` and `patience` look at
+        recipe: a name in RECIPES, or a `Recipe`; the arguments below change what it says
+        criterion: criterion(outputs, targets) -> mean over rows, or a name in CRITERIA; default: what the task needs
+        optimizer: a name in OPTIMIZERS, or a function that takes parameter groups
+        schedule: a name in SCHEDULES, or a function epoch -> what the rate is multiplied by
+        augment: augment(x, y) -> (x, y), on the training batches only
+        clip: the largest norm of each member's gradient, as if it trained alone
+        l1, l2: penalties, added to the loss
+        select: keep the weights of the epoch in which the "ensemble" was best on the validation data, or those in
+            which each "member" was, whose epochs may differ (Packed-Ensembles, appendix K); None: the last epoch's
+        patience: stop after so many epochs without an improvement
+        precision, devices, strategy, callbacks: lightning's own, such as "bf16-mixed", 2, "ddp"
+        logger: "csv" or "tensorboard" (in `folder`), or one of lightning's
+
+    >>> x, y = torch.randn(64, 4), torch.randint(3, (64,))
+    >>> history = fit(pb.deep(nn.Linear(4, 3), 2), (x, y), epochs=2)
+    >>> [row["epoch"] for row in history.rows]
+    [0, 1]
+    """
+    plan = planned(
+        recipe, epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay, clip=clip, l1=l1, l2=l2
+    ).of(ensemble.method)
+    _check(ensemble, plan, validation, select, patience)
+    home, mode = _device(ensemble), ensemble.training
+    batches = loader(train, plan.batch_size, shuffle=True, seed=seed)
+    held_out = None if validation is None else loader(validation, plan.batch_size)
+    repetition = getattr(ensemble, "batch_repetition", 1)
+    if repetition > 1:
+        batches = Parts(batches, repetition)
+    started = time.monotonic()
+    with quiet_lightning(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(mixed(seed))
+        module = lightning_module(
+            ensemble, plan, criterion=criterion, optimizer=optimizer, schedule=schedule, augment=augment,
+            select=select if held_out is not None else None, seed=seed,
+        )  # fmt: skip
+        checkpoint = None if folder is None else Path(folder) / "last.ckpt"
+        trainer = _trainer(module, plan, precision, device or home, devices, strategy, folder, logger, progress)
+        trainer.callbacks.extend([*callbacks, *_stopping(patience, ensemble)])
+        going_on = str(checkpoint) if resume and checkpoint is not None and checkpoint.exists() else None
+        trainer.fit(module, batches, held_out, ckpt_path=going_on)
+        module.restore()
+        ensemble.to(home)
+        ensemble.train(mode)
+    best = {who: epoch for who, (_, epoch) in module.best.items()}
+    return History(module.rows, best, time.monotonic() - started)
+
+
+def lightning_module(
+    ensemble: Ensemble,
+    recipe: str | Mapping[str, Any] | Recipe | None = None,
+    *,
+    criterion: str | Criterion | None = None,
+    optimizer: str | Callable[[list[dict[str, Any]]], torch.optim.Optimizer] | None = None,
+    schedule: str | Callable[[int], float] | None = None,
+    augment: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+    select: str | None = None,
+    seed: int = 0,
+    **changes: Any,
+) -> Training:
+    """The ensemble as a `LightningModule`, for a `lightning.Trainer` of your own; arguments as for `fit`.
+
+    After training, `module.restore()` puts the weights back that `select` kept.
+    """
+    from .trainer import Training
+
+    plan = planned(recipe, **changes).of(ensemble.method)
+    groups = ensemble.parameter_groups(plan.lr, plan.weight_decay, plan.fast_weight_factor)
+    return Training(
+        ensemble,
+        _criterion(criterion or plan.criterion, ensemble.task),
+        _optimizer(optimizer, plan),
+        groups,
+        rate=_schedule(schedule, plan),
+        augment=augment,
+        clip=plan.clip,
+        l1=plan.l1,
+        l2=plan.l2,
+        select=select,
+        seed=seed,
+    )
+
+
+def planned(recipe: str | Mapping[str, Any] | Recipe | None, **changes: Any) -> Recipe:
+    """The recipe with what was changed by hand."""
+    return recipe_of(recipe or "default").changed(**{name: v for name, v in changes.items() if v is not None})
+
+
+def bce(output: Tensor, target: Tensor) -> Tensor:
+    """Binary cross-entropy over all classes, as in the A3 recipe: each class is a question of its own."""
+    if not target.is_floating_point():
+        target = F.one_hot(target, output.shape[-1])
+    return F.binary_cross_entropy_with_logits(output, target.to(output.dtype))
+
+
+def binary(output: Tensor, target: Tensor) -> Tensor:
+    """Binary cross-entropy of one logit per row."""
+    return F.binary_cross_entropy_with_logits(output, target.reshape(output.shape).to(output.dtype))
+
+
+def mse(output: Tensor, target: Tensor) -> Tensor:
+    """The mean squared error."""
+    return F.mse_loss(output, target.reshape(output.shape).to(output.dtype))
+
+
+# ---------------------------------------------------------------- helpers
+
+
+def _check(ensemble: Ensemble, plan: Recipe, validation: Any, select: str | None, patience: int | None) -> None:
+    if select not in ("ensemble", "member", None):
+        raise ValueError(f'fit: select must be "ensemble", "member" or None, but it is {select!r}.')
+    if plan.epochs < 1:
+        raise ValueError(f"fit: epochs must be at least 1, but it is {plan.epochs}.")
+    if patience is not None and (validation is None or patience < 1):
+        raise ValueError(
+            f"fit: patience must be at least 1 and needs validation data, but it is {patience} "
+            f"{'without' if validation is None else 'with'} validation data."
         )
-        super().__init__(self.inner.param_groups, self.inner.defaults)
-        self.param_groups, self.state = self.inner.param_groups, self.inner.state
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of the inner optimizer on the members' slices."""
-        for parameter, rows in self.slices:
-            if parameter.grad is None or rows[0].grad is None or rows[0].data_ptr() != parameter.data_ptr():
-                _link(parameter, rows)
-        return self.inner.step() if closure is None else self.inner.step(closure)
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients of the ensemble, and of the members' slices."""
-        self.ensemble.zero_grad(set_to_none)
-        self.inner.zero_grad(set_to_none)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The inner optimizer's state."""
-        return self.inner.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Put the inner optimizer's state back."""
-        self.inner.load_state_dict(state_dict)
-        self.param_groups, self.state = self.inner.param_groups, self.inner.state
+    if select == "member":
+        if validation is None:
+            raise ValueError('fit: select="member" needs validation data. Give validation=, or leave select out.')
+        shared = [name for name in ensemble.module.state_dict() if name not in ensemble.own]
+        if shared:
+            raise ValueError(
+                f'fit: select="member" needs members that share nothing, but those of {ensemble.method} share '
+                f'{len(shared)} tensors, such as {shared[0]!r}. Use select="ensemble".'
+            )
 
 
-def _link(parameter: Tensor, rows: list[nn.Parameter]) -> None:
-    """Let the slices share the memory of the stacked parameter and of its gradient."""
-    for i, row in enumerate(rows):
-        row.data = parameter.data[i]
-        row.grad = None if parameter.grad is None else parameter.grad[i]
+def _named(table: Mapping[str, Any], what: str, name: str) -> Any:
+    if name not in table:
+        raise ValueError(f"fit: the {what} {name!r} is unknown. Choose from {', '.join(table)}.")
+    return table[name]
+
+
+def _criterion(criterion: str | Criterion | None, task: str) -> Criterion:
+    if callable(criterion):
+        return criterion
+    usual = {"classification": "cross_entropy", "binary": "binary", "regression": "mse", "gaussian": "gaussian_nll"}
+    return _named(CRITERIA, "criterion", criterion or usual[task])
+
+
+def _optimizer(optimizer: Any, plan: Recipe) -> Any:
+    if optimizer is not None and not isinstance(optimizer, str):
+        if isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(
+                "fit: optimizer must be a name or a function that takes parameter groups, but it is an optimizer. "
+                "Give optimizer=lambda groups: torch.optim.SGD(groups, momentum=0.9)."
+            )
+        return optimizer
+    settings = {"name": optimizer} if optimizer else dict(plan.optimizer)
+    function = _named(OPTIMIZERS, "optimizer", settings.pop("name"))
+    if not settings:
+        return function
+    build = partial(function, **settings)
+    build.layerwise = getattr(function, "layerwise", False)  # type: ignore[attr-defined]
+    return build
+
+
+def _schedule(schedule: Any, plan: Recipe) -> Callable[[int], float]:
+    if callable(schedule):
+        return schedule
+    settings = {"name": schedule} if schedule else dict(plan.schedule)
+    return _named(SCHEDULES, "schedule", settings.pop("name"))(plan.epochs, **settings)
+
+
+def _device(ensemble: Ensemble) -> torch.device:
+    return next((p.device for p in ensemble.parameters()), torch.device("cpu"))
+
+
+def _trainer(
+    module: Training, plan: Recipe, precision: Any, device: Any, devices: Any, strategy: str, folder: Any, logger: Any,
+    progress: bool,
+) -> Any:  # fmt: skip
+    pytorch = outside("lightning.pytorch", "pb.fit", "train")
+    callbacks = [_Epochs()]
+    if folder is not None:
+        callbacks.append(
+            pytorch.callbacks.ModelCheckpoint(
+                dirpath=folder, save_last=True, save_top_k=0, save_on_train_epoch_end=True, enable_version_counter=False
+            )
+        )
+    place = torch.device(device)
+    return pytorch.Trainer(
+        accelerator={"cuda": "gpu"}.get(place.type, place.type),
+        devices=[place.index] if place.index is not None and devices == 1 else devices,
+        strategy=strategy,
+        precision=precision or "32-true",
+        max_epochs=plan.epochs,
+        logger=_logger(logger, folder, pytorch),
+        callbacks=callbacks,
+        enable_checkpointing=folder is not None,
+        enable_progress_bar=progress,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+        default_root_dir=folder,
+        gradient_clip_val=plan.clip,
+    )
+
+
+def _Epochs() -> Any:  # noqa: N802
+    """A callback that tells loaders which epoch comes: lightning looks only at the samplers of torch's loaders."""
+    pytorch = outside("lightning.pytorch", "pb.fit", "train")
+
+    class Epochs(pytorch.Callback):
+        def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+            set_epoch(trainer.train_dataloader, trainer.current_epoch)
+
+    return Epochs()
+
+
+def _logger(logger: Any, folder: Any, pytorch: Any) -> Any:
+    if logger is None or logger is False:
+        return False
+    if not isinstance(logger, str):
+        return logger
+    known = {"csv": pytorch.loggers.CSVLogger, "tensorboard": pytorch.loggers.TensorBoardLogger}
+    if folder is None:
+        raise ValueError(f"fit: logger={logger!r} needs a folder to write to. Give folder=.")
+    return _named(known, "logger", logger)(str(folder), name="logs")
+
+
+def _stopping(patience: int | None, ensemble: Ensemble) -> list[Any]:
+    if patience is None:
+        return []
+    pytorch = outside("lightning.pytorch", "pb.fit", "train")
+    figure, mode = {"regression": ("mse", "min"), "gaussian": ("nll", "min")}.get(ensemble.task, ("accuracy", "max"))
+    return [pytorch.callbacks.EarlyStopping(f"validation/{figure}", patience=patience, mode=mode)]
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Lightning's hints about its own settings, which are ours here, are not shown."""
+    outside("lightning.pytorch", "pb.fit", "train")  # it sets the levels when it is imported
+    talkers = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
+    levels = [talker.level for talker in talkers]
+    for talker in talkers:
+        talker.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"lightning\.", append=False)
+            warnings.filterwarnings("ignore", message=r".*(num_workers|isinstance\(treespec|lr_scheduler\.step).*")
+            yield
+    finally:
+        for talker, level in zip(talkers, levels, strict=True):
+            talker.setLevel(level)
+
+
+CRITERIA: dict[str, Criterion] = {
+    "cross_entropy": F.cross_entropy,
+    "bce": bce,
+    "binary": binary,
+    "mse": mse,
+    "gaussian_nll": gaussian_nll,
+}

@@ -1,0 +1,453 @@
+"""pb.fit: it equals a plain loop, goes on where it was stopped, and keeps what was best."""
+
+import warnings
+from pathlib import Path
+
+import lightning.pytorch as pytorch
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pluribus as pb
+from pluribus.loading import Order, Parts, loader
+from pluribus.optimizers import SCHEDULES, Lamb
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def make(method: str, model: nn.Module, example: torch.Tensor) -> pb.Ensemble:
+    settings = {
+        "packed": {"example": example},
+        "masksembles": {"example": example},
+        "mimo": {"example": example},
+        "mc_dropout": {"rate": 0.1},
+        "treenet": {"branch": "3"},
+    }
+    return pb.METHODS[method](model, *(() if method == "single" else (3,)), **settings.get(method, {}))
+
+
+def examples(rows: int = 96, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, 5, generator=generator)
+    return x, (x[:, 0] > 0).long() + (x[:, 1] > 0.3).long()
+
+
+def weights(ensemble: pb.Ensemble) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in ensemble.state_dict().items()}
+
+
+def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor], tolerance: float = 0.0) -> None:
+    assert first.keys() == second.keys()
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=tolerance, atol=tolerance, msg=name)
+
+
+class TestTheLoop:
+    def test_fit_equals_a_plain_loop(self):
+        x, y = examples()
+        torch.manual_seed(1)
+        ensemble = pb.deep(network(), 3)
+        other = pb.deep(network(), 3)
+        other.load_state_dict(ensemble.state_dict())
+        pb.fit(ensemble, (x, y), epochs=3, batch_size=32, optimizer="sgd", lr=0.1, schedule=lambda epoch: 0.5**epoch)
+        optimizer = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9)
+        order = Order(len(x), seed=0, shuffle=True)
+        for epoch in range(3):
+            order.set_epoch(epoch)
+            for group in optimizer.param_groups:
+                group["lr"] = 0.1 * 0.5**epoch
+            for rows in torch.tensor(list(order)).split(32):
+                optimizer.zero_grad()
+                other.loss(x[rows], y[rows], F.cross_entropy).backward()
+                optimizer.step()
+        assert_same(weights(ensemble), weights(other), 1e-6)
+
+    @pytest.mark.parametrize("method", pb.METHODS)
+    def test_every_method_learns(self, method):
+        x, y = examples(512)
+        ensemble = make(method, network(), example=x[:4])
+        history = pb.fit(ensemble, (x, y), (x, y), epochs=6, batch_size=32, lr=1e-2)
+        assert history.rows[-1]["loss"] < history.rows[0]["loss"]
+        assert history.rows[-1]["validation_accuracy"] > 0.6
+
+    @pytest.mark.parametrize("method", ["deep", "masksembles", "mimo", "mc_dropout"])
+    def test_the_same_seed_gives_the_same_weights_and_another_seed_others(self, method):
+        x, y = examples()
+
+        def trained(seed: int) -> dict[str, torch.Tensor]:
+            torch.manual_seed(0)
+            ensemble = make(method, network(), example=x[:4])
+            torch.manual_seed(seed + 7)  # the chance outside has no part in it
+            pb.fit(ensemble, (x, y), epochs=2, batch_size=32, seed=seed)
+            return weights(ensemble)
+
+        assert_same(trained(0), trained(0))
+        assert any(not torch.equal(a, b) for a, b in zip(trained(0).values(), trained(1).values(), strict=True))
+
+    def test_chance_outside_and_the_mode_are_left_as_they_were(self):
+        x, y = examples()
+        ensemble = pb.deep(network(), 2).eval()
+        before = torch.get_rng_state()
+        pb.fit(ensemble, (x, y), epochs=1)
+        assert torch.equal(before, torch.get_rng_state())
+        assert not ensemble.training
+
+    def test_a_loader_and_a_data_set_do(self):
+        x, y = examples()
+        for train in (DataLoader(TensorDataset(x, y), 32, shuffle=True), TensorDataset(x, y)):
+            ensemble = pb.deep(network(), 2)
+            history = pb.fit(ensemble, train, train, epochs=2)
+            assert len(history.rows) == 2
+
+    def test_clipping_is_by_member_as_in_separate_training(self):
+        x, y = examples()
+        ensemble = pb.deep(nn.Linear(5, 3), 2)
+        with torch.no_grad():
+            ensemble.module.weight[1] *= 30  # its gradients are larger: one norm for both would clip the first too
+        alone = [pb.deep([ensemble.member(i)]) for i in range(2)]
+        for one in (ensemble, *alone):
+            pb.fit(one, (x, y), epochs=2, batch_size=32, optimizer="sgd", lr=0.1, clip=0.05)
+        for i in range(2):
+            torch.testing.assert_close(ensemble.module.weight[i], alone[i].module.weight[0])
+
+    def test_an_l2_penalty_is_half_a_weight_decay_in_sgd(self):
+        x, y = examples()
+        first = pb.deep(nn.Linear(5, 3), 2)
+        second = pb.deep(nn.Linear(5, 3), 2)
+        second.load_state_dict(first.state_dict())
+        pb.fit(first, (x, y), epochs=2, optimizer="sgd", lr=0.1, l2=0.05)
+        pb.fit(second, (x, y), epochs=2, optimizer="sgd", lr=0.1, weight_decay=0.1)
+        assert_same(weights(first), weights(second), 1e-6)
+
+    def test_an_l1_penalty_makes_weights_small(self):
+        x, y = examples()
+        sizes = []
+        for l1 in (0.0, 0.1):
+            torch.manual_seed(0)
+            ensemble = pb.deep(nn.Linear(5, 3), 2)
+            pb.fit(ensemble, (x, y), epochs=60, lr=0.02, l1=l1)
+            sizes.append(ensemble.module.weight.abs().sum().item())
+        assert sizes[1] < 0.5 * sizes[0]
+
+    def test_augment_sees_training_batches_only_and_soft_targets_reach_the_loss(self):
+        x, y = examples()
+        seen = []
+
+        def augment(x, y):
+            seen.append(len(x))
+            return x, F.one_hot(y, 3).float() * 0.7 + 0.1
+
+        pb.fit(pb.mimo(nn.Linear(5, 3), 2, example=x[:2]), (x, y), (x, y), epochs=2, batch_size=32, augment=augment)
+        assert seen == [32, 32, 32] * 2
+
+    def test_mimo_takes_batches_divided_by_its_repetition(self):
+        x, y = examples()
+        steps = []
+        ensemble = pb.mimo(nn.Linear(5, 3), 2, batch_repetition=4, example=x[:2])
+        loss, ensemble.loss = ensemble.loss, lambda x, y, c: (steps.append(len(x)), loss(x, y, c))[1]
+        pb.fit(ensemble, (x, y), epochs=1, batch_size=32)
+        assert steps == [8] * 12
+
+    @pytest.mark.parametrize("task", ["regression", "gaussian"])
+    def test_regression_is_judged_by_its_own_figures(self, task):
+        x, _ = examples()
+        ensemble = pb.deep(nn.Linear(5, 2 if task == "gaussian" else 1), 2)
+        ensemble.task = task
+        history = pb.fit(ensemble, (x, x.sum(1)), (x, x.sum(1)), epochs=3, lr=0.05)
+        assert history.rows[-1]["validation_mse"] < history.rows[0]["validation_mse"]
+        assert ("validation_nll" in history.rows[0]) == (task == "gaussian")
+
+    def test_half_precision_trains(self):
+        x, y = examples()
+        ensemble = pb.packed(network(), 2, alpha=1, example=x)
+        history = pb.fit(ensemble, (x, y), epochs=2, precision="bf16-mixed")
+        assert all(p.dtype == torch.float32 for p in ensemble.parameters())
+        assert history.rows[-1]["loss"] < history.rows[0]["loss"]
+
+
+class Stop(pytorch.Callback):
+    """Stops training in the middle of an epoch, as a power cut would."""
+
+    def __init__(self, epoch: int):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if trainer.current_epoch == self.epoch and batch_idx == 1:
+            raise ConnectionError("cut")
+
+
+class TestGoingOn:
+    @pytest.mark.parametrize("method", ["deep", "masksembles", "mc_dropout"])
+    @pytest.mark.parametrize("shuffling", ["ours", "torch"])
+    def test_training_that_was_cut_ends_as_if_it_had_not_been(self, method, shuffling, tmp_path):
+        x, y = examples()
+
+        def start() -> tuple[pb.Ensemble, dict]:
+            torch.manual_seed(0)
+            train = (x, y) if shuffling == "ours" else DataLoader(TensorDataset(x, y), 32, shuffle=True)
+            ensemble = make(method, network(), example=x[:4])
+            return ensemble, {"train": train, "validation": (x, y), "epochs": 5, "batch_size": 32, "seed": 3}
+
+        whole, settings = start()
+        expected = pb.fit(whole, **settings)
+        cut, settings = start()
+        with pytest.raises(ConnectionError):
+            pb.fit(cut, folder=tmp_path, callbacks=[Stop(2)], **settings)
+        again, settings = start()
+        history = pb.fit(again, folder=tmp_path, **settings)
+        assert_same(weights(again), weights(whole))
+        assert history.rows == expected.rows
+        assert history.best == expected.best
+
+    def test_without_resume_it_starts_anew(self, tmp_path):
+        x, y = examples()
+        pb.fit(pb.deep(network(), 2), (x, y), epochs=2, folder=tmp_path)
+        history = pb.fit(pb.deep(network(), 2), (x, y), epochs=1, folder=tmp_path, resume=False)
+        assert len(history.rows) == 1
+
+
+class Record(pytorch.Callback):
+    def __init__(self, ensemble):
+        self.ensemble, self.states = ensemble, []
+
+    def on_train_epoch_end(self, trainer, module):
+        self.states.append({n: t.clone() for n, t in self.ensemble.module.state_dict().items()})
+
+
+class TestSelection:
+    def run(self, select: str | None):
+        x, y = examples(64)
+        held_out = examples(40, seed=9)
+        torch.manual_seed(0)
+        ensemble = pb.deep(network(), 3)
+        record = Record(ensemble)
+        history = pb.fit(
+            ensemble, (x, y), held_out, epochs=8, batch_size=16, lr=0.3, select=select, callbacks=[record]
+        )
+        return ensemble, record.states, history, held_out
+
+    def test_the_best_epoch_of_the_ensemble_is_kept(self):
+        ensemble, states, history, (x, y) = self.run("ensemble")
+        other = pb.deep(network(), 3)
+        accuracy = []
+        for state in states:
+            other.module.load_state_dict(state)
+            accuracy.append(pb.evaluate(other.predict(x), y)["accuracy"])
+        best = max(range(8), key=lambda epoch: accuracy[epoch])
+        assert history.best == {"ensemble": best}
+        assert best != 7, "the last epoch is the best: the test shows nothing"
+        assert [row["validation_accuracy"] for row in history.rows] == pytest.approx(accuracy)
+        assert_same(dict(ensemble.module.state_dict()), states[best])
+
+    def test_each_members_best_epoch_is_kept(self):
+        ensemble, states, history, (x, y) = self.run("member")
+        other = pb.deep(network(), 3)
+        for i in range(3):
+            accuracy = []
+            for state in states:
+                other.module.load_state_dict(state)
+                accuracy.append((other.eval()(x)[i].argmax(-1) == y).double().mean().item())
+            best = max(range(8), key=lambda epoch: accuracy[epoch])
+            assert history.best[f"member {i}"] == best
+            for name, tensor in ensemble.module.state_dict().items():
+                assert torch.equal(tensor[i], states[best][name][i])
+        assert len(set(history.best.values())) > 1, "all members are best at once: the test shows nothing"
+
+    def test_without_selection_the_last_epoch_stays(self):
+        ensemble, states, history, _ = self.run(None)
+        assert history.best == {}
+        assert_same(dict(ensemble.module.state_dict()), states[-1])
+
+    def test_patience_stops_early(self):
+        x, y = examples(64)
+        history = pb.fit(pb.deep(network(), 2), (x, y), (x, 2 - y), epochs=50, lr=0.05, patience=3)
+        assert len(history.rows) < 50
+
+
+class TestErrors:
+    x, y = examples(8)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"select": "best"}, 'select must be "ensemble", "member" or None'),
+            ({"select": "member"}, 'select="member" needs validation data'),
+            ({"patience": 2}, "needs validation data"),
+            ({"epochs": 0}, "epochs must be at least 1"),
+            ({"optimizer": "adagrad"}, "optimizer 'adagrad' is unknown. Choose from sgd, adam, adamw, lamb"),
+            ({"schedule": "linear"}, "schedule 'linear' is unknown. Choose from constant"),
+            ({"criterion": "hinge"}, "criterion 'hinge' is unknown. Choose from cross_entropy"),
+            ({"recipe": "resnet"}, "recipe: 'resnet' is unknown. Choose from default, packed/cifar10/resnet18"),
+            ({"logger": "csv"}, "needs a folder"),
+            ({"batch_size": 0}, "batch_size must be at least 1"),
+        ],
+    )
+    def test_bad_settings_are_named(self, changes, message):
+        ensemble = pb.deep(network(), 2)
+        before = weights(ensemble)
+        with pytest.raises(ValueError) as error:
+            pb.fit(ensemble, (self.x, self.y), **{"epochs": 1} | changes)
+        assert message in str(error.value)
+        assert_same(weights(ensemble), before)
+
+    def test_members_that_share_cannot_be_selected_by_member(self):
+        with pytest.raises(ValueError, match="needs members that share nothing, but those of multihead share"):
+            pb.fit(pb.multihead(network(), 2), (self.x, self.y), (self.x, self.y), epochs=1, select="member")
+
+    def test_a_built_optimizer_is_refused_with_the_way_out(self):
+        ensemble = pb.deep(network(), 2)
+        with pytest.raises(TypeError, match="optimizer=lambda groups"):
+            pb.fit(ensemble, (self.x, self.y), epochs=1, optimizer=torch.optim.SGD(ensemble.parameters(), lr=0.1))
+
+    def test_data_without_targets_are_refused(self):
+        with pytest.raises(TypeError, match="Give the targets too"):
+            pb.fit(pb.deep(network(), 2), self.x, epochs=1)
+
+    def test_targets_of_another_length_are_refused(self):
+        with pytest.raises(ValueError, match="one target for each of the 8 rows"):
+            pb.fit(pb.deep(network(), 2), (self.x, self.y[:5]), epochs=1)
+
+
+def test_logs_are_written_where_asked(tmp_path):
+    x, y = examples()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tensorboard's own
+        for logger in ("csv", "tensorboard"):
+            pb.fit(pb.deep(network(), 2), (x, y), (x, y), epochs=1, folder=tmp_path / logger, logger=logger)
+    assert "validation/accuracy" in next(Path(tmp_path / "csv").rglob("metrics.csv")).read_text()
+    assert list((tmp_path / "tensorboard").rglob("events.out.*"))
+
+
+def test_users_of_lightning_get_a_module():
+    x, y = examples()
+    module = pb.lightning_module(pb.deep(network(), 2), lr=0.01, select="ensemble")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = pytorch.Trainer(
+            max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
+        )
+        trainer.fit(module, loader((x, y), 32), loader((x, y), 32))
+    module.restore()
+    assert "ensemble" in module.best
+    assert len(module.rows) == 2
+
+
+class TestOptimizers:
+    def test_lamb_equals_that_of_timm(self):
+        from timm.optim import Lamb as Reference
+
+        torch.manual_seed(0)
+        first = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+        second = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+        second.load_state_dict(first.state_dict())
+        ours = Lamb(first.parameters(), lr=0.05, weight_decay=0.02)
+        theirs = Reference(second.parameters(), lr=0.05, weight_decay=0.02, max_grad_norm=1.0)
+        x, y = torch.randn(32, 6) * 5, torch.randint(3, (32,))
+        for _ in range(5):
+            for model, optimizer in ((first, ours), (second, theirs)):
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
+        for a, b in zip(first.parameters(), second.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+    def test_lamb_trains_members_as_if_alone(self):
+        x, y = examples()
+        ensemble = pb.deep(nn.Linear(5, 3), 2)
+        with torch.no_grad():
+            ensemble.module.weight[1] *= 10
+        alone = [pb.deep([ensemble.member(i)]) for i in range(2)]
+        for one in (ensemble, *alone):
+            build = lambda groups: Lamb(groups, max_grad_norm=None)  # noqa: E731
+            build.layerwise = True
+            pb.fit(one, (x, y), epochs=2, batch_size=32, optimizer=build, lr=0.05, weight_decay=0.01)
+        for i in range(2):
+            torch.testing.assert_close(ensemble.module.weight[i], alone[i].module.weight[0])
+
+    def test_multistep_equals_that_of_torch(self):
+        optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 5], gamma=0.2)
+        rate = SCHEDULES["multistep"](8, milestones=[3, 5], factors=0.2)
+        for epoch in range(8):
+            assert rate(epoch) == pytest.approx(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            schedule.step()
+
+    def test_cosine_ends_at_its_last_value_and_warms_up(self):
+        rate = SCHEDULES["cosine"](10, warmup=2, last=0.1)
+        assert rate(0) < rate(1) < rate(2)
+        assert rate(10) == pytest.approx(0.1)
+
+    def test_milestones_and_factors_must_fit(self):
+        with pytest.raises(ValueError, match="one factor for each milestone"):
+            SCHEDULES["multistep"](8, milestones=[3, 5], factors=[0.1])
+
+
+class TestRecipes:
+    @pytest.mark.parametrize("name", pb.RECIPES)
+    @pytest.mark.parametrize("method", pb.METHODS)
+    def test_every_recipe_makes_a_module_for_every_method(self, name, method):
+        recipe = pb.RECIPES[name]
+        ensemble = pb.deep(nn.Linear(2, 2), 2)
+        module = pb.lightning_module(ensemble, recipe.of(method))
+        assert module.rate(recipe.of(method).epochs - 1) <= 1
+
+    def test_every_setting_of_a_method_is_one_that_it_takes(self):
+        import inspect
+
+        for name, recipe in pb.RECIPES.items():
+            for method in recipe.methods:
+                known = set(inspect.signature(pb.METHODS[method]).parameters)
+                assert set(recipe.settings(method)) <= known, (name, method)
+
+    def test_table_4_of_packed_ensembles(self):
+        rows = {  # epochs, rate, decay, factor, milestones
+            "cifar10/resnet18": (75, 0.05, 5e-4, 0.1, [25, 50], "hflip"),
+            "cifar10/resnet50": (200, 0.1, 5e-4, 0.2, [60, 120, 160], "hflip"),
+            "cifar10/wide_resnet28_10": (200, 0.1, 5e-4, 0.2, [60, 120, 160], "hflip"),
+            "cifar100/resnet18": (75, 0.05, 1e-4, 0.2, [25, 50], "hflip"),
+            "cifar100/resnet50": (200, 0.1, 5e-4, 0.2, [60, 120, 160], "hflip"),
+            "cifar100/wide_resnet28_10": (200, 0.1, 5e-4, 0.2, [60, 120, 160], "medium"),
+        }
+        for name, row in rows.items():
+            r = pb.RECIPES[f"packed/{name}"]
+            assert (r.epochs, r.lr, r.weight_decay, r.schedule["factors"], r.schedule["milestones"], r.augment) == row
+            assert (r.batch_size, r.optimizer["momentum"]) == (128, 0.9)
+
+    def test_a_change_holds_for_every_method(self):
+        recipe = pb.RECIPES["mimo/cifar/wide_resnet28_10"].changed(epochs=3)
+        assert {recipe.of(method).epochs for method in pb.METHODS} == {3}
+        assert recipe.settings("mimo")["batch_repetition"] == 4
+
+    def test_an_unknown_field_is_named(self):
+        with pytest.raises(ValueError, match="recipe: 'rate' is unknown. Choose from epochs"):
+            pb.Recipe().changed(rate=3)
+
+
+class TestLoading:
+    def test_orders_differ_by_epoch_and_repeat_by_seed(self):
+        order = Order(20, seed=1, shuffle=True)
+        first = list(order)
+        order.set_epoch(1)
+        assert sorted(first) == list(range(20))
+        assert list(order) != first
+        assert first == list(Order(20, seed=1, shuffle=True))
+
+    def test_parts_hold_every_row_once(self):
+        x = torch.arange(10)
+        parts = list(Parts(loader((x, x), 4), 2))
+        assert [len(a) for a, _ in parts] == [2, 2, 2, 2, 1, 1]
+        assert torch.equal(torch.cat([a for a, _ in parts]), x)
+
+    def test_dictionaries_of_inputs_are_batched(self):
+        x = {"a": torch.arange(5), "b": torch.arange(10).reshape(5, 2)}
+        batch, y = next(iter(loader((x, torch.arange(5)), 3)))
+        assert batch["b"].shape == (3, 2)
+
+    def test_an_empty_set_is_refused(self):
+        with pytest.raises(ValueError, match="at least one example"):
+            loader((torch.zeros(0, 3), torch.zeros(0)), 3)
