@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .ensemble import Ensemble
 from .loading import mixed
@@ -188,5 +188,3 @@ def penalty(ensemble: Ensemble, l1: float, l2: float) -> Tensor:
     for weight in weights:
         total = total + (l1 * weight.abs().sum() if l1 else 0) + (l2 * weight.square().sum() if l2 else 0)
     return total
-
-

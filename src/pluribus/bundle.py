@@ -1,0 +1,142 @@
+"""A trained ensemble with everything that a prediction needs: network, classes, encoding, threshold. No pickle."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .conformal import Threshold, abstain
+from .data import Data, encoded
+from .ensemble import Ensemble
+from .files import load, save
+from .networks import network
+from .prediction import Classification, Regression
+from .runs import BASELINES, ROWS, Run, model_of, outputs_of
+
+FORMAT = 1
+WEIGHTS, RECORD = "ensemble.safetensors", "bundle.json"
+
+
+@dataclass
+class Bundle:
+    """An ensemble that answers for files: `store` writes it to a folder, `opened` reads it back.
+
+    Args:
+        record: plain values: the network, the shape of a row, classes, encoding, scaling, threshold, figures
+    """
+
+    ensemble: Ensemble
+    record: dict[str, Any]
+
+    @property
+    def threshold(self) -> Threshold | None:
+        """Below it an answer is accepted; None where the validation data could not promise the risk."""
+        found = self.record.get("threshold")
+        return None if found is None else Threshold(**found)
+
+    def answers(self, source: Any, *, broken: Any = "stop", batch_size: int = ROWS) -> Iterator[dict[str, Any]]:
+        """One dict for each row of a table or each picture: what it is, how sure, and whether to accept it."""
+        split = encoded(self.record["encoding"], source, broken=broken)
+        for start in range(0, len(split), batch_size):
+            rows = range(start, min(start + batch_size, len(split)))
+            prediction: Any = self.ensemble.predict(self._normalised(split[list(rows)][0]))
+            names = split.names(list(rows))
+            for i, name in enumerate(names):
+                one = self._classified(prediction, i) if self.record["classes"] else self._estimated(prediction, i)
+                yield {"name": name, **one}
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        return (x - torch.tensor(self.record["mean"])) / torch.tensor(self.record["std"])
+
+    def _classified(self, prediction: Classification, i: int) -> dict[str, Any]:
+        parts = {part: float(getattr(prediction, part)[i]) for part in ("confidence", "aleatoric", "epistemic")}
+        found: dict[str, Any] = {"label": self.record["classes"][int(prediction.label[i])], **parts}
+        if self.threshold is not None:
+            found["decision"] = "accept" if bool(self.threshold.keep(prediction[i : i + 1])) else "abstain"
+        return found
+
+    def _estimated(self, prediction: Regression, i: int) -> dict[str, Any]:
+        shift, scale = self.record["target_mean"], self.record["target_std"]
+        low, high = prediction[i : i + 1].interval(0.9)
+        return {
+            "value": float(prediction.mean[i]) * scale + shift,
+            "low": float(low) * scale + shift,
+            "high": float(high) * scale + shift,
+            "aleatoric": float(prediction.aleatoric[i]) * scale**2,
+            "epistemic": float(prediction.epistemic[i]) * scale**2,
+        }
+
+
+def bundled(run: Run, data: Data, ensemble: Ensemble, figures: dict[str, Any], risk: float | None = 0.05) -> Bundle:
+    """The trained ensemble of a run; the threshold for `risk` is found on the validation part."""
+    if BASELINES[run.method].method != ensemble.method and run.method != "dropout_single_pass":
+        raise ValueError(f"bundle: the run trains {run.method}, but the ensemble is made by {ensemble.method}.")
+    record: dict[str, Any] = {
+        "format": FORMAT,
+        "model": model_of(run, data),
+        "shape": list(data.shape),
+        "outputs": outputs_of(data),
+        "width": run.width * BASELINES[run.method].width,
+        "dropout": run.dropout,
+        "method": run.method,
+        "data": run.data,
+        "classes": list(data.classes),
+        "mean": data.mean.tolist(),
+        "std": data.std.tolist(),
+        "target_mean": data.target_mean,
+        "target_std": data.target_std,
+        "encoding": data.encoding,
+        "figures": figures,
+        "threshold": None,
+    }
+    made = Bundle(ensemble, record)
+    if data.classes and risk is not None and len(data.validation):
+        prediction: Any = ensemble.predict((data.normalise(x), y) for x, y in data.validation.batches(ROWS))
+        try:
+            record["threshold"] = dataclasses.asdict(abstain(prediction, data.validation.y, risk))
+        except ValueError as error:
+            record["no_threshold"] = str(error)
+    return made
+
+
+def store(bundle: Bundle, folder: str | Path) -> Path:
+    """Write the folder; the record comes last, so that a folder that was cut short is not taken for whole."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / RECORD).unlink(missing_ok=True)
+    save(bundle.ensemble, folder / WEIGHTS)
+    temporary = folder / f".{RECORD}.{os.getpid()}"
+    temporary.write_text(json.dumps(bundle.record, indent=1))
+    os.replace(temporary, folder / RECORD)
+    return folder
+
+
+def opened(folder: str | Path, device: torch.device | str = "cpu") -> Bundle:
+    """The bundle in a folder."""
+    folder = Path(folder)
+    if not (folder / RECORD).is_file():
+        raise FileNotFoundError(
+            f"predict: {str(folder)!r} is no trained ensemble: there is no {RECORD} in it. "
+            "Make one with: pluribus train --out FOLDER"
+        )
+    try:
+        record = json.loads((folder / RECORD).read_text())
+    except ValueError as error:
+        raise ValueError(f"predict: {str(folder / RECORD)!r} is damaged ({error}). Train again.") from error
+    if record.get("format") != FORMAT:
+        raise ValueError(
+            f"predict: {str(folder / RECORD)!r} has format {record.get('format')!r}, but this version reads {FORMAT}."
+        )
+    model = network(
+        record["model"], tuple(record["shape"]), record["outputs"], width=record["width"], dropout=record["dropout"]
+    )
+    ensemble = load(folder / WEIGHTS, model)
+    return Bundle(ensemble.to(device).eval(), record)

@@ -1,0 +1,307 @@
+"""The layers of a traced network with everything that can be folded into them: vectors, masks, normalisation, ReLU."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, fx, nn
+
+from .layers import Dropped, Joined, Masked, RankOne
+from .tracing import Holder, draws
+
+Shape = tuple[int, ...]
+
+
+class Plain(NamedTuple):
+    """One member's layer as plain tensors: its weight has whatever scales it inside."""
+
+    weight: Tensor
+    bias: Tensor | None
+    mask: Tensor | None  # the input channels that it reads; None: all
+
+
+@dataclass
+class Layer:
+    """A convolution or linear layer of the graph and what follows it at once."""
+
+    node: fx.Node
+    last: fx.Node  # the node whose value it gives
+    module: nn.Module
+    members: list[Plain]  # one, if all members have the same
+    relu: bool = False
+    added: fx.Node | None = None
+    folded: list[str] = field(default_factory=list)
+
+    @property
+    def source(self) -> fx.Node:
+        """The node that it reads."""
+        return self.node.all_input_nodes[0]
+
+    @property
+    def is_linear(self) -> bool:
+        """A linear layer, or else a convolution."""
+        return isinstance(self.module, nn.Linear)
+
+    @property
+    def groups(self) -> int:
+        """The groups of a convolution."""
+        return int(getattr(self.module, "groups", 1))
+
+    def plain(self, i: int) -> Plain:
+        """What member i has."""
+        return self.members[i if len(self.members) > 1 else 0]
+
+
+@dataclass
+class Norm:
+    """A normalisation layer with fixed statistics that no layer could take in: x * scale + shift."""
+
+    node: fx.Node
+    last: fx.Node
+    members: list[tuple[Tensor, Tensor]]
+    relu: bool = False
+
+    def plain(self, i: int) -> tuple[Tensor, Tensor]:
+        """What member i has."""
+        return self.members[i if len(self.members) > 1 else 0]
+
+
+class Network:
+    """A traced network: its graph, one tree of modules per member, and its layers.
+
+    Args:
+        own: the tensors of the first tree that are a member's own, by id
+        joint: one pass answers for all members
+        apart: keep vectors (r, s) beside the weights that the members share, which needs less memory
+    """
+
+    def __init__(
+        self, graph: fx.Graph, trees: Sequence[Holder], size: int, own: Collection[int],
+        shapes: dict[fx.Node, Shape], *, joint: bool = False, apart: bool = False,
+    ):  # fmt: skip
+        self.graph, self.trees, self.size, self.shapes = graph, trees, size, shapes
+        self.joint, self.apart = joint, apart
+        self._drop_before_layers()
+        self.own = self._owned(own)
+        self.layers: dict[fx.Node, Layer] = {}
+        self.norms: dict[fx.Node, Norm] = {}
+        self.absorbed: set[fx.Node] = set()
+        self._own_ids = set(own)
+        for node in graph.nodes:
+            self._begin(node)
+        self.order = {node: i for i, node in enumerate(graph.nodes)}
+        for layer in list(self.layers.values()):
+            self._take_in(layer)
+        for norm in list(self.norms.values()):
+            self._take_in_relu(norm)
+
+    # ---------------------------------------------------------------- reading the graph
+
+    def module(self, node: fx.Node, i: int = 0) -> nn.Module:
+        """The module that a node calls, as member i has it."""
+        return self.trees[i if len(self.trees) > 1 else 0].get_submodule(cast(str, node.target))
+
+    def holds_own(self, module: nn.Module) -> bool:
+        """Whether a member owns a tensor of the module."""
+        return any(id(tensor) in self._own_ids for tensor in (*module.parameters(), *module.buffers()))
+
+    def _owned(self, own: Collection[int]) -> set[fx.Node]:
+        """The nodes whose value a member has for itself: by its tensors or by chance."""
+        self._own_ids = set(own)
+        found: set[fx.Node] = set()
+        for node in self.graph.nodes:
+            if any(source in found for source in node.all_input_nodes) or self._starts_own(node):
+                found.add(node)
+        return found
+
+    def _starts_own(self, node: fx.Node) -> bool:
+        if node.op == "call_module":
+            module = self.module(node)
+            return self.holds_own(module) or any(part.training for part in module.modules())
+        if node.op == "get_attr":
+            return id(attribute(self.trees[0], cast(str, node.target))) in self._own_ids
+        return node.op in ("call_function", "call_method") and draws(node)
+
+    def _drop_before_layers(self) -> None:
+        """A layer with dropout before it becomes two nodes."""
+        for node in list(self.graph.nodes):
+            if node.op != "call_module" or not isinstance(module := self.module(node), Dropped):
+                continue
+            if module.training and _plain_type(module) is not None and node.args:
+                with self.graph.inserting_before(node):
+                    dropped = self.graph.call_function(F.dropout, (node.args[0], module.rate, True))
+                node.args = (dropped, *node.args[1:])
+                self.shapes[dropped] = self.shapes[dropped.all_input_nodes[0]]
+                for tree in self.trees:
+                    tree.get_submodule(node.target).rate = 0.0
+
+    def _begin(self, node: fx.Node) -> None:
+        if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
+            return
+        module, own = self.module(node), None
+        if not isinstance(node.args[0], fx.Node) or node not in self.shapes:
+            return
+        count = len(self.trees) if (own := self.holds_own(module)) else 1
+        if _plain_type(module) is not None and not (self.apart and own and isinstance(module, RankOne)):
+            members = [plain(self.module(node, i)) for i in range(count)]
+            self.layers[node] = Layer(node, node, module, members)
+        elif _is_fixed_norm(module):
+            self.norms[node] = Norm(node, node, [scale_and_shift(self.module(node, i)) for i in range(count)])
+
+    # ---------------------------------------------------------------- folding
+
+    def _take_in(self, layer: Layer) -> None:
+        """Fold what follows the layer: normalisation, a sum, ReLU."""
+        follower = self._only_user(layer.last)
+        if follower in self.norms and self._fits(layer, follower):
+            self._fold(layer, self.norms.pop(cast(fx.Node, follower)))
+            follower = self._only_user(layer.last)
+        if follower is not None and is_relu(follower, self):
+            self._move(layer, follower)
+            layer.relu = True
+        elif follower is not None and (other := self._other_summand(layer, follower)) is not None:
+            self._move(layer, follower)
+            layer.added = other
+            follower = self._only_user(follower)
+            if follower is not None and is_relu(follower, self):
+                self._move(layer, follower)
+                layer.relu = True
+
+    def _fits(self, layer: Layer, norm: fx.Node | None) -> bool:
+        """A norm of channels that are the layer's: dimension 1; a norm with its own tensors makes the layer own."""
+        assert norm is not None
+        ndim = len(self.shapes[norm])
+        return (ndim == 2 or not layer.is_linear) and (layer.last in self.own or norm not in self.own)
+
+    def _fold(self, layer: Layer, norm: Norm) -> None:
+        count = max(len(layer.members), len(norm.members))
+        layer.members = [_scaled(layer.plain(i), *norm.plain(i)) for i in range(count)]
+        layer.folded.append(str(norm.node.target))
+        self._move(layer, norm.node)
+
+    def _take_in_relu(self, norm: Norm) -> None:
+        follower = self._only_user(norm.last)
+        if follower is not None and is_relu(follower, self):
+            self.norms.pop(norm.last)
+            self.absorbed.add(norm.last)
+            norm.last, norm.relu = follower, True
+            self.norms[follower] = norm
+
+    def _move(self, layer: Layer, node: fx.Node) -> None:
+        """The layer gives the value of this node from now on."""
+        self.absorbed.add(layer.last)
+        del self.layers[layer.last]
+        layer.last = node
+        self.layers[node] = layer
+
+    def _only_user(self, node: fx.Node) -> fx.Node | None:
+        users = list(node.users)
+        return users[0] if len(users) == 1 and users[0].op != "output" else None
+
+    def _other_summand(self, layer: Layer, node: fx.Node) -> fx.Node | None:
+        """What else is in a sum of two tensors of one shape; None: the node is no such sum, or has a layer already."""
+        taken = node in self.layers or node in self.absorbed
+        if taken or not is_sum(node) or (layer.last not in self.own) != (node not in self.own):
+            return None
+        first, second = node.args
+        other = second if first is layer.last else first
+        if not isinstance(other, fx.Node) or other is layer.last:
+            return None
+        if self.shapes.get(other) != self.shapes.get(node) or self.shapes.get(layer.last) != self.shapes[node]:
+            return None
+        return other
+
+
+def is_relu(node: fx.Node, network: Network) -> bool:
+    """Whether the node is a ReLU, however it is written."""
+    if node.op == "call_module":
+        return type(network.module(node)) is nn.ReLU
+    return node.target in (F.relu, torch.relu) or (node.op == "call_method" and node.target == "relu")
+
+
+def is_sum(node: fx.Node) -> bool:
+    """Whether the node adds two values."""
+    added = node.target in (operator.add, torch.add) or (node.op == "call_method" and node.target == "add")
+    return added and len(node.args) == 2 and not node.kwargs
+
+
+def attribute(root: nn.Module, path: str) -> Any:
+    """The value of a dotted name."""
+    value: Any = root
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _plain_type(module: nn.Module) -> type | None:
+    """Linear or a convolution, if the module computes what that does; None otherwise."""
+    mixins, base = getattr(type(module), "_made_of", ((), type(module)))
+    if module._forward_hooks or module._forward_pre_hooks or set(mixins) - {Masked, RankOne, Joined, Dropped}:
+        return None
+    if len(mixins) > 1 or (isinstance(module, Joined) and getattr(module, "groups", 1) != 1):
+        return None
+    kind = PLAIN.get(base.forward)
+    if kind is None or kind is nn.Linear:
+        return kind
+    fits = module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    return kind if fits else None
+
+
+def plain(module: Any) -> Plain:
+    """A layer of ours, or of torch, as plain tensors."""
+    weight, bias, mask = module.weight.detach(), module.bias, None
+    groups = getattr(module, "groups", 1)
+    if isinstance(module, RankOne):
+        weight = _by_outputs(_by_inputs(weight, module.r, groups), module.s)
+        bias = module.b
+    elif isinstance(module, Joined):  # every member reads the same input
+        weight = weight.unflatten(1, (module.members, -1)).sum(1)
+    elif isinstance(module, Masked) and groups > 1:
+        weight = _by_inputs(weight, module.mask, groups)
+    elif isinstance(module, Masked):
+        mask = module.mask.bool()
+    return Plain(weight, None if bias is None else bias.detach(), mask)
+
+
+def _by_inputs(weight: Tensor, vector: Tensor, groups: int) -> Tensor:
+    """The weight, (outputs, inputs / groups, ...), times a number for each input."""
+    vector = vector.detach().to(weight.dtype).reshape(groups, 1, -1)
+    rows = vector.expand(-1, weight.shape[0] // groups, -1).reshape(weight.shape[0], -1)
+    return weight * rows.reshape(*rows.shape, *[1] * (weight.ndim - 2))
+
+
+def _by_outputs(weight: Tensor, vector: Tensor) -> Tensor:
+    return weight * vector.detach().to(weight.dtype).reshape(-1, *[1] * (weight.ndim - 1))
+
+
+def _scaled(layer: Plain, scale: Tensor, shift: Tensor) -> Plain:
+    bias = shift if layer.bias is None else layer.bias * scale + shift
+    return Plain(_by_outputs(layer.weight, scale), bias, layer.mask)
+
+
+def _is_fixed_norm(module: nn.Module) -> bool:
+    known = type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    hooks = module._forward_hooks or module._forward_pre_hooks
+    return known and not hooks and not module.training and module.running_mean is not None
+
+
+def scale_and_shift(norm: Any) -> tuple[Tensor, Tensor]:
+    """A batch normalisation with fixed statistics as x * scale + shift, computed in double precision."""
+    mean, variance = norm.running_mean.double(), norm.running_var.double()
+    scale = (variance + norm.eps).rsqrt()
+    if norm.weight is not None:
+        scale = scale * norm.weight.detach().double()
+    shift = -mean * scale
+    if norm.bias is not None:
+        shift = shift + norm.bias.detach().double()
+    return scale.to(norm.running_mean.dtype), shift.to(norm.running_mean.dtype)
+
+
+PLAIN: dict[Callable[..., Any], type] = {
+    kind.forward: kind for kind in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+}

@@ -1,0 +1,233 @@
+"""The operations of a frozen network: layers with everything folded into them, run the fastest way there is.
+
+On a CPU a convolution can hold its weight in the order that its kernel reads (oneDNN's operators, which Inductor
+uses too). It can always be put back: what is stored, moved or compiled is the plain weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+
+class Kernel(nn.Module):
+    """An operation that can be packed for one kind of machine, and unpacked."""
+
+    def pack_(self, x: Tensor) -> None:
+        """Put the weight into the order that the kernel reads for inputs like `x`."""
+
+    def unpack_(self) -> None:
+        """Put it back."""
+
+
+class Convolution(Kernel):
+    """A convolution, then what is added to it, then ReLU.
+
+    Shapes:
+        input: (batch, inputs, ...)
+        added: (batch, outputs, ...)
+        output: (batch, outputs, ...)
+    """
+
+    weight: Tensor | None
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        groups: int = 1,
+        relu: bool = False,
+    ):
+        super().__init__()
+        self.weight = constant(channels_last(weight))
+        self.bias = None if bias is None else constant(bias)
+        self.stride, self.padding, self.dilation = list(stride), list(padding), list(dilation)
+        self.groups, self.relu, self.shape = groups, relu, tuple(weight.shape)
+        self.packed: list[Tensor] = []  # no buffer: it can be neither stored nor moved
+
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        """Packed where it was packed."""
+        if self.packed:
+            return self._packed(x, added)
+        function = CONVOLUTION[x.ndim]
+        y: Tensor = function(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+        if added is not None:
+            y = y.add_(added)
+        return y.relu_() if self.relu else y
+
+    def _packed(self, x: Tensor, added: Tensor | None) -> Tensor:
+        weight, unary = self.packed[0], "relu" if self.relu else "none"
+        options = self.padding, self.stride, self.dilation, self.groups
+        if added is None:
+            y: Tensor = torch.ops.mkldnn._convolution_pointwise(x, weight, self.bias, *options, unary, [], "")
+            return y
+        y = torch.ops.mkldnn._convolution_pointwise.binary(
+            x, added, weight, self.bias, *options, "add", None, unary if self.relu else None, [], None
+        )
+        return y
+
+    def pack_(self, x: Tensor) -> None:
+        """The blocked order of oneDNN, for images of this size."""
+        if x.ndim != 4 or self.packed or self.weight is None:
+            return
+        shape = [x.shape[0], self.shape[1] * self.groups, *x.shape[2:]]
+        options = self.padding, self.stride, self.dilation, self.groups, shape
+        self.packed = [torch.ops.mkldnn._reorder_convolution_weight(self.weight.detach(), *options)]
+        self.weight = None
+
+    def unpack_(self) -> None:
+        """The plain order again."""
+        if self.packed:
+            self.weight = constant(channels_last(self.packed.pop().to_dense()))
+
+    def extra_repr(self) -> str:
+        """What `print` shows."""
+        return f"{self.shape}, groups={self.groups}, relu={self.relu}, packed={bool(self.packed)}"
+
+
+class Linear(Kernel):
+    """A linear layer, then what is added to it, then ReLU: (..., inputs) to (..., outputs)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool = False):
+        super().__init__()
+        self.weight = constant(weight.contiguous())
+        self.bias = None if bias is None else constant(bias)
+        self.relu = relu
+
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        """The layer."""
+        y = F.linear(x, self.weight, self.bias)
+        if added is not None:
+            y = y.add_(added)
+        return y.relu_() if self.relu else y
+
+
+class StackedLinear(Kernel):
+    """The linear layers of all members in one product of matrices.
+
+    Shapes:
+        input: (members, batch, inputs), or (batch, inputs), the same for all members
+        output: (members, batch, outputs)
+    """
+
+    def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], relu: bool = False):
+        super().__init__()
+        self.weight = constant(torch.stack([weight.T.contiguous() for weight in weights]))  # (members, inputs, outputs)
+        filled = [torch.zeros_like(w[:, 0]) if b is None else b for w, b in zip(weights, biases, strict=True)]
+        self.bias = constant(torch.stack(filled).unsqueeze(1))  # (members, 1, outputs)
+        self.relu = relu
+
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        """Product and bias in one operation."""
+        if x.ndim == 2:
+            x = x.expand(self.weight.shape[0], -1, -1)
+        y = torch.baddbmm(self.bias, x, self.weight)
+        if added is not None:
+            y = y.add_(added)
+        return y.relu_() if self.relu else y
+
+
+class Take(Kernel):
+    """Some of the channels, in this order: those that a member reads."""
+
+    index: Tensor
+
+    def __init__(self, index: Tensor, dim: int):
+        super().__init__()
+        self.register_buffer("index", index)
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The channels, in the memory format of the input."""
+        if self.dim == 1 and x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last):
+            rows = x.permute(0, 2, 3, 1)  # (batch, height, width, channels)
+            taken = rows.reshape(-1, rows.shape[3]).index_select(1, self.index)
+            return taken.view(*rows.shape[:3], -1).permute(0, 3, 1, 2)
+        return x.index_select(self.dim, self.index)
+
+
+class Affine(Kernel):
+    """What normalisation is once its statistics are fixed: x * scale + shift along the channels."""
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, scale: Tensor, shift: Tensor, relu: bool = False):
+        super().__init__()
+        self.scale, self.shift, self.relu = constant(scale), constant(shift), relu
+        self.register_buffer("mean", torch.zeros_like(shift))
+        self.register_buffer("variance", torch.ones_like(shift))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Channels in dimension 1."""
+        y = F.batch_norm(x, self.mean, self.variance, self.scale, self.shift, False, 0.0, 0.0)
+        return y.relu_() if self.relu else y
+
+
+class Apart(Kernel):
+    """Members side by side in the channels, (batch, members * channels, ...), one after the other: members first."""
+
+    def __init__(self, members: int):
+        super().__init__()
+        self.members = members
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(members, batch, channels, ...)."""
+        return x.unflatten(1, (self.members, -1)).transpose(0, 1)
+
+
+class Same(Kernel):
+    """One value for all members: (members, ...), without a copy."""
+
+    def __init__(self, members: int):
+        super().__init__()
+        self.members = members
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The value, once per member."""
+        return x.expand(self.members, *x.shape)
+
+
+class Constant(Kernel):
+    """A tensor that no input changes."""
+
+    def __init__(self, value: Tensor):
+        super().__init__()
+        self.value = constant(value)
+
+    def forward(self) -> Tensor:
+        """The tensor."""
+        return self.value
+
+
+def constant(tensor: Tensor) -> Tensor:
+    """The tensor as a parameter that is not trained: it moves, and is stored and counted, with its module."""
+    return nn.Parameter(tensor.detach(), requires_grad=False)
+
+
+def channels_last(tensor: Tensor) -> Tensor:
+    """The memory format in which convolutions of images are fastest."""
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor.contiguous()
+
+
+def can_pack(x: Tensor) -> bool:
+    """Whether oneDNN's operators can run this, and whether nobody watches the operators."""
+    return (
+        x.device.type == "cpu"
+        and x.dtype == torch.float32
+        and torch.backends.mkldnn.is_available()
+        and torch._C._get_mkldnn_enabled()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+CONVOLUTION: dict[int, Callable[..., Any]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}

@@ -1,0 +1,101 @@
+"""Options that several commands take, and what they mean."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Data = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        help="What to train on: a name (see `pluribus data`) or KIND:PATH, such as folder:photos/ or table:houses.csv. "
+        "Several, with commas.",
+    ),
+]
+Folder = Annotated[Path | None, typer.Option("--data-dir", help="Where data sets are looked for [PLURIBUS_DATA].")]
+Target = Annotated[str | None, typer.Option(help="The column of a table to predict.")]
+Task = Annotated[str | None, typer.Option(help="classification or regression, where a table's target does not say.")]
+Outside = Annotated[str, typer.Option(help="Data of other classes, with commas: names or KIND:PATH.")]
+Shifted = Annotated[str, typer.Option(help="Published shifted sets, such as cifar10c, with commas.")]
+Variants = Annotated[str, typer.Option(help="Other test sets of the same classes, such as imagenet-r, with commas.")]
+ImageSize = Annotated[int | None, typer.Option(help="The side that pictures are resized to.")]
+Split = Annotated[int, typer.Option(help="Which of the standard splits of a UCI set.")]
+Broken = Annotated[str, typer.Option(help="What to do about pictures that cannot be read: stop or skip.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="A network of ours (resnet18, mlp, ...), timm:NAME, or python:MODULE:FUNCTION; by default a small one "
+        "that fits the data."
+    ),
+]
+Width = Annotated[float, typer.Option(help="Hidden widths, relative to the network's own.")]
+Dropout = Annotated[float | None, typer.Option(help="The rate of dropout.")]
+Methods = Annotated[
+    str, typer.Option(help="Which methods, with commas; also thin, wide, dropout_single_pass and wide_mimo.")
+]
+Size = Annotated[int, typer.Option(help="How many members.", min=1)]
+Sweep = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Try several values, as alpha=1,2,4: any argument of a method, or width, dropout, size, lr, l1, l2, ..."
+    ),
+]
+Choose = Annotated[
+    str | None,
+    typer.Option(help="Of a sweep show only the setting that is best on validation data by this metric."),
+]
+Corruptions = Annotated[
+    str, typer.Option(help="How test pictures are shifted: some, all, benchmark, none, or names with commas.")
+]
+Files = Annotated[list[Path], typer.Argument(help="Pictures, folders of pictures, .npz, or a CSV or Parquet table.")]
+Recipe = Annotated[str | None, typer.Option(help="A paper's training by name; see `pluribus recipes`.")]
+Epochs = Annotated[int | None, typer.Option(help="Passes over the training data.", min=1)]
+BatchSize = Annotated[int | None, typer.Option(min=1)]
+Rate = Annotated[float | None, typer.Option("--lr", help="The learning rate.", min=0)]
+Decay = Annotated[float | None, typer.Option("--weight-decay", min=0)]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, and nothing else.")]
+
+
+def source(**arguments: Any) -> dict[str, Any]:
+    """What `data.load` is given beside the name; only what was said."""
+    several = {key: listed(arguments.pop(key)) for key in ("outside", "shifted", "variants")}
+    if arguments.get("folder") is not None:
+        arguments["folder"] = str(arguments["folder"])
+    usual = {"split": 0, "broken": "stop"}
+    said = {key: value for key, value in arguments.items() if value is not None and usual.get(key) != value}
+    return {**said, **{key: value for key, value in several.items() if value}}
+
+
+def training(**arguments: Any) -> dict[str, Any]:
+    """What is changed in the recipe; only what was said."""
+    return {key: value for key, value in arguments.items() if value is not None}
+
+
+def listed(text: str | None) -> list[str]:
+    """The parts of a text with commas."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {"None": None, "True": True, "False": False}.get(text, text)
+
+
+def settings(given: list[str], several: bool) -> dict[str, Any]:
+    """NAME=VALUE, or NAME=VALUE,VALUE,... of a sweep."""
+    found: dict[str, Any] = {}
+    for item in given:
+        name, sign, values = item.partition("=")
+        if not sign or not name.strip() or not values.strip():
+            form = "NAME=VALUE,VALUE,..." if several else "NAME=VALUE"
+            raise ValueError(f"{'--sweep' if several else '--set'}: it must be {form}, but it is {item!r}.")
+        found[name.strip()] = [_value(part) for part in listed(values)] if several else _value(values.strip())
+    return found
