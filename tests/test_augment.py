@@ -139,10 +139,10 @@ def test_shares_have_the_beta_distribution(alpha):
     x, y = torch.ones(2, 1, 8, 8), torch.tensor([0, 1])
     x[1] = 0
     augment = Augment(mixup=alpha, classes=2)
-    shares = torch.tensor([augment(x, y)[1][0, 0] for _ in range(1500)])
+    shares = torch.tensor([augment(x, y)[1][0, 0] for _ in range(600)])
     variance = 1 / (4 * (2 * alpha + 1))
-    assert shares.mean().item() == pytest.approx(0.5, abs=5 * (variance / 1500) ** 0.5)
-    assert shares.var().item() == pytest.approx(variance, rel=0.12)
+    assert shares.mean().item() == pytest.approx(0.5, abs=5 * (variance / 600) ** 0.5)
+    assert shares.var().item() == pytest.approx(variance, rel=0.2)
 
 
 @pytest.mark.parametrize("switch", [0.0, 0.3, 1.0])

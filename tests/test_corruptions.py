@@ -17,13 +17,14 @@ RANDOM = [name for name, entry in CORRUPTIONS.items() if entry.random]
 FIXED = [name for name, entry in CORRUPTIONS.items() if not entry.random]
 SEVERITIES = range(1, 6)
 STEP = 1 / 255 + 1e-6
+PHOTOGRAPHS = load_sample_images().images
 
 
 def photographs(size, count):
     """Pieces of the two photographs that scikit-learn ships, (count, size, size, 3) uint8."""
     pieces = []
     for place in range(count):
-        photograph = Image.fromarray(load_sample_images().images[place % 2])
+        photograph = Image.fromarray(PHOTOGRAPHS[place % 2])
         left, top = 37 * (place // 2) % 400, 53 * (place // 2) % 200
         pieces.append(np.asarray(photograph.crop((left, top, left + 224, top + 224)).resize((size, size))))
     return np.stack(pieces)
@@ -108,10 +109,10 @@ def test_what_chance_has_a_part_in_equals_the_published_definition_given_the_sam
         assert [len(left) for left in replay.left.values()] == [0, 0]
 
 
-@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("severity", [1, 3, 5])
 @pytest.mark.parametrize("name", RANDOM)
 def test_mean_and_variance_agree_with_the_published_definition(name, severity):
-    image, count, rng = SMALL[1], 120, np.random.default_rng(severity)
+    image, count, rng = SMALL[1], 80, np.random.default_rng(severity)
     theirs = np.stack([published.corrupt(image, name, severity, rng, **others(name)) for _ in range(count)])
     ours = arrays(corrupt(tensor(image[None]).expand(3 * count, -1, -1, -1).float(), name, severity, seed=1))
     for statistic in (np.mean, np.var):

@@ -1,5 +1,7 @@
 """Folders of pictures, written here with Pillow and compared with Pillow."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -333,3 +335,20 @@ def test_new_pictures_that_are_not_there_are_named(tmp_path):
     data = load("sklearn_digits")
     with pytest.raises(FileNotFoundError, match=r"absent\.png"):
         encoded(data.encoding, tmp_path / "absent.png")
+
+
+def test_class_folders_may_be_links(tmp_path):
+    write(tmp_path / "all", ("cat", "dog", "emu"))
+    (tmp_path / "some").mkdir()
+    for name in ("cat", "emu"):
+        (tmp_path / "some" / name).symlink_to(tmp_path / "all" / name, target_is_directory=True)
+    data = load(f"folder:{tmp_path / 'some'}")
+    assert data.classes == ("cat", "emu") and len(data.train) + len(data.validation) + len(data.test) == 20
+
+
+def test_other_workers_get_the_paths_and_not_the_pictures(tmp_path):
+    write(tmp_path, size=(100, 100), ending="jpg")
+    split = load(f"folder:{tmp_path}").train
+    packed = pickle.dumps(split)
+    assert len(packed) < 10_000 < len(split) * 3 * 100 * 100
+    assert torch.equal(pickle.loads(packed)[:][0], split[:][0])

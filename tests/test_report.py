@@ -114,7 +114,10 @@ def test_a_record_with_only_what_is_needed_gives_a_page():
 
 def test_every_chart_of_the_table_is_drawn_for_some_run():
     classification = grouped(fakes.many(1))["digits", "lenet"]
-    regression = grouped([fakes.regression(label) for label in ("single", "deep")])["houses", "lenet"]
+    tables = [fakes.regression(label) for label in ("single", "deep")]
+    for result in tables:
+        result.record["shift"] = {"2020": [{"severity": severity, "rmse": 0.1 * severity} for severity in (1, 2)]}
+    regression = grouped(tables)["houses", "lenet"]
     drawn = {
         name
         for name, kind in CHARTS.items()

@@ -210,7 +210,12 @@ class TestWays:
         seen: dict[str, bytes] = {}
         for _ in range(10):
             process = start(killed)
-            time.sleep(chance.uniform(3, 22))
+            wanted = len(seen) + chance.choice([0, 1])
+            for _ in range(1200):  # until the study is under way and, every other time, another run is done
+                if (killed / "study.json").exists() and len(list((killed / "results").glob("*.npz"))) >= wanted:
+                    break
+                time.sleep(0.1)
+            time.sleep(chance.uniform(0, 6))
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             for path in sorted((killed / "results").glob("*.npz")):

@@ -121,8 +121,8 @@ class Augment:
         if self.is_soft and y.dim() == 1 and (y.is_floating_point() or self.classes is None):
             kind = f"but y is {y.dtype}" if y.is_floating_point() else "but classes is not given"
             raise ValueError(
-                f"Augment: mixing and smoothing make soft targets from class numbers, {kind}. Give classes=10 and "
-                "class numbers, or probabilities (batch, classes); for regression leave mixup, cutmix and smoothing at 0."
+                f"Augment: mixing and smoothing make soft targets from class numbers, {kind}. Give classes=10 "
+                "and class numbers, or probabilities (batch, classes); for regression leave all three at 0."
             )
 
 

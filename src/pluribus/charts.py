@@ -117,6 +117,11 @@ def shift_ece(groups: Sequence[Group], style: Styles) -> Figure | None:
     return _shift(groups, style, "ece", "Calibration under shift")
 
 
+def shift_rmse(groups: Sequence[Group], style: Styles) -> Figure | None:
+    """The error of regression against the severity of shifts."""
+    return _shift(groups, style, "rmse", "Error under shift")
+
+
 def outside_histograms(groups: Sequence[Group], style: Styles) -> Figure | None:
     """Scores of test data and of outside data."""
     panels, rows, scores = [], [], set()
@@ -446,6 +451,7 @@ CHARTS: dict[str, Kind] = {
     "error_by_deviation": Kind(error_by_deviation, "regression", ""),
     "shift_accuracy": Kind(shift_accuracy, "classification", _NO_SHIFT),
     "shift_ece": Kind(shift_ece, "classification", _NO_SHIFT),
+    "shift_rmse": Kind(shift_rmse, "regression", ""),
     "outside_histograms": Kind(outside_histograms, "any", _NO_OUTSIDE),
     "roc": Kind(roc, "any", _NO_OUTSIDE),
     "risk_coverage": Kind(risk_coverage, "classification", _NO_COLUMNS),

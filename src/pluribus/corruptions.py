@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .filters import Chance, convolve, gaussian, motion, quantised, sampled, separable, zoomed
+from .filters import Chance, convolve, enlargements, gaussian, motion, quantised, sampled, separable, zoomed
 from .jpeg import jpeg
 from .weather import fog, frost, snow, spatter
 
@@ -126,10 +126,12 @@ def motion_blur(x: Tensor, chance: Chance, radius: float, sigma: float) -> Tenso
 
 def zoom_blur(x: Tensor, chance: Chance, stop: float, step: float) -> Tensor:
     """The mean of the image and of enlargements of its middle, as of a camera that approaches."""
-    factors = np.arange(1, stop, step).tolist()
-    total = x.clone()
-    for factor in factors:
-        total += zoomed(x, factor)
+    factors = tuple(np.arange(1, stop, step).tolist())
+    if max(x.shape[-2:]) <= 64 and x.device.type in ("cpu", "cuda"):
+        matrix = enlargements(*x.shape[-2:], factors).to(x)
+        total = x + (matrix @ x.flatten(2).flatten(0, 1).T).T.reshape(x.shape)
+    else:
+        total = x + sum(zoomed(x, factor) for factor in factors)
     return total / (len(factors) + 1)
 
 

@@ -12,7 +12,7 @@ import torch
 from .pictures import Files
 from .sources import Frames, Parts, Request, Task
 from .splits import NO_CLASS, Arrays, Data, Shape, Split, divide, moments
-from .tables import CLASSES, Frame, Series, columns_of, label_of, table_split, without_targets
+from .tables import CLASSES, Frame, Series, by_value, columns_of, label_counts, label_of, table_split, without_targets
 
 TEST_SHARE = 0.2
 MEASURED = 2000  # files that are read for the mean and the standard deviation of a large folder
@@ -228,7 +228,7 @@ def _classes(request: Request, parts: dict[str, Frame], target: str, task: str, 
     classes = tuple(map(label_of, sorted(values.unique(), key=lambda v: (isinstance(v, str), v))))
     for name, part in parts.items():
         check_seen(request, name, sorted(set(map(label_of, part[target].unique())) - set(classes)))
-    counts = values.map(label_of).value_counts()
+    counts = label_counts(values)
     once = [name for name in classes if counts[name] == 1]
     if once and len(parts) < 3:
         notes.append(f"{request.spec}: one row only, kept for training: {', '.join(once)}.")
@@ -250,7 +250,7 @@ def _divided_table(
     whole = parts["train"]
     if classes:
         number = {name: i for i, name in enumerate(classes)}
-        codes = torch.tensor([number[label_of(value)] for value in whole[target]])
+        codes = torch.from_numpy(by_value(whole[target], lambda value: number[label_of(value)], NO_CLASS))
     else:
         codes = torch.zeros(len(whole))
     shares = {"test": 0.0 if "test" in parts else TEST_SHARE, "validation": 0.0 if "validation" in parts else share}

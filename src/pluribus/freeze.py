@@ -14,12 +14,13 @@ from .answers import answers
 from .cost import cost
 from .ensemble import Ensemble
 from .folding import Network
-from .kernels import Convolution, Kernel, can_pack
+from .kernels import Convolution, can_pack
 from .lowering import FORMS, Unable
 from .prediction import Prediction
 from .race import race
+from .tuning import tune_
 from .summary import gathered
-from .surgery import call, duplicate, listed, state
+from .surgery import CONVOLUTIONS, call, duplicate, listed, state
 from .tracing import Holder, Still, Unfit, member_trees, shapes_of, trace
 from .trees import Batch, answer, as_batch, batches_and_targets, flatten, map_rows, map_tensors, rows_of, tensors_of
 
@@ -82,7 +83,7 @@ class Frozen(nn.Module):
         self.notes: list[str] = []
         self.joint = ensemble.method == "mimo"
         self.sizes: list[tuple[int, ...]] | None = None  # of the inputs without their rows, where they must be these
-        self._packed = False
+        self._packed: list[torch.Size] | None = None  # the sizes of the inputs that weights are packed for
         self.training = False
         self.images = any(isinstance(part, Convolution) for part in self.modules())
 
@@ -137,9 +138,9 @@ class Frozen(nn.Module):
         """Put all weights back into plain tensors; the next call may pack them again."""
         if self._packed:
             for part in self.modules():
-                if isinstance(part, Kernel):
+                if isinstance(part, Convolution):
                     part.unpack_()
-            self._packed = False
+            self._packed = None
         return self
 
     # ---------------------------------------------------------------- running
@@ -180,10 +181,10 @@ class Frozen(nn.Module):
         """Pack the convolutions before the first call, or unpack them where the kernels cannot run."""
         if not self.packs or not tensors:
             return
-        able = can_pack(tensors[0])
-        if self._packed and not able:
+        able, sizes = can_pack(tensors[0]), [t.shape[1:] for t in tensors]
+        if self._packed and (not able or self._packed != sizes):
             self.plain_()
-        elif able and not self._packed:
+        if able and not self._packed:
             rows = min(len(tensors[0]), self.chunk or len(tensors[0]))
             hooks = [
                 part.register_forward_pre_hook(lambda part, args: part.pack_(args[0]))
@@ -194,7 +195,7 @@ class Frozen(nn.Module):
                 for run in self.runs:
                     run(*(self._format(t[:rows]) for t in tensors))
             finally:
-                self._packed = True
+                self._packed = sizes
                 for hook in hooks:
                     hook.remove()
 
@@ -246,7 +247,7 @@ def _frozen(copy: Ensemble, batch: Batch, choose: str, memory: str) -> Frozen:
     """The frozen ensemble; where it cannot be traced, the ensemble as it was."""
     try:
         networks, tree, kept = _networks(copy, batch, memory == "small")
-        ways = dict(_ways(copy, batch, networks, tree))
+        ways = dict(_ways(copy, batch, networks, tree, choose, memory))
         for name in _order(ways, batch, choose):
             made = ways[name]
             if _is_equal(made, copy, batch):
@@ -306,35 +307,35 @@ def _networks(copy: Ensemble, batch: Batch, apart: bool) -> tuple[list[Network],
 
 
 def _ways(
-    copy: Ensemble, batch: Batch, networks: Sequence[Network], tree: pytree.TreeSpec
+    copy: Ensemble, batch: Batch, networks: Sequence[Network], tree: pytree.TreeSpec, choose: str, memory: str
 ) -> Iterator[tuple[str, Frozen]]:
-    """Every way to run it."""
+    """Every way to run it, each with the best ways for its convolutions."""
+    part = map_rows(batch, rows_of(batch), lambda t: t[:CHUNK])
     for form, write in FORMS.items():
-        for packs in (False, True):
-            try:
-                made = Frozen(copy, batch, [write(network) for network in networks], tree)
-            except Unable:
-                continue
-            if packs and not (made.images and can_pack(tensors_of(batch)[0])):
-                continue
-            made.form, made.packs = form, packs
-            yield f"{form}, packed" if packs else form, made
-    if copy.run == "vmap":
+        try:
+            made = Frozen(copy, batch, [write(network) for network in networks], tree)
+        except Unable:
+            continue
+        made.form = form
+        if made.images and can_pack(tensors_of(batch)[0]):
+            made.packs = True
+            tune_(made, part, choose == "measure", memory == "fast")
+        yield form, made
+    if copy.run == "vmap" and not any(isinstance(m, CONVOLUTIONS) for m in copy.modules()):
         yield "as it was", _as_it_was(copy, batch)
 
 
 def _order(ways: dict[str, Frozen], batch: Batch, choose: str) -> list[str]:
     """The names of the ways, the best first."""
-    tensors = tensors_of(batch)
-    rows = rows_of(batch)
+    tensors, rows = tensors_of(batch), rows_of(batch)
     first = "beside" if rows <= 2 or not any(made.images for made in ways.values()) else "loop"
-    ruled = sorted(ways, key=lambda name: (not name.startswith(first), "packed" not in name))
+    ruled = sorted(ways, key=lambda name: (name != first, name == "as it was"))
     if choose == "rule" or len(ways) < 2 or any(t.is_meta for t in tensors):
         return ruled
     part = map_rows(batch, rows, lambda t: t[:CHUNK])
     times = race({name: (lambda way=way: way(*part[0], **part[1])) for name, way in ways.items()}, tensors[0].device)
-    for name, made in ways.items():
-        made.notes.append(f"way to run: {name}, chosen for {min(rows, CHUNK)} rows ({_shown(times)})")
+    for made in ways.values():
+        made.notes.append(f"run by {made.form}, chosen for {min(rows, CHUNK)} rows ({_shown(times)})")
     return list(times)
 
 

@@ -13,19 +13,18 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from . import winograd
+
 
 class Kernel(nn.Module):
-    """An operation that can be packed for one kind of machine, and unpacked."""
-
-    def pack_(self, x: Tensor) -> None:
-        """Put the weight into the order that the kernel reads for inputs like `x`."""
-
-    def unpack_(self) -> None:
-        """Put it back."""
+    """An operation of a frozen network."""
 
 
 class Convolution(Kernel):
     """A convolution, then what is added to it, then ReLU.
+
+    `way` is how it runs once it is packed: "plain"; "packed": by oneDNN's operators, the weight in their order;
+    "winograd": by fewer multiplications.
 
     Shapes:
         input: (batch, inputs, ...)
@@ -51,14 +50,18 @@ class Convolution(Kernel):
         self.bias = None if bias is None else constant(bias)
         self.stride, self.padding, self.dilation = list(stride), list(padding), list(dilation)
         self.groups, self.relu, self.shape = groups, relu, tuple(weight.shape)
+        self.way = "plain"
         self.packed: list[Tensor] = []  # no buffer: it can be neither stored nor moved
 
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         """Packed where it was packed."""
-        if self.packed:
+        if self.packed and self.way == "packed":
             return self._packed(x, added)
-        function = CONVOLUTION[x.ndim]
-        y: Tensor = function(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+        if self.packed:
+            y = winograd.convolved(x, self.packed[0], self.bias)
+        else:
+            function = CONVOLUTION[x.ndim]
+            y = function(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
         if added is not None:
             y = y.add_(added)
         return y.relu_() if self.relu else y
@@ -74,23 +77,37 @@ class Convolution(Kernel):
         )
         return y
 
+    def ways(self, x: Tensor) -> list[str]:
+        """How it can run for inputs like `x`."""
+        if x.ndim != 4:
+            return ["plain"]
+        even = x.shape[2] % 2 == 0 and x.shape[3] % 2 == 0
+        able = even and winograd.fits(self.shape, self.stride, self.padding, self.dilation, self.groups)
+        return ["plain", "packed", "winograd"] if able else ["plain", "packed"]
+
     def pack_(self, x: Tensor) -> None:
-        """The blocked order of oneDNN, for images of this size."""
-        if x.ndim != 4 or self.packed or self.weight is None:
+        """Put the weight into the form that `way` reads, for images of this size."""
+        if self.packed or self.weight is None or self.way not in self.ways(x)[1:]:
             return
-        shape = [x.shape[0], self.shape[1] * self.groups, *x.shape[2:]]
-        options = self.padding, self.stride, self.dilation, self.groups, shape
-        self.packed = [torch.ops.mkldnn._reorder_convolution_weight(self.weight.detach(), *options)]
+        weight = self.weight.detach()
+        if self.way == "winograd":
+            self.packed = [winograd.transformed(weight)]
+        else:
+            shape = [x.shape[0], self.shape[1] * self.groups, *x.shape[2:]]
+            options = self.padding, self.stride, self.dilation, self.groups, shape
+            self.packed = [torch.ops.mkldnn._reorder_convolution_weight(weight, *options)]
         self.weight = None
 
     def unpack_(self) -> None:
-        """The plain order again."""
+        """The plain weight again."""
         if self.packed:
-            self.weight = constant(channels_last(self.packed.pop().to_dense()))
+            packed = self.packed.pop()
+            plain = winograd.restored(packed) if self.way == "winograd" else packed.to_dense()
+            self.weight = constant(channels_last(plain))
 
     def extra_repr(self) -> str:
         """What `print` shows."""
-        return f"{self.shape}, groups={self.groups}, relu={self.relu}, packed={bool(self.packed)}"
+        return f"{self.shape}, groups={self.groups}, relu={self.relu}, way={self.way!r}"
 
 
 class Linear(Kernel):

@@ -122,8 +122,9 @@ class Parts:
 def set_epoch(batches: Any, epoch: int) -> None:
     """Tell a loader, or its sampler, which epoch comes."""
     for sampler in (batches, getattr(batches, "sampler", None), getattr(batches, "batch_sampler", None)):
-        if callable(getattr(sampler, "set_epoch", None)):
-            sampler.set_epoch(epoch)
+        tell = getattr(sampler, "set_epoch", None)
+        if callable(tell):
+            tell(epoch)
             return
 
 

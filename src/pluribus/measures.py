@@ -201,6 +201,8 @@ def _by_examples(first: Result, second: Result, name: str) -> Interval | None:
         return None
     if targets[0] is None or targets[1] is None or not np.array_equal(targets[0], targets[1]):
         return None
+    if not all(np.isfinite(column).all() for column in columns):
+        return None
     half = len(needs)
     found = bootstrap(lambda w: statistic(w, *columns[:half]) - statistic(w, *columns[half:]), len(columns[0]))
     return found if math.isfinite(found.value) and found.known else None

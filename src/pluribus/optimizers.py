@@ -113,7 +113,7 @@ class Lamb(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step: m / sqrt(v) + decay * w, scaled to |w| in every tensor that decays."""
         loss = None
         if closure is not None:

@@ -251,14 +251,13 @@ def summarised(ensemble: Ensemble, data: Data, split: Split, targets: bool = Tru
 def summary_of(ensemble: Ensemble, data: Data, pairs: Iterator[tuple[Tensor, Tensor]], targets: bool) -> Summary:
     """The summary of the ensemble's predictions for batches of normalised inputs."""
     if data.task == "classification":
-        batches = pairs if targets else ((x,) for x, _ in pairs)
-        return ensemble.predict(batches, keep="summary")
-    seen: list[Tensor] = []
-    scaled = ensemble.predict((seen.append(y), (x, y))[1] for x, y in pairs)
+        return ensemble.predict(pairs if targets else ((x,) for x, _ in pairs), keep="summary")
+    batches = list(pairs)
+    scaled = ensemble.predict(iter(batches))
     assert isinstance(scaled, Regression) and scaled.variances is not None
     shift, scale = data.target_mean, data.target_std
     prediction = Regression(scaled.means.double() * scale + shift, scaled.variances.double() * scale**2)
-    target = torch.cat(seen).double() * scale + shift if targets else None
+    target = torch.cat([y for _, y in batches]).double() * scale + shift if targets else None
     return Summary(prediction, target)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +201,7 @@ Event = tuple[str, Run, Any]
 def _here(runs: Sequence[Run]) -> Iterator[Event]:
     for run in runs:
         yield "started", run, ""
-        yield _tried(run, lambda run=run: compute(run))
+        yield _tried(run, partial(compute, run))
 
 
 def _in_processes(runs: Sequence[Run], jobs: int) -> Iterator[Event]:
@@ -252,7 +253,7 @@ def _on_ray(runs: Sequence[Run], address: str, threads: int) -> Iterator[Event]:
         while under_way:
             (done, *_), _ = ray.wait(list(under_way), num_returns=1)
             run = under_way.pop(done)
-            yield _tried(run, lambda done=done: _unwrapped(ray, done))
+            yield _tried(run, partial(_unwrapped, ray, done))
     finally:
         if started_here:
             ray.shutdown()

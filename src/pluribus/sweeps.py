@@ -45,7 +45,8 @@ def _swept(groups: Sequence[Group]) -> dict[str, list[Group]]:
 
 def _settings(group: Group) -> dict[str, Any]:
     record = group.record
-    return {**(record.get("training") or {}), "size": record.get("size"), **record["settings"]}
+    network = {name: record[name] for name in ("width", "dropout", "size") if name in record}
+    return {**(record.get("training") or {}), **network, **record["settings"]}
 
 
 def _varying(members: Sequence[Group]) -> dict[str, list[Any]]:

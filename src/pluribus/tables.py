@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,9 @@ def read_table(path: Path) -> Frame:
     frame.columns = [str(column).strip() for column in frame.columns]
     if frame.empty:
         raise ValueError(f"{path}: a table must have rows and columns, but this one has {frame.shape[0]} rows.")
+    for name in frame.columns:
+        if any(isinstance(value, list | dict | np.ndarray) for value in frame[name].dropna().head(1)):
+            frame[name] = frame[name].astype(str)  # nested values of Parquet
     return frame.reset_index(drop=True)
 
 
@@ -115,7 +119,7 @@ def columns_of(frame: Frame, notes: list[str], *, scale: bool = True) -> list[di
 
 def _column(values: Series, notes: list[str], scale: bool) -> dict[str, Any] | None:
     present = values.dropna()
-    if present.astype(str).nunique() < 2:
+    if present.nunique() < 2:
         notes.append(f'Column "{values.name}" has {"one value" if len(present) else "no value"}: left out.')
         return None
     kind = _kind(values)
@@ -137,11 +141,7 @@ def _kind(values: Series) -> str:
         return "flag"
     if kind in "iuf":
         return "number"
-    if (
-        kind == "M"
-        or present.map(lambda value: bool(DATE.match(str(value)))).all()
-        and not _dates(present).isna().any()
-    ):
+    if kind == "M" or all(DATE.match(str(value)) for value in present.unique()) and not _dates(present).isna().any():
         return "date"
     if hasattr(values, "cat") or any(isinstance(value, str) for value in present):
         return "category"
@@ -149,7 +149,7 @@ def _kind(values: Series) -> str:
 
 
 def _category(values: Series, notes: list[str]) -> dict[str, Any] | None:
-    counts = values.dropna().map(label_of).value_counts()
+    counts = label_counts(values)
     if len(counts) > CLASSES and len(counts) > len(values) / 2:
         notes.append(
             f'Column "{values.name}" has {len(counts)} different texts in {len(values)} rows, as names or numbers of '
@@ -161,7 +161,7 @@ def _category(values: Series, notes: list[str]) -> dict[str, Any] | None:
             f'Column "{values.name}" has {len(counts)} levels: the {LEVELS} most frequent have a column each, the rest '
             "shares the one of unknown levels."
         )
-    levels = sorted(counts.index, key=lambda level: (-counts[level], level))[:LEVELS]
+    levels = sorted(counts, key=lambda level: (-counts[level], level))[:LEVELS]
     return {"name": values.name, "kind": "category", "levels": sorted(levels)}
 
 
@@ -181,6 +181,20 @@ def label_of(value: Any) -> str:
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
     return str(value)
+
+
+def label_counts(values: Series) -> dict[str, int]:
+    """How often each label occurs."""
+    counts: dict[str, int] = {}
+    for value, count in values.value_counts().items():
+        counts[label_of(value)] = counts.get(label_of(value), 0) + int(count)
+    return counts
+
+
+def by_value(values: Series, function: Callable[[Any], Any], missing: Any) -> np.ndarray:
+    """What a function gives for each value, called once for each different one."""
+    codes, distinct = outside("pandas", "reading tables", "data").factorize(np.asarray(values, dtype=object))
+    return np.array([*map(function, distinct), missing])[codes]  # the code of a missing value is -1
 
 
 def feature_names(encoding: dict[str, Any]) -> list[str]:
@@ -207,8 +221,8 @@ def _block(column: dict[str, Any], values: Series) -> np.ndarray:
     """The inputs that one column gives: (rows, inputs)."""
     if column["kind"] == "category":
         number = {level: i for i, level in enumerate(column["levels"])}
-        chosen = [number.get(label_of(value), len(number)) for value in values.astype(object)]
-        return np.eye(len(number) + 1)[chosen]
+        chosen = by_value(values, lambda value: number.get(label_of(value), len(number)), len(number))
+        return np.eye(len(number) + 1, dtype=np.float32)[chosen]
     numbers = _numbers(values, column["kind"])
     known = ~np.isnan(numbers)
     if values.dtype.kind not in {"number": "iuf", "flag": "b", "date": "M"}[column["kind"]]:
@@ -231,7 +245,7 @@ def _numbers(values: Series, kind: str) -> np.ndarray:
     """A column as floats; what is missing, or no finite number, is NaN."""
     if kind == "flag":
         words = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0}
-        numbers = np.array([words.get(str(value).lower(), math.nan) for value in values.astype(object)])
+        numbers = by_value(values, lambda value: words.get(str(value).lower(), math.nan), math.nan)
     elif kind == "date":
         dates = _dates(values)
         numbers = (
@@ -259,5 +273,7 @@ def _targets(encoding: dict[str, Any], frame: Frame) -> Tensor:
         values = _coerced(frame[encoding["target"]]) if known else np.full(len(frame), math.nan)
         return torch.from_numpy((values - encoding["target_mean"]) / encoding["target_std"]).float()
     number = {name: i for i, name in enumerate(encoding["classes"])}
-    labels = frame[encoding["target"]].astype(object) if known else [None] * len(frame)
-    return torch.tensor([number.get(label_of(label), NO_CLASS) for label in labels], dtype=torch.int64)
+    if not known:
+        return torch.full((len(frame),), NO_CLASS)
+    labels = by_value(frame[encoding["target"]], lambda value: number.get(label_of(value), NO_CLASS), NO_CLASS)
+    return torch.from_numpy(labels).long()

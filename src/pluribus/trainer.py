@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .ensemble import Ensemble
-from .loading import mixed
+from .loading import mixed, set_epoch
 from .optimizers import optimizer_of
 from .outside import outside
 from .prediction import Classification, Prediction, predicted
@@ -68,6 +68,7 @@ class Training(LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """An epoch's chance depends on the seed and its number alone, so that training can go on after a stop."""
+        set_epoch(self.trainer.train_dataloader, self.current_epoch)
         torch.manual_seed(mixed(self.seed, self.current_epoch, self.global_rank))
         self._sums = {}
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .ensemble import Ensemble
-from .loading import Parts, loader, mixed, set_epoch
+from .loading import Parts, loader, mixed
 from .optimizers import OPTIMIZERS, SCHEDULES
 from .outside import outside
 from .prediction import gaussian_nll
@@ -261,7 +261,7 @@ def _trainer(
     progress: bool,
 ) -> Any:  # fmt: skip
     pytorch = outside("lightning.pytorch", "pb.fit", "train")
-    callbacks = [_Epochs()]
+    callbacks = []
     if folder is not None:
         callbacks.append(
             pytorch.callbacks.ModelCheckpoint(
@@ -285,17 +285,6 @@ def _trainer(
         default_root_dir=folder,
         gradient_clip_val=plan.clip,
     )
-
-
-def _Epochs() -> Any:  # noqa: N802
-    """A callback that tells loaders which epoch comes: lightning looks only at the samplers of torch's loaders."""
-    pytorch = outside("lightning.pytorch", "pb.fit", "train")
-
-    class Epochs(pytorch.Callback):
-        def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
-            set_epoch(trainer.train_dataloader, trainer.current_epoch)
-
-    return Epochs()
 
 
 def _logger(logger: Any, folder: Any, pytorch: Any) -> Any:

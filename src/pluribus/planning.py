@@ -1,0 +1,364 @@
+"""Which methods and settings fit a budget: counted exactly on the meta device, before anything is trained."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from .candidates import Candidate, Figures, candidates
+from .cost import cost
+from .methods import METHODS
+from .surgery import listed
+from .trees import as_batch, map_tensors, tensors_of
+
+BUDGETS = ("parameters", "mult_adds", "memory", "latency")
+NEAR = 0.05  # what misses by no more is shown beside what fits
+REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError, AssertionError, NotImplementedError)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What fits a budget, the cheapest first; prints as a table.
+
+    Args:
+        rows: the settings that fit: mult-adds rising, then parameters, then more members first
+        misses: those that do not, the nearest first; `misses` in a row says by which factor
+        refused: methods that cannot be applied to the model, with the reason
+        single: the model's own figures
+        budget: the limits, absolute
+        seconds: how long it took
+    """
+
+    rows: list[dict[str, Any]]
+    misses: list[dict[str, Any]]
+    refused: list[dict[str, Any]]
+    single: dict[str, Any]
+    budget: dict[str, float]
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        near = [row for row in self.misses if max(row["misses"].values()) <= 1 + NEAR] if self.rows else self.misses
+        parts = [self._head()]
+        if self.rows:
+            parts.append(table([self.single, *self.rows]))
+        elif self.budget:
+            parts.append("Nothing fits. The nearest:")
+        if near and self.budget:
+            parts += ["Just above the budget:"] if self.rows else []
+            parts.append(table(near[:5], misses=True))
+        parts += [f"{name}: {row['reason']}" for name, row in ((self._named(r), r) for r in self.refused)]
+        return "\n".join([*parts, *self.notes])
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Everything as JSON."""
+        return json.dumps(
+            {
+                "budget": self.budget,
+                "single": self.single,
+                "rows": self.rows,
+                "misses": self.misses,
+                "refused": self.refused,
+                "notes": self.notes,
+                "seconds": round(self.seconds, 2),
+            },
+            indent=indent,
+        )
+
+    def table(self) -> list[dict[str, str]]:
+        """The rows that fit as text, column by column, for any table that is to be printed."""
+        return [cells(row) for row in (self.single, *self.rows)]
+
+    def _head(self) -> str:
+        limits = ", ".join(f"{name} <= {_number(name, value)}" for name, value in self.budget.items())
+        return f"{len(self.rows)} settings fit{': ' + limits if limits else ' (no budget)'}, in {self.seconds:.1f} s"
+
+    def _named(self, row: Mapping[str, Any]) -> str:
+        return " ".join([row["method"], *(f"{k}={v}" for k, v in row["settings"].items())]) + " cannot be used"
+
+
+def plan(
+    model: nn.Module | Callable[[], nn.Module],
+    example: Any,
+    *,
+    parameters: float | None = None,
+    mult_adds: float | None = None,
+    memory: float | None = None,
+    latency: float | None = None,
+    relative: bool = True,
+    training: bool = False,
+    sizes: Sequence[int] = (2, 3, 4, 8),
+    methods: Sequence[str] | None = None,
+    alphas: Sequence[float] = (2, 3),
+    gammas: Sequence[int] = (1, 2),
+    scales: Sequence[float] = (1.5, 2.0, 3.0),
+    capacities: Sequence[float] = (),
+    branches: Sequence[str] | None = None,
+    rate: float = 0.1,
+    measure: bool = False,
+) -> Plan:
+    """The methods and settings that fit a budget, for a model and an example.
+
+    Parameters and mult-adds are exact: they are what `pb.cost` says of the ensemble. They are counted on the meta
+    device, where nothing is allocated: a model built there, or a function that builds one, is planned as well.
+
+    | figure | what |
+    |---|---|
+    | parameters, mult_adds, forward_passes | those of `pb.cost`; mult-adds of one example |
+    | memory | bytes of a prediction on the example: parameters, buffers, and the most results alive at once |
+    | training_memory | bytes of a training step: parameters four times (gradient, two moments of Adam), buffers, and every result of the forward passes |
+    | capacity | parameters that one member computes with, relative to the model |
+    | width | channels that one member has, relative to the model |
+    | iou | expected intersection over union of two masks, 1 / (2 S - 1) |
+    | latency | median seconds of a prediction on the example, measured in turn with the model |
+
+    Args:
+        model: a model, also on the meta device, or a function without arguments that builds one
+        example: what one call takes, rows first; memory and latency are those of this batch
+        parameters, mult_adds, memory, latency: upper limits, inclusive
+        relative: limits are multiples of the model's own figures; False: numbers, bytes and seconds
+        training: `memory` is that of a training step
+        methods: by default all
+        alphas, gammas: for packed; gamma where the model says which layers take it
+        scales: for masksembles
+        capacities: for masksembles whose layers grow, so that each mask keeps that fraction of the original width; their
+            widths are drawn, so the figures are those of the expected widths
+        branches: for treenet; by default three points of the model where the branches begin
+        rate: of MC-Dropout where the model has no dropout of its own
+        measure: measure the latency of what fits, also without a limit
+
+    >>> found = plan(nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 2)), torch.zeros(4, 8), mult_adds=1.0)
+    >>> all(row["relative"]["mult_adds"] <= 1 for row in found.rows)
+    True
+    """  # noqa: E501
+    began = time.perf_counter()
+    _check_arguments(sizes, methods, {"parameters": parameters, "mult_adds": mult_adds, "memory": memory, "latency": latency})
+    made, x, notes = _meta(model, example)
+    names = list(METHODS) if methods is None else list(methods)
+    options = {"alphas": alphas, "gammas": gammas, "scales": scales, "capacities": capacities, "branches": branches, "rate": rate}
+    base, found = candidates(made, x, names, sizes, options)
+    usable = [c for c in found if c.figures is not None]
+    limits = {"parameters": parameters, "mult_adds": mult_adds, "memory": memory, "latency": latency}
+    kind = "training_memory" if training else "memory"
+    single = _row(Candidate("single", {}, 1, base, 1.0, 1.0), base, kind)
+    rows = [_row(c, base, kind) for c in usable]
+    budget = _absolute({k: v for k, v in limits.items() if v is not None and k != "latency"}, single, kind, relative)
+    if latency is not None or measure:
+        notes += _measure(model, example, single, [r for r in rows if not _misses(r, budget, kind)])
+        if latency is not None:
+            budget["latency"] = latency * single["latency"] if relative else latency
+    for row in rows:
+        row["misses"] = _misses(row, budget, kind)
+    order = lambda r: (r["mult_adds"], r["parameters"], -r["size"], r["method"], str(r["settings"]))  # noqa: E731
+    fits = sorted((r for r in rows if not r["misses"]), key=order)
+    others = sorted((r for r in rows if r["misses"]), key=lambda r: (max(r["misses"].values()), *order(r)))
+    refused = [{"method": c.method, "settings": c.settings, "reason": c.reason} for c in found if c.figures is None]
+    return Plan(fits, others, refused, single, budget, notes, time.perf_counter() - began)
+
+
+def _check_arguments(sizes: Sequence[int], methods: Sequence[str] | None, limits: Mapping[str, float | None]) -> None:
+    unknown = [name for name in methods or () if name not in METHODS]
+    if unknown:
+        raise ValueError(f"plan: the method {unknown[0]!r} is unknown. Known are {listed(METHODS)}.")
+    if not sizes or any(isinstance(size, bool) or not isinstance(size, int) or size < 2 for size in sizes):
+        raise ValueError(f"plan: sizes must be whole numbers from 2 on, but they are {list(sizes)!r}.")
+    for name, value in limits.items():
+        if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
+            raise ValueError(f"plan: {name} must be a positive number, but it is {value!r}.")
+
+
+def _meta(model: Any, example: Any) -> tuple[nn.Module, Any, list[str]]:
+    """The model without values and the example likewise; with them, as copies, where the model looks at values."""
+    if not isinstance(model, nn.Module):
+        if not callable(model):
+            raise TypeError(f"plan: the model must be an nn.Module or a function that builds one, not {type(model)}.")
+        with torch.device("meta"):
+            model = model()
+    batch = map_tensors(example, lambda t: t.detach().to("meta"))
+    given = [*model.parameters(), *model.buffers(), *tensors_of(as_batch(example))]
+    try:
+        made = _on_meta(model)
+        cost(made, batch)
+        return made, batch, []
+    except REFUSALS as error:
+        if any(tensor.is_meta for tensor in given):
+            raise ValueError(str(error).replace("cost:", "plan:", 1)) from error
+    try:
+        cost(model, example)
+    except REFUSALS as error:
+        raise ValueError(str(error).replace("cost:", "plan:", 1)) from error
+    return model, example, ["The model looks at values: it was run with them, and not on the meta device."]
+
+
+def _on_meta(model: nn.Module) -> nn.Module:
+    from .cost import _copied
+
+    return _copied(model, lambda t: t.detach().to("meta"))
+
+
+# -------------------------------------------------------------------- rows
+
+
+def _row(candidate: Candidate, base: Figures, kind: str) -> dict[str, Any]:
+    figures = candidate.figures
+    assert figures is not None
+    row: dict[str, Any] = {
+        "method": candidate.method,
+        "size": candidate.size,
+        "settings": candidate.settings,
+        "parameters": figures.parameters,
+        "mult_adds": figures.mult_adds,
+        "forward_passes": figures.passes,
+        "memory": figures.memory,
+        "training_memory": figures.training_memory,
+        "capacity": round(candidate.capacity, 4),
+        "width": round(candidate.width, 4),
+        "iou": candidate.iou,
+        "expected": candidate.expected,
+        "latency": None,
+        "call": candidate.call,
+    }
+    row["relative"] = {
+        name: round(row[name] / max(getattr(base, name), 1), 6)
+        for name in ("parameters", "mult_adds", "memory", "training_memory")
+    }
+    return row
+
+
+def _absolute(limits: Mapping[str, float], single: Mapping[str, Any], kind: str, relative: bool) -> dict[str, float]:
+    figure = lambda name: single[kind if name == "memory" else name]  # noqa: E731
+    return {name: value * figure(name) if relative else value for name, value in limits.items()}
+
+
+def _misses(row: Mapping[str, Any], budget: Mapping[str, float], kind: str) -> dict[str, float]:
+    """By which factor the row is above each limit."""
+    found = {}
+    for name, limit in budget.items():
+        value = row[kind if name == "memory" else name]
+        if value is not None and value > limit * (1 + 1e-12):
+            found[name] = value / limit
+    return found
+
+
+# -------------------------------------------------------------------- measuring
+
+
+@torch.no_grad()
+def _measure(model: Any, example: Any, single: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
+    """Write the measured latency into the rows; what could not be run is said."""
+    model = model if isinstance(model, nn.Module) else model()
+    if any(tensor.is_meta for tensor in (*model.parameters(), *tensors_of(as_batch(example)))):
+        raise ValueError(
+            "plan: latency is measured, so model and example need values, but they are on the meta device. "
+            "Give them on a device that has values, or leave latency and measure out."
+        )
+    notes = []
+    alone = METHODS["single"](model).eval()
+    times = []
+    for row in rows:
+        try:
+            made = build(row, model, example).eval()
+            ours, theirs = _interleaved(alone, made, example)
+        except REFUSALS as error:
+            notes.append(f"{row['call']} was not measured: {error}")
+            continue
+        times.append(ours)
+        row["latency"] = theirs
+        row["relative"]["latency"] = round(theirs / ours, 4)
+    single["latency"] = median(times) if times else _interleaved(alone, alone, example)[0]
+    single["relative"]["latency"] = 1.0
+    for row in rows:  # each was measured beside the model: what the machine did meanwhile cancels
+        if row["latency"] is not None:
+            row["latency"] = row["relative"]["latency"] * single["latency"]
+    return notes
+
+
+def _interleaved(alone: nn.Module, made: nn.Module, example: Any, repeats: int = 7) -> tuple[float, float]:
+    """Median seconds of both, run in turn."""
+    args, kwargs = as_batch(example)
+    ours, theirs = [], []
+    for turn in range(repeats + 2):
+        for module, seen in ((alone, ours), (made, theirs)):
+            began = time.perf_counter()
+            module(*args, **kwargs)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            if turn >= 2:  # the first ones choose kernels and fill caches
+                seen.append(time.perf_counter() - began)
+    return median(ours), median(theirs)
+
+
+def build(row: Mapping[str, Any], model: nn.Module, example: Any) -> nn.Module:
+    """The ensemble that a row of a plan stands for."""
+    method, settings = METHODS[row["method"]], dict(row["settings"])
+    if row["method"] in ("packed", "masksembles", "batch_ensemble", "mc_dropout", "mimo", "multihead"):
+        settings["example"] = example
+    return method(model, *(() if row["method"] == "single" else (row["size"],)), **settings)
+
+
+# -------------------------------------------------------------------- printing
+
+
+def table(rows: Sequence[Mapping[str, Any]], *, misses: bool = False) -> str:
+    """Rows as aligned text."""
+    texts = [cells(row, misses) for row in rows]
+    columns = [name for name in texts[0] if any(text[name] for text in texts)]
+    widths = {name: max(len(name), *(len(text[name]) for text in texts)) for name in columns}
+    left = ("method", "settings", "misses by")
+
+    def line(values: Mapping[str, str]) -> str:
+        return "  ".join(
+            values[c].ljust(widths[c]) if c in left else values[c].rjust(widths[c]) for c in columns
+        ).rstrip()
+
+    return "\n".join([line({c: c for c in columns}), *map(line, texts)])
+
+
+def cells(row: Mapping[str, Any], misses: bool = False) -> dict[str, str]:
+    """One row as text by column."""
+    shown = {k: v for k, v in row["settings"].items() if v is not None}
+    relative = row["relative"]
+    texts = {
+        "method": row["method"],
+        "M": str(row["size"]),
+        "settings": ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items()),
+        "parameters": _short(row["parameters"]),
+        "x": f"{relative['parameters']:.3f}",
+        "mult-adds": _short(row["mult_adds"]),
+        "x ": f"{relative['mult_adds']:.3f}",
+        "passes": f"{row['forward_passes']:g}",
+        "memory": _number("memory", row["memory"]),
+        "training": _number("memory", row["training_memory"]),
+        "capacity": f"{row['capacity']:.3f}",
+        "width": f"{row['width']:.3f}",
+        "IoU": "" if row["iou"] is None else f"{row['iou']:.3f}",
+        "latency": "" if row["latency"] is None else f"{1e3 * row['latency']:.2f} ms",
+        "x  ": "" if row["latency"] is None else f"{relative['latency']:.2f}",
+    }
+    if misses:
+        texts["misses by"] = ", ".join(f"{k} {100 * (v - 1):.3g} %" for k, v in row["misses"].items())
+    return texts
+
+
+def _short(count: float) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6)):
+        if count >= size / 10:
+            return f"{count / size:.3f} {unit}"
+    return f"{count:,.0f}"
+
+
+def _number(name: str, value: float) -> str:
+    if name == "latency":
+        return f"{1e3 * value:.2f} ms"
+    if name == "memory":
+        return f"{value / 2**20:.1f} MiB" if value >= 2**20 else f"{value / 2**10:.1f} KiB"
+    return _short(value)
+
