@@ -1,5 +1,8 @@
 """pb.fit: it equals a plain loop, goes on where it was stopped, and keeps what was best."""
 
+import os
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -268,6 +271,29 @@ class TestSelection:
         assert len(history.rows) < 50
 
 
+@pytest.mark.slow
+def test_two_processes_train_together(tmp_path):
+    """Each sees half of the batches; what they give back is one ensemble and one history."""
+    script = tmp_path / "together.py"
+    script.write_text(
+        "from pluribus.outside import torchvision_operators\n"
+        "torchvision_operators()\n"
+        "import torch, pluribus as pb\n"
+        "from test_fit import examples, network\n"
+        "if __name__ == '__main__':\n"
+        "    x, y = examples(128)\n"
+        "    torch.manual_seed(0)\n"
+        "    ensemble = pb.deep(network(), 2)\n"
+        "    history = pb.fit(ensemble, (x, y), (x, y), epochs=6, batch_size=16, lr=0.02, devices=2, "
+        "strategy='ddp_spawn')\n"
+        "    accuracy = pb.evaluate(ensemble.predict(x), y)['accuracy']\n"
+        "    best = max(row['validation_accuracy'] for row in history.rows)\n"
+        "    assert len(history.rows) == 6 and abs(accuracy - best) < 1e-9 and best > 0.8, (history.rows, accuracy)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    subprocess.run([sys.executable, str(script)], check=True, timeout=300, env=environment)
+
+
 class TestErrors:
     x, y = examples(8)
 
@@ -281,7 +307,7 @@ class TestErrors:
             ({"optimizer": "adagrad"}, "optimizer 'adagrad' is unknown. Choose from sgd, adam, adamw, lamb"),
             ({"schedule": "linear"}, "schedule 'linear' is unknown. Choose from constant"),
             ({"criterion": "hinge"}, "criterion 'hinge' is unknown. Choose from cross_entropy"),
-            ({"recipe": "resnet"}, "recipe: 'resnet' is unknown. Choose from default, packed/cifar10/resnet18"),
+            ({"recipe": "resnet"}, "recipe: 'resnet' is unknown. Choose from default, digits, packed/cifar10/resnet18"),
             ({"logger": "csv"}, "needs a folder"),
             ({"batch_size": 0}, "batch_size must be at least 1"),
         ],

@@ -71,6 +71,19 @@ def test_val_is_judged_on_where_there_is_no_test_folder(tmp_path):
     assert (len(data.train), len(data.validation), len(data.test)) == (18, 2, 6)
 
 
+def test_class_may_be_called_train(tmp_path):
+    write(tmp_path, ("bus", "train"))
+    assert load(f"folder:{tmp_path}").classes == ("bus", "train")
+
+
+def test_test_folder_without_classes_is_left_out_with_a_note(tmp_path):
+    write(tmp_path / "train", count=10)
+    write(tmp_path / "val", count=3)
+    write(tmp_path, ("test",))
+    data = load(f"folder:{tmp_path}")
+    assert len(data.test) == 6 and "no class folders" in data.notes[0]
+
+
 @pytest.mark.parametrize("size", [(40, 30), (30, 40), (33, 33), (16, 90), (10, 7)])
 def test_image_size_resizes_the_short_side_and_cuts_out_the_centre(tmp_path, size):
     write(tmp_path, size=size)

@@ -276,6 +276,11 @@ def test_a_click_sorts_and_the_next_turns_the_order(driver, pages):
     buttons[2].click()  # NLL: the lowest first
     values = [float(value) for value in column(driver, 2)]
     assert values == sorted(values) and sort_states(driver)[1:3] == ["none", "ascending"]
+    for number, button in enumerate(buttons[3:], 3):
+        driver.execute_script("arguments[0].click()", button)
+        values = [float(value) for value in column(driver, number)]
+        assert values in (sorted(values), sorted(values, reverse=True)), number
+    buttons[2].click()
     assert "Sorted by NLL" in driver.find_element("id", "status").get_attribute("textContent")
 
 
@@ -352,7 +357,12 @@ CONTRAST = """
         if (!walker.currentNode.data.trim() || element.closest("script, .hidden, title")) continue;
         const inside = element.closest("svg");
         const ink = numbers(getComputedStyle(element)[inside ? "fill" : "color"]);
-        const [a, b] = [luminance(ink), luminance(behind(inside || element))].sort((x, y) => y - x);
+        let ground = behind(inside || element);
+        if (element.classList.contains("cell-text")) {  // it stands on a shaded cell
+            const cell = getComputedStyle(element.previousElementSibling), opaque = Number(cell.fillOpacity);
+            ground = numbers(cell.fill).slice(0, 3).map((v, i) => opaque * v + (1 - opaque) * ground[i]);
+        }
+        const [a, b] = [luminance(ink), luminance(ground)].sort((x, y) => y - x);
         found.push([(a + 0.05) / (b + 0.05), element.tagName, walker.currentNode.data.trim().slice(0, 40)]);
     }
     return found.sort((x, y) => x[0] - y[0]);

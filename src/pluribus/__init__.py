@@ -7,6 +7,7 @@ from .cost import Cost, cost
 from .ensemble import Ensemble
 from .evaluation import bootstrap, by_member, compare, evaluate, ood, shift, torchmetric
 from .files import load, save
+from .freeze import Frozen, freeze
 from .methods import (
     METHODS,
     batch_ensemble,
@@ -37,6 +38,7 @@ __all__ = [
     "Conformal",
     "Cost",
     "Ensemble",
+    "Frozen",
     "History",
     "PerMember",
     "Recipe",
@@ -55,6 +57,7 @@ __all__ = [
     "evaluate",
     "figures",
     "fit",
+    "freeze",
     "gaussian_nll",
     "lightning_module",
     "load",

@@ -39,13 +39,13 @@ def activations(module: nn.Module, batch: Batch) -> Activations:
     64
     """
     known = [*module.parameters(), *module.buffers(), *tensors_of(batch)]
-    with _Watching(known) as watching:
+    with Watching(known) as watching:
         module(*batch[0], **batch[1])
-    return Activations(tuple(watching.timeline), watching.total)
+    return watching.seen()
 
 
-class _Watching(TorchDispatchMode):
-    """Counts each new storage until it is freed."""
+class Watching(TorchDispatchMode):
+    """Counts each new storage until it is freed; tensors that are `known` do not count."""
 
     def __init__(self, known: list[Tensor]):
         super().__init__()
@@ -53,6 +53,10 @@ class _Watching(TorchDispatchMode):
         self.known = {t.untyped_storage()._cdata for t in known}
         self.now, self.total = 0, 0
         self.timeline: list[int] = []
+
+    def seen(self) -> Activations:
+        """What has been counted."""
+        return Activations(tuple(self.timeline), self.total)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))

@@ -38,7 +38,7 @@ class Answers(nn.Module):
     def __init__(self, module: nn.Module, task: str | None = None, class_dim: int | None = None):
         super().__init__()
         self.module = module
-        self.task: str = task or getattr(module, "task", "classification")
+        self.task = str(task or getattr(module, "task", "classification"))
         self.class_dim: int | None = getattr(module, "class_dim", None) if class_dim is None else class_dim
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:

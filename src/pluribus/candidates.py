@@ -8,27 +8,28 @@ for two and for three members, and known for all sizes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from . import masks
-from .activations import Activations, activations
+from .activations import Activations, Watching
 from .choosing import heads_of, inputs_of, layers_of
-from .cost import _mult_adds
+from .cost import FORMULAS, _plain_operators
 from .dropout import dropout_modules
 from .ensemble import Ensemble
 from .grouping import group_, groups_of
 from .layers import Masked, PerMember
 from .methods import METHODS
-from .surgery import adapt_, duplicate, exactly, opened, quiet, within
-from .thinning import Widths, rebuild, solve
-from .trees import as_batch, rows_of
+from .surgery import adapt_, duplicate, opened, quiet, within
+from .thinning import rebuild, solve
+from .trees import as_batch, rows_of, tensors_of
 
-REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError, AssertionError, NotImplementedError)
+REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError, AssertionError)
 OPTIMIZER = 4  # a weight, its gradient and two moments
 
 
@@ -80,8 +81,9 @@ class Candidate:
     def call(self) -> str:
         """The code that makes it."""
         example = self.method in ("packed", "masksembles", "mimo")
-        parts = [*(f"{k}={v!r}" for k, v in self.settings.items() if v is not None), *(["example=x"] if example else [])]
-        return f"pb.{self.method}({', '.join(['model', *([] if self.method == 'single' else [str(self.size)]), *parts])})"
+        size = [] if self.method == "single" else [str(self.size)]
+        settings = [f"{name}={value!r}" for name, value in self.settings.items()]
+        return f"pb.{self.method}({', '.join(['model', *size, *settings, *(['example=x'] if example else [])])})"
 
 
 Options = Mapping[str, Any]
@@ -91,7 +93,7 @@ def candidates(
     model: nn.Module, x: Any, methods: Sequence[str], sizes: Sequence[int], options: Options
 ) -> tuple[Figures, list[Candidate]]:
     """The model's own figures, and every candidate of the methods."""
-    single = _counted(METHODS["single"](model), model, x)
+    single = _counted(METHODS["single"](model), x)
     base = _figures(single, 1, rows_of(as_batch(x)))
     found: list[Candidate] = []
     for method in methods:
@@ -103,7 +105,7 @@ def candidates(
 
 
 def _refused(method: str, settings: dict[str, Any], error: Exception) -> Candidate:
-    return Candidate(method, settings, 0, None, reason=str(error).strip().splitlines()[0] if str(error) else repr(error))
+    return Candidate(method, settings, 0, None, reason=(str(error).strip() or repr(error)).splitlines()[0])
 
 
 def _no_candidates(*_: Any) -> list[Candidate]:
@@ -131,28 +133,20 @@ class _Count:
         return self.parameters, self.mult_adds, self.weights, self.buffers, self.results.total
 
 
-def _counted(ensemble: Ensemble, model: nn.Module, x: Any) -> _Count:
-    """Everything of an ensemble that is on the meta device, or of one with values."""
-    del model
+def _counted(ensemble: Ensemble, x: Any) -> _Count:
+    """Everything of an ensemble, in one run; like `pb.cost`, the first run finds out whether vmap works."""
     args, kwargs = as_batch(x)
-    total = _mult_adds(ensemble, x)
-    with quiet(ensemble), torch.random.fork_rng(devices=[]):
-        _silently(lambda: ensemble(*args, **kwargs))  # here it finds out whether it runs under vmap
-        results = activations(ensemble, (args, kwargs))
+    with _plain_operators(), quiet(ensemble), torch.random.fork_rng(devices=[]):
+        ensemble(*args, **kwargs)
+        with Watching([*ensemble.parameters(), *ensemble.buffers(), *tensors_of(x)]) as watching:
+            with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
+                output = ensemble(*args, **kwargs)
     parameters = list(ensemble.parameters())
     return _Count(
-        sum(p.numel() for p in parameters), total, float(ensemble.passes), _bytes(parameters),
-        _bytes(list(ensemble.buffers())), results, ensemble.feed, ensemble.run,
-        results.timeline[-1] // ensemble.size if results.timeline else 0,
+        sum(p.numel() for p in parameters), counter.get_total_flops() // 2, float(ensemble.passes), _bytes(parameters),
+        _bytes(list(ensemble.buffers())), watching.seen(), ensemble.feed, ensemble.run,
+        _bytes(tensors_of(output)) // ensemble.size,
     )  # fmt: skip
-
-
-def _silently(run: Callable[[], Any]) -> None:
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        run()
 
 
 def _bytes(tensors: Sequence[Tensor]) -> int:
@@ -186,12 +180,12 @@ def _linear(two: _Count, three: _Count, single: _Count, size: int, rows: int) ->
 
 
 def _family(
-    method: str, make: Callable[[int], Ensemble], model: nn.Module, x: Any, base: Figures, single: _Count,
-    sizes: Sequence[int], settings: dict[str, Any],
+    method: str, make: Callable[[int], Ensemble], x: Any, base: Figures, single: _Count, sizes: Sequence[int],
+    settings: dict[str, Any],
 ) -> list[Candidate]:  # fmt: skip
     """One candidate for each size of a method whose figures are a + b M."""
     try:
-        two, three = (_counted(make(size), model, x) for size in (2, 3))
+        two, three = (_counted(make(size), x) for size in (2, 3))
     except REFUSALS as error:
         return [_refused(method, settings, error)]
     own = three.parameters - two.parameters  # of one member
@@ -245,7 +239,7 @@ def _thin_count(model: nn.Module, x: Any, factor: float, groups: dict[str, int])
         widths = solve(model, x, factor, multiples=groups)
         if all(widths.sizes[name] == tuple(tensor.shape) for name, tensor in model.named_parameters()):
             return ValueError(f"no hidden width of the model can be multiplied by {factor:g}")
-        return _counted(METHODS["single"](group_(rebuild(model, widths), groups, None)), model, x)
+        return _counted(METHODS["single"](group_(rebuild(model, widths), groups, None)), x)
     except REFUSALS as error:
         return error
 
@@ -257,7 +251,7 @@ def _masksembles(
     names = layers_of("masksembles", view, None, x, but_first=True, per_row=True)
     rows = rows_of(as_batch(x))
     found: list[Candidate] = []
-    two, three = (_counted(_masked(view, names, size), model, x) for size in (2, 3))
+    two, three = (_counted(_masked(view, names, size), x) for size in (2, 3))
     for size in sizes:
         for scale in options["scales"]:  # the network keeps its widths
             capacity, width = _masked_share(view, names, scale, size, base)
@@ -265,7 +259,7 @@ def _masksembles(
             iou = masks.expected_iou(scale)
             found.append(Candidate("masksembles", {"scale": scale}, size, figures, capacity, width, iou))
     for capacity in options["capacities"]:  # layers grow instead
-        found += [_grown(view, names, x, size, scale, capacity) for size in sizes for scale in options["scales"]]
+        found += [_grown(view, names, x, base, size, scale, capacity) for size in sizes for scale in options["scales"]]
     return found
 
 
@@ -282,9 +276,7 @@ def _masked(view: nn.Module, names: Sequence[str], size: int) -> Ensemble:
     return Ensemble(model, size, own, method="masksembles", feed="share")
 
 
-def _masked_share(
-    view: nn.Module, names: Sequence[str], size: int, scale: float, base: Figures
-) -> tuple[float, float]:
+def _masked_share(view: nn.Module, names: Sequence[str], scale: float, size: int, base: Figures) -> tuple[float, float]:
     """The parameters that a mask lets through, and the mean share of the channels."""
     dropped, ones, channels = 0.0, 0, 0
     for name in names:
@@ -297,7 +289,7 @@ def _masked_share(
 
 
 def _grown(
-    view: nn.Module, names: Sequence[str], x: Any, size: int, scale: float, capacity: float
+    view: nn.Module, names: Sequence[str], x: Any, base: Figures, size: int, scale: float, capacity: float
 ) -> Candidate:
     """Masks of a given width m: layers grow to an expected m S (1 - (1 - 1/S)^n)."""
     settings = {"scale": scale, "capacity": capacity}
@@ -308,23 +300,24 @@ def _grown(
 
     try:
         wide = rebuild(view, solve(view, x, grow, layers=names))
-        count = _counted(_masked(wide, names, size), view, x)
-        one_pass = _counted(METHODS["single"](wide), view, x)
+        count = _counted(_masked(wide, names, size), x)
+        one_pass = _counted(METHODS["single"](wide), x)
     except REFUSALS as error:
         return _refused("masksembles", {"size": size, **settings}, error)
     figures = Figures(
         count.parameters, -(-count.mult_adds // rows_of(as_batch(x))), count.passes, count.weights, count.buffers,
         count.results.peak, one_pass.results.total,
     )  # fmt: skip
-    share = capacity**2 if capacity < 1 else capacity  # TODO
-    return Candidate("masksembles", settings, size, figures, share, capacity, masks.expected_iou(scale), expected=True)
+    share = sum(cast(Tensor, view.get_submodule(n).weight).numel() for n in names) / base.parameters
+    used = 1 + share * (capacity**2 - 1)  # inputs and outputs of the masked layers
+    return Candidate("masksembles", settings, size, figures, used, capacity, masks.expected_iou(scale), expected=True)
 
 
 def _batch_ensemble(
     model: nn.Module, x: Any, base: Figures, single: _Count, sizes: Sequence[int], options: Options
 ) -> list[Candidate]:
     make = lambda size: METHODS["batch_ensemble"](model, size, example=x)  # noqa: E731
-    return _family("batch_ensemble", make, model, x, base, single, sizes, {})
+    return _family("batch_ensemble", make, x, base, single, sizes, {})
 
 
 def _mc_dropout(
@@ -338,7 +331,7 @@ def _mc_dropout(
     found = []
     for settings in choices:
         make = lambda size, s=settings: METHODS["mc_dropout"](model, size, **s, example=x)  # noqa: E731
-        found += _family("mc_dropout", make, model, x, base, single, sizes, settings)
+        found += _family("mc_dropout", make, x, base, single, sizes, settings)
     return found
 
 
@@ -346,14 +339,14 @@ def _mimo(
     model: nn.Module, x: Any, base: Figures, single: _Count, sizes: Sequence[int], options: Options
 ) -> list[Candidate]:
     make = lambda size: METHODS["mimo"](model, size, example=x)  # noqa: E731
-    return _family("mimo", make, model, x, base, single, sizes, {})
+    return _family("mimo", make, x, base, single, sizes, {})
 
 
 def _multihead(
     model: nn.Module, x: Any, base: Figures, single: _Count, sizes: Sequence[int], options: Options
 ) -> list[Candidate]:
     make = lambda size: METHODS["multihead"](model, size, example=x)  # noqa: E731
-    return _family("multihead", make, model, x, base, single, sizes, {})
+    return _family("multihead", make, x, base, single, sizes, {})
 
 
 def _treenet(
@@ -362,7 +355,7 @@ def _treenet(
     found: list[Candidate] = []
     for branch in options["branches"] or branch_points(model, x):
         make = lambda size, b=branch: METHODS["treenet"](model, size, b)  # noqa: E731
-        found += _family("treenet", make, model, x, base, single, sizes, {"branch": branch})
+        found += _family("treenet", make, x, base, single, sizes, {"branch": branch})
     return found
 
 
@@ -386,9 +379,7 @@ def _in_order(model: nn.Module, x: Any) -> list[str]:
         parts = [p for p in parts if p != heavy[0]] + inner
     order: list[str] = []
     view = duplicate(model)
-    hooks = [
-        view.get_submodule(p).register_forward_pre_hook(lambda *_, p=p: (order.append(p), None)[1]) for p in parts
-    ]
+    hooks = [view.get_submodule(p).register_forward_pre_hook(lambda *_, p=p: order.append(p)) for p in parts]
     args, kwargs = as_batch(x)
     with quiet(view, *hooks), torch.random.fork_rng(devices=[]):
         view(*args, **kwargs)

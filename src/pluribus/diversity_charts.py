@@ -50,19 +50,26 @@ def diversity(groups: Sequence[Group], style: Styles) -> Figure | None:
 
 def agreement(groups: Sequence[Group], style: Styles) -> Figure | None:
     """How often members give the same label, as matrices; and how often methods do."""
+    found = with_columns(groups, "test/member_label")
+    matrices = {
+        group.label: np.mean([_agreement(run[0]) for run in runs], axis=0)
+        for group, runs in found
+        if len({len(run[0]) for run in runs}) == 1 and len(runs[0][0]) > 1
+    }
+    low = min((float(matrix.min()) for matrix in matrices.values()), default=0.0)
     panels, rows = [], []
-    for group, runs in with_columns(groups, "test/member_label"):
-        if min(len(run[0]) for run in runs) < 2:
-            continue
-        matrix = np.mean([_agreement(run[0]) for run in runs], axis=0)
+    for label, matrix in matrices.items():
         mean = float(matrix[~np.eye(len(matrix), dtype=bool)].mean())
         names = [str(i) for i in range(len(matrix))]
-        picture = _matrix(matrix, names, style[group.label], f"{group.label}: members agree on {mean:.1%} on average")
-        panels.append(Panel(picture, group.label, style[group.label]))
-        rows.append([group.label, f"{mean:.2%}", f"{matrix.min():.2%}"])
+        picture = _matrix(matrix, names, style[label], f"{label}: members agree on {mean:.1%} on average", low)
+        panels.append(Panel(picture, label, style[label]))
+        rows.append([label, f"{mean:.2%}", f"{matrix.min():.2%}"])
     if not panels:
         return None
-    caption = "Share of test examples on which two members give the same label, mean over seeds. Paler is more diverse."
+    caption = (
+        "Share of test examples on which two members give the same label, mean over seeds. Paler is more diverse; all "
+        "panels have one scale."
+    )
     header = ["Method", "Mean agreement of members", "Least"]
     return Figure("agreement", "Agreement of members", caption, panels, "small", header=header, rows=rows)
 
@@ -74,8 +81,9 @@ def methods_agreement(groups: Sequence[Group], style: Styles) -> Figure | None:
     if len(given) < 2 or len({len(row) for row in given}) > 1:
         return None
     matrix = _agreement(np.stack(given))
+    low = float(matrix.min())
     keys = [str(number + 1) for number in range(len(labels))]
-    picture = _matrix(matrix, keys, 1, f"Agreement of {len(labels)} methods, from {matrix.min():.1%} up", (420, 400))
+    picture = _matrix(matrix, keys, 1, f"Agreement of {len(labels)} methods, from {low:.1%} up", low, (420, 400))
     caption = "Share of test examples on which two methods give the same label (first seed). " + ", ".join(
         f"{key} {label}" for key, label in zip(keys, labels, strict=True)
     )
@@ -89,17 +97,18 @@ def _agreement(labels: np.ndarray) -> np.ndarray:
     return (labels[:, None] == labels[None]).mean(-1)
 
 
-def _matrix(matrix: np.ndarray, names: Sequence[str], style: int, summary: str, size: tuple[int, int] = SMALL) -> str:
+def _matrix(
+    matrix: np.ndarray, names: Sequence[str], style: int, summary: str, low: float, size: tuple[int, int] = SMALL
+) -> str:
     n = len(matrix)
     margin = (26, 8, 8, 24)
     chart = Chart(Axis(0, n, room=0), Axis(0, n, room=0), size=size, margin=margin, font=12)
-    low = float(matrix.min())
     for i in range(n):
         for j in range(n):
             value = float(matrix[i, j])
             shade = (value - low) / (1 - low) if low < 1 else 1.0
             hint = f"{names[i]} and {names[j]}: {value:.1%}"
-            chart.box((j, j + 1), (n - i - 1, n - i), style, "cell", hint, 0.06 + 0.5 * shade)
+            chart.box((j, j + 1), (n - i - 1, n - i), style, "cell", hint, 0.06 + 0.38 * shade)
             if n <= 6 or size != SMALL and n <= 16:
                 x, y = chart.at(j + 0.5, n - i - 0.5)
                 chart.text(x, y + 4, f"{100 * value:.0f}", "middle", "cell-text")

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from .answers import Answers, names_of
 from .draws import Fixed, Redrawn, drawn
 from .ensemble import Ensemble
 from .outside import outside
-from .surgery import assign_, call, duplicate, listed, run_with, state
-from .trees import Batch, answer, as_batch, flatten, map_rows, map_tensors, pytree, rows_of, stack_trees, tensors_of
+from .surgery import call, duplicate, listed, state
+from .tracing import first_words, plain_of, resized, traced
+from .trees import Batch, as_batch, pytree, rows_of, tensors_of
 
 FORMATS = {".onnx": "onnx", ".pt2": "torch"}
 REPEATS = 24  # runs of each side that a random network is judged by
@@ -112,15 +113,14 @@ def export(
         opset: the version of ONNX's operators; by default what torch chooses
         tolerance: the largest difference allowed, relative to 1 or to the largest value of an output
         generator: where fixed draws come from; torch's global generator if None
-
-    >>> path = export(Ensemble(nn.Linear(4, 3), 2), torch.zeros(5, 4), "two.pt2")  # doctest: +SKIP
     """
-    path, format = _checked_arguments(ensemble, path, format, draws, tolerance)
+    path = Path(path)
+    format = _checked_arguments(ensemble, path, format, draws, tolerance)
     batch, size = _checked_example(example), rows_of(as_batch(example))
     given = duplicate(ensemble).eval()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         call("export", given, example)  # here an ensemble looks at its first batch
-    plain = _plain(given)
+    plain = plain_of(given)
     chance = bool(drawn(plain, batch))
     if chance and draws == "fixed":
         given = plain = Fixed(plain, batch, generator)
@@ -128,27 +128,27 @@ def export(
         plain = Redrawn(plain)
     elif draws == "random":
         raise ValueError('export: draws="random" is for MC-Dropout, but this ensemble draws nothing. Leave it out.')
+    draws = draws if chance else "none"
     task, class_dim = getattr(ensemble, "task", "classification"), getattr(ensemble, "class_dim", None)
     inputs, outputs = _input_names(ensemble, batch, names_of(task)), names_of(task)
-    chosen = {"chance": chance, "draws": draws} if chance else {"chance": False, "draws": "none"}
-    about = {"task": task, "members": str(getattr(ensemble, "size", "")), "draws": str(chosen["draws"])}
+    about = {"task": task, "members": str(getattr(ensemble, "size", "")), "draws": draws}
     with torch.no_grad(), _quiet(), _beside(path) as temporary:
-        program = _traced(Answers(plain, task, class_dim).eval(), batch, dynamic)
-        random = chosen["draws"] == "random"
+        program = traced(Answers(plain, task, class_dim).eval(), batch, dynamic)
         if format == "onnx":
-            _write_onnx(program, temporary, inputs, outputs, opset, about, random)
+            _write_onnx(program, temporary, inputs, outputs, opset, about)
         else:
             torch.export.save(program, temporary, extra_files={"pluribus.json": json.dumps(about)})
-        sizes, difference = (), None
+        sizes: tuple[int, ...] = ()
+        difference = None
         if check:
             sizes = tuple(sorted({1, size, 2 * size + 1})) if dynamic else (size,)
             run = _onnx_runner(temporary, inputs, outputs) if format == "onnx" else _torch_runner(temporary)
-            compare = _compare_random if random else _compare
+            compare = _compare_random if draws == "random" else _compare
             expected = Answers(given, task, class_dim).eval()
-            difference = max(compare(expected, run, _resized(batch, n), tolerance) for n in sizes)
+            difference = max(compare(expected, run, resized(batch, n), tolerance) for n in sizes)
         written = sum(file.stat().st_size for file in temporary.parent.iterdir())
     return Export(
-        path, format, inputs, outputs, "dynamic" if dynamic else size, str(chosen["draws"]), difference, tolerance,
+        path, format, inputs, outputs, "dynamic" if dynamic else size, draws, difference, tolerance,
         sizes, written,
     )  # fmt: skip
 
@@ -156,12 +156,9 @@ def export(
 # -------------------------------------------------------------------- what is asked for
 
 
-def _checked_arguments(
-    ensemble: Any, path: str | os.PathLike[str], format: str | None, draws: str, tolerance: float
-) -> tuple[Path, str]:
-    if not isinstance(ensemble, nn.Module):
-        raise TypeError(f"export: takes an Ensemble or a frozen one, but got a {type(ensemble).__name__}.")
-    if not isinstance(ensemble, Ensemble) and not hasattr(ensemble, "task"):
+def _checked_arguments(ensemble: Any, path: Path, format: str | None, draws: str, tolerance: float) -> str:
+    """The format, if everything asked for can be done."""
+    if not isinstance(ensemble, Ensemble) and not (isinstance(ensemble, nn.Module) and hasattr(ensemble, "task")):
         raise TypeError(
             f"export: takes an Ensemble or a frozen one, but got a {type(ensemble).__name__}. "
             "Make one with pb.single(model)."
@@ -172,18 +169,7 @@ def _checked_arguments(
         raise ValueError(f'export: draws must be "fixed" or "random", but it is {draws!r}.')
     if not tolerance > 0:
         raise ValueError(f"export: tolerance must be positive, but it is {tolerance}.")
-    path = Path(path)
-    known = {*FORMATS.values()}
-    format = FORMATS.get(path.suffix) if format is None else format
-    if format is None:
-        raise ValueError(
-            f'export: the suffix says the format, ".onnx" or ".pt2", but it is {path.suffix!r}. '
-            'Rename the file, or give format="onnx" or "torch".'
-        )
-    if format not in known:
-        raise ValueError(f'export: format must be "onnx" or "torch", but it is {format!r}.')
-    if format == "torch" and path.suffix != ".pt2":
-        raise ValueError(f'export: torch.load needs the suffix ".pt2", but it is {path.suffix!r}. Rename the file.')
+    format = _checked_format(path, format)
     if format == "onnx":
         for name in ("onnx", "onnxscript", "onnxruntime"):
             outside(name, "export to ONNX", "export")
@@ -193,7 +179,21 @@ def _checked_arguments(
         raise FileNotFoundError(f"export: the folder {str(path.parent)!r} does not exist. Create it first.")
     if path.is_dir():
         raise IsADirectoryError(f"export: {str(path)!r} is a folder. Give the name of a file in it.")
-    return path, format
+    return format
+
+
+def _checked_format(path: Path, format: str | None) -> str:
+    format = FORMATS.get(path.suffix) if format is None else format
+    if format is None:
+        raise ValueError(
+            f'export: the suffix says the format, ".onnx" or ".pt2", but it is {path.suffix!r}. '
+            'Rename the file, or give format="onnx".'
+        )
+    if format not in FORMATS.values():
+        raise ValueError(f'export: format must be "onnx" or "torch", but it is {format!r}.')
+    if format == "torch" and path.suffix != ".pt2":
+        raise ValueError(f'export: PyTorch needs the suffix ".pt2", but it is {path.suffix!r}. Rename the file.')
+    return format
 
 
 def _checked_example(example: Any) -> Batch:
@@ -219,111 +219,6 @@ def _input_names(ensemble: nn.Module, batch: Batch, taken: Sequence[str]) -> tup
     return tuple(f"{name}_input" if name in taken else name for name in names)
 
 
-# -------------------------------------------------------------------- what is traced
-
-
-class Members(nn.Module):
-    """An ensemble's members one after the other, each with its own tensors under their own names; no vmap."""
-
-    def __init__(self, ensemble: Ensemble):
-        super().__init__()
-        copy = duplicate(ensemble)
-        assert isinstance(copy, Ensemble)
-        self.size, self.around, self.awake, self.module = copy.size, copy.around, copy.awake, copy.module
-        self.ensemble = copy if copy.run == "once" or not copy.stacked else None
-        if self.ensemble is not None:
-            return
-        own = {name: tensor.detach() for name, tensor in state(copy.module) if name in copy.own}
-        assign_(self.module, {name: tensor[0].clone() for name, tensor in own.items()})
-        self.own = nn.ModuleList(nn.Module() for _ in range(self.size))
-        for i, part in enumerate(self.own):
-            for number, tensor in enumerate(own.values()):
-                part.register_buffer(f"t{number}", tensor[i].clone())
-        self.names = list(own)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Every member on every row: (members, batch, ...)."""
-        if self.ensemble is not None and self.ensemble.run == "once":
-            return answer(self.ensemble(*args, **kwargs))
-        with (self.around or nullcontext)():
-            return _stacked([answer(self._one(i, (args, kwargs))) for i in range(self.size)])
-
-    def train(self, mode: bool = True) -> Members:
-        """Set the mode; dropout of MC-Dropout stays awake."""
-        super().train(mode)
-        for name in self.awake:
-            self.module.get_submodule(name).training = True
-        return self
-
-    def _one(self, i: int, batch: Batch) -> Any:
-        batch = map_tensors(batch, lambda t: t.clone())  # a model may change its input in place
-        if self.ensemble is not None:
-            return self.ensemble._one(i, batch, {})
-        own = {name: getattr(self.own[i], f"t{number}") for number, name in enumerate(self.names)}
-        return run_with(self.module, own, *batch)[0]
-
-
-def _stacked(outputs: list[Any]) -> Any:
-    if all(isinstance(output, Tensor) for output in outputs):
-        return torch.stack(outputs)
-    if all(isinstance(output, (tuple, list)) for output in outputs):
-        return tuple(_stacked(list(parts)) for parts in zip(*outputs, strict=True))
-    return stack_trees(outputs)
-
-
-def _plain(ensemble: nn.Module) -> nn.Module:
-    """What can be traced: members by a loop; of a frozen ensemble its plain graph."""
-    if isinstance(ensemble, Ensemble):
-        return Members(ensemble).eval()
-    plain = getattr(ensemble, "plain", None)
-    return plain() if callable(plain) else duplicate(ensemble).eval()
-
-
-def _traced(module: nn.Module, batch: Batch, dynamic: bool) -> torch.export.ExportedProgram:
-    """The exported program, functional, each operation once."""
-    rows = rows_of(batch)
-    if dynamic and rows == 1:
-        batch, rows = _resized(batch, 2), 2  # torch takes a size of 1 for a constant
-    args, kwargs = map_tensors(batch, lambda t: t.clone())  # one tensor given twice has two places
-    shapes = torch.export.ShapesCollection()
-    for tensor in tensors_of((args, kwargs)):
-        if dynamic and tensor.ndim and tensor.shape[0] == rows:
-            shapes[tensor] = {0: torch.export.Dim.DYNAMIC}
-    try:
-        program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
-        program = program.run_decompositions({})
-    except Exception as error:
-        hint = " Where the model's code depends on the number of rows, give dynamic=False." if dynamic else ""
-        raise ValueError(f"export: torch.export cannot trace the model: {_first_words(error)}.{hint}") from error
-    merge_(program)
-    return program
-
-
-def merge_(program: torch.export.ExportedProgram) -> int:
-    """Let equal operations on equal inputs run once, unless they are random; how many were taken out."""
-    outputs = {spec.arg.name for spec in program.graph_signature.output_specs if hasattr(spec.arg, "name")}
-    seen: dict[Any, torch.fx.Node] = {}
-    taken_out = 0
-    for node in list(program.graph.nodes):
-        target = node.target
-        if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload) or node.name in outputs:
-            continue
-        if target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags:
-            continue
-        first = seen.setdefault((target, str(node.args), str(node.kwargs)), node)
-        if first is not node:
-            node.replace_all_uses_with(first)
-            program.graph.erase_node(node)
-            taken_out += 1
-    program.graph_module.recompile()
-    return taken_out
-
-
-def _first_words(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return re.sub(r"\x1b\[\d+m", "", (lines or [type(error).__name__])[0]).rstrip(".")[:400]
-
-
 # -------------------------------------------------------------------- what is written
 
 
@@ -346,11 +241,12 @@ def _beside(path: Path) -> Iterator[Path]:
 
 def _write_onnx(
     program: torch.export.ExportedProgram, path: Path, inputs: Sequence[str], outputs: Sequence[str],
-    opset: int | None, about: dict[str, str], random: bool,
+    opset: int | None, about: dict[str, str],
 ) -> None:  # fmt: skip
+    optimize = about["draws"] != "random"
     try:
         # The optimizer may take equal random operations for one, so that all members would drop alike.
-        made = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=opset, optimize=not random)
+        made = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=opset, optimize=optimize)
     except Exception as error:
         missing = _missing_operators(error)
         if missing:
@@ -358,7 +254,7 @@ def _write_onnx(
                 f"export: ONNX has no operator for {listed(missing)}, which the model uses. "
                 "Write that part with other operators, or export to a .pt2 file."
             ) from error
-        raise ValueError(f"export: torch.onnx cannot convert the model: {_first_words(error)}.") from error
+        raise ValueError(f"export: torch.onnx cannot convert the model: {first_words(error)}.") from error
     assert made is not None
     _name_(made.model.graph, inputs, outputs)
     made.model.metadata_props.update({f"pluribus.{key}": value for key, value in about.items()})
@@ -400,7 +296,7 @@ def _onnx_runner(path: Path, inputs: Sequence[str], outputs: Sequence[str]) -> R
     try:
         session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise ValueError(f"export: ONNX Runtime does not load the file: {_first_words(error)}.") from error
+        raise ValueError(f"export: ONNX Runtime does not load the file: {first_words(error)}.") from error
 
     def run(batch: Batch) -> dict[str, Tensor]:
         fed = dict(zip(inputs, (tensor.cpu().numpy() for tensor in tensors_of(batch)), strict=True))
@@ -414,19 +310,12 @@ def _torch_runner(path: Path) -> Runner:
     return lambda batch: module(*batch[0], **batch[1])
 
 
-def _resized(batch: Batch, rows: int) -> Batch:
-    """The example's rows over and over, until there are so many."""
-    given = rows_of(batch)
-    index = torch.arange(rows) % given
-    return map_rows(batch, given, lambda t: t[index.to(t.device)])
-
-
 def _run(run: Runner, batch: Batch) -> dict[str, Tensor]:
     try:
         return {name: tensor.cpu() for name, tensor in run(batch).items()}
     except Exception as error:
         raise ValueError(
-            f"export: the exported network does not run on {rows_of(batch)} rows: {_first_words(error)}. "
+            f"export: the exported network does not run on {rows_of(batch)} rows: {first_words(error)}. "
             "Where the model's code depends on the number of rows, give dynamic=False."
         ) from error
 
@@ -498,7 +387,7 @@ def _compare_random(expected: nn.Module, run: Runner, batch: Batch, tolerance: f
     if not bool(spread[0] / 3 <= spread[1] <= spread[0] * 3) or not bool(means[1].var(0).max() > 0):
         raise ValueError(
             f"export: the members of the exported network must draw apart, but their epistemic uncertainty is "
-            f"{spread[1]:.2g} and PyTorch's is {spread[0]:.2g}. Nothing was written. Choose draws=\"fixed\"."
+            f'{spread[1]:.2g} and PyTorch\'s is {spread[0]:.2g}. Nothing was written. Choose draws="fixed".'
         )
     return float(apart.max())
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, fx, nn
 
 from .layers import Dropped, Joined, Masked, RankOne
-from .tracing import Holder, draws
+from .graphs import Holder, draws
 
 Shape = tuple[int, ...]
 

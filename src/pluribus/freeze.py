@@ -21,10 +21,11 @@ from .race import race
 from .tuning import tune_
 from .summary import gathered
 from .surgery import CONVOLUTIONS, call, duplicate, listed, state
-from .tracing import Holder, Still, Unfit, member_trees, shapes_of, trace
+from .graphs import Holder, Still, Unfit, member_trees, shapes_of, trace
 from .trees import Batch, answer, as_batch, batches_and_targets, flatten, map_rows, map_tensors, rows_of, tensors_of
 
 CHUNK = 32  # larger buffers are mapped afresh at each call, which costs more than it saves
+MANY = 8  # rows from which on the members' convolutions run one after the other
 
 
 def freeze(
@@ -310,8 +311,12 @@ def _ways(
     copy: Ensemble, batch: Batch, networks: Sequence[Network], tree: pytree.TreeSpec, choose: str, memory: str
 ) -> Iterator[tuple[str, Frozen]]:
     """Every way to run it, each with the best ways for its convolutions."""
-    part = map_rows(batch, rows_of(batch), lambda t: t[:CHUNK])
+    rows = rows_of(batch)
+    part = map_rows(batch, rows, lambda t: t[:CHUNK])
+    images = any(isinstance(module, CONVOLUTIONS) for module in copy.modules())
     for form, write in FORMS.items():
+        if form == "beside" and images and rows > MANY:
+            continue  # groups are slower than a loop, and need more memory
         try:
             made = Frozen(copy, batch, [write(network) for network in networks], tree)
         except Unable:
@@ -321,7 +326,7 @@ def _ways(
             made.packs = True
             tune_(made, part, choose == "measure", memory == "fast")
         yield form, made
-    if copy.run == "vmap" and not any(isinstance(m, CONVOLUTIONS) for m in copy.modules()):
+    if copy.run == "vmap" and not images:
         yield "as it was", _as_it_was(copy, batch)
 
 
@@ -331,6 +336,8 @@ def _order(ways: dict[str, Frozen], batch: Batch, choose: str) -> list[str]:
     first = "beside" if rows <= 2 or not any(made.images for made in ways.values()) else "loop"
     ruled = sorted(ways, key=lambda name: (name != first, name == "as it was"))
     if choose == "rule" or len(ways) < 2 or any(t.is_meta for t in tensors):
+        for made in ways.values():
+            made.notes.append(f"run by {made.form}, the rule for {rows} rows")
         return ruled
     part = map_rows(batch, rows, lambda t: t[:CHUNK])
     times = race({name: (lambda way=way: way(*part[0], **part[1])) for name, way in ways.items()}, tensors[0].device)

@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from .folding import Layer, Network, Plain, attribute
 from .kernels import Affine, Apart, Constant, Convolution, Linear, Same, StackedLinear, Take
 from .liveness import Channels, axes_of, cut, kind_of, layouts_of, steps, wanted
-from .tracing import without_dead
+from .graphs import without_dead
 
 
 class Unable(Exception):  # noqa: N818

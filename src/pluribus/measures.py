@@ -63,7 +63,7 @@ def estimate(group: Group, name: str) -> Interval:
     """The mean over seeds with its t-interval; of one seed the interval over examples that its run stored."""
     values = [number for run in group.runs if math.isfinite(number := value(run, name))]
     if len(values) != 1:
-        found, limits = t_interval(values) if values else Interval(math.nan), _limits(name)
+        found, limits = t_interval(values) if values else Interval(math.nan), _limits(name, group.record["task"])
         return Interval(found.value, max(found.low, limits[0]), min(found.high, limits[1])) if found.known else found
     stored = group.runs[0].record["metrics"].get(name) if len(group.runs) == 1 else None
     ends = [stored.get(end) for end in ("low", "high")] if isinstance(stored, dict) else []
@@ -116,9 +116,9 @@ def cost(group: Group, groups: Sequence[Group]) -> float:
     return estimate(group, "mult_adds").value / base if base else math.nan
 
 
-def _limits(name: str) -> tuple[float, float]:
-    """What the quantity cannot exceed, so that its interval ends there: only an NLL can be negative."""
-    low = -math.inf if quantity(name).title.endswith("NLL") else 0.0
+def _limits(name: str, task: str) -> tuple[float, float]:
+    """What the quantity cannot exceed, so that its interval ends there: only the NLL of densities can be negative."""
+    low = -math.inf if quantity(name).title.endswith("NLL") and task == "regression" else 0.0
     return low, 1.0 if quantity(name).unit == "%" else math.inf
 
 

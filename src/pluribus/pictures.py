@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +40,24 @@ def picture_folder(request: Request, path: Path, page: str = "") -> Parts:
         raise ValueError(f"{request.spec}: a folder of pictures is expected, but {path} is a file.")
     parts = {name: path / found for name, found in _part_folders(path).items()}
     found = {name: listed(at) for name, at in (parts or {"train": path}).items()}
+    notes = []
+    if "test" in found and not _classes_of(found["test"]):  # as ImageNet's, whose labels are secret
+        notes.append(f"{request.spec}: the pictures in {parts['test']} are in no class folders and were left out.")
+        del found["test"]
     if set(found) == {"train", "validation"}:  # as ImageNet: what is called val is what is judged on
         found = {"train": found["train"], "test": found["validation"]}
-    return _parts(request, path, found)
+    read = _parts(request, path, found)
+    return replace(read, notes=notes + read.notes)
 
 
 def _part_folders(path: Path) -> dict[str, str]:
     here = {child.name.lower(): child.name for child in path.iterdir() if child.is_dir()}
     names = {"train": TRAINING, "validation": VALIDATION, "test": TEST}
     found = {part: next((here[name] for name in known if name in here), None) for part, known in names.items()}
-    return {part: name for part, name in found.items() if name} if found["train"] else {}
+    train = found["train"]
+    if train is None or not any(child.is_dir() for child in (path / train).iterdir()):  # or a class of trains
+        return {}
+    return {part: name for part, name in found.items() if name}
 
 
 def variant(request: Request, path: Path, page: str = "") -> Parts:

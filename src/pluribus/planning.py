@@ -13,15 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from .candidates import Candidate, Figures, candidates
-from .cost import cost
+from .candidates import REFUSALS, Candidate, Figures, candidates
+from .cost import _copied, cost
 from .methods import METHODS
 from .surgery import listed
 from .trees import as_batch, map_tensors, tensors_of
 
-BUDGETS = ("parameters", "mult_adds", "memory", "latency")
 NEAR = 0.05  # what misses by no more is shown beside what fits
-REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError, AssertionError, NotImplementedError)
 
 
 @dataclass(frozen=True)
@@ -140,28 +138,35 @@ def plan(
     True
     """  # noqa: E501
     began = time.perf_counter()
-    _check_arguments(sizes, methods, {"parameters": parameters, "mult_adds": mult_adds, "memory": memory, "latency": latency})
-    made, x, notes = _meta(model, example)
-    names = list(METHODS) if methods is None else list(methods)
-    options = {"alphas": alphas, "gammas": gammas, "scales": scales, "capacities": capacities, "branches": branches, "rate": rate}
-    base, found = candidates(made, x, names, sizes, options)
-    usable = [c for c in found if c.figures is not None]
     limits = {"parameters": parameters, "mult_adds": mult_adds, "memory": memory, "latency": latency}
+    _check_arguments(sizes, methods, limits)
+    made, x, notes = _without_values(model, example)
+    options = {
+        "alphas": alphas, "gammas": gammas, "scales": scales, "capacities": capacities, "branches": branches,
+        "rate": rate,
+    }  # fmt: skip
+    base, found = candidates(made, x, list(METHODS if methods is None else methods), sizes, options)
     kind = "training_memory" if training else "memory"
-    single = _row(Candidate("single", {}, 1, base, 1.0, 1.0), base, kind)
-    rows = [_row(c, base, kind) for c in usable]
-    budget = _absolute({k: v for k, v in limits.items() if v is not None and k != "latency"}, single, kind, relative)
+    single = _row(Candidate("single", {}, 1, base), base)
+    rows = [_row(candidate, base) for candidate in found if candidate.figures is not None]
+    budget = {}
+    for name, limit in limits.items():
+        if limit is not None and name != "latency":
+            budget[name] = limit * single[kind if name == "memory" else name] if relative else limit
     if latency is not None or measure:
-        notes += _measure(model, example, single, [r for r in rows if not _misses(r, budget, kind)])
+        notes += _measure(model, example, single, [row for row in rows if not _misses(row, budget, kind)])
         if latency is not None:
             budget["latency"] = latency * single["latency"] if relative else latency
     for row in rows:
         row["misses"] = _misses(row, budget, kind)
-    order = lambda r: (r["mult_adds"], r["parameters"], -r["size"], r["method"], str(r["settings"]))  # noqa: E731
-    fits = sorted((r for r in rows if not r["misses"]), key=order)
-    others = sorted((r for r in rows if r["misses"]), key=lambda r: (max(r["misses"].values()), *order(r)))
     refused = [{"method": c.method, "settings": c.settings, "reason": c.reason} for c in found if c.figures is None]
+    fits = sorted((row for row in rows if not row["misses"]), key=_order)
+    others = sorted((row for row in rows if row["misses"]), key=lambda row: (max(row["misses"].values()), *_order(row)))
     return Plan(fits, others, refused, single, budget, notes, time.perf_counter() - began)
+
+
+def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["mult_adds"], row["parameters"], -row["size"], row["method"], str(row["settings"])
 
 
 def _check_arguments(sizes: Sequence[int], methods: Sequence[str] | None, limits: Mapping[str, float | None]) -> None:
@@ -175,7 +180,7 @@ def _check_arguments(sizes: Sequence[int], methods: Sequence[str] | None, limits
             raise ValueError(f"plan: {name} must be a positive number, but it is {value!r}.")
 
 
-def _meta(model: Any, example: Any) -> tuple[nn.Module, Any, list[str]]:
+def _without_values(model: Any, example: Any) -> tuple[nn.Module, Any, list[str]]:
     """The model without values and the example likewise; with them, as copies, where the model looks at values."""
     if not isinstance(model, nn.Module):
         if not callable(model):
@@ -185,7 +190,7 @@ def _meta(model: Any, example: Any) -> tuple[nn.Module, Any, list[str]]:
     batch = map_tensors(example, lambda t: t.detach().to("meta"))
     given = [*model.parameters(), *model.buffers(), *tensors_of(as_batch(example))]
     try:
-        made = _on_meta(model)
+        made = _copied(model, lambda t: t.detach().to("meta"))
         cost(made, batch)
         return made, batch, []
     except REFUSALS as error:
@@ -198,16 +203,10 @@ def _meta(model: Any, example: Any) -> tuple[nn.Module, Any, list[str]]:
     return model, example, ["The model looks at values: it was run with them, and not on the meta device."]
 
 
-def _on_meta(model: nn.Module) -> nn.Module:
-    from .cost import _copied
-
-    return _copied(model, lambda t: t.detach().to("meta"))
-
-
 # -------------------------------------------------------------------- rows
 
 
-def _row(candidate: Candidate, base: Figures, kind: str) -> dict[str, Any]:
+def _row(candidate: Candidate, base: Figures) -> dict[str, Any]:
     figures = candidate.figures
     assert figures is not None
     row: dict[str, Any] = {
@@ -231,11 +230,6 @@ def _row(candidate: Candidate, base: Figures, kind: str) -> dict[str, Any]:
         for name in ("parameters", "mult_adds", "memory", "training_memory")
     }
     return row
-
-
-def _absolute(limits: Mapping[str, float], single: Mapping[str, Any], kind: str, relative: bool) -> dict[str, float]:
-    figure = lambda name: single[kind if name == "memory" else name]  # noqa: E731
-    return {name: value * figure(name) if relative else value for name, value in limits.items()}
 
 
 def _misses(row: Mapping[str, Any], budget: Mapping[str, float], kind: str) -> dict[str, float]:
@@ -284,7 +278,8 @@ def _measure(model: Any, example: Any, single: dict[str, Any], rows: list[dict[s
 def _interleaved(alone: nn.Module, made: nn.Module, example: Any, repeats: int = 7) -> tuple[float, float]:
     """Median seconds of both, run in turn."""
     args, kwargs = as_batch(example)
-    ours, theirs = [], []
+    ours: list[float] = []
+    theirs: list[float] = []
     for turn in range(repeats + 2):
         for module, seen in ((alone, ours), (made, theirs)):
             began = time.perf_counter()
@@ -361,4 +356,3 @@ def _number(name: str, value: float) -> str:
     if name == "memory":
         return f"{value / 2**20:.1f} MiB" if value >= 2**20 else f"{value / 2**10:.1f} KiB"
     return _short(value)
-

@@ -161,7 +161,7 @@ def _a3() -> Recipe:
 
 RECIPES: dict[str, Recipe] = {
     "default": Recipe(epochs=20, lr=1e-3, source="Adam at its usual rate"),
-    "digits": Recipe(epochs=12, batch_size=64, lr=1e-3, source="the default of `pluribus compare`"),
+    "digits": Recipe(epochs=10, batch_size=64, lr=1e-3, source="the default of `pluribus compare`"),
     "packed/cifar10/resnet18": _packed(75, 0.05, 5e-4, 0.1, [25, 50], "hflip"),
     "packed/cifar10/resnet50": _with_slower_batch_ensemble(_packed(200, 0.1, 5e-4, 0.2, [60, 120, 160], "hflip")),
     "packed/cifar10/wide_resnet28_10": _packed(200, 0.1, 5e-4, 0.2, [60, 120, 160], "hflip"),

@@ -39,7 +39,10 @@ def report(
     Args:
         results: results as `read_all` gives them, or a study folder; damaged files of a folder are named on the page
 
-    >>> html = report("study", "study/report.html")
+    >>> record = dict(run="a", method="single", label="single", data="digits", task="classification", seed=0)
+    >>> run = Result(record | {"settings": {}, "metrics": {"nll": {"value": 0.1}}, "cost": {}})
+    >>> "single has an NLL of 0.100" in report([run], "report.html")
+    True
     """
     damaged: list[Damaged] = []
     plan: dict[str, Any] = {}

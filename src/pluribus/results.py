@@ -59,7 +59,10 @@ def write(path: str | os.PathLike[str], record: Mapping[str, Any], columns: Mapp
 
     Equal runs give equal bytes. The folder is made where it is missing.
 
-    >>> write("results/run.npz", record, {"test/label": np.array([3, 1])})
+    >>> record = dict(run="a", method="deep", label="deep", data="digits", task="classification", seed=0)
+    >>> write("results/a.npz", record | {"settings": {}, "metrics": {}, "cost": {}}, {"test/label": np.array([3, 1])})
+    >>> read("results/a.npz").columns["test/label"].tolist()
+    [3, 1]
     """
     path = Path(path)
     if reason := _wrong(record):
@@ -85,11 +88,7 @@ def write(path: str | os.PathLike[str], record: Mapping[str, Any], columns: Mapp
 
 
 def read(path: str | os.PathLike[str]) -> Result:
-    """The run that `write` wrote. A file that is truncated, changed or of another format raises `Damaged`.
-
-    >>> read("results/run.npz").record["label"]
-    'packed alpha=2'
-    """
+    """The run that `write` wrote. A file that is truncated, changed or of another format raises `Damaged`."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"read: there is no result file {str(path)!r}.")

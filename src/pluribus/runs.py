@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from . import methods
+from .augment import Augment, augmentation
 from .corruptions import corrupt
 from .cost import Cost, cost
 from .data import Data, Split, load
@@ -193,8 +194,6 @@ class Normalised(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
 def _augment(plan: Recipe, data: Data) -> Callable[[Any, Any], tuple[Any, Any]] | None:
     if plan.augment is None or data.kind != "images":
         return None if plan.augment is None else (lambda x, y: (data.normalise(x), y))
-    from .augment import Augment, augmentation
-
     if isinstance(plan.augment, str):
         return augmentation(plan.augment, data.mean, data.std, len(data.classes))
     return Augment(data.mean, data.std, classes=len(data.classes), **plan.augment)
@@ -300,10 +299,10 @@ def _shift(run: Run, data: Data, ensemble: Ensemble) -> dict[str, list[dict[str,
 
 
 def _corrupted(run: Run, data: Data, name: str, severity: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The first rows of the test part, corrupted in the same way for every method and seed."""
+    """Some rows of the test part, corrupted in the same way for every method and seed."""
     split = data.test.take(_spread(len(data.test), run.shift_rows))
-    for start, (x, y) in enumerate(split.batches(ROWS)):
-        yield data.normalise(corrupt(x, name, severity, seed=mixed(severity, start) % 2**31)), y
+    for i, (x, y) in enumerate(split.batches(ROWS)):
+        yield data.normalise(corrupt(x, name, severity, start=i * ROWS)), y
 
 
 def _spread(rows: int, wanted: int) -> Tensor:

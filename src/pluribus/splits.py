@@ -48,6 +48,8 @@ class Split(Dataset[tuple[Tensor, Tensor]]):
     torch.Size([2, 3])
     """
 
+    whole_batches = True  # loaders ask for a list of rows at once
+
     def __init__(self, inputs: Inputs, targets: Tensor, rows: Tensor | None = None):
         assert len(inputs) == len(targets)
         self.inputs, self.targets = inputs, targets

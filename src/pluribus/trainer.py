@@ -42,7 +42,7 @@ class Training(LightningModule):
         build: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
         groups: list[dict[str, Any]],
         *,
-        rate: Callable[[int], float] = lambda epoch: 1.0,
+        rate: Callable[[int], float],
         augment: Callable[[Any, Any], tuple[Any, Any]] | None = None,
         clip: float | None = None,
         l1: float = 0.0,
@@ -113,7 +113,7 @@ class Training(LightningModule):
         if self.trainer.sanity_checking:
             return
         figures = {name: value for name, value in self._means().items() if name != "loss"}
-        self.log_dict(figures, prog_bar=False)
+        self.log_dict(figures, sync_dist=self.trainer.world_size > 1)
         for who in ["ensemble"] if self.select == "ensemble" else [f"member {i}" for i in range(self.ensemble.size)]:
             if self.select is not None:
                 self._keep(who, figures)
@@ -144,13 +144,12 @@ class Training(LightningModule):
 
     # ---------------------------------------------------------------- stopping and going on
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """What the epochs so far have given goes into the checkpoint."""
-        checkpoint["pluribus"] = {"rows": self.rows, "best": self.best, "kept": self.kept}
+    def get_extra_state(self) -> dict[str, Any]:
+        """What the epochs so far have given; it goes where the weights go: to checkpoints and between processes."""
+        return {"rows": self.rows, "best": self.best, "kept": self.kept}
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take up what earlier epochs have given."""
-        state = checkpoint["pluribus"]
         self.rows, self.kept = list(state["rows"]), dict(state["kept"])
         self.best = {who: tuple(value) for who, value in state["best"].items()}
 

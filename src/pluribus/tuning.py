@@ -51,11 +51,12 @@ def _ruled(part: Convolution, shape: tuple[int, ...], larger: bool) -> str:
 
 def _best(part: Convolution, shape: tuple[int, ...], added: bool, larger: bool) -> str:
     options = tuple(part.stride), tuple(part.padding), tuple(part.dilation), part.groups
-    key = (shape, part.shape, *options, part.relu, added, torch.get_num_threads())
+    sizes = tuple(-(-size // 8) for size in (shape[1], *part.shape[:2]))  # nearly alike is measured once
+    key = (shape[0], *shape[2:], *sizes, part.shape[2:], *options, added, torch.get_num_threads())
     if key not in MEASURED:
         MEASURED[key] = _times(part, shape, added)
     times = {way: time for way, time in MEASURED[key].items() if larger or way != "winograd"}
-    direct = min(("plain", "packed"), key=lambda way: times.get(way, float("inf")))
+    direct = "packed" if times.get("packed", float("inf")) < 1.05 * times["plain"] else "plain"
     return "winograd" if times.get("winograd", float("inf")) < GAIN * times[direct] else direct
 
 
@@ -65,7 +66,7 @@ def _times(part: Convolution, shape: tuple[int, ...], added: bool) -> dict[str, 
     assert part.weight is not None
     candidates = {}
     for way in part.ways(x):
-        if way == "winograd" and min(part.shape[:2]) < 64:
+        if way == "winograd" and min(part.shape[:2]) < 192:
             continue
         made = Convolution(
             part.weight, part.bias, part.stride, part.padding, part.dilation, part.groups, part.relu
@@ -76,4 +77,4 @@ def _times(part: Convolution, shape: tuple[int, ...], added: bool) -> dict[str, 
     first: Tensor = next(iter(candidates.values()))(x)
     other = [torch.randn_like(first)] if added else []
     runs = {way: (lambda made=made: made(x, *other)) for way, made in candidates.items()}
-    return race(runs, x.device, rounds=9, seconds=0.4)
+    return race(runs, x.device, rounds=5, seconds=0.15)

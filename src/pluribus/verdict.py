@@ -58,8 +58,10 @@ def verdict(results: Iterable[Result]) -> list[Verdict]:
     Methods are ordered by NLL where every run has one, and by accuracy or RMSE otherwise. A method is called better or
     worse than another only where the 95 % interval of the paired difference leaves zero out.
 
-    >>> verdict(read_all("study")[0])[0].sentences[0].text
-    'deep has the lowest NLL, 0.112 [0.108, 0.117], at 4.00 times the mult-adds of one network.'
+    >>> record = dict(run="a", method="single", label="single", data="digits", task="classification", seed=0)
+    >>> run = Result(record | {"settings": {}, "metrics": {"nll": {"value": 0.1}}, "cost": {}})
+    >>> verdict([run])[0].sentences[0].text
+    'single has an NLL of 0.100; there is nothing to compare it with.'
     """
     return [_verdict(data, model, groups) for (data, model), groups in grouped(results).items()]
 
@@ -113,7 +115,11 @@ def _row(group: Group, top: Group, single: Group | None, groups: Sequence[Group]
 def _winner(groups: list[Group], top: Group, single: Group | None, metric: str) -> list[Sentence]:
     way = "lowest" if quantity(metric).better == "lower" else "highest"
     shown = with_interval(estimate(top, metric), metric)
-    texts = [f"{top.label} has the {way} {_name(metric)}, {shown}{_at_cost(top, groups)}."]
+    unsure = (
+        single is not None and single is not top and relation(difference(top, single, metric), metric) == "within noise"
+    )
+    but = ", but is not shown to beat the single network" if unsure else ""
+    texts = [f"{top.label} has the {way} {_name(metric)}, {shown}{_at_cost(top, groups)}{but}."]
     if len(groups) == 1:
         texts = [f"{top.label} has {_article(metric)} {_name(metric)} of {shown}; there is nothing to compare it with."]
     elif single is not None:
