@@ -11,7 +11,7 @@ from torch import nn
 
 import pluribus as pb
 from pluribus.draws import Fixed, drawn
-from pluribus.export import export
+from pluribus.export import _onnx_runner, export
 from pluribus.tracing import Members, resized, traced
 from small import SMALL, make
 
@@ -82,6 +82,7 @@ def test_an_exported_program_is_loaded_by_torch_alone(tmp_path):
     torch.testing.assert_close(given["epistemic"], ensemble.predict(x[:1]).epistemic, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore")  # torch speaks of its own insides
 def test_what_no_member_owns_runs_once():
     ensemble, x = make("treenet", "cnn")
     program = traced(Members(ensemble).eval(), ((x,), {}), dynamic=True)
@@ -135,7 +136,8 @@ class TestDraws:
     def test_random_draws_differ_between_runs_and_members(self, tmp_path):
         ensemble, x = make("mc_dropout", "mlp")
         written = export(ensemble, x, tmp_path / "m.onnx", draws="random")
-        first, second = run_onnx(written.path, input=x), run_onnx(written.path, input=x)
+        run = _onnx_runner(written.path, written.inputs, written.outputs)
+        first, second = run(((x,), {})), run(((x,), {}))
         assert not torch.equal(first["mean"], second["mean"])
         assert first["epistemic"].min() > 0
 
@@ -145,10 +147,12 @@ class TestDraws:
         ensemble(x)
         plain = Members(ensemble).eval()
         fixed = Fixed(plain, ((x,), {}))
-        assert fixed.count == 3 * len({"mlp": [1], "cnn": [1], "encoder": range(9), "recurrent": [1], "tied": [1]}[name])
+        assert fixed.count == 3 * len(
+            {"mlp": [1], "cnn": [1], "encoder": range(9), "recurrent": [1], "tied": [1]}[name]
+        )
         outputs = fixed(x)
         assert torch.equal(outputs, fixed(x))
-        assert not torch.equal(outputs[0], outputs[1])
+        assert outputs.var(0).max() > 0  # members
 
     @pytest.mark.parametrize(
         "drop", [F.dropout, F.dropout2d, F.alpha_dropout, F.feature_alpha_dropout], ids=lambda drop: drop.__name__
@@ -205,7 +209,9 @@ class TestRefusals:
 
     def test_an_example_of_another_shape_is_named(self, tmp_path):
         ensemble, _ = make("deep", "mlp")
-        with pytest.raises(ValueError, match=r"export: the model does not run on the example, whose shape is \[\(2, 5\)"):
+        with pytest.raises(
+            ValueError, match=r"export: the model does not run on the example, whose shape is \[\(2, 5\)"
+        ):
             export(ensemble, torch.randn(2, 5), tmp_path / "m.onnx")
 
     @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root writes everywhere")

@@ -133,7 +133,8 @@ ALLOWED: dict[str, set[str]] = {
     "study": {"data", "metrics", "outside", "recipes", "results", "runs"},
     "options": set(),
     "terminal": {"measures", "results", "runs", "study", "verdict"},
-    "bundle": {"conformal", "data", "ensemble", "files", "networks", "outside", "prediction", "runs"},
+    "bundle": {"conformal", "data", "ensemble", "files", "freeze", "networks", "prediction", "runs", "tracing"},
+    "deploying": {"bundle", "export", "networks", "options", "planning"},
     "reproduce": {"study"},
 }
 ALLOWED["cli"] = set(ALLOWED)

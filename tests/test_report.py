@@ -82,6 +82,15 @@ def test_a_folder_is_read_and_its_damaged_files_are_named(tmp_path):
     assert "broken.npz" in html and "pluribus compare --data digits --seeds 2" in html
 
 
+def test_the_command_names_what_the_runs_have_in_common():
+    command = (
+        "pluribus compare --data digits --model lenet --methods single,deep,packed,mimo --size 4 --seeds 2 --epochs 3"
+    )
+    assert command in report(few(examples=60))
+    runs = [fakes.classification(f"packed alpha={a}", settings={"alpha": a}, examples=60) for a in (1, 2)]
+    assert "--sweep alpha=1,2" in report(runs)
+
+
 def test_no_results_is_an_error_with_a_way_out(tmp_path):
     (tmp_path / "broken.npz").write_bytes(b"PK")
     with pytest.raises(ValueError, match="at least one result.*broken.npz damaged.*Run a comparison"):

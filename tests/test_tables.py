@@ -69,6 +69,7 @@ def test_columns_are_encoded_as_scikit_learn_does(tmp_path, form):
         [scaled[:, :1], missing, scaled[:, 1:2], towns, unknown, scaled[:, 2:3], scaled[:, 3:]], axis=1
     )
     assert np.allclose(data.test[:][0], expected, atol=1e-4)
+    assert data.encoding["columns"][-1]["mean"] == pytest.approx(np.mean(days[0]))
     assert feature_names(data.encoding) == [
         *("area", "area missing", "rooms", "town = Bonn", "town = Jena", "town = Ulm", "town unknown"),
         *("garden", "sold"),

@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .conformal import Threshold, abstain
 from .data import Data, encoded
 from .ensemble import Ensemble
 from .files import load, save
+from .freeze import freeze
 from .networks import network
-from .prediction import Classification, Regression
+from .prediction import Classification, Regression, gaussian
 from .runs import BASELINES, ROWS, Run, model_of, outputs_of
+from .tracing import Members
 
 FORMAT = 1
 WEIGHTS, RECORD = "ensemble.safetensors", "bundle.json"
@@ -53,6 +55,11 @@ class Bundle:
                 one = self._classified(prediction, i) if self.record["classes"] else self._estimated(prediction, i)
                 yield {"name": name, **one}
 
+    def for_export(self, rows: int, frozen: bool = True) -> tuple[nn.Module, Tensor]:
+        """A module that takes inputs as files have them and normalises them itself, and an example for it."""
+        example = torch.rand(rows, *self.record["shape"])
+        return Whole(self, self._normalised(example) if frozen else None), example
+
     def _normalised(self, x: Tensor) -> Tensor:
         return (x - torch.tensor(self.record["mean"])) / torch.tensor(self.record["std"])
 
@@ -73,6 +80,26 @@ class Bundle:
             "aleatoric": float(prediction.aleatoric[i]) * scale**2,
             "epistemic": float(prediction.epistemic[i]) * scale**2,
         }
+
+
+class Whole(nn.Module):
+    """The ensemble behind its normalisation, and for regression before its scaling: (members, batch, outputs)."""
+
+    def __init__(self, bundle: Bundle, example: Tensor | None):
+        super().__init__()
+        self.task, self.class_dim = bundle.ensemble.task, bundle.ensemble.class_dim
+        self.inner = Members(bundle.ensemble) if example is None else freeze(bundle.ensemble, example)
+        self.register_buffer("mean", torch.tensor(bundle.record["mean"]))
+        self.register_buffer("std", torch.tensor(bundle.record["std"]))
+        self.shift, self.scale = bundle.record["target_mean"], bundle.record["target_std"]
+
+    def forward(self, x: Tensor) -> Any:
+        """Every member on every row."""
+        outputs = self.inner((x - self.mean) / self.std)
+        if self.task != "gaussian":
+            return outputs
+        means, variances = gaussian(outputs)
+        return means * self.scale + self.shift, variances * self.scale**2
 
 
 def bundled(run: Run, data: Data, ensemble: Ensemble, figures: dict[str, Any], risk: float | None = 0.05) -> Bundle:

@@ -1,9 +1,10 @@
-"""The command line: `pluribus compare | train | predict | report | data`."""
+"""The command line: `pluribus compare | train | predict | report | plan | export | data | recipes`."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ except ModuleNotFoundError as error:  # only torch and numpy are installed
         f"The command line needs {error.name}, which is not installed. Install it with: pip install 'pluribus[all]'"
     ) from None
 
-from . import options
+from . import deploying, options
 
 app = typer.Typer(
     help="Efficient ensembles of neural networks: which one to use for your data, and what it buys you.",
@@ -144,11 +145,12 @@ def _compared(study: Any, out: Path | None, jobs: int, ray: str | None, quiet: b
     talk = terminal.screen(stderr=True)
     with _said_how_to_go_on(folder, quiet):
         with terminal.watched(talk, len(study.runs()), quiet or as_json) as watch:
-            outcome = conduct(study, folder, jobs=jobs, ray=ray, report=watch)
+            command = shlex.join(["pluribus", *sys.argv[1:]])
+            outcome = conduct(study, folder, jobs=jobs, ray=ray, command=command, report=watch)
     results = chosen(outcome.results, study.choose) if study.choose else outcome.results
     page = folder / "report.html"
     if results:
-        report(results, page)
+        report(results if study.choose else folder, page)
     if as_json:
         print(terminal.as_json(outcome, results, folder=str(folder), page=str(page) if results else None))
     elif not quiet:
@@ -396,6 +398,10 @@ def data(
     show = screen()
     show.print(table)
     show.print(f"looked for in {escape(str(place))}; --data-dir or PLURIBUS_DATA names another folder", soft_wrap=True)
+
+
+app.command()(deploying.plan)
+app.command()(deploying.export)
 
 
 @app.command()

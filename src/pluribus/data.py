@@ -120,7 +120,7 @@ def _pictures_from(request: Request, source: Any) -> Parts:
     return Parts(test=readable(request, without_targets(labelled(inputs, torch.zeros(len(paths)))), notes), notes=notes)
 
 
-# ---------------------------------------------------------------- from a source's parts to data
+# ---------------------------------------------------------------- from a spec to rows
 
 
 def _check_arguments(task: str | None, validation: float, image_size: int | None, broken: str) -> None:

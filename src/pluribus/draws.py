@@ -74,9 +74,11 @@ def drawn(module: nn.Module, batch: Batch) -> list[Draw]:
     seen = []
     for more in (0, 1):
         index = torch.arange(rows + more) % rows
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), _Noting() as noting:
-            args, kwargs = map_rows(batch, rows, lambda t, index=index: t[index.to(t.device)])
-            module(*args, **kwargs)
+        args, kwargs = map_rows(batch, rows, lambda t, index=index: t[index.to(t.device)])
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            module(*args, **kwargs)  # a frozen ensemble may try things on a first batch
+            with _Noting() as noting:
+                module(*args, **kwargs)
         seen.append(noting.found)
     if len(seen[0]) != len(seen[1]):
         raise ValueError(
@@ -200,7 +202,9 @@ class _Replaying(_Dropouts):
         self.stored = stored
 
     def drop(self, x: Tensor, rate: float, kind: str) -> Tensor:
-        scale, shift = next(self.stored)
+        scale, shift = next(self.stored, (None, None))
+        if scale is None:
+            raise ValueError("fixed draws: dropout is called more often than on the example, so draws are missing.")
         dropped = x * scale.to(x.dtype)
         return dropped if shift is None else dropped + shift.to(x.dtype)
 

@@ -90,18 +90,22 @@ class Frozen(nn.Module):
 
     # ---------------------------------------------------------------- what users call
 
-    @torch.no_grad()
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Every member on every row: (members, batch, ...)."""
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return self.forward(*args, **kwargs)
         if torch.compiler.is_compiling():
             if self._packed:
                 _unpack(self)
             return self._run((args, kwargs))
         batch = args, kwargs
-        tensors = tensors_of(batch)
-        self._check_sizes(tensors)
+        tensors = _tensors(batch)
+        if self.sizes is not None:
+            self._check_sizes(tensors)
+        if self.packs:
+            self._prepare(tensors)
         rows = len(tensors[0]) if tensors and tensors[0].ndim else 0
-        self._prepare(tensors)
         if not self.chunk or rows <= self.chunk:
             return self._run(batch)
         parts = [
@@ -149,14 +153,16 @@ class Frozen(nn.Module):
     def _run(self, batch: Batch) -> Any:
         if self.outline is None:  # as it was
             return self.runs[0](*batch[0], **batch[1])
-        inputs = [self._format(t) for t in tensors_of(batch)]
-        rows = inputs[0].shape[0]
-        columns = [run(*inputs) for run in self.runs]
+        inputs = _tensors(batch)
+        if self.images:
+            inputs = [self._format(t) for t in inputs]
+        rows = len(inputs[0]) if self.joint else 0
+        columns = [run.forward(*inputs) for run in self.runs]
         leaves = [self._members_first(list(column), rows) for column in zip(*columns, strict=True)]
         return leaves[0] if self.outline == 0 else pytree.tree_unflatten(leaves, flatten(self.outline)[1])
 
     def _format(self, x: Tensor) -> Tensor:
-        return x.contiguous(memory_format=torch.channels_last) if self.images and x.ndim == 4 else x
+        return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
     def _members_first(self, column: list[Any], rows: int) -> Any:
         if not isinstance(column[0], Tensor):
@@ -172,7 +178,7 @@ class Frozen(nn.Module):
         return leaf.expand(self.size, *leaf.shape)
 
     def _check_sizes(self, tensors: Sequence[Tensor]) -> None:
-        if self.sizes is not None and [tuple(t.shape[1:]) for t in tensors] != self.sizes:
+        if [tuple(t.shape[1:]) for t in tensors] != self.sizes:
             raise ValueError(
                 f"frozen: the network was cut for inputs of the sizes {self.sizes} without their rows, but they are "
                 f"{[tuple(t.shape[1:]) for t in tensors]}. Freeze the ensemble again with such an example."
@@ -180,8 +186,6 @@ class Frozen(nn.Module):
 
     def _prepare(self, tensors: Sequence[Tensor]) -> None:
         """Pack the convolutions before the first call, or unpack them where the kernels cannot run."""
-        if not self.packs or not tensors:
-            return
         able, sizes = can_pack(tensors[0]), [t.shape[1:] for t in tensors]
         if self._packed and (not able or self._packed != sizes):
             self.plain_()
@@ -232,6 +236,13 @@ class Frozen(nn.Module):
     def extra_repr(self) -> str:
         """What `print` shows."""
         return f"method={self.method!r}, size={self.size}, form={self.form!r}, task={self.task!r}"
+
+
+def _tensors(batch: Batch) -> list[Tensor]:
+    args, kwargs = batch
+    if len(args) == 1 and isinstance(args[0], Tensor) and not kwargs:  # the usual call
+        return [args[0]]
+    return tensors_of(batch)
 
 
 @torch.compiler.disable
@@ -369,6 +380,7 @@ def _is_equal(made: Frozen, copy: Ensemble, batch: Batch) -> bool:
                 return False
     first, both = (tensors_of(output) for output in outputs)
     by_rows = all(t.ndim > 1 and t.shape[1] == rows for t in first)
+    by_rows = by_rows and made.images  # others have no large buffers
     made.chunk = CHUNK if by_rows and all(close(b[:, :rows], f) for f, b in zip(first, both, strict=True)) else 0
     return True
 

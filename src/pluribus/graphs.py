@@ -274,5 +274,5 @@ def shapes_of(graph: fx.Graph, root: nn.Module, batch: Batch) -> dict[fx.Node, t
             return value
 
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        Noting(root, graph=graph).run(*tensors_of(batch))
+        Noting(root, graph=graph).run(*(tensor.clone() for tensor in tensors_of(batch)))
     return shapes

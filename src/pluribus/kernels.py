@@ -131,7 +131,7 @@ class StackedLinear(Kernel):
     """The linear layers of all members in one product of matrices.
 
     Shapes:
-        input: (members, batch, inputs), or (batch, inputs), the same for all members
+        input: (members, batch, inputs)
         output: (members, batch, outputs)
     """
 
@@ -144,8 +144,6 @@ class StackedLinear(Kernel):
 
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         """Product and bias in one operation."""
-        if x.ndim == 2:
-            x = x.expand(self.weight.shape[0], -1, -1)
         y = torch.baddbmm(self.bias, x, self.weight)
         if added is not None:
             y = y.add_(added)

@@ -304,8 +304,12 @@ class _Beside(Writer):
         tensors = [sliced(*each) for each in zip(plains, reads, channels, strict=True)]
         if len({weight.shape for weight, _ in tensors}) > 1:
             raise Unable("the members read different numbers of features")
-        one = self.forms[layer.source] == "shared" and reads[0] is None
-        args = [self.values[layer.source] if one else self.stacked(layer.source, reads)]
+        if self.forms[layer.source] == "shared" and reads[0] is None and layer.added is None:
+            weight = torch.cat([weight for weight, _ in tensors])
+            bias = None if tensors[0][1] is None else torch.cat([cast(Tensor, b) for _, b in tensors])
+            made: nn.Module = Linear(weight, bias, layer.relu)
+            return self.add(str(layer.node.target), made, self.values[layer.source]), "beside"
+        args = [self.stacked(layer.source, reads)]
         if layer.added is not None:
             args.append(self.stacked(layer.added, channels))
         made = StackedLinear([w for w, _ in tensors], [b for _, b in tensors], layer.relu)

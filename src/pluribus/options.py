@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -99,3 +101,28 @@ def settings(given: list[str], several: bool) -> dict[str, Any]:
             raise ValueError(f"{'--sweep' if several else '--set'}: it must be {form}, but it is {item!r}.")
         found[name.strip()] = [_value(part) for part in listed(values)] if several else _value(values.strip())
     return found
+
+
+def whole(option: str, text: str) -> int:
+    """A whole number above 0."""
+    if not text.isdigit() or not int(text):
+        raise ValueError(f"{option}: it must be whole numbers above 0, with commas, but it has {text!r}.")
+    return int(text)
+
+
+def budget(option: str, text: str) -> tuple[float, bool]:
+    """A limit, and whether it is a multiple of the network's own: 1.5, 1.5x; or absolute: 2M, 0.5G, 20ms, 3s.
+
+    >>> budget("--parameters", "1.5"), budget("--parameters", "2M"), budget("--latency", "20ms")
+    ((1.5, True), (2000000.0, False), (0.02, False))
+    """
+    units = {"": 1.0, "x": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "ms": 1e-3, "s": 1.0}
+    found = re.fullmatch(r"([0-9.]+(?:e-?\d+)?)\s*(x|k|M|G|T|ms|s)?", text.strip())
+    try:
+        number = float(found.group(1)) if found else math.nan
+    except ValueError:
+        number = math.nan
+    if found is None or not number > 0:
+        raise ValueError(f"{option}: it must be a multiple such as 1.5, or a number such as 2M or 20ms, not {text!r}.")
+    unit = found.group(2) or ""
+    return number * units[unit], unit in ("", "x")

@@ -286,9 +286,20 @@ def _command(results: Sequence[Result]) -> str:
         "--methods": dict.fromkeys(record["method"] for record in records),
         "--size": [str(max(int(record.get("size") or 1) for record in records))],
         "--seeds": [str(len({record["seed"] for record in records}))],
+        "--recipe": _common(str(record.get("recipe") or "") for record in records),
+        "--epochs": _common(str((record.get("training") or {}).get("epochs") or "") for record in records),
     }
     parts = [f"{option} {shlex.quote(','.join(values))}" for option, values in given.items() if values]
+    for name in dict.fromkeys(name for record in records for name in record["settings"]):
+        values = dict.fromkeys(str(record["settings"][name]) for record in records if name in record["settings"])
+        parts.append(f"--sweep {shlex.quote(f'{name}=' + ','.join(values))}")
     return f"pluribus compare {' '.join(parts)}"
+
+
+def _common(values: Iterable[str]) -> list[str]:
+    """The value that all runs have, where there is one."""
+    found = set(values)
+    return [value for value in found if value and len(found) == 1]
 
 
 def _text(file: Any) -> str:

@@ -125,6 +125,7 @@ def conduct(
     *,
     jobs: int = 1,
     ray: str | None = None,
+    command: str = "",
     report: Callable[[str, Run, str], None] = lambda event, run, text: None,
 ) -> Outcome:
     """Run what is missing in the folder, and give back everything.
@@ -133,11 +134,12 @@ def conduct(
         jobs: how many runs at once, each in a process of its own
         ray: the address of a Ray cluster ("auto": the one that runs here, "local": a new one); the workers need the
             data at the same paths
+        command: what was typed, for the page
         report: called with "kept", "damaged", "started", "done", "retried" or "failed", the run, and a text
     """
     runs, folder = study.runs(), Path(folder)
     prepare(study, runs)
-    _claim(study, folder)
+    _claim(study, folder, command)
     outcome = Outcome()
     missing = [run for run in runs if not _kept(run, folder, outcome, report)]
     ways = _on_ray(missing, ray, study.threads) if ray else _in_processes(missing, jobs) if jobs > 1 else _here(missing)
@@ -308,14 +310,14 @@ def _line(record: Mapping[str, Any]) -> str:
     return f"{figures} in {record['seconds']['training'] + record['seconds']['evaluation']:.0f} s"
 
 
-def _claim(study: Study, folder: Path) -> None:
+def _claim(study: Study, folder: Path, command: str) -> None:
     """The folder belongs to one study; another is refused, so that results do not mix."""
     path = folder / "study.json"
     mine = study.to_json()
     if path.exists():
         try:
-            found = json.loads(path.read_text())
-        except ValueError:
+            found = {key: value for key, value in json.loads(path.read_text()).items() if key != "command"}
+        except (ValueError, AttributeError):
             found = None  # cut short by a kill: the results have their own names
         if found is not None and found != mine:
             keys = [key for key in {**mine, **found} if mine.get(key) != found.get(key)]
@@ -328,7 +330,7 @@ def _claim(study: Study, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".study.{os.getpid()}")
     try:
-        temporary.write_text(json.dumps(mine, indent=1))
+        temporary.write_text(json.dumps({**mine, "command": command}, indent=1))
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 
 from .ensemble import Ensemble
 from .surgery import assign_, duplicate, run_with, state
-from .trees import Batch, answer, map_rows, map_tensors, rows_of, stack_trees, tensors_of
+from .trees import Batch, answer, flatten, map_rows, map_tensors, pytree, rows_of, stack_trees
 
 
 class Members(nn.Module):
@@ -67,28 +69,54 @@ def plain_of(ensemble: nn.Module) -> nn.Module:
     """What can be traced: members by a loop; of a frozen ensemble its plain graph."""
     if isinstance(ensemble, Ensemble):
         return Members(ensemble).eval()
-    plain: Any = duplicate(ensemble).eval()
-    return plain.plain_() if hasattr(plain, "plain_") else plain
+    return duplicate(ensemble).eval()
 
 
 def traced(module: nn.Module, batch: Batch, dynamic: bool) -> torch.export.ExportedProgram:
     """The exported program, functional, each operation once."""
-    rows = rows_of(batch)
-    if dynamic and rows == 1:
-        batch, rows = resized(batch, 2), 2  # torch takes a size of 1 for a constant
-    args, kwargs = map_tensors(batch, lambda t: t.clone())  # one tensor given twice has two places
-    shapes: Any = torch.export.ShapesCollection()
-    for tensor in tensors_of((args, kwargs)):
-        if dynamic and tensor.ndim and tensor.shape[0] == rows:
-            shapes[tensor] = {0: torch.export.Dim.DYNAMIC}
+    if dynamic and rows_of(batch) == 1:
+        batch = resized(batch, 2)  # torch takes a size of 1 for a constant
+    for part in module.modules():
+        put_back: Any = getattr(part, "plain_", None)  # a frozen ensemble packs its weights when it runs
+        if callable(put_back):
+            put_back()
+    names = [*(f"input_{i}" for i in range(len(batch[0]))), *batch[1]]
     try:
-        program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
+        program = torch.export.export(
+            _Named(module, names), *batch, dynamic_shapes=_shapes(batch, names) if dynamic else None, strict=False
+        )
         program = program.run_decompositions({})
     except Exception as error:
         hint = " Where the model's code depends on the number of rows, give dynamic=False." if dynamic else ""
         raise ValueError(f"export: torch.export cannot trace the model: {first_words(error)}.{hint}") from error
     merge_(program)
     return program
+
+
+class _Named(nn.Module):
+    """A module whose arguments have names: torch.export has no free dimensions in a forward(**kwargs)."""
+
+    def __init__(self, module: nn.Module, names: Sequence[str]):
+        super().__init__()
+        self.module = module
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return module(*args, **kwargs)
+
+        forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(name, kind) for name in names]
+        )
+        self.forward = forward
+
+
+def _shapes(batch: Batch, names: Sequence[str]) -> dict[str, Any]:
+    """Which dimensions are free, by argument: the first of every tensor that has rows."""
+    leaves, structure = flatten(batch)
+    rows = rows_of(batch)
+    free = [isinstance(leaf, Tensor) and leaf.ndim > 0 and leaf.shape[0] == rows for leaf in leaves]
+    args, kwargs = pytree.tree_unflatten([{0: torch.export.Dim.DYNAMIC} if f else None for f in free], structure)
+    return dict(zip(names, (*args, *kwargs.values()), strict=True))
 
 
 def merge_(program: torch.export.ExportedProgram) -> int:

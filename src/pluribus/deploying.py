@@ -1,0 +1,88 @@
+"""The commands for those who deploy: `pluribus plan` and `pluribus export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import options
+
+Shape = Annotated[str, typer.Option(help="One row's shape, with commas: 3,224,224.")]
+Budget = Annotated[str | None, typer.Option(help="At most: 1.5 (times the network), or an absolute 2M, 0.5G.")]
+
+
+def plan(
+    model: Annotated[str, typer.Option(help="A network of ours, timm:NAME, or python:MODULE:FUNCTION.")] = "resnet18",
+    shape: Shape = "3,32,32",
+    classes: Annotated[int, typer.Option(help="How many numbers the network gives.", min=1)] = 10,
+    width: options.Width = 1.0,
+    parameters: Budget = None,
+    mult_adds: Budget = None,
+    memory: Annotated[str | None, typer.Option(help="Of a prediction: 1.5 (times), or bytes as 200M.")] = None,
+    latency: Annotated[str | None, typer.Option(help="1.5 (times), or absolute, as 20ms; it is measured.")] = None,
+    rows: Annotated[int, typer.Option(help="Rows of the batch for memory and latency.", min=1)] = 1,
+    sizes: Annotated[str, typer.Option(help="Numbers of members, with commas.")] = "2,3,4,8",
+    methods: Annotated[str, typer.Option(help="Which methods, with commas; by default all.")] = "",
+    training: Annotated[bool, typer.Option("--training", help="Memory is that of a training step.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Which methods and settings fit a budget: counted exactly, before anything is trained or allocated.
+
+    Examples:
+
+        pluribus plan --model resnet18 --parameters 1.0 --mult-adds 1.1
+
+        pluribus plan --model resnet50 --width 4 --shape 3,224,224 --classes 1000 --parameters 200M
+    """
+    import torch
+
+    from .networks import network
+    from .planning import plan as planned
+
+    row = tuple(options.whole("--shape", part) for part in options.listed(shape))
+    limits = {"parameters": parameters, "mult_adds": mult_adds, "memory": memory, "latency": latency}
+    values = {name: options.budget(f"--{name.replace('_', '-')}", text) for name, text in limits.items() if text}
+    kinds = {relative for _, relative in values.values()}
+    if len(kinds) > 1:
+        raise ValueError("plan: budgets must all be multiples of the network (1.5), or all be absolute (2M, 20ms).")
+    measured = latency is not None
+    with torch.device("cpu" if measured else "meta"):
+        built = network(model, row, classes, width=width)
+    found = planned(
+        built,
+        torch.zeros(rows, *row, device="cpu" if measured else "meta"),
+        **{name: value for name, (value, _) in values.items()},
+        relative=kinds != {False},
+        sizes=[options.whole("--sizes", part) for part in options.listed(sizes)],
+        methods=options.listed(methods) or None,
+        training=training,
+    )
+    typer.echo(found.to_json(indent=1) if as_json else str(found))
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(help="What `pluribus train` wrote.")],
+    path: Annotated[Path, typer.Argument(help="The file to write: .onnx, or .pt2 for torch.export.")],
+    draws: Annotated[str, typer.Option(help="Of MC-Dropout: fixed (stored) or random.")] = "fixed",
+    rows: Annotated[int, typer.Option(help="Rows of the batch that it is checked on.", min=1)] = 4,
+    freeze: Annotated[bool, typer.Option(help="Fold and slice before.")] = True,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a trained ensemble to one file that needs neither Python nor Pluribus, and check it against PyTorch.
+
+    Inputs are normalised inside: the file takes pictures in [0, 1] or encoded rows of a table.
+
+    Example:
+
+        pluribus export digits/ digits.onnx
+    """
+    import json
+
+    from .bundle import opened
+    from .export import export as write
+
+    bundle = opened(folder)
+    written = write(*bundle.for_export(rows, freeze), path, draws=draws)
+    typer.echo(json.dumps(written.record(), indent=1) if as_json else written.explain())
