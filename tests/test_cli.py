@@ -205,6 +205,46 @@ class TestTrainAndPredict:
         assert "deep takes no 'alpha'" in err.replace("\n", " ")
 
 
+class TestDeploying:
+    def test_plans_are_printed_and_keep_to_the_budget(self, pluribus):
+        arguments = ("plan", "--model", "mlp", "--shape", "8", "--sizes", "2,4", "--methods", "deep,packed,multihead")
+        code, out, err = pluribus(*arguments, "--parameters", "1.2")
+        assert code == 0, err
+        assert "packed" in out and "multihead" in out
+        found = json.loads(pluribus(*arguments, "--parameters", "1.2", "--json")[1])
+        assert all(row["relative"]["parameters"] <= 1.2 for row in found["rows"])
+        absolute = json.loads(pluribus(*arguments, "--parameters", "6k", "--json")[1])
+        assert all(row["parameters"] <= 6000 for row in absolute["rows"])
+        assert {row["method"] for row in absolute["rows"]} != set()
+
+    @pytest.mark.parametrize("text", ["much", "-1", "0"])
+    def test_a_budget_that_is_none_is_refused(self, pluribus, text):
+        code, _, err = pluribus("plan", f"--parameters={text}")
+        assert code == 2
+        assert "a multiple such as 1.5" in err.replace("\n", " ")
+
+    def test_a_trained_ensemble_is_exported_with_its_normalisation(self, pluribus, digits):
+        import onnxruntime
+
+        folder, _ = digits
+        code, out, err = pluribus("export", str(folder / "model"), "digits.onnx", "--json")
+        assert code == 0, err
+        assert json.loads(out)["difference"] < 1e-4
+        file = str(folder / "05.png")
+        _, line, _ = pluribus("predict", str(folder / "model"), file, "--format", "jsonl")
+        from PIL import Image
+
+        x = np.asarray(Image.open(file), dtype=np.float32)[None, None] / 255
+        session = onnxruntime.InferenceSession("digits.onnx", providers=["CPUExecutionProvider"])
+        answers = dict(
+            zip(json.loads(out)["outputs"], session.run(None, {json.loads(out)["inputs"][0]: x}), strict=True)
+        )
+        expected = json.loads(line)
+        assert str(answers["label"][0]) == expected["label"]
+        for name in ("confidence", "aleatoric", "epistemic"):
+            assert answers[name][0] == pytest.approx(expected[name], abs=1e-5)
+
+
 def test_report_writes_the_page_again(pluribus):
     pluribus("compare", *QUICK, "--methods", "single", "--quiet", "--out", "study")
     Path("study/report.html").unlink()

@@ -228,9 +228,7 @@ class TestSelection:
         torch.manual_seed(0)
         ensemble = pb.deep(network(), 3)
         record = Record(ensemble)
-        history = pb.fit(
-            ensemble, (x, y), held_out, epochs=8, batch_size=16, lr=0.3, select=select, callbacks=[record]
-        )
+        history = pb.fit(ensemble, (x, y), held_out, epochs=8, batch_size=16, lr=0.3, select=select, callbacks=[record])
         return ensemble, record.states, history, held_out
 
     def test_the_best_epoch_of_the_ensemble_is_kept(self):

@@ -75,14 +75,6 @@ def dropout_rate(model: nn.Module) -> float:
     return max((part.p for part in model.modules() if isinstance(part, kinds)), default=0.0)
 
 
-def set_dropout_(model: nn.Module, rate: float) -> nn.Module:
-    """Every dropout of the model at this rate."""
-    for part in model.modules():
-        if isinstance(part, (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)):
-            part.p = rate
-    return model
-
-
 def _parts(model: nn.Module, total: int) -> list[tuple[str, nn.Module]]:
     found = []
     for name, part in model.named_children():
