@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test slow lint types format clean
+.PHONY: help install demo test slow lint types format clean bench
 
 help:  ## Say what there is.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test: $(STAMP)  ## Run the suite, without the tests that take minutes.
 
 slow: $(STAMP)  ## Run the tests that take minutes.
 	$(PYTEST) -m slow || [ $$? -eq 5 ]  # 5: there are none
+
+bench: $(STAMP)  ## Measure every ratio of speed; ARGS="--full --json new.json" for more.
+	$(BIN)/python benchmarks/speed.py $(ARGS)
 
 lint: $(STAMP)  ## Check the style.
 	$(BIN)/ruff check .

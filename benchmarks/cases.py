@@ -79,7 +79,7 @@ def unfrozen(
     def runs(device: torch.device) -> dict[str, Run]:
         x = batch_of(rows, IMAGE, device)
         made = method(build(), x[:2]).to(device).eval()
-        made.run = "auto" if made.run != "once" else "once"
+        made.run = "auto"
         return {**plain(build, x), "this": lambda: made(x)}
 
     return Row(name, rows, runs, bar=bar, **options)
@@ -93,14 +93,12 @@ def tree(rows: int) -> Row:
         x = batch_of(rows, IMAGE, device).contiguous(memory_format=torch.channels_last)
         made = pb.freeze(pb.treenet(models.resnet18(), 4, suffix).to(device), x)
         network = models.resnet18().eval().to(device, memory_format=torch.channels_last)
-        trunk = nn.Sequential(
-            network.conv1, network.bn1, network.relu, network.layer1, network.layer2, network.layer3
-        )
+        trunk = nn.Sequential(network.conv1, network.bn1, network.relu, network.layer1, network.layer2, network.layer3)
         end = nn.Sequential(network.layer4, network.avgpool, nn.Flatten(), network.fc)
         middle = trunk(x)
         return {"parts": lambda: (trunk(x), [end(middle) for _ in range(4)]), "this": lambda: made(x)}
 
-    return Row(f"treenet from layer4, frozen, of trunk + 4 suffixes", rows, runs, ("parts",), bar=1.1)
+    return Row("treenet from layer4, frozen, of trunk + 4 suffixes", rows, runs, ("parts",), bar=1.1)
 
 
 def training(name: str, rows: int, method: Any, bar: float | None) -> Row:
@@ -123,6 +121,7 @@ def training(name: str, rows: int, method: Any, bar: float | None) -> Row:
         xc = x.contiguous(memory_format=torch.channels_last)
         one, last = models.resnet18().to(device), models.resnet18().to(device, memory_format=torch.channels_last)
         made = method(models.resnet18(), x[:2]).to(device).train()
+        made.run = "auto"
         return {
             "plain": step(one, lambda: F.cross_entropy(one(x), y)),
             "plain, channels-last": step(last, lambda: F.cross_entropy(last(xc), y)),

@@ -21,11 +21,25 @@ import re
 from functools import partial
 from pathlib import Path
 from statistics import median
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
 from cases import (
-    IMAGE, Row, batch_of, cnn, compiled, frozen, loop, masks, mlp, packed, training, tree, unfrozen, vit,
+    IMAGE,
+    Row,
+    batch_of,
+    cnn,
+    compiled,
+    frozen,
+    loop,
+    masks,
+    mlp,
+    packed,
+    training,
+    tree,
+    unfrozen,
+    vit,
 )  # fmt: skip
 from timing import interleaved, peak_memory
 
@@ -136,7 +150,7 @@ def memory() -> dict[str, Any]:
     )
     load = begin + "network = torch.load({!r}, weights_only=False)\n"
     run = load + "with torch.no_grad():\n    for _ in range(3): network(x)"
-    folder = Path(torch.hub.get_dir()).parent if False else Path(__import__("tempfile").mkdtemp())
+    folder = Path(mkdtemp())
     x = torch.randn(32, *IMAGE)
     torch.save(models.resnet18().eval(), folder / "single")
     torch.save(pb.freeze(packed(models.resnet18(), x[:2]), x), folder / "packed")
@@ -172,8 +186,8 @@ def compare(results: list[dict[str, Any]], path: Path) -> None:
             print(f"{result['name']:52} {result['rows']:4} {before:6.3f} -> {result['ratio']:6.3f} {change:+.1%}{mark}")
 
 
-def main() -> None:
-    """Measure what was asked for."""
+def arguments() -> argparse.Namespace:
+    """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="all networks, batches and numbers of threads")
     parser.add_argument("--scaling", action="store_true", help="1 to 32 members")
@@ -182,24 +196,34 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="for each row")
     parser.add_argument("--json", type=Path, help="where to store the results")
     parser.add_argument("--compare", type=Path, help="an earlier file of results")
-    given = parser.parse_args()
-    cores = torch.get_num_threads()
+    return parser.parse_args()
+
+
+def table(rows: list[Row], seconds: float) -> list[dict[str, Any]]:
+    """Measure rows on every device, and show them."""
+    results = []
+    for row in rows:
+        for device in ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]:
+            for autocast in (False, True) if device == "cuda" else (False,):
+                results.append(measure(row, torch.device(device), seconds, autocast))
+                show(results[-1])
+    return results
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    given, cores = arguments(), torch.get_num_threads()
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, {platform.processor() or platform.machine()}, {cores} cores")
     if not torch.cuda.is_available():
         print("No GPU here: nothing below was run on one.")
     print(f"{'':52} rows on   thr limit  ratio to fs   bar")
+    chosen = full() if given.full else [] if given.scaling or given.memory else bars()
+    chosen = [row for row in chosen if re.search(given.only, row.name)]
     results: list[dict[str, Any]] = []
     for threads in sorted({1, cores}) if given.full else [1]:
         torch.set_num_threads(threads)
-        for row in full() if given.full else [] if given.scaling or given.memory else bars():
-            if not re.search(given.only, row.name):
-                continue
-            devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-            for device in devices:
-                for autocast in (False, True) if device == "cuda" else (False,):
-                    results.append(measure(row, torch.device(device), given.seconds, autocast))
-                    show(results[-1])
+        results += table(chosen, given.seconds)
     torch.set_num_threads(1)
     if given.scaling:
         results += scaling(given.seconds)

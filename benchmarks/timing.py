@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import time
@@ -58,6 +57,3 @@ def peak_memory(statement: str) -> int:
     code = f"{statement}\nimport resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return int(answer.stdout.split()[-1]) * (1 if sys.platform == "darwin" else 1024)
-
-
-__all__ = ["clock_of", "interleaved", "peak_memory", "ratio", "resource", "synchronize"]

@@ -311,7 +311,7 @@ def test_autocast_reaches_every_member():
 
 def test_run_and_task_take_known_values_only():
     ensemble, _ = make("deep", "mlp")
-    with pytest.raises(ValueError, match='"vmap" or "loop"'):
+    with pytest.raises(ValueError, match='"vmap", "loop" or "auto"'):
         ensemble.run = "fast"
     with pytest.raises(ValueError, match="'gaussian'"):
         ensemble.task = "ranking"

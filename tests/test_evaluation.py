@@ -269,6 +269,15 @@ def test_bootstrap_interval_of_accuracy_is_that_of_the_binomial():
     assert (low, high) == pytest.approx((exact.low, exact.high), abs=0.002)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_bootstrap_interval_of_a_small_ece_holds_it(seed):
+    chance = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(1, 1000, 5, generator=chance)
+    y = torch.multinomial(logits[0].softmax(-1), 1, generator=chance)[:, 0]  # calibrated: what is left is chance
+    value, low, high = bootstrap(Classification.from_logits(logits), y, metric="ece", resamples=100)
+    assert low <= value <= high
+
+
 def test_bootstrap_is_the_same_for_the_same_seed():
     p, y = labelled()
     first = bootstrap(p, y, metric="ece", resamples=50)

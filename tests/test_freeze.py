@@ -16,6 +16,7 @@ from pluribus.surgery import state
 from small import SMALL, make
 from zoo import TIMM, images, timm_model
 
+OTHERS = ["resnet18", "mobilenetv2_100", "efficientnet_b0", "vit_tiny_patch16_224", "seresnet18"]
 every = pytest.mark.parametrize(("method", "name"), [(method, name) for method in pb.METHODS for name in SMALL])
 
 
@@ -90,7 +91,7 @@ def test_networks_of_the_papers_give_the_same_outputs(method, name, rows):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["deep", "masksembles", "batch_ensemble", "multihead"])
-@pytest.mark.parametrize("name", ["resnet18", "mobilenetv2_100", "efficientnet_b0", "vit_tiny_patch16_224", "seresnet18"])
+@pytest.mark.parametrize("name", OTHERS)
 def test_networks_of_others_give_the_same_outputs(method, name):
     size, _ = TIMM[name]
     model, x = trained(timm_model(name)()), images(size)()

@@ -48,12 +48,16 @@ ALLOWED: dict[str, set[str]] = {
     "surgery": {"layers", "redraw", "trees"},
     "probe": {"layers", "surgery", "trees"},
     "running": {"surgery", "trees"},
-    "ensemble": {"layers", "prediction", "probe", "running", "summary", "surgery", "trees"},
+    "pooled": {"prediction", "trees"},
+    "auto": {"race", "running", "trees"},
+    "ensemble": {
+        *("auto", "layers", "pooled", "prediction", "probe", "running", "summary", "surgery", "trees"),
+    },
     "members": {"ensemble", "surgery", "trees"},
     "dropout": {"ensemble", "layers", "surgery", "trees"},
     "grouping": {"layers", "redraw", "surgery"},
     "choosing": {"ensemble", "layers", "probe", "surgery", "trees"},
-    "joint": {"ensemble", "layers", "probe", "redraw", "surgery", "trees"},
+    "joint": {"auto", "ensemble", "layers", "probe", "redraw", "surgery", "trees"},
     "cost": {"ensemble", "trees"},
     "methods": {
         *("choosing", "dropout", "ensemble", "grouping", "joint", "layers", "masks", "members"),

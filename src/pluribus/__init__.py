@@ -6,6 +6,7 @@ from .conformal import Conformal, Threshold, abstain, conformal
 from .cost import Cost, cost
 from .ensemble import Ensemble
 from .evaluation import bootstrap, by_member, compare, evaluate, ood, shift, torchmetric
+from .export import Export, export
 from .files import load, save
 from .freeze import Frozen, freeze
 from .methods import (
@@ -22,6 +23,7 @@ from .methods import (
 )
 from .metrics import METRICS
 from .optimizers import PerMember
+from .planning import Plan, plan
 from .prediction import Classification, Regression, gaussian_nll
 from .recipes import RECIPES, Recipe
 from .summary import Summary
@@ -38,9 +40,11 @@ __all__ = [
     "Conformal",
     "Cost",
     "Ensemble",
+    "Export",
     "Frozen",
     "History",
     "PerMember",
+    "Plan",
     "Recipe",
     "Regression",
     "Summary",
@@ -55,6 +59,7 @@ __all__ = [
     "cost",
     "deep",
     "evaluate",
+    "export",
     "figures",
     "fit",
     "freeze",
@@ -69,6 +74,7 @@ __all__ = [
     "multihead",
     "ood",
     "packed",
+    "plan",
     "save",
     "shift",
     "single",

@@ -12,17 +12,22 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
+from .auto import Way, explained, in_format, measured
 from .layers import PerMember, Rows
-from .prediction import Prediction, pool
+from .pooled import Pooled
+from .prediction import Prediction
 from .probe import layouts
 from .running import (
+    apart,
     attention_under_vmap,
+    average_,
     clip_,
     forget_,
     is_autocast,
     is_transforming,
     kept_on_error,
     leaks,
+    recurrent,
     run_once,
     unowned,
 )
@@ -100,6 +105,7 @@ class Ensemble(nn.Module):
         self._task = "classification"
         self.class_dim: int | None = None  # where a member's output has its classes, where its shape does not say
         self._run, self._why = self._preferred_run()
+        self._ways: dict[tuple[Any, ...], Way] = {}  # what run = "auto" has measured
         self._shared: Sequence[str] | None = None
         self._leaks: list[tuple[str, str]] = []  # attributes in which the model keeps tensors that it made
         self._changes_input: bool | None = None  # the model changes its input in place; None: not known yet
@@ -240,14 +246,18 @@ class Ensemble(nn.Module):
 
     @property
     def run(self) -> str:
-        """How the members run: "vmap" (what no member owns is computed once) or "loop". Settable."""
+        """How the members run: "vmap" (what no member owns is computed once), "loop", or "auto". Settable.
+
+        "auto" measures both, and the memory format of images, on the first batch of each shape, precision, device
+        and mode, and remembers which was faster; `explain()` says so.
+        """
         return self._run
 
     @run.setter
     def run(self, value: str) -> None:
-        if value not in ("vmap", "loop"):
-            raise ValueError(f'ensemble.run must be "vmap" or "loop", but it is {value!r}.')
-        self._run, self._why = value, "set by hand"
+        if value not in ("vmap", "loop", "auto"):
+            raise ValueError(f'ensemble.run must be "vmap", "loop" or "auto", but it is {value!r}.')
+        self._run, self._why, self._ways = value, "set by hand", {}
 
     @property
     def task(self) -> str:
@@ -277,6 +287,7 @@ class Ensemble(nn.Module):
             f"  each member owns {len(owned)} tensors with {count(owned) // self.size:,} parameters",
             f"  all share {len(shared)} tensors with {count(shared):,} parameters",
             f"  run by {self.run} ({self._why})",
+            *explained(self._ways),
             f"  in training each member sees: {FEEDS[self.feed]}",
             *(f"  {note}" for note in self.notes),
         ]
@@ -309,8 +320,11 @@ class Ensemble(nn.Module):
 
     def _each(self, batch: Batch, per_member: bool = False) -> Any:
         """Every member's output, stacked; with `per_member` each on its own batch, (members, batch, ...)."""
-        apart = per_member and self.training and self._trunk()  # a shared trunk's statistics see all the batches
-        if self.run == "loop" or apart or is_autocast(device_of(batch)):  # which vmap would hide
+        alone = per_member and self.training and self._trunk()  # a shared trunk's statistics see all the batches
+        run = self.run
+        if run == "auto":
+            run, batch = measured(self, batch, per_member)
+        if run == "loop" or alone or is_autocast(device_of(batch)):  # which vmap would hide
             return self._by_loop(batch, per_member)
         key = (self.training, torch.is_grad_enabled(), per_member)
         if key in self._tried or torch.compiler.is_compiling():
@@ -343,44 +357,41 @@ class Ensemble(nn.Module):
 
     def _by_loop(self, batch: Batch, per_member: bool) -> Any:
         shared = {n: b for n, b in self.module.named_buffers() if n not in self.own} if self.training else {}
-        outputs, seen = [], []
+        outputs, seen, pieces = [], [], apart(self._owned(self.module))
         for i, own_batch in enumerate(unstack(batch, self.size) if per_member else [batch] * self.size):
             if not per_member and self._changes_input is not False:
                 own_batch = map_tensors(own_batch, lambda t: t.clone())
             statistics = {name: buffer.clone() for name, buffer in shared.items()}
-            outputs.append(self._one(i, own_batch, statistics))
+            outputs.append(self._one(i, own_batch, statistics, pieces))
             seen.append(statistics)
             if self._changes_input is None and not torch.compiler.is_compiling():
                 self._changes_input = any(tensor._version for tensor in tensors_of(own_batch))
-        self._average(shared, seen)
+        average_(shared, seen)
         return stack_trees(outputs)
 
-    def _one(self, i: int, batch: Batch, statistics: dict[str, Tensor]) -> Any:
+    def _one(self, i: int, batch: Batch, statistics: dict[str, Tensor], pieces: Mapping[str, Any] | None = None) -> Any:
         """Member i's output; what it would do to shared buffers it does to `statistics`."""
-        own = {name: tensor[i] for name, tensor in self._owned(self.module).items()}
+        own = {name: tensors[i] for name, tensors in (pieces or self._owned(self.module)).items()}
         output, changed = run_with(self.module, {**own, **statistics}, *batch)
         with torch.no_grad():
             for name, tensor in changed.items():  # assigned, not changed in place
                 (own[name] if name in own else statistics[name]).copy_(tensor)
         return output
 
-    @torch.no_grad()
-    def _average(self, shared: dict[str, Tensor], seen: list[dict[str, Tensor]]) -> None:
-        """Statistics that all members share change by the mean of what each member's pass did to them."""
-        for name, buffer in shared.items():
-            each = torch.stack([statistics[name] for statistics in seen])
-            buffer.copy_(each.mean(0) if each.is_floating_point() else each[0])
-
     def _by_rows(self, batch: Batch, index: Tensor | None) -> Any:
         """One pass of the module in which row j belongs to member `index[j]`."""
         if index is not None and any(layer.layout is None for layer in self._layers()):
             own = {name: tensor[0] for name, tensor in self._owned(self.module).items()}
             layouts(self.method, self.module, own, batch)
-        self.rows.index = index
-        try:
-            return self.module(*batch[0], **batch[1])
-        finally:
-            self.rows.index = None
+
+        def run(batch: Batch) -> Any:
+            self.rows.index = index
+            try:
+                return self.module(*batch[0], **batch[1])
+            finally:
+                self.rows.index = None
+
+        return run(in_format(self, batch, run))
 
     def _fed(self, batch: Batch, y: Any, per_member: bool) -> tuple[Batch, Any, Tensor | None]:
         """The rows of one training pass, their targets, and the member of each row."""
@@ -408,10 +419,15 @@ class Ensemble(nn.Module):
 
     # ---------------------------------------------------------------- choosing how to run
 
+    def _first_vmap(self, batch: Batch, per_member: bool) -> Any:
+        output = self._by_vmap(batch, per_member)
+        self._leaks = leaks(self.module)
+        forget_(self.module, self._leaks)
+        return output
+
     def _preferred_run(self) -> tuple[str, str]:
-        for name, module in self.module.named_modules():
-            if isinstance(module, nn.RNNBase):
-                return "loop", f"torch has no batching rule for {type(module).__name__}, {name!r}"
+        if layer := recurrent(self.module):
+            return "loop", f"torch has no batching rule for {layer}"
         if self.own and all(name in self.own for name, _ in state(self.module)):
             if any(isinstance(module, CONVOLUTIONS) for module in self.module.modules()):
                 return "loop", "nothing is shared, and batched convolutions are slower than a loop"
@@ -422,10 +438,7 @@ class Ensemble(nn.Module):
         chance = torch.get_rng_state()
         try:
             with kept_on_error(list(self.module.buffers())):
-                output = self._by_vmap(batch, per_member)
-                self._leaks = leaks(self.module)
-                forget_(self.module, self._leaks)
-                return output
+                return self._first_vmap(batch, per_member)
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
             reason = str(error).strip().splitlines()[0]
         torch.set_rng_state(chance)
@@ -481,15 +494,3 @@ def summed(criterion: Callable[[Any, Any], Tensor], outputs: Sequence[Any], targ
             f'{tuple(losses[0].shape)}. Use reduction="mean".'
         )
     return torch.stack(losses).sum()
-
-
-class Pooled(nn.Module):
-    """An ensemble's one answer for each row; see `Ensemble.pooled`."""
-
-    def __init__(self, ensemble: Ensemble):
-        super().__init__()
-        self.ensemble = ensemble
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The members pooled: (batch, ...)."""
-        return pool(self.ensemble.task, answer(self.ensemble(*args, **kwargs)), self.ensemble.class_dim)

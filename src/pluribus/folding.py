@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, fx, nn
 
-from .layers import Dropped, Joined, Masked, RankOne
 from .graphs import Holder, draws
+from .layers import Dropped, Joined, Masked, RankOne
 
 Shape = tuple[int, ...]
 
@@ -138,7 +138,7 @@ class Network:
                 node.args = (dropped, *node.args[1:])
                 self.shapes[dropped] = self.shapes[dropped.all_input_nodes[0]]
                 for tree in self.trees:
-                    tree.get_submodule(node.target).rate = 0.0
+                    cast(Dropped, tree.get_submodule(node.target)).rate = 0.0
 
     def _begin(self, node: fx.Node) -> None:
         if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
@@ -159,7 +159,7 @@ class Network:
         """Fold what follows the layer: normalisation, a sum, ReLU."""
         follower = self._only_user(layer.last)
         if follower in self.norms and self._fits(layer, follower):
-            self._fold(layer, self.norms.pop(cast(fx.Node, follower)))
+            self._fold(layer, self.norms.pop(follower))
             follower = self._only_user(layer.last)
         if follower is not None and is_relu(follower, self):
             self._move(layer, follower)
@@ -302,6 +302,4 @@ def scale_and_shift(norm: Any) -> tuple[Tensor, Tensor]:
     return scale.to(norm.running_mean.dtype), shift.to(norm.running_mean.dtype)
 
 
-PLAIN: dict[Callable[..., Any], type] = {
-    kind.forward: kind for kind in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-}
+PLAIN: dict[Callable[..., Any], type] = {kind.forward: kind for kind in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)}

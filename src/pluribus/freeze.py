@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -14,15 +15,15 @@ from .answers import answers
 from .cost import cost
 from .ensemble import Ensemble
 from .folding import Network
+from .graphs import Holder, Still, Unfit, member_trees, shapes_of, trace
 from .kernels import Convolution, can_pack
 from .lowering import FORMS, Unable
 from .prediction import Prediction
 from .race import race
-from .tuning import tune_
 from .summary import gathered
 from .surgery import CONVOLUTIONS, call, duplicate, listed, state
-from .graphs import Holder, Still, Unfit, member_trees, shapes_of, trace
 from .trees import Batch, answer, as_batch, batches_and_targets, flatten, map_rows, map_tensors, rows_of, tensors_of
+from .tuning import tune_
 
 CHUNK = 32  # larger buffers are mapped afresh at each call, which costs more than it saves
 MANY = 8  # rows from which on the members' convolutions run one after the other
@@ -97,7 +98,7 @@ class Frozen(nn.Module):
                 return self.forward(*args, **kwargs)
         if torch.compiler.is_compiling():
             if self._packed:
-                _unpack(self)
+                torch._dynamo.disable(_unpack)(self)  # here, as a decorator would import the compiler at once
             return self._run((args, kwargs))
         batch = args, kwargs
         tensors = _tensors(batch)
@@ -245,7 +246,6 @@ def _tensors(batch: Batch) -> list[Tensor]:
     return tensors_of(batch)
 
 
-@torch.compiler.disable
 def _unpack(frozen: Frozen) -> None:
     """A compiled network has plain weights for good."""
     frozen.plain_()
@@ -307,9 +307,7 @@ def _networks(copy: Ensemble, batch: Batch, apart: bool) -> tuple[list[Network],
         traced = trace(members[0], small, around())
         with around():
             shapes = shapes_of(traced.graph, members[0], small)
-        networks.append(
-            Network(traced.graph, members, size, own, shapes, joint=copy.method == "mimo", apart=apart)
-        )
+        networks.append(Network(traced.graph, members, size, own, shapes, joint=copy.method == "mimo", apart=apart))
         kept.update(traced.kept)
         if tree is not None and traced.tree != tree:
             raise Unfit("the members' outputs are of different kinds")
@@ -351,7 +349,7 @@ def _order(ways: dict[str, Frozen], batch: Batch, choose: str) -> list[str]:
             made.notes.append(f"run by {made.form}, the rule for {rows} rows")
         return ruled
     part = map_rows(batch, rows, lambda t: t[:CHUNK])
-    times = race({name: (lambda way=way: way(*part[0], **part[1])) for name, way in ways.items()}, tensors[0].device)
+    times = race({name: partial(made, *part[0], **part[1]) for name, made in ways.items()}, tensors[0].device)
     for made in ways.values():
         made.notes.append(f"run by {made.form}, chosen for {min(rows, CHUNK)} rows ({_shown(times)})")
     return list(times)

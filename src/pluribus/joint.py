@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from .auto import in_format
 from .ensemble import Ensemble, summed
 from .layers import Joined, PerMember, Split
 from .probe import entrances, exits, layouts
@@ -77,12 +78,14 @@ class Joint(Ensemble):
 
     @property
     def run(self) -> str:
-        """Always "once"."""
+        """Always "once"; "auto" also measures which memory format of images is faster."""
         return self._run
 
     @run.setter
     def run(self, value: str) -> None:
-        if value != "once":
+        if value in ("once", "auto"):
+            self._run, self._ways = value, {}
+        else:
             raise ValueError(f'ensemble.run must be "once" for mimo, whose members are one pass, but it is {value!r}.')
 
     @property
@@ -116,15 +119,19 @@ class Joint(Ensemble):
         rows = rows_of(batch)
         if any(layer.layout is None for layer in self._layers()):
             layouts("mimo", self.module, {}, batch)
-        self.rows.index = torch.arange(rows)
-        for name in self.first:
-            self._layer(name).parts = None if parts is None else parts[name]
-        try:
-            leaves, tree = flatten(self.module(*batch[0], **batch[1]))
-        finally:
-            self.rows.index = None
+
+        def run(batch: Batch) -> Any:
+            self.rows.index = torch.arange(rows)
             for name in self.first:
-                self._layer(name).parts = None
+                self._layer(name).parts = None if parts is None else parts[name]
+            try:
+                return self.module(*batch[0], **batch[1])
+            finally:
+                self.rows.index = None
+                for name in self.first:
+                    self._layer(name).parts = None
+
+        leaves, tree = flatten(run(in_format(self, batch, run)))
         split = [self._members_first(leaf, rows) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         return pytree.tree_unflatten(split, tree)
 

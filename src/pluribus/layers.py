@@ -63,8 +63,43 @@ class Masked(PerMember):
     mask: Tensor
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """The layer on the masked input; activations are not rescaled."""
+        """The layer on the masked input; activations are not rescaled. What a member never reads is left out."""
+        if not args and not kwargs and self._leaves_out(input):
+            return self._on_some(input)
         return super().forward(input * self.own(self.mask, input), *args, **kwargs)  # type: ignore[misc]
+
+    def _leaves_out(self, x: Tensor) -> bool:
+        """Whether one member predicts on a CPU, by a convolution or linear layer that can be cut."""
+        layer: Any = self
+        return (
+            not layer.training
+            and self.rows.index is None
+            and self.mask.ndim == 1
+            and self.mask.numel() >= 32
+            and x.device.type == "cpu"
+            and getattr(layer, "groups", 1) == 1
+            and not getattr(layer, "transposed", False)
+            and not self.mask.requires_grad
+            and not torch.compiler.is_compiling()
+            and not torch._C._functorch.is_batchedtensor(self.mask)
+            and torch._C._len_torch_dispatch_stack() == 0
+        )
+
+    def _on_some(self, x: Tensor) -> Tensor:
+        layer: Any = self
+        index = self.mask.nonzero().flatten()
+        dim = channel_dim(layer) + x.ndim
+        weight = layer.weight.index_select(1, index)
+        if isinstance(layer, nn.Linear):
+            return F.linear(x.index_select(dim, index), weight, layer.bias)
+        if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last):
+            rows = x.permute(0, 2, 3, 1)
+            taken = rows.reshape(-1, rows.shape[3]).index_select(1, index)
+            part = taken.view(*rows.shape[:3], -1).permute(0, 3, 1, 2)
+        else:
+            part = x.index_select(dim, index)
+        y: Tensor = layer._conv_forward(part, weight, layer.bias)
+        return y
 
 
 class RankOne(PerMember):

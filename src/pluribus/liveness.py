@@ -179,34 +179,41 @@ def steps(given: Channels, wanted: Channels) -> Tensor | None:
 
 
 def kind_of(node: fx.Node, network: Network) -> str:
-    """How a node treats channels: "elementwise", "norm", "pool", "flatten", "size" or "other"."""
+    """How a node treats channels: "layer", "elementwise", "norm", "pool", "flatten", "size" or "other"."""
     if node in network.norms or node in network.layers:
         return "norm" if node in network.norms else "layer"
     if node.op == "call_module":
-        module = network.module(node)
-        if type(module) in ELEMENTWISE_MODULES:
-            return "elementwise"
-        if type(module) in POOL_MODULES and _ndim(node, network) > 2:
-            return "pool"
-        if type(module) is nn.Flatten and module.start_dim == 1 and module.end_dim == -1:
-            return "flatten"
-        return "other"
+        return _kind_of_module(node, network)
+    return _kind_of_function(node, network) if node.op in ("call_function", "call_method") else "other"
+
+
+def _kind_of_module(node: fx.Node, network: Network) -> str:
+    module: Any = network.module(node)
+    if type(module) in ELEMENTWISE_MODULES:
+        return "elementwise"
+    if type(module) in POOL_MODULES and _ndim(node, network) > 2:
+        return "pool"
+    flattens = type(module) is nn.Flatten and module.start_dim == 1 and module.end_dim == -1
+    return "flatten" if flattens else "other"
+
+
+def _kind_of_function(node: fx.Node, network: Network) -> str:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if node.op not in ("call_function", "call_method"):
-        return "other"
     if node.target in ELEMENTWISE or (node.op == "call_method" and name in ELEMENTWISE_METHODS):
         return "elementwise"
-    if name.lstrip("_") in POOLS and _ndim(node, network) > 2:
-        return "pool"
-    if name == "size" and node.args[1:] == (0,):
-        return "size"
-    if name == "getattr" and node.args[1] == "shape" and all(_is_first(user) for user in node.users):
+    if _is_size(node, name):
         return "size"
     if name in ("flatten", "view", "reshape") and _flattens(node, network):
         return "flatten"
-    if name == "mean" and _is_spatial_mean(node, network):
-        return "pool"
-    return "other"
+    pools = name.lstrip("_") in POOLS and _ndim(node, network) > 2
+    return "pool" if pools or (name == "mean" and _is_spatial_mean(node, network)) else "other"
+
+
+def _is_size(node: fx.Node, name: str) -> bool:
+    """Whether only the number of rows is read."""
+    if name == "size":
+        return bool(node.args[1:] == (0,))
+    return name == "getattr" and node.args[1] == "shape" and all(_is_first(user) for user in node.users)
 
 
 def _is_first(user: fx.Node) -> bool:
@@ -221,7 +228,7 @@ def _flattens(node: fx.Node, network: Network) -> bool:
     source = node.all_input_nodes[0]
     before, after = network.shapes.get(source, ()), network.shapes.get(node, ())
     dynamic = node.target in (torch.flatten, "flatten") or (len(node.args) == 3 and node.args[2] == -1)
-    return dynamic and len(before) > 2 and after == (before[0], prod(before[1:]))
+    return bool(dynamic and len(before) > 2 and after == (before[0], prod(before[1:])))
 
 
 def _is_spatial_mean(node: fx.Node, network: Network) -> bool:
@@ -248,6 +255,4 @@ ELEMENTWISE = {
     *(torch.tanh, torch.sigmoid, F.tanh, F.sigmoid, F.softplus, F.hardtanh, F.selu, F.dropout, torch.square, torch.abs),
 }
 ELEMENTWISE_METHODS = {"add", "sub", "mul", "div", "relu", "tanh", "sigmoid", "neg", "square", "abs", "clamp"}
-POOLS = {
-    f"{kind}_pool{n}d" for kind in ("max", "avg", "adaptive_avg", "adaptive_max") for n in (1, 2, 3)
-}
+POOLS = {f"{kind}_pool{n}d" for kind in ("max", "avg", "adaptive_avg", "adaptive_max") for n in (1, 2, 3)}

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, fx, nn
 
 from .folding import Layer, Network, Plain, attribute
+from .graphs import without_dead
 from .kernels import Affine, Apart, Constant, Convolution, Linear, Same, StackedLinear, Take
 from .liveness import Channels, axes_of, cut, kind_of, layouts_of, steps, wanted
-from .graphs import without_dead
 
 
 class Unable(Exception):  # noqa: N818
@@ -27,7 +26,6 @@ class Writer:
         self.graph, self.root = fx.Graph(), nn.Module()
         self.layouts = layouts_of(network, align, alike)
         self.axes = axes_of(network)
-        self.numbers: dict[str, int] = {}
 
     def add(self, name: str, module: nn.Module, *args: Any, **kwargs: Any) -> fx.Node:
         """A call of the module, which gets a name like this one."""
@@ -36,10 +34,11 @@ class Writer:
     def install(self, name: str, module: nn.Module) -> str:
         """The name under which the module is held."""
         name = name.replace(".", "_").removeprefix("module_") or "whole"
-        self.numbers[name] = self.numbers.get(name, -1) + 1
-        name = f"{name}_{self.numbers[name]}" if self.numbers[name] else name
-        self.root.add_module(name, module)
-        return name
+        unique, number = name, 1
+        while hasattr(self.root, unique):
+            unique, number = f"{name}_{number}", number + 1
+        self.root.add_module(unique, module)
+        return unique
 
     def finish(self, outputs: Sequence[Any]) -> fx.GraphModule:
         """The module that runs the graph."""
@@ -90,8 +89,8 @@ class _Loop(Writer):
                 self.shared[node] = self.lower(node)
         leaves = cast(Sequence[Any], output.args[0])
         columns: list[list[Any]] = [[] for _ in leaves]
-        for self.i in range(self.network.size):
-            self.member, self.taken = {}, {}
+        for i in range(self.network.size):
+            self.i, self.member, self.taken = i, {}, {}
             for node in nodes:
                 if node in self.network.own:
                     self.member[node] = self.lower(node)
@@ -251,8 +250,8 @@ class _Beside(Writer):
         network = self.network
         if node in network.layers:
             layer = network.layers[node]
-            args = [self.values[n] for n in (layer.source, layer.added) if n is not None]
-            return self.add(str(layer.node.target), kernel(layer, *sliced(layer.plain(0), None, None)), *args)
+            read = [self.values[n] for n in (layer.source, layer.added) if n is not None]
+            return self.add(str(layer.node.target), kernel(layer, *sliced(layer.plain(0), None, None)), *read)
         if node in network.norms:
             norm = network.norms[node]
             source = self.values[norm.node.all_input_nodes[0]]
@@ -340,7 +339,8 @@ class _Beside(Writer):
             return value
         width = 0 if form == "shared" else total if given[0] is None else len(given[0])
         held = [total if g is None else len(g) for g in given]
-        index = [(torch.arange(h) if p is None else p) + width * i for i, (p, h) in enumerate(zip(places, held))]
+        pairs = enumerate(zip(places, held, strict=True))
+        index = [(torch.arange(length) if place is None else place) + width * i for i, (place, length) in pairs]
         return self._take(node, torch.cat(index), 1)
 
     def stacked(self, node: fx.Node, layouts: Sequence[Channels] | None = None) -> Any:

@@ -219,7 +219,7 @@ class Several(Ensemble):
             ]
         )
 
-    def _one(self, i: int, batch: Batch, statistics: dict[str, Tensor]) -> Any:
+    def _one(self, i: int, batch: Batch, statistics: dict[str, Tensor], pieces: Any = None) -> Any:
         return self.module[i](*batch[0], **batch[1])  # type: ignore[index]
 
     def _gradients(self) -> tuple[list[list[Tensor]], list[Tensor]]:

@@ -159,15 +159,16 @@ def masksembles(
     before = {name: inputs_of(model.get_submodule(name)) for name in names}
     if capacity is not None:
         model, widths = _grown(model, size, scale, capacity, example, names, widths, generator)
+    full: list[bool] = []
     for name in names:
         layer = model.get_submodule(name)
         inputs = inputs_of(layer)
         ones = None if capacity is None else _ones(capacity * before[name], inputs, size)
         mask = sampler.masks(inputs, size, scale if ones is None else None, capacity=ones, generator=generator)
-        weight = cast(Tensor, layer.weight)
-        layer.register_buffer("mask", mask.to(weight.device, weight.dtype))
+        full.append(bool(mask.all()))
+        layer.register_buffer("mask", mask.to(cast(Tensor, layer.weight)))
         _begin_(layer, Masked)
-    if size > 1 and scale > 1 and all(bool(model.get_buffer(within(name, "mask")).all()) for name in names):
+    if size > 1 and scale > 1 and all(full):
         raise ValueError(
             f"masksembles: every mask is all ones, because the widths of {listed(names, 6)} cannot grow or are too "
             "small: the members would be alike. Choose other layers with where=, or leave capacity= out."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -122,6 +122,26 @@ def forget_(module: nn.Module, attributes: Sequence[tuple[str, str]]) -> None:
     """Set the attributes to None."""
     for name, key in attributes:
         vars(module.get_submodule(name))[key] = None
+
+
+def apart(stacked: Mapping[str, Tensor]) -> dict[str, Sequence[Tensor]]:
+    """Each member's slices; where gradients are wanted by one operation, so that there is one stacked gradient."""
+    wanted = torch.is_grad_enabled()
+    return {n: t.unbind(0) if wanted and t.requires_grad else t for n, t in stacked.items()}  # type: ignore[misc]
+
+
+@torch.no_grad()
+def average_(shared: Mapping[str, Tensor], seen: Sequence[Mapping[str, Tensor]]) -> None:
+    """Statistics that all members share change by the mean of what each member's pass did to them."""
+    for name, buffer in shared.items():
+        each = torch.stack([statistics[name] for statistics in seen])
+        buffer.copy_(each.mean(0) if each.is_floating_point() else each[0])
+
+
+def recurrent(module: nn.Module) -> str:
+    """The first layer for which torch has no batching rule, or nothing."""
+    found = ((name, part) for name, part in module.named_modules() if isinstance(part, nn.RNNBase))
+    return next((f"{type(part).__name__}, {name!r}" for name, part in found), "")
 
 
 def clip_(gradients: Sequence[Tensor], max_norm: float) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .kernels import Convolution, channels_last
 from .race import race
@@ -15,7 +15,7 @@ GAIN = 0.85  # fewer multiplications need more memory: they must save this much 
 MEASURED: dict[tuple[Any, ...], dict[str, float]] = {}
 
 
-def tune_(network: nn.Module, batch: Batch, measure: bool, larger: bool) -> None:
+def tune_(network: Any, batch: Batch, measure: bool, larger: bool) -> None:
     """Choose the way of every convolution for a batch like this one.
 
     Args:
@@ -24,14 +24,12 @@ def tune_(network: nn.Module, batch: Batch, measure: bool, larger: bool) -> None
     """
     seen: list[tuple[Convolution, tuple[int, ...], bool]] = []
     hooks = [
-        part.register_forward_pre_hook(
-            lambda part, args: seen.append((part, tuple(args[0].shape), len(args) > 1))  # type: ignore[arg-type]
-        )
+        part.register_forward_pre_hook(lambda part, args: seen.append((part, tuple(args[0].shape), len(args) > 1)))
         for part in network.modules()
         if isinstance(part, Convolution)
     ]
     try:
-        packs, network.packs = network.packs, False  # type: ignore[has-type]
+        packs, network.packs = network.packs, False
         network(*batch[0], **batch[1])
     finally:
         network.packs = packs
@@ -68,9 +66,7 @@ def _times(part: Convolution, shape: tuple[int, ...], added: bool) -> dict[str, 
     for way in part.ways(x):
         if way == "winograd" and min(part.shape[:2]) < 192:
             continue
-        made = Convolution(
-            part.weight, part.bias, part.stride, part.padding, part.dilation, part.groups, part.relu
-        )
+        made = Convolution(part.weight, part.bias, part.stride, part.padding, part.dilation, part.groups, part.relu)
         made.way = way
         made.pack_(x)
         candidates[way] = made

@@ -11,19 +11,19 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-KERNEL = torch.tensor([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]], dtype=torch.float64)  # G of section 4.1
+G = ((1.0, 0.0, 0.0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0.0, 0.0, 1.0))  # section 4.1
 
 
 def transformed(weight: Tensor) -> Tensor:
     """The weight, (outputs, inputs, 3, 3), as 16 matrices, (16, inputs, outputs)."""
-    g = KERNEL.to(weight.device)
+    g = torch.tensor(G, dtype=torch.float64, device=weight.device)
     made = torch.einsum("ia,jb,kcab->ijck", g, g, weight.detach().double())
     return made.flatten(0, 1).to(weight.dtype).contiguous()
 
 
 def restored(matrices: Tensor) -> Tensor:
     """The weight that `transformed` was given, up to its rounding."""
-    inverse = torch.linalg.pinv(KERNEL).to(matrices.device)
+    inverse = torch.linalg.pinv(torch.tensor(G, dtype=torch.float64)).to(matrices.device)
     made = torch.einsum("ai,bj,ijck->kcab", inverse, inverse, matrices.double().unflatten(0, (4, 4)))
     return made.to(matrices.dtype)
 
@@ -71,7 +71,7 @@ def _sums(first: Tensor, second: Tensor, third: Tensor, fourth: Tensor) -> tuple
     return (second + third).add_(first), (second - third).sub_(fourth)
 
 
-def fits(weight_shape: tuple[int, ...], stride: list[int], padding: list[int], dilation: list[int], groups: int) -> bool:
-    """Whether a convolution can be computed so."""
+def fits(shape: tuple[int, ...], stride: list[int], padding: list[int], dilation: list[int], groups: int) -> bool:
+    """Whether a convolution with a weight of this shape can be computed so."""
     plain = (stride, padding, dilation, groups) == ([1, 1], [1, 1], [1, 1], 1)
-    return plain and tuple(weight_shape[2:]) == (3, 3)
+    return plain and tuple(shape[2:]) == (3, 3)
