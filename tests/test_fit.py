@@ -101,10 +101,14 @@ class TestTheLoop:
 
     def test_a_loader_and_a_data_set_do(self):
         x, y = examples()
-        for train in (DataLoader(TensorDataset(x, y), 32, shuffle=True), TensorDataset(x, y)):
+        found = []
+        for train in (DataLoader(TensorDataset(x, y), 32, shuffle=True), TensorDataset(x, y), (x, y)):
+            torch.manual_seed(0)
             ensemble = pb.deep(network(), 2)
-            history = pb.fit(ensemble, train, train, epochs=2)
-            assert len(history.rows) == 2
+            pb.fit(ensemble, train, (x, y), epochs=2, batch_size=32)
+            found.append(weights(ensemble))
+        assert_same(found[0], found[1])
+        assert_same(found[0], found[2])
 
     def test_clipping_is_by_member_as_in_separate_training(self):
         x, y = examples()
@@ -201,10 +205,40 @@ class TestGoingOn:
         with pytest.raises(ConnectionError):
             pb.fit(cut, folder=tmp_path, callbacks=[Stop(2)], **settings)
         again, settings = start()
-        history = pb.fit(again, folder=tmp_path, **settings)
+        record = Record(again)
+        history = pb.fit(again, folder=tmp_path, callbacks=[record], **settings)
+        assert len(record.states) == 3, "epochs 0 and 1 were whole: only 2, 3 and 4 are run"
         assert_same(weights(again), weights(whole))
         assert history.rows == expected.rows
         assert history.best == expected.best
+
+    def test_a_damaged_checkpoint_is_named_and_training_starts_anew(self, tmp_path):
+        x, y = examples()
+        pb.fit(pb.deep(network(), 2), (x, y), epochs=2, folder=tmp_path)
+        checkpoint = tmp_path / "last.ckpt"
+        checkpoint.write_bytes(checkpoint.read_bytes()[:500])
+        with pytest.warns(UserWarning, match="last.ckpt' cannot be read"):
+            history = pb.fit(pb.deep(network(), 2), (x, y), epochs=2, folder=tmp_path)
+        assert len(history.rows) == 2
+
+    def test_training_that_stopped_early_is_over(self, tmp_path):
+        x, y = examples(64)
+        settings = {"epochs": 50, "lr": 0.05, "patience": 2, "folder": tmp_path}
+        first = pb.deep(network(), 2)
+        history = pb.fit(first, (x, y), (x, 2 - y), **settings)
+        second = pb.deep(network(), 2)
+        again = pb.fit(second, (x, y), (x, 2 - y), **settings)
+        assert again.rows == history.rows
+        assert_same(weights(second), weights(first))
+
+    def test_ctrl_c_arrives_as_what_it_is(self):
+        class Interrupt(pytorch.Callback):
+            def on_train_batch_end(self, *args, **kwargs):
+                raise KeyboardInterrupt
+
+        x, y = examples()
+        with pytest.raises(KeyboardInterrupt):
+            pb.fit(pb.deep(network(), 2), (x, y), epochs=2, callbacks=[Interrupt()])
 
     def test_without_resume_it_starts_anew(self, tmp_path):
         x, y = examples()
@@ -228,17 +262,19 @@ class TestSelection:
         torch.manual_seed(0)
         ensemble = pb.deep(network(), 3)
         record = Record(ensemble)
-        history = pb.fit(ensemble, (x, y), held_out, epochs=8, batch_size=16, lr=0.3, select=select, callbacks=[record])
+        history = pb.fit(ensemble, (x, y), held_out, epochs=8, batch_size=16, lr=1.0, select=select, callbacks=[record])
         return ensemble, record.states, history, held_out
 
     def test_the_best_epoch_of_the_ensemble_is_kept(self):
         ensemble, states, history, (x, y) = self.run("ensemble")
         other = pb.deep(network(), 3)
-        accuracy = []
+        accuracy, likely = [], []
         for state in states:
             other.module.load_state_dict(state)
-            accuracy.append(pb.evaluate(other.predict(x), y)["accuracy"])
-        best = max(range(8), key=lambda epoch: accuracy[epoch])
+            figures = pb.evaluate(other.predict(x), y)
+            accuracy.append(figures["accuracy"])
+            likely.append((figures["accuracy"], -figures["nll"]))
+        best = max(range(8), key=lambda epoch: likely[epoch])
         assert history.best == {"ensemble": best}
         assert best != 7, "the last epoch is the best: the test shows nothing"
         assert [row["validation_accuracy"] for row in history.rows] == pytest.approx(accuracy)
@@ -251,7 +287,9 @@ class TestSelection:
             accuracy = []
             for state in states:
                 other.module.load_state_dict(state)
-                accuracy.append((other.eval()(x)[i].argmax(-1) == y).double().mean().item())
+                output = other.eval()(x)[i]
+                right = (output.argmax(-1) == y).double().mean().item()
+                accuracy.append((right, -F.cross_entropy(output, y).item()))
             best = max(range(8), key=lambda epoch: accuracy[epoch])
             assert history.best[f"member {i}"] == best
             for name, tensor in ensemble.module.state_dict().items():
@@ -326,6 +364,12 @@ class TestErrors:
         ensemble = pb.deep(network(), 2)
         with pytest.raises(TypeError, match="optimizer=lambda groups"):
             pb.fit(ensemble, (self.x, self.y), epochs=1, optimizer=torch.optim.SGD(ensemble.parameters(), lr=0.1))
+
+    def test_a_plain_network_and_a_generator_are_refused(self):
+        with pytest.raises(TypeError, match="takes an Ensemble, but got a Linear"):
+            pb.fit(nn.Linear(5, 3), (self.x, self.y))
+        with pytest.raises(ValueError, match="readable once per epoch"):
+            pb.fit(pb.deep(network(), 2), (batch for batch in [(self.x, self.y)]), epochs=2)
 
     def test_data_without_targets_are_refused(self):
         with pytest.raises(TypeError, match="Give the targets too"):
@@ -420,6 +464,20 @@ class TestRecipes:
         module = pb.lightning_module(ensemble, recipe.of(method))
         assert module.rate(recipe.of(method).epochs - 1) <= 1
 
+    def test_every_recipes_augmentation_can_be_made(self):
+        from pluribus.augment import Augment, augmentation
+
+        for recipe in pb.RECIPES.values():
+            if isinstance(recipe.augment, str):
+                augmentation(recipe.augment, 0.5, 0.2, 10)
+            elif recipe.augment is not None:
+                Augment(0.5, 0.2, classes=10, **recipe.augment)
+
+    def test_rates_are_those_of_the_epoch(self):
+        x, y = examples()
+        history = pb.fit(pb.deep(network(), 2), (x, y), epochs=3, lr=0.1, schedule=lambda epoch: 0.1**epoch)
+        assert [row["lr"] for row in history.rows] == pytest.approx([0.1, 0.01, 0.001])
+
     def test_every_setting_of_a_method_is_one_that_it_takes(self):
         import inspect
 
@@ -471,6 +529,18 @@ class TestLoading:
         x = {"a": torch.arange(5), "b": torch.arange(10).reshape(5, 2)}
         batch, y = next(iter(loader((x, torch.arange(5)), 3)))
         assert batch["b"].shape == (3, 2)
+
+    def test_a_row_is_never_left_alone(self):
+        x = torch.arange(9)
+        for source in ((x, x), TensorDataset(x, x)):
+            batches = loader(source, 4)
+            assert [len(y) for _, y in batches] == [4, 5]
+            assert len(batches) == 2
+
+    def test_a_list_of_two_batches_is_no_pair(self):
+        x = torch.zeros(3, 2)
+        batches = [(x, torch.zeros(3)), (x, torch.ones(3))]
+        assert loader(batches, 2) is batches
 
     def test_an_empty_set_is_refused(self):
         with pytest.raises(ValueError, match="at least one example"):

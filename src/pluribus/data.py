@@ -74,6 +74,16 @@ def load(
     return _with_variants(_with_shifted(_with_outside(data, more, outside), more, shifted), more, variants)
 
 
+def path_of(spec: str, folder: str | Path | None = None) -> Path | None:
+    """The file or folder that a spec reads; None for what is built in, or not there."""
+    name, _, argument = spec.partition(":")
+    if name not in DATA:
+        raise unknown("load", name, DATA)
+    found = DATA[name].found(folder)
+    given = Path(argument).expanduser() if argument and DATA[name].argument == "path" else None
+    return given if given is not None and given.exists() else found
+
+
 def encoded(encoding: dict[str, Any], source: Any, *, broken: Broken = "stop") -> Split:
     """The rows of new files in the form that a network was trained on; targets where the files have them.
 

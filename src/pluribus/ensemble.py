@@ -345,7 +345,7 @@ class Ensemble(nn.Module):
 
         mapped = [0 if per_member and isinstance(leaf, Tensor) else None for leaf in leaves]
         members = torch.arange(self.size)  # mapped over even when nothing is owned
-        once = self._trunk() if self.training else ()
+        once = self._trunk() if self.training or not torch.compiler.is_compiling() else ()
         with attention_under_vmap(), run_once(self.module, once):
             tensors, changed = vmap(run, in_dims=(0, 0, mapped), randomness="different")(
                 members, self._owned(self.module), leaves

@@ -10,19 +10,21 @@ from torch import nn
 
 from .layers import GroupedLinear
 from .redraw import redraw
-from .surgery import CONVOLUTIONS, listed, pick, weighted
+from .surgery import CONVOLUTIONS, listed, matches, pick, weighted
 
 
 def groups_of(model: nn.Module, factor: float, gamma: int, where: str | None, least: int) -> dict[str, int]:
     """How many groups gamma makes in each chosen layer of a member that is `factor` as wide as the model."""
     if gamma == 1:
         return {}
-    where = where or getattr(model, "takes_gamma", None)
+    given, where = where, where or getattr(model, "takes_gamma", None)
     if not isinstance(where, str):
         raise ValueError(
             f"packed: gamma {gamma} needs to know which layers take groups, and the model does not say. "
             f"Choose with where= among: {listed(weighted(model))}."
         )
+    if given is None and not any(matches(where, name) for name in weighted(model)):
+        return {}  # a small model of ours, which has no layer that takes groups
     layers = {name: model.get_submodule(name) for name in pick("packed", where, weighted(model))}
     return {name: _lowered(layer, factor, gamma, least) for name, layer in layers.items()}
 

@@ -131,7 +131,7 @@ class StackedLinear(Kernel):
     """The linear layers of all members in one product of matrices.
 
     Shapes:
-        input: (members, batch, inputs)
+        input: (members, batch, inputs), or (batch, inputs), the same for all members
         output: (members, batch, outputs)
     """
 
@@ -144,9 +144,26 @@ class StackedLinear(Kernel):
 
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         """Product and bias in one operation."""
+        if x.ndim == 2:
+            x = x.expand(self.weight.shape[0], -1, -1)
         y = torch.baddbmm(self.bias, x, self.weight)
         if added is not None:
             y = y.add_(added)
+        return y.relu_() if self.relu else y
+
+
+class WideLinear(Kernel):
+    """A linear layer whose weight is stored as (inputs, outputs), which is faster for one row: (batch, inputs)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool = False):
+        super().__init__()
+        self.weight = constant(weight.T.contiguous())
+        self.bias = constant(torch.zeros_like(weight[:, 0]) if bias is None else bias)
+        self.relu = relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Product and bias in one operation."""
+        y = torch.addmm(self.bias, x, self.weight)
         return y.relu_() if self.relu else y
 
 

@@ -217,7 +217,7 @@ def _is_size(node: fx.Node, name: str) -> bool:
 
 
 def _is_first(user: fx.Node) -> bool:
-    return user.target is operator.getitem and user.args[1] == 0
+    return user.target is operator.getitem and bool(user.args[1] == 0)
 
 
 def _ndim(node: fx.Node, network: Network) -> int:

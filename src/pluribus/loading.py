@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler
 
 from .trees import map_rows, map_tensors, rows_of, tensors_of
 
@@ -16,26 +16,29 @@ from .trees import map_rows, map_tensors, rows_of, tensors_of
 def loader(source: Any, batch_size: int, *, shuffle: bool = False, seed: int = 0, workers: int = 0) -> Any:
     """A loader of (x, y): of tensors or arrays (x, y), or of a data set; a loader is given back as it is.
 
-    Shuffled, the order of an epoch depends on `seed` and on the epoch alone: training that was cut short goes on
-    with the batches that it would have had.
+    Shuffled, the order of an epoch depends on `seed` and on the epoch alone, also for a loader of torch's that
+    shuffles: training that was cut short goes on with the batches that it would have had.
 
-    >>> batches = loader((torch.arange(4.0), torch.arange(4)), batch_size=3)
+    >>> batches = loader((torch.arange(5.0), torch.arange(5)), batch_size=3)
     >>> [len(y) for x, y in batches]
-    [3, 1]
+    [3, 2]
     """
-    if isinstance(source, (tuple, list)) and len(source) == 2:
+    if _is_pair(source):
         source = Rows(*source)
-    indexed = hasattr(source, "__getitem__") and hasattr(source, "__len__")
+    if isinstance(source, DataLoader) and _shuffles(source):
+        order = Order(len(source.dataset), seed, shuffle=True)  # type: ignore[arg-type]
+        return _with_order(source, Batches(order, cast(int, source.batch_size)))
+    indexed = not isinstance(source, list) and hasattr(source, "__getitem__") and hasattr(source, "__len__")
     if not indexed or isinstance(source, (DataLoader, Tensor, np.ndarray, str, dict)):
         return _checked(source)
     if batch_size < 1:
         raise ValueError(f"loader: batch_size must be at least 1, but it is {batch_size}.")
     if not len(source):
         raise ValueError("loader: the data must have at least one example, but there is none.")
-    order = Order(len(source), seed, shuffle)
+    batches = Batches(Order(len(source), seed, shuffle), batch_size)
     if getattr(source, "whole_batches", False):  # it takes a list of row numbers at once
-        return DataLoader(source, batch_size=None, sampler=Batches(order, batch_size), num_workers=workers)
-    return DataLoader(source, batch_size, sampler=order, num_workers=workers)
+        return DataLoader(source, batch_size=None, sampler=batches, num_workers=workers)
+    return DataLoader(source, batch_sampler=batches, num_workers=workers)
 
 
 class Rows(Dataset[Any]):
@@ -81,7 +84,10 @@ class Order(Sampler[int]):
 
 
 class Batches(Sampler[list[int]]):
-    """Lists of the rows of an order."""
+    """Lists of the rows of an order; a row that would be left alone goes to the list before it.
+
+    Batch normalisation cannot learn from one row.
+    """
 
     def __init__(self, order: Order, batch_size: int):
         self.order, self.batch_size = order, batch_size
@@ -91,11 +97,16 @@ class Batches(Sampler[list[int]]):
         self.order.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return -(-len(self.order) // self.batch_size)
+        return max(1, -(-len(self.order) // self.batch_size) - self._alone())
+
+    def _alone(self) -> bool:
+        return self.batch_size > 1 and len(self.order) % self.batch_size == 1
 
     def __iter__(self) -> Iterator[list[int]]:
-        rows = list(self.order)
-        return (rows[start : start + self.batch_size] for start in range(0, len(rows), self.batch_size))
+        rows, count = list(self.order), len(self)
+        for i in range(count):
+            end = len(rows) if i == count - 1 else (i + 1) * self.batch_size
+            yield rows[i * self.batch_size : end]
 
 
 class Parts:
@@ -131,6 +142,28 @@ def set_epoch(batches: Any, epoch: int) -> None:
 def mixed(*numbers: int) -> int:
     """One seed out of several numbers, such that near ones give unlike streams."""
     return int(np.random.SeedSequence([number % 2**64 for number in numbers]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _shuffles(given: DataLoader[Any]) -> bool:
+    """Whether the loader takes the rows in an order that nobody has seeded."""
+    sampler = given.sampler
+    usual = type(sampler) is RandomSampler and sampler.generator is None and not sampler.replacement
+    return usual and sampler.num_samples == len(given.dataset) and not given.drop_last and given.batch_size is not None  # type: ignore[arg-type, attr-defined]
+
+
+def _with_order(given: DataLoader[Any], batches: Batches) -> DataLoader[Any]:
+    return DataLoader(
+        given.dataset, batch_sampler=batches, collate_fn=given.collate_fn, num_workers=given.num_workers,
+        pin_memory=given.pin_memory, worker_init_fn=given.worker_init_fn,
+        persistent_workers=given.persistent_workers,
+    )  # fmt: skip
+
+
+def _is_pair(source: Any) -> bool:
+    """(x, y); a list of batches, each a pair itself, is none."""
+    if not isinstance(source, (tuple, list)) or len(source) != 2:
+        return False
+    return isinstance(source, tuple) or not isinstance(source[0], (tuple, list))
 
 
 def _tensors(tree: Any) -> Any:

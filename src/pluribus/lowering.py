@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 
 from .folding import Layer, Network, Plain, attribute
 from .graphs import without_dead
-from .kernels import Affine, Apart, Constant, Convolution, Linear, Same, StackedLinear, Take
+from .kernels import Affine, Apart, Constant, Convolution, Linear, Same, StackedLinear, Take, WideLinear
 from .liveness import Channels, axes_of, cut, kind_of, layouts_of, steps, wanted
 
 
@@ -303,12 +303,13 @@ class _Beside(Writer):
         tensors = [sliced(*each) for each in zip(plains, reads, channels, strict=True)]
         if len({weight.shape for weight, _ in tensors}) > 1:
             raise Unable("the members read different numbers of features")
-        if self.forms[layer.source] == "shared" and reads[0] is None and layer.added is None:
+        shared = self.forms[layer.source] == "shared" and reads[0] is None
+        if shared and layer.added is None and self.network.shapes[layer.source][0] == 1:  # one row: one product
             weight = torch.cat([weight for weight, _ in tensors])
             bias = None if tensors[0][1] is None else torch.cat([cast(Tensor, b) for _, b in tensors])
-            made: nn.Module = Linear(weight, bias, layer.relu)
-            return self.add(str(layer.node.target), made, self.values[layer.source]), "beside"
-        args = [self.stacked(layer.source, reads)]
+            wide = WideLinear(weight, bias, layer.relu)
+            return self.add(str(layer.node.target), wide, self.values[layer.source]), "beside"
+        args = [self.values[layer.source] if shared else self.stacked(layer.source, reads)]
         if layer.added is not None:
             args.append(self.stacked(layer.added, channels))
         made = StackedLinear([w for w, _ in tensors], [b for _, b in tensors], layer.relu)

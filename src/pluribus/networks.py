@@ -56,13 +56,14 @@ def usual(shape: tuple[int, ...]) -> str:
 def last_part(model: nn.Module) -> str:
     """A pattern of what TreeNet's members own when nobody says: the last layer and the part with weights before it.
 
-    Parts are the children of the model; one that holds most of the weights in more than three parts is opened.
+    Parts are the children of the model; one that holds most of the weights in more than three parts is opened. The
+    first part stays shared, or TreeNet would be a deep ensemble.
 
     >>> last_part(MODELS["resnet18"]())
     'layer4|fc'
     """
     found: list[str] = []
-    for name, part in reversed(_parts(model, sum(p.numel() for p in model.parameters()))):
+    for name, part in reversed(_parts(model, sum(p.numel() for p in model.parameters()))[1:]):
         found.insert(0, name)
         if len(found) > 1 and any(p.ndim > 1 for p in part.parameters()):
             break

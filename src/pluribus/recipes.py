@@ -148,7 +148,7 @@ def _a3() -> Recipe:
     return Recipe(
         epochs=100, batch_size=2048, optimizer={"name": "lamb"}, lr=8e-3, weight_decay=0.02,
         schedule={"name": "cosine", "warmup": 5}, criterion="bce",
-        augment={"flip": True, "rand_augment": [2, 6, 0.5], "mixup": 0.1, "cutmix": 1.0},
+        augment={"flip": True, "rand_augment": {"n": 2, "m": 6, "mstd": 0.5}, "mixup": 0.1, "cutmix": 1.0},
         fast_weight_factor=0.25,
         methods={
             "packed": {"settings": {"alpha": 3, "gamma": 1}},

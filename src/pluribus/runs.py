@@ -139,6 +139,17 @@ def built(run: Run, data: Data) -> Ensemble:
     return ensemble
 
 
+def check_outputs(run: Run, data: Data, ensemble: Ensemble) -> None:
+    """Refuse a network whose outputs do not fit the data."""
+    given = ensemble.eval()(data.normalise(data.train[:2][0]))
+    if not isinstance(given, Tensor) or given.shape[-1] != outputs_of(data):
+        shape = tuple(given.shape[2:]) if isinstance(given, Tensor) else type(given).__name__
+        what = f"{len(data.classes)} classes" if data.classes else "a mean and a variance"
+        raise ValueError(
+            f"model: {run.model} must give {outputs_of(data)} numbers for each row ({what}), but it gives {shape}."
+        )
+
+
 def plain(run: Run, data: Data, width: float = 1.0) -> nn.Module:
     """The run's network itself; "auto" is a small one that fits the data."""
     return network(model_of(run, data), data.shape, outputs_of(data), width=run.width * width, dropout=run.dropout)
@@ -350,7 +361,7 @@ def _cost(run: Run, data: Data, ensemble: Ensemble, rows: int = 32) -> dict[str,
     x = data.normalise(data.test[: min(rows, len(data.test))][0])
     single = plain(run, data).eval()
     own, one = cost(ensemble, x.to("meta")), cost(single, x.to("meta"))
-    latency, other = _latencies([ensemble, single], x)
+    latency, other = _latencies([ensemble, methods.single(single)], x)
     return {
         **dataclasses.asdict(own),
         "latency": latency,

@@ -8,6 +8,9 @@ import itertools
 import json
 import multiprocessing
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -19,12 +22,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from .data import Data
+from .data import Data, path_of
 from .metrics import METRICS
 from .outside import outside
 from .recipes import recipe
 from .results import Damaged, Result, read, write
-from .runs import BASELINES, Run, arguments, built, compute, loaded
+from .runs import BASELINES, Run, arguments, built, check_outputs, compute, loaded
 
 TRIES = 3  # of a run whose worker died
 AXES = ("size", "width", "dropout", "epochs", "batch_size", "lr", "weight_decay", "l1", "l2", "clip")  # of any method
@@ -68,14 +71,15 @@ class Study:
     def runs(self) -> list[Run]:
         """Every run, in the order in which they start: all methods with the first seed, then with the next."""
         _check(self)
-        return [
+        runs = (
             run
             for seed, data, method in itertools.product(self.seeds, self.data, self.methods)
             for run in self._swept(data, method, seed)
-        ]
+        )
+        return list({run.name: run for run in runs}.values())  # what is named twice runs once
 
     def _swept(self, data: str, method: str, seed: int) -> Iterator[Run]:
-        taken = [axis for axis in self.sweep if axis in AXES or axis in arguments(method)]
+        taken = [axis for axis in self.sweep if _takes(method, axis)]
         for values in itertools.product(*(self.sweep[axis] for axis in taken)):
             chosen = dict(zip(taken, values, strict=True))
             yield Run(
@@ -98,14 +102,19 @@ class Study:
                 device=self.device,
             )
 
+    def _own(self) -> dict[str, Any]:
+        """What every run of the study's folder has in common; runs of more seeds and methods may join them."""
+        plain = {key: value for key, value in self.to_json().items() if key not in ("seeds", "methods", "choose")}
+        return {**plain, "files": fingerprints(self)}
+
     def to_json(self) -> dict[str, Any]:
         """The study as plain values."""
         return json.loads(json.dumps(dataclasses.asdict(self), default=list))
 
     @property
     def name(self) -> str:
-        """A name for the study's folder: the same for the same study."""
-        text = json.dumps(self.to_json(), sort_keys=True)
+        """A name for the study's folder: the same for the same study of the same files."""
+        text = json.dumps({**self._own(), "seeds": list(self.seeds), "methods": list(self.methods)}, sort_keys=True)
         first = self.data[0].partition(":")[0] if self.data else "study"
         return f"{first}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
@@ -166,8 +175,20 @@ def prepare(study: Study, runs: Sequence[Run]) -> dict[str, Data]:
         if key not in seen:
             seen.add(key)
             with torch.random.fork_rng(devices=[]):
-                built(run, data)
+                check_outputs(run, data, built(run, data))
+    if study.choose is not None:
+        _check_choice(study.choose, list(found.values()))
     return found
+
+
+def _check_choice(metric: str, data: Sequence[Data]) -> None:
+    for one in data:
+        if METRICS[metric].task not in ("any", one.task):
+            raise ValueError(
+                f"compare: --choose {metric} is a metric of {METRICS[metric].task}, but {one.name} is {one.task}."
+            )
+        if not len(one.validation):
+            raise ValueError(f"compare: --choose needs validation data, but {one.name} has none.")
 
 
 def chosen(results: Sequence[Result], metric: str) -> list[Result]:
@@ -211,7 +232,8 @@ def _in_processes(runs: Sequence[Run], jobs: int) -> Iterator[Event]:
     waiting, tries = list(runs), dict.fromkeys((run.name for run in runs), 0)
     while waiting:
         under_way: dict[Future[Computed], Run] = {}
-        pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_watch, initargs=(os.getpid(),))
         try:
             while waiting or under_way:
                 while waiting and len(under_way) < jobs:
@@ -232,6 +254,18 @@ def _in_processes(runs: Sequence[Run], jobs: int) -> Iterator[Event]:
                     yield "failed", run, f"its process died {TRIES} times (out of memory?)"
         finally:
             _stop(pool)
+
+
+def _watch(parent: int) -> None:
+    """In a worker: end when the study's own process is gone, and leave Ctrl-C to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _stop(pool: ProcessPoolExecutor) -> None:
@@ -313,27 +347,53 @@ def _line(record: Mapping[str, Any]) -> str:
 def _claim(study: Study, folder: Path, command: str) -> None:
     """The folder belongs to one study; another is refused, so that results do not mix."""
     path = folder / "study.json"
-    mine = study.to_json()
+    mine = study._own()
     if path.exists():
         try:
-            found = {key: value for key, value in json.loads(path.read_text()).items() if key != "command"}
+            found = json.loads(path.read_text())
+            keys = [key for key in mine if mine[key] != found.get(key)]
         except (ValueError, AttributeError):
-            found = None  # cut short by a kill: the results have their own names
-        if found is not None and found != mine:
-            keys = [key for key in {**mine, **found} if mine.get(key) != found.get(key)]
+            keys = []  # cut short by a kill: the results have their own names
+        if keys == ["files"]:
+            changed = [name for name, mark in mine["files"].items() if found["files"].get(name) != mark]
+            raise ValueError(
+                f"compare: {', '.join(changed)} changed since the study in {str(folder)!r} began. Choose another folder."
+            )
+        if keys:
             raise ValueError(
                 f"compare: the folder {str(folder)!r} holds another study, which differs in {', '.join(keys)}. "
                 "Choose another folder."
             )
-        if found is not None:
-            return
     folder.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".study.{os.getpid()}")
     try:
-        temporary.write_text(json.dumps({**mine, "command": command}, indent=1))
+        temporary.write_text(json.dumps({**mine, **study.to_json(), "command": command}, indent=1))
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def fingerprints(study: Study) -> dict[str, str]:
+    """A mark of each file or folder that the study reads: another content, another mark."""
+    specs = [*study.data, *(spec for key in ("outside", "shifted", "variants") for spec in study.source.get(key, ()))]
+    paths = [path for spec in specs if (path := path_of(spec, study.source.get("folder"))) is not None]
+    if study.model and study.model.startswith("python:"):
+        paths += [path for path in [Path(study.model.split(":")[1])] if path.is_file()]
+    return {str(path): _mark(path) for path in paths}
+
+
+def _mark(path: Path) -> str:
+    """Of a small file its content, otherwise sizes and times of all files."""
+    if path.is_file() and path.stat().st_size < 2**26:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    text = "\n".join(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _takes(method: str, axis: str) -> bool:
+    """Whether a method's runs differ by this setting."""
+    return axis in arguments(method) or (axis in AXES and axis != "size")
 
 
 def _check(study: Study) -> None:

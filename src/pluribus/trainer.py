@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,8 +19,10 @@ from .trees import answer, as_batch, rows_of
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule
+    from lightning.pytorch.callbacks import Checkpoint
 else:
     LightningModule = outside("lightning.pytorch", "pb.fit", "train").LightningModule
+    Checkpoint = outside("lightning.pytorch.callbacks", "pb.fit", "train").Checkpoint
 
 State = dict[str, Tensor]
 
@@ -55,9 +59,11 @@ class Training(LightningModule):
         self.rate, self.augment, self.clip, self.l1, self.l2 = rate, augment, clip, l1, l2
         self.select, self.seed = select, seed
         self.rows: list[dict[str, float]] = []  # one for each finished epoch
-        self.best: dict[str, tuple[float, int]] = {}  # figure and epoch of the ensemble and of each member
+        self.best: dict[str, tuple[list[float], int]] = {}  # figures and epoch of the ensemble and of each member
         self.kept: State = {}
+        self.stopped = False  # before its last epoch, for want of improvement
         self._sums: dict[str, Tensor] = {}
+        self._rate = 0.0
 
     # ---------------------------------------------------------------- training
 
@@ -66,14 +72,31 @@ class Training(LightningModule):
         optimizer = optimizer_of(self.ensemble, self.build, self.groups)
         return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, self.rate)]
 
+    def on_train_start(self) -> None:
+        """Lightning leaves `on_train_epoch_start` out when it goes on after a whole epoch; `fit` has reseeded then."""
+        self._begin()
+
     def on_train_epoch_start(self) -> None:
         """An epoch's chance depends on the seed and its number alone, so that training can go on after a stop."""
+        self._begin()
+        self.reseed(self.current_epoch)
+
+    def _begin(self) -> None:
         set_epoch(self.trainer.train_dataloader, self.current_epoch)
-        torch.manual_seed(mixed(self.seed, self.current_epoch, self.global_rank))
-        self._sums = {}
+        self._sums, self._rate = {}, self.trainer.optimizers[0].param_groups[0]["lr"]
+
+    def reseed(self, epoch: int, part: int = 0) -> None:
+        """Chance for the loader of an epoch (part 0), or for its steps (part 1).
+
+        They are apart because lightning makes the loader's iterator before or after the epoch's start.
+        """
+        rank = self.global_rank if self._trainer is not None else 0
+        torch.manual_seed(mixed(self.seed, epoch, rank, part))
 
     def training_step(self, batch: Any, index: int) -> Tensor:
         """The loss that the method's paper minimises, and the penalties."""
+        if index == 0:
+            self.reseed(self.current_epoch, part=1)
         x, y = batch
         if self.augment is not None:
             x, y = self.augment(x, y)
@@ -104,8 +127,7 @@ class Training(LightningModule):
         whole = predicted(self.ensemble.task, outputs, self.ensemble.class_dim)
         figures = {f"validation/{name}": value for name, value in judged(whole, y).items()}
         for i in range(self.ensemble.size if self.select == "member" else 0):
-            name, value = next(iter(judged(whole.member(i), y).items()))
-            figures[f"member {i}/{name}"] = value
+            figures |= {f"member {i}/{name}": value for name, value in judged(whole.member(i), y).items()}
         self._add(figures, rows_of((args, kwargs)))
 
     def on_validation_epoch_end(self) -> None:
@@ -119,9 +141,9 @@ class Training(LightningModule):
                 self._keep(who, figures)
 
     def _keep(self, who: str, figures: dict[str, float]) -> None:
+        """Keep the weights if they are better; of equal accuracy, the likelier ones are."""
         prefix = "validation/" if who == "ensemble" else f"{who}/"
-        name = next(n for n in figures if n.startswith(prefix))
-        better = -figures[name] if name.endswith("accuracy") else figures[name]
+        better = [-v if name.endswith("accuracy") else v for name, v in figures.items() if name.startswith(prefix)]
         if who in self.best and not better < self.best[who][0]:
             return
         self.best[who] = (better, self.current_epoch)
@@ -133,9 +155,8 @@ class Training(LightningModule):
 
     def on_train_epoch_end(self) -> None:
         """Write the epoch's row."""
-        lr = self.trainer.optimizers[0].param_groups[0]["lr"]
         names = {name: name.replace("validation/", "validation_") for name in self._sums if "rows" not in name}
-        self.rows.append({"epoch": self.current_epoch, "lr": lr} | {names[n]: v for n, v in self._means().items()})
+        self.rows.append({"epoch": self.current_epoch, "lr": self._rate} | {names[n]: v for n, v in self._means().items()})
 
     def restore(self) -> None:
         """Put the best weights back."""
@@ -146,12 +167,12 @@ class Training(LightningModule):
 
     def get_extra_state(self) -> dict[str, Any]:
         """What the epochs so far have given; it goes where the weights go: to checkpoints and between processes."""
-        return {"rows": self.rows, "best": self.best, "kept": self.kept}
+        return {"rows": self.rows, "best": self.best, "kept": self.kept, "stopped": self.stopped}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take up what earlier epochs have given."""
-        self.rows, self.kept = list(state["rows"]), dict(state["kept"])
-        self.best = {who: tuple(value) for who, value in state["best"].items()}
+        self.rows, self.kept, self.stopped = list(state["rows"]), dict(state["kept"]), state["stopped"]
+        self.best = {who: (list(value[0]), value[1]) for who, value in state["best"].items()}
 
     # ---------------------------------------------------------------- helpers
 
@@ -165,6 +186,34 @@ class Training(LightningModule):
         """Means over the rows of all processes."""
         totals = {name: self.trainer.strategy.reduce(t.clone(), reduce_op="sum") for name, t in self._sums.items()}
         return {name: float(t / totals[f"rows {name}"]) for name, t in totals.items() if not name.startswith("rows ")}
+
+
+class Last(Checkpoint):
+    """Keeps a checkpoint of the last whole epoch: complete, or the one before it."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Write after everything else that an epoch's end does."""
+        self._write(trainer)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Training that stops early is over, and is not taken up again."""
+        pl_module.stopped = trainer.current_epoch < trainer.max_epochs and bool(trainer.early_stopping_callbacks)
+        if pl_module.stopped:
+            self._write(trainer)
+
+    def _write(self, trainer: Any) -> None:
+        temporary = self.path.with_name(f".{self.path.name}.part")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            trainer.save_checkpoint(temporary)
+            if trainer.is_global_zero:
+                os.replace(temporary, self.path)
+        finally:
+            if trainer.is_global_zero:
+                temporary.unlink(missing_ok=True)
 
 
 def judged(prediction: Prediction, y: Any) -> dict[str, Tensor]:

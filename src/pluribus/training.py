@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .trainer import Training
 
 Criterion = Callable[[Any, Any], Tensor]
+LAST = "last.ckpt"
 
 
 @dataclass
@@ -95,7 +96,8 @@ def fit(
         clip: the largest norm of each member's gradient, as if it trained alone
         l1, l2: penalties, added to the loss
         select: keep the weights of the epoch in which the "ensemble" was best on the validation data, or those in
-            which each "member" was, whose epochs may differ (Packed-Ensembles, appendix K); None: the last epoch's
+            which each "member" was, whose epochs may differ (Packed-Ensembles, appendix K); None: the last epoch's.
+            Best is most accurate, and of equally accurate ones the likeliest
         patience: stop after so many epochs without an improvement
         precision, devices, strategy, callbacks: lightning's own, such as "bf16-mixed", 2, "ddp"
         logger: "csv" or "tensorboard" (in `folder`), or one of lightning's
@@ -105,10 +107,14 @@ def fit(
     >>> [row["epoch"] for row in history.rows]
     [0, 1]
     """
+    if not isinstance(ensemble, Ensemble):
+        raise TypeError(
+            f"fit: takes an Ensemble, but got a {type(ensemble).__name__}. Make one with pb.single(model) or pb.deep."
+        )
     plan = planned(
         recipe, epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay, clip=clip, l1=l1, l2=l2
     ).of(ensemble.method)
-    _check(ensemble, plan, validation, select, patience)
+    _check(ensemble, plan, train, validation, select, patience)
     home, mode = _device(ensemble), ensemble.training
     batches = loader(train, plan.batch_size, shuffle=True, seed=seed)
     held_out = None if validation is None else loader(validation, plan.batch_size)
@@ -122,11 +128,12 @@ def fit(
             ensemble, plan, criterion=criterion, optimizer=optimizer, schedule=schedule, augment=augment,
             select=select if held_out is not None else None, seed=seed,
         )  # fmt: skip
-        checkpoint = None if folder is None else Path(folder) / "last.ckpt"
         trainer = _trainer(module, plan, precision, device or home, devices, strategy, folder, logger, progress)
         trainer.callbacks.extend([*callbacks, *_stopping(patience, ensemble)])
-        going_on = str(checkpoint) if resume and checkpoint is not None and checkpoint.exists() else None
-        trainer.fit(module, batches, held_out, ckpt_path=going_on)
+        going_on, epoch = _checkpoint(folder, module) if resume and folder is not None else (None, 0)
+        module.reseed(epoch)
+        if not module.stopped:
+            _run(trainer, module, batches, held_out, going_on)
         module.restore()
         ensemble.to(home)
         ensemble.train(mode)
@@ -194,7 +201,39 @@ def mse(output: Tensor, target: Tensor) -> Tensor:
 # ---------------------------------------------------------------- helpers
 
 
-def _check(ensemble: Ensemble, plan: Recipe, validation: Any, select: str | None, patience: int | None) -> None:
+def _run(trainer: Any, module: Training, batches: Any, held_out: Any, checkpoint: Path | None) -> None:
+    try:
+        trainer.fit(module, batches, held_out, ckpt_path=None if checkpoint is None else str(checkpoint))
+    except SystemExit:
+        if trainer.interrupted:  # lightning turns Ctrl-C into an exit
+            raise KeyboardInterrupt from None
+        raise
+
+
+def _checkpoint(folder: str | Path, module: Training) -> tuple[Path | None, int]:
+    """The checkpoint to go on from, and the epoch; one that cannot be read is named and left aside."""
+    path = Path(folder) / LAST
+    if not path.exists():
+        return None, 0
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+    except Exception as error:  # whatever a damaged file makes torch raise
+        warnings.warn(f"fit: the checkpoint {str(path)!r} cannot be read ({error}); training starts anew.", stacklevel=4)
+        return None, 0
+    if found["_extra_state"]["stopped"]:
+        module.load_state_dict(found)
+    return path, len(found["_extra_state"]["rows"])
+
+
+def _check(
+    ensemble: Ensemble, plan: Recipe, train: Any, validation: Any, select: str | None, patience: int | None
+) -> None:
+    for name, source in (("train", train), ("validation", validation)):
+        if isinstance(source, Iterator) and plan.epochs > 1:
+            raise ValueError(
+                f"fit: {name} must be readable once per epoch, but it is a {type(source).__name__}, which is empty after "
+                "one. Give a list of batches or a loader."
+            )
     if select not in ("ensemble", "member", None):
         raise ValueError(f'fit: select must be "ensemble", "member" or None, but it is {select!r}.')
     if plan.epochs < 1:
@@ -263,11 +302,9 @@ def _trainer(
     pytorch = outside("lightning.pytorch", "pb.fit", "train")
     callbacks = []
     if folder is not None:
-        callbacks.append(
-            pytorch.callbacks.ModelCheckpoint(
-                dirpath=folder, save_last=True, save_top_k=0, save_on_train_epoch_end=True, enable_version_counter=False
-            )
-        )
+        from .trainer import Last
+
+        callbacks.append(Last(Path(folder) / LAST))
     place = torch.device(device)
     return pytorch.Trainer(
         accelerator={"cuda": "gpu"}.get(place.type, place.type),
