@@ -103,6 +103,37 @@ class TestCompare:
         assert "Traceback" not in err
         assert not Path("pluribus-runs").exists()
 
+    def test_data_that_changed_are_not_mixed_with_earlier_results(self, pluribus):
+        table = lambda factor: "a,b\n" + "\n".join(f"{i},{factor * i}" for i in range(60))  # noqa: E731
+        arguments = ("compare", "--data", "table:t.csv", "--target", "b", "--task", "regression", "--model", "mlp",
+                     "--methods", "single", "--epochs", "1", "--jobs", "1", "--quiet")  # fmt: skip
+        Path("t.csv").write_text(table(1))
+        assert pluribus(*arguments, "--out", "study")[0] == 0
+        Path("t.csv").write_text(table(5))
+        code, _, err = pluribus(*arguments, "--out", "study")
+        assert code == 2
+        assert "t.csv changed since the study" in err.replace("\n", " ")
+
+    def test_more_seeds_and_methods_join_a_study(self, pluribus):
+        pluribus("compare", *QUICK, "--methods", "single", "--quiet", "--out", "study")
+        code, _, err = pluribus("compare", *QUICK, "--methods", "single,deep,deep", "--seeds", "2", "--out", "study")
+        assert code == 0
+        assert err.count("kept") == 1
+        assert len(list(Path("study/results").glob("*.npz"))) == 4
+
+    def test_notes_about_the_data_are_said(self, pluribus):
+        Path("t.csv").write_text("a,same,b\n" + "\n".join(f"{i},1,{'xy'[i % 2]}" for i in range(60)))
+        _, _, err = pluribus(
+            "compare", "--data", "table:t.csv", "--target", "b", "--model", "mlp", "--methods", "single", "--epochs",
+            "1", "--jobs", "1",
+        )  # fmt: skip
+        assert 'note: Column "same" has one value: left out.' in err
+
+    def test_a_device_that_is_not_here_is_refused(self, pluribus):
+        code, _, err = pluribus("compare", *QUICK, "--device", "nonsense")
+        assert code == 2
+        assert "--device: 'nonsense' cannot be used" in err.replace("\n", " ")
+
     def test_a_damaged_result_is_named_and_repeated(self, pluribus):
         pluribus("compare", *QUICK, "--methods", "single", "--quiet", "--out", "study")
         (path,) = Path("study/results").glob("*.npz")
@@ -190,6 +221,23 @@ class TestTrainAndPredict:
         assert [row["value"] for row in rows] == pytest.approx([0.4, 1.4], abs=0.25)
         assert all(row["low"] < row["value"] < row["high"] for row in rows)
 
+    def test_arrays_and_pictures_are_all_predicted(self, pluribus, digits):
+        folder, _ = digits
+        pixels = np.zeros((2, 28, 28), dtype=np.uint8)
+        for name in ("p1.npz", "p2.npz"):
+            np.savez(name, x_test=pixels)
+        arguments = ("predict", str(folder / "model"), "p1.npz", "p2.npz", str(folder / "01.png"), "--format", "jsonl")
+        code, out, err = pluribus(*arguments)
+        assert code == 0, err
+        assert len(out.splitlines()) == 5
+
+    def test_a_folder_of_another_training_is_not_replaced_unawares(self, pluribus, digits):
+        folder, _ = digits
+        code, _, err = pluribus("train", "--out", str(folder / "model"), "--method", "packed", "--seed", "7")
+        assert code == 2
+        assert "holds another training, which differs in" in err.replace("\n", " ")
+        assert "--overwrite" in err.replace("\n", " ")
+
     def test_what_is_no_model_or_no_file_is_said(self, pluribus, digits):
         folder, _ = digits
         code, _, err = pluribus("predict", "nothing", "x.png")
@@ -260,6 +308,12 @@ def test_data_lists_what_is_known_and_where_it_is_looked_for(pluribus):
     assert "cifar10" in out and "somewhere" in out
     _, out, _ = pluribus("data", "--json")
     assert {row["name"] for row in json.loads(out)["data"]} >= {"digits", "cifar10", "folder"}
+
+
+def test_the_version_is_printed(pluribus):
+    import pluribus as package
+
+    assert pluribus("--version")[:2] == (0, f"{package.__version__}\n")
 
 
 def test_recipes_are_listed(pluribus):

@@ -141,8 +141,9 @@ ALLOWED: dict[str, set[str]] = {
     "deploying": {"bundle", "export", "networks", "options", "planning"},
     "reproduce": {"study"},
 }
-ALLOWED["cli"] = set(ALLOWED)
-ALLOWED["__init__"] = set(ALLOWED) - {"cli"}
+ALLOWED["__main__"] = {"cli"}
+ALLOWED["cli"] = set(ALLOWED) - {"__main__"}
+ALLOWED["__init__"] = set(ALLOWED) - {"cli", "__main__"}
 
 MODULES = sorted(path.stem for path in SOURCE.glob("*.py"))
 
@@ -189,8 +190,8 @@ def test_imports_have_one_direction():
     graphlib.TopologicalSorter(ALLOWED).prepare()
 
 
-def test_nothing_imports_the_command_line():
-    assert [module for module in MODULES if "cli" in own_imports(module)] == []
+def test_nothing_imports_the_command_line_but_its_entrance():
+    assert [module for module in MODULES if "cli" in own_imports(module)] == ["__main__"]
 
 
 def test_the_package_is_flat():

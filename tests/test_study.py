@@ -139,6 +139,7 @@ class TestWays:
         assert [error.path for error in outcome.damaged] == [path]
         same(undisturbed, tmp_path)
 
+    @pytest.mark.slow
     def test_a_worker_that_dies_is_tried_again(self, undisturbed, tmp_path, monkeypatch):
         import pluribus.study as module
 

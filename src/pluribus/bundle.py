@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from .runs import BASELINES, ROWS, Run, model_of, outputs_of
 from .tracing import Members
 
 FORMAT = 1
-WEIGHTS, RECORD = "ensemble.safetensors", "bundle.json"
+WEIGHTS, RECORD, TRAINING = "ensemble.safetensors", "bundle.json", "training"
 
 
 @dataclass
@@ -47,6 +48,11 @@ class Bundle:
     def answers(self, source: Any, *, broken: Any = "stop", batch_size: int = ROWS) -> Iterator[dict[str, Any]]:
         """One dict for each row of a table or each picture: what it is, how sure, and whether to accept it."""
         split = encoded(self.record["encoding"], source, broken=broken)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # MC-Dropout draws the same for the same files
+            yield from self._answers(split, batch_size)
+
+    def _answers(self, split: Any, batch_size: int) -> Iterator[dict[str, Any]]:
         for start in range(0, len(split), batch_size):
             rows = range(start, min(start + batch_size, len(split)))
             prediction: Any = self.ensemble.predict(self._normalised(split[list(rows)][0]))
@@ -67,9 +73,9 @@ class Bundle:
     def _classified(self, prediction: Classification, i: int) -> dict[str, Any]:
         parts = {part: float(getattr(prediction, part)[i]) for part in ("confidence", "aleatoric", "epistemic")}
         found: dict[str, Any] = {"label": self.record["classes"][int(prediction.label[i])], **parts}
-        if self.threshold is not None:
-            found["decision"] = "accept" if bool(self.threshold.keep(prediction[i : i + 1])) else "abstain"
-        return found
+        threshold = self.threshold  # without one, nothing can be promised
+        kept = threshold is not None and bool(threshold.keep(prediction[i : i + 1]))
+        return {**found, "decision": "accept" if kept else "abstain"}
 
     def _estimated(self, prediction: Regression, i: int) -> dict[str, Any]:
         shift, scale = self.record["target_mean"], self.record["target_std"]
@@ -90,8 +96,8 @@ class Whole(nn.Module):
         super().__init__()
         self.task, self.class_dim = bundle.ensemble.task, bundle.ensemble.class_dim
         self.inner = Members(bundle.ensemble) if example is None else freeze(bundle.ensemble, example)
-        self.register_buffer("mean", torch.tensor(bundle.record["mean"]))
-        self.register_buffer("std", torch.tensor(bundle.record["std"]))
+        self.mean = nn.Buffer(torch.tensor(bundle.record["mean"]))
+        self.std = nn.Buffer(torch.tensor(bundle.record["std"]))
         self.shift, self.scale = bundle.record["target_mean"], bundle.record["target_std"]
 
     def forward(self, x: Tensor) -> Any:
@@ -103,13 +109,39 @@ class Whole(nn.Module):
         return means * self.scale + self.shift, variances * self.scale**2
 
 
+def claim(run: Run, folder: Path, overwrite: bool = False) -> None:
+    """The folder belongs to one training; what another wrote is not replaced unawares."""
+    mine = json.loads(json.dumps(dataclasses.asdict(run), default=list))
+    mark = folder / TRAINING / "run.json"
+    for path, found in ((mark, _json(mark)), (folder / RECORD, _json(folder / RECORD).get("run"))):
+        if not path.exists() or overwrite:
+            continue
+        keys = [key for key in mine if mine[key] != (found or {}).get(key)]
+        if keys:
+            raise ValueError(
+                f"train: {str(folder)!r} holds another training, which differs in {', '.join(keys)}. "
+                "Choose another --out, or replace it with --overwrite."
+            )
+    if overwrite:
+        shutil.rmtree(folder / TRAINING, ignore_errors=True)
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.write_text(json.dumps(mine))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
 def bundled(run: Run, data: Data, ensemble: Ensemble, figures: dict[str, Any], risk: float | None = 0.05) -> Bundle:
     """The trained ensemble of a run; the threshold for `risk` is found on the validation part."""
     if BASELINES[run.method].method != ensemble.method and run.method != "dropout_single_pass":
         raise ValueError(f"bundle: the run trains {run.method}, but the ensemble is made by {ensemble.method}.")
     record: dict[str, Any] = {
         "format": FORMAT,
-        "model": model_of(run, data),
+        "model": _absolute(model_of(run, data)),
         "shape": list(data.shape),
         "outputs": outputs_of(data),
         "width": run.width * BASELINES[run.method].width,
@@ -123,6 +155,7 @@ def bundled(run: Run, data: Data, ensemble: Ensemble, figures: dict[str, Any], r
         "target_std": data.target_std,
         "encoding": data.encoding,
         "figures": figures,
+        "run": json.loads(json.dumps(dataclasses.asdict(run), default=list)),
         "threshold": None,
     }
     made = Bundle(ensemble, record)
@@ -133,6 +166,13 @@ def bundled(run: Run, data: Data, ensemble: Ensemble, figures: dict[str, Any], r
         except ValueError as error:
             record["no_threshold"] = str(error)
     return made
+
+
+def _absolute(model: str) -> str:
+    """A network of your own by the whole path of its file, so that it opens from any folder."""
+    kind, _, rest = model.partition(":")
+    path, _, function = rest.rpartition(":")
+    return f"python:{Path(path).absolute()}:{function}" if kind == "python" and path.endswith(".py") else model
 
 
 def store(bundle: Bundle, folder: str | Path) -> Path:

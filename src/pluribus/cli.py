@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import itertools
 import json
 import os
 import shlex
+import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,21 +27,21 @@ except ModuleNotFoundError as error:  # only torch and numpy are installed
 from . import deploying, options
 
 app = typer.Typer(
-    help="Efficient ensembles of neural networks: which one to use for your data, and what it buys you.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-console = Console(stderr=True, highlight=False)
+console = Console(stderr=True, highlight=False, emoji=False)
 ALL_METHODS = "single,deep,packed,masksembles,batch_ensemble,mc_dropout,mimo,treenet,multihead"
+NO_THRESHOLD = "no validation data said when to abstain, so nothing is accepted"
 INTERRUPTED = 130  # what shells give for Ctrl-C
 
 
 def main() -> None:
     """Run the command line; what goes wrong is said in a line, with exit code 2 for bad input and 1 otherwise."""
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        sys.exit(app(prog_name="pluribus", standalone_mode=False) or 0)
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
     except typer.Abort:
@@ -47,10 +50,10 @@ def main() -> None:
         console.print("stopped")
         sys.exit(INTERRUPTED)
     except (ValueError, TypeError, FileNotFoundError, ModuleNotFoundError) as error:
-        console.print(f"[bold red]error:[/] {escape(str(error))}")
+        console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(2)
     except OSError as error:
-        console.print(f"[bold red]error:[/] {escape(str(error))}")
+        console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(1)
     except Exception as error:
         if type(error).__module__.startswith(("click", "typer")):
@@ -60,6 +63,21 @@ def main() -> None:
 
 
 # ---------------------------------------------------------------- commands
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(importlib.metadata.version("pluribus"))
+        raise typer.Exit()
+
+
+@app.callback()
+def pluribus(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """Efficient ensembles of neural networks: which one to use for your data, and what it buys you."""
 
 
 @app.command()
@@ -133,21 +151,25 @@ def compare(
         threads=threads,
         device=device,
     )  # fmt: skip
+    options.check_device(device)
     _compared(study, out, jobs or (1 if device != "cpu" else os.cpu_count() or 1), ray, quiet, as_json)
 
 
 def _compared(study: Any, out: Path | None, jobs: int, ray: str | None, quiet: bool, as_json: bool) -> None:
     from . import terminal
     from .report import report
+    from .runs import loaded
     from .study import chosen, conduct
 
     folder = out or Path("pluribus-runs") / study.name
     talk = terminal.screen(stderr=True)
-    with _said_how_to_go_on(folder, quiet):
+    with _said_how_to_go_on(lambda: f"{len(list(folder.glob('results/*.npz')))} finished runs are kept in {folder}"):
         with terminal.watched(talk, len(study.runs()), quiet or as_json) as watch:
             command = shlex.join(["pluribus", *sys.argv[1:]])
             outcome = conduct(study, folder, jobs=jobs, ray=ray, command=command, report=watch)
     results = chosen(outcome.results, study.choose) if study.choose else outcome.results
+    if not (quiet or as_json):
+        _note(note for run in study.runs()[:1] for note in loaded(run).notes)
     page = folder / "report.html"
     if results:
         report(results if study.choose else folder, page)
@@ -166,16 +188,18 @@ def _compared(study: Any, out: Path | None, jobs: int, ray: str | None, quiet: b
         raise typer.Exit(1)
 
 
+def _note(notes: Iterable[str]) -> None:
+    """Say what was decided about the data."""
+    for note in notes:
+        console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+
+
 @contextmanager
-def _said_how_to_go_on(folder: Path, quiet: bool) -> Iterator[None]:
+def _said_how_to_go_on(kept: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        done = len(list(folder.glob("results/*.npz")))
-        console.print(
-            f"stopped; {done} finished runs are kept in {escape(str(folder))}. The same command goes on from there.",
-            soft_wrap=True,
-        )
+        console.print(f"stopped; {escape(kept())}. The same command goes on from there.", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -223,6 +247,7 @@ def train(
     device: options.Device = "cpu",
     precision: Annotated[str | None, typer.Option(help="32-true, bf16-mixed, 16-mixed.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after so many epochs without improvement.", min=1)] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what another training wrote there.")] = False,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -236,7 +261,7 @@ def train(
     """
     import torch
 
-    from .bundle import bundled, store
+    from .bundle import TRAINING, bundled, claim, store
     from .evaluation import evaluate
     from .runs import BASELINES, Run, arguments, loaded, summarised, trained
 
@@ -256,15 +281,20 @@ def train(
                        image_size=image_size, split=split, broken=broken),
         threads=threads, device=device,
     )  # fmt: skip
+    options.check_device(device)
     found = loaded(run)
-    with _said_how_to_go_on(out, quiet):
+    if not (quiet or as_json):
+        _note(found.notes)
+    claim(run, out, overwrite)
+    with _said_how_to_go_on(lambda: f"the epochs so far are kept in {out}"):
         ensemble, history, seconds = trained(
-            run, found, folder=out / "training", progress=not (quiet or as_json) and console.is_terminal,
+            run, found, folder=out / TRAINING, progress=not (quiet or as_json) and console.is_terminal,
             precision=precision, patience=patience,
         )  # fmt: skip
     figures = evaluate(summarised(ensemble, found, found.test))
     bundle = bundled(run, found, ensemble, figures, risk)
     store(bundle, out)
+    shutil.rmtree(out / TRAINING)
     _shown(bundle, found, figures, seconds, out, quiet, as_json)
 
 
@@ -277,7 +307,7 @@ def _shown(bundle: Any, data: Any, figures: Any, seconds: float, out: Path, quie
         text = ", ".join(f"{name} {figures[name]:.4g}" for name in names if name in figures)
         print(f"test: {text}; {seconds:.0f} s of training")
         print(bundle.threshold.explain() if bundle.threshold else bundle.record.get("no_threshold", ""))
-        print(f"written to {out}; next: pluribus predict {out} FILES")
+        print(f"written to {out}; next: pluribus predict {shlex.quote(str(out))} FILES")
 
 
 @app.command()
@@ -301,15 +331,26 @@ def predict(
 
     if form not in ("table", "jsonl", "csv"):
         raise ValueError(f"--format: it must be table, jsonl or csv, but it is {form!r}.")
+    options.check_device(device)
     bundle = opened(folder, device)
     for path in files:
         if not path.exists():
             raise FileNotFoundError(f"predict: there is no file {str(path)!r}.")
-    pictures = bundle.record["encoding"]["kind"] != "table" and all(path.is_file() for path in files)
-    sources = [files] if pictures and len(files) > 1 else files
-    rows = (row for source in sources for row in bundle.answers(source, broken=broken))
-    wanted = (row for row in rows if not abstained or row.get("decision") == "abstain")
+    if abstained and not bundle.record["classes"]:
+        raise ValueError("--abstained: a regression has no threshold; look at the intervals instead.")
+    if bundle.record["classes"] and bundle.threshold is None:
+        console.print(f"[yellow]note:[/] {escape(bundle.record.get('no_threshold', NO_THRESHOLD))}", soft_wrap=True)
+    rows = (row for source in _sources(files) for row in bundle.answers(source, broken=broken))
+    wanted = (row for row in rows if not abstained or row["decision"] == "abstain")
     {"table": _as_table, "jsonl": _as_lines, "csv": _as_csv}[form](wanted)
+
+
+def _sources(files: list[Path]) -> Iterator[Path | list[Path]]:
+    """Pictures that stand together as one list; folders, arrays and tables one by one."""
+    kind = lambda path: path.is_file() and path.suffix.lower() not in (".npz", ".npy", ".csv", ".tsv", ".parquet")  # noqa: E731
+    for pictures, group in itertools.groupby(files, kind):
+        together = list(group)
+        yield from [together] if pictures else together
 
 
 def _as_lines(rows: Iterator[dict[str, Any]]) -> None:
@@ -350,13 +391,17 @@ def report(
     from . import terminal
     from .report import report as write
     from .results import read_all
-    from .study import Outcome
+    from .study import Outcome, chosen
 
+    if not (folder / "study.json").is_file():
+        raise FileNotFoundError(f"report: {str(folder)!r} is no study: there is no study.json in it.")
     results, damaged = read_all(folder)
+    metric = json.loads((folder / "study.json").read_text()).get("choose")
+    results = chosen(results, metric) if metric else results
     page = out or folder / "report.html"
     for error in damaged:
         console.print(f"[yellow]warning:[/] {escape(str(error))}", soft_wrap=True)
-    write(folder, page)
+    write(results if metric else folder, page)
     if as_json:
         print(terminal.as_json(Outcome(results, {}, damaged), results, page=str(page)))
         return

@@ -63,6 +63,7 @@ def load(
     Data('moons': table of shape (2,), 2 classes; 700 training, 100 validation and 200 test rows)
     """
     _check_arguments(task, validation, image_size, broken)
+    outside, shifted, variants = ((s,) if isinstance(s, str) else s for s in (outside, shifted, variants))
     request = Request("", "", data_folder(folder), target, task, seed, split, image_size, broken)
     request, found = _read(request, spec, "data")
     if isinstance(found, Frames):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -47,13 +47,14 @@ def plan(
     kinds = {relative for _, relative in values.values()}
     if len(kinds) > 1:
         raise ValueError("plan: budgets must all be multiples of the network (1.5), or all be absolute (2M, 20ms).")
+    budget: dict[str, Any] = {name: value for name, (value, _) in values.items()}
     measured = latency is not None
     with torch.device("cpu" if measured else "meta"):
         built = network(model, row, classes, width=width)
     found = planned(
         built,
         torch.zeros(rows, *row, device="cpu" if measured else "meta"),
-        **{name: value for name, (value, _) in values.items()},
+        **budget,
         relative=kinds != {False},
         sizes=[options.whole("--sizes", part) for part in options.listed(sizes)],
         methods=options.listed(methods) or None,

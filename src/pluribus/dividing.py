@@ -187,7 +187,7 @@ def _with_target(request: Request, frame: Frame, target: str, part: str, notes: 
     if not known.all():
         notes.append(f'{request.spec}: {(~known).sum()} {part} rows have no target "{target}" and were left out.')
     if part == "train" and values[known].nunique() < 2:
-        only = f"only {values[known].iloc[0]!r}" if known.any() else "no value at all"
+        only = f"only {values[known].iloc[0]}" if known.any() else "no value at all"
         raise ValueError(
             f'{request.spec}: a target must have at least two values, but "{target}" has {only} in {len(frame)} rows. '
             "Choose another target."

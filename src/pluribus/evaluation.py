@@ -132,7 +132,8 @@ def bootstrap(
     """A metric with its bootstrap confidence interval: percentiles over resampled examples (Efron 1979).
 
     The percentiles are moved by the bootstrap's own estimate of its bias: resampling makes an ECE larger than it is,
-    so that plain percentiles can miss the value itself. All pixels or outputs of one row of the batch are drawn together. Default generator: seed 0.
+    so that plain percentiles can miss the value itself. All pixels or outputs of one row of the batch are drawn
+    together. Default generator: seed 0.
     """
     summary = _summary("bootstrap", prediction, target)
     entry = _metric("bootstrap", summary, metric)

@@ -13,6 +13,8 @@ from .intervals import Interval, bootstrap, t_interval
 from .metrics import BINS, METRICS
 from .results import Group, Result
 
+FEW = 20  # test rows, below which resampling them says nothing
+
 
 @dataclass(frozen=True)
 class Quantity:
@@ -197,7 +199,7 @@ def _by_examples(first: Result, second: Result, name: str) -> Interval | None:
     one, other = ([run.columns.get(f"test/{need}") for need in needs] for run in (first, second))
     columns = [np.asarray(column) for column in (*one, *other) if column is not None]
     targets = [run.columns.get("test/target") for run in (first, second)]
-    if len(columns) < 2 * len(needs) or len({len(column) for column in columns}) != 1 or not len(columns[0]):
+    if len(columns) < 2 * len(needs) or len({len(column) for column in columns}) != 1 or len(columns[0]) < FEW:
         return None
     if targets[0] is None or targets[1] is None or not np.array_equal(targets[0], targets[1]):
         return None

@@ -22,8 +22,8 @@ Folder = Annotated[Path | None, typer.Option("--data-dir", help="Where data sets
 Target = Annotated[str | None, typer.Option(help="The column of a table to predict.")]
 Task = Annotated[str | None, typer.Option(help="classification or regression, where a table's target does not say.")]
 Outside = Annotated[str, typer.Option(help="Data of other classes, with commas: names or KIND:PATH.")]
-Shifted = Annotated[str, typer.Option(help="Published shifted sets, such as cifar10c, with commas.")]
-Variants = Annotated[str, typer.Option(help="Other test sets of the same classes, such as imagenet-r, with commas.")]
+Shifted = Annotated[str, typer.Option(help="Published shifted sets, such as cifar10_c, with commas.")]
+Variants = Annotated[str, typer.Option(help="Other test sets of the same classes, such as imagenet_r, with commas.")]
 ImageSize = Annotated[int | None, typer.Option(help="The side that pictures are resized to.")]
 Split = Annotated[int, typer.Option(help="Which of the standard splits of a UCI set.")]
 Broken = Annotated[str, typer.Option(help="What to do about pictures that cannot be read: stop or skip.")]
@@ -99,6 +99,10 @@ def settings(given: list[str], several: bool) -> dict[str, Any]:
         if not sign or not name.strip() or not values.strip():
             form = "NAME=VALUE,VALUE,..." if several else "NAME=VALUE"
             raise ValueError(f"{'--sweep' if several else '--set'}: it must be {form}, but it is {item!r}.")
+        if name.strip() in found:
+            raise ValueError(
+                f"--sweep: {name.strip()} is named twice. Give all its values at once: {name.strip()}=1,2."
+            )
         found[name.strip()] = [_value(part) for part in listed(values)] if several else _value(values.strip())
     return found
 
@@ -126,3 +130,16 @@ def budget(option: str, text: str) -> tuple[float, bool]:
         raise ValueError(f"{option}: it must be a multiple such as 1.5, or a number such as 2M or 20ms, not {text!r}.")
     unit = found.group(2) or ""
     return number * units[unit], unit in ("", "x")
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that is not here."""
+    import torch
+
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"--device: {name!r} cannot be used ({reason}). Choose cpu, or cuda where there is one."
+        ) from None

@@ -357,7 +357,8 @@ def _claim(study: Study, folder: Path, command: str) -> None:
         if keys == ["files"]:
             changed = [name for name, mark in mine["files"].items() if found["files"].get(name) != mark]
             raise ValueError(
-                f"compare: {', '.join(changed)} changed since the study in {str(folder)!r} began. Choose another folder."
+                f"compare: {', '.join(changed)} changed since the study in {str(folder)!r} began. "
+                "Choose another folder."
             )
         if keys:
             raise ValueError(

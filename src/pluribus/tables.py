@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from collections.abc import Callable
@@ -103,8 +104,8 @@ def read_table(path: Path) -> Frame:
 
 def _separator(path: Path) -> str:
     pandas = outside("pandas", "reading tables", "data")
-    head = pandas.read_csv(path, sep="\0", nrows=0, engine="python", header=0)
-    first = str(head.columns[0]) if len(head.columns) else ""
+    head = pandas.read_csv(path, sep="\0", nrows=0, engine="python", header=0, quoting=csv.QUOTE_NONE)
+    first = re.sub(r'"[^"]*"', "", str(head.columns[0]) if len(head.columns) else "")  # names may hold commas
     return max(",;\t", key=first.count)
 
 

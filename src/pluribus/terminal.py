@@ -26,8 +26,8 @@ COSTS = ("relative_parameters", "relative_mult_adds", "relative_latency")
 
 def screen(stderr: bool = False) -> Console:
     """A console that is as wide as the terminal, or wide enough for a table in a file."""
-    console = Console(stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=WIDE)
+    console = Console(stderr=stderr, highlight=False, emoji=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, emoji=False, width=WIDE)
 
 
 class Watch:
@@ -111,6 +111,7 @@ def as_json(outcome: Outcome, results: Sequence[Result], **more: Any) -> str:
             "label": group.label,
             "seeds": sorted(group.by_seed),
             **{name: _number(estimate(group, name).value) for name in _all_names(group)},
+            "intervals": {name: [*map(_number, estimate(group, name)[1:3])] for name in _all_names(group)},
         }
         for (data, model), groups in grouped(results).items()
         for group in groups

@@ -156,7 +156,9 @@ class Training(LightningModule):
     def on_train_epoch_end(self) -> None:
         """Write the epoch's row."""
         names = {name: name.replace("validation/", "validation_") for name in self._sums if "rows" not in name}
-        self.rows.append({"epoch": self.current_epoch, "lr": self._rate} | {names[n]: v for n, v in self._means().items()})
+        self.rows.append(
+            {"epoch": self.current_epoch, "lr": self._rate} | {names[n]: v for n, v in self._means().items()}
+        )
 
     def restore(self) -> None:
         """Put the best weights back."""

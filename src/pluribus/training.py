@@ -218,7 +218,9 @@ def _checkpoint(folder: str | Path, module: Training) -> tuple[Path | None, int]
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
     except Exception as error:  # whatever a damaged file makes torch raise
-        warnings.warn(f"fit: the checkpoint {str(path)!r} cannot be read ({error}); training starts anew.", stacklevel=4)
+        warnings.warn(
+            f"fit: the checkpoint {str(path)!r} cannot be read ({error}); training starts anew.", stacklevel=4
+        )
         return None, 0
     if found["_extra_state"]["stopped"]:
         module.load_state_dict(found)
@@ -231,8 +233,8 @@ def _check(
     for name, source in (("train", train), ("validation", validation)):
         if isinstance(source, Iterator) and plan.epochs > 1:
             raise ValueError(
-                f"fit: {name} must be readable once per epoch, but it is a {type(source).__name__}, which is empty after "
-                "one. Give a list of batches or a loader."
+                f"fit: {name} must be readable once per epoch, but it is a {type(source).__name__}, which is empty "
+                "after one. Give a list of batches or a loader."
             )
     if select not in ("ensemble", "member", None):
         raise ValueError(f'fit: select must be "ensemble", "member" or None, but it is {select!r}.')
