@@ -305,6 +305,7 @@ RISKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [None, 7], ids=["continuous", "ties"])
 @pytest.mark.parametrize("name", list(RISKS))
 def test_the_risk_of_what_is_kept_is_too_high_at_most_as_often_as_allowed(name, levels):

@@ -210,6 +210,7 @@ def test_a_summary_says_what_it_lacks(call, error, message):
         call()
 
 
+@pytest.mark.slow
 def test_a_large_evaluation_stays_below_a_gigabyte():
     root = Path(__file__).parent.parent
     code = "import sys; sys.path.insert(0, 'benchmarks'); import metrics; print(metrics.memory())"

@@ -29,6 +29,7 @@ def run_onnx(path, **inputs):
     return {name: torch.from_numpy(array) for name, array in zip(names, session.run(None, fed), strict=True)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["packed", "treenet"])
 def test_onnx_runtime_gives_what_predict_gives_for_other_batches(method, tmp_path):
     ensemble, x = make(method, "mlp")
@@ -75,6 +76,7 @@ def test_packed_resnet18_runs_in_a_process_without_torch_or_pluribus(tmp_path):
     torch.testing.assert_close(mean, ensemble.predict(x).mean, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_exported_program_is_loaded_by_torch_alone(tmp_path):
     ensemble, x = make("masksembles", "cnn")
     written = export(ensemble, x, tmp_path / "m.pt2")

@@ -16,7 +16,7 @@ from pluribus import models
 from pluribus.thinning import Rounded, ThinError, Widths, rebuild, solve, thin
 from zoo import TIMM, ZOO
 
-QUICK = ["resnet18", "seresnet18", "vgg11_bn", "convnext_atto", "poolformer_s12", "mixer_s32_224"]
+QUICK = ["resnet18", "seresnet18", "convnext_atto", "mixer_s32_224"]
 QUICK += ["vit_tiny_patch16_224", "bert", "lstm", "transformer_encoder", "unet", "tied"]
 OUTSIDE = {  # image sizes of architectures that no list asked for
     "coat_tiny": 224,

@@ -12,7 +12,7 @@ from pluribus.surgery import state
 from pluribus.trees import answer, as_batch
 from zoo import CLASSES, ZOO
 
-QUICK = ("resnet18", "mobilenetv3_small_100", "repvgg_a0", "bert", "lstm", "transformer_encoder", "unet", "tied")
+QUICK = ("resnet18", "bert", "lstm", "transformer_encoder", "unet", "tied")
 MODELS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ZOO]
 METHODS = [method for method in pb.METHODS if method != "single"]
 
