@@ -146,7 +146,10 @@ class TestCompare:
     @pytest.mark.slow
     def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(self, tmp_path):
         command = [sys.executable, "-m", "pluribus.cli", "compare", *QUICK, "--seeds", "200", "--out", "study"]
-        process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  a shell's background jobs ignore it
+        process = subprocess.Popen(
+            command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heard
+        )
         results = tmp_path / "study" / "results"
         for _ in range(600):
             if len(list(results.glob("*.npz"))) >= 2:

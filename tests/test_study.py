@@ -110,8 +110,8 @@ class TestRuns:
         assert (columns["test/label"][wrong] != columns["test/target"][wrong]).all()
 
 
-    @pytest.mark.slow
 class TestWays:
+    @pytest.mark.slow
     def test_processes_give_the_same_results_as_one(self, undisturbed, tmp_path):
         outcome = conduct(Study(**SMALL), tmp_path, jobs=2)
         assert outcome.failed == {}
