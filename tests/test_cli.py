@@ -151,7 +151,7 @@ class TestCompare:
             command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heard
         )
         results = tmp_path / "study" / "results"
-        for _ in range(600):
+        for _ in range(3000):
             if len(list(results.glob("*.npz"))) >= 2:
                 break
             time.sleep(0.1)

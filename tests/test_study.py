@@ -1,5 +1,6 @@
 """Studies: the same numbers by any way of running them, stopped or not; bad input is said before anything runs."""
 
+import contextlib
 import json
 import os
 import random
@@ -212,13 +213,15 @@ class TestWays:
         seen: dict[str, bytes] = {}
         for _ in range(10):
             process = start(killed)
-            wanted = len(seen) + chance.choice([0, 1])
-            for _ in range(1200):  # until the study is under way and, every other time, another run is done
-                if (killed / "study.json").exists() and len(list((killed / "results").glob("*.npz"))) >= wanted:
+            wanted = len(seen) + chance.choice([0, 0, 1])
+            for _ in range(1200):  # until the study is under way and, now and then, another run is done
+                done = len(list((killed / "results").glob("*.npz")))
+                if process.poll() is not None or ((killed / "study.json").exists() and done >= wanted):
                     break
                 time.sleep(0.1)
             time.sleep(chance.uniform(0, 6))
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it may be done
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             for path in sorted((killed / "results").glob("*.npz")):
                 content = path.read_bytes()
