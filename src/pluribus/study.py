@@ -154,13 +154,11 @@ def conduct(
     ways = _on_ray(missing, ray, study.threads) if ray else _in_processes(missing, jobs) if jobs > 1 else _here(missing)
     for event, run, value in ways:
         if event == "done":
-            _keep(run, folder, value)
-            report(event, run, _line(value[0]))
+            write(_path(folder, run), *value)
+            value = _line(value[0])
         elif event == "failed":
             outcome.failed[run.name] = value
-            report(event, run, value)
-        else:
-            report(event, run, value)
+        report(event, run, value)
     outcome.results = [read(_path(folder, run)) for run in runs if run.name not in outcome.failed]
     return outcome
 
@@ -170,12 +168,13 @@ def prepare(study: Study, runs: Sequence[Run]) -> dict[str, Data]:
     found: dict[str, Data] = {}
     seen: set[str] = set()
     for run in runs:
+        name = dataclasses.replace(run, seed=0).name
+        if name in seen:
+            continue
+        seen.add(name)
         data = found[run.data] = loaded(run)
-        key = json.dumps({**dataclasses.asdict(run), "seed": 0}, sort_keys=True, default=list)
-        if key not in seen:
-            seen.add(key)
-            with torch.random.fork_rng(devices=[]):
-                check_outputs(run, data, built(run, data))
+        with torch.random.fork_rng(devices=[]):
+            check_outputs(run, data, built(run, data))
     if study.choose is not None:
         _check_choice(study.choose, list(found.values()))
     return found
@@ -332,10 +331,6 @@ def _kept(run: Run, folder: Path, outcome: Outcome, report: Callable[[str, Run, 
         outcome.damaged.append(error)
         report("damaged", run, str(error))
         return False
-
-
-def _keep(run: Run, folder: Path, computed: Computed) -> None:
-    write(_path(folder, run), *computed)
 
 
 def _line(record: Mapping[str, Any]) -> str:

@@ -147,11 +147,9 @@ class Training(LightningModule):
         if who in self.best and not better < self.best[who][0]:
             return
         self.best[who] = (better, self.current_epoch)
+        rows = ... if who == "ensemble" else int(who.removeprefix("member "))
         for key, tensor in self.ensemble.module.state_dict().items():
-            if who == "ensemble":
-                self.kept[key] = tensor.detach().clone()
-            else:
-                self.kept.setdefault(key, tensor.detach().clone())[int(who.split()[1])] = tensor[int(who.split()[1])]
+            self.kept.setdefault(key, tensor.detach().clone())[rows] = tensor[rows]
 
     def on_train_epoch_end(self) -> None:
         """Write the epoch's row."""

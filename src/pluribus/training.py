@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .ensemble import Ensemble
-from .loading import Parts, loader, mixed
+from .loading import Parts, loader
 from .optimizers import OPTIMIZERS, SCHEDULES
 from .outside import outside
 from .prediction import gaussian_nll
@@ -123,7 +123,6 @@ def fit(
         batches = Parts(batches, repetition)
     started = time.monotonic()
     with quiet_lightning(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(mixed(seed))
         module = lightning_module(
             ensemble, plan, criterion=criterion, optimizer=optimizer, schedule=schedule, augment=augment,
             select=select if held_out is not None else None, seed=seed,
@@ -322,7 +321,6 @@ def _trainer(
         num_sanity_val_steps=0,
         log_every_n_steps=1,
         default_root_dir=folder,
-        gradient_clip_val=plan.clip,
     )
 
 
