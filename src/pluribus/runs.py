@@ -41,29 +41,21 @@ INTERVALS = ("accuracy", "nll", "brier", "ece", "aurc", "rmse", "mae", "crps", "
 RESAMPLES = 200
 
 
-@dataclass(frozen=True)
-class Run:
-    """Everything that a result depends on; plain values only.
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What is the same for all runs that are compared.
 
     Args:
-        method: a name in METHODS or BASELINES
-        label: what tables call it; runs that differ by their seed only have the same label
-        settings: arguments of the method
-        recipe, training: a name in RECIPES, and what is changed in it
-        source: further arguments of `data.load`
+        size: how many members
+        recipe, training: a name in RECIPES, and what is changed in it, such as {"epochs": 5}
+        source: further arguments of `data.load`: folder, target, outside, shifted, image_size, broken, ...
         corruptions, severities, shift_rows: how the test part is shifted, and how many of its rows
-        risk: the error that a saved model's threshold for abstaining keeps to
+        threads: of each run; the same for any number of jobs, so that results are the same
     """
 
-    data: str = "digits"
-    model: str = "auto"
-    method: str = "single"
-    label: str = "single"
     size: int = 4
-    settings: Mapping[str, Any] = field(default_factory=dict)
     width: float = 1.0
     dropout: float | None = None
-    seed: int = 0
     recipe: str = "default"
     training: Mapping[str, Any] = field(default_factory=dict)
     source: Mapping[str, Any] = field(default_factory=dict)
@@ -72,6 +64,25 @@ class Run:
     shift_rows: int = 1000
     threads: int = 1
     device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Run(Conditions):
+    """Everything that a result depends on; plain values only.
+
+    Args:
+        model: a name (see `networks.network`); "auto": a small network that fits the data
+        method: a name in METHODS or BASELINES
+        label: what tables call it; runs that differ by their seed only have the same label
+        settings: arguments of the method
+    """
+
+    data: str = "digits"
+    model: str = "auto"
+    method: str = "single"
+    label: str = "single"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
 
     @property
     def name(self) -> str:

@@ -27,15 +27,16 @@ from .metrics import METRICS
 from .outside import outside
 from .recipes import recipe
 from .results import Damaged, Result, read, write
-from .runs import BASELINES, Run, arguments, built, check_outputs, compute, loaded
+from .runs import BASELINES, Conditions, Run, arguments, built, check_outputs, compute, loaded
 
 TRIES = 3  # of a run whose worker died
-AXES = ("size", "width", "dropout", "epochs", "batch_size", "lr", "weight_decay", "l1", "l2", "clip")  # of any method
+TRAINING_AXES = ("epochs", "batch_size", "lr", "weight_decay", "l1", "l2", "clip")
+AXES = ("size", "width", "dropout", *TRAINING_AXES)  # of any method
 Computed = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
-class Study:
+class Study(Conditions):
     """What is compared: every method, with every setting of the sweep, on every data set, with every seed.
 
     Args:
@@ -45,28 +46,14 @@ class Study:
         sweep: values by setting: an argument of a method, or one of AXES; a method that does not take a setting
             runs without it
         choose: a metric on the validation part by which one setting of each method is chosen; None: all are shown
-        training: what is changed in the recipe, such as {"epochs": 5}
-        source: further arguments of `data.load`: folder, target, outside, shifted, image_size, broken, ...
-        threads: of each run; the same for any number of jobs, so that results are the same
     """
 
     data: Sequence[str] = ("digits",)
     model: str | None = None
     methods: Sequence[str] = ("single", "deep", "packed")
-    size: int = 4
     seeds: Sequence[int] = (0,)
     sweep: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     choose: str | None = None
-    width: float = 1.0
-    dropout: float | None = None
-    recipe: str = "default"
-    training: Mapping[str, Any] = field(default_factory=dict)
-    source: Mapping[str, Any] = field(default_factory=dict)
-    corruptions: Sequence[str] = ()
-    severities: Sequence[int] = (1, 2, 3, 4, 5)
-    shift_rows: int = 1000
-    threads: int = 1
-    device: str = "cpu"
 
     def runs(self) -> list[Run]:
         """Every run, in the order in which they start: all methods with the first seed, then with the next."""
@@ -80,27 +67,15 @@ class Study:
 
     def _swept(self, data: str, method: str, seed: int) -> Iterator[Run]:
         taken = [axis for axis in self.sweep if _takes(method, axis)]
+        common = {one.name: getattr(self, one.name) for one in dataclasses.fields(Conditions)}
         for values in itertools.product(*(self.sweep[axis] for axis in taken)):
             chosen = dict(zip(taken, values, strict=True))
-            yield Run(
-                data=data,
-                model=self.model or "auto",
-                method=method,
-                label=" ".join([method, *(f"{axis}={value}" for axis, value in chosen.items())]),
-                size=chosen.get("size", self.size),
-                settings={axis: chosen[axis] for axis in taken if axis not in AXES},
-                width=chosen.get("width", self.width),
-                dropout=chosen.get("dropout", self.dropout),
-                seed=seed,
-                recipe=self.recipe,
-                training={**self.training, **{a: v for a, v in chosen.items() if a in AXES[3:]}},
-                source=dict(self.source),
-                corruptions=tuple(self.corruptions),
-                severities=tuple(self.severities),
-                shift_rows=self.shift_rows,
-                threads=self.threads,
-                device=self.device,
-            )
+            label = " ".join([method, *(f"{axis}={value}" for axis, value in chosen.items())])
+            settings = {axis: value for axis, value in chosen.items() if axis not in AXES}
+            training = {axis: value for axis, value in chosen.items() if axis in TRAINING_AXES}
+            conditions = {axis: value for axis, value in chosen.items() if axis in common}
+            conditions["training"] = {**self.training, **training}
+            yield Run(data, self.model or "auto", method, label, settings, seed, **{**common, **conditions})
 
     def _own(self) -> dict[str, Any]:
         """What every run of the study's folder has in common; runs of more seeds and methods may join them."""
