@@ -80,7 +80,7 @@ ALLOWED: dict[str, set[str]] = {
     "folding": {"graphs", "layers"},
     "liveness": {"folding"},
     "lowering": {"folding", "graphs", "kernels", "liveness"},
-    "tuning": {"kernels", "race", "trees"},
+    "tuning": {"kernels", "race", "trees", "winograd"},
     "freeze": {
         *("answers", "cost", "ensemble", "folding", "graphs", "kernels", "lowering", "prediction", "race"),
         *("summary", "surgery", "trees", "tuning"),

@@ -72,7 +72,8 @@ def key_of(module: nn.Module, batch: Batch, *more: Any) -> tuple[Any, ...]:
 def best(module: nn.Module, batch: Batch, runs: Runs) -> Way:
     """The fastest way that works, forward and, where gradients are wanted, backward.
 
-    Buffers and chance are put back. With `torch.use_deterministic_algorithms` nothing is measured: the first way.
+    Buffers and chance are put back; the weights of convolutions stay in the memory format of the winner. With
+    `torch.use_deterministic_algorithms` nothing is measured: the first way.
     """
     ways = [Way(run) for run in runs]
     if any(t.ndim == 4 and t.is_floating_point() for t in tensors_of(batch)):
@@ -80,33 +81,58 @@ def best(module: nn.Module, batch: Batch, runs: Runs) -> Way:
     if torch.are_deterministic_algorithms_enabled() or device_of(batch).type == "meta":
         return ways[0]._replace(why="nothing was measured")
     device, buffers = device_of(batch), [buffer.clone() for buffer in module.buffers()]
+    weights = Weights(module, both=any(way.channels_last for way in ways))
+    winner = ways[0]
     with torch.random.fork_rng():
         try:
-            able = {str(way): way for way in ways if _works(module, way, batch, runs)}
+            able = {str(way): way for way in ways if _works(module, way, batch, runs, weights)}
             if not able:
                 return ways[0]._replace(why="no way works")
-            timed = {name: (lambda way=way: _once(module, way, batch, runs)) for name, way in able.items()}
+            timed = {name: (lambda way=way: _once(module, way, batch, runs, weights)) for name, way in able.items()}
             times = race(timed, device, rounds=5, seconds=1.5)
+            winner = able[min(times, key=lambda name: times[name])]
         finally:
+            weights.use(winner.channels_last)
             with torch.no_grad():
                 for buffer, value in zip(module.buffers(), buffers, strict=True):
                     buffer.copy_(value)
-    winner = min(times, key=lambda name: times[name])
-    shown = "; ".join(f"{name} {time / times[winner]:.2f}" for name, time in times.items())
-    return able[winner]._replace(why=f"measured: {shown}")
+    shown = "; ".join(f"{name} {time / times[str(winner)]:.2f}" for name, time in times.items())
+    return winner._replace(why=f"measured: {shown}")
 
 
-def _works(module: nn.Module, way: Way, batch: Batch, runs: Runs) -> bool:
+class Weights:
+    """The weights of a module's convolutions of images in both memory formats, to change over at no cost."""
+
+    def __init__(self, module: nn.Module, both: bool):
+        layers = [part for part in module.modules() if both and isinstance(part, nn.Conv2d)]
+        held = {id(p): p for part in layers for name, p in part.named_parameters(recurse=False) if name == "weight"}
+        with torch.inference_mode(False):  # or they could not be trained later
+            self.both = [(p, p.data, _inputs_last(p.data)) for p in held.values()]
+
+    def use(self, channels_last: bool) -> None:
+        """Let the module have its weights in one of the formats."""
+        with torch.inference_mode(False):
+            for parameter, plain, last in self.both:
+                parameter.data = last if channels_last else plain
+
+
+def _inputs_last(weight: Tensor) -> Tensor:
+    """(..., inputs, height, width) with the inputs next to each other in memory, as images channels-last have them."""
+    return weight.movedim(-3, -1).contiguous().movedim(-1, -3)
+
+
+def _works(module: nn.Module, way: Way, batch: Batch, runs: Runs, weights: Weights) -> bool:
     try:
         with kept_on_error(list(module.buffers())):
-            _once(module, way, batch, runs)
+            _once(module, way, batch, runs, weights)
     except (RuntimeError, ValueError, TypeError, NotImplementedError):
         return False
     return True
 
 
-def _once(module: nn.Module, way: Way, batch: Batch, runs: Runs) -> None:
+def _once(module: nn.Module, way: Way, batch: Batch, runs: Runs, weights: Weights) -> None:
     """Forward, and backward where gradients are wanted."""
+    weights.use(way.channels_last)
     outputs = [t for t in tensors_of(runs[way.run](way.formatted(batch))) if t.requires_grad]
     wanted = [p for p in module.parameters() if p.requires_grad]
     if module.training and outputs and wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -16,14 +17,14 @@ from .cost import cost
 from .ensemble import Ensemble
 from .folding import Network
 from .graphs import Holder, Still, Unfit, member_trees, shapes_of, trace
-from .kernels import Convolution, can_pack
+from .kernels import WAYS, Convolution, can_pack
 from .lowering import FORMS, Unable
 from .prediction import Prediction
 from .race import race
 from .summary import gathered
 from .surgery import CONVOLUTIONS, call, duplicate, listed, state
 from .trees import Batch, answer, as_batch, batches_and_targets, flatten, map_rows, map_tensors, rows_of, tensors_of
-from .tuning import tune_
+from .tuning import pack_, tune_, without_winograd_
 
 CHUNK = 32  # larger buffers are mapped afresh at each call, which costs more than it saves
 MANY = 8  # rows from which on the members' convolutions run one after the other
@@ -105,10 +106,10 @@ class Frozen(nn.Module):
         if self.sizes is not None:
             self._check_sizes(tensors)
         if self.packs:
-            self._prepare(tensors)
-        rows = len(tensors[0]) if tensors and tensors[0].ndim else 0
-        if not self.chunk or rows <= self.chunk:
+            self._prepare(batch, tensors)
+        if not self.chunk or len(tensors[0]) <= self.chunk:
             return self._run(batch)
+        rows = len(tensors[0])
         parts = [
             self._run(map_rows(batch, rows, lambda t, start=start: t[start : start + self.chunk]))
             for start in range(0, rows, self.chunk)
@@ -159,6 +160,8 @@ class Frozen(nn.Module):
             inputs = [self._format(t) for t in inputs]
         rows = len(inputs[0]) if self.joint else 0
         columns = [run.forward(*inputs) for run in self.runs]
+        if self.outline == 0 and len(columns) == 1 and not self.joint:  # the usual network
+            return columns[0][0]
         leaves = [self._members_first(list(column), rows) for column in zip(*columns, strict=True)]
         return leaves[0] if self.outline == 0 else pytree.tree_unflatten(leaves, flatten(self.outline)[1])
 
@@ -185,25 +188,15 @@ class Frozen(nn.Module):
                 f"{[tuple(t.shape[1:]) for t in tensors]}. Freeze the ensemble again with such an example."
             )
 
-    def _prepare(self, tensors: Sequence[Tensor]) -> None:
+    def _prepare(self, batch: Batch, tensors: Sequence[Tensor]) -> None:
         """Pack the convolutions before the first call, or unpack them where the kernels cannot run."""
         able, sizes = can_pack(tensors[0]), [t.shape[1:] for t in tensors]
         if self._packed and (not able or self._packed != sizes):
             self.plain_()
         if able and not self._packed:
-            rows = min(len(tensors[0]), self.chunk or len(tensors[0]))
-            hooks = [
-                part.register_forward_pre_hook(lambda part, args: part.pack_(args[0]))
-                for part in self.modules()
-                if isinstance(part, Convolution)
-            ]
-            try:
-                for run in self.runs:
-                    run(*(self._format(t[:rows]) for t in tensors))
-            finally:
-                self._packed = sizes
-                for hook in hooks:
-                    hook.remove()
+            rows = len(tensors[0])
+            self._packed = sizes
+            pack_(self, map_rows(batch, rows, lambda t: t[: self.chunk or rows]))
 
     # ---------------------------------------------------------------- what looks at the weights sees plain ones
 
@@ -262,7 +255,7 @@ def _frozen(copy: Ensemble, batch: Batch, choose: str, memory: str) -> Frozen:
         ways = dict(_ways(copy, batch, networks, tree, choose, memory))
         for name in _order(ways, batch, choose):
             made = ways[name]
-            if _is_equal(made, copy, batch):
+            if _is_equal(made, copy, batch) or (without_winograd_(made) and _is_equal(made, copy, batch)):
                 _finish(made, batch, networks, kept)
                 return made
         raise Unfit("the traced network gives other outputs")
@@ -405,6 +398,10 @@ def _finish(made: Frozen, batch: Batch, networks: Sequence[Network], kept: dict[
         made.notes.append(f"normalisation folded into the layer before it: {len(folded)} ({listed(folded, 3)})")
     if shared and made.size > 1:
         made.notes.append(f"layers that run once for all members: {len(shared)} of {len(layers)}")
+    ways = Counter(part.way for part in made.modules() if isinstance(part, Convolution))
+    if made.packs and ways:
+        counts = ", ".join(f"{ways[way]} {text}" for way, text in WAYS.items() if ways[way])
+        made.notes.append(f"convolutions: {counts}")
     if any(layer.plain(0).mask is not None for layer in layers):
         made.notes.append("channels that a member's masks never let through are not computed")
         made.sizes = [tuple(t.shape[1:]) for t in tensors_of(batch)]

@@ -13,18 +13,25 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from . import winograd
+from .winograd import Tiled, fits
+
+CALL = nn.Module.__call__
 
 
 class Kernel(nn.Module):
     """An operation of a frozen network."""
 
+    def __call__(self, *args: Any) -> Any:
+        """As every module, but straight to `forward` where nobody listens: small layers would take no longer."""
+        if self._forward_pre_hooks or self._forward_hooks or nn.Module.__call__ is not CALL:  # torch.fx listens there
+            return super().__call__(*args)
+        return self.forward(*args)
+
 
 class Convolution(Kernel):
     """A convolution, then what is added to it, then ReLU.
 
-    `way` is how it runs once it is packed: "plain"; "packed": by oneDNN's operators, the weight in their order;
-    "winograd": by fewer multiplications.
+    `way`, one of `WAYS`, is how it runs once it is packed.
 
     Shapes:
         input: (batch, inputs, ...)
@@ -51,14 +58,14 @@ class Convolution(Kernel):
         self.stride, self.padding, self.dilation = list(stride), list(padding), list(dilation)
         self.groups, self.relu, self.shape = groups, relu, tuple(weight.shape)
         self.way = "plain"
-        self.packed: list[Tensor] = []  # no buffer: it can be neither stored nor moved
+        self.packed: Tensor | Tiled | None = None  # no buffer: it can be neither stored nor moved
 
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         """Packed where it was packed."""
-        if self.packed and self.way == "packed":
-            return self._packed(x, added)
-        if self.packed:
-            y = winograd.convolved(x, self.packed[0], self.bias)
+        if isinstance(self.packed, Tensor):
+            return self._packed(x, self.packed, added)
+        if self.packed is not None:
+            y = self.packed(x)
         else:
             function = CONVOLUTION[x.ndim]
             y = function(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
@@ -66,8 +73,8 @@ class Convolution(Kernel):
             y = y.add_(added)
         return y.relu_() if self.relu else y
 
-    def _packed(self, x: Tensor, added: Tensor | None) -> Tensor:
-        weight, unary = self.packed[0], "relu" if self.relu else "none"
+    def _packed(self, x: Tensor, weight: Tensor, added: Tensor | None) -> Tensor:
+        unary = "relu" if self.relu else "none"
         options = self.padding, self.stride, self.dilation, self.groups
         if added is None:
             y: Tensor = torch.ops.mkldnn._convolution_pointwise(x, weight, self.bias, *options, unary, [], "")
@@ -77,33 +84,30 @@ class Convolution(Kernel):
         )
         return y
 
-    def ways(self, x: Tensor) -> list[str]:
-        """How it can run for inputs like `x`."""
-        if x.ndim != 4:
+    def ways(self, shape: Sequence[int]) -> list[str]:
+        """How it can run for inputs of this shape."""
+        if len(shape) != 4:
             return ["plain"]
-        even = x.shape[2] % 2 == 0 and x.shape[3] % 2 == 0
-        able = even and winograd.fits(self.shape, self.stride, self.padding, self.dilation, self.groups)
+        able = fits(self.shape[2:], self.stride, self.padding, self.dilation)
         return ["plain", "packed", "winograd"] if able else ["plain", "packed"]
 
-    def pack_(self, x: Tensor) -> None:
-        """Put the weight into the form that `way` reads, for images of this size."""
-        if self.packed or self.weight is None or self.way not in self.ways(x)[1:]:
+    def pack_(self, shape: Sequence[int], buffer: Tensor | None = None) -> None:
+        """Put the weight into the form that `way` reads, for inputs of this shape; `buffer` is written on."""
+        if self.weight is None or self.way not in self.ways(shape)[1:]:
             return
         weight = self.weight.detach()
         if self.way == "winograd":
-            self.packed = [winograd.transformed(weight)]
+            self.packed = Tiled(weight, self.bias, self.groups, shape, buffer)
         else:
-            shape = [x.shape[0], self.shape[1] * self.groups, *x.shape[2:]]
-            options = self.padding, self.stride, self.dilation, self.groups, shape
-            self.packed = [torch.ops.mkldnn._reorder_convolution_weight(weight, *options)]
+            options = self.padding, self.stride, self.dilation, self.groups
+            self.packed = torch.ops.mkldnn._reorder_convolution_weight(weight, *options, shape)
         self.weight = None
 
     def unpack_(self) -> None:
         """The plain weight again."""
-        if self.packed:
-            packed = self.packed.pop()
-            plain = winograd.restored(packed) if self.way == "winograd" else packed.to_dense()
-            self.weight = constant(channels_last(plain))
+        if self.packed is not None:
+            plain = self.packed.plain() if isinstance(self.packed, Tiled) else self.packed.to_dense()
+            self.weight, self.packed = constant(channels_last(plain)), None
 
     def extra_repr(self) -> str:
         """What `print` shows."""
@@ -144,9 +148,10 @@ class StackedLinear(Kernel):
 
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         """Product and bias in one operation."""
+        weight = self.weight
         if x.ndim == 2:
-            x = x.expand(self.weight.shape[0], -1, -1)
-        y = torch.baddbmm(self.bias, x, self.weight)
+            x = x.expand(len(weight), -1, -1)
+        y = torch.baddbmm(self.bias, x, weight)
         if added is not None:
             y = y.add_(added)
         return y.relu_() if self.relu else y
@@ -263,3 +268,8 @@ def can_pack(x: Tensor) -> bool:
 
 
 CONVOLUTION: dict[int, Callable[..., Any]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
+WAYS = {
+    "plain": "as torch runs them",
+    "packed": "with the weight in the order that oneDNN's kernels read",
+    "winograd": "with four times fewer multiplications (Winograd), the weight in four times the memory",
+}

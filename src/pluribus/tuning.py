@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,9 +12,25 @@ from torch import Tensor
 from .kernels import Convolution, channels_last
 from .race import race
 from .trees import Batch
+from .winograd import GROWTH
 
 GAIN = 0.85  # fewer multiplications need more memory: they must save this much time
+ROOM = 1.0  # how much more memory they may take in all, relative to the weights of the convolutions
+FEW = 96  # channels below which they never save time
 MEASURED: dict[tuple[Any, ...], dict[str, float]] = {}
+
+
+class Seen(NamedTuple):
+    """A convolution and what it was called with."""
+
+    part: Convolution
+    shape: tuple[int, ...]
+    added: bool
+
+    @property
+    def weights(self) -> int:
+        """How many there are."""
+        return math.prod(self.part.shape)
 
 
 def tune_(network: Any, batch: Batch, measure: bool, larger: bool) -> None:
@@ -22,53 +40,93 @@ def tune_(network: Any, batch: Batch, measure: bool, larger: bool) -> None:
         measure: run each way on inputs of the same shape; otherwise a rule decides
         larger: weights may take more memory than the plain ones
     """
-    seen: list[tuple[Convolution, tuple[int, ...], bool]] = []
-    hooks = [
-        part.register_forward_pre_hook(lambda part, args: seen.append((part, tuple(args[0].shape), len(args) > 1)))
-        for part in network.modules()
-        if isinstance(part, Convolution)
-    ]
+    seen = convolutions(network, batch)
+    saved: dict[Seen, float] = {}
+    for each in seen:
+        times = _measured(each) if measure else _guessed(each)
+        direct = min((time, way) for way, time in times.items() if way != "winograd")
+        each.part.way = direct[1]
+        if times.get("winograd", math.inf) < GAIN * direct[0]:
+            saved[each] = direct[0] - times["winograd"]
+    room = ROOM * sum(each.weights for each in seen) if larger else 0
+    for each in sorted(saved, key=lambda each: saved[each] / each.weights, reverse=True):
+        more = (GROWTH - 1) * each.weights
+        if more <= room:
+            each.part.way, room = "winograd", room - more
+
+
+def convolutions(network: Any, batch: Batch) -> list[Seen]:
+    """The convolutions that a batch meets, each once."""
+    seen: dict[Convolution, Seen] = {}
+
+    def note(part: Any, args: Any) -> None:
+        seen[part] = Seen(part, tuple(args[0].shape), len(args) > 1)
+
+    _visit(network, batch, note)
+    return list(seen.values())
+
+
+def pack_(network: Any, batch: Batch) -> None:
+    """Put the weights into the forms that the chosen ways read, each just before it runs.
+
+    Activations then fill the memory that plain weights leave; one buffer serves all weights that are transformed.
+    """
+    parts = [part for part in network.modules() if isinstance(part, Convolution) and part.way == "winograd"]
+    buffer = torch.empty(int(GROWTH * max((math.prod(part.shape) for part in parts), default=0)))
+    _visit(network, batch, lambda part, args: part.pack_(args[0].shape, buffer))
+
+
+def without_winograd_(network: Any) -> bool:
+    """Where fewer multiplications round too much, do them all; whether there were any such convolutions."""
+    parts = [part for part in network.plain_().modules() if isinstance(part, Convolution) and part.way == "winograd"]
+    for part in parts:
+        part.way = "packed"
+    return bool(parts)
+
+
+def _visit(network: Any, batch: Batch, visit: Callable[[Any, Any], None]) -> None:
+    """Run a batch, and call `visit` before every convolution."""
+    hooks = [part.register_forward_pre_hook(visit) for part in network.modules() if isinstance(part, Convolution)]
+    packs, network.packs = network.packs, False
     try:
-        packs, network.packs = network.packs, False
         network(*batch[0], **batch[1])
     finally:
         network.packs = packs
         for hook in hooks:
             hook.remove()
-    for part, shape, added in seen:
-        part.way = _best(part, shape, added, larger) if measure else _ruled(part, shape, larger)
 
 
-def _ruled(part: Convolution, shape: tuple[int, ...], larger: bool) -> str:
-    ways = part.ways(torch.empty(shape, device="meta"))
-    many = min(part.shape[:2]) >= 256 and shape[0] * shape[-1] * shape[-2] >= 512
-    if "winograd" in ways and larger and many:
-        return "winograd"
-    return "packed" if "packed" in ways else "plain"
+def _guessed(each: Seen) -> dict[str, float]:
+    """Mult-adds, weighted by how fast each way usually does them."""
+    part, shape = each.part, each.shape
+    ways = part.ways(shape)
+    work = each.weights * shape[0] * math.prod(shape[2:])
+    many = min(part.shape[:2]) >= 128 and shape[0] * shape[-1] * shape[-2] >= 512
+    factors = {"plain": 1.0, "packed": 0.95, "winograd": 0.65 if many else 2.0}
+    return {way: factors[way] * work for way in ways}
 
 
-def _best(part: Convolution, shape: tuple[int, ...], added: bool, larger: bool) -> str:
+def _measured(each: Seen) -> dict[str, float]:
+    """The seconds of each way."""
+    part, shape = each.part, each.shape
     options = tuple(part.stride), tuple(part.padding), tuple(part.dilation), part.groups
     sizes = tuple(-(-size // 8) for size in (shape[1], *part.shape[:2]))  # nearly alike is measured once
-    key = (shape[0], *shape[2:], *sizes, part.shape[2:], *options, added, torch.get_num_threads())
+    key = (shape[0], *shape[2:], *sizes, part.shape[2:], *options, each.added, torch.get_num_threads())
     if key not in MEASURED:
-        MEASURED[key] = _times(part, shape, added)
-    times = {way: time for way, time in MEASURED[key].items() if larger or way != "winograd"}
-    direct = "packed" if times.get("packed", float("inf")) < 1.05 * times["plain"] else "plain"
-    return "winograd" if times.get("winograd", float("inf")) < GAIN * times[direct] else direct
+        MEASURED[key] = _times(part, shape, each.added)
+    return MEASURED[key]
 
 
 def _times(part: Convolution, shape: tuple[int, ...], added: bool) -> dict[str, float]:
-    """The seconds of each way."""
     x = channels_last(torch.randn(shape))
     assert part.weight is not None
     candidates = {}
-    for way in part.ways(x):
-        if way == "winograd" and min(part.shape[:2]) < 192:
+    for way in part.ways(shape):
+        if way == "winograd" and min(part.shape[:2]) < FEW:
             continue
         made = Convolution(part.weight, part.bias, part.stride, part.padding, part.dilation, part.groups, part.relu)
         made.way = way
-        made.pack_(x)
+        made.pack_(shape)
         candidates[way] = made
     first: Tensor = next(iter(candidates.values()))(x)
     other = [torch.randn_like(first)] if added else []
