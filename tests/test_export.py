@@ -17,6 +17,7 @@ from small import SMALL, make
 
 pytest.importorskip("onnxruntime")
 
+QUICK = [("mimo", "cnn"), ("mc_dropout", "cnn"), ("masksembles", "cnn")]
 CASES = [(method, name) for method in pb.METHODS for name in SMALL]
 
 
@@ -50,6 +51,34 @@ def test_every_method_exports_on_every_kind_of_model(method, name, suffix, tmp_p
     written = export(ensemble, x, tmp_path / f"m.{suffix}")
     assert written.difference < 1e-5
     assert written.checked == (1, 5, 11)
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [pytest.param(m, n, marks=[] if (m, n) in QUICK else pytest.mark.slow) for m, n in CASES],
+)
+def test_what_was_frozen_exports_for_any_number_of_rows(method, name, tmp_path):
+    ensemble, x = make(method, name)
+    frozen = pb.freeze(ensemble.eval(), x, choose="rule")
+    written = export(frozen, x, tmp_path / "m.onnx")
+    assert written.difference < 1e-5
+    assert written.checked == (1, 5, 11)
+    if method != "mc_dropout":
+        more = torch.cat([x, x])
+        given = run_onnx(written.path, **dict(zip(written.inputs, [more], strict=True)))
+        torch.testing.assert_close(given["mean"], ensemble.predict(more).mean, rtol=1e-4, atol=1e-5)
+
+
+def test_frozen_masks_are_exported_without_turning_images_round(tmp_path):
+    x = torch.randn(4, 3, 8, 8)
+    conv = nn.Conv2d(3, 16, 3, 1, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 1, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 1, 1)
+    ensemble = pb.masksembles(
+        nn.Sequential(*conv, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 3)), 4, example=x
+    )
+    export(pb.freeze(ensemble.eval(), x, choose="rule"), x, tmp_path / "m.onnx")
+    kinds = [node.op_type for node in pytest.importorskip("onnx").load(tmp_path / "m.onnx").graph.node]
+    assert "Gather" in kinds
+    assert "Transpose" not in kinds
 
 
 LOADER = """

@@ -64,7 +64,6 @@ class Bundle:
     def for_export(self, rows: int, frozen: bool = True) -> tuple[nn.Module, Tensor]:
         """A module that takes inputs as files have them and normalises them itself, and an example for it."""
         example = torch.rand(rows, *self.record["shape"])
-        frozen = frozen and self.ensemble.method not in ("mimo", "mc_dropout")  # one pass already; draws of its own
         return Whole(self, self._normalised(example) if frozen else None), example
 
     def _normalised(self, x: Tensor) -> Tensor:

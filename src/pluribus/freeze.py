@@ -99,7 +99,7 @@ class Frozen(nn.Module):
                 return self.forward(*args, **kwargs)
         if torch.compiler.is_compiling():
             if self._packed:
-                torch._dynamo.disable(_unpack)(self)  # here, as a decorator would import the compiler at once
+                torch._dynamo.disable(self.plain_)(for_good=True)  # a decorator would import the compiler at once
             return self._run((args, kwargs))
         batch = args, kwargs
         tensors = _tensors(batch)
@@ -141,8 +141,9 @@ class Frozen(nn.Module):
             lines.append(f"  takes inputs of the sizes {self.sizes}, any number of rows")
         return "\n".join(lines)
 
-    def plain_(self) -> Frozen:
-        """Put all weights back into plain tensors; the next call may pack them again."""
+    def plain_(self, for_good: bool = False) -> Frozen:
+        """Put all weights back into plain tensors; the next call may pack them again unless this is for good."""
+        self.packs = self.packs and not for_good
         if self._packed:
             for part in self.modules():
                 if isinstance(part, Convolution):
@@ -158,7 +159,7 @@ class Frozen(nn.Module):
         inputs = _tensors(batch)
         if self.images:
             inputs = [self._format(t) for t in inputs]
-        rows = len(inputs[0]) if self.joint else 0
+        rows = inputs[0].shape[0] if self.joint else 0
         columns = [run.forward(*inputs) for run in self.runs]
         if self.outline == 0 and len(columns) == 1 and not self.joint:  # the usual network
             return columns[0][0]
@@ -176,7 +177,7 @@ class Frozen(nn.Module):
         leaf: Tensor = column[0]
         if not self.joint:
             return leaf
-        return leaf.unflatten(0, (self.size, rows)) if leaf.shape[0] == self.size * rows else self._same(leaf)
+        return leaf.unflatten(0, (self.size, -1)) if leaf.shape[0] == self.size * rows else self._same(leaf)
 
     def _same(self, leaf: Tensor) -> Tensor:
         return leaf.expand(self.size, *leaf.shape)
@@ -237,12 +238,6 @@ def _tensors(batch: Batch) -> list[Tensor]:
     if len(args) == 1 and isinstance(args[0], Tensor) and not kwargs:  # the usual call
         return [args[0]]
     return tensors_of(batch)
-
-
-def _unpack(frozen: Frozen) -> None:
-    """A compiled network has plain weights for good."""
-    frozen.plain_()
-    frozen.packs = False
 
 
 # -------------------------------------------------------------------- building

@@ -184,7 +184,8 @@ class Take(Kernel):
 
     def forward(self, x: Tensor) -> Tensor:
         """The channels, in the memory format of the input."""
-        if self.dim == 1 and x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last):
+        here = not torch.compiler.is_compiling()  # compilers and other runtimes choose a format of their own
+        if here and self.dim == 1 and x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last):
             rows = x.permute(0, 2, 3, 1)  # (batch, height, width, channels)
             taken = rows.reshape(-1, rows.shape[3]).index_select(1, self.index)
             return taken.view(*rows.shape[:3], -1).permute(0, 3, 1, 2)

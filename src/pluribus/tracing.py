@@ -69,17 +69,18 @@ def plain_of(ensemble: nn.Module) -> nn.Module:
     """What can be traced: members by a loop; of a frozen ensemble its plain graph."""
     if isinstance(ensemble, Ensemble):
         return Members(ensemble).eval()
-    return duplicate(ensemble).eval()
+    made = duplicate(ensemble).eval()
+    for part in made.modules():
+        put_back: Any = getattr(part, "plain_", None)  # a frozen ensemble packs its weights when it runs
+        if callable(put_back):
+            put_back(for_good=True)
+    return made
 
 
 def traced(module: nn.Module, batch: Batch, dynamic: bool) -> torch.export.ExportedProgram:
     """The exported program, functional, each operation once."""
     if dynamic and rows_of(batch) == 1:
         batch = resized(batch, 2)  # torch takes a size of 1 for a constant
-    for part in module.modules():
-        put_back: Any = getattr(part, "plain_", None)  # a frozen ensemble packs its weights when it runs
-        if callable(put_back):
-            put_back()
     names = [*(f"input_{i}" for i in range(len(batch[0]))), *batch[1]]
     try:
         program = torch.export.export(

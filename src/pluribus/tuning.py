@@ -85,11 +85,12 @@ def without_winograd_(network: Any) -> bool:
 
 
 def _visit(network: Any, batch: Batch, visit: Callable[[Any, Any], None]) -> None:
-    """Run a batch, and call `visit` before every convolution."""
+    """Run a batch, and call `visit` before every convolution; chance goes on as if nothing had run."""
     hooks = [part.register_forward_pre_hook(visit) for part in network.modules() if isinstance(part, Convolution)]
     packs, network.packs = network.packs, False
     try:
-        network(*batch[0], **batch[1])
+        with torch.random.fork_rng(devices=[]):
+            network(*batch[0], **batch[1])
     finally:
         network.packs = packs
         for hook in hooks:
