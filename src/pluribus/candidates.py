@@ -7,6 +7,7 @@ for two and for three members, and known for all sizes.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,30 +87,39 @@ class Candidate:
         return f"pb.{self.method}({', '.join(['model', *size, *settings, *(['example=x'] if example else [])])})"
 
 
-Options = Mapping[str, Any]
+@dataclass(frozen=True)
+class Asked:
+    """What candidates are wanted for: a model, an example and its rows, numbers of members and settings to try.
+
+    `single` is the count of the model itself and `base` its figures.
+    """
+
+    model: nn.Module
+    x: Any
+    rows: int
+    single: _Count
+    base: Figures
+    sizes: Sequence[int]
+    options: Mapping[str, Any]
 
 
 def candidates(
-    model: nn.Module, x: Any, methods: Sequence[str], sizes: Sequence[int], options: Options
+    model: nn.Module, x: Any, methods: Sequence[str], sizes: Sequence[int], options: Mapping[str, Any]
 ) -> tuple[Figures, list[Candidate]]:
     """The model's own figures, and every candidate of the methods."""
-    single = _counted(METHODS["single"](model), x)
-    base = _figures(single, 1, rows_of(as_batch(x)))
+    single, rows = _counted(METHODS["single"](model), x), rows_of(as_batch(x))
+    asked = Asked(model, x, rows, single, _figures(single, 1, rows), list(sizes), options)
     found: list[Candidate] = []
     for method in methods:
         try:
-            found += CANDIDATES.get(method, _no_candidates)(model, x, base, single, list(sizes), options)
+            found += CANDIDATES[method](asked) if method in CANDIDATES else _family(asked, method)
         except REFUSALS as error:
             found.append(_refused(method, {}, error))
-    return base, found
+    return asked.base, found
 
 
 def _refused(method: str, settings: dict[str, Any], error: Exception) -> Candidate:
     return Candidate(method, settings, 0, None, reason=(str(error).strip() or repr(error)).splitlines()[0])
-
-
-def _no_candidates(*_: Any) -> list[Candidate]:
-    return []
 
 
 # -------------------------------------------------------------------- counting
@@ -179,40 +189,35 @@ def _linear(two: _Count, three: _Count, single: _Count, size: int, rows: int) ->
     return Figures(parameters, -(-total // rows), passes, weights, buffers, peak, kept)
 
 
-def _family(
-    method: str, make: Callable[[int], Ensemble], x: Any, base: Figures, single: _Count, sizes: Sequence[int],
-    settings: dict[str, Any],
-) -> list[Candidate]:  # fmt: skip
+def _family(asked: Asked, method: str, **settings: Any) -> list[Candidate]:
     """One candidate for each size of a method whose figures are a + b M."""
+    function = METHODS[method]
+    given = {"example": asked.x} if "example" in inspect.signature(function).parameters else {}
     try:
-        two, three = (_counted(make(size), x) for size in (2, 3))
+        two, three = (_counted(function(asked.model, size, **settings, **given), asked.x) for size in (2, 3))
     except REFUSALS as error:
         return [_refused(method, settings, error)]
     own = three.parameters - two.parameters  # of one member
-    shared = two.parameters - 2 * own
-    used = (shared + own) / base.parameters
-    rows = rows_of(as_batch(x))
-    return [Candidate(method, settings, size, _linear(two, three, single, size, rows), used) for size in sizes]
+    used = (two.parameters - own) / asked.base.parameters
+    return [
+        Candidate(method, settings, size, _linear(two, three, asked.single, size, asked.rows), used)
+        for size in asked.sizes
+    ]
 
 
 # -------------------------------------------------------------------- one function per method
 
 
-def _deep(
-    model: nn.Module, x: Any, base: Figures, single: _Count, sizes: Sequence[int], options: Options
-) -> list[Candidate]:
-    rows = rows_of(as_batch(x))
-    return [Candidate("deep", {}, size, _figures(single, size, rows)) for size in sizes]
+def _deep(asked: Asked) -> list[Candidate]:
+    return [Candidate("deep", {}, size, _figures(asked.single, size, asked.rows)) for size in asked.sizes]
 
 
-def _packed(
-    model: nn.Module, x: Any, base: Figures, single: _Count, sizes: Sequence[int], options: Options
-) -> list[Candidate]:
+def _packed(asked: Asked) -> list[Candidate]:
     found: list[Candidate] = []
     counts: dict[Any, _Count | Exception] = {}
-    rows = rows_of(as_batch(x))
+    model, options = asked.model, asked.options
     takes_gamma = bool(getattr(model, "takes_gamma", None))
-    for size in sizes:
+    for size in asked.sizes:
         for alpha in options["alphas"]:
             for gamma in options["gammas"] if takes_gamma else (1,):
                 if alpha >= size:  # not thinner than the model
@@ -222,14 +227,14 @@ def _packed(
                     continue  # the same network as with gamma 1
                 key = alpha / size, tuple(sorted(groups.items()))
                 if key not in counts:
-                    counts[key] = _thin_count(model, x, alpha / size, groups)
+                    counts[key] = _thin_count(model, asked.x, alpha / size, groups)
                 settings = {"alpha": alpha, "gamma": gamma}
                 count = counts[key]
                 if isinstance(count, Exception):
                     found.append(_refused("packed", {"size": size, **settings}, count))
                     continue
-                capacity = count.parameters / base.parameters
-                figures = _figures(count, size, rows)
+                capacity = count.parameters / asked.base.parameters
+                figures = _figures(count, size, asked.rows)
                 found.append(Candidate("packed", settings, size, figures, capacity, alpha / size))
     return found
 
@@ -244,22 +249,19 @@ def _thin_count(model: nn.Module, x: Any, factor: float, groups: dict[str, int])
         return error
 
 
-def _masksembles(
-    model: nn.Module, x: Any, base: Figures, single: _Count, sizes: Sequence[int], options: Options
-) -> list[Candidate]:
-    view = opened(model)
-    names = layers_of("masksembles", view, None, x, but_first=True, per_row=True)
-    rows = rows_of(as_batch(x))
+def _masksembles(asked: Asked) -> list[Candidate]:
+    view, scales = opened(asked.model), asked.options["scales"]
+    names = layers_of("masksembles", view, None, asked.x, but_first=True, per_row=True)
     found: list[Candidate] = []
-    two, three = (_counted(_masked(view, names, size), x) for size in (2, 3))
-    for size in sizes:
-        for scale in options["scales"]:  # the network keeps its widths
-            capacity, width = _masked_share(view, names, scale, size, base)
-            figures = _linear(two, three, single, size, rows)
+    two, three = (_counted(_masked(view, names, size), asked.x) for size in (2, 3))
+    for size in asked.sizes:
+        for scale in scales:  # the network keeps its widths
+            capacity, width = _masked_share(view, names, scale, size, asked.base)
+            figures = _linear(two, three, asked.single, size, asked.rows)
             iou = masks.expected_iou(scale)
             found.append(Candidate("masksembles", {"scale": scale}, size, figures, capacity, width, iou))
-    for capacity in options["capacities"]:  # layers grow instead
-        found += [_grown(view, names, x, base, size, scale, capacity) for size in sizes for scale in options["scales"]]
+    for capacity in asked.options["capacities"]:  # layers grow instead
+        found += [_grown(asked, view, names, size, scale, capacity) for size in asked.sizes for scale in scales]
     return found
 
 
@@ -288,9 +290,7 @@ def _masked_share(view: nn.Module, names: Sequence[str], scale: float, size: int
     return 1 - dropped / base.parameters, ones / channels
 
 
-def _grown(
-    view: nn.Module, names: Sequence[str], x: Any, base: Figures, size: int, scale: float, capacity: float
-) -> Candidate:
+def _grown(asked: Asked, view: nn.Module, names: Sequence[str], size: int, scale: float, capacity: float) -> Candidate:
     """Masks of a given width m: layers grow to an expected m S (1 - (1 - 1/S)^n)."""
     settings = {"scale": scale, "capacity": capacity}
 
@@ -299,64 +299,31 @@ def _grown(
         return max(kept, round(kept * scale * (1 - (1 - 1 / scale) ** size)))
 
     try:
-        wide = rebuild(view, solve(view, x, grow, layers=names))
-        count = _counted(_masked(wide, names, size), x)
-        one_pass = _counted(METHODS["single"](wide), x)
+        wide = rebuild(view, solve(view, asked.x, grow, layers=names))
+        count = _counted(_masked(wide, names, size), asked.x)
+        one_pass = _counted(METHODS["single"](wide), asked.x)
     except REFUSALS as error:
         return _refused("masksembles", {"size": size, **settings}, error)
     figures = Figures(
-        count.parameters, -(-count.mult_adds // rows_of(as_batch(x))), count.passes, count.weights, count.buffers,
+        count.parameters, -(-count.mult_adds // asked.rows), count.passes, count.weights, count.buffers,
         count.results.peak, one_pass.results.total,
     )  # fmt: skip
-    share = sum(cast(Tensor, view.get_submodule(n).weight).numel() for n in names) / base.parameters
+    share = sum(cast(Tensor, view.get_submodule(n).weight).numel() for n in names) / asked.base.parameters
     used = 1 + share * (capacity**2 - 1)  # inputs and outputs of the masked layers
     return Candidate("masksembles", settings, size, figures, used, capacity, masks.expected_iou(scale), expected=True)
 
 
-def _batch_ensemble(
-    model: nn.Module, x: Any, base: Figures, single: _Count, sizes: Sequence[int], options: Options
-) -> list[Candidate]:
-    make = lambda size: METHODS["batch_ensemble"](model, size, example=x)  # noqa: E731
-    return _family("batch_ensemble", make, x, base, single, sizes, {})
+def _mc_dropout(asked: Asked) -> list[Candidate]:
+    if dropout_modules(opened(asked.model)):
+        return _family(asked, "mc_dropout")
+    rate = asked.options["rate"]
+    last = "|".join(map(re.escape, heads_of(asked.model, None, asked.x)))
+    return _family(asked, "mc_dropout", rate=rate) + _family(asked, "mc_dropout", rate=rate, where=last)
 
 
-def _mc_dropout(
-    model: nn.Module, x: Any, base: Figures, single: _Count, sizes: Sequence[int], options: Options
-) -> list[Candidate]:
-    if dropout_modules(opened(model)):
-        choices: list[dict[str, Any]] = [{}]
-    else:
-        last = "|".join(map(re.escape, heads_of(model, None, x)))
-        choices = [{"rate": options["rate"]}, {"rate": options["rate"], "where": last}]
-    found = []
-    for settings in choices:
-        make = lambda size, s=settings: METHODS["mc_dropout"](model, size, **s, example=x)  # noqa: E731
-        found += _family("mc_dropout", make, x, base, single, sizes, settings)
-    return found
-
-
-def _mimo(
-    model: nn.Module, x: Any, base: Figures, single: _Count, sizes: Sequence[int], options: Options
-) -> list[Candidate]:
-    make = lambda size: METHODS["mimo"](model, size, example=x)  # noqa: E731
-    return _family("mimo", make, x, base, single, sizes, {})
-
-
-def _multihead(
-    model: nn.Module, x: Any, base: Figures, single: _Count, sizes: Sequence[int], options: Options
-) -> list[Candidate]:
-    make = lambda size: METHODS["multihead"](model, size, example=x)  # noqa: E731
-    return _family("multihead", make, x, base, single, sizes, {})
-
-
-def _treenet(
-    model: nn.Module, x: Any, base: Figures, single: _Count, sizes: Sequence[int], options: Options
-) -> list[Candidate]:
-    found: list[Candidate] = []
-    for branch in options["branches"] or branch_points(model, x):
-        make = lambda size, b=branch: METHODS["treenet"](model, size, b)  # noqa: E731
-        found += _family("treenet", make, x, base, single, sizes, {"branch": branch})
-    return found
+def _treenet(asked: Asked) -> list[Candidate]:
+    branches = asked.options["branches"] or branch_points(asked.model, asked.x)
+    return [candidate for branch in branches for candidate in _family(asked, "treenet", branch=branch)]
 
 
 def branch_points(model: nn.Module, x: Any, most: int = 3) -> list[str]:
@@ -386,13 +353,11 @@ def _in_order(model: nn.Module, x: Any) -> list[str]:
     return list(dict.fromkeys(order))
 
 
-CANDIDATES: dict[str, Callable[..., list[Candidate]]] = {
+CANDIDATES: dict[str, Callable[[Asked], list[Candidate]]] = {  # every other method has one family
+    "single": lambda asked: [],
     "deep": _deep,
     "packed": _packed,
     "masksembles": _masksembles,
-    "batch_ensemble": _batch_ensemble,
     "mc_dropout": _mc_dropout,
-    "mimo": _mimo,
     "treenet": _treenet,
-    "multihead": _multihead,
 }
