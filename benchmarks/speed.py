@@ -1,7 +1,8 @@
 """Every ratio that Pluribus promises: time relative to the plain single network, with the limit and the bar beside it.
 
 python benchmarks/speed.py                          the rows that have a bar, one thread
-python benchmarks/speed.py --full                   all networks, batches of 1, 32 and 256, one thread and all cores
+python benchmarks/speed.py --full                   all networks, batches of 1, 32, 256, one thread and all cores: hours
+python benchmarks/speed.py --full --batches 1,32 --threads 1
 python benchmarks/speed.py --only packed --seconds 30
 python benchmarks/speed.py --scaling                time and mult-adds for 1 to 32 members
 python benchmarks/speed.py --memory                 peak memory of a frozen packed network and of the single network
@@ -83,8 +84,8 @@ def bars() -> list[Row]:
     ]
 
 
-def full() -> list[Row]:
-    """Every method that freezing changes, on every network, for batches of 1, 32 and 256."""
+def full(batches: list[int]) -> list[Row]:
+    """Every method that freezing changes, on every network."""
     networks: dict[str, tuple[Any, tuple[int, ...]]] = {
         "ResNet-18": (resnet, IMAGE),
         "MLP": (mlp, IMAGE),
@@ -103,7 +104,7 @@ def full() -> list[Row]:
         frozen(f"{network}: {name}, frozen", rows, build, method, shape=shape)
         for network, (build, shape) in networks.items()
         for name, method in methods.items()
-        for rows in (1, 32, 256)
+        for rows in batches
     ]
 
 
@@ -136,7 +137,7 @@ def scaling(seconds: float) -> list[dict[str, Any]]:
             ("deep", lambda m, _, size=size: pb.deep(m, size)),
             ("packed, alpha = sqrt(M)", lambda m, x, size=size: pb.packed(m, size, size**0.5, example=x)),
         ):
-            row = frozen(f"{name}, M = {size}", 32, partial(models.resnet18, width=0.5), method)
+            row = frozen(f"{name}, M = {size}", 32, resnet, method)
             results.append(measure(row, x.device, seconds))
             show(results[-1])
     return results
@@ -186,10 +187,17 @@ def compare(results: list[dict[str, Any]], path: Path) -> None:
             print(f"{result['name']:52} {result['rows']:4} {before:6.3f} -> {result['ratio']:6.3f} {change:+.1%}{mark}")
 
 
+def numbers(text: str) -> list[int]:
+    """Whole numbers with commas."""
+    return [int(part) for part in text.split(",")]
+
+
 def arguments() -> argparse.Namespace:
     """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="all networks, batches and numbers of threads")
+    parser.add_argument("--batches", type=numbers, default=[1, 32, 256], help="of --full, with commas: 1,32,256")
+    parser.add_argument("--threads", type=numbers, help="of --full, with commas; by default 1 and all cores")
     parser.add_argument("--scaling", action="store_true", help="1 to 32 members")
     parser.add_argument("--memory", action="store_true", help="peak memory")
     parser.add_argument("--only", default="", help="a regular expression that the names of the rows must contain")
@@ -218,10 +226,10 @@ def main() -> None:
     if not torch.cuda.is_available():
         print("No GPU here: nothing below was run on one.")
     print(f"{'':52} rows on   thr limit  ratio to fs   bar")
-    chosen = full() if given.full else [] if given.scaling or given.memory else bars()
+    chosen = full(given.batches) if given.full else [] if given.scaling or given.memory else bars()
     chosen = [row for row in chosen if re.search(given.only, row.name)]
     results: list[dict[str, Any]] = []
-    for threads in sorted({1, cores}) if given.full else [1]:
+    for threads in (given.threads or sorted({1, cores})) if given.full else [1]:
         torch.set_num_threads(threads)
         results += table(chosen, given.seconds)
     torch.set_num_threads(1)

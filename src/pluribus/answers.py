@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .prediction import _class_dim, _one_tensor, _wide, gaussian, two_classes
+from .prediction import class_dim_of, gaussian, one_tensor, two_classes, wide
 from .trees import answer
 
 CLASS_ANSWERS = ("mean", "label", "confidence", "total", "aleatoric", "epistemic")
@@ -55,12 +55,12 @@ def answers(task: str, outputs: Any, class_dim: int | None = None) -> dict[str, 
     """The answers that stacked outputs, (members, batch, ...), are under a task; as `pb.predict`, without checks."""
     if task == "gaussian":
         return _of_numbers(*gaussian(outputs))
-    tensor = _one_tensor(outputs)
+    tensor = one_tensor(outputs)
     if task == "regression":
         return _of_numbers(tensor)
     if task == "binary":
-        return _of_classes(two_classes(_wide(tensor)), -1)
-    return _of_classes(_wide(tensor), _class_dim(tensor, class_dim))
+        return _of_classes(two_classes(wide(tensor)), -1)
+    return _of_classes(wide(tensor), class_dim_of(tensor, class_dim))
 
 
 def _of_classes(logits: Tensor, class_dim: int) -> dict[str, Tensor]:
@@ -81,8 +81,8 @@ def _of_classes(logits: Tensor, class_dim: int) -> dict[str, Tensor]:
 
 
 def _of_numbers(means: Tensor, variances: Tensor | None = None) -> dict[str, Tensor]:
-    means, mean = _wide(means), _wide(means).mean(0)  # members
-    aleatoric = torch.zeros_like(mean) if variances is None else _wide(variances).mean(0)
+    means, mean = wide(means), wide(means).mean(0)  # members
+    aleatoric = torch.zeros_like(mean) if variances is None else wide(variances).mean(0)
     epistemic = (means - mean).square().mean(0)
     return {"mean": mean, "total": aleatoric + epistemic, "aleatoric": aleatoric, "epistemic": epistemic}
 

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from . import masks
 from .activations import Activations, Watching
 from .choosing import heads_of, inputs_of, layers_of
-from .cost import FORMULAS, _plain_operators
+from .cost import FORMULAS, plain_operators
 from .dropout import dropout_modules
 from .ensemble import Ensemble
 from .grouping import group_, groups_of
@@ -146,7 +146,7 @@ class _Count:
 def _counted(ensemble: Ensemble, x: Any) -> _Count:
     """Everything of an ensemble, in one run; like `pb.cost`, the first run finds out whether vmap works."""
     args, kwargs = as_batch(x)
-    with _plain_operators(), quiet(ensemble), torch.random.fork_rng(devices=[]):
+    with plain_operators(), quiet(ensemble), torch.random.fork_rng(devices=[]):
         ensemble(*args, **kwargs)
         with Watching([*ensemble.parameters(), *ensemble.buffers(), *tensors_of(x)]) as watching:
             with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:

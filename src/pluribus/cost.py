@@ -88,15 +88,15 @@ def _mult_adds(model: nn.Module, x: Any) -> int:
 
 
 def _counted(model: nn.Module, batch: Batch, change: Callable[[Tensor], Tensor]) -> int:
-    model, (args, kwargs) = _copied(model, change), map_tensors(batch, change)
-    with _plain_operators(), torch.no_grad():
+    model, (args, kwargs) = copied(model, change), map_tensors(batch, change)
+    with plain_operators(), torch.no_grad():
         model.eval()(*args, **kwargs)  # here an ensemble finds out whether it runs under vmap
         with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
             model(*args, **kwargs)
     return counter.get_total_flops() // 2  # a multiplication and an addition each
 
 
-def _copied(model: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
+def copied(model: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
     """A deep copy in which every tensor is a changed one; nothing else of its size is made on the way."""
     copies: dict[int, Any] = {}
     for module in model.modules():
@@ -109,7 +109,7 @@ def _copied(model: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
 
 
 @contextmanager
-def _plain_operators() -> Iterator[None]:
+def plain_operators() -> Iterator[None]:
     """Switches off the fused kernels that the counter does not know."""
     fast = torch.backends.mha.get_fastpath_enabled()
     with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):

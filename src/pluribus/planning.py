@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from .candidates import REFUSALS, Candidate, Figures, candidates
-from .cost import _copied, cost
+from .cost import copied, cost
 from .methods import METHODS
 from .surgery import listed
 from .trees import as_batch, map_tensors, tensors_of
@@ -190,7 +190,7 @@ def _without_values(model: Any, example: Any) -> tuple[nn.Module, Any, list[str]
     batch = map_tensors(example, lambda t: t.detach().to("meta"))
     given = [*model.parameters(), *model.buffers(), *tensors_of(as_batch(example))]
     try:
-        made = _copied(model, lambda t: t.detach().to("meta"))
+        made = copied(model, lambda t: t.detach().to("meta"))
         cost(made, batch)
         return made, batch, []
     except REFUSALS as error:

@@ -333,12 +333,12 @@ def predicted(task: str, outputs: Any, class_dim: int | None = None) -> Predicti
     """
     if task == "gaussian":
         return Regression(*gaussian(outputs))
-    tensor = _one_tensor(outputs)
+    tensor = one_tensor(outputs)
     if task == "regression":
         return Regression(tensor)
     if task == "binary":
         return Classification.from_binary(tensor)
-    return Classification.from_logits(tensor, _class_dim(tensor, class_dim))
+    return Classification.from_logits(tensor, class_dim_of(tensor, class_dim))
 
 
 def pool(task: str, outputs: Any, class_dim: int | None = None) -> Any:
@@ -346,13 +346,13 @@ def pool(task: str, outputs: Any, class_dim: int | None = None) -> Any:
     if task == "gaussian":
         means, variances = gaussian(outputs)
         return means.mean(0), variances.mean(0) + means.var(0, unbiased=False)  # members
-    tensor = _one_tensor(outputs)
+    tensor = one_tensor(outputs)
     if task == "regression":
         return tensor.mean(0)  # members
     if task == "binary":
         log_mean = pooled(two_classes(tensor).log_softmax(-1))
         return (log_mean[..., 1] - log_mean[..., 0]).reshape(tensor.shape[1:])
-    return pooled(_wide(tensor).log_softmax(_class_dim(tensor, class_dim)))
+    return pooled(wide(tensor).log_softmax(class_dim_of(tensor, class_dim)))
 
 
 def pooled(log_members: Tensor) -> Tensor:
@@ -364,7 +364,7 @@ def gaussian(outputs: Any) -> tuple[Tensor, Tensor]:
     """Means and variances: a pair as it is, or halves of the last dimension, the second through softplus."""
     if isinstance(outputs, (tuple, list)) and len(outputs) == 2:
         return outputs[0], outputs[1]
-    tensor = _one_tensor(outputs)
+    tensor = one_tensor(outputs)
     if tensor.ndim < 2 or tensor.shape[-1] % 2:
         raise ValueError(
             "gaussian: the last dimension must hold means and raw variances in equal numbers, "
@@ -401,18 +401,19 @@ def two_classes(logit: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(logit), logit], -1)
 
 
-def _one_tensor(outputs: Any) -> Tensor:
+def one_tensor(outputs: Any) -> Tensor:
+    """The tensor that outputs are, alone or with nothing else in a list."""
     if isinstance(outputs, Tensor):
         return outputs
     if isinstance(outputs, (tuple, list)) and len(outputs) == 1:
-        return _one_tensor(outputs[0])
+        return one_tensor(outputs[0])
     raise TypeError(
         f"predict: the model must give one tensor, or `logits`, but it gives {type(outputs).__name__}. "
         "Wrap the model so that it returns the tensor to predict with; ensemble(x) gives the whole tree."
     )
 
 
-def _class_dim(tensor: Tensor, class_dim: int | None) -> int:
+def class_dim_of(tensor: Tensor, class_dim: int | None) -> int:
     """Where stacked outputs have the classes; (members, batch, a, b) does not say whether a or b are classes."""
     if class_dim is not None:
         return class_dim + 1 if class_dim >= 0 else class_dim
@@ -424,12 +425,13 @@ def _class_dim(tensor: Tensor, class_dim: int | None) -> int:
     return 2 if tensor.ndim > 4 else -1
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def wide(tensor: Tensor) -> Tensor:
+    """In single precision at least: half precision is too coarse for sums of probabilities."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def _float(values: Tensor | np.ndarray) -> Tensor:
-    tensor = _wide(values if isinstance(values, Tensor) else tensor_of(values))
+    tensor = wide(values if isinstance(values, Tensor) else tensor_of(values))
     return tensor if tensor.is_floating_point() else tensor.float()
 
 
