@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import pluribus.cli as cli
+from pluribus.options import specs
 
 QUICK = ["--data", "moons", "--model", "mlp", "--size", "2", "--epochs", "1", "--jobs", "1"]
 
@@ -223,6 +224,11 @@ class TestTrainAndPredict:
         rows = [json.loads(line) for line in out.splitlines()]
         assert [row["value"] for row in rows] == pytest.approx([0.4, 1.4], abs=0.25)
         assert all(row["low"] < row["value"] < row["high"] for row in rows)
+        assert [row["name"] for row in rows] == ["0", "1"]
+        Path("more.csv").write_text("a\n0.5\n")
+        _, out, _ = pluribus("predict", "m", "new.csv", "more.csv", "--format", "jsonl")
+        names = [json.loads(line)["name"] for line in out.splitlines()]
+        assert names == ["new.csv: 0", "new.csv: 1", "more.csv: 0"]
 
     def test_arrays_and_pictures_are_all_predicted(self, pluribus, digits):
         folder, _ = digits
@@ -335,3 +341,11 @@ def test_every_command_explains_itself(pluribus, command):
 def test_the_command_is_installed():
     out = subprocess.run([sys.executable, "-m", "pluribus.cli", "--help"], capture_output=True, text=True, check=True)
     assert "compare" in out.stdout
+
+
+def test_a_comma_in_the_name_of_a_file_that_is_there_belongs_to_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a, b.csv").touch()
+    assert specs("moons, table:a, b.csv,digits") == ["moons", "table:a, b.csv", "digits"]
+    assert specs("table:c,d.csv") == ["table:c", "d.csv"]
+    assert specs("") == []

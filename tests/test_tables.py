@@ -1,6 +1,7 @@
 """Tables in CSV and Parquet files, against pandas and scikit-learn's encoders."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -355,3 +356,39 @@ def test_unknown_uci_set_lists_those_that_are_there(tmp_path):
     write_uci(tmp_path / "uci" / "yacht")
     with pytest.raises(FileNotFoundError, match='looked for "data.txt" in .*boat.*There are: yacht'):
         load("uci:boat", folder=tmp_path)
+
+
+# ---------------------------------------------------------------- files as spreadsheets write them
+
+
+def test_decimal_commas_are_numbers_where_semicolons_separate(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("size;price;street;code\n1,5;1.200,5;A;1,2,3\n-2,25;7;B;4\n;3e2;C;5,6\n")
+    frame = read_table(path)
+    assert frame["size"].tolist()[:2] == [1.5, -2.25]
+    assert np.isnan(frame["size"][2])
+    assert frame["price"].tolist() == [1200.5, 7.0, 300.0]
+    assert frame["code"].tolist() == ["1,2,3", "4", "5,6"]
+
+
+def test_points_stay_decimal_where_there_is_no_comma(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("size;name\n1.500;x, y\n2.250;z\n")
+    assert read_table(path)["size"].tolist() == [1.5, 2.25]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "latin-1"])
+def test_umlauts_are_read_however_they_were_written(encoding, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("Gr\u00f6\u00dfe,Stra\u00dfe\n1,M\u00fcller\n2,\u00c9cole\n".encode(encoding))
+    frame = read_table(path)
+    assert list(frame.columns) == ["Gr\u00f6\u00dfe", "Stra\u00dfe"]
+    assert frame["Stra\u00dfe"].tolist() == ["M\u00fcller", "\u00c9cole"]
+
+
+def test_a_table_without_a_column_is_named(tmp_path):
+    data = load("moons")
+    path = tmp_path / "new.csv"
+    path.write_text("x\n1.0\n")
+    with pytest.raises(ValueError, match=re.escape(f"{path}: the table must have the columns y")):
+        encoded(data.encoding, path)

@@ -82,7 +82,7 @@ def pluribus(
 
 @app.command()
 def compare(
-    data: options.Data = "digits",
+    data: options.SeveralData = "digits",
     data_dir: options.Folder = None,
     target: options.Target = None,
     task: options.Task = None,
@@ -129,7 +129,7 @@ def compare(
     """
     from .study import Study
 
-    names = options.listed(data)
+    names = options.specs(data)
     study = Study(
         data=names,
         model=model,
@@ -340,9 +340,16 @@ def predict(
         raise ValueError("--abstained: a regression has no threshold; look at the intervals instead.")
     if bundle.record["classes"] and bundle.threshold is None:
         console.print(f"[yellow]note:[/] {escape(bundle.record.get('no_threshold', NO_THRESHOLD))}", soft_wrap=True)
-    rows = (row for source in _sources(files) for row in bundle.answers(source, broken=broken))
+    rows = (row for source in _sources(files) for row in _answers(bundle, source, broken, len(files) > 1))
     wanted = (row for row in rows if not abstained or row["decision"] == "abstain")
     {"table": _as_table, "jsonl": _as_lines, "csv": _as_csv}[form](wanted)
+
+
+def _answers(bundle: Any, source: Path | list[Path], broken: str, several: bool) -> Iterator[dict[str, Any]]:
+    """The answers to one source; rows of one table among several files are named after it."""
+    of_table = several and isinstance(source, Path) and bundle.record["encoding"]["kind"] == "table"
+    for row in bundle.answers(source, broken=broken):
+        yield {**row, "name": f"{source}: {row['name']}"} if of_table else row
 
 
 def _sources(files: list[Path]) -> Iterator[Path | list[Path]]:

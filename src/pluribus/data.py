@@ -99,8 +99,12 @@ def encoded(encoding: dict[str, Any], source: Any, *, broken: Broken = "stop") -
             [2.0000, 0.5000]]), tensor([-1, -1]))
     """
     if encoding["kind"] == "table":
-        frame = read_table(Path(source)) if isinstance(source, str | Path) else source
-        return table_split(encoding, package("pandas", "reading tables", "data").DataFrame(frame))
+        if isinstance(source, str | Path):
+            try:
+                return table_split(encoding, read_table(Path(source)))
+            except ValueError as error:
+                raise error if str(error).startswith(str(source)) else ValueError(f"{source}: {error}") from None
+        return table_split(encoding, package("pandas", "reading tables", "data").DataFrame(source))
     channels, height, width = encoding["shape"]
     if isinstance(source, np.ndarray):
         return without_targets(labelled(Arrays(source, (channels, height, width)), torch.zeros(len(source))))

@@ -10,14 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-Data = Annotated[
-    str,
-    typer.Option(
-        "--data",
-        help="What to train on: a name (see `pluribus data`) or KIND:PATH, such as folder:photos/ or table:houses.csv. "
-        "Several, with commas.",
-    ),
-]
+_DATA = "What to train on: a name (see `pluribus data`) or KIND:PATH, such as folder:photos/ or table:houses.csv."
+Data = Annotated[str, typer.Option("--data", help=_DATA)]
+SeveralData = Annotated[str, typer.Option("--data", help=f"{_DATA} Several, with commas.")]
 Folder = Annotated[Path | None, typer.Option("--data-dir", help="Where data sets are looked for [PLURIBUS_DATA].")]
 Target = Annotated[str | None, typer.Option(help="The column of a table to predict.")]
 Task = Annotated[str | None, typer.Option(help="classification or regression, where a table's target does not say.")]
@@ -66,7 +61,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, an
 
 def source(**arguments: Any) -> dict[str, Any]:
     """What `data.load` is given beside the name; only what was said."""
-    several = {key: listed(arguments.pop(key)) for key in ("outside", "shifted", "variants")}
+    several = {key: specs(arguments.pop(key)) for key in ("outside", "shifted", "variants")}
     if arguments.get("folder") is not None:
         arguments["folder"] = str(arguments["folder"])
     usual = {"split": 0, "broken": "stop"}
@@ -82,6 +77,25 @@ def training(**arguments: Any) -> dict[str, Any]:
 def listed(text: str | None) -> list[str]:
     """The parts of a text with commas."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def specs(text: str) -> list[str]:
+    """Data sets with commas; a comma in the path of one that is there belongs to it.
+
+    >>> specs("digits, table:houses.csv")
+    ['digits', 'table:houses.csv']
+    """
+    found, parts = [], text.split(",")
+    while parts:
+        end = next((end for end in range(len(parts), 1, -1) if _is_there(",".join(parts[:end]))), 1)
+        found.append(",".join(parts[:end]).strip())
+        parts = parts[end:]
+    return [spec for spec in found if spec]
+
+
+def _is_there(spec: str) -> bool:
+    path = spec.partition(":")[2].strip()
+    return bool(path) and Path(path).exists()
 
 
 def _value(text: str) -> Any:

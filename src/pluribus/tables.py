@@ -21,6 +21,7 @@ Frame = Any  # a pandas.DataFrame
 Series = Any
 LEVELS = 100  # of a category; rarer ones share a column
 CLASSES = 20  # whole numbers with more values than these are predicted as numbers
+DECIMAL = r"[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][-+]?\d+)?"  # with a decimal comma
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 PARTS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 UCI_PAGE = (
@@ -78,17 +79,14 @@ def _index(path: Path) -> list[int]:
 
 
 def read_table(path: Path) -> Frame:
-    """The table in a CSV file (comma, semicolon or tab; also packed) or a Parquet file."""
+    """The table in a CSV file (comma, semicolon or tab; decimal commas; also packed) or a Parquet file."""
     pandas = outside("pandas", "reading tables", "data")
     try:
         if path.suffix.lower() in (".parquet", ".pq"):
             outside("pyarrow", "reading Parquet files", "data")
             frame = pandas.read_parquet(path)
         else:
-            # UCI's files write "?" for a missing value.
-            frame = pandas.read_csv(
-                path, sep=_separator(path), skipinitialspace=True, low_memory=False, na_values=["?"]
-            )
+            frame = _read_csv(path)
     except ModuleNotFoundError:
         raise
     except Exception as error:  # pandas and pyarrow raise errors of their own
@@ -102,9 +100,38 @@ def read_table(path: Path) -> Frame:
     return frame.reset_index(drop=True)
 
 
-def _separator(path: Path) -> str:
+def _read_csv(path: Path) -> Frame:
+    """In UTF-8 or, as spreadsheets of Western Europe write, in Windows-1252."""
     pandas = outside("pandas", "reading tables", "data")
-    head = pandas.read_csv(path, sep="\0", nrows=0, engine="python", header=0, quoting=csv.QUOTE_NONE)
+    for encoding in ("utf-8-sig", "cp1252"):
+        try:
+            separator = _separator(path, encoding)
+            frame = pandas.read_csv(
+                path, sep=separator, skipinitialspace=True, low_memory=False, encoding=encoding, na_values=["?"]
+            )  # UCI's files write "?" for a missing value
+            break
+        except UnicodeDecodeError as error:
+            failed = error
+    else:
+        raise failed
+    return frame if separator == "," else _with_decimal_points(frame)
+
+
+def _with_decimal_points(frame: Frame) -> Frame:
+    """Columns of numbers such as 1.234,5 as numbers: where commas do not separate columns, they may be decimal."""
+    for name in frame.columns[[values.dtype.kind not in "biufM" for _, values in frame.items()]]:
+        texts = frame[name].astype("string").str.strip()
+        if texts.str.contains(",").any() and texts.dropna().str.fullmatch(DECIMAL).all():
+            plain = texts.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
+            frame[name] = outside("pandas", "reading tables", "data").to_numeric(plain).astype("float64")
+    return frame
+
+
+def _separator(path: Path, encoding: str) -> str:
+    pandas = outside("pandas", "reading tables", "data")
+    head = pandas.read_csv(
+        path, sep="\0", nrows=0, engine="python", header=0, quoting=csv.QUOTE_NONE, encoding=encoding
+    )
     first = re.sub(r'"[^"]*"', "", str(head.columns[0]) if len(head.columns) else "")  # names may hold commas
     return max(",;\t", key=first.count)
 
