@@ -87,7 +87,8 @@ def specs(text: str) -> list[str]:
     """
     found, parts = [], text.split(",")
     while parts:
-        end = next((end for end in range(len(parts), 1, -1) if _is_there(",".join(parts[:end]))), 1)
+        ends = range(len(parts), 1, -1) if ":" in parts[0] else ()
+        end = next((end for end in ends if _is_there(",".join(parts[:end]))), 1)
         found.append(",".join(parts[:end]).strip())
         parts = parts[end:]
     return [spec for spec in found if spec]
