@@ -71,6 +71,25 @@ def test_the_fastest_way_is_taken(monkeypatch):
     assert str(next(iter(ensemble._ways.values()))) == "loop, channels-last"
 
 
+@pytest.mark.parametrize(("winner", "stride"), [("vmap, channels-last", 1), ("vmap", 9)])
+@pytest.mark.parametrize("method", ["deep", "multihead", "masksembles"])
+def test_weights_stay_in_the_memory_format_of_the_winner(method, winner, stride, monkeypatch):
+    ensemble, x = make(method, "cnn")
+    expected = ensemble.eval()(x)
+    before = {name: tensor.clone() for name, tensor in ensemble.state_dict().items()}
+    ensemble.run = "auto"
+    monkeypatch.setattr(auto, "race", lambda ways, device, **_: {name: 1.0 + (name != winner) for name in ways})
+    with torch.inference_mode():  # as validation before training
+        torch.testing.assert_close(ensemble(x), expected)
+    weights = [part.weight for part in ensemble.modules() if isinstance(part, nn.Conv2d)]
+    assert weights
+    assert {weight.stride(-3) for weight in weights} == {stride}
+    for name, tensor in ensemble.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    ensemble.train()(x).sum().backward()  # they are no tensors of inference
+    assert all(weight.grad is not None for weight in weights)
+
+
 def test_nothing_is_measured_where_determinism_is_asked_for(monkeypatch):
     ensemble, x = make("deep", "cnn")
     ensemble.run = "auto"

@@ -1,6 +1,7 @@
 """A frozen ensemble gives what the ensemble gives, with fewer operations."""
 
 import copy
+import importlib
 import io
 import pickle
 
@@ -9,13 +10,16 @@ import torch
 from torch import Tensor, nn
 
 import pluribus as pb
-from pluribus import models
+from pluribus import lowering, models
+from pluribus.folding import Plain
 from pluribus.freeze import CHUNK
 from pluribus.graphs import Still
+from pluribus.liveness import wanted
 from pluribus.surgery import state
 from small import SMALL, make
 from zoo import TIMM, images, timm_model
 
+freezing = importlib.import_module("pluribus.freeze")  # pb.freeze is the function
 OTHERS = ["resnet18", "mobilenetv2_100", "efficientnet_b0", "vit_tiny_patch16_224", "seresnet18"]
 every = pytest.mark.parametrize(("method", "name"), [(method, name) for method in pb.METHODS for name in SMALL])
 
@@ -39,6 +43,23 @@ def trained(model: nn.Module) -> nn.Module:
             module.weight.data.uniform_(-1.5, 1.5)
             module.bias.data.normal_()
     return model.eval()
+
+
+class Preactivated(nn.Module):
+    """Normalisation that no layer before it can take in, twice with ReLU, once without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm1 = nn.Conv2d(3, 12, 3, 1, 1), nn.BatchNorm2d(12)
+        self.second, self.norm2 = nn.Conv2d(12, 12, 3, 2, 1), nn.BatchNorm2d(12)
+        self.third, self.norm3 = nn.Conv2d(12, 12, 3, 1, 1), nn.BatchNorm2d(12)
+        self.pool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 3, height, width) -> (batch, 4)."""
+        x = self.second(self.norm1(self.first(x)).relu())
+        y = x + self.third(torch.relu(self.norm2(x)))
+        return self.fc(self.pool(self.norm3(y)).flatten(1))
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +89,29 @@ def test_every_method_on_every_small_model_gives_the_same_outputs(method, name):
         alike(made(x), expected(ensemble, x))
         more = torch.cat([x, x.flip(0)])
         alike(made(more), expected(ensemble, more))
+
+
+@pytest.mark.parametrize("form", lowering.FORMS)
+@pytest.mark.parametrize("method", ["packed", "masksembles", "batch_ensemble", "treenet"])
+@pytest.mark.parametrize("build", [Preactivated, lambda: models.resnet20(width=0.5), SMALL["mlp"].build])
+def test_each_form_is_right_by_itself(build, method, form):
+    """Without what `freeze` does when outputs differ: try the next form."""
+    torch.manual_seed(0)
+    model = trained(build())
+    x = torch.randn(3, *((6,) if build is SMALL["mlp"].build else (3, 16, 16)))
+    names = list(dict(model.named_children()))
+    options = {"branch": "|".join(names[1:])} if method == "treenet" else {"example": x}
+    ensemble = pb.METHODS[method](model, 3, **options).eval()
+    networks, tree, kept = freezing._networks(ensemble, ((x,), {}), False)
+    assert not kept
+    made = pb.Frozen(ensemble, ((x,), {}), [lowering.FORMS[form](network) for network in networks], tree)
+    with Still():
+        alike(made(x), expected(ensemble, x))
+
+
+def test_a_mask_that_lets_nothing_through_gives_zeros():
+    plain = Plain(torch.randn(2, 1), None, torch.zeros(1))
+    assert not lowering.sliced(plain, wanted(plain.mask), None)[0].any()
 
 
 @pytest.mark.parametrize("method", sorted(set(pb.METHODS) - {"mc_dropout"}))

@@ -108,11 +108,10 @@ def widened(network: Network, need: dict[fx.Node, Tensor]) -> dict[fx.Node, Tens
     return wide
 
 
-def layouts_of(network: Network, align: int = 1, alike: bool = False) -> list[dict[fx.Node, Tensor]]:
+def layouts_of(network: Network, alike: bool = False) -> list[dict[fx.Node, Tensor]]:
     """For each member the channels that each value holds; values that are not listed hold all.
 
     Args:
-        align: add channels of zeros up to a multiple of this
         alike: add channels of zeros until all members have equally many
     """
     axes = axes_of(network)
@@ -125,7 +124,7 @@ def layouts_of(network: Network, align: int = 1, alike: bool = False) -> list[di
         total = network.shapes[node][axes[node]]
         counts = [total if mask is None else int(mask.sum()) for mask in masks]
         for member, mask, count in zip(found, masks, counts, strict=True):
-            length = _padded(max(counts) if alike else count, align, total)
+            length = max(counts) if alike else max(count, 1)
             if mask is not None and length < total:
                 member[node] = numbered(mask, length)
     if alike:  # a value is sliced for all members or for none
@@ -142,16 +141,10 @@ def numbered(mask: Tensor, length: int) -> Tensor:
     return F.pad(numbers, (0, max(0, length - len(numbers))), value=-1)
 
 
-def _padded(count: int, align: int, total: int) -> int:
-    return min(-(-max(count, 1) // align) * align, total)
-
-
-def wanted(mask: Tensor | None, align: int, count: int | None = None) -> Channels:
+def wanted(mask: Tensor | None) -> Channels:
     """The channels that a layer with this mask reads, as `layouts_of` numbers them; None: all."""
-    if mask is None or bool(mask.all()):
-        return None
-    length = _padded(int(mask.sum()) if count is None else count, align, len(mask))
-    return numbered(mask, length) if length < len(mask) else None
+    length = 0 if mask is None else max(int(mask.sum()), 1)
+    return None if mask is None or length == len(mask) else numbered(mask, length)
 
 
 def cut(tensor: Tensor, dim: int, channels: Channels) -> Tensor:

@@ -21,10 +21,10 @@ class Unable(Exception):  # noqa: N818
 class Writer:
     """Writes a graph whose operations are modules of its own."""
 
-    def __init__(self, network: Network, align: int, alike: bool):
-        self.network, self.align, self.alike = network, align, alike
+    def __init__(self, network: Network, alike: bool):
+        self.network = network
         self.graph, self.root = fx.Graph(), nn.Module()
-        self.layouts = layouts_of(network, align, alike)
+        self.layouts = layouts_of(network, alike)
         self.axes = axes_of(network)
 
     def add(self, name: str, module: nn.Module, *args: Any, **kwargs: Any) -> fx.Node:
@@ -66,14 +66,14 @@ class Writer:
 # -------------------------------------------------------------------- a loop over the members
 
 
-def looped(network: Network, align: int = 1) -> fx.GraphModule:
+def looped(network: Network) -> fx.GraphModule:
     """What no member owns once, then the rest once per member."""
-    return _Loop(network, align).written()
+    return _Loop(network).written()
 
 
 class _Loop(Writer):
-    def __init__(self, network: Network, align: int):
-        super().__init__(network, align, alike=False)
+    def __init__(self, network: Network):
+        super().__init__(network, alike=False)
         self.shared: dict[fx.Node, Any] = {}
         self.member: dict[fx.Node, Any] = {}
         self.made: dict[tuple[Any, ...], str] = {}
@@ -142,7 +142,7 @@ class _Loop(Writer):
 
     def _layer(self, layer: Layer, channels: Channels, own: bool) -> fx.Node:
         plain = layer.plain(self.i)
-        reads = wanted(plain.mask, self.align)
+        reads = wanted(plain.mask)
         axis = len(self.network.shapes[layer.source]) - 1 if layer.is_linear else 1
         args = [self.value(layer.source, reads, axis)]
         if layer.added is not None:
@@ -200,16 +200,16 @@ def pure(module: nn.Module) -> nn.Module:
 # -------------------------------------------------------------------- the members side by side
 
 
-def beside(network: Network, align: int = 1) -> fx.GraphModule:
+def beside(network: Network) -> fx.GraphModule:
     """All members at once: convolutions in groups, (batch, members * channels, ...), linear layers as one product."""
-    return _Beside(network, align).written()
+    return _Beside(network).written()
 
 
 class _Beside(Writer):
     """Values are shared, "beside": (batch, members * channels, ...), or "stacked": (members, batch, features)."""
 
-    def __init__(self, network: Network, align: int):
-        super().__init__(network, align, alike=True)
+    def __init__(self, network: Network):
+        super().__init__(network, alike=True)
         self.values: dict[fx.Node, Any] = {}
         self.forms: dict[fx.Node, str] = {}
 
@@ -281,7 +281,7 @@ class _Beside(Writer):
 
     def _convolution(self, layer: Layer) -> Any:
         plains = [layer.plain(i) for i in range(self.network.size)]
-        reads = [wanted(plain.mask, self.align) for plain in plains]
+        reads = [wanted(plain.mask) for plain in plains]
         if len({None if r is None else len(r) for r in reads}) > 1:
             raise Unable("the members read different numbers of channels")
         channels = [layout.get(layer.last) for layout in self.layouts]
@@ -298,7 +298,7 @@ class _Beside(Writer):
         if len(self.network.shapes[layer.source]) != 2:
             raise Unable(f"{layer.node} is a linear layer of more than rows")
         plains = [layer.plain(i) for i in range(self.network.size)]
-        reads = [wanted(plain.mask, self.align) for plain in plains]
+        reads = [wanted(plain.mask) for plain in plains]
         channels = [layout.get(layer.last) for layout in self.layouts]
         tensors = [sliced(*each) for each in zip(plains, reads, channels, strict=True)]
         if len({weight.shape for weight, _ in tensors}) > 1:
