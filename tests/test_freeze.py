@@ -358,6 +358,26 @@ def test_a_part_that_cannot_be_traced_stays_as_it_was_and_is_named():
     alike(made(x), expected(ensemble, x))
 
 
+class Thirds(nn.Module):
+    """Goes over the parts of a tensor, as attention often does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.norm, self.out = nn.Linear(6, 12), nn.LayerNorm(4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 6) -> (batch, 3)."""
+        q, k, v = (self.norm(part) for part in self.enter(x).chunk(3, 1))
+        return self.out(q * k + v)
+
+
+def test_parts_of_a_tensor_are_gone_over_as_many_as_there_are():
+    ensemble, x = pb.deep(Thirds(), 3).eval(), torch.randn(5, 6)
+    made = frozen(ensemble, x)
+    alike(made(x), expected(ensemble, x))
+    assert "stays as it was" not in made.explain()
+
+
 def test_a_network_that_cannot_be_traced_at_all_gives_the_same():
     ensemble, x = pb.deep(Looking(), 3), torch.randn(2, 4, 3, 3)
     ensemble.run = "loop"

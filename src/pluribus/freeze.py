@@ -323,7 +323,7 @@ def _ways(
             made.packs = True
             tune_(made, part, choose == "measure", memory == "fast")
         yield form, made
-    if copy.run == "vmap" and not images:
+    if copy.run == "vmap" and (not images or rows <= MANY):
         yield "as it was", _as_it_was(copy, batch)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from typing import Any, NamedTuple, cast
@@ -84,6 +84,7 @@ class _Tracer(fx.Tracer):
         super().__init__(param_shapes_constant=True)
         self.batch, self.kept = batch, {}  # type: ignore[var-annotated]
         self.tree: pytree.TreeSpec | None = None
+        self.running = False  # a graph, and not the code that is traced
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
         """The tensors of the batch become placeholders, everything else stays as it is in the example."""
@@ -107,6 +108,8 @@ class _Tracer(fx.Tracer):
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """As torch does; where it fails, what the part added to the graph is taken back."""
+        if self.running:
+            return forward(*args, **kwargs)
         last, stack, scope = next(iter(reversed(self.graph.nodes)), None), self.module_stack.copy(), self.scope
         try:
             return super().call_module(m, forward, args, kwargs)
@@ -117,6 +120,34 @@ class _Tracer(fx.Tracer):
             self.kept = {name: why for name, why in self.kept.items() if not name.startswith(f"{path}.")}
             self.kept[path] = _first_line(error)
             return self.create_proxy("call_module", path, args, kwargs)
+
+    def iter(self, obj: fx.Proxy) -> Iterator[Any]:
+        """Over the parts that an operation such as `chunk` gives: how many there are is seen on the example."""
+        try:
+            return super().iter(obj)
+        except fx.proxy.TraceError:
+            value = self._value(obj.node)
+            if not isinstance(value, tuple | list):
+                raise
+            return iter([operator.getitem(cast(Any, obj), i) for i in range(len(value))])
+
+    def _value(self, node: fx.Node) -> Any:
+        """What a node gives for the example: what is traced so far, run."""
+        graph = fx.Graph()
+        copies: dict[fx.Node, fx.Node] = {}
+        for earlier in list(self.graph.nodes):
+            copies[earlier] = graph.node_copy(earlier, copies.__getitem__)
+        graph.output(copies[node])
+        self.running = True
+        try:
+            with torch.random.fork_rng(devices=[]):
+                return fx.Interpreter(self.root, graph=graph).run(*(t.clone() for t in tensors_of(self.batch)))
+        finally:
+            self.running = False
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        """As torch does, but the tensor itself while a graph runs."""
+        return attr_val if self.running else super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def _take_back(self, last: fx.Node | None) -> None:
         for node in reversed(list(self.graph.nodes)):
