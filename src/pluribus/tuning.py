@@ -15,7 +15,7 @@ from .trees import Batch
 from .winograd import GROWTH
 
 GAIN = 0.85  # fewer multiplications need more memory: they must save this much time
-ROOM = 1.0  # how much more memory they may take in all, relative to the weights of the convolutions
+ROOM = 0.75  # how much more memory they may take in all, relative to the weights of the convolutions
 FEW = 96  # channels below which they never save time
 MEASURED: dict[tuple[Any, ...], dict[str, float]] = {}
 
