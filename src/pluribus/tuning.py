@@ -14,7 +14,7 @@ from .race import race
 from .trees import Batch
 from .winograd import GROWTH
 
-GAIN = 0.85  # fewer multiplications need more memory: they must save this much time
+GAIN = 0.85  # fewer multiplications need more memory: they must take less than this share of the time
 ROOM = 0.75  # how much more memory they may take in all, relative to the weights of the convolutions
 FEW = 96  # channels below which they never save time
 MEASURED: dict[tuple[Any, ...], dict[str, float]] = {}
