@@ -50,6 +50,7 @@ def part(prediction, rows):
     [("lac", False), ("aps", False), ("aps", True), ("raps", False), ("raps", True)],
 )
 @pytest.mark.parametrize("coverage", [0.8, 0.95])
+@pytest.mark.slow
 def test_sets_hold_the_truth_as_often_as_promised(kind, randomise, coverage):
     check_coverage(classified, coverage, kind, randomise=randomise, penalty=0.05, free=2)
 

@@ -61,6 +61,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("row", ROWS)
+@pytest.mark.slow
 def test_the_row_comes_out_to_the_digit(row):
     make, parameters, giga = ROWS[row]
     cost = pb.cost(make(), LARGE if "ImageNet" in row else SMALL)

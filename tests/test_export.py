@@ -17,7 +17,7 @@ from small import SMALL, make
 
 pytest.importorskip("onnxruntime")
 
-QUICK = [("mimo", "cnn"), ("mc_dropout", "cnn"), ("masksembles", "cnn")]
+QUICK = [("mc_dropout", "cnn")]
 CASES = [(method, name) for method in pb.METHODS for name in SMALL]
 
 
@@ -69,6 +69,7 @@ def test_what_was_frozen_exports_for_any_number_of_rows(method, name, tmp_path):
         torch.testing.assert_close(given["mean"], ensemble.predict(more).mean, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_frozen_masks_are_exported_without_turning_images_round(tmp_path):
     x = torch.randn(4, 3, 8, 8)
     conv = nn.Conv2d(3, 16, 3, 1, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 1, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 1, 1)
@@ -134,6 +135,7 @@ class Arguments(nn.Module):
         return {"logits": self.head((self.words(input_ids) * weights).sum(1) / weights.sum(1))}
 
 
+@pytest.mark.slow
 def test_named_arguments_keep_their_names(tmp_path):
     batch = {"input_ids": torch.randint(20, (4, 6)), "attention_mask": torch.ones(4, 6, dtype=torch.long)}
     ensemble = pb.deep(Arguments(), 2)
@@ -155,6 +157,7 @@ def test_regressions_give_mean_and_variances(task, tmp_path):
 
 
 class TestDraws:
+    @pytest.mark.slow
     def test_fixed_draws_are_the_same_for_each_row_and_run_and_differ_between_members(self, tmp_path):
         ensemble, x = make("mc_dropout", "mlp")
         written = export(ensemble, x, tmp_path / "m.onnx", generator=torch.Generator().manual_seed(1))
@@ -164,6 +167,7 @@ class TestDraws:
         torch.testing.assert_close(same["mean"][0], same["mean"][2])
         torch.testing.assert_close(run_onnx(written.path, input=x[:1])["mean"][0], same["mean"][0])
 
+    @pytest.mark.slow
     def test_random_draws_differ_between_runs_and_members(self, tmp_path):
         ensemble, x = make("mc_dropout", "mlp")
         written = export(ensemble, x, tmp_path / "m.onnx", draws="random")

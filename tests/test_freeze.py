@@ -151,6 +151,7 @@ def test_normalisation_is_folded(resnet, x):
     assert "normalisation folded into the layer before it: 20" in made.explain()
 
 
+@pytest.mark.slow
 def test_masks_cost_the_channels_that_are_read_and_no_others(x):
     resnet = models.resnet18()
     single = pb.cost(resnet, x).mult_adds
@@ -284,6 +285,7 @@ def test_another_precision_and_back(resnet, x):
     alike(made.float()(x), expected(ensemble, x))
 
 
+@pytest.mark.slow
 def test_it_compiles(x):
     torch.manual_seed(0)
     ensemble = pb.packed(trained(models.resnet20(width=0.5)), 2, 1, example=x)

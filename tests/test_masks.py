@@ -32,6 +32,7 @@ def test_every_setting_uses_every_channel_with_equal_ones(width):
 @pytest.mark.parametrize(
     "width, size, count", [(3, 3, 1), (4, 2, 2), (4, 2, 3), (4, 3, 2), (5, 2, 3), (5, 3, 2), (3, 4, 2)]
 )
+@pytest.mark.slow
 def test_law_is_uniform_over_all_covering_tuples(width, size, count):
     subsets = list(itertools.combinations(range(width), count))
     tuples = [rows for rows in itertools.product(subsets, repeat=size) if len(set().union(*rows)) == width]

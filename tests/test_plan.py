@@ -38,6 +38,7 @@ MODELS = {"perceptron": (perceptron, X), "images": (Images, torch.randn(2, 3, 8,
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.slow
 def test_counts_are_those_of_the_ensembles_really_built(name):
     make, x = MODELS[name]
     model = make()
@@ -188,6 +189,7 @@ print(found.single["parameters"], (after - before) / 1024)
 """
 
 
+@pytest.mark.slow
 def test_resnet50x4_is_planned_without_its_weights():
     printed = subprocess.run([sys.executable, "-c", PEAK], check=True, capture_output=True, text=True).stdout
     parameters, mebibytes = printed.split()

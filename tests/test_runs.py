@@ -95,6 +95,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_workers_end_when_the_study_itself_is_killed(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(ORPHAN)
