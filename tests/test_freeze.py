@@ -14,6 +14,7 @@ from pluribus import lowering, models
 from pluribus.folding import Plain
 from pluribus.freeze import CHUNK
 from pluribus.graphs import Still
+from pluribus.kernels import Kernel
 from pluribus.liveness import wanted
 from pluribus.surgery import state
 from small import SMALL, make
@@ -440,3 +441,18 @@ def test_what_cannot_be_frozen_is_refused(arguments, kind, message):
 def test_unknown_options_list_the_known_ones():
     with pytest.raises(ValueError, match="choose must be one of 'measure', 'rule', but it is 'guess'"):
         pb.freeze(pb.single(nn.Linear(2, 2)), torch.zeros(1, 2), choose="guess")
+
+
+def test_hooks_hear_every_operation(resnet, x):
+    made, heard = frozen(pb.deep(resnet, 2), x), set()
+    kernels = {part for part in made.modules() if isinstance(part, Kernel)}
+    handle = nn.modules.module.register_module_forward_hook(lambda part, args, output: heard.add(part))
+    try:
+        made(x)
+    finally:
+        handle.remove()
+    assert kernels <= heard
+    own = next(iter(kernels))
+    own.register_forward_hook(lambda part, args, output: heard.clear())
+    made(x)
+    assert not heard

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from .winograd import Tiled, fits
 
@@ -22,8 +23,9 @@ class Kernel(nn.Module):
     """An operation of a frozen network."""
 
     def __call__(self, *args: Any) -> Any:
-        """As every module, but straight to `forward` where nobody listens: small layers would take no longer."""
-        if self._forward_pre_hooks or self._forward_hooks or nn.Module.__call__ is not CALL:  # torch.fx listens there
+        """As every module, but straight to `forward` where nobody listens: the rest costs as much as a small layer."""
+        hooks = self._forward_pre_hooks or self._forward_hooks or _has_any_global_hook()
+        if hooks or nn.Module.__call__ is not CALL:  # torch.fx listens there
             return super().__call__(*args)
         return self.forward(*args)
 
