@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +157,30 @@ class TestWays:
         assert "retried" in events
         assert outcome.failed == {}
         same(undisturbed, tmp_path / "study")
+
+    def test_a_run_that_a_broken_pool_refuses_is_not_lost(self, undisturbed, tmp_path, monkeypatch):
+        """A process may die between two runs: the pool then says so when it is handed the next."""
+        import pluribus.study as module
+
+        class Pool:
+            refused = 0
+
+            def __init__(self, jobs, **_): ...
+
+            def submit(self, function, run):
+                if run.method != "single" and Pool.refused < 2:
+                    Pool.refused += 1
+                    raise BrokenProcessPool("a process died")
+                future = Future()
+                future.set_result(function(run))
+                return future
+
+            def shutdown(self, **_): ...
+
+        monkeypatch.setattr(module, "ProcessPoolExecutor", Pool)
+        outcome = conduct(Study(**SMALL), tmp_path, jobs=2)
+        assert (Pool.refused, outcome.failed) == (2, {})
+        same(undisturbed, tmp_path)
 
     def test_a_run_that_fails_does_not_stop_the_others(self, tmp_path, monkeypatch):
         import pluribus.study as module

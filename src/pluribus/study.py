@@ -211,8 +211,8 @@ def _in_processes(runs: Sequence[Run], jobs: int) -> Iterator[Event]:
         try:
             while waiting or under_way:
                 while waiting and len(under_way) < jobs:
-                    run = waiting.pop(0)
-                    under_way[pool.submit(compute, run)] = run
+                    future = pool.submit(compute, waiting[0])  # a broken pool refuses it: then it waits on
+                    run = under_way[future] = waiting.pop(0)
                     tries[run.name] += 1
                     yield "started", run, ""
                 for future in wait(under_way, return_when=FIRST_COMPLETED).done:
