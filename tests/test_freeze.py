@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 import pluribus as pb
@@ -63,6 +64,30 @@ class Preactivated(nn.Module):
         return self.fc(self.pool(self.norm3(y)).flatten(1))
 
 
+class Activated(nn.BatchNorm2d):
+    """Normalisation and activation in one module, as timm has them: torch traces into it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, channels, height, width) -> the same."""
+        x = F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self.training, 0.1, self.eps)
+        return F.relu(x, inplace=True)
+
+
+class Functional(nn.Module):
+    """Normalisation as a function, folded once and once not, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm1 = nn.Conv2d(3, 12, 3, 1, 1), Activated(12)
+        self.second, self.norm2, self.fc = nn.Conv2d(12, 12, 3, 2, 1), Activated(12), nn.Linear(12, 4)
+        self.register_buffer("shift", torch.randn(12, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 3, height, width) -> (batch, 4)."""
+        y = self.second(self.norm1(self.first(x))) * (self.shift + self.shift.shape[0])
+        return self.fc(self.norm2(y).mean((2, 3)))
+
+
 @pytest.fixture(scope="module")
 def resnet() -> nn.Module:
     torch.manual_seed(0)
@@ -94,7 +119,7 @@ def test_every_method_on_every_small_model_gives_the_same_outputs(method, name):
 
 @pytest.mark.parametrize("form", lowering.FORMS)
 @pytest.mark.parametrize("method", ["packed", "masksembles", "batch_ensemble", "treenet"])
-@pytest.mark.parametrize("build", [Preactivated, lambda: models.resnet20(width=0.5), SMALL["mlp"].build])
+@pytest.mark.parametrize("build", [Preactivated, Functional, lambda: models.resnet20(width=0.5), SMALL["mlp"].build])
 def test_each_form_is_right_by_itself(build, method, form):
     """Without what `freeze` does when outputs differ: try the next form."""
     torch.manual_seed(0)
@@ -153,6 +178,16 @@ def test_normalisation_is_folded(resnet, x):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("method", ["deep", "masksembles"])
+def test_normalisation_as_a_function_is_folded_where_it_can_be(method, x):
+    ensemble = pb.METHODS[method](trained(Functional()), 3, **({} if method == "deep" else {"example": x})).eval()
+    made = frozen(ensemble, x)
+    assert "normalisation folded into the layer before it: 1 ('norm1')" in made.explain()
+    kinds = [type(part).__name__ for part in made.modules()]
+    assert kinds.count("Affine") in (1, 3)  # side by side, or of each member
+    alike(made(x), expected(ensemble, x))
+
+
 def test_masks_cost_the_channels_that_are_read_and_no_others(x):
     resnet = models.resnet18()
     single = pb.cost(resnet, x).mult_adds

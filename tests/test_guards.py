@@ -79,7 +79,8 @@ ALLOWED: dict[str, set[str]] = {
     "graphs": {"layers", "surgery", "trees"},
     "folding": {"graphs", "layers"},
     "liveness": {"folding"},
-    "lowering": {"folding", "graphs", "kernels", "liveness"},
+    "stacking": {"folding", "liveness"},
+    "lowering": {"folding", "graphs", "kernels", "liveness", "stacking"},
     "tuning": {"kernels", "race", "trees", "winograd"},
     "freeze": {
         *("answers", "cost", "ensemble", "folding", "graphs", "kernels", "lowering", "prediction", "race"),

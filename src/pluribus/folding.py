@@ -61,6 +61,7 @@ class Layer:
 class Norm:
     """A normalisation layer with fixed statistics that no layer could take in: x * scale + shift."""
 
+    name: str
     node: fx.Node
     last: fx.Node
     members: list[tuple[Tensor, Tensor]]
@@ -87,6 +88,7 @@ class Network:
         self.graph, self.trees, self.size, self.shapes = graph, trees, size, shapes
         self.joint, self.apart = joint, apart
         self._drop_before_layers()
+        self._without_flattening()
         self.own = self._owned(own)
         self.layers: dict[fx.Node, Layer] = {}
         self.norms: dict[fx.Node, Norm] = {}
@@ -115,11 +117,12 @@ class Network:
         self._own_ids = set(own)
         found: set[fx.Node] = set()
         for node in self.graph.nodes:
-            if any(source in found for source in node.all_input_nodes) or self._starts_own(node):
+            if any(source in found for source in node.all_input_nodes) or self.starts_own(node):
                 found.add(node)
         return found
 
-    def _starts_own(self, node: fx.Node) -> bool:
+    def starts_own(self, node: fx.Node) -> bool:
+        """Whether a member has the value for itself even where all members read the same."""
         if node.op == "call_module":
             module = self.module(node)
             return self.holds_own(module) or any(part.training for part in module.modules())
@@ -140,7 +143,18 @@ class Network:
                 for tree in self.trees:
                     cast(Dropped, tree.get_submodule(node.target)).rate = 0.0
 
+    def _without_flattening(self) -> None:
+        """What is (batch, features) already needs no flattening."""
+        for node in list(self.graph.nodes):
+            if node.op == "call_module" and type(self.module(node)) is nn.Flatten and len(node.all_input_nodes) == 1:
+                source = node.all_input_nodes[0]
+                if len(self.shapes.get(source, ())) == 2 and self.shapes.get(node) == self.shapes[source]:
+                    node.replace_all_uses_with(source)
+                    self.graph.erase_node(node)
+
     def _begin(self, node: fx.Node) -> None:
+        if node.target is F.batch_norm:
+            self._begin_norm(node)
         if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
             return
         module, own = self.module(node), None
@@ -151,7 +165,21 @@ class Network:
             members = [plain(self.module(node, i)) for i in range(count)]
             self.layers[node] = Layer(node, node, module, members)
         elif _is_fixed_norm(module):
-            self.norms[node] = Norm(node, node, [scale_and_shift(self.module(node, i)) for i in range(count)])
+            vectors = [_of_module(self.module(node, i)) for i in range(count)]
+            self.norms[node] = Norm(str(node.target), node, node, vectors)
+
+    def _begin_norm(self, node: fx.Node) -> None:
+        """Normalisation as a function of a module's tensors."""
+        names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+        given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        read = {name: given.get(name) for name in names[1:5]}
+        fixed = all(value is None or getattr(value, "op", "") == "get_attr" for value in read.values())
+        if not fixed or given.get("training") or read["running_mean"] is None or node not in self.shapes:
+            return
+        trees = self.trees if any(value in self.own for value in read.values()) else self.trees[:1]
+        tensors = ((v and attribute(tree, str(v.target)) for v in read.values()) for tree in trees)
+        members = [scale_and_shift(given["eps"], *each) for each in cast(Any, tensors)]
+        self.norms[node] = Norm(str(read["running_mean"].target).rpartition(".")[0], node, node, members)
 
     # ---------------------------------------------------------------- folding
 
@@ -181,7 +209,7 @@ class Network:
     def _fold(self, layer: Layer, norm: Norm) -> None:
         count = max(len(layer.members), len(norm.members))
         layer.members = [_scaled(layer.plain(i), *norm.plain(i)) for i in range(count)]
-        layer.folded.append(str(norm.node.target))
+        layer.folded.append(norm.name)
         self._move(layer, norm.node)
 
     def _take_in_relu(self, norm: Norm) -> None:
@@ -290,16 +318,21 @@ def _is_fixed_norm(module: nn.Module) -> bool:
     return known and not hooks and not module.training and module.running_mean is not None
 
 
-def scale_and_shift(norm: Any) -> tuple[Tensor, Tensor]:
+def _of_module(norm: Any) -> tuple[Tensor, Tensor]:
+    return scale_and_shift(norm.eps, norm.running_mean, norm.running_var, norm.weight, norm.bias)
+
+
+def scale_and_shift(
+    eps: float, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """A batch normalisation with fixed statistics as x * scale + shift, computed in double precision."""
-    mean, variance = norm.running_mean.double(), norm.running_var.double()
-    scale = (variance + norm.eps).rsqrt()
-    if norm.weight is not None:
-        scale = scale * norm.weight.detach().double()
-    shift = -mean * scale
-    if norm.bias is not None:
-        shift = shift + norm.bias.detach().double()
-    return scale.to(norm.running_mean.dtype), shift.to(norm.running_mean.dtype)
+    scale = (variance.double() + eps).rsqrt()
+    if weight is not None:
+        scale = scale * weight.detach().double()
+    shift = -mean.double() * scale
+    if bias is not None:
+        shift = shift + bias.detach().double()
+    return scale.to(mean.dtype), shift.to(mean.dtype)
 
 
 PLAIN: dict[Callable[..., Any], type] = {kind.forward: kind for kind in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)}

@@ -311,8 +311,10 @@ def _ways(
     rows = rows_of(batch)
     part = map_rows(batch, rows, lambda t: t[:CHUNK])
     images = any(isinstance(module, CONVOLUTIONS) for module in copy.modules())
+    layers = [(layer, network) for network in networks for layer in network.layers.values()]
+    grouped = any(not layer.is_linear and layer.source in network.own for layer, network in layers)
     for form, write in FORMS.items():
-        if form == "beside" and images and rows > MANY:
+        if form == "beside" and grouped and rows > MANY:
             continue  # groups are slower than a loop, and need more memory
         try:
             made = Frozen(copy, batch, [write(network) for network in networks], tree)

@@ -75,6 +75,14 @@ def trace(root: Holder, batch: Batch, around: AbstractContextManager[Any]) -> Tr
     return Traced(graph, cast(pytree.TreeSpec, tracer.tree), kept)
 
 
+class _Buffer(fx.proxy.ParameterProxy):
+    """A buffer, whose shape is known; torch has this for parameters alone."""
+
+    def __init__(self, tracer: fx.Tracer, node: fx.Node, name: str, buffer: Tensor):
+        fx.Proxy.__init__(self, node, tracer)
+        self.param, self.name = cast(nn.Parameter, buffer), name
+
+
 class _Tracer(fx.Tracer):
     """Traces a network on proxies in place of its tensors; a part that refuses becomes one operation."""
 
@@ -146,8 +154,18 @@ class _Tracer(fx.Tracer):
             self.running = False
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
-        """As torch does, but the tensor itself while a graph runs."""
-        return attr_val if self.running else super().getattr(attr, attr_val, parameter_proxy_cache)
+        """As torch does, but the tensor itself while a graph runs, and buffers as well as parameters."""
+        if self.running:
+            return attr_val
+        if not isinstance(attr_val, Tensor) or isinstance(attr_val, nn.Parameter):
+            return super().getattr(attr, attr_val, parameter_proxy_cache)
+        name = next((name for name, buffer in self.root.named_buffers() if buffer is attr_val), None)
+        if name is None:
+            return attr_val
+        if name not in parameter_proxy_cache:
+            make = lambda node: _Buffer(self, node, name, attr_val)  # noqa: E731
+            parameter_proxy_cache[name] = self.create_proxy("get_attr", name, (), {}, proxy_factory_fn=make)
+        return parameter_proxy_cache[name]
 
     def _take_back(self, last: fx.Node | None) -> None:
         for node in reversed(list(self.graph.nodes)):
@@ -204,7 +222,7 @@ def _without_side_effects(graph: fx.Graph, root: nn.Module) -> None:
     """Every operation that changes its input in place becomes one that does not; who reads it later reads the new."""
     order = {node: i for i, node in enumerate(graph.nodes)}
     for node in list(graph.nodes):
-        if node.target is operator.setitem or "out" in node.kwargs:
+        if node.target is operator.setitem or node.kwargs.get("out") is not None:
             raise Unfit(f"the model changes a part of a tensor in place ({node})")
         if not _made_pure(node, root):
             continue

@@ -137,23 +137,26 @@ class StackedLinear(Kernel):
     """The linear layers of all members in one product of matrices.
 
     Shapes:
-        input: (members, batch, inputs), or (batch, inputs), the same for all members
-        output: (members, batch, outputs)
+        input: (members, batch, ..., inputs), or (batch, ..., inputs) where it is `shared` by all members
+        output: (members, batch, ..., outputs)
     """
 
-    def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], relu: bool = False):
+    def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], relu: bool, shared: bool):
         super().__init__()
         self.weight = constant(torch.stack([weight.T.contiguous() for weight in weights]))  # (members, inputs, outputs)
         filled = [torch.zeros_like(w[:, 0]) if b is None else b for w, b in zip(weights, biases, strict=True)]
         self.bias = constant(torch.stack(filled).unsqueeze(1))  # (members, 1, outputs)
-        self.relu = relu
+        self.relu, self.shared = relu, shared
 
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         """Product and bias in one operation."""
         weight = self.weight
-        if x.ndim == 2:
-            x = x.expand(len(weight), -1, -1)
-        y = torch.baddbmm(self.bias, x, weight)
+        if self.shared:
+            x = x.expand(len(weight), *x.shape)
+        if x.ndim == 3:
+            y = torch.baddbmm(self.bias, x, weight)
+        else:
+            y = torch.baddbmm(self.bias, x.flatten(1, -2), weight).unflatten(1, x.shape[1:-1])
         if added is not None:
             y = y.add_(added)
         return y.relu_() if self.relu else y
@@ -194,6 +197,22 @@ class Take(Kernel):
         return x.index_select(self.dim, self.index)
 
 
+class TakeEach(Kernel):
+    """Of (members, batch, ...) some of each member's channels; `dim` is that of one member."""
+
+    index: Tensor
+
+    def __init__(self, index: Tensor, dim: int):
+        super().__init__()
+        self.register_buffer("index", index)  # (members, channels)
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The channels."""
+        parts = zip(x.unbind(0), self.index.unbind(0), strict=True)
+        return torch.stack([part.index_select(self.dim, index) for part, index in parts])
+
+
 class Affine(Kernel):
     """What normalisation is once its statistics are fixed: x * scale + shift along the channels."""
 
@@ -222,6 +241,14 @@ class Apart(Kernel):
     def forward(self, x: Tensor) -> Tensor:
         """(members, batch, channels, ...)."""
         return x.unflatten(1, (self.members, -1)).transpose(0, 1)
+
+
+class Together(Kernel):
+    """Members first, (members, batch, channels, ...), side by side: (batch, members * channels, ...)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The opposite of `Apart`."""
+        return x.transpose(0, 1).flatten(1, 2)
 
 
 class Same(Kernel):

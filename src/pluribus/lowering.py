@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -10,8 +12,21 @@ from torch import Tensor, fx, nn
 
 from .folding import Layer, Network, Plain, attribute
 from .graphs import without_dead
-from .kernels import Affine, Apart, Constant, Convolution, Linear, Same, StackedLinear, Take, WideLinear
+from .kernels import (
+    Affine,
+    Apart,
+    Constant,
+    Convolution,
+    Linear,
+    Same,
+    StackedLinear,
+    Take,
+    TakeEach,
+    Together,
+    WideLinear,
+)
 from .liveness import Channels, axes_of, cut, kind_of, layouts_of, steps, wanted
+from .stacking import NoRule, stacked
 
 
 class Unable(Exception):  # noqa: N818
@@ -26,6 +41,7 @@ class Writer:
         self.graph, self.root = fx.Graph(), nn.Module()
         self.layouts = layouts_of(network, alike)
         self.axes = axes_of(network)
+        self.made: dict[tuple[Any, ...], str] = {}  # the names of modules that are called more than once
 
     def add(self, name: str, module: nn.Module, *args: Any, **kwargs: Any) -> fx.Node:
         """A call of the module, which gets a name like this one."""
@@ -39,6 +55,13 @@ class Writer:
             unique, number = f"{name}_{number}", number + 1
         self.root.add_module(unique, module)
         return unique
+
+    def kept(self, node: fx.Node, i: int) -> str:
+        """The name of a module that stays as it was, as member i has it."""
+        key = ("kept", node.target, i)
+        if key not in self.made:
+            self.made[key] = self.install(str(node.target), pure(self.network.module(node, i)))
+        return self.made[key]
 
     def finish(self, outputs: Sequence[Any]) -> fx.GraphModule:
         """The module that runs the graph."""
@@ -76,7 +99,6 @@ class _Loop(Writer):
         super().__init__(network, alike=False)
         self.shared: dict[fx.Node, Any] = {}
         self.member: dict[fx.Node, Any] = {}
-        self.made: dict[tuple[Any, ...], str] = {}
         self.taken: dict[tuple[fx.Node, tuple[int, ...]], fx.Node] = {}
         self.i = 0
 
@@ -119,8 +141,8 @@ class _Loop(Writer):
             return self.graph.call_function(torch.flatten, (self.value(node.all_input_nodes[0], None, None, True), 1))
         args, kwargs = fx.map_arg((node.args, node.kwargs), value)
         if node.op == "call_module":
-            name = self._kept(node, own)
-            return self.graph.call_module(name, args, kwargs)
+            i = self.i if own and network.holds_own(network.module(node)) else 0
+            return self.graph.call_module(self.kept(node, i), args, kwargs)
         return self.graph.create_node(node.op, node.target, args, kwargs)
 
     def value(self, source: fx.Node, channels: Channels, axis: int | None, as_is: bool = False) -> Any:
@@ -128,7 +150,7 @@ class _Loop(Writer):
         mine = source in self.network.own
         value = self.member[source] if mine else self.shared[source]
         given = self.layouts[self.i].get(source) if mine else None
-        if as_is or (given is None and channels is None):
+        if as_is or source not in self.network.shapes or (given is None and channels is None):
             return value
         places = steps(given, channels)
         if places is None:
@@ -160,16 +182,8 @@ class _Loop(Writer):
         x = self.value(norm.node.all_input_nodes[0], channels, 1)
         key = ("norm", norm.node, None if len(norm.members) == 1 and channels is None else self.i)
         if key not in self.made:
-            self.made[key] = self.install(str(norm.node.target), Affine(scale, shift, norm.relu))
+            self.made[key] = self.install(norm.name, Affine(scale, shift, norm.relu))
         return self.graph.call_module(self.made[key], (x,))
-
-    def _kept(self, node: fx.Node, own: bool) -> str:
-        """A module that stays as it was: the member's, or the one that all share."""
-        i = self.i if own and self.network.holds_own(self.network.module(node)) else 0
-        key = ("kept", node.target, i)
-        if key not in self.made:
-            self.made[key] = self.install(str(node.target), pure(self.network.module(node, i)))
-        return self.made[key]
 
 
 def sliced(plain: Plain, reads: Channels, channels: Channels) -> tuple[Tensor, Tensor | None]:
@@ -206,12 +220,14 @@ def beside(network: Network) -> fx.GraphModule:
 
 
 class _Beside(Writer):
-    """Values are shared, "beside": (batch, members * channels, ...), or "stacked": (members, batch, features)."""
+    """A value is "shared", "beside": (batch, members * channels, ...), "stacked": (members, batch, ...), or "each":
+    a list with one for each member."""
 
     def __init__(self, network: Network):
         super().__init__(network, alike=True)
         self.values: dict[fx.Node, Any] = {}
         self.forms: dict[fx.Node, str] = {}
+        self.whole: dict[fx.Node, Any] = {}  # stacked
 
     def written(self) -> fx.GraphModule:
         for node, place in self.places().items():
@@ -237,14 +253,39 @@ class _Beside(Writer):
             return self._linear(layer) if layer.is_linear else (self._convolution(layer), "beside")
         if node in network.norms:
             return self._norm(node), "beside"
-        if kind == "flatten":
-            source = node.all_input_nodes[0]
-            if len(network.shapes[source]) == 2 or self.forms[source] == "stacked":
-                raise Unable(f"{node} flattens what is stacked")
-            return self.graph.call_function(torch.flatten, (self.beside(source, None, as_is=True), 1)), "beside"
-        if kind not in ("elementwise", "pool") or self.axes.get(node) is None:
-            raise Unable(f"{node} is no operation that works on members side by side")
-        return self._elementwise(node, kind)
+        if self._is_alike(node):
+            return self._shared(node), "shared"
+        if kind == "flatten" and self.forms[node.all_input_nodes[0]] == "beside":
+            return self.graph.call_function(torch.flatten, (self.values[node.all_input_nodes[0]], 1)), "beside"
+        if kind in ("elementwise", "pool") and self.axes.get(node) is not None:
+            return self._elementwise(node, kind)
+        try:
+            return stacked(self, node)
+        except NoRule:
+            return self._each(node), "each"
+
+    def _is_alike(self, node: fx.Node) -> bool:
+        """Whether all members have the same, such as the sizes of their values."""
+        sources = node.all_input_nodes
+        return bool(sources) and all(map(self.is_shared, sources)) and not self.network.starts_own(node)
+
+    def _each(self, node: fx.Node) -> list[Any]:
+        """Member by member."""
+        values = []
+        for i in range(self.network.size):
+            args, kwargs = fx.map_arg((node.args, node.kwargs), partial(self._part, i))
+            if node.op == "call_module":
+                values.append(self.graph.call_module(self.keep(node, i), args, kwargs))
+            else:
+                values.append(self.graph.create_node(node.op, node.target, args, kwargs))
+        return values
+
+    def _part(self, i: int, node: fx.Node) -> Any:
+        if self.forms[node] in ("shared", "each"):
+            return self.values[node] if self.forms[node] == "shared" else self.values[node][i]
+        if node not in self.network.shapes:
+            raise Unable(f"{node} gives several values for all members")
+        return self.graph.call_function(operator.getitem, (self.first(node), i))
 
     def _shared(self, node: fx.Node) -> Any:
         network = self.network
@@ -255,28 +296,28 @@ class _Beside(Writer):
         if node in network.norms:
             norm = network.norms[node]
             source = self.values[norm.node.all_input_nodes[0]]
-            return self.add(str(norm.node.target), Affine(*norm.plain(0), norm.relu), source)
+            return self.add(norm.name, Affine(*norm.plain(0), norm.relu), source)
         if node.op == "get_attr":
             return self.add(str(node.target), Constant(attribute(network.trees[0], cast(str, node.target))))
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: self.values[n])
         if node.op == "call_module":
-            return self.add(str(node.target), pure(network.module(node)), *args, **kwargs)
+            return self.graph.call_module(self.kept(node, 0), args, kwargs)
         return self.graph.create_node(node.op, node.target, args, kwargs)
 
     def _elementwise(self, node: fx.Node, kind: str) -> tuple[Any, str]:
-        network = self.network
+        network, axis = self.network, self.axes[node]
         forms = {self.forms[n] for n in node.all_input_nodes if n in network.own}
-        form = "stacked" if forms == {"stacked"} else "beside"
-        if len(forms) != 1 or (form == "stacked" and kind == "pool"):
-            raise Unable(f"{node} reads values in several forms")
+        form = "beside" if kind == "pool" or forms == {"beside"} else "stacked"
         layouts = [layout.get(node) for layout in self.layouts]
 
         def value(n: fx.Node) -> Any:
-            return self.stacked(n, layouts) if form == "stacked" else self.beside(n, layouts)
+            if n not in network.shapes:
+                return self.values[n]
+            return self.stacked(n, layouts, axis) if form == "stacked" else self.beside(n, layouts)
 
         args, kwargs = fx.map_arg((node.args, node.kwargs), value)
         if node.op == "call_module":
-            return self.add(str(node.target), pure(network.module(node)), *args, **kwargs), form
+            return self.graph.call_module(self.keep(node), args, kwargs), form
         return self.graph.create_node(node.op, node.target, args, kwargs), form
 
     def _convolution(self, layer: Layer) -> Any:
@@ -295,69 +336,103 @@ class _Beside(Writer):
         return self.add(str(layer.node.target), kernel(layer, weight, bias, times), *args)
 
     def _linear(self, layer: Layer) -> tuple[Any, str]:
-        if len(self.network.shapes[layer.source]) != 2:
-            raise Unable(f"{layer.node} is a linear layer of more than rows")
+        shape = self.network.shapes[layer.source]
         plains = [layer.plain(i) for i in range(self.network.size)]
         reads = [wanted(plain.mask) for plain in plains]
         channels = [layout.get(layer.last) for layout in self.layouts]
         tensors = [sliced(*each) for each in zip(plains, reads, channels, strict=True)]
-        if len({weight.shape for weight, _ in tensors}) > 1:
+        if len({weight.shape for weight, _ in tensors}) > 1 or len(shape) < 2:
             raise Unable("the members read different numbers of features")
-        shared = self.forms[layer.source] == "shared" and reads[0] is None
-        if shared and layer.added is None and self.network.shapes[layer.source][0] == 1:  # one row: one product
+        shared = self.is_shared(layer.source) and reads[0] is None
+        if shared and layer.added is None and len(shape) == 2 and shape[0] == 1:  # one row: one product
             weight = torch.cat([weight for weight, _ in tensors])
             bias = None if tensors[0][1] is None else torch.cat([cast(Tensor, b) for _, b in tensors])
             wide = WideLinear(weight, bias, layer.relu)
             return self.add(str(layer.node.target), wide, self.values[layer.source]), "beside"
-        args = [self.values[layer.source] if shared else self.stacked(layer.source, reads)]
+        args = [self.values[layer.source] if shared else self.stacked(layer.source, reads, len(shape) - 1)]
         if layer.added is not None:
-            args.append(self.stacked(layer.added, channels))
-        made = StackedLinear([w for w, _ in tensors], [b for _, b in tensors], layer.relu)
+            args.append(self.stacked(layer.added, channels, len(shape) - 1))
+        made = StackedLinear([w for w, _ in tensors], [b for _, b in tensors], layer.relu, shared)
         return self.add(str(layer.node.target), made, *args), "stacked"
 
     def _norm(self, node: fx.Node) -> Any:
         norm = self.network.norms[node]
-        source = norm.node.all_input_nodes[0]
-        if self.forms[source] == "stacked":
-            raise Unable(f"{node} normalises what is stacked")
         layouts = [layout.get(node) for layout in self.layouts]
         each = [[cut(v, 0, c) for v in norm.plain(i)] for i, c in enumerate(layouts)]
         scale, shift = (torch.cat(list(vectors)) for vectors in zip(*each, strict=True))
-        return self.add(str(norm.node.target), Affine(scale, shift, norm.relu), self.beside(source, layouts))
+        source = self.beside(norm.node.all_input_nodes[0], layouts)
+        return self.add(norm.name, Affine(scale, shift, norm.relu), source)
 
-    def beside(self, node: fx.Node, layouts: Sequence[Channels] | None, as_is: bool = False) -> Any:
+    def keep(self, node: fx.Node, i: int = 0) -> str:
+        """The name of the module that the node calls, as member i has it."""
+        return self.kept(node, i if self.network.holds_own(self.network.module(node)) else 0)
+
+    # ---------------------------------------------------------------- forms of values
+
+    def is_shared(self, node: fx.Node) -> bool:
+        """Whether all members have the same value."""
+        return self.forms[node] == "shared"
+
+    def own(self, name: str, tensors: Sequence[Tensor]) -> Any:
+        """A constant of each member, stacked."""
+        return self.add(name, Constant(torch.stack(list(tensors))))
+
+    def first(self, node: fx.Node) -> Any:
+        """The value with the members first; what they share as it is."""
+        form, value = self.forms[node], self.values[node]
+        if form in ("shared", "stacked"):
+            return value
+        if node not in self.network.shapes:
+            raise NoRule  # each member has several
+        if node not in self.whole:
+            apart = form == "beside"
+            self.whole[node] = (
+                self.add("apart", Apart(self.network.size), value) if apart
+                else self.graph.call_function(torch.stack, (value,))
+            )  # fmt: skip
+        return self.whole[node]
+
+    def expanded(self, node: fx.Node) -> Any:
+        """The value with the members first, also where they share it."""
+        return (
+            self.add("same", Same(self.network.size), self.values[node]) if self.is_shared(node) else self.first(node)
+        )
+
+    def stacked(self, node: fx.Node, layouts: Sequence[Channels] | None = None, axis: int = 1) -> Any:
+        """The value of a node as (members, batch, ...), each member with its channels, which are along this axis."""
+        places = self._places(node, layouts)
+        if all(place is None for place in places):
+            return self.expanded(node)
+        if self.forms[node] == "beside" and axis == 1:
+            return self.add("apart", Apart(self.network.size), self.beside(node, layouts))
+        length = self.network.shapes[node][axis]
+        index = torch.stack([torch.arange(length) if place is None else place for place in places])
+        return self.add(f"take_{node.name}", TakeEach(self._here(index), axis), self.expanded(node))
+
+    def beside(self, node: fx.Node, layouts: Sequence[Channels] | None) -> Any:
         """The value of a node as (batch, members * channels, ...), each member with its channels."""
-        size, form, value = self.network.size, self.forms[node], self.values[node]
-        if form == "stacked":
-            raise Unable(f"{node} is stacked")
-        if as_is and form == "beside":
-            return value
-        wants = list(layouts) if layouts is not None else [None] * size
-        given = [layout.get(node) if form == "beside" else None for layout in self.layouts]
-        places = [steps(*pair) for pair in zip(given, wants, strict=True)]
+        form, places = self.forms[node], self._places(node, layouts)
         total = self.network.shapes[node][1]
-        if form == "beside" and all(p is None for p in places):
-            return value
-        width = 0 if form == "shared" else total if given[0] is None else len(given[0])
+        given = [layout.get(node) if form != "shared" else None for layout in self.layouts]
         held = [total if g is None else len(g) for g in given]
+        value = (
+            self.values[node] if form in ("shared", "beside") else self.add("together", Together(), self.first(node))
+        )
+        if form != "shared" and all(place is None for place in places):
+            return value
+        width = 0 if form == "shared" else held[0]
         pairs = enumerate(zip(places, held, strict=True))
         index = [(torch.arange(length) if place is None else place) + width * i for i, (place, length) in pairs]
-        return self._take(node, torch.cat(index), 1)
+        return self.add(f"take_{node.name}", Take(self._here(torch.cat(index)), 1), value)
 
-    def stacked(self, node: fx.Node, layouts: Sequence[Channels] | None = None) -> Any:
-        """The value of a node as (members, batch, features)."""
-        form = self.forms[node]
+    def _places(self, node: fx.Node, layouts: Sequence[Channels] | None) -> list[Tensor | None]:
+        """Where each member finds the wanted channels in what it has; None: just so."""
         wants = list(layouts) if layouts is not None else [None] * self.network.size
-        if form in ("beside", "shared"):
-            return self.add("apart", Apart(self.network.size), self.beside(node, wants))
-        given = [layout.get(node) for layout in self.layouts]
-        if any(steps(*pair) is not None for pair in zip(given, wants, strict=True)):
-            raise Unable(f"{node} is stacked with other channels")
-        return self.values[node]
+        given = [layout.get(node) if not self.is_shared(node) else None for layout in self.layouts]
+        return [steps(*pair) for pair in zip(given, wants, strict=True)]
 
-    def _take(self, node: fx.Node, index: Tensor, dim: int) -> Any:
-        index = index.to(next(iter(self.network.trees[0].parameters())).device)
-        return self.add(f"take_{node.name}", Take(index, dim), self.values[node])
+    def _here(self, index: Tensor) -> Tensor:
+        return index.to(next(iter(self.network.trees[0].parameters())).device)
 
 
 FORMS: dict[str, Callable[..., fx.GraphModule]] = {"loop": looped, "beside": beside}
