@@ -452,13 +452,86 @@ def test_inputs_are_not_changed():
     assert torch.equal(x, before)
 
 
-def test_other_sizes_work_or_are_refused_clearly(resnet, x):
+@pytest.mark.parametrize("form", lowering.FORMS)
+def test_other_sizes_work_or_are_refused_clearly(form, resnet, x, monkeypatch):
+    monkeypatch.setattr(freezing, "FORMS", {form: lowering.FORMS[form]})
     larger = torch.randn(2, 3, 48, 48)
-    ensemble = pb.deep(resnet, 2)
-    alike(frozen(ensemble, x)(larger), expected(ensemble, larger))
-    masked = frozen(pb.masksembles(resnet, 2, example=x), x)
-    with pytest.raises(ValueError, match=r"\(3, 32, 32\).*\(3, 48, 48\).*Freeze the ensemble again"):
+    for ensemble in (pb.deep(resnet, 2), pb.masksembles(resnet, 2, example=x)):
+        alike(frozen(ensemble, x)(larger), expected(ensemble, larger))
+    flat = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 30 * 30, 2))
+    masked = frozen(pb.masksembles(flat, 2, example=x), x)
+    with pytest.raises(ValueError, match=r"3600 channels.*8464.*Freeze the ensemble again"):
         masked(larger)
+    uneven = frozen(pb.deep(Uneven(), 2), x)
+    with pytest.raises(ValueError, match=r"\(3, 32, 32\).*\(3, 48, 48\).*Freeze the ensemble again"):
+        uneven(larger)
+
+
+class Uneven(nn.Module):
+    """Asks for the dimensions and for the sizes of its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 3, height, width) -> (batch, 4)."""
+        if x.ndim != 4 or len(x.shape) != 4:
+            raise ValueError
+        if x.shape[-1] > 40:
+            x = x[..., :40]
+        return self.layer(x).mean((2, 3))
+
+
+class Numerous(nn.Module):
+    """Decides by the number of rows: it cannot be one graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 4) -> (batch, 3)."""
+        return self.layer(x) if x.shape[0] > 2 else 2 * self.layer(x)
+
+
+def test_a_network_that_asks_for_the_number_of_rows_stays_as_it_was():
+    ensemble = pb.deep(Numerous(), 2)
+    made = frozen(ensemble, torch.randn(2, 4))
+    assert "stays as it was" in made.explain()
+    for rows in (1, 2, 3, 5):
+        x = torch.randn(rows, 4)
+        alike(made(x), expected(ensemble, x))
+
+
+class Encoder(nn.Module):
+    """Words, an encoder as torch has it, any length."""
+
+    def __init__(self, **options) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, **options)
+        self.words, self.encoder, self.head = nn.Embedding(9, 16), nn.TransformerEncoder(layer, 2), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, time) -> (batch, 3)."""
+        return self.head(self.encoder(self.words(x)).mean(1))
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("form", lowering.FORMS)
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("method", ["packed", "masksembles", "batch_ensemble", "deep", "multihead"])
+def test_transformers_of_torch_are_traced_and_take_any_length(method, norm_first, form, monkeypatch):
+    monkeypatch.setattr(freezing, "FORMS", {form: lowering.FORMS[form]})
+    x = torch.randint(9, (2, 5), generator=torch.Generator().manual_seed(0))
+    options = {} if method in ("deep", "multihead") else {"example": x}
+    ensemble = pb.METHODS[method](Encoder(norm_first=norm_first), 3, **options)
+    made = frozen(ensemble, x)
+    assert "stays as it was" not in made.explain()
+    assert method != "masksembles" or made.mult_adds[1] < 0.7 * made.mult_adds[0]
+    for shape in ((2, 5), (1, 8), (4, 3)):
+        x = torch.randint(9, shape)
+        alike(made(x), expected(ensemble, x))
 
 
 @pytest.mark.parametrize(

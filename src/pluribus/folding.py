@@ -78,15 +78,16 @@ class Network:
     Args:
         own: the tensors of the first tree that are a member's own, by id
         joint: one pass answers for all members
+        sized: it takes inputs of these sizes only, any number of rows
         apart: keep vectors (r, s) beside the weights that the members share, which needs less memory
     """
 
     def __init__(
         self, graph: fx.Graph, trees: Sequence[Holder], size: int, own: Collection[int],
-        shapes: dict[fx.Node, Shape], *, joint: bool = False, apart: bool = False,
+        shapes: dict[fx.Node, Shape], *, joint: bool = False, apart: bool = False, sized: bool = False,
     ):  # fmt: skip
         self.graph, self.trees, self.size, self.shapes = graph, trees, size, shapes
-        self.joint, self.apart = joint, apart
+        self.joint, self.apart, self.sized = joint, apart, sized
         self._drop_before_layers()
         self._without_flattening()
         self.own = self._owned(own)

@@ -45,7 +45,7 @@ def freeze(
 
     Args:
         example: what one call takes, with as many rows as there will be: the way to run is chosen for it. Any number
-            of rows works later; other sizes work where nothing was cut to those of the example
+            of rows works later; other sizes work unless the model's code asks about them
         choose: "measure": the ways to run are timed on the example; "rule": always the same way for the same call
         memory: "small": BatchEnsemble's vectors stay beside the weights that the members share
 
@@ -185,7 +185,7 @@ class Frozen(nn.Module):
     def _check_sizes(self, tensors: Sequence[Tensor]) -> None:
         if [tuple(t.shape[1:]) for t in tensors] != self.sizes:
             raise ValueError(
-                f"frozen: the network was cut for inputs of the sizes {self.sizes} without their rows, but they are "
+                f"frozen: the network was traced for inputs of the sizes {self.sizes} without their rows, but they are "
                 f"{[tuple(t.shape[1:]) for t in tensors]}. Freeze the ensemble again with such an example."
             )
 
@@ -295,7 +295,9 @@ def _networks(copy: Ensemble, batch: Batch, apart: bool) -> tuple[list[Network],
         traced = trace(members[0], small, around())
         with around():
             shapes = shapes_of(traced.graph, members[0], small)
-        networks.append(Network(traced.graph, members, size, own, shapes, joint=copy.method == "mimo", apart=apart))
+        joint = copy.method == "mimo"
+        made = Network(traced.graph, members, size, own, shapes, joint=joint, apart=apart, sized=traced.sized)
+        networks.append(made)
         kept.update(traced.kept)
         if tree is not None and traced.tree != tree:
             raise Unfit("the members' outputs are of different kinds")
@@ -401,6 +403,7 @@ def _finish(made: Frozen, batch: Batch, networks: Sequence[Network], kept: dict[
         made.notes.append(f"convolutions: {counts}")
     if any(layer.plain(0).mask is not None for layer in layers):
         made.notes.append("channels that a member's masks never let through are not computed")
+    if any(network.sized for network in networks):
         made.sizes = [tuple(t.shape[1:]) for t in tensors_of(batch)]
     made.notes += [f"{name!r} stays as it was: {reason}" for name, reason in kept.items()]
 

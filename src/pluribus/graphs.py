@@ -14,9 +14,9 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from .layers import Attention, GroupedLinear
+from .layers import GroupedLinear
 from .surgery import DROPOUTS, duplicate, state
-from .trees import Batch, flatten, tensors_of
+from .trees import Batch, flatten, map_rows, rows_of, tensors_of
 
 
 class Unfit(Exception):  # noqa: N818
@@ -29,6 +29,7 @@ class Traced(NamedTuple):
     graph: fx.Graph
     tree: pytree.TreeSpec
     kept: dict[str, str]  # the parts that stay one operation, and why
+    sized: bool  # what it does depends on the sizes of the example, but not on how many rows it has
 
 
 class Holder(nn.Module):
@@ -72,7 +73,22 @@ def trace(root: Holder, batch: Batch, around: AbstractContextManager[Any]) -> Tr
     _without_side_effects(graph, root)
     without_dead(graph)
     kept = {name.removeprefix("module."): reason for name, reason in tracer.kept.items()}
-    return Traced(graph, cast(pytree.TreeSpec, tracer.tree), kept)
+    return Traced(graph, cast(pytree.TreeSpec, tracer.tree), kept, tracer.sized)
+
+
+class _Value(fx.Proxy):
+    """A value while the code is traced; it knows how many parts it has."""
+
+    def __getattr__(self, k: str) -> Any:
+        return _Attribute(self, k)
+
+    def __len__(self) -> int:
+        return self.tracer.count(self)  # type: ignore[attr-defined]
+
+
+class _Attribute(fx.proxy.Attribute):
+    def __len__(self) -> int:
+        return self.tracer.count(self)  # type: ignore[attr-defined]
 
 
 class _Buffer(fx.proxy.ParameterProxy):
@@ -93,6 +109,10 @@ class _Tracer(fx.Tracer):
         self.batch, self.kept = batch, {}  # type: ignore[var-annotated]
         self.tree: pytree.TreeSpec | None = None
         self.running = False  # a graph, and not the code that is traced
+        self.sized = False
+        rows = rows_of(batch)
+        twice = map_rows(batch, rows, lambda t: torch.cat([t, t]))
+        self.values: list[dict[Any, Any]] = [self._places(batch), self._places(twice)]  # of what was looked at
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
         """The tensors of the batch become placeholders, everything else stays as it is in the example."""
@@ -111,8 +131,9 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Torch's layers, ours, and whatever has hooks."""
-        adapted = hasattr(type(m), "_made_of") or isinstance(m, (Attention, GroupedLinear))
-        return adapted or bool(m._forward_hooks or m._forward_pre_hooks) or super().is_leaf_module(m, "")
+        adapted = hasattr(type(m), "_made_of") or isinstance(m, GroupedLinear)
+        whole = super().is_leaf_module(m, "") and not isinstance(m, OPENED)
+        return adapted or bool(m._forward_hooks or m._forward_pre_hooks) or whole
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """As torch does; where it fails, what the part added to the graph is taken back."""
@@ -134,22 +155,48 @@ class _Tracer(fx.Tracer):
         try:
             return super().iter(obj)
         except fx.proxy.TraceError:
-            value = self._value(obj.node)
-            if not isinstance(value, tuple | list):
-                raise
-            return iter([operator.getitem(cast(Any, obj), i) for i in range(len(value))])
+            return iter([operator.getitem(cast(Any, obj), i) for i in range(self.count(obj))])
 
-    def _value(self, node: fx.Node) -> Any:
-        """What a node gives for the example: what is traced so far, run."""
-        graph = fx.Graph()
-        copies: dict[fx.Node, fx.Node] = {}
-        for earlier in list(self.graph.nodes):
-            copies[earlier] = graph.node_copy(earlier, copies.__getitem__)
-        graph.output(copies[node])
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        """What stands for the value of a node."""
+        return _Value(node, self)
+
+    def count(self, obj: fx.Proxy) -> int:
+        """How many parts a value has."""
+        value, other = self._seen(obj.node)
+        if not isinstance(value, tuple | list) or len(value) != len(other):
+            raise fx.proxy.TraceError("the model counts the rows of a tensor")
+        self.sized = self.sized or not isinstance(value, torch.Size)
+        return len(value)
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        """What the code asks about sizes is answered by the example, unless the number of rows decides it."""
+        if not _is_about_sizes(obj.node):
+            return super().to_bool(obj)
+        value, other = self._seen(obj.node)
+        if bool(value) != bool(other):
+            return super().to_bool(obj)
+        self.sized = self.sized or _is_about_sizes(obj.node, SIZES)
+        return bool(value)
+
+    @staticmethod
+    def _places(batch: Batch) -> dict[Any, Any]:
+        return {f"x{i}": leaf.clone() for i, leaf in enumerate(flatten(batch)[0]) if isinstance(leaf, Tensor)}
+
+    def _seen(self, node: fx.Node) -> list[Any]:
+        """What a node gives for the example, and for the example twice."""
+        interpreter = fx.Interpreter(self.root, garbage_collect_values=False, graph=self.graph)
         self.running = True
         try:
             with torch.random.fork_rng(devices=[]):
-                return fx.Interpreter(self.root, graph=graph).run(*(t.clone() for t in tensors_of(self.batch)))
+                for values in self.values:
+                    for new in (each for each in self.graph.nodes if each not in values):
+                        args, kwargs = fx.map_arg((new.args, new.kwargs), values.__getitem__)
+                        place = new.op == "placeholder"
+                        values[new] = (
+                            values[new.target] if place else getattr(interpreter, new.op)(new.target, args, kwargs)
+                        )
+            return [values[node] for values in self.values]
         finally:
             self.running = False
 
@@ -173,6 +220,18 @@ class _Tracer(fx.Tracer):
                 return
             if node.op not in ("get_attr", "placeholder"):  # attributes are remembered
                 self.graph.erase_node(node)
+
+
+def _is_about_sizes(node: fx.Node, names: Collection[str] = ()) -> bool:
+    """Whether a node is computed from what tensors know about themselves (by these names), and not from values."""
+    if node.target is getattr or node.op == "call_method":
+        name = str(node.args[1] if node.target is getattr else node.target)
+        return name in (names or KNOWN)
+    known = node.op == "call_function" and getattr(node.target, "__module__", "") in ("_operator", "math", "builtins")
+    sources = node.all_input_nodes
+    if not known or not sources:
+        return False
+    return (any if names else all)(_is_about_sizes(source, names) for source in sources)
 
 
 def without_dead(graph: fx.Graph) -> None:
@@ -269,6 +328,9 @@ def _is_view(node: fx.Node) -> bool:
     return node.op in ("call_function", "call_method") and name in VIEWS
 
 
+OPENED = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.TransformerDecoder, nn.TransformerDecoderLayer)
+SIZES = ("shape", "size", "numel")
+KNOWN = (*SIZES, "ndim", "dim", "dtype", "device", "is_cuda", "is_nested", "is_floating_point")
 DROPS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
 RANDOM = {
     *("rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli", "multinomial"),

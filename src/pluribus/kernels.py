@@ -182,13 +182,14 @@ class Take(Kernel):
 
     index: Tensor
 
-    def __init__(self, index: Tensor, dim: int):
+    def __init__(self, index: Tensor, dim: int, width: int):
         super().__init__()
         self.register_buffer("index", index)
-        self.dim = dim
+        self.dim, self.width = dim, width
 
     def forward(self, x: Tensor) -> Tensor:
         """The channels, in the memory format of the input."""
+        check_width(x.shape[self.dim], self.width)
         here = not torch.compiler.is_compiling()  # compilers and other runtimes choose a format of their own
         if here and self.dim == 1 and x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last):
             rows = x.permute(0, 2, 3, 1)  # (batch, height, width, channels)
@@ -202,13 +203,14 @@ class TakeEach(Kernel):
 
     index: Tensor
 
-    def __init__(self, index: Tensor, dim: int):
+    def __init__(self, index: Tensor, dim: int, width: int):
         super().__init__()
         self.register_buffer("index", index)  # (members, channels)
-        self.dim = dim
+        self.dim, self.width = dim, width
 
     def forward(self, x: Tensor) -> Tensor:
         """The channels."""
+        check_width(x.shape[self.dim + 1], self.width)
         parts = zip(x.unbind(0), self.index.unbind(0), strict=True)
         return torch.stack([part.index_select(self.dim, index) for part, index in parts])
 
@@ -273,6 +275,15 @@ class Constant(Kernel):
     def forward(self) -> Tensor:
         """The tensor."""
         return self.value
+
+
+def check_width(given: int, width: int) -> None:
+    """Channels are taken by their numbers: where there are more of them, they would be others."""
+    if given != width:
+        raise ValueError(
+            f"frozen: the network was cut where it has {width} channels for the example, but for this input it has "
+            f"{given}. Freeze the ensemble again with an example of the same size."
+        )
 
 
 def constant(tensor: Tensor) -> Tensor:

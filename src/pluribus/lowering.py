@@ -159,7 +159,8 @@ class _Loop(Writer):
         if key not in self.taken:
             assert axis is not None
             places = places.to(next(iter(self.network.trees[0].parameters())).device)
-            self.taken[key] = self.add(f"take_{source.name}", Take(places, axis), value)
+            width = self.network.shapes[source][axis] if given is None else len(given)
+            self.taken[key] = self.add(f"take_{source.name}", Take(places, axis, width), value)
         return self.taken[key]
 
     def _layer(self, layer: Layer, channels: Channels, own: bool) -> fx.Node:
@@ -403,11 +404,12 @@ class _Beside(Writer):
         places = self._places(node, layouts)
         if all(place is None for place in places):
             return self.expanded(node)
-        if self.forms[node] == "beside" and axis == 1:
+        if self.forms[node] in ("shared", "beside") and axis == 1:
             return self.add("apart", Apart(self.network.size), self.beside(node, layouts))
-        length = self.network.shapes[node][axis]
-        index = torch.stack([torch.arange(length) if place is None else place for place in places])
-        return self.add(f"take_{node.name}", TakeEach(self._here(index), axis), self.expanded(node))
+        given = None if self.is_shared(node) else self.layouts[0].get(node)
+        width = self.network.shapes[node][axis] if given is None else len(given)
+        index = torch.stack([torch.arange(width) if place is None else place for place in places])
+        return self.add(f"take_{node.name}", TakeEach(self._here(index), axis, width), self.expanded(node))
 
     def beside(self, node: fx.Node, layouts: Sequence[Channels] | None) -> Any:
         """The value of a node as (batch, members * channels, ...), each member with its channels."""
@@ -423,7 +425,8 @@ class _Beside(Writer):
         width = 0 if form == "shared" else held[0]
         pairs = enumerate(zip(places, held, strict=True))
         index = [(torch.arange(length) if place is None else place) + width * i for i, (place, length) in pairs]
-        return self.add(f"take_{node.name}", Take(self._here(torch.cat(index)), 1), value)
+        whole = total if form == "shared" else sum(held)
+        return self.add(f"take_{node.name}", Take(self._here(torch.cat(index)), 1, whole), value)
 
     def _places(self, node: fx.Node, layouts: Sequence[Channels] | None) -> list[Tensor | None]:
         """Where each member finds the wanted channels in what it has; None: just so."""

@@ -89,6 +89,9 @@ def _again(writer: Stacker, node: fx.Node, args: Sequence[Any], kwargs: dict[str
 
 
 def _mapped(writer: Stacker, node: fx.Node) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of an operation on one value with the members first."""
+    if writer.is_shared(node.all_input_nodes[0]):
+        raise NoRule
     args, kwargs = fx.map_arg((node.args, node.kwargs), writer.first)
     return list(args), dict(kwargs)
 
