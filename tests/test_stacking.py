@@ -1,18 +1,16 @@
 """Networks with the members first: every operation, with and without a rule, gives what the members give one by one."""
 
-import importlib
-
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 import pluribus as pb
+from freezing import freezing
 from pluribus import lowering
 from pluribus.stacking import MODULES, RULES
 
 MEMBERS, ROWS = 3, 2
-freezing = importlib.import_module("pluribus.freeze")  # the name in the package is the function
 
 
 class Model(nn.Module):
