@@ -79,11 +79,11 @@ ALLOWED: dict[str, set[str]] = {
     "graphs": {"layers", "surgery", "trees"},
     "folding": {"graphs", "layers"},
     "liveness": {"folding"},
-    "stacking": {"folding", "liveness"},
+    "stacking": {"folding", "kernels", "layers", "liveness"},
     "lowering": {"folding", "graphs", "kernels", "liveness", "stacking"},
     "tuning": {"kernels", "race", "trees", "winograd"},
     "freeze": {
-        *("answers", "cost", "ensemble", "folding", "graphs", "kernels", "lowering", "prediction", "race"),
+        *("answers", "cost", "ensemble", "folding", "graphs", "kernels", "layers", "lowering", "prediction", "race"),
         *("summary", "surgery", "trees", "tuning"),
     },
     "draws": {"trees"},

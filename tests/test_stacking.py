@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import pluribus as pb
 from freezing import freezing
 from pluribus import lowering
-from pluribus.stacking import MODULES, RULES
+from pluribus.stacking import MODULES, RULES, Written
 
 MEMBERS, ROWS = 3, 2
 
@@ -162,6 +162,7 @@ WITHOUT = {
         *(y[:, None],) * 3, attn_mask=m.matrix[:4, :4]
     ),
     "letters left out": lambda m, y, x: torch.einsum("btc,cd", y, m.matrix),
+    "a memory format": lambda m, y, x: y[:, None].contiguous(memory_format=torch.channels_last) + 1,
     "a vector": lambda m, y, x: y @ m.vector,
     "permuted by name": lambda m, y, x: torch.permute(y, dims=(0, 2, 1)),
 }
@@ -171,6 +172,7 @@ def both(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """What the members give side by side, and in the ensemble."""
     torch.manual_seed(0)
     ensemble = pb.deep(model, MEMBERS).eval()
+    ensemble.run = "loop"
     networks, tree, kept = freezing._networks(ensemble, ((x,), {}), False)
     assert not kept
     made = pb.Frozen(ensemble, ((x,), {}), [lowering.FORMS["beside"](network) for network in networks], tree)
@@ -227,6 +229,18 @@ def test_modules(kind, rows):
     )
 
 
+def test_a_form_that_does_not_run_is_left_out(monkeypatch):
+    def wrong(writer, node):
+        return Written(writer.graph.call_function(torch.bmm, (writer.first(node.all_input_nodes[0]),) * 2))
+
+    monkeypatch.setitem(RULES, "softmax", wrong)
+    x, ensemble = torch.randn(ROWS, 4, 6), pb.deep(Model(CASES["softmax"][0]), MEMBERS).eval()
+    made = pb.freeze(ensemble, x, choose="rule")
+    assert made.form == "loop"
+    with torch.no_grad():
+        alike(made(x), ensemble(x))
+
+
 class Block(nn.Module):
     """Attention and a perceptron, as transformers have them."""
 
@@ -276,6 +290,32 @@ def test_a_transformer_runs_with_the_members_first_for_any_number_of_rows(method
     networks, tree, kept = freezing._networks(ensemble, ((x,), {}), False)
     assert not kept
     made = pb.Frozen(ensemble, ((x,), {}), [lowering.FORMS["beside"](network) for network in networks], tree)
+    for rows in (2, 1, 5):
+        x = torch.randn(rows, 3, 16, 16)
+        with torch.no_grad():
+            alike(made(x), ensemble(x))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", ["transformer", "convolutions", "linear"])
+def test_vectors_of_batch_ensemble_stay_apart_from_one_weight(name, bias, monkeypatch):
+    monkeypatch.setattr(lowering._Beside, "_each", refuse)
+    torch.manual_seed(0)
+    model = {
+        "transformer": Transformer,
+        "convolutions": lambda: pb.models.resnet20(width=0.5),
+        "linear": lambda: nn.Sequential(
+            nn.Flatten(), nn.Linear(768, 8, bias=bias), nn.ReLU(), nn.Linear(8, 5, bias=bias)
+        ),
+    }[name]()
+    x = torch.randn(2, 3, 16, 16)
+    ensemble = pb.batch_ensemble(model, MEMBERS).eval()
+    for part in ensemble.parameters():
+        part.data.add_(0.1 * torch.randn_like(part))
+    networks, tree, _ = freezing._networks(ensemble, ((x,), {}), True)
+    made = pb.Frozen(ensemble, ((x,), {}), [lowering.FORMS["beside"](network) for network in networks], tree)
+    shared = sum(part.numel() for part in made.parameters())
+    assert shared < 1.3 * sum(part.numel() for part in ensemble.parameters())
     for rows in (2, 1, 5):
         x = torch.randn(rows, 3, 16, 16)
         with torch.no_grad():

@@ -136,7 +136,7 @@ class Network:
         for node in list(self.graph.nodes):
             if node.op != "call_module" or not isinstance(module := self.module(node), Dropped):
                 continue
-            if module.training and _plain_type(module) is not None and node.args:
+            if module.training and plain_type(module) is not None and node.args:
                 with self.graph.inserting_before(node):
                     dropped = self.graph.call_function(F.dropout, (node.args[0], module.rate, True))
                 node.args = (dropped, *node.args[1:])
@@ -162,7 +162,7 @@ class Network:
         if not isinstance(node.args[0], fx.Node) or node not in self.shapes:
             return
         count = len(self.trees) if (own := self.holds_own(module)) else 1
-        if _plain_type(module) is not None and not (self.apart and own and isinstance(module, RankOne)):
+        if plain_type(module) is not None and not (self.apart and own and isinstance(module, RankOne)):
             members = [plain(self.module(node, i)) for i in range(count)]
             self.layers[node] = Layer(node, node, module, members)
         elif _is_fixed_norm(module):
@@ -267,7 +267,7 @@ def attribute(root: nn.Module, path: str) -> Any:
     return value
 
 
-def _plain_type(module: nn.Module) -> type | None:
+def plain_type(module: nn.Module) -> type | None:
     """Linear or a convolution, if the module computes what that does; None otherwise."""
     mixins, base = getattr(type(module), "_made_of", ((), type(module)))
     if module._forward_hooks or module._forward_pre_hooks or set(mixins) - {Masked, RankOne, Joined, Dropped}:

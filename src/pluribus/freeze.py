@@ -18,7 +18,8 @@ from .ensemble import Ensemble
 from .folding import Network
 from .graphs import Holder, Still, Unfit, member_trees, shapes_of, trace
 from .kernels import WAYS, Convolution, can_pack
-from .lowering import FORMS, Unable
+from .layers import RankOne
+from .lowering import FORMS
 from .prediction import Prediction
 from .race import race
 from .summary import gathered
@@ -135,6 +136,9 @@ class Frozen(nn.Module):
             f"  mult-adds of one example: {before:,} before, {after:,} after",
             *(f"  {note}" for note in self.notes),
         ]
+        ways = Counter(part.way for part in self.modules() if isinstance(part, Convolution))
+        if self.packs and ways:
+            lines.append("  convolutions: " + ", ".join(f"{ways[w]} {text}" for w, text in WAYS.items() if ways[w]))
         if self.chunk:
             lines.append(f"  large batches run {self.chunk} rows at a time")
         if self.sizes is not None:
@@ -246,15 +250,13 @@ def _tensors(batch: Batch) -> list[Tensor]:
 def _frozen(copy: Ensemble, batch: Batch, choose: str, memory: str) -> Frozen:
     """The frozen ensemble; where it cannot be traced, the ensemble as it was."""
     try:
-        networks, tree, kept = _networks(copy, batch, memory == "small")
-        ways = dict(_ways(copy, batch, networks, tree, choose, memory))
+        ways = dict(_ways(copy, batch, choose, memory))
         for name in _order(ways, batch, choose):
             made = ways[name]
             if _is_equal(made, copy, batch) or (without_winograd_(made) and _is_equal(made, copy, batch)):
-                _finish(made, batch, networks, kept)
                 return made
         raise Unfit("the traced network gives other outputs")
-    except (Unfit, Unable) as reason:
+    except Unfit as reason:
         made = _as_it_was(copy, batch)
         made.notes.append(f"the network stays as it was: {reason}")
         _is_equal(made, copy, batch)
@@ -306,29 +308,48 @@ def _networks(copy: Ensemble, batch: Batch, apart: bool) -> tuple[list[Network],
     return networks, tree, kept
 
 
-def _ways(
-    copy: Ensemble, batch: Batch, networks: Sequence[Network], tree: pytree.TreeSpec, choose: str, memory: str
-) -> Iterator[tuple[str, Frozen]]:
+def _ways(copy: Ensemble, batch: Batch, choose: str, memory: str) -> Iterator[tuple[str, Frozen]]:
     """Every way to run it, each with the best ways for its convolutions."""
-    rows = rows_of(batch)
-    part = map_rows(batch, rows, lambda t: t[:CHUNK])
+    rows, small = rows_of(batch), memory == "small"
     images = any(isinstance(module, CONVOLUTIONS) for module in copy.modules())
+    vectors = any(isinstance(module, RankOne) for module in copy.modules())
+    networks, tree, kept = _networks(copy, batch, small)
     layers = [(layer, network) for network in networks for layer in network.layers.values()]
     grouped = any(not layer.is_linear and layer.source in network.own for layer, network in layers)
-    for form, write in FORMS.items():
+    for form in FORMS:
         if form == "beside" and grouped and rows > MANY:
             continue  # groups are slower than a loop, and need more memory
-        try:
-            made = Frozen(copy, batch, [write(network) for network in networks], tree)
-        except Unable:
-            continue
-        made.form = form
-        if made.images and can_pack(tensors_of(batch)[0]):
-            made.packs = True
-            tune_(made, part, choose == "measure", memory == "fast")
-        yield form, made
+        if made := _written(copy, batch, networks, tree, form):
+            yield form, _told(_tuned(made, batch, choose, memory), batch, networks, kept)
+    if vectors and not small and (rows <= MANY or not images):  # reading one weight is faster than reading several
+        networks, tree, kept = _networks(copy, batch, True)
+        if made := _written(copy, batch, networks, tree, "beside"):
+            made.form = "beside, with vectors apart"
+            yield made.form, _told(_tuned(made, batch, choose, memory), batch, networks, kept)
     if copy.run == "vmap" and (not images or rows <= MANY):
         yield "as it was", _as_it_was(copy, batch)
+
+
+def _written(
+    copy: Ensemble, batch: Batch, networks: Sequence[Network], tree: pytree.TreeSpec, form: str
+) -> Frozen | None:
+    """The network in a form, if it can be written so and runs."""
+    few = _few(batch)
+    try:
+        made = Frozen(copy, batch, [FORMS[form](network) for network in networks], tree)
+        made(*few[0], **few[1])
+    except Exception:  # an operation that takes no more dimensions than it had may raise anything
+        return None
+    made.form = form
+    return made
+
+
+def _tuned(made: Frozen, batch: Batch, choose: str, memory: str) -> Frozen:
+    if made.images and can_pack(tensors_of(batch)[0]):
+        made.packs = True
+        part = map_rows(batch, rows_of(batch), lambda t: t[:CHUNK])
+        tune_(made, part, choose == "measure", memory == "fast")
+    return made
 
 
 def _order(ways: dict[str, Frozen], batch: Batch, choose: str) -> list[str]:
@@ -338,12 +359,12 @@ def _order(ways: dict[str, Frozen], batch: Batch, choose: str) -> list[str]:
     ruled = sorted(ways, key=lambda name: (name != first, name == "as it was"))
     if choose == "rule" or len(ways) < 2 or any(t.is_meta for t in tensors):
         for made in ways.values():
-            made.notes.append(f"run by {made.form}, the rule for {rows} rows")
+            made.notes.insert(0, f"run by {made.form}, the rule for {rows} rows")
         return ruled
     part = map_rows(batch, rows, lambda t: t[:CHUNK])
     times = race({name: partial(made, *part[0], **part[1]) for name, made in ways.items()}, tensors[0].device)
     for made in ways.values():
-        made.notes.append(f"run by {made.form}, chosen for {min(rows, CHUNK)} rows ({_shown(times)})")
+        made.notes.insert(0, f"run by {made.form}, chosen for {min(rows, CHUNK)} rows ({_shown(times)})")
     return list(times)
 
 
@@ -388,8 +409,8 @@ def _near(x: Tensor, y: Tensor) -> bool:
     return torch.allclose(x, y, rtol=1e-4, atol=1e-5 * scale + 1e-30, equal_nan=True)
 
 
-def _finish(made: Frozen, batch: Batch, networks: Sequence[Network], kept: dict[str, str]) -> None:
-    """Say what was done."""
+def _told(made: Frozen, batch: Batch, networks: Sequence[Network], kept: dict[str, str]) -> Frozen:
+    """It says what was done."""
     layers = [layer for network in networks for layer in network.layers.values()]
     folded = [name.removeprefix("module.") for layer in layers for name in layer.folded]
     shared = [n for network in networks for n in network.layers if n not in network.own]
@@ -397,15 +418,12 @@ def _finish(made: Frozen, batch: Batch, networks: Sequence[Network], kept: dict[
         made.notes.append(f"normalisation folded into the layer before it: {len(folded)} ({listed(folded, 3)})")
     if shared and made.size > 1:
         made.notes.append(f"layers that run once for all members: {len(shared)} of {len(layers)}")
-    ways = Counter(part.way for part in made.modules() if isinstance(part, Convolution))
-    if made.packs and ways:
-        counts = ", ".join(f"{ways[way]} {text}" for way, text in WAYS.items() if ways[way])
-        made.notes.append(f"convolutions: {counts}")
     if any(layer.plain(0).mask is not None for layer in layers):
         made.notes.append("channels that a member's masks never let through are not computed")
     if any(network.sized for network in networks):
         made.sizes = [tuple(t.shape[1:]) for t in tensors_of(batch)]
     made.notes += [f"{name!r} stays as it was: {reason}" for name, reason in kept.items()]
+    return made
 
 
 def _few(batch: Any) -> Any:

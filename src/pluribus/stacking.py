@@ -13,7 +13,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import fx, nn
 
-from .folding import Network, attribute
+from .folding import Network, attribute, plain_type
+from .kernels import Convolution, Linear
+from .layers import RankOne
 from .liveness import ELEMENTWISE, ELEMENTWISE_METHODS, ELEMENTWISE_MODULES, POOL_MODULES, POOLS
 
 
@@ -33,6 +35,9 @@ class Stacker(Protocol):
 
     graph: fx.Graph
     network: Network
+
+    def add(self, name: str, module: nn.Module, *args: Any) -> Any:
+        """A call of a new module."""
 
     def first(self, node: fx.Node) -> Any:
         """The value with the members first; what they share as it is."""
@@ -63,7 +68,8 @@ def stacked(writer: Stacker, node: fx.Node) -> Written:
     if node.op == "call_module":
         module = network.module(node)
         hooks = module._forward_hooks or module._forward_pre_hooks
-        rule = None if hooks else MODULES.get(type(module))
+        kind = RankOne if isinstance(module, RankOne) else type(module)
+        rule = None if hooks else MODULES.get(kind)
     else:
         rule = RULES.get(_name(node))
     if rule is None:
@@ -191,7 +197,7 @@ def after(first: int, sizes: Any) -> tuple[int, ...]:
 
 
 def _pointwise(writer: Stacker, node: fx.Node) -> Written:
-    if node not in writer.network.shapes:
+    if node not in writer.network.shapes or "memory_format" in node.kwargs:
         raise NoRule
     rank = len(writer.network.shapes[node])
     drawn = all(writer.is_shared(source) for source in node.all_input_nodes)  # for each member anew
@@ -303,6 +309,32 @@ def _norm_module(writer: Stacker, node: fx.Node) -> Written:
     return Written(_normal(writer, source, list(shape), eps, affine))
 
 
+def _rank_one(writer: Stacker, node: fx.Node) -> Written:
+    """One layer for all members, between the vectors that scale what each of them reads and gives."""
+    network, source = writer.network, node.all_input_nodes[0]
+    modules: list[Any] = [network.module(node, i) for i in range(network.size)]
+    first = modules[0]
+    if plain_type(first) is None or len(node.args) != 1 or node.kwargs:
+        raise NoRule
+    linear, rank = isinstance(first, nn.Linear), len(network.shapes[node])
+    shape = [1] * (rank - 1) + [-1] if linear else [1, -1] + [1] * (rank - 2)  # of a vector
+    vectors = [
+        None if getattr(first, name) is None
+        else writer.own(f"{node.target}.{name}", [getattr(m, name).reshape(shape) for m in modules])
+        for name in ("r", "s", "b")
+    ]  # fmt: skip
+    value = writer.graph.call_function(torch.mul, (writer.first(source), vectors[0]))
+    if linear:
+        value = writer.add(str(node.target), Linear(first.weight, None), value)
+    else:
+        options = first.stride, first.padding, first.dilation, first.groups
+        value = writer.graph.call_function(torch.flatten, (value, 0, 1))
+        value = _apart(writer, writer.add(str(node.target), Convolution(first.weight, None, *options), value))
+    if vectors[2] is None:
+        return Written(writer.graph.call_function(torch.mul, (value, vectors[1])))
+    return Written(writer.graph.call_function(torch.addcmul, (vectors[2], value, vectors[1])))
+
+
 def _flat_module(writer: Stacker, node: fx.Node) -> Written:
     module = cast(nn.Flatten, writer.network.module(node))
     dims = _moved((module.start_dim, module.end_dim))
@@ -327,13 +359,11 @@ def _item(writer: Stacker, node: fx.Node) -> Written:
     """One of several tensors, or a part of one."""
     source, index = node.args
     value = writer.first(cast(fx.Node, source))
-    if source not in writer.network.shapes:
-        return Written(writer.graph.call_function(operator.getitem, (value, index)))
     places = index if isinstance(index, tuple) else (index,)
-    if not all(place is None or place is Ellipsis or isinstance(place, int | slice) for place in places):
+    if not all(place is None or place is Ellipsis or type(place) in (int, slice) for place in places):
         raise NoRule
-    if any(isinstance(place, bool) for place in places):
-        raise NoRule
+    if source not in writer.network.shapes:  # several tensors
+        return Written(writer.graph.call_function(operator.getitem, (value, index)))
     places = fx.map_arg(places, writer.first)
     return Written(writer.graph.call_function(operator.getitem, (value, (slice(None), *places))))
 
@@ -410,6 +440,7 @@ RULES: dict[str, Rule] = {
 MODULES: dict[type, Rule] = {
     **dict.fromkeys(ELEMENTWISE_MODULES, _pointwise),
     **dict.fromkeys(POOL_MODULES, _rows),
+    RankOne: _rank_one,
     nn.LayerNorm: _norm_module,
     nn.Flatten: _flat_module,
     nn.Softmax: _softmax_module,
