@@ -66,6 +66,12 @@ class Functional(nn.Module):
         return self.fc(self.norm2(y).mean((2, 3)))
 
 
+def flattening() -> nn.Module:
+    """Flattens what has dimensions, and what has none."""
+    rest = nn.Flatten(), nn.Linear(1024, 8), nn.Flatten(), nn.ReLU(), nn.Linear(8, 3)
+    return nn.Sequential(nn.Conv2d(3, 4, 3, 1, 1), nn.ReLU(), *rest)
+
+
 @pytest.fixture(scope="module")
 def resnet() -> nn.Module:
     torch.manual_seed(0)
@@ -92,7 +98,9 @@ def test_every_method_on_every_small_model_gives_the_same_outputs(method, name):
 
 @pytest.mark.parametrize("form", lowering.FORMS)
 @pytest.mark.parametrize("method", ["packed", "masksembles", "batch_ensemble", "treenet"])
-@pytest.mark.parametrize("build", [Preactivated, Functional, lambda: models.resnet20(width=0.5), SMALL["mlp"].build])
+@pytest.mark.parametrize(
+    "build", [Preactivated, Functional, flattening, lambda: models.resnet20(width=0.5), SMALL["mlp"].build]
+)
 def test_each_form_is_right_by_itself(build, method, form):
     """Without what `freeze` does when outputs differ: try the next form."""
     torch.manual_seed(0)

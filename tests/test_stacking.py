@@ -210,9 +210,7 @@ def test_what_has_no_rule_runs_member_by_member(name, monkeypatch):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
-@pytest.mark.parametrize(
-    "kind", [*sorted(set(MODULES) - {RankOne}, key=lambda kind: kind.__name__), nn.GroupNorm, nn.Dropout, nn.Softmax]
-)
+@pytest.mark.parametrize("kind", [*sorted(set(MODULES) - {RankOne}, key=lambda kind: kind.__name__), nn.GroupNorm])
 def test_modules(kind, rows):
     numbers = {nn.LayerNorm: (8,), nn.GroupNorm: (2, 4), nn.Softmax: (1,)}.get(
         kind, (2,) if "Pool" in str(kind) else ()
@@ -321,6 +319,37 @@ def test_vectors_of_batch_ensemble_stay_apart_from_one_weight(name, bias, monkey
         x = torch.randn(rows, 3, 16, 16)
         with torch.no_grad():
             alike(made(x), ensemble(x))
+
+
+def test_many_rows_of_a_network_without_groups_may_run_with_the_members_first():
+    x = torch.randn(12, 3, 16, 16)
+    assert "beside" in pb.freeze(pb.deep(Transformer(), 2), x).explain()
+    assert "beside" not in pb.freeze(pb.deep(pb.models.resnet20(width=0.25), 2), x).explain()
+
+
+class Mixer(nn.Module):
+    """A layer across the tokens, whose number is that of the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.tokens, self.head = nn.Linear(6, 8), nn.Linear(4, 4), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 4, 6) -> (batch, 3)."""
+        x = self.features(x).transpose(1, 2)
+        return self.head(self.tokens(x).mT.mean(1))
+
+
+@pytest.mark.parametrize("form", lowering.FORMS)
+def test_channels_are_not_taken_from_more_than_there_were(form):
+    x = torch.randn(2, 4, 6)
+    ensemble = pb.masksembles(Mixer(), 4, example=x).eval()
+    networks, tree, _ = freezing._networks(ensemble, ((x,), {}), False)
+    made = pb.Frozen(ensemble, ((x,), {}), [lowering.FORMS[form](network) for network in networks], tree)
+    with torch.no_grad():
+        alike(made(x), ensemble(x))
+    with pytest.raises(ValueError, match=r"4 channels for the example, but for this input it has 5.*Freeze"):
+        made(torch.randn(2, 5, 6))
 
 
 def test_dropout_is_drawn_anew_for_each_member():
