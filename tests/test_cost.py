@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional
 
+import pluribus as pb
 from pluribus.cost import Cost, cost
 
 MEMBERS, ROWS = 3, 4
@@ -291,3 +292,24 @@ class TestRefusals:
     def test_what_is_no_module_is_refused(self, model):
         with pytest.raises(TypeError, match="cost: the model must be an nn.Module, but it is a"):
             cost(model, torch.zeros(2, 5))
+
+
+class Token(nn.Module):
+    """Calls a module with a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.layer = nn.Parameter(torch.randn(1, 4)), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 4) -> (batch, 3)."""
+        return self.layer(x) + self.layer(self.token.expand(len(x), -1))
+
+
+def test_modules_may_be_called_with_parameters():
+    model = Token()
+    assert cost(model, torch.zeros(1, 4)).mult_adds == 24
+    assert model.token.requires_grad
+    assert pb.plan(model, torch.zeros(1, 4), methods=["deep"])
+    assert pb.freeze(pb.deep(model, 2), torch.zeros(1, 4)).mult_adds[0] == 48
+    assert all(part.requires_grad for part in model.parameters())

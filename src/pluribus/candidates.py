@@ -146,6 +146,7 @@ class _Count:
 def _counted(ensemble: Ensemble, x: Any) -> _Count:
     """Everything of an ensemble, in one run; like `pb.cost`, the first run finds out whether vmap works."""
     args, kwargs = as_batch(x)
+    ensemble.requires_grad_(False)  # as for `pb.cost`
     with plain_operators(), quiet(ensemble), torch.random.fork_rng(devices=[]):
         ensemble(*args, **kwargs)
         with Watching([*ensemble.parameters(), *ensemble.buffers(), *tensors_of(x)]) as watching:
