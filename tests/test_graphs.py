@@ -161,8 +161,10 @@ class Encoder(nn.Module):
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 @pytest.mark.parametrize("form", lowering.FORMS)
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("method", ["packed", "masksembles", "batch_ensemble", "deep", "multihead"])
+@pytest.mark.parametrize(
+    ("method", "norm_first"),
+    [("packed", False), ("packed", True), ("masksembles", False), ("batch_ensemble", False), ("deep", True)],
+)
 def test_transformers_of_torch_are_traced_and_take_any_length(method, norm_first, form, monkeypatch):
     monkeypatch.setattr(freezing, "FORMS", {form: lowering.FORMS[form]})
     x = torch.randint(9, (2, 5), generator=torch.Generator().manual_seed(0))
