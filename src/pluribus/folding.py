@@ -172,7 +172,7 @@ class Network:
     def _begin_norm(self, node: fx.Node) -> None:
         """Normalisation as a function of a module's tensors."""
         names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-        given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        given = arguments(node, names)
         read = {name: given.get(name) for name in names[1:5]}
         fixed = all(value is None or getattr(value, "op", "") == "get_attr" for value in read.values())
         if not fixed or given.get("training") or read["running_mean"] is None or node not in self.shapes:
@@ -257,6 +257,11 @@ def is_sum(node: fx.Node) -> bool:
     """Whether the node adds two values."""
     added = node.target in (operator.add, torch.add) or (node.op == "call_method" and node.target == "add")
     return added and len(node.args) == 2 and not node.kwargs
+
+
+def arguments(node: fx.Node, names: Sequence[str]) -> dict[str, Any]:
+    """What a node's function is called with, by the names of its parameters."""
+    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
 
 
 def attribute(root: nn.Module, path: str) -> Any:

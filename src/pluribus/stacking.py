@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import fx, nn
 
-from .folding import Network, attribute, plain_type
+from .folding import Network, arguments, attribute, plain_type
 from .kernels import Convolution, Linear
 from .layers import RankOne
 from .liveness import ELEMENTWISE, ELEMENTWISE_METHODS, ELEMENTWISE_MODULES, POOL_MODULES, POOLS
@@ -219,7 +219,7 @@ def _product(writer: Stacker, node: fx.Node) -> Written:
 def _linear(writer: Stacker, node: fx.Node) -> Written:
     """A linear layer as a function."""
     names = ("input", "weight", "bias")
-    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    given = arguments(node, names)
     rank = len(writer.network.shapes[node])
     x, weight = (_aligned(writer, given[name], rank) for name in names[:2])
     value = writer.graph.call_function(torch.matmul, (x, writer.graph.call_function(getattr, (weight, "mT"))))
@@ -259,7 +259,7 @@ def _apart(writer: Stacker, value: Any) -> Any:
 def _attention(writer: Stacker, node: fx.Node) -> Written:
     """Query, key and value with all members' rows in one batch; masks that all rows share."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    given = arguments(node, names)
     qkv, mask, shapes = [given.pop(name) for name in names[:3]], given.get("attn_mask"), writer.network.shapes
     if any(len(shapes.get(each, ())) != 4 for each in qkv):
         raise NoRule
@@ -276,8 +276,10 @@ def _attention(writer: Stacker, node: fx.Node) -> Written:
 def _normalised(writer: Stacker, node: fx.Node) -> Written:
     """Layer normalisation as a function: each member has its scale and shift, or all share them."""
     names = ("input", "normalized_shape", "weight", "bias", "eps")
-    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    given = arguments(node, names)
     weight, bias = (given.get(name) for name in names[2:4])
+    if weight is None and bias is not None:
+        raise NoRule
     rank = len(writer.network.shapes[node])
     affine = [None if each is None else _aligned(writer, each, rank) for each in (weight, bias)]
     return Written(_normal(writer, given["input"], given["normalized_shape"], given.get("eps", 1e-5), affine))
@@ -286,8 +288,10 @@ def _normalised(writer: Stacker, node: fx.Node) -> Written:
 def _normal(writer: Stacker, source: fx.Node, shape: Any, eps: float, affine: Sequence[Any]) -> Any:
     scale, shift = affine
     value = writer.graph.call_function(F.layer_norm, (writer.first(source), shape, None, None, eps))
-    if scale is None:
-        return value
+    return value if scale is None else _affine(writer, value, scale, shift)
+
+
+def _affine(writer: Stacker, value: Any, scale: Any, shift: Any) -> Any:
     if shift is None:
         return writer.graph.call_function(torch.mul, (value, scale))
     return writer.graph.call_function(torch.addcmul, (shift, value, scale))
@@ -296,43 +300,38 @@ def _normal(writer: Stacker, source: fx.Node, shape: Any, eps: float, affine: Se
 def _norm_module(writer: Stacker, node: fx.Node) -> Written:
     """Layer normalisation as a module."""
     network, source = writer.network, node.all_input_nodes[0]
-    modules = [cast(nn.LayerNorm, network.module(node, i)) for i in range(network.size)]
-    shape, eps = modules[0].normalized_shape, modules[0].eps
-    if not network.holds_own(modules[0]):
+    module = cast(nn.LayerNorm, network.module(node))
+    shape, eps = module.normalized_shape, module.eps
+    if not network.holds_own(module):
         return Written(_again(writer, node, (writer.first(source),)))
     lead = [1] * (len(network.shapes[node]) - len(shape))
-    affine = [
-        None if getattr(modules[0], name) is None
-        else writer.own(f"{node.target}.{name}", [getattr(m, name).reshape(*lead, *shape) for m in modules])
-        for name in ("weight", "bias")
-    ]  # fmt: skip
+    affine = [_vectors(writer, node, name, [*lead, *shape]) for name in ("weight", "bias")]
     return Written(_normal(writer, source, list(shape), eps, affine))
+
+
+def _vectors(writer: Stacker, node: fx.Node, name: str, shape: Sequence[int]) -> Any:
+    """A tensor of the module that each member has for itself, in this shape; None, if the module has none."""
+    tensors = [getattr(writer.network.module(node, i), name) for i in range(writer.network.size)]
+    return None if tensors[0] is None else writer.own(f"{node.target}.{name}", [t.reshape(shape) for t in tensors])
 
 
 def _rank_one(writer: Stacker, node: fx.Node) -> Written:
     """One layer for all members, between the vectors that scale what each of them reads and gives."""
     network, source = writer.network, node.all_input_nodes[0]
-    modules: list[Any] = [network.module(node, i) for i in range(network.size)]
-    first = modules[0]
+    first: Any = network.module(node)
     if plain_type(first) is None or len(node.args) != 1 or node.kwargs:
         raise NoRule
     linear, rank = isinstance(first, nn.Linear), len(network.shapes[node])
     shape = [1] * (rank - 1) + [-1] if linear else [1, -1] + [1] * (rank - 2)  # of a vector
-    vectors = [
-        None if getattr(first, name) is None
-        else writer.own(f"{node.target}.{name}", [getattr(m, name).reshape(shape) for m in modules])
-        for name in ("r", "s", "b")
-    ]  # fmt: skip
-    value = writer.graph.call_function(torch.mul, (writer.first(source), vectors[0]))
+    r, s, b = (_vectors(writer, node, name, shape) for name in ("r", "s", "b"))
+    value = writer.graph.call_function(torch.mul, (writer.first(source), r))
     if linear:
         value = writer.add(str(node.target), Linear(first.weight, None), value)
     else:
         options = first.stride, first.padding, first.dilation, first.groups
         value = writer.graph.call_function(torch.flatten, (value, 0, 1))
         value = _apart(writer, writer.add(str(node.target), Convolution(first.weight, None, *options), value))
-    if vectors[2] is None:
-        return Written(writer.graph.call_function(torch.mul, (value, vectors[1])))
-    return Written(writer.graph.call_function(torch.addcmul, (vectors[2], value, vectors[1])))
+    return Written(_affine(writer, value, s, b))
 
 
 def _flat_module(writer: Stacker, node: fx.Node) -> Written:
