@@ -265,6 +265,24 @@ def test_large_batches_run_in_chunks_and_give_the_same(resnet, x):
     alike(made(many), torch.cat([made(many[:7]), made(many[7:])], 1))
 
 
+@pytest.mark.parametrize("winner", ["whole", "in parts"])
+def test_texts_run_in_chunks_where_that_is_faster(winner, monkeypatch):
+    def race(runs, *_, **__):
+        for run in runs.values():
+            run()
+        return dict.fromkeys(sorted(runs, key=lambda name: name != winner), 1.0)
+
+    monkeypatch.setattr(freezing, "race", race)
+    texts = nn.Sequential(nn.Embedding(9, 8), nn.LayerNorm(8), nn.Linear(8, 3), nn.Flatten())
+    x, rows = torch.randint(9, (CHUNK + 3, 5)), torch.randn(CHUNK + 3, 4)
+    for model, batch, chunk in ((texts, x, CHUNK if winner == "in parts" else 0), (nn.Linear(4, 3), rows, 0)):
+        ensemble = pb.deep(model, 2)
+        made = frozen(ensemble, batch, choose="measure")
+        assert made.chunk == chunk
+        alike(made(batch), expected(ensemble, batch))
+        assert frozen(ensemble, batch).chunk == 0
+
+
 def test_a_network_that_mixes_its_rows_is_not_cut_into_chunks():
     class Mixing(nn.Module):
         def __init__(self):

@@ -90,6 +90,7 @@ class Frozen(nn.Module):
         self._packed: list[torch.Size] | None = None  # the sizes of the inputs that weights are packed for
         self.training = False
         self.images = any(isinstance(part, Convolution) for part in self.modules())
+        self.large = False  # its values have more dimensions than rows and features
 
     # ---------------------------------------------------------------- what users call
 
@@ -254,7 +255,7 @@ def _frozen(copy: Ensemble, batch: Batch, choose: str, memory: str) -> Frozen:
         for name in _order(ways, batch, choose):
             made = ways[name]
             if _is_equal(made, copy, batch) or (without_winograd_(made) and _is_equal(made, copy, batch)):
-                return made
+                return _chunked(made, batch, choose)
         raise Unfit("the traced network gives other outputs")
     except Unfit as reason:
         made = _as_it_was(copy, batch)
@@ -391,9 +392,26 @@ def _is_equal(made: Frozen, copy: Ensemble, batch: Batch) -> bool:
                 return False
     first, both = (tensors_of(output) for output in outputs)
     by_rows = all(t.ndim > 1 and t.shape[1] == rows for t in first)
-    by_rows = by_rows and made.images  # others have no large buffers
+    by_rows = by_rows and made.large
     made.chunk = CHUNK if by_rows and all(close(b[:, :rows], f) for f, b in zip(first, both, strict=True)) else 0
     return True
+
+
+def _chunked(made: Frozen, batch: Batch, choose: str) -> Frozen:
+    """Images run in parts wherever they can; for other large values it is measured whether that pays."""
+    rows, tensors = rows_of(batch), tensors_of(batch)
+    if not made.chunk or made.images:
+        return made
+    made.chunk = 0
+    if choose == "measure" and rows > CHUNK and not any(t.is_meta for t in tensors):
+
+        def run(chunk: int) -> None:
+            made.chunk = chunk
+            made(*batch[0], **batch[1])
+
+        times = race({"whole": partial(run, 0), "in parts": partial(run, CHUNK)}, tensors[0].device)
+        made.chunk = CHUNK if next(iter(times)) == "in parts" else 0
+    return made
 
 
 def close(a: Any, b: Any) -> bool:
@@ -420,6 +438,7 @@ def _told(made: Frozen, batch: Batch, networks: Sequence[Network], kept: dict[st
         made.notes.append(f"layers that run once for all members: {len(shared)} of {len(layers)}")
     if any(layer.plain(0).mask is not None for layer in layers):
         made.notes.append("channels that a member's masks never let through are not computed")
+    made.large = any(len(shape) > 2 for network in networks for shape in network.shapes.values())
     if any(network.sized for network in networks):
         made.sizes = [tuple(t.shape[1:]) for t in tensors_of(batch)]
     made.notes += [f"{name!r} stays as it was: {reason}" for name, reason in kept.items()]
