@@ -99,7 +99,11 @@ def test_every_method_on_every_small_model_gives_the_same_outputs(method, name):
 @pytest.mark.parametrize("form", lowering.FORMS)
 @pytest.mark.parametrize("method", ["packed", "masksembles", "batch_ensemble", "treenet"])
 @pytest.mark.parametrize(
-    "build", [Preactivated, Functional, flattening, lambda: models.resnet20(width=0.5), SMALL["mlp"].build]
+    "build",
+    [
+        *(Preactivated, Functional, flattening, SMALL["mlp"].build),
+        pytest.param(lambda: models.resnet20(width=0.5), marks=pytest.mark.slow),
+    ],
 )
 def test_each_form_is_right_by_itself(build, method, form):
     """Without what `freeze` does when outputs differ: try the next form."""
@@ -169,6 +173,7 @@ def test_normalisation_as_a_function_is_folded_where_it_can_be(method, x):
     alike(made(x), expected(ensemble, x))
 
 
+@pytest.mark.slow
 def test_masks_cost_the_channels_that_are_read_and_no_others(x):
     resnet = models.resnet18()
     single = pb.cost(resnet, x).mult_adds
