@@ -22,6 +22,7 @@ from small import SMALL, make
 from zoo import TIMM, images, timm_model
 
 OTHERS = ["resnet18", "mobilenetv2_100", "efficientnet_b0", "vit_tiny_patch16_224", "seresnet18"]
+slow = pytest.mark.slow
 every = pytest.mark.parametrize(("method", "name"), [(method, name) for method in pb.METHODS for name in SMALL])
 
 
@@ -97,12 +98,14 @@ def test_every_method_on_every_small_model_gives_the_same_outputs(method, name):
 
 
 @pytest.mark.parametrize("form", lowering.FORMS)
-@pytest.mark.parametrize("method", ["packed", "masksembles", "batch_ensemble", "treenet"])
+@pytest.mark.parametrize(
+    "method", ["packed", "masksembles", *(pytest.param(m, marks=slow) for m in ("batch_ensemble", "treenet"))]
+)
 @pytest.mark.parametrize(
     "build",
     [
         *(Preactivated, Functional, flattening, SMALL["mlp"].build),
-        pytest.param(lambda: models.resnet20(width=0.5), marks=pytest.mark.slow),
+        pytest.param(lambda: models.resnet20(width=0.5), marks=slow),
     ],
 )
 def test_each_form_is_right_by_itself(build, method, form):
@@ -357,6 +360,7 @@ def test_members_of_unlike_architectures_are_frozen_each():
     alike(frozen(ensemble, x)(x), expected(ensemble, x))
 
 
+@slow
 def test_vectors_can_stay_apart_from_shared_weights(resnet, x):
     ensemble = pb.batch_ensemble(resnet, 4)
     small, fast = frozen(ensemble, x, memory="small"), frozen(ensemble, x)

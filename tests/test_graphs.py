@@ -163,7 +163,10 @@ class Encoder(nn.Module):
 @pytest.mark.parametrize("form", lowering.FORMS)
 @pytest.mark.parametrize(
     ("method", "norm_first"),
-    [("packed", False), ("packed", True), ("masksembles", False), ("batch_ensemble", False), ("deep", True)],
+    [
+        *(("packed", False), ("masksembles", True)),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("batch_ensemble", False), ("deep", True))),
+    ],
 )
 def test_transformers_of_torch_are_traced_and_take_any_length(method, norm_first, form, monkeypatch):
     monkeypatch.setattr(freezing, "FORMS", {form: lowering.FORMS[form]})
