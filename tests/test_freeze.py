@@ -91,6 +91,8 @@ def test_every_method_on_every_small_model_gives_the_same_outputs(method, name):
     if (method, name) == ("mc_dropout", "recurrent"):
         pytest.skip("the dropout inside an LSTM cannot be stilled")
     made = frozen(ensemble, x)
+    assert made.form in lowering.FORMS  # and not as it was
+    assert "does not run" not in made.explain()
     with Still():
         alike(made(x), expected(ensemble, x))
         more = torch.cat([x, x.flip(0)])

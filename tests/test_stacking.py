@@ -51,7 +51,7 @@ CASES = {
     "tensor_split": [lambda m, y, x: y.tensor_split(3, 2)[0]],
     "unbind": [lambda m, y, x: y.unbind(1)[0] + y.unbind(dim=1)[3]],
     "cat": [lambda m, y, x: torch.cat([y, x], 2), lambda m, y, x: torch.cat((y, 2 * y), dim=1)],
-    "concat": [lambda m, y, x: torch.concat([y, y], 1)],
+    "concat": [lambda m, y, x: torch.concat(tensors=[y, y], dim=1), lambda m, y, x: torch.concat([y, y], axis=1)],
     "concatenate": [lambda m, y, x: torch.concatenate([y, y], -1)],
     "stack": [lambda m, y, x: torch.stack([y, y + 1], 1), lambda m, y, x: torch.stack([y, y], dim=-1)],
     "matmul": [
@@ -237,6 +237,7 @@ def test_a_form_that_does_not_run_is_left_out(monkeypatch):
     x, ensemble = torch.randn(ROWS, 4, 6), pb.deep(Model(CASES["softmax"][0]), MEMBERS).eval()
     made = pb.freeze(ensemble, x, choose="rule")
     assert made.form == "loop"
+    assert "does not run by beside: batch1 must be a 3D tensor" in made.explain()
     with torch.no_grad():
         alike(made(x), ensemble(x))
 

@@ -88,11 +88,9 @@ def _mult_adds(model: nn.Module, x: Any) -> int:
 
 
 def _counted(model: nn.Module, batch: Batch, change: Callable[[Tensor], Tensor]) -> int:
+    # Nothing trains: torch's counter fails where a module is called with a view of a parameter that does.
     model, (args, kwargs) = copied(model, change).requires_grad_(False), map_tensors(batch, change)
-    with (
-        plain_operators(),
-        torch.no_grad(),
-    ):  # torch's counter fails where a module is called with a parameter that trains
+    with plain_operators(), torch.no_grad():
         model.eval()(*args, **kwargs)  # here an ensemble finds out whether it runs under vmap
         with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
             model(*args, **kwargs)

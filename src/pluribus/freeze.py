@@ -19,7 +19,7 @@ from .folding import Network
 from .graphs import Holder, Still, Unfit, member_trees, shapes_of, trace
 from .kernels import WAYS, Convolution, can_pack
 from .layers import RankOne
-from .lowering import FORMS
+from .lowering import FORMS, Unable
 from .prediction import Prediction
 from .race import race
 from .summary import gathered
@@ -251,7 +251,7 @@ def _tensors(batch: Batch) -> list[Tensor]:
 def _frozen(copy: Ensemble, batch: Batch, choose: str, memory: str) -> Frozen:
     """The frozen ensemble; where it cannot be traced, the ensemble as it was."""
     try:
-        ways = dict(_ways(copy, batch, choose, memory))
+        ways = _ways(copy, batch, choose, memory)
         for name in _order(ways, batch, choose):
             made = ways[name]
             if _is_equal(made, copy, batch) or (without_winograd_(made) and _is_equal(made, copy, batch)):
@@ -309,39 +309,47 @@ def _networks(copy: Ensemble, batch: Batch, apart: bool) -> tuple[list[Network],
     return networks, tree, kept
 
 
-def _ways(copy: Ensemble, batch: Batch, choose: str, memory: str) -> Iterator[tuple[str, Frozen]]:
-    """Every way to run it, each with the best ways for its convolutions."""
+def _ways(copy: Ensemble, batch: Batch, choose: str, memory: str) -> dict[str, Frozen]:
+    """Every way to run it, each with the best ways for its convolutions; all say which others cannot be had."""
     rows, small = rows_of(batch), memory == "small"
     images = any(isinstance(module, CONVOLUTIONS) for module in copy.modules())
     vectors = any(isinstance(module, RankOne) for module in copy.modules())
-    networks, tree, kept = _networks(copy, batch, small)
+    ways: dict[str, Frozen] = {}
+    left_out: list[str] = []
+
+    def add(name: str, form: str, networks: Sequence[Network], tree: pytree.TreeSpec, kept: dict[str, str]) -> None:
+        try:
+            made = _written(copy, batch, networks, tree, form)
+        except Unable as reason:
+            left_out.append(f"does not run by {name}: {reason}")
+            return
+        made.form = name
+        ways[name] = _told(_tuned(made, batch, choose, memory), batch, networks, kept)
+
+    traced = networks, _, _ = _networks(copy, batch, small)
     layers = [(layer, network) for network in networks for layer in network.layers.values()]
     grouped = any(not layer.is_linear and layer.source in network.own for layer, network in layers)
     for form in FORMS:
         if form == "beside" and grouped and rows > MANY:
             continue  # groups are slower than a loop, and need more memory
-        if made := _written(copy, batch, networks, tree, form):
-            yield form, _told(_tuned(made, batch, choose, memory), batch, networks, kept)
+        add(form, form, *traced)
     if vectors and not small and (rows <= MANY or not images):  # reading one weight is faster than reading several
-        networks, tree, kept = _networks(copy, batch, True)
-        if made := _written(copy, batch, networks, tree, "beside"):
-            made.form = "beside, with vectors apart"
-            yield made.form, _told(_tuned(made, batch, choose, memory), batch, networks, kept)
+        add("beside, with vectors apart", "beside", *_networks(copy, batch, True))
     if copy.run == "vmap" and (not images or rows <= MANY):
-        yield "as it was", _as_it_was(copy, batch)
+        ways["as it was"] = _as_it_was(copy, batch)
+    for made in ways.values():
+        made.notes += left_out
+    return ways
 
 
-def _written(
-    copy: Ensemble, batch: Batch, networks: Sequence[Network], tree: pytree.TreeSpec, form: str
-) -> Frozen | None:
+def _written(copy: Ensemble, batch: Batch, networks: Sequence[Network], tree: pytree.TreeSpec, form: str) -> Frozen:
     """The network in a form, if it can be written so and runs."""
     few = _few(batch)
     try:
         made = Frozen(copy, batch, [FORMS[form](network) for network in networks], tree)
         made(*few[0], **few[1])
-    except Exception:  # an operation that takes no more dimensions than it had may raise anything
-        return None
-    made.form = form
+    except Exception as error:  # an operation that takes no more dimensions than it had may raise anything
+        raise Unable((str(error).strip() or repr(error)).split("\n")[0]) from error
     return made
 
 

@@ -342,7 +342,9 @@ class _Beside(Writer):
         reads = [wanted(plain.mask) for plain in plains]
         channels = [layout.get(layer.last) for layout in self.layouts]
         tensors = [sliced(*each) for each in zip(plains, reads, channels, strict=True)]
-        if len({weight.shape for weight, _ in tensors}) > 1 or len(shape) < 2:
+        if len(shape) < 2:
+            raise Unable(f"{layer.node} reads no rows")
+        if len({weight.shape for weight, _ in tensors}) > 1:
             raise Unable("the members read different numbers of features")
         shared = self.is_shared(layer.source) and reads[0] is None
         if shared and layer.added is None and len(shape) == 2 and shape[0] == 1:  # one row: one product

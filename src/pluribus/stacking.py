@@ -149,11 +149,10 @@ def _along(*places: tuple[int, str, int | None]) -> Rule:
 
 def _joined(writer: Stacker, node: fx.Node) -> Written:
     """Several tensors along a dimension."""
-    if isinstance(node.args[0], fx.Node):  # the parts of one
-        return _along((1, "dim", 0))(writer, node)
-    parts = [writer.expanded(part) for part in cast(Sequence[fx.Node], node.args[0])]
-    dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", node.kwargs.get("axis", 0))
-    return Written(_again(writer, node, (parts, _moved(dim))))
+    given = arguments(node, ("tensors", "dim"))
+    tensors, dim = given["tensors"], _moved(given.get("dim", given.get("axis", 0)))
+    parts = writer.first(tensors) if isinstance(tensors, fx.Node) else [writer.expanded(part) for part in tensors]
+    return Written(_again(writer, node, (parts, dim)))
 
 
 def _reordered(writer: Stacker, node: fx.Node) -> Written:
