@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# The demo runs as a user has it: without the tools of the checks, and without timm, which brings torchvision.
+DEMO_VENV := .venv-demo
+DEMO_STAMP := $(DEMO_VENV)/.installed
 WORKERS ?= 2
 # One thread per test worker: two workers with a pool of threads each would fight for the cores.
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
@@ -19,8 +22,8 @@ help:  ## Say what there is.
 
 install: $(STAMP)  ## Make .venv and install everything the checks need.
 
-demo: $(STAMP)  ## Run the main job: compare nine ensembles on real digits; two minutes on two cores.
-	$(BIN)/pluribus compare
+demo: $(DEMO_STAMP)  ## Run the main job: compare nine ensembles on real digits; two minutes on two cores.
+	$(DEMO_VENV)/bin/pluribus compare
 
 test: $(STAMP)  ## Run the suite, without the tests that take minutes.
 	$(PYTEST) -m "not slow"
@@ -42,15 +45,17 @@ format: $(STAMP)  ## Put the code into its form.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean:  ## Remove .venv and everything generated.
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:  ## Remove the environments and everything generated.
+	rm -rf $(VENV) $(DEMO_VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last: an install that was cut short starts again.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): EXTRAS := dev
+$(DEMO_STAMP): EXTRAS := all
+%/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Pluribus needs Python 3.11 or newer, but $(PYTHON) is older. Try: make PYTHON=python3.12 ..."; exit 1; }
-	@echo "Making $(VENV) and installing (once; a few minutes)"
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[dev]'
+	@echo "Making $* and installing (once; a few minutes)"
+	@$(PYTHON) -m venv $*
+	@$*/bin/python -m pip install -qq --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from pluribus.ensemble import Ensemble
-from pluribus.evaluation import evaluate
-from pluribus.metrics import auroc
-from pluribus.prediction import Classification
+from pluribus.core.ensemble import Ensemble
+from pluribus.uncertainty.classification import Classification
+from pluribus.uncertainty.evaluation import evaluate
+from pluribus.uncertainty.metrics import auroc
 
 FIGURES = ["accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "mutual_information"]
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from pluribus._common.timing import choose_clock, synchronize
+
 TURN = 0.01  # seconds
 
 
@@ -24,7 +26,7 @@ def interleaved(
     the one that it is compared with.
     """
     times_a_turn = {name: _times_a_turn(run, device, seconds) for name, run in runs.items()}
-    clock = clock_of(device)
+    clock = choose_clock(device)
     times: dict[str, list[float]] = {name: [] for name in runs}
     end, names = time.perf_counter() + seconds, list(runs)
     for number in range(rounds):
@@ -57,17 +59,6 @@ def _times_a_turn(run: Callable[[], Any], device: torch.device, seconds: float) 
 def ratio(times: Mapping[str, list[float]], name: str, base: str) -> float:
     """The median time relative to another's."""
     return median(times[name]) / median(times[base])
-
-
-def clock_of(device: torch.device) -> Callable[[], float]:
-    """The clock that other processes disturb least."""
-    return time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for a GPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def peak_memory(statement: str) -> int:

@@ -1,13 +1,19 @@
-"""What every test shares: one thread, fixed seeds, and the operators without which timm does not import."""
+"""What every test shares: one thread, fixed seeds, and help for a torchvision that does not fit torch."""
 
+import os
 import random
+import sys
+from pathlib import Path
 
 import hypothesis
 import numpy as np
 import pytest
 import torch
 
-from pluribus.outside import torchvision_operators
+SUPPORT = str(Path(__file__).parent / "support")
+if "DeclaresOperators" not in {type(finder).__name__ for finder in sys.meta_path}:
+    exec((Path(SUPPORT) / "sitecustomize.py").read_text())  # its name may be taken by the environment's own
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SUPPORT, os.environ.get("PYTHONPATH")]))  # of the commands
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("pluribus", deadline=None, derandomize=True, database=None)
@@ -15,10 +21,8 @@ hypothesis.settings.load_profile("pluribus")
 
 
 @pytest.fixture(autouse=True)
-def fixed_seeds():
+def fixed_seeds_and_one_thread():
+    torch.set_num_threads(1)  # a command that ran in this process may have set more
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
-
-
-torchvision_operators()

@@ -55,7 +55,7 @@ def test_the_readme_shows_code():
 
 
 @pytest.mark.parametrize(
-    "name", ["pluribus", *(f"pluribus.{found.name}" for found in pkgutil.iter_modules(pluribus.__path__))]
+    "name", ["pluribus", *(found.name for found in pkgutil.walk_packages(pluribus.__path__, "pluribus."))]
 )
 def test_examples_in_docstrings_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -64,3 +64,13 @@ def test_examples_in_docstrings_run(name, tmp_path, monkeypatch):
     options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     failed, _ = doctest.testmod(module, extraglobs=names, optionflags=options)
     assert failed == 0
+
+
+def test_the_plan_names_every_folder_and_only_files_that_exist():
+    source, page = ROOT / "src" / "pluribus", (ROOT / "docs" / "architecture.md").read_text()
+    tree = page.partition("src/pluribus/\n")[2].partition("```")[0]
+    named = {match[1] for match in re.finditer(r"(?m)^ +(\w+)/", tree)}
+    folders = {path.parent.name for path in source.rglob("__init__.py")} - {"pluribus"}
+    assert named == folders
+    files = set(re.findall(r"`(\w+/[\w/]+\.py)`", page))
+    assert files and [f for f in files if not any((root / f).is_file() for root in (source, ROOT))] == []

@@ -7,7 +7,9 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,11 @@ import pluribus
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "pluribus"
+TESTS = ROOT / "tests"
 GENERATED = {
     ".git",
     ".venv",
+    ".venv-demo",
     "build",
     "pluribus-runs",
     "dist",
@@ -29,174 +33,105 @@ GENERATED = {
     ".hypothesis",
 }
 
-# What each module may import of ours, at most. A new module gets a line here.
-ALLOWED: dict[str, set[str]] = {
-    "masks": set(),
-    "terms": set(),
-    "trees": set(),
-    "redraw": set(),
-    "layers": set(),
-    "anatomy": {"trees"},
-    "models": set(),
-    "columns": set(),
-    "regression": {"columns"},
-    "prediction": {"columns", "regression"},
-    "dry": {"anatomy", "trees"},
-    "symbols": {"anatomy", "dry", "scaling", "terms", "trees"},
-    "scaling": {"terms"},
-    "thinning": {"anatomy", "dry", "redraw", "scaling", "symbols", "terms", "trees"},
-    "surgery": {"layers", "redraw", "trees"},
-    "probe": {"layers", "surgery", "trees"},
-    "running": {"surgery", "trees"},
-    "pooled": {"prediction", "trees"},
-    "auto": {"race", "running", "trees"},
-    "ensemble": {
-        *("auto", "layers", "pooled", "prediction", "probe", "running", "summary", "surgery", "trees"),
-    },
-    "members": {"ensemble", "surgery", "trees"},
-    "dropout": {"ensemble", "layers", "surgery", "trees"},
-    "grouping": {"layers", "redraw", "surgery"},
-    "choosing": {"ensemble", "layers", "probe", "surgery", "trees"},
-    "joint": {"auto", "ensemble", "layers", "probe", "redraw", "surgery", "trees"},
-    "cost": {"ensemble", "trees"},
-    "methods": {
-        *("choosing", "dropout", "ensemble", "grouping", "joint", "layers", "masks", "members"),
-        *("probe", "redraw", "surgery", "thinning", "trees"),
-    },
-    "files": {"ensemble", "members", "methods", "surgery", "thinning"},
-    "metrics": {"columns", "prediction"},
-    "summary": {"columns", "metrics", "prediction", "regression", "trees"},
-    "streaming": {"columns", "metrics", "prediction", "summary"},
-    "evaluation": {"columns", "metrics", "prediction", "streaming", "summary"},
-    "calibrators": {"prediction"},
-    "calibration": {"calibrators", "metrics", "prediction"},
-    "conformal": {"calibration", "prediction"},
-    "landscape": {"ensemble"},
-    "answers": {"ensemble", "prediction", "trees"},
-    "race": set(),
-    "winograd": set(),
-    "kernels": {"winograd"},
-    "graphs": {"layers", "surgery", "trees"},
-    "folding": {"graphs", "layers"},
-    "liveness": {"folding"},
-    "stacking": {"folding", "kernels", "layers", "liveness"},
-    "lowering": {"folding", "graphs", "kernels", "liveness", "stacking"},
-    "tuning": {"kernels", "race", "trees", "winograd"},
-    "freeze": {
-        *("answers", "cost", "ensemble", "folding", "graphs", "kernels", "layers", "lowering", "prediction", "race"),
-        *("summary", "surgery", "trees", "tuning"),
-    },
-    "draws": {"trees"},
-    "tracing": {"ensemble", "surgery", "trees"},
-    "export": {"answers", "draws", "ensemble", "freeze", "outside", "surgery", "tracing", "trees"},
-    "activations": {"trees"},
-    "candidates": {
-        *("activations", "choosing", "cost", "dropout", "ensemble", "grouping", "layers", "masks", "methods"),
-        *("surgery", "thinning", "trees"),
-    },
-    "planning": {"candidates", "cost", "methods", "surgery", "trees"},
-    "outside": set(),
-    "results": set(),
-    "splits": set(),
-    "sources": {"splits"},
-    "letters": {"outside", "sources", "splits"},
-    "tables": {"outside", "sources", "splits"},
-    "readers": {"outside", "sources", "splits"},
-    "pictures": {"outside", "sources", "splits"},
-    "toys": {"outside", "sources"},
-    "dividing": {"pictures", "sources", "splits", "tables"},
-    "data": {"dividing", "letters", "outside", "pictures", "readers", "sources", "splits", "tables", "toys"},
-    "filters": set(),
-    "jpeg": set(),
-    "weather": {"filters"},
-    "corruptions": {"filters", "jpeg", "weather"},
-    "augment": {"outside"},
-    "recipes": set(),
-    "loading": {"trees"},
-    "optimizers": {"ensemble"},
-    "trainer": {"ensemble", "loading", "optimizers", "outside", "prediction", "trees"},
-    "training": {"ensemble", "loading", "optimizers", "outside", "prediction", "recipes", "trainer"},
-    "figures": set(),
-    "intervals": set(),
-    "measures": {"intervals", "metrics", "results"},
-    "verdict": {"intervals", "measures", "results"},
-    "drawing": set(),
-    "panels": {"drawing", "measures", "results"},
-    "diversity_charts": {"drawing", "panels", "results"},
-    "regression_charts": {"drawing", "measures", "panels", "results"},
-    "sweeps": {"drawing", "measures", "panels", "results"},
-    "charts": {
-        *("diversity_charts", "drawing", "measures", "metrics", "panels"),
-        *("regression_charts", "results", "sweeps"),
-    },
-    "report": {"charts", "drawing", "measures", "outside", "panels", "results", "verdict"},
-    "networks": {"models", "outside", "surgery", "thinning"},
-    "runs": {
-        *("augment", "corruptions", "cost", "data", "ensemble", "evaluation", "loading", "methods", "networks"),
-        *("prediction", "recipes", "summary", "training"),
-    },
-    "study": {"data", "metrics", "outside", "recipes", "results", "runs"},
-    "options": set(),
-    "terminal": {"measures", "results", "runs", "study", "verdict"},
-    "bundle": {"conformal", "data", "ensemble", "files", "freeze", "networks", "prediction", "runs", "tracing"},
-    "deploying": {"bundle", "export", "networks", "options", "planning"},
-    "reproduce": {"study"},
-}
-ALLOWED["__main__"] = {"cli"}
-ALLOWED["cli"] = set(ALLOWED) - {"__main__"}
-ALLOWED["__init__"] = set(ALLOWED) - {"cli", "__main__"}
-
-MODULES = sorted(path.stem for path in SOURCE.glob("*.py"))
+# The rule of directions, the whole of it: a folder imports from folders on lines above its own.
+LAYERS = """
+_common
+uncertainty  surgery  data
+core  models  results
+methods  training  report
+deploy
+landscape  integrations
+study
+reproduce
+cli
+"""
+RANK = {folder: rank for rank, line in enumerate(LAYERS.split("\n")) for folder in line.split()}
+SOURCES = sorted(SOURCE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_module_imports_only_what_its_line_in_the_table_allows(module):
-    assert module in ALLOWED, f"src/pluribus/{module}.py is new: say in ALLOWED what it may import."
-    assert own_imports(module) <= ALLOWED[module]
+def test_a_folder_imports_only_from_folders_above_it():
+    wrong = [
+        f"{path.relative_to(SOURCE)} imports {'.'.join(other)}"
+        for path in SOURCES
+        for room in path.relative_to(SOURCE).parts[:-1][:1]
+        for other in imported(ast.parse(path.read_text()), path.relative_to(SOURCE).parts[:-1])
+        if other[:1] not in [(), ("__version__",)] and other[0] != room and RANK.get(other[0], 99) >= RANK[room]
+    ]
+    assert wrong == []
 
 
-def own_imports(module: str) -> set[str]:
-    return set(names_in(ast.parse((SOURCE / f"{module}.py").read_text()))) - {"__version__"}
-
-
-def names_in(tree: ast.AST) -> Iterator[str]:
-    """Give the modules of ours that a syntax tree imports, at its top or inside functions."""
+def imported(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Give the paths of ours that a file in `package` imports, at its top or inside functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            paths = [alias.name for alias in node.names]
+            paths = [alias.name.split(".") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            start = ("pluribus." if node.level else "") + (node.module or "")
-            inside = start.rstrip(".") == "pluribus"
-            paths = [f"pluribus.{alias.name}" for alias in node.names] if inside else [start]
+            kept = len(package) - node.level + 1
+            start = ["pluribus", *package[:kept]] if node.level else []
+            start += node.module.split(".") if node.module else []
+            paths = [[*start, alias.name] for alias in node.names]
         else:
             continue
-        yield from (path.split(".")[1] for path in paths if path.startswith("pluribus."))
+        yield from (tuple(path[1:]) for path in paths if path[0] == "pluribus")
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "from .cli import x",
-        "from . import cli",
-        "import pluribus.cli",
-        "from pluribus.cli import x",
+        "from .app import x",
+        "from . import app",
+        "from ..cli.app import x",
+        "from .. import cli",
+        "import pluribus.cli.app",
+        "from pluribus.cli.app import x",
         "from pluribus import cli",
     ],
 )
 def test_every_form_of_import_is_seen(line):
-    assert list(names_in(ast.parse(f"def f():\n    {line}"))) == ["cli"]
+    assert [path[0] for path in imported(ast.parse(f"def f():\n    {line}"), ("cli",))] == ["cli"]
 
 
-def test_imports_have_one_direction():
-    graphlib.TopologicalSorter(ALLOWED).prepare()
+def test_the_modules_of_a_folder_do_not_import_each_other_in_circles():
+    graph = {}
+    for path in SOURCES:
+        *package, name = path.relative_to(SOURCE).with_suffix("").parts
+        module = tuple(package) if name == "__init__" else (*package, name)
+        graph[module] = {
+            other[:length]
+            for other in imported(ast.parse(path.read_text()), tuple(package))
+            for length in range(2, len(other) + 1)
+            if is_module(other[:length]) and other[:length] != module[:length]
+        }
+    graphlib.TopologicalSorter(graph).prepare()
 
 
-def test_nothing_imports_the_command_line_but_its_entrance():
-    assert [module for module in MODULES if "cli" in own_imports(module)] == ["__main__"]
+def is_module(path: tuple[str, ...]) -> bool:
+    return SOURCE.joinpath(*path).with_suffix(".py").exists()
 
 
-def test_the_package_is_flat():
-    assert [path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"] == []
+def test_every_folder_is_a_package_with_a_docstring():
+    folders = {path.parent for path in SOURCES}
+    assert [str(f) for f in folders if not ast.get_docstring(ast.parse((f / "__init__.py").read_text()))] == []
+
+
+def test_no_folder_has_more_than_14_modules():
+    counts = Counter(str(path.parent.relative_to(SOURCE)) for path in SOURCES if path.name != "__init__.py")
+    assert {folder: count for folder, count in counts.items() if count > 14} == {}
+
+
+def test_no_folder_lies_deeper_than_two():
+    assert [str(path) for path in SOURCES if len(path.relative_to(SOURCE).parts) > 3] == []
+
+
+def test_no_module_has_the_name_of_a_public_function():
+    functions = {name for name in pluribus.__all__ if not inspect.ismodule(getattr(pluribus, name))}
+    assert {path.stem for path in SOURCE.iterdir()} & functions == set()
+
+
+def test_tests_stand_in_the_folders_of_the_package():
+    rooms = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    folders = {path.name for path in TESTS.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders - {"contract", "support"} <= rooms
 
 
 def test_every_file_of_code_is_under_500_lines():
@@ -245,11 +180,118 @@ def test_importing_loads_nothing_heavier_than_torch_and_numpy():
     loaded = loaded_by("import torch, numpy, pluribus")
     without = loaded_by("import torch, numpy")
     packages = {name.partition(".")[0] for name in loaded - without}
-    assert packages - set(sys.stdlib_module_names) <= {"pluribus", "torch", "numpy"}
+    assert packages - set(sys.stdlib_module_names) <= {"pluribus", "torch", "numpy", "lazy_loader"}
     assert (loaded - without) & HEAVY_PARTS == set()
 
 
 HEAVY_PARTS = {"torch._dynamo", "torch._inductor", "torch.onnx", "torch.fx.experimental.symbolic_shapes"}
+
+
+def test_private_parts_of_torch_are_named_in_one_place():
+    found = {
+        str(path.relative_to(SOURCE)): names
+        for path in SOURCES
+        if path.stem not in ("torch_private", "torch_symbolic")
+        if (names := [*private_parts(ast.parse(path.read_text()))])
+    }
+    assert found == {}
+
+
+def private_parts(tree: ast.AST) -> Iterator[str]:
+    """Give the names below torch with a part that is private or experimental."""
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names = [ast.unparse(node)]
+        yield from (name for name in names if re.match(r"(torch|nn|F|fx)\.(.+\.)?(_(?!_)|experimental)", name))
+        yield from foreign_attributes(node)
+
+
+def foreign_attributes(node: ast.AST) -> Iterator[str]:
+    """Give the private attributes of objects, read by a dot or by `getattr`, that nothing of ours defines."""
+    called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+    if isinstance(node, ast.Attribute) and ast.unparse(node) != "os._exit":
+        names = [node.attr]
+    elif called in ("getattr", "hasattr", "setattr") and len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
+        names = [node.args[1].value]
+    else:
+        names = []
+    yield from (name for name in names if re.match("_(?!_)", name) and name not in defined())
+
+
+@cache
+def defined() -> set[str]:
+    """Every name that the package defines, assigns or declares."""
+    found = {"_processes"}  # of a pool of processes: Python has no public way to end them
+    for node in (node for path in SOURCES for node in ast.walk(ast.parse(path.read_text()))):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+        elif isinstance(node, ast.Dict):  # the body of a class that is made by `type`
+            found |= {key.value for key in node.keys if isinstance(key, ast.Constant)}
+    return found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "module._forward_hooks",
+        "x = tensor._base",
+        'getattr(model, "_orig_mod", model)',
+        "aten = torch.ops.aten; aten._to_copy",
+        "torch._C._len_torch_dispatch_stack()",
+        "x = torch.ops.mkldnn._convolution_pointwise.binary(x)",
+        "isinstance(x, nn.modules.conv._ConvNd)",
+        "from torch.utils import _pytree as pytree",
+        "from torch.utils._python_dispatch import TorchDispatchMode",
+        "from torch.fx.experimental import sym_node",
+        "import torch._dynamo",
+    ],
+)
+def test_private_parts_of_torch_are_seen_however_they_are_reached(line):
+    assert [*private_parts(ast.parse(f"def f():\n    {line}"))]
+
+
+def test_no_other_room_asks_for_a_method_by_its_name():
+    rooms = [path for path in SOURCES if path.relative_to(SOURCE).parts[0] != "methods"]
+    found = {
+        str(path.relative_to(SOURCE)): names
+        for path in rooms
+        if (names := [*asked_for(ast.parse(path.read_text()), set(pluribus.METHODS))])
+    }
+    assert found == {}
+
+
+def asked_for(tree: ast.AST, methods: set[str]) -> Iterator[str]:
+    """Give the methods that code compares something with, or whose own file it imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Compare, ast.match_case)):
+            parts = [node] if isinstance(node, ast.Compare) else [node.pattern]
+            texts = [part.value for one in parts for part in ast.walk(one) if isinstance(part, ast.Constant)]
+            yield from (text for text in texts if isinstance(text, str) and text in methods)
+        elif isinstance(node, ast.ImportFrom) and re.search(r"(^|\.)methods\._", node.module or ""):
+            yield node.module
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'if ensemble.method == "mimo": pass',
+        'return "mimo" != ensemble.method',
+        'if method in ("treenet", "multihead"): pass',
+        'match method:\n        case "packed" | "deep": pass',
+        "from ..methods._mimo import mimo",
+    ],
+)
+def test_every_form_of_asking_for_a_method_is_seen(line):
+    assert [*asked_for(ast.parse(f"def f():\n    {line}"), set(pluribus.METHODS))]
 
 
 def loaded_by(statement: str) -> set[str]:

@@ -1,0 +1,61 @@
+"""Seconds of several runs that take turns, so that a noisy machine is noisy for all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+
+Run = Callable[[], Any]
+
+
+def race(runs: Mapping[str, Run], device: torch.device, *, rounds: int = 7, seconds: float = 2.0) -> dict[str, float]:
+    """The shortest seconds of each run by name, the fastest first; one that is far behind is not repeated."""
+    for run in runs.values():
+        run()  # what is done once is done now
+    best = {name: time_once(run, device) for name, run in runs.items()}
+    spent = sum(best.values())
+    for _ in range(rounds - 1):
+        leader = min(best.values())
+        for name, run in runs.items():
+            if best[name] <= 1.3 * leader:
+                took = time_once(run, device)
+                best[name], spent = min(best[name], took), spent + took
+        if spent > seconds:
+            break
+    return dict(sorted(best.items(), key=lambda item: item[1]))
+
+
+def medians(runs: Sequence[Run], device: torch.device, *, rounds: int = 7, warmups: int = 2) -> list[float]:
+    """The median seconds of each run; the first rounds choose kernels and fill caches, and do not count."""
+    times: list[list[float]] = [[] for _ in runs]
+    for number in range(warmups + rounds):
+        for run, seen in zip(runs, times, strict=True):
+            took = time_once(run, device)
+            if number >= warmups:
+                seen.append(took)
+    return [median(seen) for seen in times]
+
+
+def time_once(run: Run, device: torch.device) -> float:
+    """The seconds of one run: time of the process where one thread works, of the clock otherwise."""
+    clock = choose_clock(device)
+    synchronize(device)
+    start = clock()
+    run()
+    synchronize(device)
+    return clock() - start
+
+
+def choose_clock(device: torch.device) -> Callable[[], float]:
+    """The clock that other processes disturb least."""
+    return time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done what it was told."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

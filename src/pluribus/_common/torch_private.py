@@ -1,0 +1,262 @@
+"""Every private part of PyTorch that we rely on, so that a new release fails here first.
+
+What concerns sizes that are symbols is in `torch_symbolic`, which takes long to import.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase as NormBase  # of batch and instance normalisation
+from torch.nn.modules.conv import _ConvNd as ConvNd  # of all convolutions, transposed ones too
+from torch.nn.modules.module import _has_any_global_hook as has_any_global_hook
+from torch.nn.utils import parametrize
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.hooks import RemovableHandle
+
+__all__ = ["ConvNd", "NormBase", "TorchDispatchMode", "has_any_global_hook", "pytree"]
+
+# -------------------------------------------------------------------- modules
+
+
+class Tables(NamedTuple):
+    """What a module holds itself, by name, None included: a change of a table changes the module."""
+
+    parameters: dict[str, nn.Parameter | None]
+    buffers: dict[str, Tensor | None]
+    children: dict[str, nn.Module | None]
+
+
+def tables(module: nn.Module) -> Tables:
+    """The tables in which a module keeps its parameters, its buffers and its children."""
+    return Tables(module._parameters, module._buffers, module._modules)
+
+
+def plain_attributes(module: nn.Module) -> dict[str, Any]:
+    """The attributes of a module that are no parameters, buffers or children of it."""
+    return {key: value for key, value in vars(module).items() if key not in ("_parameters", "_buffers", "_modules")}
+
+
+def parts_of(module: nn.Module) -> list[nn.Module]:
+    """The module and all its parts, each once: as `module.modules()`, in a fifth of the time."""
+    found = {module: None}
+    stack = [module]
+    for part in stack:
+        for child in part._modules.values():
+            if child is not None and child not in found:
+                found[child] = None
+                stack.append(child)
+    return stack
+
+
+def has_forward_hooks(module: nn.Module) -> bool:
+    """Whether the module runs hooks of its own before or after its forward."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+_RUNNING_HOOKS = tuple(key for key in vars(nn.Module()) if "_hooks" in key and ("forward" in key or "backward" in key))
+
+
+def parts_with_hooks(parts: Sequence[nn.Module]) -> set[nn.Module]:
+    """Those of the modules that run hooks of their own, forward or backward, or another forward than their class's."""
+    return {
+        part
+        for part in parts
+        if part._forward_hooks
+        or part._forward_pre_hooks
+        or part._backward_hooks
+        or part._backward_pre_hooks
+        or "forward" in part.__dict__
+    }
+
+
+def hook_tables(module: nn.Module) -> dict[str, dict[int, Any]]:
+    """The tables in which a module keeps the hooks that it runs, and what torch notes about them, by their names."""
+    return {key: vars(module)[key] for key in _RUNNING_HOOKS if key in vars(module)}
+
+
+def hooks_so_far() -> int:
+    """How many hooks have been registered in this process, on modules and on tensors: more, if one is new."""
+    return RemovableHandle.next_id
+
+
+def unwrap_compiled(module: nn.Module) -> nn.Module:
+    """The module that torch.compile wrapped; any other is given back as it is."""
+    return getattr(module, "_orig_mod", module)
+
+
+def estimate_spectral_norm_(parametrization: nn.Module, weight: Tensor) -> None:
+    """Let a spectral norm's singular vectors fit this weight; other parametrizations have none and stay as they are."""
+    if hasattr(parametrization, "_power_method"):
+        parametrization._power_method(parametrization._reshape_weight_to_matrix(weight), 15)  # type: ignore
+
+
+def refresh_hooked_weights_(module: nn.Module) -> None:
+    """Compute the weights anew that hooks make before a forward, as those of the older weight and spectral norm do."""
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, (SpectralNorm, WeightNorm)):
+            for _ in range(15):  # a spectral norm is estimated step by step
+                hook(module, ())
+
+
+PADDING_ATTRIBUTE = "_reversed_padding_repeated_twice"  # of a convolution: its padding in the order of F.pad
+
+# -------------------------------------------------------------------- vmap
+
+
+def is_batched(tensor: Tensor) -> bool:
+    """Whether the tensor is one that vmap maps over."""
+    return bool(torch._C._functorch.is_batchedtensor(tensor))
+
+
+def is_transforming() -> bool:
+    """Whether this runs inside a transformation of torch.func, such as vmap or grad."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def outside_transform() -> AbstractContextManager[Any]:
+    """Leave the innermost transformation of torch.func for a while."""
+    from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+
+    return temporarily_pop_interpreter_stack()
+
+
+class _Quiet:
+    """How many runs want to hear nothing of operations that vmap runs member by member: torch has one switch."""
+
+    lock, runs = threading.Lock(), 0
+
+    @classmethod
+    def count(cls, change: int) -> None:
+        with cls.lock:
+            cls.runs += change
+            torch._C._functorch._set_vmap_fallback_warning_enabled(not cls.runs)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def no_vmap_fallback_warning() -> Iterator[None]:
+    """Say nothing of operations that vmap runs member by member, until the last thread that asks for it is done."""
+    _Quiet.count(1)
+    try:
+        yield
+    finally:
+        _Quiet.count(-1)
+
+
+# -------------------------------------------------------------------- modules
+
+
+class SlowPath(TorchFunctionMode):
+    """Keeps attention off its fast path, in this thread alone: `torch.backends.mha` has one switch for all.
+
+    The fast path is not taken where someone may watch the calls of torch's functions.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The function itself."""
+        return func(*args, **(kwargs or {}))
+
+
+def is_function_watched() -> bool:
+    """Whether a mode sees every function of torch that is called now."""
+    return torch._C._len_torch_function_stack() > 0
+
+
+def clear_parametrization_cache() -> None:
+    """Forget what `torch.nn.utils.parametrize.cached` has stored: it does not know whose tensors those are."""
+    if parametrize._cache_enabled:
+        parametrize._cache.clear()
+
+
+def in_backward() -> bool:
+    """Whether this runs inside a backward pass: a hook, or what gradient checkpointing computes again."""
+    return torch._C._current_graph_task_id() != -1
+
+
+# -------------------------------------------------------------------- operators
+
+
+def is_dispatch_watched() -> bool:
+    """Whether a mode, such as a counter of operations or a tracer, sees every operator that runs now."""
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
+def is_pure_operator(target: Any) -> bool:
+    """Whether it is an operator of torch that changes none of its inputs and draws nothing at random."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+
+
+def view_base(tensor: Tensor) -> Tensor:
+    """The tensor that this one is a view of, or itself."""
+    return tensor if tensor._base is None else tensor._base
+
+
+def storage_key(storage: torch.UntypedStorage) -> int:
+    """The address of a storage: tensors that share memory have the same, as long as one of them is alive."""
+    return storage._cdata
+
+
+def fake_tensor_mode(**options: Any) -> Any:
+    """A mode under which tensors have shapes and no memory."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(**options)
+
+
+def disable_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which torch.compile runs as plain Python."""
+    return torch._dynamo.disable(function)  # loaded here: importing pluribus does not load the compiler
+
+
+EMBEDDING_BAGS = torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only  # with and without gradients
+TO_COPY = torch.ops.aten._to_copy
+TRILINEAR = torch.ops.aten._trilinear
+ATTENTION = (  # what F.scaled_dot_product_attention becomes
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
+    torch.ops.aten._scaled_dot_product_flash_attention,
+    torch.ops.aten._scaled_dot_product_efficient_attention,
+    torch.ops.aten._scaled_dot_product_attention_math,
+    torch.ops.aten.scaled_dot_product_attention,
+)
+
+# -------------------------------------------------------------------- oneDNN
+
+
+def is_onednn_enabled() -> bool:
+    """Whether oneDNN's operators are there and nobody has turned them off."""
+    return torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()
+
+
+def reorder_weight(weight: Tensor, options: Sequence[Any], shape: Sequence[int]) -> Tensor:
+    """The weight in the order that oneDNN's kernel reads for inputs of this shape; `options` as in `convolve`."""
+    reordered: Tensor = torch.ops.mkldnn._reorder_convolution_weight(weight, *options, shape)
+    return reordered
+
+
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, options: Sequence[Any], relu: bool = False) -> Tensor:
+    """A convolution with a reordered weight; `options`: padding, stride, dilation, groups."""
+    activation = "relu" if relu else "none"
+    y: Tensor = torch.ops.mkldnn._convolution_pointwise(x, weight, bias, *options, activation, [], "")
+    return y
+
+
+def convolve_and_add(
+    x: Tensor, added: Tensor, weight: Tensor, bias: Tensor | None, options: Sequence[Any], relu: bool = False
+) -> Tensor:
+    """As `convolve`, with a tensor added before ReLU."""
+    activation = "relu" if relu else None
+    y: Tensor = torch.ops.mkldnn._convolution_pointwise.binary(
+        x, added, weight, bias, *options, "add", None, activation, [], None
+    )
+    return y

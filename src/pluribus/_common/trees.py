@@ -1,0 +1,233 @@
+"""Trees of tensors: what a model takes and gives back (tensors, tuples, dicts, dataclasses), rows first."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .torch_private import pytree
+
+Batch = tuple[tuple[Any, ...], dict[str, Any]]  # positional and named arguments of one call
+
+
+def as_batch(x: Any) -> Batch:
+    """What one call takes, as arguments: a tensor, a tuple of positional or a mapping of named ones."""
+    if isinstance(x, Mapping):
+        return (), dict(x)
+    return (tuple(x), {}) if isinstance(x, (tuple, list)) else ((x,), {})
+
+
+def flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec]:
+    """Leaves and structure; dataclasses and namespaces that torch does not know yet are made known."""
+    while unknown := {type(leaf) for leaf in pytree.tree_leaves(tree) if _is_unknown(leaf)}:
+        for kind in unknown:
+            if issubclass(kind, SimpleNamespace):
+                _register_namespace(kind)
+            else:
+                pytree.register_dataclass(kind)
+    return pytree.tree_flatten(tree)
+
+
+def _is_unknown(leaf: Any) -> bool:
+    return isinstance(leaf, SimpleNamespace) or (dataclasses.is_dataclass(leaf) and not isinstance(leaf, type))
+
+
+def _register_namespace(kind: type[SimpleNamespace]) -> None:
+    pytree.register_pytree_node(
+        kind,
+        lambda space: (list(vars(space).values()), tuple(vars(space))),
+        lambda values, names: kind(**dict(zip(names, values, strict=True))),
+    )
+
+
+class MemberObjects(list[Any]):
+    """One object for each member, where an output is no tensor and no tree of them: a distribution, a cache."""
+
+
+def hidden_tensors(leaf: Any, depth: int = 4) -> list[Tensor]:
+    """The tensors inside an object that is no tree: those of its attributes, and of the objects in these."""
+    if isinstance(leaf, Tensor):
+        return [leaf]
+    if not depth or leaf is None or isinstance(leaf, (bool, int, float, str, bytes, type, np.ndarray, nn.Module)):
+        return []
+    slots = (key for kind in type(leaf).__mro__ for key in getattr(kind, "__slots__", ()) if hasattr(leaf, key))
+    held = [*getattr(leaf, "__dict__", {}).values(), *(getattr(leaf, key) for key in slots if key != "__weakref__")]
+    if isinstance(leaf, MemberObjects):
+        held = list(leaf)
+    found = {id(t): t for value in held for part in pytree.tree_leaves(value) for t in hidden_tensors(part, depth - 1)}
+    return list(found.values())
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    """The tensors among the leaves."""
+    return [leaf for leaf in flatten(tree)[0] if isinstance(leaf, Tensor)]
+
+
+def stack_trees(trees: list[Any]) -> Any:
+    """One tree of stacked tensors, (members, ...); of other leaves that differ there is one for each member."""
+    flat = [flatten(tree) for tree in trees]
+    columns = list(zip(*(leaves for leaves, _ in flat), strict=True))
+    for column in columns:
+        shapes = {tuple(leaf.shape) for leaf in column if isinstance(leaf, Tensor)}
+        if len(shapes) > 1:
+            raise ValueError(f"the members' outputs must have one shape, but they have {sorted(shapes)}.")
+    stacked = [torch.stack(list(c)) if isinstance(c[0], Tensor) else join_objects(c) for c in columns]
+    return pytree.tree_unflatten(stacked, flat[0][1])
+
+
+def join_objects(objects: Sequence[Any]) -> Any:
+    """The members' objects that are no tensors: one, where it is the same for all."""
+    first = objects[0]
+    if isinstance(first, (bool, int, float, complex, str, bytes)):
+        return (
+            first if all(type(other) is type(first) and other == first for other in objects) else MemberObjects(objects)
+        )
+    if isinstance(first, np.ndarray):
+        return first if all(np.array_equal(first, other) for other in objects) else MemberObjects(objects)
+    return MemberObjects(objects) if any(hidden_tensors(each) for each in objects) else first
+
+
+def leave_vmap(leaf: Any, stacked: Sequence[Tensor], size: int) -> Any:
+    """An output of vmap: a stacked tensor; of an object that holds tensors a copy for each member, with its own."""
+    if isinstance(leaf, Tensor) or not stacked:
+        return stacked[0] if stacked else leaf
+    inside = hidden_tensors(leaf)
+    copies = ({id(old): new[i] for old, new in zip(inside, stacked, strict=True)} for i in range(size))
+    return MemberObjects(deepcopy(leaf, memo) for memo in copies)
+
+
+def unstack(tree: Any, size: int) -> list[Any]:
+    """The tree of each member."""
+    leaves, structure = flatten(tree)
+    own = (Tensor, MemberObjects)
+    return [
+        pytree.tree_unflatten([leaf[i] if isinstance(leaf, own) else leaf for leaf in leaves], structure)
+        for i in range(size)
+    ]
+
+
+def members_first(tensor: Tensor, size: int, rows: int) -> Tensor:
+    """(members * batch, ...) as (members, batch, ...); what has no such rows is the same for all members."""
+    if tensor.ndim and tensor.shape[0] == rows:
+        return tensor.unflatten(0, (size, rows // size))
+    return tensor.expand(size, *tensor.shape)
+
+
+def check_members(batch: Batch, size: int) -> None:
+    """Every tensor must be (members, batch, ...)."""
+    for tensor in tensors_of(batch):
+        if tensor.ndim < 2 or tensor.shape[0] != size:
+            raise ValueError(
+                f"loss: with per_member=True inputs are ({size} members, batch, ...), "
+                f"but one has the shape {tuple(tensor.shape)}. Stack one batch per member."
+            )
+
+
+def rows_of(batch: Any, dim: int = 0) -> int:
+    """How many rows the batch has: the length of its first tensor."""
+    for tensor in tensors_of(batch):
+        if tensor.ndim > dim:
+            return tensor.shape[dim]
+    raise ValueError("a batch must hold a tensor whose first dimension counts its rows, but there is none.")
+
+
+def device_of(batch: Any) -> torch.device:
+    """Where the batch is."""
+    return next((tensor.device for tensor in tensors_of(batch)), torch.device("cpu"))
+
+
+def tile(tree: Any, rows: int, size: int) -> Any:
+    """Every tensor with `rows` rows, `size` times, one after the other."""
+    return map_rows(tree, rows, lambda t: t.repeat(size, *[1] * (t.ndim - 1)))
+
+
+def map_rows(tree: Any, rows: int, change: Any) -> Any:
+    """The tree with `change` applied to every tensor that has `rows` rows; others are the same for all rows."""
+    leaves, structure = flatten(tree)
+    changed = [
+        change(leaf) if isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] == rows else leaf for leaf in leaves
+    ]
+    return pytree.tree_unflatten(changed, structure)
+
+
+def long_tensors(batch: Batch) -> list[int]:
+    """The numbers of the tensors of a batch that are as long as the first."""
+    rows = rows_of(batch)
+    return [i for i, tensor in enumerate(tensors_of(batch)) if tensor.ndim and tensor.shape[0] == rows]
+
+
+def cut_rows(batch: Batch, some: slice, places: Sequence[int]) -> Batch:
+    """Some rows of the tensors with these numbers; the others are the same for all rows."""
+    leaves, structure = flatten(batch)
+    tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    chosen = {tensors[place] for place in places}
+    return pytree.tree_unflatten([leaf[some] if i in chosen else leaf for i, leaf in enumerate(leaves)], structure)
+
+
+def map_tensors(tree: Any, change: Any) -> Any:
+    """The tree with `change` applied to every tensor."""
+    leaves, structure = flatten(tree)
+    return pytree.tree_unflatten([change(t) if isinstance(t, Tensor) else t for t in leaves], structure)
+
+
+def logits_of(output: Any) -> Any:
+    """What a criterion looks at: the `logits` of an output that has them, otherwise the output."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping):
+        return output.get("logits", output)
+    return getattr(output, "logits", output)
+
+
+def batches_and_targets(
+    x: Any,
+    batch_size: int | None,
+    device: torch.device,
+    dtype: torch.dtype,
+    find_rows: Callable[[Batch], Sequence[int]] | None = None,
+) -> Iterator[tuple[Batch, Any]]:
+    """The batches of a tensor, an array, a tree of them or a loader, on the device and in the model's precision.
+
+    Each comes with the targets of a loader that gives (x, y), or None.
+
+    Args:
+        find_rows: the numbers of a batch's tensors that have its rows; by default all that are as long as the first
+    """
+
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"predict: batch_size must be at least 1, but it is {batch_size}. Leave it out for all rows.")
+
+    def split(batch: Batch, targets: Any = None) -> Iterator[tuple[Batch, Any]]:
+        leaves, structure = flatten(batch)
+        batch = pytree.tree_unflatten([_as_input(leaf, device, dtype) for leaf in leaves], structure)
+        rows = rows_of(batch)
+        step = batch_size or max(rows, 1)
+        if step >= rows:
+            yield batch, targets
+            return
+        places = (find_rows or long_tensors)(batch)
+        for some in (slice(start, start + step) for start in range(0, rows, step)):
+            yield cut_rows(batch, some, places), targets if targets is None else targets[some]
+
+    if isinstance(x, (Tensor, np.ndarray, Mapping, tuple)):
+        yield from split(as_batch(x))
+    elif isinstance(x, Iterable):
+        for item in x:  # a loader; (x, y) as loaders give it
+            several = isinstance(item, (tuple, list))
+            yield from split(as_batch(item[0] if several else item), item[1] if several and len(item) > 1 else None)
+    else:
+        raise TypeError(f"predict: x must be a tensor, an array, a tuple, a dict or a loader, but it is {type(x)}.")
+
+
+def _as_input(leaf: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """A tensor or an array as a model takes it; everything else as it is."""
+    if isinstance(leaf, np.ndarray):
+        leaf = torch.from_numpy(np.require(leaf, requirements=["C", "W"]))
+    return leaf.to(device, dtype if leaf.is_floating_point() else None) if isinstance(leaf, Tensor) else leaf

@@ -1,0 +1,213 @@
+"""Packed files, unpacked up to a limit: a few bytes of an archive can promise more than any memory holds."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import math
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from .untrusted import is_disk_error, open_file
+
+VARIABLE = "PLURIBUS_UNPACK_LIMIT"
+
+ALWAYS = 2**29  # bytes that any file may unpack to
+
+GROWTH = 20  # times its own size that a file may unpack to; images and tables shrink to a tenth at best
+
+MEMBERS = 10_000  # of an archive
+
+BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError, RuntimeError)
+
+Limit = int | str | None  # bytes, or a text such as "4G"; None: what `limit_for` says
+
+
+class TooLargeError(ValueError):
+    """A file that unpacks to more than is allowed."""
+
+    def __init__(self, path: Any, limit: int):
+        super().__init__(
+            f"{path}: it unpacks to more than {format_bytes(limit)}, the limit for a file of its size on this machine. "
+            f"If you trust it, raise the limit with unpack_limit= (command line: --unpack-limit, such as 8G) or the "
+            f"environment variable {VARIABLE}."
+        )
+
+
+def limit_for(packed: int, given: Limit = None, always: int = ALWAYS) -> int:
+    """How many bytes a file of `packed` bytes may unpack to.
+
+    What is given, or the environment variable PLURIBUS_UNPACK_LIMIT; else 20 times its size, at least `always`, at
+    most half of the memory.
+    """
+    given = given if given is not None else os.environ.get(VARIABLE)
+    if given is not None:
+        return parse_bytes(given)
+    return min(memory() // 2, max(always, GROWTH * packed))
+
+
+def parse_bytes(given: int | str) -> int:
+    """A number of bytes: 4000000000, "4G", "500M".
+
+    >>> parse_bytes("1.5G")
+    1500000000
+    """
+    found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kMGT]?)B?", str(given).strip())
+    size = float(found[1]) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[found[2]] if found else 0.0
+    if size < 1:
+        raise ValueError(f"unpack_limit: it must be a number of bytes such as 500M or 8G, but it is {given!r}.")
+    return int(size)
+
+
+def format_bytes(size: int) -> str:
+    """A number of bytes for people.
+
+    >>> format_bytes(536870912)
+    '537 MB'
+    """
+    step = max(0, min(4, (len(str(size)) - 1) // 3))
+    return f"{size / 1000**step:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB')[step]}"
+
+
+def memory() -> int:
+    """Bytes of memory that this process may use: the machine's, or what its container or shell allows."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else [2**32]
+    for place in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        text = Path(place).read_text().strip() if os.path.isfile(place) else ""
+        found += [int(text)] if text.isdigit() else []
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
+        return min(found)
+    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    return min([*found, *(limit for limit in limits if limit != resource.RLIM_INFINITY)])
+
+
+# ---------------------------------------------------------------- streams
+
+
+class Bounded(io.RawIOBase):
+    """A stream that stops with `TooLargeError` once it has given more than `limit` bytes.
+
+    Args:
+        check: called with each block before it is given on
+    """
+
+    def __init__(self, stream: Any, path: Any, limit: int, check: Callable[[bytes], None] = lambda block: None):
+        self.stream, self.path, self.limit, self.check, self.given = stream, path, limit, check, 0
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def readinto(self, target: Any) -> int:
+        """Fill the target as far as there are bytes."""
+        block = self.stream.read(min(len(target), self.limit + 1 - self.given))
+        self.given += len(block)
+        if self.given > self.limit:
+            raise TooLargeError(self.path, self.limit)
+        self.check(block)
+        target[: len(block)] = block
+        return len(block)
+
+
+OPENERS: dict[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\0": lzma.LZMAFile,
+    b"PK\x03\x04": lambda file: _only_member(file),
+}
+
+
+def unpack(file: BinaryIO, path: Any, limit: int) -> BinaryIO:
+    """The content of an open file, unpacked where it begins as gzip, bzip2, xz or zip files do, up to the limit."""
+    head = file.read(8)
+    file.seek(0)
+    opener = next((opener for start, opener in OPENERS.items() if head.startswith(start)), None)
+    return io.BufferedReader(Bounded(opener(file), path, limit), 2**16) if opener else file
+
+
+def _only_member(file: BinaryIO) -> Any:
+    archive = zipfile.ZipFile(file)
+    if len(archive.infolist()) != 1:
+        raise zipfile.BadZipFile(f"it must hold one file, but holds {len(archive.infolist())}")
+    return archive.open(archive.infolist()[0])
+
+
+# ---------------------------------------------------------------- archives of arrays
+
+
+def read_npz(
+    path: str | os.PathLike[str], wanted: Collection[str] | None = None, limit: Limit = None
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The wanted arrays of an .npz archive (None: all) and the names of all; damage is a `ValueError` that says what.
+
+    Each array's header is held against the bytes that are there before anything is allocated.
+    """
+    with open_file(path) as file:
+        allowed = limit_for(os.fstat(file.fileno()).st_size, limit)
+        try:
+            with zipfile.ZipFile(file) as archive:
+                members = _members(archive)
+                taken = [name for name in members if wanted is None or name in wanted]
+                if sum(members[name].file_size for name in taken) > allowed:
+                    raise TooLargeError(path, allowed)
+                return {name: _read_array(archive, members[name]) for name in taken}, list(members)
+        except TooLargeError:
+            raise
+        except OSError as error:
+            if is_disk_error(error):
+                raise
+            raise ValueError(f"it is no complete .npz file ({error})") from None
+        except Exception as error:  # zipfile, zlib and numpy raise many kinds on damaged bytes
+            raise ValueError(f"it is no complete .npz file ({error or type(error).__name__})") from None
+
+
+def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    found = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+    if len(archive.infolist()) > MEMBERS or len(found) < len(archive.infolist()):
+        raise ValueError(f"it must hold at most {MEMBERS} arrays, each once")
+    return found
+
+
+def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(member) as stream:
+        shape, columns_first, dtype = read_array_header(stream)
+        promised = math.prod(shape) * dtype.itemsize
+        if promised > member.file_size:
+            raise ValueError(f"{member.filename} promises {format_bytes(promised)} and holds {member.file_size} bytes")
+        content = np.empty(promised, np.uint8)
+        if _fill(stream, content) < promised or stream.read(1):  # the last read also compares the checksum
+            raise ValueError(f"{member.filename} promises {promised} bytes and holds others")
+    values = content.view(dtype) if promised else np.empty(math.prod(shape), dtype)
+    return values.reshape(shape, order="F" if columns_first else "C")
+
+
+def _fill(stream: Any, content: np.ndarray) -> int:
+    view, filled = memoryview(content.data), 0
+    while filled < len(view) and (count := stream.readinto(view[filled : filled + 2**24])):
+        filled += count
+    return filled
+
+
+def read_array_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns come first, and type of the array that follows in an .npy stream."""
+    version = np.lib.format.read_magic(stream)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"an array has the format {version}, which is not read")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, columns_first, dtype = read(stream)
+    if dtype.hasobject:
+        raise ValueError("an array holds Python objects, which only a pickle could restore: it is not read")
+    if any(side < 0 for side in shape) or not dtype.itemsize and 0 not in shape:
+        raise ValueError(f"an array promises the shape {shape} of {dtype}")
+    return shape, columns_first, dtype

@@ -1,0 +1,107 @@
+"""The command line: `pluribus COMMAND`, put together from one file per command."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from typing import Annotated
+
+try:
+    import rich  # noqa: F401
+    import typer
+except ModuleNotFoundError as error:  # only torch and numpy are installed
+    raise SystemExit(
+        f"The command line needs {error.name}, which is not installed. Install it with: pip install 'pluribus[all]'"
+    ) from None
+
+from . import options
+from .compare import compare
+from .data import data
+from .export import export
+from .landscape import landscape
+from .messages import INTERRUPTED, messages, say
+from .plan import plan
+from .predict import predict
+from .recipes import recipes
+from .report import report
+from .train import train
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for command in (compare, train, predict, report, data, plan, export, landscape, recipes):
+    app.command(cls=options.ListsMethods)(command)
+
+
+def main() -> None:
+    """Run the command line; what goes wrong is said in a line, with exit code 2 for bad input and 1 otherwise."""
+    try:
+        sys.exit(app(prog_name="pluribus", standalone_mode=False) or 0)
+    except typer.Exit as stop:
+        sys.exit(stop.exit_code)
+    except typer.Abort:
+        sys.exit(INTERRUPTED)
+    except KeyboardInterrupt:
+        messages.print("stopped")
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        if type(error).__module__.startswith(("click", "typer")):
+            error.show()  # type: ignore[attr-defined]
+            sys.exit(2)
+        if os.environ.get(TRACEBACK):
+            raise
+        sys.exit(_explain(error))
+
+
+TRACEBACK = "PLURIBUS_TRACEBACK"
+
+GIVEN = (
+    *(ValueError, TypeError, ModuleNotFoundError),
+    *(FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError),
+)
+
+
+def _explain(error: Exception) -> int:
+    """Say what went wrong, and give the exit code: 2 for what was given, 1 for the machine and for our own faults."""
+    if isinstance(error, GIVEN):
+        say("[bold red]error:[/]", str(error))
+        return 2
+    if isinstance(error, MemoryError):
+        say("[bold red]error:[/]", f"there is not enough memory ({error}). Give smaller files, or fewer rows at once.")
+        return 2
+    if isinstance(error, OSError | ImportError):
+        say("[bold red]error:[/]", str(error))
+        return 1
+    say(
+        "[bold red]error:[/]",
+        f"{type(error).__name__}: {error}. This should have been said in better words: please report it, with what "
+        f"the command writes when the environment variable {TRACEBACK} is 1.",
+    )
+    return 1
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(importlib.metadata.version("pluribus"))
+        raise typer.Exit()
+
+
+@app.callback()
+def pluribus(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """Efficient ensembles of neural networks: which one to use for your data, and what it buys you."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""`pluribus data`: which data sets are known, and which of them are here."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from rich.table import Table
+
+from . import options
+from .messages import screen, shown
+
+
+def data(
+    data_dir: options.Folder = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """What data sets are known, where they are looked for, and which of them are there."""
+    from ..data.catalogue import DATA
+    from ..data.source import data_folder
+
+    place = data_folder(data_dir)
+    rows = [
+        {
+            "name": name,
+            "here": "built in" if not source.files else str(source.found(place) or "no"),
+            "role": source.role,
+            "what": source.description,
+            "files": list(source.files),
+            "from": source.page,
+        }
+        for name, source in DATA.items()
+    ]
+    if as_json:
+        print(json.dumps({"folder": str(place), "data": rows}, indent=1))
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("name", "here", "what", "from"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        here = row["here"].replace(str(place) + os.sep, "") if isinstance(row["here"], str) else ""
+        table.add_row(*(shown(str(text or "")) for text in (row["name"], here, row["what"], row["from"])))
+    show = screen()
+    show.print(table)
+    show.print(f"looked for in {shown(str(place))}; --data-dir or PLURIBUS_DATA names another folder", soft_wrap=True)

@@ -1,0 +1,35 @@
+"""`pluribus export`: a trained ensemble in one file that needs neither Python nor Pluribus."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import options
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(help="What `pluribus train` wrote.")],
+    path: Annotated[Path, typer.Argument(help="The file to write: .onnx, or .pt2 for torch.export.")],
+    draws: Annotated[str, typer.Option(help="Of dropout in predictions: fixed (stored) or random.")] = "fixed",
+    rows: Annotated[int, typer.Option(help="Rows of the batch that it is checked on.", min=1)] = 4,
+    freeze: Annotated[bool, typer.Option(help="Fold and slice before.")] = True,
+    model: options.OwnModel = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a trained ensemble to one file that needs neither Python nor Pluribus, and check it against PyTorch.
+
+    Inputs are normalised inside: the file takes images in [0, 1] or encoded rows of a table.
+
+    Example:
+
+        pluribus export digits/ digits.onnx
+    """
+    from ..deploy.exporting import export as write
+    from ..deploy.predictor import load_predictor
+
+    written = write(*load_predictor(folder, model=model).for_export(rows, freeze), path, draws=draws)
+    typer.echo(json.dumps(written.record(), indent=1) if as_json else written.explain())

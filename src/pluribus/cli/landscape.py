@@ -1,0 +1,130 @@
+"""`pluribus landscape`: why ensembles work, asked about a network and data of one's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import options
+from .messages import messages, say_notes, shown
+
+
+def landscape(
+    data: options.Data = "digits",
+    ensemble: Annotated[
+        Path | None, typer.Option(help="A folder of `pluribus train`: its members in place of new runs.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("landscape.html"),
+    animation: Annotated[
+        Path | None, typer.Option(help="Training on the plane of two runs as a moving picture, .gif or .svg.")
+    ] = None,
+    runs: Annotated[int, typer.Option(help="How many networks to train.", min=2)] = 3,
+    data_dir: options.Folder = None,
+    target: options.Target = None,
+    image_size: options.ImageSize = None,
+    broken: options.Broken = "stop",
+    model: options.Model = None,
+    width: options.Width = 1.0,
+    dropout: options.Dropout = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    lr: options.Rate = None,
+    rows: Annotated[int, typer.Option(help="Training rows at most; half as many are judged on.", min=2)] = 1000,
+    grid: Annotated[int, typer.Option(help="Points of a surface along each side.", min=3)] = 21,
+    samples: Annotated[int, typer.Option(help="Networks sampled around a solution.", min=1)] = 5,
+    steps: Annotated[int, typer.Option(help="Steps at each point of the tunnel.", min=1)] = 80,
+    corruptions: Annotated[str, typer.Option(help="How test images are shifted, with commas.")] = "gaussian_noise",
+    seed: int = 0,
+    threads: Annotated[int | None, typer.Option(min=1)] = None,
+    quiet: options.Quiet = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Why do ensembles work? Train a few networks, and look at them in weight space and in function space.
+
+    Writes one page with the questions of Fort et al., "Deep Ensembles: A Loss Landscape Perspective".
+
+    Examples:
+
+        pluribus landscape
+
+        pluribus landscape --data folder:photos/ --model resnet20 --epochs 40 --animation training.gif
+
+        pluribus landscape --ensemble digits/
+    """
+    import torch
+
+    from ..data.corruptions import CORRUPTIONS
+    from ..landscape.laboratory.exploration import check_animation, explore
+    from ..study.laboratory import read_members, record_runs
+    from ..study.run import load_data
+    from ..study.settings import Run
+
+    chosen = tuple(name for name in corruptions.split(",") if name)
+    for name in chosen:
+        if name not in CORRUPTIONS:
+            raise ValueError(f"--corruptions: {name!r} is unknown. Choose from {', '.join(CORRUPTIONS)}.")
+    check_animation(animation, recorded=ensemble is None)
+    _check_writable(out, animation)
+    torch.set_num_threads(threads or torch.get_num_threads())
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        if not (quiet or as_json):
+            messages.print(f"{time.monotonic() - started:5.0f} s  {shown(text)}", soft_wrap=True)
+
+    settings: dict[str, Any] = {"grid": grid, "samples": samples, "steps": steps, "corruptions": chosen}
+    if ensemble is not None:
+        material, run, found = read_members(ensemble, rows, say, model=model, **settings)
+    else:
+        run = Run(
+            data=data, model=model or "auto", width=width, dropout=dropout, seed=seed,
+            training=options.training(epochs=epochs, batch_size=batch_size, lr=lr),
+            source=options.source(folder=data_dir, target=target, task=None, outside="", shifted="", variants="",
+                                  image_size=image_size, split=0, broken=broken),
+        )  # fmt: skip
+        found = load_data(run)
+        if not (quiet or as_json):
+            say_notes(found.notes)
+        material, run = record_runs(run, found, runs, rows, say, **settings)
+    about = f"{len(material.runs)} networks on {found.name}: {run.model}"
+    command = shlex.join(["pluribus", *sys.argv[1:]])
+    how = _settings(run, material, ensemble)
+    questions = explore(material, out, about=about, command=command, settings=how, animation=animation)
+    _show(questions, out, animation, time.monotonic() - started, quiet, as_json)
+
+
+def _check_writable(*paths: Path | None) -> None:
+    """Refuse a file that could not be written, before anything is trained."""
+    for path in paths:
+        if path is None:
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            raise ValueError(f"landscape: {str(path)!r} cannot be written: give a file in a folder that can be.")
+
+
+def _settings(run: Any, material: Any, ensemble: Path | None) -> dict[str, str]:
+    """How it was done, for the foot of the page."""
+    rows = {"training rows": len(material.train[1]), "test rows": len(material.test[1])}
+    trained = f"members of {ensemble}" if ensemble else f"{len(material.runs)} from initialisations of their own"
+    numbers = {"surface": f"{material.grid} x {material.grid}", "samples of a subspace": material.samples}
+    said = {"data": run.data, "network": run.model, "networks": trained, "seed": run.seed, **rows, **numbers}
+    return {name: str(value) for name, value in {**said, **run.training}.items()}
+
+
+def _show(questions: Any, out: Path, animation: Path | None, seconds: float, quiet: bool, as_json: bool) -> None:
+    if as_json:
+        found = {question.name: {"question": question.title, "found": question.found} for question in questions}
+        files = {"page": str(out), "animation": None if animation is None else str(animation)}
+        print(json.dumps({**files, "seconds": seconds, "questions": found}, indent=1))
+    elif not quiet:
+        for question in questions:
+            print(f"{question.title}\n  {question.found[0]}")
+        print(f"The page: {out}" + (f"; the animation: {animation}" if animation else ""))

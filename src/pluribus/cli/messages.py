@@ -1,0 +1,50 @@
+"""What a command says on the side: consoles, notes about the data, and how to go on after Ctrl-C."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from .._common.untrusted import printable
+
+WIDE = 150  # columns, where the output is no terminal
+
+INTERRUPTED = 130  # what shells give for Ctrl-C
+
+messages = Console(stderr=True, highlight=False, emoji=False)
+
+
+def screen(stderr: bool = False) -> Console:
+    """A console that is as wide as the terminal, or wide enough for a table in a file."""
+    console = Console(stderr=stderr, highlight=False, emoji=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, emoji=False, width=WIDE)
+
+
+def say(what: str, text: str) -> None:
+    """Write a line beside the output: what it is, and a text in which names from files can do no harm."""
+    messages.print(f"{what} {shown(text)}", soft_wrap=True)
+
+
+def shown(text: str) -> str:
+    """A text that rich writes as it is, and in which no letter steers the terminal."""
+    return escape(printable(text))
+
+
+def say_notes(notes: Iterable[str]) -> None:
+    """Say what was decided about the data."""
+    for note in notes:
+        say("[yellow]note:[/]", note)
+
+
+@contextmanager
+def say_how_to_go_on(kept: Callable[[], str]) -> Iterator[None]:
+    """On Ctrl-C say what is kept, and end the command."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("stopped;", f"{kept()}. The same command goes on from there.")
+        raise typer.Exit(INTERRUPTED) from None

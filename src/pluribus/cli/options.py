@@ -1,0 +1,218 @@
+"""Options that several commands take, and what they mean."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from .._common.untrusted import parse_json
+
+_DATA = "What to train on: a name (see `pluribus data`) or KIND:PATH, such as folder:photos/ or table:houses.csv."
+
+Data = Annotated[str, typer.Option("--data", help=_DATA)]
+
+SeveralData = Annotated[str, typer.Option("--data", help=f"{_DATA} Several, with commas.")]
+
+Folder = Annotated[Path | None, typer.Option("--data-dir", help="Where data sets are looked for [PLURIBUS_DATA].")]
+
+Target = Annotated[str | None, typer.Option(help="The column of a table to predict.")]
+
+Task = Annotated[str | None, typer.Option(help="classification or regression, where a table's target does not say.")]
+
+Outside = Annotated[str, typer.Option(help="Data of other classes, with commas: names or KIND:PATH.")]
+
+Shifted = Annotated[str, typer.Option(help="Published shifted sets, such as cifar10_c, with commas.")]
+
+Variants = Annotated[str, typer.Option(help="Other test sets of the same classes, such as imagenet_r, with commas.")]
+
+ImageSize = Annotated[int | None, typer.Option(help="The side that images are resized to.")]
+
+Split = Annotated[int, typer.Option(help="Which of the standard splits of a UCI set.")]
+
+Broken = Annotated[str, typer.Option(help="What to do about images that cannot be read: stop or skip.")]
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="A network of ours (resnet18, mlp, ...), timm:NAME, or python:MODULE:FUNCTION; by default a small one "
+        "that fits the data."
+    ),
+]
+
+OwnModel = Annotated[
+    str | None,
+    typer.Option(help="python:FILE:FUNCTION, for a folder whose network is code of your own; only then is it run."),
+]
+
+UnpackLimit = Annotated[
+    str | None, typer.Option(help="Bytes that a packed file may unpack to, such as 8G [20 times its size].")
+]
+
+Width = Annotated[float, typer.Option(help="Hidden widths, relative to the network's own.")]
+
+Dropout = Annotated[float | None, typer.Option(help="The rate of dropout.")]
+
+Method = Annotated[str, typer.Option(help="One of {methods}; or of the baselines {baselines}.")]
+
+Methods = Annotated[str, typer.Option(help="Which methods, with commas: {methods} (by default all); also {baselines}.")]
+
+Size = Annotated[int | None, typer.Option(help="How many members [4, or as the recipe says].", min=1)]
+
+Sweep = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Try several values, as alpha=1,2,4: any argument of a method, or width, dropout, size, lr, l1, l2, ..."
+    ),
+]
+
+Choose = Annotated[
+    str | None,
+    typer.Option(help="Of a sweep show only the setting that is best on validation data by this metric."),
+]
+
+Corruptions = Annotated[
+    str, typer.Option(help="How test images are shifted: some, all, benchmark, none, or names with commas.")
+]
+
+Files = Annotated[list[Path], typer.Argument(help="Images, folders of images, .npz, or a CSV or Parquet table.")]
+
+Recipe = Annotated[str | None, typer.Option(help="A paper's training by name; see `pluribus recipes`.")]
+
+Epochs = Annotated[int | None, typer.Option(help="Passes over the training data.", min=1)]
+
+BatchSize = Annotated[int | None, typer.Option(min=1)]
+
+Rate = Annotated[float | None, typer.Option("--lr", help="The learning rate.", min=0)]
+
+Decay = Annotated[float | None, typer.Option("--weight-decay", min=0)]
+
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, and nothing else.")]
+
+
+class ListsMethods(TyperCommand):
+    """A command whose help names the methods that there are; they are imported only when it is asked for."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help with the names filled in."""
+        for option in self.params:
+            if "{methods}" in (getattr(option, "help", None) or ""):
+                _name_methods_(option)
+        super().format_help(ctx, formatter)
+
+
+def _name_methods_(option: Any) -> None:
+    from ..methods import METHODS
+    from ..study.baselines import entries
+
+    baselines = [name for name in entries() if name not in METHODS]
+    option.help = option.help.format(methods=", ".join(METHODS), baselines=", ".join(baselines))
+
+
+def source(**arguments: Any) -> dict[str, Any]:
+    """What `data.load` is given beside the name; only what was said."""
+    several = {key: specs(arguments.pop(key)) for key in ("outside", "shifted", "variants")}
+    if arguments.get("folder") is not None:
+        arguments["folder"] = str(arguments["folder"])
+    usual = {"split": 0, "broken": "stop"}
+    said = {key: value for key, value in arguments.items() if value is not None and usual.get(key) != value}
+    return {**said, **{key: value for key, value in several.items() if value}}
+
+
+def training(**arguments: Any) -> dict[str, Any]:
+    """What is changed in the recipe; only what was said."""
+    return {key: value for key, value in arguments.items() if value is not None}
+
+
+def split_names(text: str | None) -> list[str]:
+    """The parts of a text with commas."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def specs(text: str) -> list[str]:
+    """Data sets with commas; a comma in the path of one that is there belongs to it.
+
+    >>> specs("digits, table:houses.csv")
+    ['digits', 'table:houses.csv']
+    """
+    found, parts = [], text.split(",")
+    while parts:
+        ends = range(len(parts), 1, -1) if ":" in parts[0] else ()
+        end = next((end for end in ends if _is_there(",".join(parts[:end]))), 1)
+        found.append(",".join(parts[:end]).strip())
+        parts = parts[end:]
+    return [spec for spec in found if spec]
+
+
+def _is_there(spec: str) -> bool:
+    path = spec.partition(":")[2].strip()
+    return bool(path) and Path(path).exists()
+
+
+def _value(text: str) -> Any:
+    try:
+        return parse_json(text)
+    except ValueError:
+        return {"None": None, "True": True, "False": False}.get(text, text)
+
+
+def settings(given: list[str], several: bool) -> dict[str, Any]:
+    """NAME=VALUE, or NAME=VALUE,VALUE,... of a sweep."""
+    found: dict[str, Any] = {}
+    for item in given:
+        name, sign, values = item.partition("=")
+        if not sign or not name.strip() or not values.strip():
+            form = "NAME=VALUE,VALUE,..." if several else "NAME=VALUE"
+            raise ValueError(f"{'--sweep' if several else '--set'}: it must be {form}, but it is {item!r}.")
+        if name.strip() in found:
+            raise ValueError(
+                f"--sweep: {name.strip()} is named twice. Give all its values at once: {name.strip()}=1,2."
+            )
+        found[name.strip()] = [_value(part) for part in split_names(values)] if several else _value(values.strip())
+    return found
+
+
+def whole_number(option: str, text: str) -> int:
+    """A whole number above 0."""
+    if not text.isdigit() or not int(text):
+        raise ValueError(f"{option}: it must be whole numbers above 0, with commas, but it has {text!r}.")
+    return int(text)
+
+
+def budget(option: str, text: str) -> tuple[float, bool]:
+    """A limit, and whether it is a multiple of the network's own: 1.5, 1.5x; or absolute: 2M, 0.5G, 20ms, 3s.
+
+    >>> budget("--parameters", "1.5"), budget("--parameters", "2M"), budget("--latency", "20ms")
+    ((1.5, True), (2000000.0, False), (0.02, False))
+    """
+    units = {"": 1.0, "x": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "ms": 1e-3, "s": 1.0}
+    found = re.fullmatch(r"([0-9.]+(?:e-?\d+)?)\s*(x|k|M|G|T|ms|s)?", text.strip())
+    try:
+        number = float(found.group(1)) if found else math.nan
+    except ValueError:
+        number = math.nan
+    if found is None or not number > 0:
+        raise ValueError(f"{option}: it must be a multiple such as 1.5, or a number such as 2M or 20ms, not {text!r}.")
+    unit = found.group(2) or ""
+    return number * units[unit], unit in ("", "x")
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that is not here."""
+    import torch
+
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"--device: {name!r} cannot be used ({reason}). Choose cpu, or cuda where there is one."
+        ) from None

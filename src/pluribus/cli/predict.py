@@ -1,0 +1,103 @@
+"""`pluribus predict`: what a trained ensemble says of files."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from . import options
+from .messages import say_notes, screen, shown
+
+NO_THRESHOLD = "no validation data said when to abstain, so nothing is accepted"
+
+
+def predict(
+    folder: Annotated[Path, typer.Argument(help="What `pluribus train` wrote.")],
+    files: options.Files,
+    form: Annotated[str, typer.Option("--format", help="table, jsonl or csv.")] = "table",
+    broken: options.Broken = "stop",
+    device: options.Device = "cpu",
+    abstained: Annotated[bool, typer.Option(help="Show only what a person should look at.")] = False,
+    model: options.OwnModel = None,
+    unpack_limit: options.UnpackLimit = None,
+) -> None:
+    """Label, confidence, aleatoric and epistemic uncertainty of each image or row, and whether to accept the answer.
+
+    Examples:
+
+        pluribus predict digits/ scans/*.png
+
+        pluribus predict houses/ new.csv --format csv > answers.csv
+    """
+    from ..deploy.predictor import load_predictor
+
+    if form not in ("table", "jsonl", "csv"):
+        raise ValueError(f"--format: it must be table, jsonl or csv, but it is {form!r}.")
+    options.check_device(device)
+    predictor = load_predictor(folder, device, model=model)
+    for path in files:
+        if not path.exists():
+            raise FileNotFoundError(f"predict: there is no file {str(path)!r}.")
+    if abstained and not predictor.record["classes"]:
+        raise ValueError("--abstained: a regression has no threshold; look at the intervals instead.")
+    if predictor.record["classes"] and predictor.threshold is None:
+        say_notes([predictor.record.get("no_threshold", NO_THRESHOLD)])
+    given = {"broken": broken, "unpack_limit": unpack_limit}
+    rows = (row for source in _sources(files) for row in _answers(predictor, source, len(files) > 1, **given))
+    wanted = (row for row in rows if not abstained or row["decision"] == "abstain")
+    {"table": _print_table, "jsonl": _print_lines, "csv": _print_csv}[form](wanted)
+
+
+def _answers(predictor: Any, source: Path | list[Path], several: bool, **given: Any) -> Iterator[dict[str, Any]]:
+    """The answers to one source; rows of one table among several files are named after it."""
+    of_table = several and isinstance(source, Path) and predictor.record["encoding"]["kind"] == "table"
+    for row in predictor.answers(source, **given):
+        yield {**row, "name": f"{source}: {row['name']}"} if of_table else row
+
+
+def _sources(files: list[Path]) -> Iterator[Path | list[Path]]:
+    """Images that stand together as one list; folders, arrays and tables one by one."""
+    kind = lambda path: path.is_file() and path.suffix.lower() not in (".npz", ".npy", ".csv", ".tsv", ".parquet")  # noqa: E731
+    for images, group in itertools.groupby(files, kind):
+        together = list(group)
+        yield from [together] if images else together
+
+
+def _print_lines(rows: Iterator[dict[str, Any]]) -> None:
+    for row in rows:
+        print(json.dumps(row))
+
+
+def _print_csv(rows: Iterator[dict[str, Any]]) -> None:
+    writer = None
+    for row in rows:
+        if writer is None:
+            writer = csv.DictWriter(sys.stdout, row)
+            writer.writeheader()
+        writer.writerow({name: _harmless(value) for name, value in row.items()})
+
+
+def _harmless(value: Any) -> Any:
+    """A text that no spreadsheet takes for a formula: one that begins as formulas do gets an apostrophe before it."""
+    return f"'{value}" if isinstance(value, str) and value.lstrip(" ").startswith(FORMULA) else value
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def _print_table(rows: Iterator[dict[str, Any]]) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for i, row in enumerate(rows):
+        if not i:
+            for name, value in row.items():
+                table.add_column(name, justify="left" if isinstance(value, str) else "right")
+        table.add_row(*(shown(v).replace("\n", "\\n") if isinstance(v, str) else f"{v:.4g}" for v in row.values()))
+    screen().print(table)

@@ -1,0 +1,52 @@
+"""`pluribus report`: the page of a study, written again from its results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .._common.untrusted import check_shape, read_json
+from . import options
+from .messages import say, screen
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder of a study.")],
+    out: Annotated[Path | None, typer.Option(help="The page to write [FOLDER/report.html].")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write the page of a study again, from its results."""
+    from ..report.page import report as write
+    from ..results.quantities import Differences
+    from ..results.store import read_all
+    from ..study.folder import Outcome
+    from ..study.grid import choose_settings
+    from . import display
+
+    if not (folder / "study.json").exists():
+        raise FileNotFoundError(f"report: {str(folder)!r} is no study: there is no study.json in it.")
+    results, damaged = read_all(folder)
+    metric = _chosen_metric(folder / "study.json")
+    results = choose_settings(results, metric) if metric else results
+    page, differences = out or folder / "report.html", Differences()
+    for error in damaged:
+        say("[yellow]warning:[/]", str(error))
+    write(results if metric else folder, page, known=results, differences=differences)
+    if as_json:
+        print(display.as_json(Outcome(results, {}, damaged), results, differences, page=str(page)))
+        return
+    for table in display.tables(results):
+        screen().print(table)
+    print(f"The page: {page}")
+
+
+def _chosen_metric(path: Path) -> str | None:
+    """The metric by which the study chose among settings."""
+    try:
+        found = read_json(path)
+        check_shape(found, {"choose?": (None, str)})
+    except ValueError as error:
+        raise ValueError(f"report: {str(path)!r} is damaged ({error}). Run the comparison again.") from error
+    return found.get("choose")

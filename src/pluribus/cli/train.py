@@ -1,0 +1,100 @@
+"""`pluribus train`: one ensemble, trained and stored for `pluribus predict`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import options
+from .messages import messages, say_how_to_go_on, say_notes
+
+
+def train(
+    out: Annotated[Path, typer.Option(help="The folder to write the trained ensemble to.")],
+    method: options.Method = "packed",
+    data: options.Data = "digits",
+    data_dir: options.Folder = None,
+    target: options.Target = None,
+    task: options.Task = None,
+    image_size: options.ImageSize = None,
+    split: options.Split = 0,
+    broken: options.Broken = "stop",
+    unpack_limit: options.UnpackLimit = None,
+    model: options.Model = None,
+    width: options.Width = 1.0,
+    dropout: options.Dropout = None,
+    size: options.Size = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="An argument of the method: alpha=3.")] = None,
+    seed: int = 0,
+    recipe: options.Recipe = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    lr: options.Rate = None,
+    weight_decay: options.Decay = None,
+    risk: Annotated[float, typer.Option(help="The error to keep to by abstaining.", min=0, max=1)] = 0.05,
+    threads: Annotated[int | None, typer.Option(min=1)] = None,
+    device: options.Device = "cpu",
+    precision: Annotated[str | None, typer.Option(help="32-true, bf16-mixed, 16-mixed.")] = None,
+    patience: Annotated[int | None, typer.Option(help="Stop after so many epochs without improvement.", min=1)] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what another training wrote there.")] = False,
+    quiet: options.Quiet = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Train one ensemble, for `pluribus predict`. A training that was stopped goes on with the same command.
+
+    Examples:
+
+        pluribus train --out digits/ --method packed --size 4
+
+        pluribus train --out houses/ --data table:houses.csv --target price --method deep --epochs 40
+    """
+    import torch
+
+    from ..study.baselines import entry, settings_of
+    from ..study.run import load_data
+    from ..study.settings import Run
+    from ..study.training import train_predictor
+
+    entry(method, "train")
+    given, known = options.settings(settings or [], several=False), sorted(settings_of(method))
+    for name in given:
+        if name not in known:
+            raise ValueError(f"--set: {method} takes no {name!r}. Choose from {', '.join(known)}.")
+    threads = threads or torch.get_num_threads()
+    torch.set_num_threads(threads)
+    run = Run(
+        data=data, model=model or "auto", method=method, label=method, size=size, settings=given, width=width,
+        dropout=dropout, seed=seed, recipe=recipe or ("digits" if data == "digits" else "default"),
+        training=options.training(epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay),
+        source=options.source(folder=data_dir, target=target, task=task, outside="", shifted="", variants="",
+                       image_size=image_size, split=split, broken=broken, unpack_limit=unpack_limit),
+        threads=threads, device=device,
+    )  # fmt: skip
+    options.check_device(device)
+    found = load_data(run)
+    if not (quiet or as_json):
+        say_notes(found.notes)
+    with say_how_to_go_on(lambda: f"the epochs so far are kept in {out}"):
+        predictor, seconds = train_predictor(
+            run, found, out, risk=risk, overwrite=overwrite, precision=precision, patience=patience,
+            progress=not (quiet or as_json) and messages.is_terminal,
+        )  # fmt: skip
+    _show(predictor, found.notes, seconds, out, quiet, as_json)
+
+
+def _show(predictor: Any, notes: list[str], seconds: float, out: Path, quiet: bool, as_json: bool) -> None:
+    record, threshold = predictor.record, predictor.threshold
+    figures = record["figures"]
+    if as_json:
+        print(json.dumps({"folder": str(out), "test": figures, "seconds": seconds,
+                          "threshold": record["threshold"], "notes": notes}, indent=1))  # fmt: skip
+    elif not quiet:
+        names = ("accuracy", "nll", "ece", "rmse", "coverage")
+        text = ", ".join(f"{name} {figures[name]:.4g}" for name in names if name in figures)
+        print(f"test: {text}; {seconds:.0f} s of training")
+        print(threshold.explain() if threshold else record.get("no_threshold", ""))
+        print(f"written to {out}; next: pluribus predict {shlex.quote(str(out))} FILES")

@@ -1,0 +1,454 @@
+"""The one idea: an ensemble is one module, plus the state that each member has of its own, run once per member."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+
+from .._common.torch_private import is_transforming
+from .._common.trees import (
+    Batch,
+    as_batch,
+    batches_and_targets,
+    check_members,
+    logits_of,
+    long_tensors,
+    map_tensors,
+    members_first,
+    rows_of,
+    tensors_of,
+    tile,
+    unstack,
+)
+from ..surgery.calling import evaluation_mode
+from ..surgery.copying import assign_, clear_caches_, duplicate, share, state
+from ..surgery.selecting import dotted_name, quote_names
+from ..uncertainty.outputs import pool
+from ..uncertainty.prediction import Prediction, join_outputs
+from .execution import Runner
+from .feeds import EVERY, Criterion, Feed, row_members
+from .row_members import Rows, member_layers
+from .shared_inputs import find_rows
+from .unlike_networks import MixedRunner
+
+TASKS = ("classification", "binary", "regression", "gaussian")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a first batch has shown of a model; the ensemble applies it.
+
+    Args:
+        awake: modules that stay in training mode when the ensemble is in eval mode (dropout)
+        around: what predictions run inside of
+        notes: lines for `explain()`
+        calls: for modules that call dropout as a function, their lines of code that do and the rates in training
+    """
+
+    awake: Collection[str] = ()
+    around: Callable[[], AbstractContextManager[Any]] | None = None
+    notes: Sequence[str] = ()
+    calls: Mapping[str, Mapping[Any, float]] = field(default_factory=dict)
+
+
+class Ensemble(nn.Module):
+    """`size` networks that share every tensor of `module` except those named in `own`.
+
+    A tensor in `own` is stored stacked, (members, *shape), under its usual name, so that `state_dict`, `to` and
+    any optimizer work as for an ordinary module. Made by the functions in `pluribus.methods`.
+
+    Shapes:
+        input: (batch, *features), or any tree of such tensors, the same for every member
+        output: (members, batch, *outputs), or the module's own tree of such tensors
+
+    Args:
+        own: names of the tensors that are stacked
+        feed: what the members see in training, one of `core.feeds`
+        first_look: what the method wants to know of the model, found on the first batch
+    """
+
+    stacked = True  # what members own has the members as its first dimension
+    joint = False  # the members answer together, in one pass of the module
+
+    def __init__(
+        self,
+        module: nn.Module,
+        size: int,
+        own: Collection[str] = (),
+        *,
+        method: str = "ensemble",
+        settings: Mapping[str, Any] | None = None,
+        feed: Feed = EVERY,
+        notes: Sequence[str] = (),
+        first_look: Callable[[Ensemble, Batch], Findings] | None = None,
+    ):
+        super().__init__()
+        self.module, self.size, self.own = module, size, frozenset(own)
+        self.method, self.settings, self.notes = method, dict(settings or {}), list(notes)
+        self.feed, self.first_look = feed, first_look
+        self.passes = size  # of the network for one prediction; last layers alone are no pass
+        self.findings = Findings()
+        self.asleep: frozenset[str] = frozenset()  # modules that stay in eval mode: a trunk that is kept as it is
+        self._task = "classification"
+        self.class_dim: int | None = None  # where a member's output has its classes, where its shape does not say
+        self._have_rows: set[tuple[int, ...]] = set()  # which inputs, by number, were seen to have the batch's rows
+        self.runner = self._make_runner()
+        self.training = module.training
+        clear_caches_(module)
+
+    def _make_runner(self) -> Runner:
+        return Runner(self.module, self.size, self.own, self.method)
+
+    # ---------------------------------------------------------------- what users call
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Every member on every row: (members, batch, ...).
+
+        In training, methods that share their normalisation layers run the members as rows of one batch, so that
+        the statistics are those of all members together.
+        """
+        batch: Batch = (args, kwargs)
+        with self.runner.alone():
+            self.look_once(batch)
+            self.runner.training = self.training
+            if self.training and self.feed.passes_once:
+                self._refuse_tables(batch)
+                rows = rows_of(batch)
+                outputs = self.runner.run_rows(tile(batch, rows, self.size), row_members(batch, rows, self.size))
+                return map_tensors(outputs, lambda t: members_first(t, self.size, rows * self.size))
+            with (self.findings.around or nullcontext)():
+                return self.runner.run_each(batch)
+
+    def loss(self, x: Any, y: Any, criterion: Criterion, *, per_member: bool = False) -> Tensor:
+        """The scalar to minimise: the members are fed, and their losses reduced, as the method's paper does (`feeds`).
+
+        Args:
+            x: what the module takes: a tensor, a tuple of arguments or a dict of named ones, rows first
+            y: targets, rows first; any tree
+            criterion: criterion(outputs, targets) -> the mean over their rows; any of torch's
+            per_member: x and y are (members, batch, ...): each member has a batch of its own
+        """
+        batch = as_batch(x)
+        if per_member:
+            check_members(batch, self.size)
+        with self.runner.alone():
+            self.look_once(unstack(batch, self.size)[0] if per_member else batch)
+            self.runner.training = self.training
+            if self.feed.passes_once and not per_member:
+                self._refuse_tables(batch)
+            return self.feed.loss(self.runner, batch, y, criterion, per_member)
+
+    def pooled(self) -> nn.Module:
+        """A module that gives the ensemble's one answer, (batch, ...): it fits existing loops and tools.
+
+        Classification: the log of the mean probability; binary: the logit of the mean probability;
+        regression: the mean; gaussian: mean and variance of the mixture.
+        """
+        return Pooled(self)
+
+    @overload
+    def predict(
+        self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None
+    ) -> Prediction: ...
+
+    @overload
+    def predict(
+        self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None, *, keep: str
+    ) -> Any: ...
+
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        device: torch.device | str | None = None,
+        *,
+        keep: str = "members",
+    ) -> Any:
+        """The members' predictions as a `Classification` or `Regression`, in eval mode and without gradients.
+
+        Args:
+            x: a tensor, an array, a tuple or dict of arguments, or a loader of those, or of (x, y)
+            batch_size: how many rows to run at once; default: all of a tensor, or the loader's batches
+            device: where to run; default: where the ensemble is
+            keep: "members", every probability; or "summary", a `Summary` of what the metrics need of each example,
+                beside the y of a loader of (x, y), in little memory
+        """
+        if keep not in ("members", "summary"):
+            raise ValueError(f'predict: keep must be "members" or "summary", but it is {keep!r}.')
+        batches = self.predictions(x, batch_size, device)
+        if keep == "members":
+            return join_outputs(self.task, batches, self.class_dim)
+        from ..uncertainty.summary import summarize_outputs
+
+        return summarize_outputs(self.task, batches, self.class_dim)
+
+    def predictions(
+        self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None
+    ) -> Iterator[tuple[Any, Any]]:
+        """The members' outputs batch by batch, in eval mode and without gradients; arguments as for `predict`.
+
+        Each batch of outputs, (members, batch, ...), comes with the y of a loader of (x, y), or None.
+        """
+        home = next((t.device for _, t in state(self)), torch.device("cpu"))
+        place = torch.device(device) if device is not None else home
+        try:
+            if place != home:
+                self.to(place)
+            for (args, kwargs), y in batches_and_targets(x, batch_size, place, self._dtype(), self._find_rows):
+                with self.runner.lock, evaluation_mode(self):  # for one batch: nobody else sees the mode change
+                    outputs = self(*args, **kwargs)
+                yield logits_of(outputs), y
+        finally:
+            if place != home:
+                self.to(home)
+
+    def member(self, i: int) -> nn.Module:
+        """Member `i` as an ordinary, independent module: it gives `ensemble(x)[i]`."""
+        i = self._checked_index(i)
+        if not self.own:
+            raise TypeError(
+                f"{self.method}: a member owns nothing but chance, so member {i} is not a module of its own. "
+                "Use ensemble(x), or ensemble.module for the network itself."
+            )
+        with self.runner.lock:
+            module = duplicate(self.module)
+        assign_(module, {name: t[i].detach().clone() for name, t in state(module) if name in self.own})
+        for layer in member_layers(module).values():
+            layer.rows = Rows()
+        return module
+
+    def parameter_groups(
+        self, lr: float, weight_decay: float = 0.0, fast_weight_factor: float = 0.5
+    ) -> list[dict[str, Any]]:
+        """Parameter groups for any optimizer: BatchEnsemble's r and s get no decay and `fast_weight_factor` * lr."""
+        names = self.fast
+        slow = [p for name, p in self.module.named_parameters() if name not in names]
+        fast = [p for name, p in self.module.named_parameters() if name in names]
+        groups: list[dict[str, Any]] = [{"params": slow, "lr": lr, "weight_decay": weight_decay}]
+        if fast:
+            groups.append({"params": fast, "lr": lr * fast_weight_factor, "weight_decay": 0.0})
+        return [group for group in groups if group["params"]]
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Clip each member's gradient to `max_norm`, as if it trained alone, and what is shared as one more group.
+
+        Gives back the norms before: (members + 1), those of the members and of what they share.
+        """
+        if not max_norm > 0:
+            raise ValueError(f"clip_grad_norm_: max_norm must be positive, but it is {max_norm}.")
+        owned, shared = self._gradients()
+        return torch.stack([clip_(gradients, max_norm) for gradients in (*owned, shared)])
+
+    @property
+    def run(self) -> str:
+        """How the members run: "vmap" (what no member owns is computed once), "loop", or "auto". Settable.
+
+        "auto" measures both, and the memory format of images, on the first batch of each shape, precision, device
+        and mode, and remembers which was faster; `explain()` says so.
+        """
+        return self.runner.backend
+
+    @run.setter
+    def run(self, value: str) -> None:
+        self.runner.backend = value
+
+    @property
+    def task(self) -> str:
+        """What the outputs are: "classification", "binary", "regression" or "gaussian". Settable."""
+        return self._task
+
+    @task.setter
+    def task(self, value: str) -> None:
+        if value not in TASKS:
+            raise ValueError(f"ensemble.task must be one of {quote_names(TASKS)}, but it is {value!r}.")
+        self._task = value
+
+    @property
+    def fast(self) -> frozenset[str]:
+        """The names of the parameters that scale others: BatchEnsemble's r and s."""
+        return frozenset(
+            dotted_name(name, key) for name, layer in member_layers(self.module).items() for key in layer.fast
+        )
+
+    def explain(self) -> str:
+        """What the members own and share, how they run and why, and what was decided on the way, as text."""
+        owned = self.runner.owned()
+        shared = {name: t for name, t in state(self.module) if name not in owned}
+        count = lambda ts: sum(t.numel() for t in ts.values() if isinstance(t, nn.Parameter))  # noqa: E731
+        lines = [
+            f"{self.method}: {self.size} members, {self.task}",
+            f"  each member owns {len(owned)} tensors with {count(owned) // self.size:,} parameters",
+            f"  all share {len(shared)} tensors with {count(shared):,} parameters",
+            *self.runner.explain(),
+            f"  in training each member sees: {self.feed.sees}",
+            *(f"  {note}" for note in self.notes),
+        ]
+        return "\n".join(lines)
+
+    def train(self, mode: bool = True) -> Ensemble:
+        """Set the mode; dropout of MC-Dropout stays awake, a frozen trunk asleep."""
+        with self.runner.lock:
+            super().train(mode)
+            self.runner.training = mode
+            for name in self.findings.awake:
+                self.module.get_submodule(name).training = True
+            for name in self.asleep:
+                self.module.get_submodule(name).eval()
+        return self
+
+    # ---------------------------------------------------------------- while other threads run the members
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As every module's; what members own is stacked."""
+        with self.runner.lock:
+            return super().state_dict(*args, **kwargs)
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """As every module's; what members own is stacked."""
+        with self.runner.alone():
+            return iter(list(super().named_parameters(*args, **kwargs)))
+
+    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
+        """As every module's; what members own is stacked."""
+        with self.runner.alone():
+            return iter(list(super().named_buffers(*args, **kwargs)))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Ensemble:
+        made = memo[id(self)] = type(self).__new__(type(self))
+        with self.runner.lock:
+            made.__setstate__(deepcopy(vars(self), memo))
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: a copy that shares the tensors, since a pickle is written later."""
+        with self.runner.lock:
+            return vars(share(self))
+
+    def extra_repr(self) -> str:
+        """What `print` shows."""
+        return f"method={self.method!r}, size={self.size}, run={self.run!r}, task={self.task!r}"
+
+    def look_once(self, batch: Batch) -> None:
+        """Apply what the method finds on a first batch; inside a transformation it must wait."""
+        if self.first_look is None or torch.compiler.is_compiling() or is_transforming():
+            return
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):  # none of a checkpoint's
+            self.findings = self.first_look(self, batch)
+        self.first_look = None
+        for name, lines in self.findings.calls.items():
+            self.module.get_submodule(name).dropout_calls = dict(lines)  # type: ignore[assignment]
+        self.notes += self.findings.notes
+        self.train(self.training)
+
+    def _find_rows(self, batch: Batch) -> Sequence[int]:
+        """Which tensors of a batch `predict` can cut into rows."""
+        with self.runner.lock, evaluation_mode(self):
+            for name in self.findings.awake:  # without chance
+                self.module.get_submodule(name).training = False
+            return find_rows(batch, self._try)
+
+    def _refuse_tables(self, batch: Batch) -> None:
+        """Refuse inputs that are as long as the batch without having its rows: members are rows of one batch here."""
+        long = tuple(long_tensors(batch))
+        if len(long) < 2 or long in self._have_rows or rows_of(batch) < 2:
+            return
+        if torch.compiler.is_compiling() or is_transforming():
+            return
+        try:
+            tables = sorted(set(long) - set(self._find_rows(batch)))
+        except ValueError:
+            tables = list(long)
+        if tables:
+            raise ValueError(
+                f"{self.method}: in training the members are rows of one batch, but of the inputs, number "
+                f"{', '.join(str(i + 1) for i in tables)}, as long as the batch of {rows_of(batch)} rows, does not "
+                "have a row of its own for each of them. Make it a buffer of the model, or choose another batch size."
+            )
+        self._have_rows.add(long)
+
+    def _try(self, batch: Batch) -> list[Tensor]:
+        """What there is for a batch, rows in dimension 0, without chance."""
+        if not self.joint:
+            return self.runner.try_member(batch)
+        return [tensor[0] for tensor in tensors_of(self(*batch[0], **batch[1]))]
+
+    # ---------------------------------------------------------------- what the members own
+
+    def _gradients(self) -> tuple[list[list[Tensor]], list[Tensor]]:
+        """The gradients of each member, views into the stacked ones, and of what is shared."""
+        named = [(n, p.grad) for n, p in self.module.named_parameters() if p.grad is not None]
+        owned = [[grad[i] for name, grad in named if name in self.own] for i in range(self.size)]
+        return owned, [grad for name, grad in named if name not in self.own]
+
+    def _dtype(self) -> torch.dtype:
+        return next((p.dtype for p in self.module.parameters() if p.is_floating_point()), torch.float32)
+
+    def _checked_index(self, i: int) -> int:
+        if not -self.size <= i < self.size:
+            raise IndexError(f"member: there are members 0 to {self.size - 1}, but {i} was asked for.")
+        return i % self.size
+
+
+class MixedEnsemble(Ensemble):
+    """Networks of unlike architectures, each with all its tensors, run by the loop."""
+
+    stacked = False
+
+    def __init__(self, models: Sequence[nn.Module], method: str):
+        together = nn.ModuleList(duplicate(model) for model in models)
+        together.training = any(model.training for model in models)
+        super().__init__(together, len(models), [name for name, _ in state(together)], method=method)
+
+    def _make_runner(self) -> Runner:
+        return MixedRunner(self.module, self.size, self.own, self.method)
+
+    def member(self, i: int) -> nn.Module:
+        """A copy of member `i`."""
+        with self.runner.lock:
+            return duplicate(self.module[self._checked_index(i)])  # type: ignore[index]
+
+    def explain(self) -> str:
+        """As `Ensemble.explain`; the members differ in what they own."""
+        counts = [f"{sum(p.numel() for p in member.parameters()):,}" for member in self.module.children()]
+        return "\n".join(
+            [
+                f"{self.method}: {self.size} members, {self.task}",
+                f"  of unlike architectures with {', '.join(counts)} parameters; nothing is shared",
+                *self.runner.explain(),
+                f"  in training each member sees: {self.feed.sees}",
+            ]
+        )
+
+    def _gradients(self) -> tuple[list[list[Tensor]], list[Tensor]]:
+        members = self.module.children()
+        return [[p.grad for p in member.parameters() if p.grad is not None] for member in members], []
+
+
+class Pooled(nn.Module):
+    """An ensemble's one answer for each row; see `Ensemble.pooled`."""
+
+    def __init__(self, ensemble: Ensemble):
+        super().__init__()
+        self.ensemble, self.training = ensemble, ensemble.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The members pooled: (batch, ...)."""
+        return pool(self.ensemble.task, logits_of(self.ensemble(*args, **kwargs)), self.ensemble.class_dim)
+
+
+def clip_(gradients: Sequence[Tensor], max_norm: float) -> Tensor:
+    """Scale the gradients in place to a common norm of at most `max_norm`; the norm before."""
+    if not gradients:
+        return torch.zeros(())
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor)
+    return norm

@@ -1,0 +1,482 @@
+"""Running the members of an ensemble: by vmap, one after the other, or as rows of one batch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from .._common.torch_private import is_dispatch_watched, is_function_watched, is_transforming, parts_of, pytree
+from .._common.trees import (
+    Batch,
+    device_of,
+    flatten,
+    hidden_tensors,
+    leave_vmap,
+    map_tensors,
+    stack_trees,
+    tensors_of,
+    unstack,
+)
+from ..surgery.copying import assign_, run_with, state
+from ..surgery.selecting import CONVOLUTIONS, quote_names
+from .autotune import Backend, explain_measured, fastest, measurement_key
+from .isolation import (
+    attention_under_vmap,
+    average_,
+    differs,
+    is_autocast,
+    kept_on_error,
+    note_checkpoints,
+    run_once,
+    unowned,
+)
+from .kept_attributes import (
+    Attributes,
+    clear_function_caches,
+    drop_stale_caches_,
+    find_switches,
+    holds_batched,
+    holds_tensor,
+    keepers,
+    look_at,
+    refuse_parameters_made,
+    same_outputs,
+    same_values,
+)
+from .locking import lock_of
+from .replicas import run_replica
+from .row_members import Rows, locate_rows_, member_layers
+
+Tensors = Mapping[str, Tensor]
+
+
+class RecomputesError(NotImplementedError):
+    """The model runs parts of itself again in backward, which vmap cannot."""
+
+
+class CarriesError(ValueError):
+    """The model goes on from what it kept in an attribute."""
+
+
+class Runner:
+    """Runs the members of one module: what is tried, measured and remembered about that, under one lock.
+
+    The module's tensors are replaced by a member's while that member runs, so two threads must not run at once.
+
+    Args:
+        own: the names of the tensors that are stacked, (members, *shape)
+        training: whether statistics are updated and trunks see all batches: the ensemble's mode
+    """
+
+    BACKENDS: Sequence[str] = ("vmap", "loop", "auto")
+    RULE = '"vmap", "loop" or "auto"'
+
+    def __init__(self, module: nn.Module, size: int, own: Collection[str], method: str):
+        self.module, self.size, self.own, self.method = module, size, frozenset(own), method
+        self.training = module.training
+        self.lock = lock_of(module)
+        self.rows = Rows()
+        for layer in member_layers(module).values():
+            layer.rows = self.rows
+        self._backend, self.why = self.preferred()
+        self.measured: dict[tuple[Any, ...], Backend] = {}  # what "auto" has found
+        self._trunk: Sequence[str] | None = None
+        self._fresh = False  # the given model's caches are known to be those of its weights
+        self._kept: set[str] = set()  # attributes in which the model keeps tensors that it made
+        self._written: set[str] | None = None  # shared buffers that eval mode changes; None: not known yet
+        self._resized: dict[str, list[Tensor]] = {}  # buffers that members have assigned in another shape
+        self._changes_input: bool | None = None  # the model changes its input in place; None: not known yet
+        self._tried: set[tuple[bool, bool, bool]] = set()
+        self._is_complete = False  # a pass for all members has made no parameters
+        self._switches: list[list[tuple[str, Any]]] = []
+        self._recomputes = self._unknown = False  # parts run again in backward, with the switches as they are
+
+    @property
+    def backend(self) -> str:
+        """How the members run: one of BACKENDS. Settable."""
+        return self._backend
+
+    @backend.setter
+    def backend(self, value: str) -> None:
+        if value not in self.BACKENDS:
+            raise ValueError(f"ensemble.run must be {self.RULE}, but it is {value!r}.")
+        self._backend, self.why, self.measured = value, "set by hand", {}
+
+    def preferred(self) -> tuple[str, str]:
+        """The backend to begin with, and why."""
+        if layer := unbatchable(self.module):
+            return "loop", f"torch has no batching rule for {layer}"
+        if self.own and all(name in self.own for name, _ in state(self.module)):
+            if any(isinstance(module, CONVOLUTIONS) for module in self.module.modules()):
+                return "loop", "nothing is shared, and batched convolutions are slower than a loop"
+        return "vmap", "members in one go; what no member owns is computed once"
+
+    def explain(self) -> list[str]:
+        """How the members run and why, as lines of text."""
+        lines = [f"  run by {self.backend} ({self.why})", *explain_measured(self.measured)]
+        if self._recomputes and self.backend != "loop":
+            lines.append("  with gradients by the loop: parts of the model run again in backward (checkpointing)")
+        if self._kept:
+            lines.append(f"  kept by the model and undone after each member: {quote_names(sorted(self._kept), 6)}")
+        return lines
+
+    # ---------------------------------------------------------------- the ways to run
+
+    def run_each(self, batch: Batch, per_member: bool = False) -> Any:
+        """Every member's output, stacked; with `per_member` each on its own batch, (members, batch, ...)."""
+        with self.alone():
+            self._look_at_switches()
+            self._look_for_stale_caches(batch, per_member)
+            run = self.backend
+            if run == "auto":
+                run, batch = self._measure_each(batch, per_member)
+            if run == "loop" or self._needs_loop(batch, per_member):
+                return self._by_loop(batch, per_member)
+            key = (self.training, torch.is_grad_enabled(), per_member)
+            if key in self._tried or torch.compiler.is_compiling():
+                return self._by_vmap(batch, per_member)
+            output = self._vmap_or_loop(batch, per_member)
+            self._tried.add(key)
+            return output
+
+    def run_rows(self, batch: Batch, index: Tensor | None) -> Any:
+        """One pass of the module in which row j belongs to member `index[j]`."""
+        with self.alone():
+            if index is not None:
+                locate_rows_(self.method, self.module, self.owned(), batch)
+            return self.in_one_pass(batch, index)
+
+    def in_one_pass(self, batch: Batch, index: Tensor | None) -> Any:
+        """The module on a batch whose rows belong to members, in the memory format that is faster."""
+
+        def run(batch: Batch) -> Any:
+            with self.rows.belonging_to(index):
+                if self._runs_again():
+                    with self._noting_checkpoints():
+                        return run_replica(self.module, {}, *batch)[0]
+                before = None if self._is_complete or torch.compiler.is_compiling() else look_at(self.module)
+                output = self.module(*batch[0], **batch[1])
+                if before:
+                    refuse_parameters_made(self.module, before.changes())
+                    self._is_complete = True
+                return output
+
+        self._look_at_switches()
+        return run(self.format(batch, run))
+
+    def run_member(self, i: int, batch: Batch, statistics: Tensors, pieces: Mapping[str, Any] | None = None) -> Any:
+        """Member i's output; what it would do to shared buffers it does to `statistics`."""
+        own = {name: tensors[i] for name, tensors in (pieces or self.owned()).items()}
+        given = {**own, **statistics}
+        output, changed = self._call(given, batch)
+        with torch.no_grad():
+            for name, tensor in changed.items():  # assigned, not changed in place
+                if tensor.shape == given[name].shape:
+                    given[name].copy_(tensor)
+                else:
+                    self._resized.setdefault(name, []).append(tensor.detach())
+        return output
+
+    def _call(self, tensors: Tensors, batch: Batch) -> tuple[Any, dict[str, Tensor]]:
+        if not self._runs_again():
+            return run_with(self.module, tensors, *batch)
+        with self._noting_checkpoints():
+            return run_replica(self.module, tensors, *batch)
+
+    def _by_vmap(self, batch: Batch, per_member: bool) -> Any:
+        leaves, tree = flatten(batch)
+        seen: dict[str, Any] = {}
+
+        def run(_: Tensor, own: dict[str, Tensor], leaves: list[Any]) -> Any:
+            output, changed = run_with(self.module, own, *pytree.tree_unflatten(leaves, tree))
+            seen["leaves"], seen["tree"] = flatten(output)
+            return [hidden_tensors(leaf) for leaf in seen["leaves"]], changed
+
+        mapped = [0 if per_member and isinstance(leaf, Tensor) else None for leaf in leaves]
+        members = torch.arange(self.size)  # mapped over even when nothing is owned
+        once = self.trunk() if self.training or not torch.compiler.is_compiling() else ()
+        parts = parts_of(self.module)
+        with self._undoing_kept(parts, batch, per_member), attention_under_vmap(parts), run_once(self.module, once):
+            tensors, changed = vmap(run, in_dims=(0, 0, mapped), randomness="different")(members, self.owned(), leaves)
+        self._write_back(changed)
+        joined = [leave_vmap(leaf, stacked, self.size) for leaf, stacked in zip(seen["leaves"], tensors, strict=True)]
+        return pytree.tree_unflatten(joined, seen["tree"])
+
+    def _by_loop(self, batch: Batch, per_member: bool) -> Any:
+        shared = self._shared_buffers()
+        asleep = {name: buffer for name, buffer in shared.items() if not self._updates(name)}
+        outputs, seen, pieces = [], [], slice_members(self.owned())
+        parts = [] if torch.compiler.is_compiling() else keepers(parts_of(self.module))
+        for i, own_batch in enumerate(unstack(batch, self.size) if per_member else [batch] * self.size):
+            if not per_member and self._changes_input is not False:
+                own_batch = map_tensors(own_batch, lambda t: t.clone())
+            statistics = {name: buffer.clone() for name, buffer in shared.items()}
+            clear_function_caches(parts)
+            before = Attributes(self.module, parts) if parts else None
+            with before.kept_on_error() if before else nullcontext():
+                outputs.append(self.run_member(i, own_batch, statistics, pieces))
+            if before:
+                lost = {name for name, buffer in asleep.items() if differs(statistics[name], buffer)}
+                self._undo(before, lost, own_batch, last=i == self.size - 1)
+            seen.append(statistics)
+            if self._changes_input is None and not torch.compiler.is_compiling():
+                tensors = tensors_of(own_batch)
+                if not any(tensor.is_inference() for tensor in tensors):
+                    self._changes_input = any(tensor._version for tensor in tensors)
+        if not self.training:
+            self._written = {name for each in seen for name, t in each.items() if differs(t, shared[name])}
+        average_({name: buffer for name, buffer in shared.items() if name not in asleep}, seen)
+        self._resize_buffers(asleep)
+        clear_function_caches(parts)
+        return stack_trees(outputs)
+
+    def _shared_buffers(self) -> dict[str, Tensor]:
+        """The buffers that a pass may change and no member owns: in eval mode those that it is known to change."""
+        if not self.training and (torch.compiler.is_compiling() or self._written == set()):
+            return {}
+        every = self.training or self._written is None
+        return {
+            name: buffer
+            for name, buffer in self.module.named_buffers()
+            if name not in self.own and (every or name in (self._written or ()))
+        }
+
+    def _updates(self, name: str) -> bool:
+        """Whether a pass updates the statistics in a buffer; what it writes there otherwise is a cache."""
+        return self.training or self.module.get_submodule(name.rpartition(".")[0]).training
+
+    def _needs_loop(self, batch: Batch, per_member: bool) -> bool:
+        """Whether vmap would hide something: a lower precision, recomputation, or statistics of all the batches."""
+        if is_autocast(device_of(batch)) or (self._recomputes and torch.is_grad_enabled()):
+            return True
+        return per_member and self.training and self._has_shared_statistics()
+
+    def _vmap_or_loop(self, batch: Batch, per_member: bool) -> Any:
+        """The first run: where vmap fails, buffers and chance are put back, the loop runs and is said to."""
+        chance, before = torch.get_rng_state(), look_at(self.module)
+        reason = ""
+        try:
+            with kept_on_error(list(self.module.buffers())):
+                return self._first_vmap(batch, per_member)
+        except CarriesError:
+            raise
+        except RecomputesError:
+            pass
+        except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            reason = str(error).strip().splitlines()[0]
+        before.restore()
+        torch.set_rng_state(chance)
+        output = self._by_loop(batch, per_member)  # an input that does not fit fails here with the model's own error
+        if not reason:
+            return output
+        self._backend, self.why = "loop", f"vmap failed: {reason}"
+        warnings.warn(
+            f'{self.method}: this model does not run under vmap ({reason}); ensemble.run is now "loop".',
+            stacklevel=6,
+        )
+        return output
+
+    def _first_vmap(self, batch: Batch, per_member: bool) -> Any:
+        try:
+            with self._noting_checkpoints():
+                output = self._by_vmap(batch, per_member)
+        finally:
+            if self._runs_again():
+                raise RecomputesError("the model runs parts again in backward (gradient checkpointing)")
+        return output
+
+    # ---------------------------------------------------------------- what a pass leaves behind
+
+    def _undo(self, before: Attributes, lost: set[str], batch: Batch, last: bool) -> None:
+        """Put back what a member's pass has kept in attributes.
+
+        Without tensors among it, it stays as the last member leaves it: a counter counts on.
+
+        Args:
+            lost: shared buffers that the pass has changed, and that are not stored
+        """
+        changes = before.changes()
+        refuse_parameters_made(self.module, changes)
+        tensors = {change.name for change in changes if holds_tensor(change.now) or holds_tensor(change.before)}
+        made = tensors | lost | set(before.changed_in_place())
+        if made or not last:
+            for change in changes:
+                change.undo()
+        self._check_kept(made, batch)
+
+    @contextmanager
+    def _undoing_kept(self, parts: Sequence[nn.Module], batch: Batch, per_member: bool) -> Iterator[None]:
+        """Put back attributes if modules have kept tensors there of a vmap that is over then."""
+        if torch.compiler.is_compiling():
+            yield
+            return
+        parts = keepers(parts)
+        clear_function_caches(parts)
+        if not parts:
+            yield
+            clear_function_caches(parts)
+            return
+        before = Attributes(self.module, parts)
+        try:
+            with before.kept_on_error():
+                yield
+        finally:
+            clear_function_caches(parts)
+        changes = before.changes()
+        refuse_parameters_made(self.module, changes)
+        made = {change.name for change in changes if holds_batched(change.now)}
+        for change in changes if made else ():
+            change.undo()
+        self._check_kept(made, unstack(batch, self.size)[0] if per_member else batch)
+
+    @torch.no_grad()
+    def _check_kept(self, names: set[str], batch: Batch) -> None:
+        """Refuse a model that goes on from what it has kept in these attributes: the members would share it."""
+        if names <= self._kept or self._is_watched():
+            return
+        self._kept |= names
+        before = look_at(self.module)
+        shared = {name: buffer.clone() for name, buffer in self.module.named_buffers() if name not in self.own}
+        fresh = {name: buffer.clone() for name, buffer in shared.items()}
+        self.try_member(batch, shared, seed=1)
+        second = self.try_member(batch, shared)
+        before.restore()
+        first = self.try_member(batch, fresh)  # by the same draws: what was kept may have been drawn
+        before.restore()
+        if not any(t.is_meta for t in first) and not same_outputs(first, second):
+            raise CarriesError(
+                f"{self.method}: the model goes on from what it has kept in {quote_names(sorted(names))}, which is no "
+                "buffer that each member has of its own, so the members would mix theirs. Keep it in a buffer "
+                "(register_buffer), and let the members own it: pb.deep does."
+            )
+
+    def _look_for_stale_caches(self, batch: Batch, per_member: bool) -> None:
+        """Forget, on the first batch in eval mode, what the given model had cached of its own weights."""
+        if self._fresh or self.training or torch.compiler.is_compiling() or self._is_watched():
+            return
+        self._fresh = True
+        one = unstack(batch, self.size)[0] if per_member else batch
+        with torch.no_grad():
+            drop_stale_caches_(self.module, lambda seed: self.try_member(one, seed=seed))
+
+    def _is_watched(self) -> bool:
+        return is_transforming() or is_dispatch_watched() or is_function_watched()
+
+    def try_member(self, batch: Batch, shared: dict[str, Tensor] | None = None, seed: int = 0) -> list[Tensor]:
+        """What member 0 gives, on copies of all that it may change; what it does to `shared` buffers stays there."""
+        own = {name: tensor[0].clone() for name, tensor in self.owned().items()}
+        if shared is None:
+            shared = {name: buffer.clone() for name, buffer in self.module.named_buffers() if name not in self.own}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            inputs = map_tensors(batch, lambda t: t.clone())
+            output, changed = run_with(self.module, {**shared, **own}, *inputs)
+        shared.update((name, tensor) for name, tensor in changed.items() if name in shared)
+        return tensors_of(output)
+
+    # ---------------------------------------------------------------- what runs again in backward
+
+    def _look_at_switches(self) -> None:
+        """Whether it must be found out if the model, with its switches as they are, runs parts again in backward."""
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            now = find_switches(keepers(parts_of(self.module)))
+            if now != self._switches:
+                self._switches, self._unknown = now, True
+                self._tried.clear()
+
+    def _runs_again(self) -> bool:
+        return (self._recomputes or self._unknown) and torch.is_grad_enabled()
+
+    @contextmanager
+    def _noting_checkpoints(self) -> Iterator[None]:
+        """Find out whether the pass inside will run again in backward, if that is not known."""
+        if not (self._unknown and torch.is_grad_enabled()):
+            yield
+            return
+        with note_checkpoints() as seen:
+            try:
+                yield
+            finally:
+                self._recomputes, self._unknown = bool(seen), False
+
+    # ---------------------------------------------------------------- measuring
+
+    def _measure_each(self, batch: Batch, per_member: bool) -> tuple[str, Batch]:
+        """How the members run on this batch, and the batch in the memory format for it."""
+        if torch.compiler.is_compiling() or is_transforming():
+            return self.preferred()[0], batch
+        runs: dict[str, Callable[[Batch], Any]] = {"loop": lambda b: self._by_loop(b, per_member)}
+        if not unbatchable(self.module):
+            runs = {"vmap": lambda b: self._first_vmap(b, per_member), **runs}
+        backend = self._fastest(batch, runs, per_member)
+        return backend.run, backend.format(batch)
+
+    def format(self, batch: Batch, run: Callable[[Batch], Any]) -> Batch:
+        """The batch of one pass in the memory format that is measured to be faster, where that is asked for."""
+        if self.backend != "auto" or torch.compiler.is_compiling() or is_transforming():
+            return batch
+        return self._fastest(batch, {"one pass": run}, "once").format(batch)
+
+    def _fastest(self, batch: Batch, runs: Mapping[str, Callable[[Batch], Any]], kind: Any) -> Backend:
+        key = measurement_key(self.training, batch, kind)
+        if key not in self.measured:
+            self.measured[key] = fastest(self.module, batch, runs, self.training)
+        return self.measured[key]
+
+    # ---------------------------------------------------------------- what the members own
+
+    def owned(self) -> dict[str, Tensor]:
+        """The stacked tensors by name."""
+        return {name: tensor for name, tensor in state(self.module) if name in self.own}
+
+    def trunk(self) -> Sequence[str]:
+        """Names of the largest submodules that no member owns a tensor of."""
+        if self._trunk is None:
+            self._trunk = unowned(self.module, self.own) if self.own else ()
+        return self._trunk
+
+    def _has_shared_statistics(self) -> bool:
+        return any(True for name in self.trunk() for _ in self.module.get_submodule(name).buffers())
+
+    def _write_back(self, changed: Tensors) -> None:
+        own = self.owned()
+        with torch.no_grad():
+            for name, tensor in changed.items():
+                if tensor.shape == own[name].shape:
+                    own[name].copy_(tensor)
+                else:
+                    self._resized[name] = list(tensor)
+        self._resize_buffers()
+
+    def _resize_buffers(self, but: Collection[str] = ()) -> None:
+        """Store buffers that the members have assigned in another shape."""
+        resized, self._resized = self._resized, {}
+        for name, tensors in ((name, tensors) for name, tensors in resized.items() if name not in but):
+            if len({t.shape for t in tensors}) > 1 or (name not in self.own and not same_values(tensors)):
+                raise ValueError(
+                    f"{self.method}: the members assign buffer {name!r} in shapes {[tuple(t.shape) for t in tensors]}, "
+                    "which cannot be stored for all of them. Give it its size when the model is built."
+                )
+            assign_(self.module, {name: torch.stack(tensors) if name in self.own else tensors[0]})
+
+    def alone(self) -> AbstractContextManager[None]:
+        """One thread at a time; compiled code has no locks."""
+        return nullcontext() if torch.compiler.is_compiling() else self.lock
+
+
+def slice_members(stacked: Tensors) -> dict[str, Sequence[Tensor]]:
+    """Each member's slices; where gradients are wanted by one operation, so that there is one stacked gradient."""
+    wanted = torch.is_grad_enabled()
+    return {n: t.unbind(0) if wanted and t.requires_grad else t for n, t in stacked.items()}  # type: ignore[misc]
+
+
+def unbatchable(module: nn.Module) -> str:
+    """The first layer for which torch has no batching rule, or nothing."""
+    found = ((name, part) for name, part in module.named_modules() if isinstance(part, nn.RNNBase))
+    return next((f"{type(part).__name__}, {name!r}" for name, part in found), "")

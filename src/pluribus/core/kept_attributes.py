@@ -1,0 +1,391 @@
+"""What a model keeps in its attributes while it runs: caches, by-products, counters.
+
+The members run on one module, so what one of them leaves there would be read by the next. A cache is made anew by
+each member; a number, such as a counter of calls, ends as any one network would leave it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from .._common.torch_private import (
+    clear_parametrization_cache,
+    hook_tables,
+    hooks_so_far,
+    is_batched,
+    parts_of,
+    parts_with_hooks,
+    tables,
+)
+from ..surgery.selecting import dotted_name, quote_names
+
+LONGEST = 1000  # entries: longer containers are tables, not caches, and are not looked into
+
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_MISSING: Any = object()
+T = TypeVar("T")
+_CONTAINERS = (dict, list, set, deque)
+_CONTAINING = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+
+
+class Kept(NamedTuple):
+    """An attribute that a pass has changed: of which module, in which of its tables, with both values."""
+
+    path: str
+    table: dict[str, Any]
+    key: str
+    before: Any
+    contents: list[tuple[Any, Any]]  # the containers in it, and a copy of what each of them held
+
+    @property
+    def name(self) -> str:
+        """Its dotted name."""
+        return dotted_name(self.path, self.key)
+
+    @property
+    def now(self) -> Any:
+        """What it holds."""
+        return self.table.get(self.key)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is an attribute of the module itself, no parameter, buffer, part or hook."""
+        return "_parameters" in self.table and self.key not in _OF_EVERY_MODULE
+
+    @property
+    def is_structural(self) -> bool:
+        """Whether it is a part or a hook."""
+        return self.key in _OF_EVERY_MODULE or isinstance(self.now, nn.Module) or isinstance(self.before, nn.Module)
+
+    def undo(self) -> None:
+        """Give it its value of before."""
+        for container, held in self.contents:
+            _refill(container, held)
+        if self.before is _MISSING:
+            self.table.pop(self.key, None)
+        else:
+            self.table[self.key] = self.before
+
+
+class Attributes:
+    """The attributes of a module's parts, their hooks and their own parts as they are now.
+
+    A model that marks itself when it registers hooks, or makes a layer, has both or neither when that is undone.
+    Parts of torch's own are left out: their forward keeps nothing, unless something is hooked into it.
+    """
+
+    def __init__(self, module: nn.Module, parts: Sequence[nn.Module]):
+        self.module = module
+        self.tables: list[tuple[nn.Module, dict[str, Any], dict[str, Any]]] = []
+        self.contents: list[list[tuple[str, list[tuple[Any, Any]]]]] = []
+        self.versions: list[tuple[nn.Module, str, Tensor, int]] = []
+        self.hooks = {part: _copy_hooks(part) for part in parts_with_hooks(parts)}
+        self.hooks_so_far = hooks_so_far()
+        for part in parts:
+            own = {key: value for key, value in vars(part).items() if key not in _OF_EVERY_MODULE}
+            self._note(part, vars(part), own)
+            for table in tables(part):
+                self._note(part, table, dict(table))
+
+    def _note(self, part: nn.Module, table: dict[str, Any], own: dict[str, Any]) -> None:
+        self.tables.append((part, table, own))
+        self.contents.append([(key, _contents(value)) for key, value in own.items() if _holds_more(value)])
+        if "_parameters" in table:  # buffers may change in place
+            tensors = ((key, value) for key, value in own.items() if isinstance(value, Tensor))
+            self.versions += [(part, key, t, t._version) for key, t in tensors if not t.is_inference()]
+
+    def changes(self) -> list[Kept]:
+        """What is not as it was."""
+        found = []
+        for (part, table, own), contents in zip(self.tables, self.contents, strict=True):
+            changed = {key for key, value in own.items() if table.get(key, _MISSING) is not value}
+            if changed or len(table) != len(own) + (len(_OF_EVERY_MODULE) if "_parameters" in table else 0):
+                changed |= {key for key in table if key not in own and key not in _OF_EVERY_MODULE}
+            held = dict(contents)
+            changed |= {key for key, copies in contents if any(_differs(c, before) for c, before in copies)}
+            if changed:
+                path = self._path(part)
+                whole = [] if "_parameters" in table else [(table, own)]  # the order of parts and tensors counts
+                found += [Kept(path, table, k, own.get(k, _MISSING), [*whole, *held.get(k, [])]) for k in changed]
+        return found + self._changed_hooks()
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for change in self.changes():
+            change.undo()
+
+    @contextmanager
+    def kept_on_error(self) -> Iterator[None]:
+        """Put everything back if what follows fails."""
+        try:
+            yield
+        except BaseException:
+            self.restore()
+            raise
+
+    def _changed_hooks(self) -> list[Kept]:
+        new = hooks_so_far() != self.hooks_so_far
+        found = []
+        for part in parts_of(self.module) if new else self.hooks:
+            held = self.hooks.get(part, {})
+            now = hook_tables(part)
+            for key, table in now.items():
+                if _differs(table, before := held.get(key, {})):
+                    found.append(Kept(self._path(part), now, key, table, [(table, before)]))
+        return found
+
+    def changed_in_place(self) -> list[str]:
+        """The names of tensors, no buffers, that hold other values."""
+        changed = ((part, key) for part, key, tensor, version in self.versions if tensor._version != version)
+        return [dotted_name(self._path(part), key) for part, key in changed]
+
+    def _path(self, part: nn.Module) -> str:
+        paths = (path for path, other in self.module.named_modules() if other is part)
+        return next(paths, type(part).__name__)  # the pass may have taken it out
+
+
+def look_at(module: nn.Module) -> Attributes:
+    """The attributes of a module's parts as they are now."""
+    return Attributes(module, keepers(parts_of(module)))
+
+
+def keepers(parts: Sequence[nn.Module]) -> list[nn.Module]:
+    """The parts of a module that may keep something when they run, and containers in which others may."""
+    hooked = parts_with_hooks(parts)
+    kinds = {kind for kind in set(map(type, parts)) if not is_torchs_own(kind)}
+    if not hooked and not kinds:
+        return []
+    return [part for part in parts if type(part) in kinds or part in hooked or isinstance(part, _CONTAINING)]
+
+
+def _copy_hooks(part: nn.Module) -> dict[str, dict[int, Any]]:
+    return {key: dict(table) for key, table in hook_tables(part).items()}
+
+
+@functools.cache
+def is_torchs_own(kind: Any) -> bool:
+    """Whether a class of modules, with all that it inherits, is torch's or made by us of torch's."""
+    return all(
+        cls.__module__.startswith(("torch.nn.", "pluribus.core", "pluribus.surgery"))
+        for cls in kind.__mro__[: kind.__mro__.index(nn.Module)]
+    )
+
+
+def holds_tensor(value: Any) -> bool:
+    """Whether there is a tensor in an attribute's value."""
+    return any(True for _ in tensors_held(value))
+
+
+def holds_batched(value: Any) -> bool:
+    """Whether there is a tensor of a vmap in an attribute's value: when that is over nobody can use it."""
+    return any(is_batched(tensor) for tensor in tensors_held(value))
+
+
+def tensors_held(value: Any) -> Iterator[Tensor]:
+    """The tensors in a value: in containers, and in the attributes of objects."""
+    return (leaf for leaf in leaves(value) if isinstance(leaf, Tensor))
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """What is in a value, in containers and in the attributes of objects, and holds no more itself."""
+    seen: set[int] = set()
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Tensor) or not _holds_more(value):
+            yield value
+        elif id(value) not in seen:
+            seen.add(id(value))
+            stack += _entries(value)
+
+
+def refuse_parameters_made(module: nn.Module, changes: Sequence[Kept]) -> None:
+    """Refuse a model that has put parameters into its attributes which it made when it ran; all is undone then."""
+    held = [(change.name, parameter) for change in changes for parameter in _parameters_in(change.now)]
+    if not held:
+        return
+    for change in changes:
+        change.undo()
+    known = {id(parameter) for parameter in module.parameters()}
+    if made := sorted({name for name, parameter in held if id(parameter) not in known}):
+        raise ValueError(
+            f"The model makes the parameters in {quote_names(made)} when it runs, so no member has them of its own. "
+            "Run the given model on a batch before an ensemble is made of it."
+        )
+
+
+def _parameters_in(value: Any) -> Iterator[nn.Parameter]:
+    for leaf in leaves(value):
+        if isinstance(leaf, nn.Parameter):
+            yield leaf
+        elif isinstance(leaf, nn.Module):
+            yield from leaf.parameters()
+
+
+def _holds_more(value: Any) -> bool:
+    if isinstance(value, (*_CONTAINERS, tuple)):
+        return 0 < len(value) <= LONGEST or not isinstance(value, tuple)
+    return _is_plain_object(value)
+
+
+def _is_plain_object(value: Any) -> bool:
+    kind = type(value)
+    return hasattr(value, "__dict__") and not (
+        isinstance(value, (Tensor, nn.Module, type)) or callable(value) or kind.__module__.startswith("torch")
+    )
+
+
+def _entries(value: Any) -> Collection[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, (*_CONTAINERS, tuple)):
+        return value
+    return vars(value).values()
+
+
+def _contents(value: Any) -> list[tuple[Any, Any]]:
+    """The containers in a value, the attributes of objects among them, with a copy of what each of them holds."""
+    found: list[tuple[Any, Any]] = []
+    seen: set[int] = set()
+    stack = [value]
+    while stack and len(found) < LONGEST:
+        value = stack.pop()
+        if id(value) in seen or isinstance(value, Tensor) or not _holds_more(value):
+            continue
+        seen.add(id(value))
+        if not isinstance(value, tuple):
+            container = value if isinstance(value, _CONTAINERS) else vars(value)
+            if len(container) > LONGEST:
+                continue
+            found.append((container, container.copy()))
+        stack += _entries(value)
+    return found
+
+
+def _differs(container: Any, before: Any) -> bool:
+    if len(container) != len(before):
+        return True
+    if isinstance(container, dict):
+        return any(before.get(key, _MISSING) is not value for key, value in container.items())
+    if isinstance(container, set):
+        return bool(container != before)
+    return any(a is not b for a, b in zip(container, before, strict=True))
+
+
+def _refill(container: Any, held: Any) -> None:
+    container.clear()
+    container.extend(held) if isinstance(container, (list, deque)) else container.update(held)
+
+
+# -------------------------------------------------------------------- caches outside of attributes
+
+
+def clear_function_caches(parts: Sequence[nn.Module]) -> None:
+    """Empty what `functools.cache` has stored of the modules' methods, and what parametrizations have."""
+    for part in parts:
+        for function in _cached_methods(type(part)):  # type: ignore[arg-type]
+            function.cache_clear()
+    clear_parametrization_cache()
+
+
+@functools.cache
+def _cached_methods(kind: Any) -> tuple[Any, ...]:
+    every = (value for cls in kind.__mro__ for value in vars(cls).values())
+    return tuple(value for value in every if callable(getattr(value, "cache_clear", None)))
+
+
+def same_outputs(first: list[Tensor], second: list[Tensor]) -> bool:
+    """Whether two runs have given the same, to float tolerance."""
+    return len(first) == len(second) and all(_same(a, b) for a, b in zip(first, second, strict=True))
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    scale = float(a.detach().nan_to_num(0, 0, 0).abs().max()) if a.numel() else 0.0
+    return torch.allclose(a, b, rtol=1e-3, atol=1e-4 * scale + 1e-30, equal_nan=True)
+
+
+def same_values(tensors: Sequence[Tensor]) -> bool:
+    """Whether the tensors are the same, to float tolerance."""
+    return all(same_outputs([tensors[0]], [tensor]) for tensor in tensors)
+
+
+def find_switches(parts: Sequence[nn.Module]) -> list[list[tuple[str, Any]]]:
+    """What may turn recomputation on and off: the attributes of the modules that are true, false or nothing."""
+    return [
+        [(key, value) for key, value in vars(part).items() if _is_switch(value) and key != "training"] for part in parts
+    ]
+
+
+def _is_switch(value: Any) -> bool:
+    return value is None or isinstance(value, bool)
+
+
+# -------------------------------------------------------------------- what the given model had cached
+
+
+Run = Callable[[int], list[Tensor]]
+
+
+def drop_stale_caches_(module: nn.Module, run: Run) -> None:
+    """Take out of a module's attributes what the given model had cached of other weights.
+
+    A cache is what a pass makes anew where it is missing, the same each time; it is stale if the output then differs.
+
+    Args:
+        run: the outputs of one member with the draws of a seed
+    """
+    for part in keepers(parts_of(module)):
+        for key, value in list(vars(part).items()):
+            if key not in _OF_EVERY_MODULE and holds_tensor(value):
+                _drop_if_stale_(module, part, key, run)
+
+
+def _drop_if_stale_(module: nn.Module, part: nn.Module, key: str, run: Run) -> None:
+    def made_by(seed: int) -> tuple[list[Tensor], list[Tensor]] | None:
+        return _try_out(module, lambda: (run(seed), list(tensors_held(vars(part).get(key)))))
+
+    given = made_by(0)
+    clears = (_clear,) if isinstance(vars(part)[key], _CONTAINERS) else ()
+    for empty in (_set_to_none, _take_out, *clears):
+        before = look_at(module)
+        empty(part, key)
+        made, again = made_by(0), made_by(1)
+        before.restore()
+        if made and again and made[1] and same_outputs(made[1], again[1]):
+            if given is None or not same_outputs(given[0], made[0]):
+                empty(part, key)
+                return
+
+
+def _try_out(module: nn.Module, run: Callable[[], T]) -> T | None:
+    """What a run gives, unless it fails; attributes are put back."""
+    before = look_at(module)
+    try:
+        return run()
+    except Exception:  # a model may do anything without what it expects
+        return None
+    finally:
+        before.restore()
+
+
+def _set_to_none(part: nn.Module, key: str) -> None:
+    vars(part)[key] = None
+
+
+def _take_out(part: nn.Module, key: str) -> None:
+    vars(part).pop(key, None)
+
+
+def _clear(part: nn.Module, key: str) -> None:
+    vars(part)[key].clear()

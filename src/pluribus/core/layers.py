@@ -1,0 +1,129 @@
+"""What a layer can become inside an ensemble.
+
+`Masked`, `RankOne`, `Dropped`, `Joined` and `Split` are mixed into an existing layer by `surgery.adapt_`:
+the layer keeps its class, its tensors and its name. `Attention` and `GroupedLinear` take a layer's place.
+
+A layer finds its member's tensor in one of two ways. Under vmap or the loop the tensor that it sees *is* the
+member's, (channels). When the rows of one batch belong to several members it sees the stacked tensor,
+(members, channels), and picks a row of it for each row of the batch: `rows.index`, one object for all layers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..surgery.selecting import channel_dim
+from .row_members import MemberLayer
+
+
+class Masked(MemberLayer):
+    """A layer whose input channels are dropped by a member's fixed mask (Masksembles, section 3)."""
+
+    mask: Tensor
+
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The layer on the masked input; activations are not rescaled."""
+        return super().forward(input * self.own(self.mask, input), *args, **kwargs)  # type: ignore[misc]
+
+
+class RankOne(MemberLayer):
+    """A layer whose weight is scaled by a member's rank-1 matrix: y = ((x * r) W) * s + b (BatchEnsemble)."""
+
+    fast = ("r", "s")
+    r: nn.Parameter
+    s: nn.Parameter
+    b: nn.Parameter | None
+
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The layer without its bias between the two scalings, then the member's bias."""
+        layout = self.next_layout() if self.r.ndim > 1 else None
+        y = super().forward(input * self.own(self.r, input, layout), *args, **kwargs)  # type: ignore[misc]
+        y = y * self.own(self.s, y, layout)
+        return y if self.b is None else y + self.own(self.b, y, layout)
+
+
+class Dropped:
+    """A layer with dropout before it."""
+
+    rate: float
+    training: bool
+
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The layer on its input after dropout."""
+        return super().forward(F.dropout(input, self.rate, self.training), *args, **kwargs)  # type: ignore[misc]
+
+
+class Joined:
+    """A first layer that reads the inputs of all members side by side (MIMO).
+
+    `parts` are the inputs of the members but the first while training; without them every member reads the same.
+    """
+
+    members: int
+    parts: list[Tensor] | None
+
+    def forward(self, input: Any, *args: Any, **kwargs: Any) -> Any:
+        """The layer on the members' inputs, joined along the channels (an embedding: summed)."""
+        parts = [input] * self.members if self.parts is None else [input, *self.parts]
+        if not isinstance(self, nn.Embedding):
+            dim = channel_dim(cast(nn.Module, self))
+            return super().forward(torch.cat(parts, dim), *args, **kwargs)  # type: ignore[misc]
+        options = self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse
+        tables = self.weight.chunk(self.members)
+        return sum(F.embedding(p, t, self.padding_idx, *options) for p, t in zip(parts, tables, strict=True))
+
+
+class Split(MemberLayer):
+    """A last layer that makes the outputs of all members; they leave as rows, members outermost (MIMO)."""
+
+    members: int
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The members' outputs, (members * batch, outputs)."""
+        y = super().forward(x, *args, **kwargs)  # type: ignore[misc]
+        layout = self.next_layout()
+        y = y.unflatten(channel_dim(cast(nn.Module, self)) + y.ndim, (self.members, -1))
+        at, dim = channel_dim(cast(nn.Module, self)) + y.ndim - 1, layout.dim
+        rows = y.shape[dim] if self.rows.index is None else self.rows.index.shape[0]
+        y = y.unflatten(dim, (layout.unfold(y.shape[dim] // rows)[0], -1))  # the members go between the two
+        return y.movedim(at + (at > dim), dim + 1).flatten(dim, dim + 2)
+
+
+class GroupedLinear(nn.Module):
+    """A linear layer whose inputs and outputs fall into groups that do not mix: a block-diagonal matrix.
+
+    Shapes:
+        input: (..., in_features)
+        output: (..., out_features)
+        weight: (out_features, in_features / groups)
+    """
+
+    def __init__(self, in_features: int, out_features: int, groups: int, bias: bool = True):
+        super().__init__()
+        if in_features % groups or out_features % groups:
+            raise ValueError(
+                f"GroupedLinear: {groups} groups must divide {in_features} inputs and {out_features} outputs."
+            )
+        self.in_features, self.out_features, self.groups = in_features, out_features, groups
+        self.weight = nn.Parameter(torch.empty(out_features, in_features // groups))
+        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw anew, by PyTorch's law for the inputs of a group."""
+        nn.Linear.reset_parameters(cast(nn.Linear, self))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Each group of outputs from its group of inputs."""
+        groups = x.reshape(-1, self.groups, self.in_features // self.groups).movedim(1, 0)  # (groups, rows, inputs)
+        weight = self.weight.unflatten(0, (self.groups, -1)).transpose(1, 2)
+        y = torch.bmm(groups, weight).movedim(0, 1).reshape(*x.shape[:-1], self.out_features)
+        return y if self.bias is None else y + self.bias
+
+    def extra_repr(self) -> str:
+        """What `print` shows."""
+        return f"{self.in_features}, {self.out_features}, groups={self.groups}, bias={self.bias is not None}"

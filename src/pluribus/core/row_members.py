@@ -1,0 +1,141 @@
+"""Members as rows of one batch: each layer that members differ in picks the tensor of each row's member."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import ClassVar, cast
+
+from torch import Tensor, nn
+
+from .._common.torch_private import in_backward
+from .._common.trees import Batch, rows_of, tensors_of
+from ..surgery.probing import Layout, Layouts, find_layouts
+from ..surgery.selecting import channel_dim
+from .kept_attributes import look_at
+
+
+class Rows:
+    """Which member each row of the batch belongs to, `index`: (rows,), or None outside such a pass.
+
+    Args:
+        located: where layers have the batch, by the shapes of the batch
+        calls: how often layers whose calls have the batch at several places were called in this pass
+    """
+
+    def __init__(self) -> None:
+        self.index: Tensor | None = None
+        self.located: dict[Hashable, Mapping[str, Layouts]] = {}
+        self.calls: dict[MemberLayer, int] = {}
+
+    @contextmanager
+    def belonging_to(self, index: Tensor | None) -> Iterator[None]:
+        """Let the rows of the passes inside belong to these members."""
+        self.index, self.calls = index, {}
+        try:
+            yield
+            for layer, calls in self.calls.items():
+                layer.check_calls(calls)
+        finally:
+            self.index = None
+
+
+class MemberLayer:
+    """A layer that has tensors of the members' own, and finds the right one for each row."""
+
+    fast: ClassVar[tuple[str, ...]] = ()  # its parameters that train more slowly and without decay
+    rows: Rows
+    layouts: Layouts  # of its calls; none: not located, or never called when it was
+    place: str  # its name in the ensemble's module, once it is located
+
+    def begin_(self, rows: Rows | None = None) -> None:
+        """Set what every such layer has."""
+        self.rows, self.layouts, self.place = rows or Rows(), (), ""
+
+    def own(self, tensor: Tensor, x: Tensor, layout: Layout | None = None) -> Tensor:
+        """The tensor, (channels) or (members, channels), shaped to be multiplied with `x`.
+
+        Args:
+            layout: where x has the batch, if it was asked for in this call already
+        """
+        channel = channel_dim(cast(nn.Module, self)) + x.ndim
+        tensor = tensor.to(x.dtype)
+        if self.rows.index is None or tensor.ndim == 1:
+            return tensor.reshape([-1 if d == channel else 1 for d in range(x.ndim)])
+        layout = layout or self.next_layout()
+        dim = layout.dim
+        copies, rest = divmod(x.shape[dim], self.rows.index.shape[0])
+        if rest:
+            raise ValueError(
+                f"layer {self.place!r} reads {x.shape[dim]} rows in dimension {dim} of its input, no multiple of the "
+                f"{self.rows.index.shape[0]} rows of the batch, so that they cannot belong to members. {LEAVE_OUT}"
+            )
+        outside, inside = layout.unfold(copies)
+        picked = tensor[self.rows.index.repeat_interleave(inside).repeat(outside)]  # (rows, channels)
+        if dim > channel:
+            picked = picked.T
+        return picked.reshape([x.shape[dim] if d == dim else -1 if d == channel else 1 for d in range(x.ndim)])
+
+    def next_layout(self) -> Layout:
+        """Where the input of the call that begins now has the batch; outside of a pass over rows: the usual place."""
+        if self.rows.index is None:
+            return Layout()
+        if not self.layouts:
+            raise ValueError(
+                f"layer {self.place!r} was not called when the rows of the batch were looked for in all layers, so "
+                f"that its rows cannot belong to members. {LEAVE_OUT}"
+            )
+        if len(self.layouts) == 1:
+            return self.layouts[0]
+        if in_backward():
+            raise ValueError(
+                f"layer {self.place!r} is called with the rows of the batch at several places, and again for its "
+                "gradients, where it is not known for which of its calls. Leave out gradient checkpointing there."
+            )
+        call = self.rows.calls.get(self, 0)
+        self.rows.calls[self] = call + 1
+        if call >= len(self.layouts):
+            self.check_calls(call + 1)
+        return self.layouts[call]
+
+    def check_calls(self, calls: int) -> None:
+        """Refuse a pass in which a layer with several layouts was not called as often as when it was located."""
+        if calls != len(self.layouts):
+            raise ValueError(
+                f"layer {self.place!r} is called with the rows of the batch at several places, {len(self.layouts)} "
+                f"times when they were looked for and {calls} times now, so that they cannot be told apart. {LEAVE_OUT}"
+            )
+
+
+LEAVE_OUT = "Leave this layer out with where=."
+
+
+def member_layers(module: nn.Module) -> dict[str, MemberLayer]:
+    """The layers that members differ in, by name."""
+    return {name: layer for name, layer in module.named_modules() if isinstance(layer, MemberLayer)}
+
+
+def locate_rows_(method: str, module: nn.Module, stacked: Mapping[str, Tensor], batch: Batch) -> None:
+    """Tell every `MemberLayer` of `module` where its input has the batch, found once for each shape of the batch."""
+    layers = member_layers(module)
+    if not layers:
+        return
+    key, located = _shape_key(batch), next(iter(layers.values())).rows.located
+    if key not in located:
+        before = look_at(module)
+        found = find_layouts(module, layers, {name: tensor[0] for name, tensor in stacked.items()}, batch)
+        before.restore()  # these passes were ours
+        if lost := [name for name, layouts in found.items() if layouts is None]:
+            raise ValueError(
+                f"{method}: the rows of the batch cannot be found in the input of layer {lost[0]!r}, so they cannot "
+                "belong to different members there. Leave it out with where=, or give example= to the method."
+            )
+        located[key] = {name: layouts for name, layouts in found.items() if layouts is not None}
+    for name, layer in layers.items():
+        layer.layouts, layer.place = located[key].get(name, ()), name
+
+
+def _shape_key(batch: Batch) -> Hashable:
+    """The shapes of the tensors without the number of rows."""
+    rows = rows_of(batch)
+    return tuple((t.shape[1:] if t.ndim and t.shape[0] == rows else t.shape, t.dtype) for t in tensors_of(batch))

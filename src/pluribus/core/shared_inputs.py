@@ -1,0 +1,52 @@
+"""Which inputs have a row for each row of the batch, and which are the same for all rows, found by trying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+
+from torch import Tensor
+
+from .._common.trees import Batch, cut_rows, long_tensors, rows_of, tensors_of
+from .kept_attributes import same_outputs
+
+Try = Callable[[Batch], list[Tensor]]
+
+
+def find_rows(batch: Batch, run: Try) -> Sequence[int]:
+    """The numbers of the tensors that have the rows of a batch; others may be as long by accident (a table).
+
+    The rows 0 and 1, and 1 and 2, are run: what row 1 gives must not depend on the row beside it.
+
+    Args:
+        run: the model without chance, rows first
+    """
+    if len(tensors_of(batch)) == 1:
+        return [0]
+    for places in _guesses(batch):
+        if _rows_are_apart(batch, places, run):
+            return places
+    shapes = [tuple(tensor.shape) for tensor in tensors_of(batch)]
+    raise ValueError(
+        f"predict: batch_size cuts the batch into rows, but no choice of the inputs, whose shapes are {shapes}, can be "
+        "cut so that a row gives what it gives among others. Leave batch_size out, or give a loader of batches."
+    )
+
+
+def _guesses(batch: Batch) -> Iterator[Sequence[int]]:
+    """The numbers of the tensors that may have the rows, all that are long enough first."""
+    long = long_tensors(batch)
+    for size in range(len(long), 0, -1):
+        yield from combinations(long, size)
+
+
+def _rows_are_apart(batch: Batch, places: Sequence[int], run: Try) -> bool:
+    last = rows_of(batch) >= 3
+    try:
+        first, second = (run(cut_rows(batch, rows, places)) for rows in (slice(0, 2), slice(1, 3 if last else 2)))
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return False
+    counts = {(len(a), len(b)) for a, b in zip(first, second, strict=True) if a.ndim and b.ndim}
+    if counts != {(2, 2 if last else 1)}:
+        return False
+    return same_outputs([t[1] for t in first if t.ndim], [t[0] for t in second if t.ndim])

@@ -1,0 +1,5 @@
+"""Data to train on and to be judged by: `load` gives any of `DATA`, a folder, a table or an archive as a `Data`."""
+
+from .catalogue import DATA, Data, Source, Split, data_folder, encoded, load
+
+__all__ = ["DATA", "Data", "Source", "Split", "data_folder", "encoded", "load"]

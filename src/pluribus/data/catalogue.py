@@ -1,0 +1,415 @@
+"""Data by name: built in, from a folder in the published formats, or your own images and tables. `DATA` lists it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from .._common.optional import require
+from .._common.unpacking import parse_bytes
+from . import builtin, tables
+from . import image_archives as archives
+from . import image_folders as folders
+from .dataset import NO_CLASS, Data, ImageArrays, Split, mix, unlabelled_split, without_targets
+from .encoding import check_encoding
+from .preparation import (
+    TEST_SHARE,
+    build_image_data,
+    build_table_data,
+    encode_labelled_rows,
+    encode_rows,
+    renumber,
+    take_known_classes,
+    with_shape,
+)
+from .source import (
+    Broken,
+    ImageParts,
+    Request,
+    Source,
+    SourceParts,
+    TableParts,
+    data_folder,
+    missing_error,
+    unknown_error,
+)
+
+__all__ = ["DATA", "Data", "Source", "Split", "data_folder", "encoded", "load"]
+
+
+def load(
+    spec: str = "digits",
+    *,
+    folder: str | Path | None = None,
+    target: str | None = None,
+    task: Literal["classification", "regression"] | None = None,
+    outside: Sequence[str] = (),
+    shifted: Sequence[str] = (),
+    variants: Sequence[str] = (),
+    seed: int = 0,
+    validation: float = 0.1,
+    split: int = 0,
+    image_size: int | None = None,
+    broken: Broken = "stop",
+    unpack_limit: int | str | None = None,
+) -> Data:
+    """A data set, divided into training, validation and test part; the same for the same seed.
+
+    A part that the data has is kept. What it does not have is taken from its training rows, at random, from each
+    class alike: the share `validation` of them, and 0.2 of them for the test part. The rows of each part come in an
+    order of chance, so that the first hundred are of all classes; shifted sets keep theirs.
+
+    Args:
+        spec: a name in `DATA`, or a kind and a path: "folder:photos", "table:houses.csv", "npz:x.npz", "uci:concrete"
+        folder: where named sets are looked for; default: the environment variable PLURIBUS_DATA, else ./data
+        target: the column of a table that is to be predicted
+        task: default: decided by the values of the target
+        outside: specs of data of other classes, brought to the shape of this data
+        shifted: specs of corrupted test sets, such as "cifar10_c"
+        variants: specs of other test sets of the same classes or some of them, such as "imagenet_r"
+        split: which of the standard splits of a UCI set
+        image_size: height and width of images; default: their own if it is the same for all, at most 256, else 224
+        broken: "stop" at images that cannot be read, or "skip" them with a note; the message names all of them
+        unpack_limit: bytes that a packed file may unpack to, or "8G"; default: 20 times its size, at least 537 MB (of
+            tables 34 MB, of one image 268 MB), at most half of the memory
+
+    >>> load("moons")
+    Data('moons': table of shape (2,), 2 classes; 700 training, 100 validation and 200 test rows)
+    """
+    _check_arguments(task, validation, image_size, broken, unpack_limit)
+    outside, shifted, variants = ((s,) if isinstance(s, str) else s for s in (outside, shifted, variants))
+    request = Request("", "", data_folder(folder), target, task, seed, split, image_size, broken)
+    request = replace(request, unpack_limit=unpack_limit)
+    request, found = _read_spec(request, spec, "data")
+    if isinstance(found, TableParts):
+        data = build_table_data(request, found, validation)
+    else:
+        data = build_image_data(request, found, validation)
+    data = replace(data, name=spec)
+    more = replace(request, shape=tuple(data.encoding["shape"]) if data.encoding and data.kind == "images" else None)
+    return _mix_rows(_with_variants(_with_shifted(_with_ood(data, more, outside), more, shifted), more, variants), seed)
+
+
+def locate(spec: str, folder: str | Path | None = None) -> Path | None:
+    """The file or folder that a spec reads; None for what is built in, or not there."""
+    name, _, argument = spec.partition(":")
+    if name not in DATA:
+        raise unknown_error("load", name, DATA)
+    found = DATA[name].found(folder)
+    given = Path(argument).expanduser() if argument and DATA[name].argument == "path" else None
+    return given if given is not None and given.exists() else found
+
+
+def encoded(
+    encoding: dict[str, Any], source: Any, *, broken: Broken = "stop", unpack_limit: int | str | None = None
+) -> Split:
+    """The rows of new files in the form that a network was trained on; targets where the files have them.
+
+    Args:
+        encoding: `Data.encoding`, also read back from JSON
+        source: for a table a CSV or Parquet file or a pandas table; for images an image, a list of them, a folder,
+            an .npz or .npy file, or an array of (rows, height, width[, channels])
+
+    >>> data = load("moons")
+    >>> encoded(data.encoding, {"x": [0.0, 2.0], "y": [1.0, 0.5]})[:]
+    (tensor([[0.0000, 1.0000],
+            [2.0000, 0.5000]]), tensor([-1, -1]))
+    """
+    check_encoding(encoding)
+    if encoding["kind"] == "table":
+        if isinstance(source, str | Path):
+            try:
+                return tables.encode_table(encoding, tables.read_table(Path(source), unpack_limit))
+            except ValueError as error:
+                raise error if str(error).startswith(str(source)) else ValueError(f"{source}: {error}") from None
+        return tables.encode_table(encoding, require("pandas", "reading tables", "data").DataFrame(source))
+    channels, height, width = encoding["shape"]
+    if isinstance(source, np.ndarray):
+        return unlabelled_split(ImageArrays(source, (channels, height, width)))
+    shape = channels, height, width
+    request = Request("images", "", Path(), broken=broken, shape=shape, unpack_limit=unpack_limit)
+    parts = _read_images(request, source)
+    for note in parts.notes:
+        warnings.warn(note, stacklevel=2)
+    number = {name: i for i, name in enumerate(encoding["classes"])}
+    rows = with_shape(parts.rows, (channels, height, width))
+    return renumber(rows, [number.get(name, NO_CLASS) for name in parts.classes])
+
+
+def _read_images(request: Request, source: Any) -> ImageParts:
+    paths = [source] if isinstance(source, str | Path) else list(source)
+    absent = [str(path) for path in paths if not Path(path).exists()]
+    if absent or not paths:
+        raise FileNotFoundError(f"encoded: looked for {', '.join(absent) or 'images'}, which are not there.")
+    first = Path(paths[0])
+    if first.is_dir():
+        return folders.read_variant(request, first)
+    if first.suffix in (".npz", ".npy"):
+        load_arrays = archives.load_npz if first.suffix == ".npz" else archives.load_npy
+        found = load_arrays(replace(request, argument=str(first.absolute())))
+        if isinstance(found, TableParts):
+            raise ValueError(f"encoded: images are expected, but {first} holds rows of numbers.")
+        return found
+    assert request.shape is not None
+    inputs, notes = folders.ImageFiles(list(map(str, paths)), request.shape, None, request.unpack_limit), list[str]()
+    return ImageParts(test=folders.take_readable(request, unlabelled_split(inputs), notes), notes=notes)
+
+
+# ---------------------------------------------------------------- from a spec to rows
+
+
+def _check_arguments(
+    task: str | None, validation: float, image_size: int | None, broken: str, unpack_limit: int | str | None
+) -> None:
+    if unpack_limit is not None:
+        parse_bytes(unpack_limit)
+    if task not in (None, "classification", "regression"):
+        raise unknown_error("load, task", str(task), ("classification", "regression"))
+    if broken not in ("stop", "skip"):
+        raise unknown_error("load, broken", broken, ("stop", "skip"))
+    if not 0 <= validation < 1 - TEST_SHARE:
+        raise ValueError(f"load: validation must be a share in [0, {1 - TEST_SHARE}), but is {validation}.")
+    if image_size is not None and image_size < 1:
+        raise ValueError(f"load: image_size must be at least 1, but is {image_size}.")
+
+
+def _read_spec(request: Request, spec: str, role: str) -> tuple[Request, SourceParts]:
+    """What a spec names, read for a role: "data", or the "outside", "shifted" or "variant" data of some."""
+    name, _, argument = spec.partition(":")
+    archive = request.folder / f"{name}.npz"
+    if name not in DATA and not argument and archive.is_file():
+        name, argument = "npz", str(archive)
+    if name not in DATA:
+        raise unknown_error("load", name, DATA)
+    source = DATA[name]
+    if argument and not source.argument:
+        raise ValueError(f'load: "{name}" takes nothing after a colon, but was given "{argument}".')
+    if source.role != role and (role == "data" or source.role == "shifted"):
+        where = "variants" if source.role == "variant" else source.role
+        raise ValueError(f'load: "{name}" cannot be used as {role}. Name it with {where}=["{name}"] beside other data.')
+    request = replace(request, name=name, argument=argument)
+    return request, source.function(request)
+
+
+# ---------------------------------------------------------------- outside, shifted and variant data
+
+
+def _with_ood(data: Data, request: Request, specs: Sequence[str]) -> Data:
+    found = dict(data.outside)
+    for spec in specs:
+        rows = encode_rows(data, *_read_spec(request, spec, "outside"))
+        found[_free_name(_short_name(spec), found)] = without_targets(rows)
+    return replace(data, outside=found)
+
+
+def _with_shifted(data: Data, request: Request, specs: Sequence[str]) -> Data:
+    found, notes = dict(data.shifted), list(data.notes)
+    for spec in specs:
+        own, parts = _read_spec(request, spec, "shifted")
+        if isinstance(parts, ImageParts) and parts.shifted and own.shape:
+            for name, severities in parts.shifted.items():
+                mapped = [take_known_classes(data, own, part, parts.classes, notes) for part in severities]
+                found[_free_name(name, found)] = [with_shape(part, own.shape) for part in mapped]
+        else:
+            found[_free_name(_short_name(spec), found)] = [encode_labelled_rows(data, own, parts, notes)]
+    return replace(data, shifted=found, notes=list(dict.fromkeys(notes)))
+
+
+def _with_variants(data: Data, request: Request, specs: Sequence[str]) -> Data:
+    found, subsets, notes = dict(data.variants), dict(data.subsets), list(data.notes)
+    for spec in specs:
+        name = _free_name(_short_name(spec), found)
+        own, parts = _read_spec(request, spec, "variant")
+        found[name] = encode_labelled_rows(data, own, parts, notes)
+        subsets[name] = found[name].y.unique().tolist() if data.classes else []
+    return replace(data, variants=found, subsets=subsets, notes=notes)
+
+
+def _mix_rows(data: Data, seed: int) -> Data:
+    """Most sources have their rows class by class; here they are mixed, so that any slice is a fair sample."""
+    outside, variants = ({name: mix(part, seed) for name, part in of.items()} for of in (data.outside, data.variants))
+    train, validation, test = (mix(part, seed) for part in (data.train, data.validation, data.test))
+    return replace(data, train=train, validation=validation, test=test, outside=outside, variants=variants)
+
+
+def _short_name(spec: str) -> str:
+    name, _, argument = spec.partition(":")
+    return Path(argument).name.partition(".")[0] or name
+
+
+def _free_name(name: str, taken: dict[str, Any]) -> str:
+    """The name, followed by a number if it is taken."""
+    return next(free for free in (name, *(f"{name} {i}" for i in range(2, 1000))) if free not in taken)
+
+
+# ---------------------------------------------------------------- the table
+
+Reader = Callable[[Request, Path, str], SourceParts]
+
+
+def file_source(description: str, page: str, files: dict[str, Reader], **more: Any) -> Source:
+    """A source that reads whichever of these files or folders exists."""
+
+    def read(request: Request) -> SourceParts:
+        for name, reader in files.items():
+            if (request.folder / name).exists():
+                return reader(request, request.folder / name, page)
+        raise missing_error(request, list(files), page)
+
+    return Source(read, description, files=tuple(files), page=page, **more)
+
+
+def _mnist_like(name: str, folder: str, page: str, description: str, classes: tuple[str, ...]) -> Source:
+    read_folder = partial(archives.read_idx_folder, classes=classes)
+    files: dict[str, Reader] = {f"{folder}/raw": read_folder, folder: read_folder, name: read_folder}
+    return file_source(description, page, {**files, f"{name}.npz": partial(archives.read_npz, classes=classes)})
+
+
+_MNIST = "The MNIST database (http://yann.lecun.com/exdb/mnist/)"
+
+_FASHION = "Fashion-MNIST (https://github.com/zalandoresearch/fashion-mnist)"
+
+_KMNIST = "Kuzushiji-MNIST (https://github.com/rois-codh/kmnist)"
+
+_NOTMNIST = "notMNIST (http://yaroslavvb.blogspot.com/2011/09/notmnist-dataset.html)"
+
+_CIFAR = "The CIFAR-10 and CIFAR-100 data sets (https://www.cs.toronto.edu/~kriz/cifar.html)"
+
+_SVHN = "The Street View House Numbers (http://ufldl.stanford.edu/housenumbers/), format 2"
+
+_CIFAR_10_C = "CIFAR-10-C (https://zenodo.org/records/2535967)"
+
+_CIFAR_100_C = "CIFAR-100-C (https://zenodo.org/records/3555552)"
+
+_IMAGENET = "ImageNet (https://www.image-net.org), ILSVRC 2012, the validation images moved into class folders"
+
+_IMAGENET_C = "ImageNet-C (https://zenodo.org/records/2235448)"
+
+_IMAGENET_R = "ImageNet-R (https://github.com/hendrycks/imagenet-r)"
+
+_IMAGENET_A = "ImageNet-A and ImageNet-O (https://github.com/hendrycks/natural-adv-examples)"
+
+_TINY = "Tiny ImageNet (http://cs231n.stanford.edu/tiny-imagenet-200.zip)"
+
+_DTD = "The Describable Textures Dataset (https://www.robots.ox.ac.uk/~vgg/data/dtd/)"
+
+DATA: dict[str, Source] = {
+    "digits": Source(builtin.digits, "5,000 digits of MNIST, 28x28; outside: letters"),
+    "sklearn_digits": Source(builtin.sklearn_digits, "1,797 digits, 8x8"),
+    "letters": Source(builtin.letters, "1,092 letters in the fonts of matplotlib, 28x28", role="outside"),
+    "noise": Source(builtin.noise, "1,000 images of noise, in any shape", role="outside"),
+    "moons": Source(builtin.moons, "two half circles in the plane; outside: around", "table"),
+    "sinusoids": Source(builtin.sinusoids, "two noisy sinusoids (Masksembles, Figure 4); outside: around", "table"),
+    "blundell": Source(builtin.blundell, "a noisy curve, 64 training rows (MIMO, Figure 2); outside: beyond", "table"),
+    "iris": Source(builtin.sklearn_table("iris"), "150 flowers, 4 numbers, 3 classes", "table"),
+    "wine": Source(builtin.sklearn_table("wine"), "178 wines, 13 numbers, 3 classes", "table"),
+    "breast_cancer": Source(builtin.sklearn_table("breast_cancer"), "569 tumours, 30 numbers, 2 classes", "table"),
+    "diabetes": Source(
+        builtin.sklearn_table("diabetes", "regression"), "442 patients, 10 numbers, regression", "table"
+    ),
+    "mnist": _mnist_like("mnist", "MNIST", _MNIST, "70,000 handwritten digits, 28x28", builtin.DIGITS),
+    "fashion_mnist": _mnist_like("fashion_mnist", "FashionMNIST", _FASHION, "70,000 clothes, 28x28", archives.FASHION),
+    "kmnist": _mnist_like("kmnist", "KMNIST", _KMNIST, "70,000 Japanese letters, 28x28", archives.KUZUSHIJI),
+    "notmnist": file_source(
+        "letters A to J in many fonts, 28x28",
+        _NOTMNIST,
+        {"notMNIST_small": folders.read_image_folder, "notmnist.npz": archives.read_npz},
+    ),
+    "cifar10": file_source(
+        "60,000 images in 10 classes, 32x32",
+        _CIFAR,
+        {
+            "cifar-10-batches-py": archives.read_cifar,
+            "cifar-10-batches-bin": archives.read_cifar,
+            "cifar-10-python.tar.gz": archives.read_cifar,
+            "cifar-10-binary.tar.gz": archives.read_cifar,
+            "cifar10.npz": partial(archives.read_npz, classes=archives.CIFAR_10),
+        },
+    ),
+    "cifar100": file_source(
+        "60,000 images in 100 classes, 32x32",
+        _CIFAR,
+        {
+            "cifar-100-python": archives.read_cifar,
+            "cifar-100-binary": archives.read_cifar,
+            "cifar-100-python.tar.gz": archives.read_cifar,
+            "cifar-100-binary.tar.gz": archives.read_cifar,
+            "cifar100.npz": archives.read_npz,
+        },
+    ),
+    "cifar10_c": file_source(
+        "CIFAR-10's test part, corrupted 19 ways", _CIFAR_10_C, {"CIFAR-10-C": archives.read_cifar_c}, role="shifted"
+    ),
+    "cifar100_c": file_source(
+        "CIFAR-100's test part, corrupted 19 ways", _CIFAR_100_C, {"CIFAR-100-C": archives.read_cifar_c}, role="shifted"
+    ),
+    "svhn": file_source(
+        "99,289 house numbers, 32x32",
+        _SVHN,
+        {
+            "svhn/test_32x32.mat": archives.read_svhn,
+            "SVHN/test_32x32.mat": archives.read_svhn,
+            "test_32x32.mat": archives.read_svhn,
+            "svhn.npz": partial(archives.read_npz, classes=builtin.DIGITS),
+        },
+    ),
+    "tiny_imagenet": file_source(
+        "120,000 images in 200 classes, 64x64",
+        _TINY,
+        {
+            "tiny-imagenet-200": folders.read_tiny_imagenet,
+            "tiny_imagenet.npz": archives.read_npz,
+            "tiny_imagenet32.npz": archives.read_npz,
+        },
+    ),
+    "imagenet": file_source(
+        "1.3 million photographs in 1,000 classes",
+        _IMAGENET,
+        {
+            "imagenet": folders.read_image_folder,
+            "ILSVRC/Data/CLS-LOC": folders.read_image_folder,
+            "ILSVRC2012": folders.read_image_folder,
+        },
+    ),
+    "imagenet_c": file_source(
+        "ImageNet's validation part, corrupted", _IMAGENET_C, {"ImageNet-C": folders.read_imagenet_c}, role="shifted"
+    ),
+    "imagenet_r": file_source(
+        "art and renditions of 200 classes of ImageNet",
+        _IMAGENET_R,
+        {"imagenet-r": folders.read_variant},
+        role="variant",
+    ),
+    "imagenet_a": file_source(
+        "difficult photographs of 200 classes of ImageNet",
+        _IMAGENET_A,
+        {"imagenet-a": folders.read_variant},
+        role="variant",
+    ),
+    "imagenet_o": file_source(
+        "photographs of no class of ImageNet", _IMAGENET_A, {"imagenet-o": folders.read_variant}, role="outside"
+    ),
+    "textures": file_source(
+        "5,640 textures in 47 classes",
+        _DTD,
+        {"dtd/images": folders.read_image_folder, "textures.npz": archives.read_npz},
+    ),
+    "uci": Source(
+        tables.load_uci, "nine regression tables with their standard splits", "table", ("uci",), tables.UCI_PAGE, "name"
+    ),
+    "folder": Source(
+        folders.load_folder, "images in one folder per class, perhaps in train, val and test", argument="path"
+    ),
+    "idx": Source(archives.load_idx, "a folder of idx files as MNIST's", argument="path"),
+    "npz": Source(archives.load_npz, "an archive with x_train, y_train, x_test, y_test", "any", argument="path"),
+    "npy": Source(archives.load_npy, "a folder with x_train.npy and so on, mapped from disk", "any", argument="path"),
+    "table": Source(
+        tables.load_table, "a CSV or Parquet file, or train and test in a folder", "table", argument="path"
+    ),
+}

@@ -1,0 +1,321 @@
+"""What a data set is here: three parts of rows that come as tensors, and what was measured on the training part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import Dataset
+
+Shape = tuple[int, int, int]  # channels, height, width
+
+Index = int | Sequence[int] | np.ndarray | Tensor | slice
+
+NO_CLASS = -1  # the label of a row whose class is unknown or none of those trained on
+
+
+class Inputs(Protocol):
+    """Rows that become tensors when they are asked for: `Points`, `ImageArrays` or `ImageFiles`."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, rows: Tensor) -> Tensor:
+        """These rows, (rows, ...), as float32."""
+        ...
+
+    def names(self, rows: Tensor) -> list[str]:
+        """What to call each of these rows."""
+        ...
+
+
+class Split(Dataset[tuple[Tensor, Tensor]]):
+    """Rows with targets: one part of a data set.
+
+    One index gives one row, as a `DataLoader` wants it; a list, tensor or slice of indices gives a whole batch.
+
+    Shapes:
+        images: (channels, height, width) or (batch, channels, height, width), float32 in [0, 1]
+        tables: (features) or (batch, features), float32
+        targets: int64 class numbers, -1 for none, or float32 standardised values
+
+    >>> split = Split(Points(torch.eye(3)), torch.tensor([0, 1, 1]))
+    >>> split[2]
+    (tensor([0., 0., 1.]), tensor(1))
+    >>> split[:2][0].shape
+    torch.Size([2, 3])
+    """
+
+    whole_batches = True  # loaders ask for a list of rows at once
+
+    def __init__(self, inputs: Inputs, targets: Tensor, rows: Tensor | None = None):
+        assert len(inputs) == len(targets)
+        self.inputs, self.targets = inputs, targets
+        self.rows = torch.arange(len(targets)) if rows is None else rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: Index) -> tuple[Tensor, Tensor]:
+        chosen = self.rows[rows]
+        if chosen.ndim == 0:
+            return self.inputs.batch(chosen[None])[0], self.targets[chosen]
+        return self.inputs.batch(chosen), self.targets[chosen]
+
+    def __getitems__(self, rows: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        return list(zip(*self[rows], strict=True))
+
+    def __repr__(self) -> str:
+        return f"Split({len(self)} rows)"
+
+    @property
+    def y(self) -> Tensor:
+        """The targets of all rows, without reading any input."""
+        return self.targets[self.rows]
+
+    def names(self, rows: Index = slice(None)) -> list[str]:
+        """What to call these rows in a message or on a page: the file's name, or the row's number."""
+        return self.inputs.names(torch.atleast_1d(self.rows[rows]))
+
+    def take(self, rows: Index) -> Split:
+        """A part of the same rows; nothing is read or copied."""
+        return Split(self.inputs, self.targets, torch.atleast_1d(self.rows[rows]))
+
+    def batches(self, size: int = 512) -> Iterator[tuple[Tensor, Tensor]]:
+        """All rows in order, `size` at a time."""
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
+
+
+def labelled_split(inputs: Inputs, targets: Any) -> Split:
+    """Rows of known classes."""
+    return Split(inputs, torch.as_tensor(targets).long())
+
+
+def unlabelled_split(inputs: Inputs) -> Split:
+    """Rows of no known class."""
+    return Split(inputs, torch.full((len(inputs),), NO_CLASS))
+
+
+def without_targets(split: Split) -> Split:
+    """The same rows as data of no known class."""
+    return Split(split.inputs, torch.full((len(split.targets),), NO_CLASS), split.rows)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Data:
+    """A data set, divided and measured.
+
+    Args:
+        train, validation, test: the three parts; `validation` may be empty where no share was asked for
+        classes: names of the classes, by number; () for regression
+        outside: data of other classes, by name
+        shifted: corruption -> one part per severity, of published sets such as CIFAR-10-C
+        variants: other test sets, such as ImageNet-R, judged like `test` among the classes in `subsets`
+        subsets: the class numbers that occur in a variant, for `Classification.restrict`
+        mean, std: of the training images, per channel, (channels, 1, 1); of tables 0 and 1: they are encoded already
+        target_mean, target_std: of the training targets: targets of regression are (value - mean) / std
+        encoding: how `encoded` makes inputs of files of this kind; plain JSON
+        notes: what was decided on the way: rows that were dropped, images that were left out
+    """
+
+    name: str
+    task: Literal["classification", "regression"]
+    kind: Literal["images", "table"]
+    train: Split
+    validation: Split
+    test: Split
+    classes: tuple[str, ...] = ()
+    outside: Mapping[str, Split] = field(default_factory=dict)
+    shifted: Mapping[str, list[Split]] = field(default_factory=dict)
+    variants: Mapping[str, Split] = field(default_factory=dict)
+    subsets: Mapping[str, list[int]] = field(default_factory=dict)
+    mean: Tensor = field(default_factory=lambda: torch.zeros(1))
+    std: Tensor = field(default_factory=lambda: torch.ones(1))
+    target_mean: float = 0.0
+    target_std: float = 1.0
+    encoding: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one input: (channels, height, width) or (features,)."""
+        return tuple(self.train[0][0].shape)
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """Inputs with the mean 0 and the standard deviation 1 of the training part."""
+        return (x - self.mean.to(x)) / self.std.to(x)
+
+    def __repr__(self) -> str:
+        rows = f"{len(self.train)} training, {len(self.validation)} validation and {len(self.test)} test rows"
+        what = f"{len(self.classes)} classes" if self.classes else "regression"
+        return f"Data({self.name!r}: {self.kind} of shape {self.shape}, {what}; {rows})"
+
+
+class Points:
+    """Rows of numbers, (rows, features), in memory."""
+
+    def __init__(self, values: Tensor, names: Sequence[str] | None = None):
+        self.values, self.labels = values.float(), names
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def batch(self, rows: Tensor) -> Tensor:
+        """These rows, (rows, features)."""
+        return self.values[rows]
+
+    def names(self, rows: Tensor) -> list[str]:
+        """The numbers of these rows in their file, from 0, or the names they were given."""
+        return [str(row) if self.labels is None else self.labels[row] for row in rows.tolist()]
+
+
+class ImageArrays:
+    """Images in an array, in memory or mapped from disk: (rows, height, width[, channels]) or channels first.
+
+    Bytes are kept as bytes and become float32 in [0, 1] when they are asked for.
+    """
+
+    def __init__(self, values: np.ndarray, shape: Shape | None = None, factor: float | None = None):
+        self.values, self.channels_first = values, _channels_first(values)
+        self.factor = (1 / 255 if values.dtype == np.uint8 else 1.0) if factor is None else factor
+        self.shape = shape or self._own_shape()
+
+    def _own_shape(self) -> Shape:
+        if self.values.ndim == 3:
+            return (1, self.values.shape[1], self.values.shape[2])
+        one = self.values.shape[1:]
+        return (one[0], one[1], one[2]) if self.channels_first else (one[2], one[0], one[1])
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def with_shape(self, shape: Shape) -> ImageArrays:
+        """The same images in another size or number of channels."""
+        return ImageArrays(self.values, shape, self.factor)
+
+    def batch(self, rows: Tensor) -> Tensor:
+        """These images, (rows, channels, height, width) in [0, 1]."""
+        chosen = np.ascontiguousarray(self.values[rows.numpy()])
+        x = torch.from_numpy(chosen.astype(chosen.dtype.newbyteorder("="), copy=False)).float() * self.factor
+        if x.ndim == 3:
+            x = x[:, None]
+        elif not self.channels_first:
+            x = x.permute(0, 3, 1, 2)
+        return conform(x, self.shape)
+
+    def names(self, rows: Tensor) -> list[str]:
+        """The numbers of these rows, from 0."""
+        return [str(row) for row in rows.tolist()]
+
+
+def _channels_first(values: np.ndarray) -> bool:
+    if values.ndim == 4 and values.shape[3] in (1, 3, 4):
+        return False
+    if values.ndim == 4 and values.shape[1] in (1, 3, 4):
+        return True
+    if values.ndim == 3:
+        return False
+    raise ValueError(
+        "images must be (rows, height, width), (rows, height, width, channels) or (rows, channels, height, width) "
+        f"with 1, 3 or 4 channels, but the array is {values.shape}."
+    )
+
+
+def conform(x: Tensor, shape: Shape) -> Tensor:
+    """Images in this shape: the short side resized (bilinear, antialiased), the centre cut out, grey or colour.
+
+    Shapes:
+        x: (batch, channels, height, width) in [0, 1]
+        output: (batch, *shape)
+    """
+    channels, height, width = shape
+    if x.shape[1] == 4:  # opacity is not looked at
+        x = x[:, :3]
+    if x.shape[1] != channels:
+        x = x.expand(-1, channels, -1, -1) if x.shape[1] == 1 else luminance(x)
+    if x.shape[2:] != (height, width) and len(x) == 0:
+        x = x.new_empty(0, channels, height, width)
+    elif x.shape[2:] != (height, width):
+        top, bottom, left, right = part_in_view(x.shape[2], x.shape[3], height, width)
+        x = x[:, :, top:bottom, left:right]
+        size = covering_size(x.shape[2], x.shape[3], height, width)
+        x = F.interpolate(x, size=size, mode="bilinear", antialias=True).clamp(0, 1)
+        top, left = (size[0] - height) // 2, (size[1] - width) // 2
+        x = x[:, :, top : top + height, left : left + width]
+    return x.contiguous()
+
+
+def covering_size(height: int, width: int, new_height: int, new_width: int) -> tuple[int, int]:
+    """The smallest size of the same proportions that covers the new height and width."""
+    factor = max(new_height / height, new_width / width)
+    return max(new_height, round(height * factor)), max(new_width, round(width * factor))
+
+
+def part_in_view(height: int, width: int, new_height: int, new_width: int) -> tuple[int, int, int, int]:
+    """Top, bottom, left and right of what can matter to the centre that is cut out: all but of long, thin strips.
+
+    A strip of one pixel by a million would be resized to gigabytes before its centre is cut out.
+
+    >>> part_in_view(300, 200, 32, 32), part_in_view(1, 1_000_000, 32, 32)
+    ((0, 300, 0, 200), (0, 1, 499992, 500008))
+    """
+    factor = max(new_height / height, new_width / width)
+    kept = [min(side, math.ceil(16 * new / factor)) for side, new in ((height, new_height), (width, new_width))]
+    top, left = (height - kept[0]) // 2, (width - kept[1]) // 2
+    return top, top + kept[0], left, left + kept[1]
+
+
+def luminance(x: Tensor) -> Tensor:
+    """The grey images of colour images, (batch, 1, height, width), as ITU-R 601 and Pillow; grey images as they are."""
+    if x.shape[1] == 1:
+        return x
+    return (x * x.new_tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1, keepdim=True)  # channels
+
+
+def mix(split: Split, seed: int) -> Split:
+    """The same rows in an order of chance, the same for the same seed."""
+    return split.take(torch.randperm(len(split), generator=torch.Generator().manual_seed(seed)))
+
+
+def divide(targets: Tensor, shares: Sequence[float], seed: int, *, stratified: bool) -> list[Tensor]:
+    """Random rows for each share, and the rest last; each in order.
+
+    With `stratified`, every share has the classes in the proportion of the whole, as nearly as whole rows allow, and
+    a class always keeps a row in the rest, so that training sees it.
+
+    >>> [len(rows) for rows in divide(torch.arange(100) % 2, [0.2, 0.1], 0, stratified=True)]
+    [20, 10, 70]
+    """
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(targets), generator=generator)
+    kept = len(targets) - 1
+    if stratified:
+        # The rows of each class are spread evenly over (0, 1), its last row goes behind all others.
+        place = torch.empty(len(targets), dtype=torch.float64)
+        for value in targets.unique():
+            rows = order[targets[order] == value]
+            offset = torch.rand((), generator=generator, dtype=torch.float64)
+            place[rows] = (torch.arange(len(rows)) + offset) / len(rows)
+            place[rows[-1]] = 2.0
+        order, kept = place.argsort(stable=True), int((place < 2).sum())
+    ends = [min(int(sum(shares[: i + 1]) * len(targets) + 0.5), kept) for i in range(len(shares))]
+    return [order[start:end].sort().values for start, end in zip([0, *ends], [*ends, len(targets)], strict=True)]
+
+
+def moments(split: Split) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of images per channel, (channels, 1, 1) each."""
+    total, squares, count = torch.zeros(()), torch.zeros(()), 0
+    for x, _ in split.batches():
+        x = x.double()
+        total, squares = total + x.sum(dim=(0, 2, 3)), squares + x.square().sum(dim=(0, 2, 3))
+        count += x.shape[0] * x.shape[2] * x.shape[3]
+    mean = total / count
+    std = (squares / count - mean.square()).clamp(min=0).sqrt()
+    std[std < 1e-6] = 1.0  # a channel of one value
+    return mean.float()[:, None, None], std.float()[:, None, None]

@@ -1,0 +1,59 @@
+"""How rows of files become inputs, as plain JSON that nobody vouches for: what it must be before it is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._common.untrusted import Finite, check_shape
+from .source import MOST_COLUMNS
+from .tables import feature_names
+
+_SCALED = {"name": str, "kind": str, "mean": Finite, "std": Finite, "missing": bool}
+
+_CATEGORY = {"name": str, "kind": str, "levels": [str]}
+
+_TARGETS = {"task": str, "classes": [str]}
+
+IMAGES = {"kind": str, "shape": [int], **_TARGETS}
+
+TABLE = {"kind": str, "target": str, "columns": [{"name": str, "kind": str}], **_TARGETS}
+
+LARGEST_SIDE = 2**14  # pixels of an image that is made of another
+
+
+def check_encoding(encoding: Any) -> None:
+    """Refuse an encoding that `load` never gives."""
+    check_shape(encoding, {"kind": str, **_TARGETS}, "the encoding")
+    if encoding["kind"] not in ("images", "table") or encoding["task"] not in ("classification", "regression"):
+        raise ValueError(f"the encoding is of an unknown kind, {encoding['kind']!r}, {encoding['task']!r}")
+    if encoding["kind"] == "images":
+        check_shape(encoding, IMAGES, "the encoding")
+        shape = encoding["shape"]
+        if len(shape) != 3 or shape[0] not in (1, 3, 4) or not all(1 <= side <= LARGEST_SIDE for side in shape):
+            raise ValueError(f"the encoding has the shape {shape}, which no images have")
+        return
+    check_shape(encoding, TABLE, "the encoding")
+    for column in encoding["columns"]:
+        _check_column(column)
+    if encoding["task"] == "regression":
+        check_shape(encoding, {"target_mean": Finite, "target_std": Finite}, "the encoding")
+        if encoding["target_std"] <= 0:
+            raise ValueError("the encoding has a target_std that is not above 0")
+    if not 1 <= len(feature_names(encoding)) <= 100 * MOST_COLUMNS:
+        raise ValueError("the encoding has no columns, or too many")
+
+
+def _check_column(column: dict[str, Any]) -> None:
+    where = f'the encoding, column "{column["name"]}"'
+    if column["kind"] == "category":
+        return check_shape(column, _CATEGORY, where)
+    if column["kind"] not in ("number", "flag", "date"):
+        raise ValueError(f"{where}: the kind {column['kind']!r} is unknown")
+    check_shape(column, _SCALED, where)
+    if column["std"] <= 0:
+        raise ValueError(f"{where}: its std must be above 0, but is {column['std']}")
+
+
+def encoded_shape(encoding: dict[str, Any]) -> tuple[int, ...]:
+    """The shape of one input."""
+    return tuple(encoding["shape"]) if encoding["kind"] == "images" else (len(feature_names(encoding)),)

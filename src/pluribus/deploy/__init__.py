@@ -1,0 +1,1 @@
+"""What happens after training: saving, freezing, exporting, and what it costs."""

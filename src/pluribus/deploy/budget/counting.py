@@ -1,0 +1,162 @@
+"""What a network costs: its parameters, and the mult-adds of one example, counted and not estimated."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from ..._common.torch_private import TRILINEAR, unwrap_compiled
+from ..._common.trees import Batch, as_batch, map_tensors, tensors_of
+from ...surgery.copying import duplicate_mapped
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Parameters, a tied one once; mult-adds of one example; passes of the network for one prediction."""
+
+    parameters: int
+    mult_adds: int
+    forward_passes: float = 1.0
+
+    def __str__(self) -> str:
+        return f"{_short(self.parameters, 2, 'M')} parameters, {_short(self.mult_adds, 3, 'GM')} mult-adds"
+
+
+def cost(model: nn.Module, x: Any) -> Cost:
+    """What a network or an ensemble costs when it predicts.
+
+    Counted are the mult-adds of every convolution, matrix product, attention and recurrence that runs in eval
+    mode, divided by the rows of `x`; what no member of an ensemble owns runs once under vmap. A copy runs, on
+    the meta device: nothing is computed or allocated, and model, mode, buffers and chance stay as they are.
+    Only a model that looks at values is run with them, as a copy too. Buffers are no parameters.
+
+    Args:
+        x: what one forward call takes, rows first: a tensor, a tuple of arguments or a dict of named ones
+
+    >>> print(cost(nn.Linear(784, 10), torch.empty(1, 784, device="meta")))
+    7,850 parameters, 7,840 mult-adds
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"cost: the model must be an nn.Module, but it is a {type(model).__name__}. Give a built network."
+        )
+    rows = _rows(x)
+    passes: Any = next((part.passes for part in model.modules() if _is_ensemble(part)), 1)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Cost(parameters, -(-_mult_adds(model, x) // rows), float(passes))
+
+
+def _is_ensemble(module: nn.Module) -> bool:
+    return all(hasattr(module, name) for name in ("module", "size", "passes"))
+
+
+def _rows(x: Any) -> int:
+    shapes = [tuple(tensor.shape) for tensor in tensors_of(as_batch(x))]
+    if not shapes or not shapes[0] or not shapes[0][0]:
+        raise ValueError(
+            f"cost: x must begin with a tensor of one row or more, but its tensors have the shapes {shapes}. "
+            "Give what one forward call takes, rows first."
+        )
+    return shapes[0][0]
+
+
+def _mult_adds(model: nn.Module, x: Any) -> int:
+    """Those of all rows: counted on the meta device, or with values where the model asks for them."""
+    model = unwrap_compiled(model)  # torch.compile hides the operators
+    batch, tensors = as_batch(x), [*model.parameters(), *model.buffers(), *tensors_of(x)]
+    with torch.random.fork_rng(sorted({t.device.index for t in tensors if t.is_cuda})):
+        try:
+            return _count_operations(model, batch, lambda t: t.detach().to("meta"))
+        except REFUSALS as error:
+            if any(tensor.is_meta for tensor in tensors):
+                hint = " If the model looks at values, give x and model on a device that has them."
+                raise _refusal(x, error, hint) from error
+        try:
+            return _count_operations(model, batch, lambda t: t.detach().clone())
+        except REFUSALS as error:
+            raise _refusal(x, error) from error
+
+
+def _count_operations(model: nn.Module, batch: Batch, change: Callable[[Tensor], Tensor]) -> int:
+    # Nothing trains: torch's counter fails where a module is called with a view of a parameter that does.
+    model, (args, kwargs) = duplicate_mapped(model, change).requires_grad_(False), map_tensors(batch, change)
+    with plain_operators(), torch.no_grad():
+        model.eval()(*args, **kwargs)  # here an ensemble finds out whether it runs under vmap
+        with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
+            model(*args, **kwargs)
+    return counter.get_total_flops() // 2  # a multiplication and an addition each
+
+
+COUNTING = threading.RLock()  # switches of all threads: two that count at once would leave them off
+
+
+@contextmanager
+def plain_operators() -> Iterator[None]:
+    """Switches off the fused kernels that the counter does not know."""
+    with COUNTING, warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
+        fast = torch.backends.mha.get_fastpath_enabled()
+        warnings.simplefilter("ignore")
+        with torch.backends.mkldnn.flags(enabled=False), torch.backends.cudnn.flags(enabled=False):
+            torch.backends.mha.set_fastpath_enabled(False)
+            try:
+                yield
+            finally:
+                torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _refusal(x: Any, error: Exception, hint: str = "") -> ValueError:
+    shapes = [tuple(tensor.shape) for tensor in tensors_of(as_batch(x))]
+    return ValueError(
+        f"cost: the model must run on x, but with the shapes {shapes} it says: {str(error).rstrip('.')}. "
+        f"Give what one forward call takes: a tensor, a tuple of arguments or a dict of named ones.{hint}"
+    )
+
+
+def _short(count: int, digits: int, units: str) -> str:
+    """As the papers print it, such as 11.17 M or 0.555 G; a small number in full."""
+    for unit in units:
+        if count >= UNITS[unit] // 10:
+            return f"{count / UNITS[unit]:.{digits}f} {unit}"
+    return f"{count:,}"
+
+
+def _trilinear_flops(
+    a: Sequence[int],
+    b: Sequence[int],
+    c: Sequence[int],
+    a_new: Sequence[int],
+    b_new: Sequence[int],
+    c_new: Sequence[int],
+    *_: Any,
+    **__: Any,
+) -> int:
+    """nn.Bilinear: the three sizes, each with its new axes of length 1, broadcast."""
+    sizes = [list(size) for size in (a, b, c)]
+    for size, new in zip(sizes, (a_new, b_new, c_new), strict=True):
+        for axis in new:
+            size.insert(axis, 1)
+    return 2 * prod(map(max, *sizes))
+
+
+UNITS = {"G": 10**9, "M": 10**6}
+
+REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError, AssertionError)
+
+FORMULAS = {  # what torch's counter leaves out: 2 per mult-add
+    aten.mv: lambda a, b, **_: 2 * prod(a),
+    aten.addmv: lambda _, a, b, **__: 2 * prod(a),
+    aten.dot: lambda a, b, **_: 2 * prod(a),
+    TRILINEAR: _trilinear_flops,
+}

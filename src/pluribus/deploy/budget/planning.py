@@ -1,0 +1,364 @@
+"""Which methods and settings fit a budget: counted exactly on the meta device, before anything is trained."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..._common.timing import medians
+from ..._common.trees import as_batch, map_tensors, tensors_of
+from ...methods import METHODS
+from ...methods import single as baseline
+from ...methods.facts import REFUSALS, Candidate, Wish, call_method
+from ...surgery.selecting import quote_names
+from .candidates import Counted, Figures, count_candidates
+from .counting import cost, duplicate_mapped
+
+NEAR = 0.05  # what misses by no more is shown beside what fits
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What fits a budget, the cheapest first; prints as a table.
+
+    Args:
+        rows: the settings that fit: mult-adds rising, then parameters, then more members first
+        misses: those that do not, the nearest first; `misses` in a row says by which factor
+        refused: methods that cannot be applied to the model, with the reason
+        single: the model's own figures
+        budget: the limits, absolute
+        seconds: how long it took
+    """
+
+    rows: list[dict[str, Any]]
+    misses: list[dict[str, Any]]
+    refused: list[dict[str, Any]]
+    single: dict[str, Any]
+    budget: dict[str, float]
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        near = [row for row in self.misses if max(row["misses"].values()) <= 1 + NEAR] if self.rows else self.misses
+        parts = [self._head()]
+        if self.rows:
+            parts.append(table([self.single, *self.rows]))
+        elif self.budget:
+            parts.append("Nothing fits. The nearest:")
+        if near and self.budget:
+            parts += ["Just above the budget:"] if self.rows else []
+            parts.append(table(near[:5], misses=True))
+        parts += [f"{name}: {row['reason']}" for name, row in ((self._name(r), r) for r in self.refused)]
+        return "\n".join([*parts, *self.notes])
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Everything as JSON."""
+        return json.dumps(
+            {
+                "budget": self.budget,
+                "single": self.single,
+                "rows": self.rows,
+                "misses": self.misses,
+                "refused": self.refused,
+                "notes": self.notes,
+                "seconds": round(self.seconds, 2),
+            },
+            indent=indent,
+        )
+
+    def table(self) -> list[dict[str, str]]:
+        """The rows that fit as text, column by column, for any table that is to be printed."""
+        return [cells(row) for row in (self.single, *self.rows)]
+
+    def _head(self) -> str:
+        limits = ", ".join(f"{name} <= {_number(name, value)}" for name, value in self.budget.items())
+        return f"{len(self.rows)} settings fit{': ' + limits if limits else ' (no budget)'}, in {self.seconds:.1f} s"
+
+    def _name(self, row: Mapping[str, Any]) -> str:
+        return " ".join([row["method"], *(f"{k}={v}" for k, v in row["settings"].items())]) + " cannot be used"
+
+
+def plan(
+    model: nn.Module | Callable[[], nn.Module],
+    example: Any,
+    *,
+    parameters: float | None = None,
+    mult_adds: float | None = None,
+    memory: float | None = None,
+    latency: float | None = None,
+    relative: bool = True,
+    training: bool = False,
+    sizes: Sequence[int] = (2, 3, 4, 8),
+    methods: Sequence[str] | None = None,
+    alphas: Sequence[float] = (2, 3),
+    gammas: Sequence[int] = (1, 2),
+    scales: Sequence[float] = (1.5, 2.0, 3.0),
+    capacities: Sequence[float] = (),
+    branches: Sequence[str] | None = None,
+    rate: float = 0.1,
+    measure: bool = False,
+) -> Plan:
+    """The methods and settings that fit a budget, for a model and an example.
+
+    Parameters and mult-adds are exact: they are what `pb.cost` says of the ensemble. They are counted on the meta
+    device, where nothing is allocated: a model built there, or a function that builds one, is planned as well.
+
+    | figure | what |
+    |---|---|
+    | parameters, mult_adds, forward_passes | those of `pb.cost`; mult-adds of one example |
+    | memory | bytes of a prediction on the example: parameters, buffers, and the most results alive at once |
+    | training_memory | bytes of a training step: parameters four times (gradient, two moments of Adam), buffers, and every result of the forward passes |
+    | capacity | parameters that one member computes with, relative to the model |
+    | width | channels that one member has, relative to the model |
+    | iou | expected intersection over union of two masks, 1 / (2 S - 1) |
+    | latency | median seconds of a prediction on the example, measured in turn with the model |
+
+    Args:
+        model: a model, also on the meta device, or a function without arguments that builds one
+        example: what one call takes, rows first; memory and latency are those of this batch
+        parameters, mult_adds, memory, latency: upper limits, inclusive
+        relative: limits are multiples of the model's own figures; False: numbers, bytes and seconds
+        training: `memory` is that of a training step
+        methods: by default all
+        alphas, gammas: for packed; gamma where the model says which layers take it
+        scales: for masksembles
+        capacities: for masksembles whose layers grow, so that each mask keeps that fraction of the original width; their
+            widths are drawn, so the figures are those of the expected widths
+        branches: for treenet; by default three points of the model where the branches begin
+        rate: of MC-Dropout where the model has no dropout of its own
+        measure: measure the latency of what fits, also without a limit
+
+    >>> found = plan(nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 2)), torch.zeros(4, 8), mult_adds=1.0)
+    >>> all(row["relative"]["mult_adds"] <= 1 for row in found.rows)
+    True
+    """  # noqa: E501
+    began = time.perf_counter()
+    limits = {"parameters": parameters, "mult_adds": mult_adds, "memory": memory, "latency": latency}
+    _check_arguments(sizes, methods, limits)
+    made, x, notes = _without_values(model, example)
+    options = {
+        "alphas": alphas, "gammas": gammas, "scales": scales, "capacities": capacities, "branches": branches,
+        "rate": rate,
+    }  # fmt: skip
+    base, found = count_candidates(Wish(made, x, list(sizes), options), list(METHODS if methods is None else methods))
+    kind = "training_memory" if training else "memory"
+    single = _row(Counted(baseline.__name__, Candidate({}, 1), base), base)
+    rows = [_row(counted, base) for counted in found if counted.figures is not None]
+    budget = {}
+    for name, limit in limits.items():
+        if limit is not None and name != "latency":
+            budget[name] = limit * single[kind if name == "memory" else name] if relative else limit
+    if latency is not None or measure:
+        notes += _measure(model, example, single, [row for row in rows if not _misses(row, budget, kind)])
+        if latency is not None:
+            budget["latency"] = latency * single["latency"] if relative else latency
+    for row in rows:
+        row["misses"] = _misses(row, budget, kind)
+    refused = [
+        {"method": c.method, "settings": dict(c.candidate.settings), "reason": c.reason}
+        for c in found
+        if c.figures is None
+    ]
+    fits = sorted((row for row in rows if not row["misses"]), key=_order)
+    others = sorted((row for row in rows if row["misses"]), key=lambda row: (max(row["misses"].values()), *_order(row)))
+    return Plan(fits, others, refused, single, budget, notes, time.perf_counter() - began)
+
+
+def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["mult_adds"], row["parameters"], -row["size"], row["method"], str(row["settings"])
+
+
+def _check_arguments(sizes: Sequence[int], methods: Sequence[str] | None, limits: Mapping[str, float | None]) -> None:
+    unknown = [name for name in methods or () if name not in METHODS]
+    if unknown:
+        raise ValueError(f"plan: the method {unknown[0]!r} is unknown. Known are {quote_names(METHODS)}.")
+    if not sizes or any(isinstance(size, bool) or not isinstance(size, int) or size < 2 for size in sizes):
+        raise ValueError(f"plan: sizes must be whole numbers from 2 on, but they are {list(sizes)!r}.")
+    for name, value in limits.items():
+        if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
+            raise ValueError(f"plan: {name} must be a positive number, but it is {value!r}.")
+
+
+def _without_values(model: Any, example: Any) -> tuple[nn.Module, Any, list[str]]:
+    """The model without values and the example likewise; with them, as copies, where the model looks at values."""
+    if not isinstance(model, nn.Module):
+        if not callable(model):
+            raise TypeError(f"plan: the model must be an nn.Module or a function that builds one, not {type(model)}.")
+        with torch.device("meta"):
+            model = model()
+    batch = map_tensors(example, lambda t: t.detach().to("meta"))
+    given = [*model.parameters(), *model.buffers(), *tensors_of(as_batch(example))]
+    try:
+        made = duplicate_mapped(model, lambda t: t.detach().to("meta"))
+        cost(made, batch)
+        return made, batch, []
+    except REFUSALS as error:
+        if any(tensor.is_meta for tensor in given):
+            raise ValueError(str(error).replace("cost:", "plan:", 1)) from error
+    try:
+        cost(model, example)
+    except REFUSALS as error:
+        raise ValueError(str(error).replace("cost:", "plan:", 1)) from error
+    return model, example, ["The model looks at values: it was run with them, and not on the meta device."]
+
+
+# -------------------------------------------------------------------- rows
+
+
+def _row(counted: Counted, base: Figures) -> dict[str, Any]:
+    candidate, figures = counted.candidate, counted.figures
+    assert figures is not None
+    row: dict[str, Any] = {
+        "method": counted.method,
+        "size": candidate.size,
+        "settings": dict(candidate.settings),
+        "parameters": figures.parameters,
+        "mult_adds": figures.mult_adds,
+        "forward_passes": figures.passes,
+        "memory": figures.memory,
+        "training_memory": figures.training_memory,
+        "capacity": round(counted.capacity, 4),
+        "width": round(candidate.width, 4),
+        "iou": candidate.iou,
+        "expected": candidate.expected,
+        "latency": None,
+        "call": _call(counted.method, candidate),
+    }
+    row["relative"] = {
+        name: round(row[name] / max(getattr(base, name), 1), 6)
+        for name in ("parameters", "mult_adds", "memory", "training_memory")
+    }
+    return row
+
+
+def _call(method: str, candidate: Candidate) -> str:
+    """The code that makes the ensemble."""
+    parameters = inspect.signature(METHODS[method]).parameters
+    given = [str(candidate.size)] if "size" in parameters else []
+    given += [f"{name}={value!r}" for name, value in candidate.settings.items()]
+    if "example" in parameters and parameters["example"].kind is not inspect.Parameter.KEYWORD_ONLY:  # it is needed
+        given.append("example=x")
+    return f"pb.{method}({', '.join(['model', *given])})"
+
+
+def _misses(row: Mapping[str, Any], budget: Mapping[str, float], kind: str) -> dict[str, float]:
+    """By which factor the row is above each limit."""
+    found = {}
+    for name, limit in budget.items():
+        value = row[kind if name == "memory" else name]
+        if value is not None and value > limit * (1 + 1e-12):
+            found[name] = value / limit
+    return found
+
+
+# -------------------------------------------------------------------- measuring
+
+
+@torch.no_grad()
+def _measure(model: Any, example: Any, single: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
+    """Write the measured latency into the rows; what could not be run is said."""
+    model = model if isinstance(model, nn.Module) else model()
+    if any(tensor.is_meta for tensor in (*model.parameters(), *tensors_of(as_batch(example)))):
+        raise ValueError(
+            "plan: latency is measured, so model and example need values, but they are on the meta device. "
+            "Give them on a device that has values, or leave latency and measure out."
+        )
+    notes = []
+    alone = baseline(model).eval()
+    times = []
+    for row in rows:
+        try:
+            made = build(row, model, example).eval()
+            ours, theirs = _latencies([alone, made], example)
+        except REFUSALS as error:
+            notes.append(f"{row['call']} was not measured: {error}")
+            continue
+        times.append(ours)
+        row["latency"] = theirs
+        row["relative"]["latency"] = round(theirs / ours, 4)
+    single["latency"] = median(times) if times else _latencies([alone], example)[0]
+    single["relative"]["latency"] = 1.0
+    for row in rows:  # each was measured beside the model: what the machine did meanwhile cancels
+        if row["latency"] is not None:
+            row["latency"] = row["relative"]["latency"] * single["latency"]
+    return notes
+
+
+def _latencies(modules: Sequence[nn.Module], example: Any) -> list[float]:
+    """The median seconds of each module on the example."""
+    args, kwargs = as_batch(example)
+    return medians([partial(module, *args, **kwargs) for module in modules], tensors_of((args, kwargs))[0].device)
+
+
+def build(row: Mapping[str, Any], model: nn.Module, example: Any) -> nn.Module:
+    """The ensemble that a row of a plan stands for."""
+    return call_method(METHODS[row["method"]], model, row["size"], row["settings"], example)
+
+
+# -------------------------------------------------------------------- printing
+
+
+def table(rows: Sequence[Mapping[str, Any]], *, misses: bool = False) -> str:
+    """Rows as aligned text."""
+    texts = [cells(row, misses) for row in rows]
+    columns = [name for name in texts[0] if any(text[name] for text in texts)]
+    widths = {name: max(len(name), *(len(text[name]) for text in texts)) for name in columns}
+    left = ("method", "settings", "misses by")
+
+    def line(values: Mapping[str, str]) -> str:
+        return "  ".join(
+            values[c].ljust(widths[c]) if c in left else values[c].rjust(widths[c]) for c in columns
+        ).rstrip()
+
+    return "\n".join([line({c: c for c in columns}), *map(line, texts)])
+
+
+def cells(row: Mapping[str, Any], misses: bool = False) -> dict[str, str]:
+    """One row as text by column."""
+    shown = {k: v for k, v in row["settings"].items() if v is not None}
+    relative = row["relative"]
+    texts = {
+        "method": row["method"],
+        "M": str(row["size"]),
+        "settings": ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items()),
+        "parameters": _short(row["parameters"]),
+        "x": f"{relative['parameters']:.3f}",
+        "mult-adds": _short(row["mult_adds"]),
+        "x ": f"{relative['mult_adds']:.3f}",
+        "passes": f"{row['forward_passes']:g}",
+        "memory": _number("memory", row["memory"]),
+        "training": _number("memory", row["training_memory"]),
+        "capacity": f"{row['capacity']:.3f}",
+        "width": f"{row['width']:.3f}",
+        "IoU": "" if row["iou"] is None else f"{row['iou']:.3f}",
+        "latency": "" if row["latency"] is None else f"{1e3 * row['latency']:.2f} ms",
+        "x  ": "" if row["latency"] is None else f"{relative['latency']:.2f}",
+    }
+    if misses:
+        texts["misses by"] = ", ".join(f"{k} {100 * (v - 1):.3g} %" for k, v in row["misses"].items())
+    return texts
+
+
+def _short(count: float) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6)):
+        if count >= size / 10:
+            return f"{count / size:.3f} {unit}"
+    return f"{count:,.0f}"
+
+
+def _number(name: str, value: float) -> str:
+    if name == "latency":
+        return f"{1e3 * value:.2f} ms"
+    if name == "memory":
+        return f"{value / 2**20:.1f} MiB" if value >= 2**20 else f"{value / 2**10:.1f} KiB"
+    return _short(value)

@@ -1,0 +1,415 @@
+"""An ensemble as one file that needs neither Python nor Pluribus: ONNX, or PyTorch's own exported program."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._common.optional import require
+from .._common.torch_private import pytree
+from .._common.trees import Batch, as_batch, rows_of, tensors_of
+from ..core.ensemble import Ensemble
+from ..surgery.calling import call
+from ..surgery.copying import duplicate, state
+from ..surgery.selecting import quote_names
+from ..uncertainty.outputs import Answers, answer_names
+from .export_graph import first_words, plain_of, resize, trace_program
+from .fixed_dropout import Fixed, Redrawn, drawn
+
+FORMATS = {".onnx": "onnx", ".pt2": "torch"}
+
+REPEATS = 24  # runs of each side that a random network is judged by
+
+LIMIT = 2**31 - 2**24  # bytes that a protobuf file can hold, with room for the graph
+
+
+@dataclass(frozen=True)
+class Export:
+    """What was written, and how it was checked.
+
+    Args:
+        batch: "dynamic", or the number of rows that the file takes
+        draws: "none", "fixed" (stored) or "random" (drawn at each run)
+        difference: the largest difference from PyTorch that was seen, relative to 1 or the output's largest value
+        checked: the batch sizes on which it was compared
+    """
+
+    path: Path
+    format: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    batch: str | int
+    draws: str
+    difference: float | None
+    tolerance: float
+    checked: tuple[int, ...]
+    bytes: int
+
+    def explain(self) -> str:
+        """The file, what goes in and comes out, and how far it was from PyTorch, as text."""
+        kinds = {"onnx": "ONNX", "torch": "an exported program of PyTorch"}
+        chance = {
+            "none": "nothing is random",
+            "fixed": "dropout was drawn once and stored: every row and every run uses the same draws",
+            "random": "dropout is drawn anew at each run",
+        }
+        checked = "was not run"
+        if self.difference is not None:
+            seen = f"differs from PyTorch by {self.difference:.1e} at most (allowed: {self.tolerance:g})"
+            if self.draws == "random":
+                seen = f"agrees with PyTorch in its mean over {REPEATS} runs"
+            checked = f"{seen}, with batches of {', '.join(map(str, self.checked))}"
+        return "\n".join(
+            [
+                f"{self.path}: {kinds[self.format]}, {self.bytes / 1e6:.2f} MB",
+                f"  takes {', '.join(self.inputs)}; batch: {self.batch}",
+                f"  gives {', '.join(self.outputs)}",
+                f"  {chance[self.draws]}",
+                f"  {checked}",
+            ]
+        )
+
+    def record(self) -> dict[str, Any]:
+        """The same in plain JSON types."""
+        return json.loads(json.dumps({**asdict(self), "path": str(self.path)}))
+
+
+def export(
+    ensemble: nn.Module,
+    example: Any,
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    draws: str = "fixed",
+    dynamic: bool = True,
+    opset: int | None = None,
+    check: bool = True,
+    tolerance: float = 1e-4,
+    generator: torch.Generator | None = None,
+) -> Export:
+    """Write the ensemble, with what it is unsure about, to one file, and check that the file says the same.
+
+    The file gives mean, label, confidence, total, aleatoric and epistemic (regression: mean, total, aleatoric and
+    epistemic), as `predict` does, for any number of rows. It is run on the example, on one row and on a larger
+    batch, with ONNX Runtime or PyTorch, and moved to its place only when it agrees. What no member owns is computed
+    once. The ensemble stays as it is.
+
+    Args:
+        ensemble: an Ensemble, or what `pb.freeze` gives
+        example: what one call takes: a tensor, a tuple of arguments or a dict of named ones, rows first
+        path: where to; the suffix says the format: ".onnx", or ".pt2" for torch.export
+        format: "onnx" or "torch", for other suffixes
+        draws: MC-Dropout only. "fixed": each member's dropout is drawn now, stored and the same for every row, so
+            that equal inputs have equal answers; "random": the file draws at each run
+        dynamic: False: the file takes batches of the example's size only
+        opset: the version of ONNX's operators; by default what torch chooses
+        tolerance: the largest difference allowed, relative to 1 or to the largest value of an output
+        generator: where fixed draws come from; torch's global generator if None
+    """
+    path = Path(path)
+    format = _check_arguments(ensemble, path, format, draws, tolerance)
+    batch, size = _check_example(example), rows_of(as_batch(example))
+    given = duplicate(ensemble).eval()
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        call("export", given, example)  # here an ensemble looks at its first batch
+    plain = plain_of(given)
+    chance = bool(drawn(plain, batch))
+    if chance and draws == "fixed":
+        given = plain = Fixed(plain, batch, generator)
+    elif chance:
+        plain = Redrawn(plain)
+    elif draws == "random":
+        raise ValueError('export: draws="random" is for MC-Dropout, but this ensemble draws nothing. Leave it out.')
+    draws = draws if chance else "none"
+    task, class_dim = getattr(ensemble, "task", "classification"), getattr(ensemble, "class_dim", None)
+    inputs, outputs = _input_names(ensemble, batch, answer_names(task)), answer_names(task)
+    about = {"task": task, "members": str(getattr(ensemble, "size", "")), "draws": draws}
+    with torch.no_grad(), _quiet(), _beside(path) as temporary:
+        program = trace_program(Answers(plain, task, class_dim).eval(), batch, dynamic)
+        if format == "onnx":
+            _write_onnx(program, temporary, inputs, outputs, opset, about)
+        else:
+            torch.export.save(program, temporary, extra_files={"pluribus.json": json.dumps(about)})
+        sizes: tuple[int, ...] = ()
+        difference = None
+        if check:
+            sizes = tuple(sorted({1, size, 2 * size + 1})) if dynamic else (size,)
+            run = _onnx_runner(temporary, inputs, outputs) if format == "onnx" else _torch_runner(temporary)
+            compare = _compare_random if draws == "random" else _compare
+            expected = Answers(given, task, class_dim).eval()
+            difference = max(compare(expected, run, resize(batch, n), tolerance) for n in sizes)
+        written = sum(file.stat().st_size for file in temporary.parent.iterdir())
+    return Export(
+        path, format, inputs, outputs, "dynamic" if dynamic else size, draws, difference, tolerance,
+        sizes, written,
+    )  # fmt: skip
+
+
+# -------------------------------------------------------------------- what is asked for
+
+
+def _check_arguments(ensemble: Any, path: Path, format: str | None, draws: str, tolerance: float) -> str:
+    """The format, if everything asked for can be done."""
+    if not isinstance(ensemble, Ensemble) and not (isinstance(ensemble, nn.Module) and hasattr(ensemble, "task")):
+        raise TypeError(
+            f"export: takes an Ensemble or a frozen one, but got a {type(ensemble).__name__}. "
+            "Make one with pb.single(model)."
+        )
+    if any(tensor.is_meta for _, tensor in state(ensemble)):
+        raise ValueError("export: the ensemble is on the meta device and has no values. Build it on the CPU.")
+    if draws not in ("fixed", "random"):
+        raise ValueError(f'export: draws must be "fixed" or "random", but it is {draws!r}.')
+    if not tolerance > 0:
+        raise ValueError(f"export: tolerance must be positive, but it is {tolerance}.")
+    format = _check_format(path, format)
+    if format == "onnx":
+        for name in ("onnx", "onnxscript", "onnxruntime"):
+            require(name, "export to ONNX", "export")
+        if any(tensor.dtype == torch.bfloat16 for _, tensor in state(ensemble)):
+            raise ValueError("export: ONNX Runtime has few operators for bfloat16. Call ensemble.float() before.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"export: the folder {str(path.parent)!r} does not exist. Create it first.")
+    if path.is_dir():
+        raise IsADirectoryError(f"export: {str(path)!r} is a folder. Give the name of a file in it.")
+    return format
+
+
+def _check_format(path: Path, format: str | None) -> str:
+    format = FORMATS.get(path.suffix) if format is None else format
+    if format is None:
+        raise ValueError(
+            f'export: the suffix says the format, ".onnx" or ".pt2", but it is {path.suffix!r}. '
+            'Rename the file, or give format="onnx".'
+        )
+    if format not in FORMATS.values():
+        raise ValueError(f'export: format must be "onnx" or "torch", but it is {format!r}.')
+    if format == "torch" and path.suffix != ".pt2":
+        raise ValueError(f'export: PyTorch needs the suffix ".pt2", but it is {path.suffix!r}. Rename the file.')
+    return format
+
+
+def _check_example(example: Any) -> Batch:
+    batch = as_batch(example)
+    if not tensors_of(batch) or not rows_of(batch):
+        raise ValueError("export: the example must hold a tensor of one row or more. Give what one call takes.")
+    return batch
+
+
+def _input_names(ensemble: nn.Module, batch: Batch, taken: Sequence[str]) -> tuple[str, ...]:
+    """What the model's own code calls its tensors, keys of a tree after their argument's name."""
+    module: Any = getattr(ensemble, "module", ensemble)
+    module = module[0] if isinstance(module, nn.ModuleList) else module
+    ordered = [p for p in inspect.signature(module.forward).parameters.values() if p.kind != p.VAR_KEYWORD]
+    first = [p.name for p in ordered if p.kind != p.VAR_POSITIONAL]
+    count = len(batch[0])
+    positional = first[:count] + [f"input_{i}" if count > 1 else "input" for i in range(len(first), count)]
+    names = []
+    for name, tree in (*zip(positional, batch[0], strict=True), *batch[1].items()):
+        for keys, leaf in pytree.tree_flatten_with_path(tree)[0]:
+            if isinstance(leaf, Tensor):
+                names.append("_".join([name, *(str(getattr(k, "key", getattr(k, "idx", k))) for k in keys)]))
+    return tuple(f"{name}_input" if name in taken else name for name in names)
+
+
+# -------------------------------------------------------------------- what is written
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A place for the file in a new folder beside it; what is there at the end is moved, or nothing is."""
+    try:
+        folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    except OSError as error:
+        raise PermissionError(
+            f"export: the folder {str(path.parent)!r} cannot be written to ({error.strerror}). Choose another one."
+        ) from error
+    try:
+        yield folder / path.name
+        for file in sorted(folder.iterdir(), key=lambda file: file.name == path.name):  # the weights' file first
+            os.replace(file, path.parent / file.name)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_onnx(
+    program: torch.export.ExportedProgram, path: Path, inputs: Sequence[str], outputs: Sequence[str],
+    opset: int | None, about: dict[str, str],
+) -> None:  # fmt: skip
+    optimize = about["draws"] != "random"
+    try:
+        # The optimizer may take equal random operations for one, so that all members would drop alike.
+        made = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=opset, optimize=optimize)
+    except Exception as error:
+        missing = _missing_operators(error)
+        if missing:
+            raise ValueError(
+                f"export: ONNX has no operator for {quote_names(missing)}, which the model uses. "
+                "Write that part with other operators, or export to a .pt2 file."
+            ) from error
+        raise ValueError(f"export: torch.onnx cannot convert the model: {first_words(error)}.") from error
+    assert made is not None
+    _name_(made.model.graph, inputs, outputs)
+    made.model.metadata_props.update({f"pluribus.{key}": value for key, value in about.items()})
+    size = sum(tensor.numel() * tensor.element_size() for tensor in program.state_dict.values())
+    made.save(str(path), external_data=size > LIMIT)
+
+
+def _missing_operators(error: BaseException | None) -> list[str]:
+    found: list[str] = []
+    while error is not None:
+        found += re.findall(r"No ONNX function found for <OpOverload\(op='([^']+)'", str(error))
+        error = error.__cause__
+    return list(dict.fromkeys(found))
+
+
+def _name_(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Give inputs, outputs and the batch their names; values inside that have such a name get another."""
+    ends = [*zip(graph.inputs, inputs, strict=True), *zip(graph.outputs, outputs, strict=True)]
+    inside = [value for node in graph for value in node.outputs] + list(graph.initializers.values())
+    for value in inside:
+        if value.name in (*inputs, *outputs):
+            value.name = f"{value.name}_inside"
+    for value, name in ends:
+        value.name = name
+        if value.shape is not None and value.shape.rank() and not isinstance(value.shape[0], int):
+            value.shape = type(value.shape)(["batch", *value.shape[1:]])
+
+
+# -------------------------------------------------------------------- what is checked
+
+
+Runner = Callable[[Batch], dict[str, Tensor]]
+
+
+def _onnx_runner(path: Path, inputs: Sequence[str], outputs: Sequence[str]) -> Runner:
+    runtime = require("onnxruntime", "export to ONNX", "export")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise ValueError(f"export: ONNX Runtime does not load the file: {first_words(error)}.") from error
+
+    def run(batch: Batch) -> dict[str, Tensor]:
+        fed = dict(zip(inputs, (tensor.cpu().numpy() for tensor in tensors_of(batch)), strict=True))
+        return dict(zip(outputs, map(torch.from_numpy, session.run(list(outputs), fed)), strict=True))
+
+    return run
+
+
+def _torch_runner(path: Path) -> Runner:
+    module = torch.export.load(path).module()
+    return lambda batch: module(*batch[0], **batch[1])
+
+
+def _run(run: Runner, batch: Batch) -> dict[str, Tensor]:
+    try:
+        return {name: tensor.cpu() for name, tensor in run(batch).items()}
+    except Exception as error:
+        raise ValueError(
+            f"export: the exported network does not run on {rows_of(batch)} rows: {first_words(error)}. "
+            "Where the model's code depends on the number of rows, give dynamic=False."
+        ) from error
+
+
+def _compare(expected: nn.Module, run: Runner, batch: Batch, tolerance: float) -> float:
+    """The largest difference; one above the tolerance is an error."""
+    theirs = _run(run, batch)
+    ours = {name: tensor.cpu() for name, tensor in expected(*batch[0], **batch[1]).items()}
+    worst = 0.0
+    for name, tensor in ours.items():
+        if tensor.shape != theirs[name].shape:
+            raise ValueError(
+                f"export: {name!r} must have the shape {tuple(tensor.shape)}, but the exported network gives "
+                f"{tuple(theirs[name].shape)} for {rows_of(batch)} rows. Nothing was written."
+            )
+        if name == "label":
+            continue  # of equals either may come first: the confidence shows it
+        difference = _difference(tensor, theirs[name])
+        worst = max(worst, difference)
+        if not difference <= tolerance:
+            raise ValueError(
+                f"export: the exported network must agree with PyTorch to {tolerance:g}, but {name!r} differs by "
+                f"{difference:.2g} for {rows_of(batch)} rows. Nothing was written. Give tolerance= to allow more."
+            )
+    if "label" in ours:
+        _check_labels(ours, theirs["label"], tolerance)
+    return worst
+
+
+def _difference(a: Tensor, b: Tensor) -> float:
+    """Relative to 1 or the largest value; of values that are not finite both must have the same."""
+    a, b = a.double(), b.double()
+    same = (a == b) | (a.isnan() & b.isnan())
+    finite = a[a.isfinite()]
+    scale = max(1.0, float(finite.abs().max())) if finite.numel() else 1.0
+    apart = torch.where(same, 0.0, (a - b).abs().nan_to_num(nan=torch.inf))
+    return float(apart.max()) / scale if apart.numel() else 0.0
+
+
+def _check_labels(ours: dict[str, Tensor], theirs: Tensor, tolerance: float) -> None:
+    """Another label is right only where it is as probable as ours."""
+    differing = theirs != ours["label"]
+    if bool(differing.any()) and ours["mean"].ndim == theirs.ndim + 1:
+        dim = next(d for d in range(ours["mean"].ndim) if ours["mean"].movedim(d, -1).shape[:-1] == theirs.shape)
+        chosen = ours["mean"].movedim(dim, -1).gather(-1, theirs[..., None])[..., 0]
+        if bool(((ours["confidence"] - chosen).abs() <= 2 * tolerance)[differing].all()):
+            return
+    if bool(differing.any()):
+        raise ValueError(
+            f"export: {int(differing.sum())} of {differing.numel()} labels differ from PyTorch's. Nothing was written."
+        )
+
+
+def _compare_random(expected: nn.Module, run: Runner, batch: Batch, tolerance: float) -> float:
+    """Whether a network that draws has PyTorch's mean, within what chance allows, and draws for each member."""
+    ours = [expected(*batch[0], **batch[1]) for _ in range(REPEATS)]
+    theirs = [_run(run, batch) for _ in range(REPEATS)]
+    means = [torch.stack([each["mean"].cpu().double() for each in side]) for side in (ours, theirs)]
+    if means[0].shape != means[1].shape:
+        raise ValueError("export: the exported network gives another shape than PyTorch. Nothing was written.")
+    error = sum((m.var(0) / REPEATS for m in means), torch.zeros(())).sqrt()
+    apart = (means[0].mean(0) - means[1].mean(0)).abs()
+    if bool((apart > 8 * error + tolerance * max(1.0, float(means[0].abs().max()))).any()):
+        raise ValueError(
+            f"export: the exported network's mean over {REPEATS} runs differs from PyTorch's by {apart.max():.2g}, "
+            'more than chance allows. Nothing was written. Choose draws="fixed".'
+        )
+    spread = [torch.stack([each["epistemic"].cpu().double() for each in side]).mean() for side in (ours, theirs)]
+    if not bool(spread[0] / 3 <= spread[1] <= spread[0] * 3) or not bool(means[1].var(0).max() > 0):
+        raise ValueError(
+            f"export: the members of the exported network must draw apart, but their epistemic uncertainty is "
+            f'{spread[1]:.2g} and PyTorch\'s is {spread[0]:.2g}. Nothing was written. Choose draws="fixed".'
+        )
+    return float(apart.max())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch and onnxscript say about their own insides."""
+    import logging
+
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

@@ -1,0 +1,222 @@
+"""Dropout written out in plain operations, drawn once and stored, or drawn at each run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from .._common.trees import Batch, map_rows, rows_of
+
+ALPHA = -1.7580993408473766  # what alpha dropout puts in place of a dropped value: minus SELU's scale * alpha
+
+
+class Draw(NamedTuple):
+    """One call of dropout: the shape of what it drops, its rate, and which kind it is."""
+
+    shape: tuple[int, ...]
+    rate: float
+    kind: str
+
+
+class Fixed(nn.Module):
+    """A module whose dropout has been drawn: each draw is stored, and is the same for every row.
+
+    The members of MC-Dropout are then fixed, thinned networks. A draw has the shape of what it drops, but for the
+    dimensions that grow with the batch, in which it has length 1.
+
+    Args:
+        batch: what one call takes, of one row or more
+        generator: where the draws come from; torch's global one if None
+    """
+
+    def __init__(self, module: nn.Module, batch: Batch, generator: torch.Generator | None = None):
+        super().__init__()
+        self.module = module
+        found = drawn(module, batch)
+        device = next((t.device for t in (*module.parameters(), *module.buffers())), torch.device("cpu"))
+        for number, draw in enumerate(found):
+            for name, tensor in zip(("scale", "shift"), _affine(draw, generator), strict=True):
+                self.register_buffer(f"{name}_{number}", None if tensor is None else tensor.to(device))
+        self.count = len(found)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's output under the stored draws."""
+        stored = ((getattr(self, f"scale_{i}"), getattr(self, f"shift_{i}")) for i in range(self.count))
+        with _Replaying(stored):
+            return self.module(*args, **kwargs)
+
+
+class Redrawn(nn.Module):
+    """A module whose dropout is written as a comparison with uniform numbers.
+
+    ONNX has an operator for dropout, but ONNX Runtime takes it out, and optimizers take two for one.
+    """
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's output under new draws."""
+        with _Drawing():
+            return self.module(*args, **kwargs)
+
+
+def drawn(module: nn.Module, batch: Batch) -> list[Draw]:
+    """Every dropout that the module calls, in order; length 1 in dimensions that grow with the batch."""
+    rows = rows_of(batch)
+    seen = []
+    for more in (0, 1):
+        index = torch.arange(rows + more) % rows
+        args, kwargs = map_rows(batch, rows, lambda t, index=index: t[index.to(t.device)])
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            module(*args, **kwargs)  # a frozen ensemble may try things on a first batch
+            with _Noting() as noting:
+                module(*args, **kwargs)
+        seen.append(noting.found)
+    if len(seen[0]) != len(seen[1]):
+        raise ValueError(
+            f"fixed draws: dropout must be called equally often for every batch, but it is called {len(seen[0])} times "
+            f'for {rows} rows and {len(seen[1])} times for {rows + 1}. Choose draws="random".'
+        )
+    return [
+        a._replace(shape=tuple(n if n == m else 1 for n, m in zip(a.shape, b.shape, strict=True)))
+        for a, b in zip(*seen, strict=True)
+    ]
+
+
+def _affine(draw: Draw, generator: torch.Generator | None) -> tuple[Tensor, Tensor | None]:
+    """Dropout as x * scale + shift."""
+    keep = (torch.rand(draw.shape, generator=generator) >= draw.rate).float()
+    return _scale_and_shift(keep, draw.rate, draw.kind)
+
+
+def _scale_and_shift(keep: Tensor, rate: float, kind: str) -> tuple[Tensor, Tensor | None]:
+    if kind.startswith("alpha"):  # keeps mean 0 and variance 1 (Klambauer et al., 2017)
+        a = ((1 - rate) * (1 + rate * ALPHA**2)) ** -0.5 if rate < 1 else 0.0
+        return a * keep, a * ALPHA * (1 - keep) - a * ALPHA * rate
+    return keep / (1 - rate) if rate < 1 else keep, None
+
+
+class _Dropouts(TorchFunctionMode):
+    """Everything that drops something goes through `drop`: functions, attention, layers of an RNN."""
+
+    def drop(self, x: Tensor, rate: float, kind: str) -> Tensor:
+        raise NotImplementedError
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in KINDS:
+            return self._function(func, *args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            return self._attention(*args, **kwargs)
+        if getattr(func, "__name__", "") in RECURRENT and torch.is_tensor(args[-1]) is False and args[5]:
+            return self._recurrent(func, *args)
+        if func is F.multi_head_attention_forward and args[10] and kwargs.get("training", True):
+            raise ValueError(
+                "fixed draws: dropout inside nn.MultiheadAttention cannot be stored. "
+                'Choose draws="random", or make the ensemble with pb.mc_dropout, which opens it.'
+            )
+        return func(*args, **kwargs)
+
+    def _function(
+        self, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, **train: bool
+    ) -> Tensor:
+        training = train.get("train", training)
+        return self.drop(input, p, KINDS[func]) if training and p else input
+
+    def _attention(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    ) -> Tensor:  # fmt: skip
+        if not dropout_p:
+            return F.scaled_dot_product_attention(
+                query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+        if enable_gqa:
+            key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
+        scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if is_causal:
+            attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attn_mask, -math.inf)
+        elif attn_mask is not None:
+            scores = scores + attn_mask
+        return self.drop(scores.softmax(-1), dropout_p, "each") @ value
+
+    def _recurrent(
+        self, func: Callable[..., Any], x: Tensor, start: Any, weights: Sequence[Tensor], biases: bool, layers: int,
+        rate: float, train: bool, both_ways: bool, batch_first: bool,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        """A recurrent network layer by layer, with dropout between them."""
+        directions, each = 1 + both_ways, len(weights) // layers
+        ends: list[tuple[Tensor, ...]] = []
+        for layer in range(layers):
+            rows = slice(layer * directions, (layer + 1) * directions)
+            begin = start[rows] if isinstance(start, Tensor) else [part[rows] for part in start]
+            own = list(weights[layer * each : (layer + 1) * each])
+            x, *end = func(x, begin, own, biases, 1, 0.0, train, both_ways, batch_first)
+            ends.append(tuple(end))
+            if train and layer < layers - 1:
+                x = self.drop(x, rate, "each")
+        return (x, *(torch.cat(parts) for parts in zip(*ends, strict=True)))
+
+
+class _Noting(_Dropouts):
+    """Notes every dropout, which drops as it would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Draw] = []
+
+    def drop(self, x: Tensor, rate: float, kind: str) -> Tensor:
+        self.found.append(Draw(tuple(_dropped(x, kind).shape), float(rate), kind))
+        return x
+
+
+class _Drawing(_Dropouts):
+    """Draws each time."""
+
+    def drop(self, x: Tensor, rate: float, kind: str) -> Tensor:
+        keep = (torch.rand_like(_dropped(x, kind)) >= rate).to(x.dtype)
+        scale, shift = _scale_and_shift(keep, rate, kind)
+        return x * scale if shift is None else x * scale + shift
+
+
+def _dropped(x: Tensor, kind: str) -> Tensor:
+    """What has one draw for each of its values: x, or one value of each channel."""
+    return x[(slice(None), slice(None), *[slice(0, 1)] * (x.ndim - 2))] if kind.endswith("channels") else x
+
+
+class _Replaying(_Dropouts):
+    """Uses one stored draw for each dropout."""
+
+    def __init__(self, stored: Iterator[tuple[Tensor, Tensor | None]]):
+        super().__init__()
+        self.stored = stored
+
+    def drop(self, x: Tensor, rate: float, kind: str) -> Tensor:
+        scale, shift = next(self.stored, (None, None))
+        if scale is None:
+            raise ValueError("fixed draws: dropout is called more often than on the example, so draws are missing.")
+        dropped = x * scale.to(x.dtype)
+        return dropped if shift is None else dropped + shift.to(x.dtype)
+
+
+KINDS: dict[Callable[..., Any], str] = {
+    F.dropout: "each",
+    torch.dropout: "each",
+    F.dropout1d: "channels",
+    F.dropout2d: "channels",
+    F.dropout3d: "channels",
+    F.alpha_dropout: "alpha",
+    F.feature_alpha_dropout: "alpha channels",
+}
+
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")

@@ -1,0 +1,1 @@
+"""An ensemble for inference alone: the same outputs by the fewest operations."""

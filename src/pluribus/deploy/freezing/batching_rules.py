@@ -1,0 +1,441 @@
+"""Operations on all members at once: a value is (members, batch, ...) where that of one member is (batch, ...).
+
+Each rule says how one operation is written then. What has no rule runs member by member, which is always right.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, cast
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from ...core.layers import RankOne
+from .folding import Network, arguments, attribute, plain_type
+from .kernels import Convolution, Linear
+from .live_channels import ELEMENTWISE, ELEMENTWISE_METHODS, ELEMENTWISE_MODULES, POOL_MODULES, POOLS
+from .module_code import known_name
+
+
+class NoRule(Exception):  # noqa: N818
+    """The operation has no rule, or not for such arguments."""
+
+
+class Written(NamedTuple):
+    """A value of the new graph, and its form: "stacked", or "shared" by all members."""
+
+    value: Any
+    form: str = "stacked"
+
+
+class Stacker(Protocol):
+    """What writes the graph."""
+
+    graph: fx.Graph
+    network: Network
+
+    def add(self, name: str, module: nn.Module, *args: Any) -> Any:
+        """A call of a new module."""
+
+    def first(self, node: fx.Node) -> Any:
+        """The value with the members first; what they share as it is."""
+
+    def expand(self, node: fx.Node) -> Any:
+        """The value with the members first, also where they share it."""
+
+    def own(self, name: str, tensors: Sequence[Any]) -> Any:
+        """A constant of each member, stacked."""
+
+    def is_shared(self, node: fx.Node) -> bool:
+        """Whether all members have the same value."""
+
+    def keep(self, node: fx.Node, i: int = 0) -> str:
+        """The name of the module that the node calls, as member i has it."""
+
+
+Rule = Callable[[Stacker, fx.Node], Written]
+
+
+def stack_members(writer: Stacker, node: fx.Node) -> Written:
+    """The node for all members at once; `NoRule` where nothing is known about it."""
+    network = writer.network
+    if node.op == "get_attr":
+        path = cast(str, node.target)
+        tensors = [attribute(tree, path) for tree in network.trees]
+        return Written(writer.own(path, tensors))
+    if node.op == "call_module":
+        kind = RankOne if isinstance(network.module(node), RankOne) else network.kind(node)
+        rule = MODULES.get(kind)
+    else:
+        rule = RULES.get(known_name(node))
+    if rule is None:
+        raise NoRule
+    return rule(writer, node)
+
+
+# -------------------------------------------------------------------- arguments
+
+
+def _again(writer: Stacker, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Any:
+    if node.op == "call_module":
+        return writer.graph.call_module(writer.keep(node), tuple(args), kwargs or {})
+    return writer.graph.create_node(node.op, node.target, tuple(args), kwargs or {})
+
+
+def _map_arguments(writer: Stacker, node: fx.Node) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of an operation on one value with the members first."""
+    if writer.is_shared(node.all_input_nodes[0]):
+        raise NoRule
+    args, kwargs = fx.map_arg((node.args, node.kwargs), writer.first)
+    return list(args), dict(kwargs)
+
+
+def _move(dim: Any) -> Any:
+    """A dimension, or several, counted with the members first."""
+    if isinstance(dim, Sequence) and not isinstance(dim, str):
+        return tuple(_move(each) for each in dim)
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        raise NoRule
+    return dim + 1 if dim >= 0 else dim
+
+
+def _several(values: Sequence[Any]) -> list[Any]:
+    """What is given as f(a, b) or as f((a, b))."""
+    return list(values[0]) if len(values) == 1 and isinstance(values[0], Sequence) else list(values)
+
+
+def _align(writer: Stacker, node: fx.Node, rank: int) -> Any:
+    """The value, ready to be broadcast against values of one member that have this many dimensions."""
+    value = writer.first(node)
+    missing = rank - len(writer.network.shapes.get(node, ()))
+    if writer.is_shared(node) or missing <= 0:
+        return value
+    return writer.graph.call_function(operator.getitem, (value, (slice(None), *[None] * missing)))
+
+
+# -------------------------------------------------------------------- rules
+
+
+def _along(*places: tuple[int, str, int | None]) -> Rule:
+    """An operation with dimensions among its arguments: where, under which name, and what they are if not given."""
+
+    def rule(writer: Stacker, node: fx.Node) -> Written:
+        args, kwargs = _map_arguments(writer, node)
+        if "axis" in kwargs:
+            kwargs["dim"] = kwargs.pop("axis")
+        for place, name, default in places:
+            if len(args) > place:
+                args[place] = _move(args[place])
+            elif name in kwargs or default is not None:
+                kwargs[name] = _move(kwargs.get(name, default))
+            else:
+                raise NoRule
+        return Written(_again(writer, node, args, kwargs))
+
+    return rule
+
+
+def _join(writer: Stacker, node: fx.Node) -> Written:
+    """Several tensors along a dimension."""
+    given = arguments(node, ("tensors", "dim"))
+    tensors, dim = given["tensors"], _move(given.get("dim", given.get("axis", 0)))
+    parts = writer.first(tensors) if isinstance(tensors, fx.Node) else [writer.expand(part) for part in tensors]
+    return Written(_again(writer, node, (parts, dim)))
+
+
+def _reorder(writer: Stacker, node: fx.Node) -> Written:
+    if node.kwargs:
+        raise NoRule
+    args, _ = _map_arguments(writer, node)
+    dims = _several(args[1:])
+    moved = (0, *(_move(dim % len(dims)) for dim in dims))
+    return Written(writer.graph.call_function(torch.permute, (args[0], moved)))
+
+
+def _flip(writer: Stacker, node: fx.Node) -> Written:
+    if node.kwargs:
+        raise NoRule
+    args, _ = _map_arguments(writer, node)
+    return Written(writer.graph.call_function(torch.flip, (args[0], _move(_several(args[1:])))))
+
+
+def _resize(method: str, first: int | None) -> Rule:
+    """An operation whose arguments are the sizes of its result; the members' comes first."""
+
+    def rule(writer: Stacker, node: fx.Node) -> Written:
+        args, _ = _map_arguments(writer, node)
+        sizes = _several(args[1:])
+        several = len(sizes) == 1 and isinstance(sizes[0], fx.Node)  # perhaps: all of another tensor's
+        if node.kwargs or (several and method != "reshape"):
+            raise NoRule
+        source = node.all_input_nodes[0]
+        value = args[0] if method == "reshape" else _align(writer, source, len(sizes))
+        size = writer.network.size if first is None else first
+        if several:
+            return Written(writer.graph.call_method(method, (value, writer.graph.call_function(after, (size, *sizes)))))
+        return Written(writer.graph.call_method(method, (value, size, *sizes)))
+
+    return rule
+
+
+def after(first: int, sizes: Any) -> tuple[int, ...]:
+    """A size, and then others, or one."""
+    return (first, *sizes) if isinstance(sizes, Sequence) else (first, sizes)
+
+
+def _pointwise(writer: Stacker, node: fx.Node) -> Written:
+    if node not in writer.network.shapes or "memory_format" in node.kwargs:
+        raise NoRule
+    rank = len(writer.network.shapes[node])
+    drawn = all(writer.is_shared(source) for source in node.all_input_nodes)  # for each member anew
+    give = writer.expand if drawn else lambda source: _align(writer, source, rank)
+    args, kwargs = fx.map_arg((node.args, node.kwargs), give)
+    return Written(_again(writer, node, args, kwargs))
+
+
+def _product(writer: Stacker, node: fx.Node) -> Written:
+    """A product of matrices; whatever is before their two dimensions is broadcast."""
+    shapes, factors = writer.network.shapes, node.all_input_nodes
+    if len(node.args) != 2 or len(factors) != 2 or any(len(shapes.get(factor, ())) < 2 for factor in factors):
+        raise NoRule
+    rank = len(shapes[node])
+    first, second = (_align(writer, cast(fx.Node, factor), rank) for factor in node.args)
+    return Written(writer.graph.call_function(torch.matmul, (first, second)))
+
+
+def _linear(writer: Stacker, node: fx.Node) -> Written:
+    """A linear layer as a function."""
+    names = ("input", "weight", "bias")
+    given = arguments(node, names)
+    rank = len(writer.network.shapes[node])
+    x, weight = (_align(writer, given[name], rank) for name in names[:2])
+    value = writer.graph.call_function(torch.matmul, (x, writer.graph.call_function(getattr, (weight, "mT"))))
+    if given.get("bias") is None:
+        return Written(value)
+    return Written(writer.graph.call_function(torch.add, (value, _align(writer, given["bias"], rank))))
+
+
+def _einsum(writer: Stacker, node: fx.Node) -> Written:
+    text, *operands = node.args
+    given, arrow, result = str(text).replace(" ", "").partition("->")
+    operands = _several(operands)
+    letter = next(c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in given)
+    if not arrow or "." in given or not all(isinstance(operand, fx.Node) for operand in operands):
+        raise NoRule
+    nodes = cast(Sequence[fx.Node], operands)
+    pairs = zip(given.split(","), nodes, strict=True)
+    letters = [part if writer.is_shared(operand) else letter + part for part, operand in pairs]
+    values = [writer.first(operand) for operand in nodes]
+    text = f"{','.join(letters)}->{letter}{result}"
+    return Written(writer.graph.call_function(torch.einsum, (text, *values)))
+
+
+def _rows(writer: Stacker, node: fx.Node) -> Written:
+    """An operation on each row by itself: all members' rows are one batch."""
+    source = node.all_input_nodes[0]
+    if len(node.all_input_nodes) != 1 or node.args[:1] != (source,) or node not in writer.network.shapes:
+        raise NoRule
+    flat = writer.graph.call_function(torch.flatten, (writer.expand(source), 0, 1))
+    return Written(_apart(writer, _again(writer, node, (flat, *node.args[1:]), dict(node.kwargs))))
+
+
+def _apart(writer: Stacker, value: Any) -> Any:
+    return writer.graph.call_method("unflatten", (value, 0, (writer.network.size, -1)))
+
+
+def _attention(writer: Stacker, node: fx.Node) -> Written:
+    """Query, key and value with all members' rows in one batch; masks that all rows share."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = arguments(node, names)
+    qkv, mask, shapes = [given.pop(name) for name in names[:3]], given.get("attn_mask"), writer.network.shapes
+    if any(len(shapes.get(each, ())) != 4 for each in qkv):
+        raise NoRule
+    if isinstance(mask, fx.Node):
+        one = len(shapes[mask]) < 4 or shapes[mask][0] == 1
+        if not writer.is_shared(mask) or not one:
+            raise NoRule
+    if not all(writer.is_shared(value) for value in given.values() if isinstance(value, fx.Node)):
+        raise NoRule
+    given = {name: writer.first(value) if isinstance(value, fx.Node) else value for name, value in given.items()}
+    flat = [writer.graph.call_function(torch.flatten, (writer.expand(each), 0, 1)) for each in qkv]
+    value = writer.graph.call_function(F.scaled_dot_product_attention, tuple(flat), given)
+    return Written(_apart(writer, value))
+
+
+def _normalise(writer: Stacker, node: fx.Node) -> Written:
+    """Layer normalisation as a function: each member has its scale and shift, or all share them."""
+    names = ("input", "normalized_shape", "weight", "bias", "eps")
+    given = arguments(node, names)
+    weight, bias = (given.get(name) for name in names[2:4])
+    if weight is None and bias is not None:
+        raise NoRule
+    rank = len(writer.network.shapes[node])
+    affine = [None if each is None else _align(writer, each, rank) for each in (weight, bias)]
+    return Written(_normal(writer, given["input"], given["normalized_shape"], given.get("eps", 1e-5), affine))
+
+
+def _normal(writer: Stacker, source: fx.Node, shape: Any, eps: float, affine: Sequence[Any]) -> Any:
+    scale, shift = affine
+    value = writer.graph.call_function(F.layer_norm, (writer.first(source), shape, None, None, eps))
+    return value if scale is None else _affine(writer, value, scale, shift)
+
+
+def _affine(writer: Stacker, value: Any, scale: Any, shift: Any) -> Any:
+    if shift is None:
+        return writer.graph.call_function(torch.mul, (value, scale))
+    return writer.graph.call_function(torch.addcmul, (shift, value, scale))
+
+
+def _norm_module(writer: Stacker, node: fx.Node) -> Written:
+    """Layer normalisation as a module."""
+    network, source = writer.network, node.all_input_nodes[0]
+    module = cast(nn.LayerNorm, network.module(node))
+    shape, eps = module.normalized_shape, module.eps
+    if not network.holds_own(module):
+        return Written(_again(writer, node, (writer.first(source),)))
+    lead = [1] * (len(network.shapes[node]) - len(shape))
+    affine = [_vectors(writer, node, name, [*lead, *shape]) for name in ("weight", "bias")]
+    return Written(_normal(writer, source, list(shape), eps, affine))
+
+
+def _vectors(writer: Stacker, node: fx.Node, name: str, shape: Sequence[int]) -> Any:
+    """A tensor of the module that each member has for itself, in this shape; None, if the module has none."""
+    tensors = [getattr(writer.network.module(node, i), name) for i in range(writer.network.size)]
+    return None if tensors[0] is None else writer.own(f"{node.target}.{name}", [t.reshape(shape) for t in tensors])
+
+
+def _rank_one(writer: Stacker, node: fx.Node) -> Written:
+    """One layer for all members, between the vectors that scale what each of them reads and gives."""
+    network, source = writer.network, node.all_input_nodes[0]
+    first: Any = network.module(node)
+    if plain_type(first) is None or len(node.args) != 1 or node.kwargs:
+        raise NoRule
+    linear, rank = isinstance(first, nn.Linear), len(network.shapes[node])
+    shape = [1] * (rank - 1) + [-1] if linear else [1, -1] + [1] * (rank - 2)  # of a vector
+    r, s, b = (_vectors(writer, node, name, shape) for name in ("r", "s", "b"))
+    value = writer.graph.call_function(torch.mul, (writer.first(source), r))
+    if linear:
+        value = writer.add(str(node.target), Linear(first.weight, None), value)
+    else:
+        options = first.stride, first.padding, first.dilation, first.groups
+        value = writer.graph.call_function(torch.flatten, (value, 0, 1))
+        value = _apart(writer, writer.add(str(node.target), Convolution(first.weight, None, *options), value))
+    return Written(_affine(writer, value, s, b))
+
+
+def _flat_module(writer: Stacker, node: fx.Node) -> Written:
+    module = cast(nn.Flatten, writer.network.module(node))
+    dims = _move((module.start_dim, module.end_dim))
+    return Written(writer.graph.call_function(torch.flatten, (writer.first(node.all_input_nodes[0]), *dims)))
+
+
+def _softmax_module(writer: Stacker, node: fx.Node) -> Written:
+    dim = _move(cast(nn.Softmax, writer.network.module(node)).dim)
+    return Written(writer.graph.call_function(torch.softmax, (writer.first(node.all_input_nodes[0]), dim)))
+
+
+def _pad(writer: Stacker, node: fx.Node) -> Written:
+    """Around the last dimensions."""
+    args, kwargs = _map_arguments(writer, node)
+    mode = args[2] if len(args) > 2 else kwargs.get("mode", "constant")
+    if mode != "constant":
+        raise NoRule
+    return Written(_again(writer, node, args, kwargs))
+
+
+def _item(writer: Stacker, node: fx.Node) -> Written:
+    """One of several tensors, or a part of one."""
+    source, index = node.args
+    value = writer.first(cast(fx.Node, source))
+    places = index if isinstance(index, tuple) else (index,)
+    if not all(place is None or place is Ellipsis or type(place) in (int, slice) for place in places):
+        raise NoRule
+    if source not in writer.network.shapes:  # several tensors
+        return Written(writer.graph.call_function(operator.getitem, (value, index)))
+    places = fx.map_arg(places, writer.first)
+    return Written(writer.graph.call_function(operator.getitem, (value, (slice(None), *places))))
+
+
+def _property(writer: Stacker, node: fx.Node) -> Written:
+    """What a tensor knows about itself."""
+    source, name = node.args
+    if source not in writer.network.shapes:
+        raise NoRule
+    shape, value = writer.network.shapes[cast(fx.Node, source)], writer.first(cast(fx.Node, source))
+    if name == "shape":
+        return Written(_without_members(writer, _again(writer, node, (value, "shape"))), "shared")
+    if name == "ndim":
+        return Written(len(shape), "shared")
+    if name in ("dtype", "device"):
+        return Written(_again(writer, node, (value, name)), "shared")
+    if name == "mT" or (name == "T" and len(shape) == 2):
+        return Written(_again(writer, node, (value, "mT")))
+    raise NoRule
+
+
+def _size(writer: Stacker, node: fx.Node) -> Written:
+    args, kwargs = _map_arguments(writer, node)
+    if kwargs:
+        raise NoRule
+    if len(args) == 1:
+        return Written(_without_members(writer, _again(writer, node, args)), "shared")
+    return Written(_again(writer, node, (args[0], _move(args[1]))), "shared")
+
+
+def _without_members(writer: Stacker, sizes: Any) -> Any:
+    return writer.graph.call_function(operator.getitem, (sizes, slice(1, None)))
+
+
+POINTWISE = {
+    *("pow", "sqrt", "rsqrt", "exp", "log", "log1p", "sin", "cos", "erf", "sign", "reciprocal", "where", "masked_fill"),
+    *("eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum", "contiguous", "clone", "float", "double", "to"),
+    *("type_as", "truediv", "neg", "detach", "clamp_min", "clamp_max", "logical_not", "logical_and", "bool", "div"),
+    *(name.__name__ for name in ELEMENTWISE),
+    *ELEMENTWISE_METHODS,
+}
+
+ONE = (1, "dim", None)  # a dimension that must be given
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(POINTWISE, _pointwise),
+    **dict.fromkeys(
+        ("mean", "sum", "amax", "amin", "std", "var", "argmax", "argmin", "cumsum", "logsumexp"), _along(ONE)
+    ),
+    **dict.fromkeys(("softmax", "log_softmax", "unsqueeze", "squeeze", "select", "narrow", "unflatten"), _along(ONE)),
+    **dict.fromkeys(("chunk", "split", "tensor_split"), _along((2, "dim", 0))),
+    **dict.fromkeys(("cat", "concat", "concatenate", "stack"), _join),
+    **dict.fromkeys(("matmul", "bmm"), _product),
+    **dict.fromkeys((*POOLS, "interpolate"), _rows),
+    **dict.fromkeys(("view", "reshape"), _resize("reshape", None)),
+    "expand": _resize("expand", -1),
+    "repeat": _resize("repeat", 1),
+    "unbind": _along((1, "dim", 0)),
+    "flatten": _along((1, "start_dim", 0), (2, "end_dim", -1)),
+    "transpose": _along((1, "dim0", None), (2, "dim1", None)),
+    "movedim": _along((1, "source", None), (2, "destination", None)),
+    "glu": _along((1, "dim", -1)),
+    "normalize": _along((2, "dim", 1)),
+    "roll": _along((2, "dims", None)),
+    "pad": _pad,
+    "permute": _reorder,
+    "flip": _flip,
+    "einsum": _einsum,
+    "linear": _linear,
+    "layer_norm": _normalise,
+    "scaled_dot_product_attention": _attention,
+    "getitem": _item,
+    "getattr": _property,
+    "size": _size,
+}
+
+MODULES: dict[type | None, Rule] = {
+    **dict.fromkeys(ELEMENTWISE_MODULES, _pointwise),
+    **dict.fromkeys(POOL_MODULES, _rows),
+    RankOne: _rank_one,
+    nn.LayerNorm: _norm_module,
+    nn.Flatten: _flat_module,
+    nn.Softmax: _softmax_module,
+}

@@ -1,0 +1,212 @@
+"""What a frozen network is called with: tensors, by place or by name; what is no tensor is as in the example."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._common.torch_private import pytree
+from ..._common.trees import Batch, as_batch, flatten, map_tensors, rows_of, tensors_of
+
+
+class Unfit(Exception):  # noqa: N818
+    """Why a network cannot be written as a graph of operations without side effects."""
+
+
+class Example:
+    """A call that a network is frozen for, and which of its tensors have a row for each row of the first one."""
+
+    def __init__(self, example: Any):
+        self.batch: Batch = as_batch(example)
+        self.rows = rows_of(self.batch)
+        self.has_rows = [t.ndim > 0 and t.shape[0] == self.rows for t in tensors_of(self.batch)]
+
+    def find_rows_(self, network: Callable[..., Any]) -> Batch:
+        """Settle which tensors have rows, as one that all rows share can be as long by chance; two rows that run."""
+        given = self.has_rows
+        maybe = [i for i, has in enumerate(given) if has]
+        for count in range(len(maybe), 0, -1):
+            for chosen in combinations(maybe[1:], count - 1):
+                self.has_rows = [i == maybe[0] or i in chosen for i in range(len(given))]
+                if _runs(network, self.first(2)):
+                    return self.first(2)
+        self.has_rows = given
+        return self.batch
+
+    def first(self, rows: int) -> Batch:
+        """The first rows of the example."""
+        return self.map_rows(lambda t: t[:rows])
+
+    def repeat(self, rows: int) -> Batch:
+        """The example's rows over and over, until there are so many."""
+        index = torch.arange(rows) % self.rows
+        return self.map_rows(lambda t: t[index.to(t.device)])
+
+    def stretch(self, rows: int) -> Batch:
+        """So many rows, all the example's first one, in no more memory."""
+        return self.map_rows(lambda t: t[:1].expand(rows, *t.shape[1:]))
+
+    def map_rows(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The example with every tensor that has rows changed."""
+        leaves, tree = flatten(self.batch)
+        has_rows = iter(self.has_rows)
+        return pytree.tree_unflatten(
+            [change(leaf) if isinstance(leaf, Tensor) and next(has_rows) else leaf for leaf in leaves], tree
+        )
+
+
+def _runs(network: Callable[..., Any], batch: Batch) -> bool:
+    args, kwargs = map_tensors(batch, lambda t: t.clone())
+    try:
+        network(*args, **kwargs)
+    except Exception:  # whatever the model's code raises for rows that do not fit
+        return False
+    return True
+
+
+class Place:
+    """Where a tensor of the example stands among the inputs of the graph."""
+
+    def __init__(self, number: int):
+        self.number = number
+
+
+class Call:
+    """Finds the inputs of a graph in the arguments of a call, however they are given: by place or by name.
+
+    What is no tensor is part of the graph: a call that gives another value is refused.
+
+    Args:
+        modules: the networks that take the call
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], example: Example):
+        self.signature = _common_signature(modules)
+        leaves, tree = flatten(example.batch)
+        _check_leaves(leaves)
+        numbers = iter(range(len(leaves)))
+        marked = [Place(next(numbers)) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self.outline = self._by_name(*pytree.tree_unflatten(marked, tree))  # its structure itself cannot be copied
+        named = pytree.tree_flatten_with_path(self.outline)[0]
+        self.paths, self.leaves = [_write_path(path) for path, _ in named], [leaf for _, leaf in named]
+        tensors = tensors_of(example.batch)
+        self.has_rows, self.ndims = example.has_rows, [t.ndim for t in tensors]
+        self.dtypes: list[torch.dtype] | None = None  # where the inputs must have these
+        self.sizes: list[tuple[int, ...]] | None = None  # of the inputs without their rows, where they must be these
+        alone = len(example.batch[0]) == 1 and not example.batch[1]
+        self.is_plain = alone and isinstance(example.batch[0][0], Tensor)
+
+    def expect_(self, example: Example, sizes: bool, dtypes: bool) -> None:
+        """Take inputs of the example's sizes, or data types, only."""
+        tensors = tensors_of(example.batch)
+        self.sizes = self._sizes(tensors) if sizes else self.sizes
+        self.dtypes = [t.dtype for t in tensors] if dtypes else self.dtypes
+
+    def tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        """The inputs of the graph."""
+        if self.is_plain and len(args) == 1 and not kwargs and isinstance(args[0], Tensor):  # the usual call
+            found = [args[0]]
+        else:
+            found = self._match(args, kwargs)
+        if [t.ndim for t in found] != self.ndims:
+            raise ValueError(
+                f"frozen: the network takes tensors with {self.ndims} dimensions, as in the example, but they have "
+                f"{[t.ndim for t in found]}. Freeze the ensemble again with such an example."
+            )
+        if self.dtypes is not None and [t.dtype for t in found] != self.dtypes:
+            raise ValueError(
+                f"frozen: the model's code asks for the types of its inputs, which were {self.dtypes} in the example, "
+                f"but they are {[t.dtype for t in found]}. Freeze the ensemble again with such an example."
+            )
+        if self.sizes is not None and self._sizes(found) != self.sizes:
+            raise ValueError(
+                f"frozen: the network was traced for inputs of the sizes {self.sizes} without their rows, but they are "
+                f"{self._sizes(found)}. Freeze the ensemble again with such an example."
+            )
+        return found
+
+    def split(self, tensors: Sequence[Tensor], rows: int) -> list[list[Tensor]]:
+        """The inputs in parts of so many rows."""
+        total = len(tensors[0])
+        cut = [has and len(t) == total for t, has in zip(tensors, self.has_rows, strict=True)]
+        return [
+            [t[start : start + rows] if c else t for t, c in zip(tensors, cut, strict=True)]
+            for start in range(0, total, rows)
+        ]
+
+    def _match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        found: dict[int, Tensor] = {}
+        try:
+            given = flatten(self.outline)[1].flatten_up_to(self._by_name(args, kwargs))
+        except ValueError as error:
+            raise ValueError(
+                f"frozen: the arguments must have the structure that they have in the example ({error}). "
+                "Freeze the ensemble again with an example like this call."
+            ) from error
+        for path, wanted, leaf in zip(self.paths, self.leaves, given, strict=True):
+            if isinstance(wanted, Place) and isinstance(leaf, Tensor):
+                found[wanted.number] = leaf
+            elif isinstance(wanted, Place) or not _is_same(wanted, leaf):
+                was = "a tensor" if isinstance(wanted, Place) else repr(wanted)
+                now = "a tensor" if isinstance(leaf, Tensor) else repr(leaf)
+                raise ValueError(
+                    f"frozen: the argument {path} was {was} in the example, which the network is frozen for, but in "
+                    f"this call it is {now}. Freeze the ensemble again with an example like this call."
+                )
+        return [found[number] for number in sorted(found)]
+
+    def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Every argument under its name, those that are not given with their defaults."""
+        if self.signature is None:
+            return {"args": args, "kwargs": kwargs}
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def _sizes(self, tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
+        return [tuple(t.shape[1:] if has else t.shape) for t, has in zip(tensors, self.has_rows, strict=True)]
+
+
+def _common_signature(modules: Sequence[nn.Module]) -> inspect.Signature | None:
+    """The arguments that all networks take, without annotations, which need not be storable; None: they differ."""
+    try:
+        given = [inspect.signature(module.forward) for module in modules]
+    except (TypeError, ValueError):  # written in C
+        return None
+    bare = [
+        signature.replace(
+            parameters=[p.replace(annotation=p.empty) for p in signature.parameters.values()],
+            return_annotation=inspect.Signature.empty,
+        )
+        for signature in given
+    ]
+    return bare[0] if all(signature == bare[0] for signature in bare) else None
+
+
+def _write_path(path: Sequence[Any]) -> str:
+    """Where an argument is found, such as 'mask' or 'images'[0]."""
+    first, *rest = [getattr(key, "key", getattr(key, "idx", getattr(key, "name", key))) for key in path]
+    return repr(first) + "".join(f"[{key!r}]" for key in rest)
+
+
+def _check_leaves(leaves: Sequence[Any]) -> None:
+    """Only values that cannot change later may become part of a graph."""
+    for leaf in leaves:
+        if not isinstance(leaf, (Tensor, *VALUES)):
+            raise Unfit(f"a call takes an object of the type {type(leaf).__name__}, whose content may change")
+
+
+def _is_same(wanted: Any, given: Any) -> bool:
+    return wanted is given or (type(wanted) is type(given) and isinstance(given, VALUES) and bool(wanted == given))
+
+
+VALUES = (
+    *(type(None), bool, int, float, complex, str, bytes, enum.Enum, slice, range, type(Ellipsis)),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)

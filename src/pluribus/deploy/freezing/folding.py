@@ -1,0 +1,345 @@
+"""The layers of a traced network with everything that can be folded into them: vectors, masks, normalisation, ReLU."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from ...core.layers import Dropped, Joined, Masked, RankOne
+from .module_code import inner_type, torch_type
+from .tracing import Holder, draws
+
+Shape = tuple[int, ...]
+
+
+class Plain(NamedTuple):
+    """One member's layer as plain tensors: its weight has whatever scales it inside."""
+
+    weight: Tensor
+    bias: Tensor | None
+    mask: Tensor | None  # the input channels that it reads; None: all
+
+
+@dataclass
+class Layer:
+    """A convolution or linear layer of the graph and what follows it at once."""
+
+    node: fx.Node
+    last: fx.Node  # the node whose value it gives
+    module: nn.Module
+    members: list[Plain]  # one, if all members have the same
+    relu: bool = False
+    added: fx.Node | None = None
+    folded: list[str] = field(default_factory=list)
+
+    @property
+    def source(self) -> fx.Node:
+        """The node that it reads."""
+        return self.node.all_input_nodes[0]
+
+    @property
+    def is_linear(self) -> bool:
+        """A linear layer, or else a convolution."""
+        return isinstance(self.module, nn.Linear)
+
+    @property
+    def groups(self) -> int:
+        """The groups of a convolution."""
+        return int(getattr(self.module, "groups", 1))
+
+    def plain(self, i: int) -> Plain:
+        """What member i has."""
+        return self.members[i if len(self.members) > 1 else 0]
+
+
+@dataclass
+class Norm:
+    """A normalisation layer with fixed statistics that no layer could take in: x * scale + shift."""
+
+    name: str
+    node: fx.Node
+    last: fx.Node
+    members: list[tuple[Tensor, Tensor]]
+    relu: bool = False
+
+    def plain(self, i: int) -> tuple[Tensor, Tensor]:
+        """What member i has."""
+        return self.members[i if len(self.members) > 1 else 0]
+
+
+class Network:
+    """A traced network: its graph, one tree of modules per member, and its layers.
+
+    Args:
+        own: the tensors of the first tree that are a member's own, by id
+        joint: one pass answers for all members
+        one: it will be called with one row
+        apart: keep vectors (r, s) beside the weights that the members share, which needs less memory
+    """
+
+    def __init__(
+        self, graph: fx.Graph, trees: Sequence[Holder], size: int, own: Collection[int],
+        shapes: dict[fx.Node, Shape], *, joint: bool = False, apart: bool = False, one: bool = False,
+    ):  # fmt: skip
+        self.graph, self.trees, self.size, self.shapes = graph, trees, size, shapes
+        self.joint, self.apart, self.one = joint, apart, one
+        self._drop_before_layers()
+        self._without_flattening()
+        self.own = self._find_owned(own)
+        self.layers: dict[fx.Node, Layer] = {}
+        self.norms: dict[fx.Node, Norm] = {}
+        self.absorbed: set[fx.Node] = set()
+        self._own_ids = set(own)
+        for node in graph.nodes:
+            self._begin(node)
+        self.order = {node: i for i, node in enumerate(graph.nodes)}
+        for layer in list(self.layers.values()):
+            self._take_in(layer)
+        for norm in list(self.norms.values()):
+            self._take_in_relu(norm)
+
+    # ---------------------------------------------------------------- reading the graph
+
+    def module(self, node: fx.Node, i: int = 0) -> nn.Module:
+        """The module that a node calls, as member i has it."""
+        return self.trees[i if len(self.trees) > 1 else 0].get_submodule(cast(str, node.target))
+
+    def kind(self, node: fx.Node) -> type | None:
+        """The class of torch whose code, and no other, the module of a node runs; None if there is none."""
+        return torch_type(self.module(node))
+
+    def holds_own(self, module: nn.Module) -> bool:
+        """Whether a member owns a tensor of the module."""
+        return any(id(tensor) in self._own_ids for tensor in (*module.parameters(), *module.buffers()))
+
+    def _find_owned(self, own: Collection[int]) -> set[fx.Node]:
+        """The nodes whose value a member has for itself: by its tensors or by chance."""
+        self._own_ids = set(own)
+        found: set[fx.Node] = set()
+        for node in self.graph.nodes:
+            if any(source in found for source in node.all_input_nodes) or self.starts_own(node):
+                found.add(node)
+        return found
+
+    def starts_own(self, node: fx.Node) -> bool:
+        """Whether a member has the value for itself even where all members read the same."""
+        if node.op == "call_module":
+            module = self.module(node)
+            return self.holds_own(module) or any(part.training for part in module.modules())
+        if node.op == "get_attr":
+            return id(attribute(self.trees[0], cast(str, node.target))) in self._own_ids
+        return node.op in ("call_function", "call_method") and draws(node)
+
+    def _drop_before_layers(self) -> None:
+        """A layer with dropout before it becomes two nodes."""
+        for node in list(self.graph.nodes):
+            if node.op != "call_module" or not isinstance(module := self.module(node), Dropped):
+                continue
+            if module.training and plain_type(module) is not None and node.args:
+                with self.graph.inserting_before(node):
+                    dropped = self.graph.call_function(F.dropout, (node.args[0], module.rate, True))
+                node.args = (dropped, *node.args[1:])
+                self.shapes[dropped] = self.shapes[dropped.all_input_nodes[0]]
+                for tree in self.trees:
+                    cast(Dropped, tree.get_submodule(node.target)).rate = 0.0
+
+    def _without_flattening(self) -> None:
+        """What is (batch, features) already needs no flattening."""
+        for node in list(self.graph.nodes):
+            if node.op == "call_module" and self.kind(node) is nn.Flatten and len(node.all_input_nodes) == 1:
+                source = node.all_input_nodes[0]
+                if len(self.shapes.get(source, ())) == 2 and self.shapes.get(node) == self.shapes[source]:
+                    node.replace_all_uses_with(source)
+                    self.graph.erase_node(node)
+
+    def _begin(self, node: fx.Node) -> None:
+        if node.target is F.batch_norm:
+            self._begin_norm(node)
+        if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
+            return
+        module, own = self.module(node), None
+        if not isinstance(node.args[0], fx.Node) or node not in self.shapes:
+            return
+        count = len(self.trees) if (own := self.holds_own(module)) else 1
+        if plain_type(module) is not None and not (self.apart and own and isinstance(module, RankOne)):
+            members = [plain(self.module(node, i)) for i in range(count)]
+            self.layers[node] = Layer(node, node, module, members)
+        elif _is_fixed_norm(module):
+            vectors = [_of_module(self.module(node, i)) for i in range(count)]
+            self.norms[node] = Norm(str(node.target), node, node, vectors)
+
+    def _begin_norm(self, node: fx.Node) -> None:
+        """Normalisation as a function of a module's tensors."""
+        names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+        given = arguments(node, names)
+        read = {name: given.get(name) for name in names[1:5]}
+        fixed = all(value is None or getattr(value, "op", "") == "get_attr" for value in read.values())
+        if not fixed or given.get("training") or read["running_mean"] is None or node not in self.shapes:
+            return
+        trees = self.trees if any(value in self.own for value in read.values()) else self.trees[:1]
+        tensors = ((v and attribute(tree, str(v.target)) for v in read.values()) for tree in trees)
+        members = [scale_and_shift(given["eps"], *each) for each in cast(Any, tensors)]
+        self.norms[node] = Norm(str(read["running_mean"].target).rpartition(".")[0], node, node, members)
+
+    # ---------------------------------------------------------------- folding
+
+    def _take_in(self, layer: Layer) -> None:
+        """Fold what follows the layer: normalisation, a sum, ReLU."""
+        follower = self._only_user(layer.last)
+        if follower in self.norms and self._fits(layer, follower):
+            self._fold(layer, self.norms.pop(follower))
+            follower = self._only_user(layer.last)
+        if follower is not None and is_relu(follower, self):
+            self._move(layer, follower)
+            layer.relu = True
+        elif follower is not None and (other := self._other_summand(layer, follower)) is not None:
+            self._move(layer, follower)
+            layer.added = other
+            follower = self._only_user(follower)
+            if follower is not None and is_relu(follower, self):
+                self._move(layer, follower)
+                layer.relu = True
+
+    def _fits(self, layer: Layer, norm: fx.Node | None) -> bool:
+        """A norm of channels that are the layer's: dimension 1; a norm with its own tensors makes the layer own."""
+        assert norm is not None
+        ndim = len(self.shapes[norm])
+        return (ndim == 2 or not layer.is_linear) and (layer.last in self.own or norm not in self.own)
+
+    def _fold(self, layer: Layer, norm: Norm) -> None:
+        count = max(len(layer.members), len(norm.members))
+        layer.members = [_scale(layer.plain(i), *norm.plain(i)) for i in range(count)]
+        layer.folded.append(norm.name)
+        self._move(layer, norm.node)
+
+    def _take_in_relu(self, norm: Norm) -> None:
+        follower = self._only_user(norm.last)
+        if follower is not None and is_relu(follower, self):
+            self.norms.pop(norm.last)
+            self.absorbed.add(norm.last)
+            norm.last, norm.relu = follower, True
+            self.norms[follower] = norm
+
+    def _move(self, layer: Layer, node: fx.Node) -> None:
+        """The layer gives the value of this node from now on."""
+        self.absorbed.add(layer.last)
+        del self.layers[layer.last]
+        layer.last = node
+        self.layers[node] = layer
+
+    def _only_user(self, node: fx.Node) -> fx.Node | None:
+        users = list(node.users)
+        return users[0] if len(users) == 1 and users[0].op != "output" else None
+
+    def _other_summand(self, layer: Layer, node: fx.Node) -> fx.Node | None:
+        """What else is in a sum of two tensors of one shape; None: the node is no such sum, or has a layer already."""
+        taken = node in self.layers or node in self.absorbed
+        if taken or not is_sum(node) or (layer.last not in self.own) != (node not in self.own):
+            return None
+        first, second = node.args
+        other = second if first is layer.last else first
+        if not isinstance(other, fx.Node) or other is layer.last:
+            return None
+        if self.shapes.get(other) != self.shapes.get(node) or self.shapes.get(layer.last) != self.shapes[node]:
+            return None
+        return other
+
+
+def is_relu(node: fx.Node, network: Network) -> bool:
+    """Whether the node is a ReLU, however it is written."""
+    if node.op == "call_module":
+        return network.kind(node) is nn.ReLU
+    return node.target in (F.relu, torch.relu) or (node.op == "call_method" and node.target == "relu")
+
+
+def is_sum(node: fx.Node) -> bool:
+    """Whether the node adds two values."""
+    added = node.target in (operator.add, torch.add) or (node.op == "call_method" and node.target == "add")
+    return added and len(node.args) == 2 and not node.kwargs
+
+
+def arguments(node: fx.Node, names: Sequence[str]) -> dict[str, Any]:
+    """What a node's function is called with, by the names of its parameters."""
+    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+
+
+def attribute(root: nn.Module, path: str) -> Any:
+    """The value of a dotted name."""
+    value: Any = root
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def plain_type(module: nn.Module) -> type | None:
+    """Linear or a convolution, if the module computes what that does; None otherwise."""
+    mixins, kind = getattr(type(module), "_made_of", ((), None))[0], inner_type(module)
+    if kind not in PLAIN or set(mixins) - {Masked, RankOne, Joined, Dropped}:
+        return None
+    if len(mixins) > 1 or (isinstance(module, Joined) and getattr(module, "groups", 1) != 1):
+        return None
+    fits = kind is nn.Linear or (module.padding_mode == "zeros" and not isinstance(module.padding, str))
+    return kind if fits else None
+
+
+def plain(module: Any) -> Plain:
+    """A layer of ours, or of torch, as plain tensors."""
+    weight, bias, mask = module.weight.detach(), module.bias, None
+    groups = getattr(module, "groups", 1)
+    if isinstance(module, RankOne):
+        weight = _by_outputs(_by_inputs(weight, module.r, groups), module.s)
+        bias = module.b
+    elif isinstance(module, Joined):  # every member reads the same input
+        weight = weight.unflatten(1, (module.members, -1)).sum(1)
+    elif isinstance(module, Masked) and groups > 1:
+        weight = _by_inputs(weight, module.mask, groups)
+    elif isinstance(module, Masked):
+        mask = module.mask.bool()
+    return Plain(weight, None if bias is None else bias.detach(), mask)
+
+
+def _by_inputs(weight: Tensor, vector: Tensor, groups: int) -> Tensor:
+    """The weight, (outputs, inputs / groups, ...), times a number for each input."""
+    vector = vector.detach().to(weight.dtype).reshape(groups, 1, -1)
+    rows = vector.expand(-1, weight.shape[0] // groups, -1).reshape(weight.shape[0], -1)
+    return weight * rows.reshape(*rows.shape, *[1] * (weight.ndim - 2))
+
+
+def _by_outputs(weight: Tensor, vector: Tensor) -> Tensor:
+    return weight * vector.detach().to(weight.dtype).reshape(-1, *[1] * (weight.ndim - 1))
+
+
+def _scale(layer: Plain, scale: Tensor, shift: Tensor) -> Plain:
+    bias = shift if layer.bias is None else layer.bias * scale + shift
+    return Plain(_by_outputs(layer.weight, scale), bias, layer.mask)
+
+
+def _is_fixed_norm(module: nn.Module) -> bool:
+    known = torch_type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    return known and not module.training and module.running_mean is not None
+
+
+def _of_module(norm: Any) -> tuple[Tensor, Tensor]:
+    return scale_and_shift(norm.eps, norm.running_mean, norm.running_var, norm.weight, norm.bias)
+
+
+def scale_and_shift(
+    eps: float, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """A batch normalisation with fixed statistics as x * scale + shift, computed in double precision."""
+    scale = (variance.double() + eps).rsqrt()
+    if weight is not None:
+        scale = scale * weight.detach().double()
+    shift = -mean.double() * scale
+    if bias is not None:
+        shift = shift + bias.detach().double()
+    return scale.to(mean.dtype), shift.to(mean.dtype)
+
+
+PLAIN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)

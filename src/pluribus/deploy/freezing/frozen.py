@@ -1,0 +1,389 @@
+"""The fastest network that gives what an ensemble gives: inference only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..._common.timing import race
+from ..._common.torch_private import disable_compiler, pytree
+from ..._common.trees import Batch, batches_and_targets, flatten, logits_of, map_tensors, tensors_of
+from ...core.ensemble import Ensemble
+from ...core.layers import RankOne
+from ...surgery.calling import call
+from ...surgery.copying import duplicate, state
+from ...surgery.selecting import CONVOLUTIONS, quote_names
+from ...uncertainty.outputs import compute_answers
+from ...uncertainty.prediction import Prediction, join_outputs
+from ..budget.counting import cost
+from .calls import Call, Example, Unfit
+from .folding import Network
+from .kernel_choice import tune_, without_winograd_
+from .kernels import WAYS, Convolution, can_pack
+from .lowering import FORMS, Unable
+from .tracing import SAMPLES, Holder, member_trees, shapes_of, trace
+from .verification import agrees, run, runs_by_rows
+
+CHUNK = 32  # larger buffers are mapped afresh at each call, which costs more than it saves
+
+MANY = 8  # rows from which on the members' convolutions run one after the other
+
+
+def freeze(
+    ensemble: Ensemble,
+    example: Any,
+    *,
+    choose: Literal["measure", "rule"] = "measure",
+    memory: Literal["fast", "small"] = "fast",
+) -> Frozen:
+    """An inference-only module with the ensemble's outputs, to float tolerance, and the fewest operations.
+
+    Normalisation is folded into the layers before it, rank-1 vectors into weights; a channel that a member's masks
+    never let through is not computed; what no member owns runs once. The ensemble stays as it is. What cannot be
+    traced stays as it was, and `explain` says so.
+
+    Args:
+        example: what one call takes, with as many rows as there will be: the way to run is chosen for it. Any number
+            of rows works later; other sizes work unless the model's code asks about them
+        choose: "measure": the ways to run are timed on the example; "rule": always the same way for the same call
+        memory: "small": BatchEnsemble's vectors stay beside the weights that the members share
+
+    >>> import pluribus as pb
+    >>> frozen = pb.freeze(pb.deep(nn.Linear(4, 3), 2), torch.zeros(5, 4))
+    >>> frozen(torch.zeros(7, 4)).shape
+    torch.Size([2, 7, 3])
+    """
+    _check(ensemble, choose, memory)
+    copy, given = cast(Ensemble, duplicate(ensemble)).eval(), Example(example)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        copy.look_once(given.batch)
+        few = given.find_rows_(copy)
+        call("freeze", copy, _as_example(map_tensors(few, lambda t: t.clone())))
+        before = cost(copy, _as_example(few)).mult_adds
+        made = _freeze(copy, given, choose, memory)
+        made.mult_adds = before, cost(made, _as_example(few)).mult_adds
+    return made
+
+
+class Frozen(nn.Module):
+    """What `pluribus.freeze` gives: (members, batch, ...) for a batch, as the ensemble in eval mode.
+
+    `explain()` says what was done. It takes what the example had, by place or by name, any number of rows; what is no
+    tensor must be as it was there. On a CPU convolutions hold their weights in the order that the kernels read; whoever
+    looks at them (`parameters`, `state_dict`) gets plain copies, to rounding, and nothing changes. `load_state_dict`
+    and `to` change the weights themselves; `plain_()` puts them into plain tensors for good. Several threads may call
+    it at once.
+    """
+
+    def __init__(
+        self, ensemble: Ensemble, arguments: Call | None, runs: Sequence[nn.Module], tree: pytree.TreeSpec | None
+    ):
+        super().__init__()
+        self.method, self.size, self.task, self.class_dim = (
+            ensemble.method, ensemble.size, ensemble.task, ensemble.class_dim,
+        )  # fmt: skip
+        self.passes = ensemble.passes
+        self.arguments = arguments  # None: whatever the ensemble takes
+        self.runs = nn.ModuleList(runs)  # the structure of the outputs, with a number in place of each tensor:
+        self.outline = None if tree is None else pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
+        self.form, self.chunk = "loop", 0
+        self.mult_adds = (0, 0)
+        self.notes: list[str] = []
+        self.joint = ensemble.joint
+        self.training = False
+        self.images = any(isinstance(part, Convolution) for part in self.modules())
+        self.large = False  # its values have more dimensions than rows and features
+
+    # ---------------------------------------------------------------- what users call
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Every member on every row: (members, batch, ...)."""
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return self.forward(*args, **kwargs)
+        if self.arguments is None:  # as it was
+            return self.runs[0](*args, **kwargs)
+        if torch.compiler.is_compiling() and any(part.packed is not None for part in self._convolutions()):
+            disable_compiler(self.plain_)()
+        tensors = self.arguments.tensors(args, kwargs)
+        if not self.chunk or torch.compiler.is_compiling() or len(tensors[0]) <= self.chunk:
+            return self._run(tensors)
+        parts = [self._run(part) for part in self.arguments.split(tensors, self.chunk)]
+        return pytree.tree_map(lambda *ts: torch.cat(ts, 1) if isinstance(ts[0], Tensor) else ts[0], *parts)
+
+    def answers(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Mean, label, confidence, total, aleatoric and epistemic uncertainty of each row, by name."""
+        return compute_answers(self.task, logits_of(self(*args, **kwargs)), self.class_dim)
+
+    def predict(self, x: Any, batch_size: int | None = None) -> Prediction:
+        """The members' predictions, as `Ensemble.predict` gives them."""
+        first = next(iter(self.parameters()), torch.zeros(()))
+        pairs = batches_and_targets(x, batch_size, first.device, first.dtype)
+        outputs = ((logits_of(self(*args, **kwargs)), y) for (args, kwargs), y in pairs)
+        return join_outputs(self.task, outputs, self.class_dim)
+
+    def explain(self) -> str:
+        """What was done, and the mult-adds of one example before and after, as text."""
+        before, after = self.mult_adds
+        lines = [
+            f"frozen {self.method}: {self.size} members, {self.task}",
+            f"  mult-adds of one example: {before:,} before, {after:,} after",
+            *(f"  {note}" for note in self.notes),
+        ]
+        ways = Counter(part.way for part in self._convolutions())
+        if any(part.packed is not None for part in self._convolutions()):
+            lines.append("  convolutions: " + ", ".join(f"{ways[w]} {text}" for w, text in WAYS.items() if ways[w]))
+        if self.chunk:
+            lines.append(f"  large batches run {self.chunk} rows at a time")
+        if self.arguments is not None and self.arguments.sizes is not None:
+            lines.append(f"  takes inputs of the sizes {self.arguments.sizes}, any number of rows")
+        return "\n".join(lines)
+
+    def plain_(self) -> Frozen:
+        """Put all weights into plain tensors for good, as `torch.export` needs them."""
+        for part in self._convolutions():
+            part.unpack_()
+            part.inputs = None
+        return self
+
+    # ---------------------------------------------------------------- running
+
+    def _convolutions(self) -> list[Convolution]:
+        return [part for part in self.modules() if isinstance(part, Convolution)]
+
+    def _run(self, inputs: list[Tensor]) -> Any:
+        if self.images:
+            inputs = [self._format(t) for t in inputs]
+        rows = inputs[0].shape[0] if self.joint else 0
+        columns = [run.forward(*inputs) for run in self.runs]
+        if self.outline == 0 and len(columns) == 1 and not self.joint:  # the usual network
+            return columns[0][0]
+        leaves = [self._members_first(list(column), rows) for column in zip(*columns, strict=True)]
+        return leaves[0] if self.outline == 0 else pytree.tree_unflatten(leaves, flatten(self.outline)[1])
+
+    def _format(self, x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
+
+    def _members_first(self, column: list[Any], rows: int) -> Any:
+        if not isinstance(column[0], Tensor):
+            return column[0]
+        if len(column) > 1:
+            return torch.cat(column)
+        leaf: Tensor = column[0]
+        if not self.joint:
+            return leaf
+        return leaf.unflatten(0, (self.size, -1)) if leaf.shape[0] == self.size * rows else self._same(leaf)
+
+    def _same(self, leaf: Tensor) -> Tensor:
+        return leaf.expand(self.size, *leaf.shape)
+
+    def train(self, mode: bool = True) -> Frozen:
+        """It does not train: the mode stays eval, and dropout of MC-Dropout awake."""
+        return self
+
+    def extra_repr(self) -> str:
+        """What `print` shows."""
+        return f"method={self.method!r}, size={self.size}, form={self.form!r}, task={self.task!r}"
+
+
+# -------------------------------------------------------------------- building
+
+
+def _freeze(copy: Ensemble, example: Example, choose: str, memory: str) -> Frozen:
+    """The frozen ensemble; where it cannot be traced, the ensemble as it was."""
+    try:
+        ways = _ways(copy, example, choose, memory)
+        for name in _order(ways, example, choose):
+            made = ways[name]
+            if agrees(made, copy, example) or (without_winograd_(made) and agrees(made, copy, example)):
+                return _chunk(made, example, choose)
+        raise Unfit("the traced network gives other outputs")
+    except Unfit as reason:
+        made = _as_it_was(copy)
+        made.notes.append(f"the network stays as it was: {reason}")
+        return made
+
+
+def _as_it_was(copy: Ensemble) -> Frozen:
+    made = Frozen(copy, None, [_AsItWas(copy)], None)
+    made.form = f"as it was, by {copy.run}"
+    return made
+
+
+class _AsItWas(nn.Module):
+    """The ensemble in eval mode."""
+
+    def __init__(self, ensemble: Ensemble):
+        super().__init__()
+        self.ensemble = ensemble
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As the ensemble."""
+        return self.ensemble(*args, **kwargs)
+
+
+class Written(NamedTuple):
+    """The traced network, or one for each of several unlike members, and what a call of it takes and gives."""
+
+    networks: list[Network]
+    tree: pytree.TreeSpec
+    kept: dict[str, str]
+    arguments: Call
+
+
+def _networks(copy: Ensemble, example: Example, apart: bool) -> Written:
+    """The ensemble as graphs."""
+    around: Callable[[], AbstractContextManager[Any]] = copy.findings.around or nullcontext
+    if not copy.stacked:
+        trees = [[Holder(member)] for member in cast(Any, duplicate(copy.module))]
+        sizes, owned = [1] * copy.size, [{id(t) for _, t in state(tree[0])} for tree in trees]
+    else:
+        trees = [member_trees(copy.module, copy.size, copy.own)]
+        named = dict(state(trees[0][0].module))
+        sizes, owned = [1 if copy.joint else copy.size], [{id(named[name]) for name in copy.own}]
+    networks, kept, tree = [], {}, None
+    arguments = Call([tree[0].module for tree in trees], example)
+    batches = [*map(example.repeat, SAMPLES[:-1]), example.stretch(SAMPLES[-1])]
+    for members, size, own in zip(trees, sizes, owned, strict=True):
+        traced = trace(members[0], batches, around())
+        with around():
+            shapes = shapes_of(traced.graph, members[0], batches[0])
+        one = example.rows == 1
+        networks.append(Network(traced.graph, members, size, own, shapes, joint=copy.joint, apart=apart, one=one))
+        arguments.expect_(example, traced.sized, traced.typed)
+        kept.update(traced.kept)
+        if tree is not None and traced.tree != tree:
+            raise Unfit("the members' outputs are of different kinds")
+        tree = traced.tree
+    assert tree is not None
+    return Written(networks, tree, kept, arguments)
+
+
+def _ways(copy: Ensemble, example: Example, choose: str, memory: str) -> dict[str, Frozen]:
+    """Every way to run it, each with the best ways for its convolutions; all say which others cannot be had."""
+    rows, small = example.rows, memory == "small"
+    images = any(isinstance(module, CONVOLUTIONS) for module in copy.modules())
+    vectors = any(isinstance(module, RankOne) for module in copy.modules())
+    ways: dict[str, Frozen] = {}
+    left_out: list[str] = []
+
+    def add(name: str, form: str, written: Written) -> None:
+        try:
+            made = _lower(copy, example, written, form)
+        except Unable as reason:
+            left_out.append(f"does not run by {name}: {reason}")
+            return
+        made.form = name
+        _tell_(made, written)
+        _tune_(made, example, choose, memory)
+        ways[name] = made
+
+    written = _networks(copy, example, small)
+    layers = [(layer, network) for network in written.networks for layer in network.layers.values()]
+    grouped = any(not layer.is_linear and layer.source in network.own for layer, network in layers)
+    for form in FORMS:
+        if form == "beside" and grouped and rows > MANY:
+            continue  # groups are slower than a loop, and need more memory
+        add(form, form, written)
+    if vectors and not small and (rows <= MANY or not images):  # reading one weight is faster than reading several
+        add("beside, with vectors apart", "beside", _networks(copy, example, True))
+    if copy.run == "vmap" and (not images or rows <= MANY):
+        ways["as it was"] = _as_it_was(copy)
+    if not ways:
+        raise Unfit(f"it {left_out[-1]}")
+    for made in ways.values():
+        made.notes += left_out
+    return ways
+
+
+def _lower(copy: Ensemble, example: Example, written: Written, form: str) -> Frozen:
+    """The network in a form, if it can be written so and runs."""
+    try:
+        runs = [FORMS[form](network) for network in written.networks]
+        made = Frozen(copy, written.arguments, runs, written.tree)
+        run(made, example.first(2))
+    except Exception as error:  # an operation that takes no more dimensions than it had may raise anything
+        raise Unable((str(error).strip() or repr(error)).split("\n")[0]) from error
+    return made
+
+
+def _tune_(made: Frozen, example: Example, choose: str, memory: str) -> None:
+    tensors = tensors_of(example.batch)
+    if made.images and all(can_pack(t) for t in tensors if t.is_floating_point()):
+        tune_(made, example.first(CHUNK), choose == "measure", memory == "fast")
+
+
+def _order(ways: dict[str, Frozen], example: Example, choose: str) -> list[str]:
+    """The names of the ways, the best first."""
+    tensors, rows = tensors_of(example.batch), example.rows
+    first = "beside" if rows <= 2 or not any(made.images for made in ways.values()) else "loop"
+    ruled = sorted(ways, key=lambda name: (name != first, name == "as it was"))
+    if choose == "rule" or len(ways) < 2 or any(t.is_meta for t in tensors):
+        for made in ways.values():
+            made.notes.insert(0, f"run by {made.form}, the rule for {rows} rows")
+        return ruled
+    args, kwargs = example.first(CHUNK)
+    times = race({name: partial(made, *args, **kwargs) for name, made in ways.items()}, tensors[0].device)
+    for made in ways.values():
+        made.notes.insert(0, f"run by {made.form}, chosen for {min(rows, CHUNK)} rows ({_write_times(times)})")
+    return list(times)
+
+
+def _write_times(times: dict[str, float]) -> str:
+    best = min(times.values())
+    return "; ".join(f"{name} {time / best:.2f}" for name, time in times.items())
+
+
+def _chunk(made: Frozen, example: Example, choose: str) -> Frozen:
+    """Images run in parts wherever they can; for other large values it is measured whether that pays."""
+    tensors = tensors_of(example.batch)
+    if not made.large or not runs_by_rows(made, example):
+        return made
+    if made.images:
+        made.chunk = CHUNK
+    elif choose == "measure" and example.rows > CHUNK and not any(t.is_meta for t in tensors):
+
+        def run_parts(chunk: int) -> None:
+            made.chunk = chunk
+            made(*example.batch[0], **example.batch[1])
+
+        times = race({"whole": partial(run_parts, 0), "in parts": partial(run_parts, CHUNK)}, tensors[0].device)
+        made.chunk = CHUNK if next(iter(times)) == "in parts" else 0
+    return made
+
+
+def _tell_(made: Frozen, written: Written) -> None:
+    """Let it say what was done."""
+    networks = written.networks
+    layers = [layer for network in networks for layer in network.layers.values()]
+    folded = [name.removeprefix("module.") for layer in layers for name in layer.folded]
+    shared = [n for network in networks for n in network.layers if n not in network.own]
+    if folded:
+        made.notes.append(f"normalisation folded into the layer before it: {len(folded)} ({quote_names(folded, 3)})")
+    if shared and made.size > 1:
+        made.notes.append(f"layers that run once for all members: {len(shared)} of {len(layers)}")
+    if any(layer.plain(0).mask is not None for layer in layers):
+        made.notes.append("channels that a member's masks never let through are not computed")
+    made.large = any(len(shape) > 2 for network in networks for shape in network.shapes.values())
+    made.notes += [f"{name!r} stays as it was: {reason}" for name, reason in written.kept.items()]
+
+
+def _as_example(batch: Batch) -> Any:
+    """The arguments of a call as an example of one."""
+    return batch[1] or batch[0]
+
+
+def _check(ensemble: Any, choose: str, memory: str) -> None:
+    if not isinstance(ensemble, Ensemble):
+        kind = type(ensemble).__name__
+        hint = "Use pb.single(model) for one network." if isinstance(ensemble, nn.Module) else "Make one with pb.deep."
+        raise TypeError(f"freeze: the first argument must be an Ensemble, but it is a {kind}. {hint}")
+    for name, value, known in (("choose", choose, ("measure", "rule")), ("memory", memory, ("fast", "small"))):
+        if value not in known:
+            raise ValueError(f"freeze: {name} must be one of {quote_names(known)}, but it is {value!r}.")

@@ -1,0 +1,410 @@
+"""The operations of a frozen network: layers with everything folded into them, run the fastest way there is.
+
+On a CPU a convolution can hold its weight in the order that its kernel reads (oneDNN's operators, which Inductor
+uses too). What is stored, moved, compiled or looked at is the plain weight.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..._common.torch_private import (
+    convolve,
+    convolve_and_add,
+    has_any_global_hook,
+    has_forward_hooks,
+    is_dispatch_watched,
+    is_onednn_enabled,
+    reorder_weight,
+)
+from .winograd import Tiled, fits
+
+CALL = nn.Module.__call__
+
+
+class Kernel(nn.Module):
+    """An operation of a frozen network."""
+
+    def __call__(self, *args: Any) -> Any:
+        """As every module, but straight to `forward` where nobody listens: the rest costs as much as a small layer."""
+        hooks = has_forward_hooks(self) or has_any_global_hook()
+        if hooks or nn.Module.__call__ is not CALL:  # torch.fx listens there
+            return super().__call__(*args)
+        return self.forward(*args)
+
+
+class Convolution(Kernel):
+    """A convolution, then what is added to it, then ReLU.
+
+    `way`, one of `WAYS`, is how it runs once it is packed. Then its weight is held in that form only; whoever looks at
+    it (`parameters`, `state_dict`, copies) gets a plain copy, and nothing changes.
+
+    Shapes:
+        input: (batch, inputs, ...)
+        added: (batch, outputs, ...)
+        output: (batch, outputs, ...)
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        groups: int = 1,
+        relu: bool = False,
+    ):
+        super().__init__()
+        self.weight = constant(channels_last(weight))
+        self.bias = None if bias is None else constant(bias)
+        self.stride, self.padding, self.dilation = list(stride), list(padding), list(dilation)
+        self.groups, self.relu, self.shape = groups, relu, tuple(weight.shape)
+        self.way = "plain"
+        self.inputs: tuple[int, ...] | None = None  # the shape that it is packed for
+        self.packed: Reordered | Tiled | None = None  # no buffer: it can be neither stored nor moved
+
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        """Packed where it was packed and the kernels can run."""
+        packed = self.packed
+        if packed is None or not can_pack(x):
+            weight = x.new_empty(self.shape) if x.is_meta else self.weight
+            function = CONVOLUTION[x.ndim]
+            y = function(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+        elif isinstance(packed, Reordered):
+            return packed(x, self.bias, added, self.relu)
+        else:
+            y = packed(x)
+        if added is not None:
+            y = y.add_(added)
+        return y.relu_() if self.relu else y
+
+    def ways(self, shape: Sequence[int]) -> list[str]:
+        """How it can run for inputs of this shape."""
+        if len(shape) != 4:
+            return ["plain"]
+        able = fits(self.shape[2:], self.stride, self.padding, self.dilation)
+        return ["plain", "packed", "winograd"] if able else ["plain", "packed"]
+
+    def pack_(self, shape: Sequence[int] | None = None, buffer: Tensor | None = None) -> None:
+        """Put the weight into the form that `way` reads, best for inputs of this shape; `buffer` is written on."""
+        self.inputs = self.inputs if shape is None else tuple(shape)
+        if self.packed is not None or self.inputs is None or self.way not in self.ways(self.inputs)[1:]:
+            return
+        weight = self.weight.detach()
+        if weight.device.type != "cpu" or weight.dtype != torch.float32 or not is_onednn_enabled():
+            return
+        if self.way == "winograd":
+            self.packed = Tiled(weight, self.bias, self.groups, self.inputs, buffer)
+        else:
+            options = self.padding, self.stride, self.dilation, self.groups
+            self.packed = Reordered(weight, options, self.inputs)
+        self._parameters = _Shown(self, self._parameters)
+
+    def unpack_(self) -> None:
+        """Hold the plain weight again."""
+        if self.packed is not None:
+            self._parameters = self._parameters.copy()  # first, so that another thread finds a weight at any time
+            self.packed = None
+
+    def show_weight(self) -> Tensor:
+        """The plain weight of a packed convolution: a copy, one and the same as long as somebody holds it."""
+        shown = self._shown() if self._shown is not None else None
+        if shown is None:
+            assert self.packed is not None
+            shown = constant(channels_last(self.packed.plain()))
+            self._shown = weakref.ref(shown)
+        return shown
+
+    _shown: weakref.ref[Tensor] | None = None
+
+    # ---------------------------------------------------------------- what writes or copies the weight
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a file holds: the weight in the form that it has."""
+        state = {name: value for name, value in self.__dict__.items() if name != "_shown"}
+        return {**state, "_parameters": dict.copy(self._parameters)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self.packed is not None:
+            self._parameters = _Shown(self, self._parameters)
+        if not is_onednn_enabled():
+            self.unpack_()
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        self.unpack_()
+        super()._apply(*args, **kwargs)
+        self.pack_()
+        return self
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.unpack_()
+        super()._load_from_state_dict(*args, **kwargs)
+        self.pack_()
+
+    def extra_repr(self) -> str:
+        """What `print` shows."""
+        return f"{self.shape}, groups={self.groups}, relu={self.relu}, way={self.way!r}"
+
+
+class _Shown(dict[str, Any]):
+    """The parameters of a packed convolution: whoever looks at its weight sees a plain copy."""
+
+    def __init__(self, part: Convolution, parameters: dict[str, Any]):
+        super().__init__(parameters)
+        dict.__setitem__(self, "weight", None)
+        self.part = part
+
+    def __getitem__(self, name: str) -> Any:
+        return self.part.show_weight() if name == "weight" else super().__getitem__(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return super().__iter__()  # of our own, or `dict(...)` would not ask for the weight
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As of a dict."""
+        return self[name] if name in self else default
+
+    def values(self) -> Any:
+        """As of a dict."""
+        return [self[name] for name in self]
+
+    def items(self) -> Any:
+        """As of a dict."""
+        return [(name, self[name]) for name in self]
+
+    def copy(self) -> dict[str, Any]:
+        """A plain dict."""
+        return dict(self.items())
+
+
+class Reordered:
+    """A convolution whose weight is in the order that oneDNN's kernel reads; `options` as in `convolve`."""
+
+    def __init__(self, weight: Tensor, options: Sequence[Any], shape: Sequence[int]):
+        self.options, self.shape = options, shape
+        self.weight = reorder_weight(weight, options, shape)
+
+    def __call__(self, x: Tensor, bias: Tensor | None, added: Tensor | None, relu: bool) -> Tensor:
+        """As a `Convolution`."""
+        if added is None:
+            return convolve(x, self.weight, bias, self.options, relu)
+        return convolve_and_add(x, added, self.weight, bias, self.options, relu)
+
+    def plain(self) -> Tensor:
+        """The weight that it was made of."""
+        return self.weight.to_dense()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Reordered, (self.plain(), self.options, self.shape)
+
+
+class Linear(Kernel):
+    """A linear layer, then what is added to it, then ReLU: (..., inputs) to (..., outputs)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool = False):
+        super().__init__()
+        self.weight = constant(weight.contiguous())
+        self.bias = None if bias is None else constant(bias)
+        self.relu = relu
+
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        """The layer."""
+        y = F.linear(x, self.weight, self.bias)
+        if added is not None:
+            y = y.add_(added)
+        return y.relu_() if self.relu else y
+
+
+class StackedLinear(Kernel):
+    """The linear layers of all members in one product of matrices.
+
+    Shapes:
+        input: (members, batch, ..., inputs), or (batch, ..., inputs) where it is `shared` by all members
+        output: (members, batch, ..., outputs)
+    """
+
+    def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], relu: bool, shared: bool):
+        super().__init__()
+        self.weight = constant(torch.stack([weight.T.contiguous() for weight in weights]))  # (members, inputs, outputs)
+        filled = [torch.zeros_like(w[:, 0]) if b is None else b for w, b in zip(weights, biases, strict=True)]
+        self.bias = constant(torch.stack(filled).unsqueeze(1))  # (members, 1, outputs)
+        self.relu, self.shared = relu, shared
+
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        """Product and bias in one operation."""
+        weight = self.weight
+        if self.shared:
+            x = x.expand(len(weight), *x.shape)
+        if x.ndim == 3:
+            y = torch.baddbmm(self.bias, x, weight)
+        else:
+            y = torch.baddbmm(self.bias, x.flatten(1, -2), weight).unflatten(1, x.shape[1:-1])
+        if added is not None:
+            y = y.add_(added)
+        return y.relu_() if self.relu else y
+
+
+class WideLinear(Kernel):
+    """A linear layer whose weight is stored as (inputs, outputs), which is faster for one row: (batch, inputs)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool = False):
+        super().__init__()
+        self.weight = constant(weight.T.contiguous())
+        self.bias = constant(torch.zeros_like(weight[:, 0]) if bias is None else bias)
+        self.relu = relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Product and bias in one operation."""
+        y = torch.addmm(self.bias, x, self.weight)
+        return y.relu_() if self.relu else y
+
+
+class Take(Kernel):
+    """Some of the channels, in this order: those that a member reads."""
+
+    index: Tensor
+
+    def __init__(self, index: Tensor, dim: int, width: int):
+        super().__init__()
+        self.register_buffer("index", index)
+        self.dim, self.width = dim, width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The channels, in the memory format of the input."""
+        check_width(x.shape[self.dim], self.width)
+        here = not torch.compiler.is_compiling()  # compilers and other runtimes choose a format of their own
+        if here and self.dim == 1 and x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last):
+            rows = x.permute(0, 2, 3, 1)  # (batch, height, width, channels)
+            taken = rows.reshape(-1, rows.shape[3]).index_select(1, self.index)
+            return taken.view(*rows.shape[:3], -1).permute(0, 3, 1, 2)
+        return x.index_select(self.dim, self.index)
+
+
+class TakeEach(Kernel):
+    """Of (members, batch, ...) some of each member's channels; `dim` is that of one member."""
+
+    index: Tensor
+
+    def __init__(self, index: Tensor, dim: int, width: int):
+        super().__init__()
+        self.register_buffer("index", index)  # (members, channels)
+        self.dim, self.width = dim, width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The channels."""
+        check_width(x.shape[self.dim + 1], self.width)
+        parts = zip(x.unbind(0), self.index.unbind(0), strict=True)
+        return torch.stack([part.index_select(self.dim, index) for part, index in parts])
+
+
+class Affine(Kernel):
+    """What normalisation is once its statistics are fixed: x * scale + shift along the channels."""
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, scale: Tensor, shift: Tensor, relu: bool = False):
+        super().__init__()
+        self.scale, self.shift, self.relu = constant(scale), constant(shift), relu
+        self.register_buffer("mean", torch.zeros_like(shift))
+        self.register_buffer("variance", torch.ones_like(shift))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Channels in dimension 1."""
+        y = F.batch_norm(x, self.mean, self.variance, self.scale, self.shift, False, 0.0, 0.0)
+        return y.relu_() if self.relu else y
+
+
+class Apart(Kernel):
+    """Members side by side in the channels, (batch, members * channels, ...), one after the other: members first."""
+
+    def __init__(self, members: int):
+        super().__init__()
+        self.members = members
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(members, batch, channels, ...)."""
+        return x.unflatten(1, (self.members, -1)).transpose(0, 1)
+
+
+class Together(Kernel):
+    """Members first, (members, batch, channels, ...), side by side: (batch, members * channels, ...)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The opposite of `Apart`."""
+        return x.transpose(0, 1).flatten(1, 2)
+
+
+class Same(Kernel):
+    """One value for all members: (members, ...), without a copy."""
+
+    def __init__(self, members: int):
+        super().__init__()
+        self.members = members
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The value, once per member."""
+        return x.expand(self.members, *x.shape)
+
+
+class Constant(Kernel):
+    """A tensor that no input changes."""
+
+    def __init__(self, value: Tensor):
+        super().__init__()
+        self.value = constant(value)
+
+    def forward(self) -> Tensor:
+        """The tensor."""
+        return self.value
+
+
+def check_width(given: int, width: int) -> None:
+    """Channels are taken by their numbers: where there are more of them, they would be others."""
+    if given != width:
+        raise ValueError(
+            f"frozen: the network was cut where it has {width} channels for the example, but for this input it has "
+            f"{given}. Freeze the ensemble again with an example of the same size."
+        )
+
+
+def constant(tensor: Tensor) -> Tensor:
+    """The tensor as a parameter that is not trained: it moves, and is stored and counted, with its module."""
+    return nn.Parameter(tensor.detach(), requires_grad=False)
+
+
+def channels_last(tensor: Tensor) -> Tensor:
+    """The memory format in which convolutions of images are fastest."""
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor.contiguous()
+
+
+def can_pack(x: Tensor) -> bool:
+    """Whether oneDNN's operators can run this, and whether nobody watches the operators."""
+    return (
+        x.dtype is torch.float32
+        and x.is_cpu
+        and x.shape[0] > 0
+        and is_onednn_enabled()
+        and not is_dispatch_watched()
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+CONVOLUTION: dict[int, Callable[..., Any]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
+
+WAYS = {
+    "plain": "as torch runs them",
+    "packed": "with the weight in the order that oneDNN's kernels read",
+    "winograd": "with four times fewer multiplications (Winograd), the weight in four times the memory",
+}

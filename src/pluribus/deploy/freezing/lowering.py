@@ -1,0 +1,447 @@
+"""The two ways to write a frozen ensemble as one graph: a loop over the members, or the members side by side."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx, nn
+
+from .batching_rules import NoRule, stack_members
+from .folding import Layer, Network, Plain, attribute
+from .kernels import (
+    Affine,
+    Apart,
+    Constant,
+    Convolution,
+    Linear,
+    Same,
+    StackedLinear,
+    Take,
+    TakeEach,
+    Together,
+    WideLinear,
+)
+from .live_channels import Channels, axes_of, cut, kind_of, layouts_of, read_channels, steps
+from .tracing import without_dead
+
+
+class Unable(Exception):  # noqa: N818
+    """Why a network cannot be written in one of the ways."""
+
+
+class Writer:
+    """Writes a graph whose operations are modules of its own."""
+
+    def __init__(self, network: Network, alike: bool):
+        self.network = network
+        self.graph, self.root = fx.Graph(), nn.Module()
+        self.layouts = layouts_of(network, alike)
+        self.axes = axes_of(network)
+        self.made: dict[tuple[Any, ...], str] = {}  # the names of modules that are called more than once
+
+    def add(self, name: str, module: nn.Module, *args: Any, **kwargs: Any) -> fx.Node:
+        """A call of the module, which gets a name like this one."""
+        return self.graph.call_module(self.install(name, module), args, kwargs)
+
+    def install(self, name: str, module: nn.Module) -> str:
+        """The name under which the module is held."""
+        name = name.replace(".", "_").removeprefix("module_") or "whole"
+        unique, number = name, 1
+        while hasattr(self.root, unique):
+            unique, number = f"{name}_{number}", number + 1
+        self.root.add_module(unique, module)
+        return unique
+
+    def kept(self, node: fx.Node, i: int) -> str:
+        """The name of a module that stays as it was, as member i has it."""
+        key = ("kept", node.target, i)
+        if key not in self.made:
+            self.made[key] = self.install(str(node.target), pure(self.network.module(node, i)))
+        return self.made[key]
+
+    def finish(self, outputs: Sequence[Any]) -> fx.GraphModule:
+        """The module that runs the graph."""
+        self.graph.output(list(outputs))
+        without_dead(self.graph)
+        self.graph.lint()
+        made = fx.GraphModule(self.root, self.graph)
+        for name in set(dict(made.named_children())) - {str(n.target) for n in self.graph.nodes}:
+            delattr(made, name)
+        return made
+
+    def same(self, value: Any) -> Any:
+        """An output that no member owns, as that of all; where one pass answers for all members it stays as it is."""
+        return self.add("same", Same(self.network.size), value) if not self.network.joint else value
+
+    def places(self) -> dict[fx.Node, fx.Node]:
+        """The placeholders; images enter in the format that convolutions like."""
+        found = {}
+        for node in self.network.graph.nodes:
+            if node.op == "placeholder":
+                found[node] = self.graph.placeholder(node.name)
+        return found
+
+
+# -------------------------------------------------------------------- a loop over the members
+
+
+def write_loop(network: Network) -> fx.GraphModule:
+    """What no member owns once, then the rest once per member."""
+    return _Loop(network).write()
+
+
+class _Loop(Writer):
+    def __init__(self, network: Network):
+        super().__init__(network, alike=False)
+        self.shared: dict[fx.Node, Any] = {}
+        self.member: dict[fx.Node, Any] = {}
+        self.taken: dict[tuple[fx.Node, tuple[int, ...]], fx.Node] = {}
+        self.i = 0
+
+    def write(self) -> fx.GraphModule:
+        self.shared.update(self.places())
+        output = next(iter(reversed(self.network.graph.nodes)))
+        nodes = [n for n in self.network.graph.nodes if n not in self.network.absorbed and n is not output]
+        for node in nodes:
+            if node not in self.network.own and node not in self.shared:
+                self.shared[node] = self.lower(node)
+        leaves = cast(Sequence[Any], output.args[0])
+        columns: list[list[Any]] = [[] for _ in leaves]
+        for i in range(self.network.size):
+            self.i, self.member, self.taken = i, {}, {}
+            for node in nodes:
+                if node in self.network.own:
+                    self.member[node] = self.lower(node)
+            for column, leaf in zip(columns, leaves, strict=True):
+                column.append(self.member.get(leaf) if isinstance(leaf, fx.Node) else leaf)
+        return self.finish([self._stack(leaf, column) for leaf, column in zip(leaves, columns, strict=True)])
+
+    def _stack(self, leaf: Any, column: list[Any]) -> Any:
+        if isinstance(leaf, fx.Node) and leaf.meta.get("plain"):  # None, a number: as the first member has it
+            return column[0] if leaf in self.network.own else self.shared[leaf]
+        if isinstance(leaf, fx.Node) and leaf in self.network.own:
+            return self.graph.call_function(torch.stack, (column,))
+        return self.same(self.shared[leaf]) if isinstance(leaf, fx.Node) else leaf
+
+    def lower(self, node: fx.Node) -> Any:
+        """The operations of a node, for member i or for all."""
+        network, own = self.network, node in self.network.own
+        channels = self.layouts[self.i].get(node) if own else None
+        if node in network.layers:
+            return self._layer(network.layers[node], channels, own)
+        if node in network.norms:
+            return self._norm(node, channels, own)
+        if node.op == "get_attr":
+            value = attribute(network.trees[self.i if len(network.trees) > 1 else 0], cast(str, node.target))
+            return self.add(cast(str, node.target), Constant(value))
+        value = lambda source: self.value(source, channels, self.axes.get(node))  # noqa: E731
+        if channels is not None and kind_of(node, network) == "flatten":
+            return self.graph.call_function(torch.flatten, (self.value(node.all_input_nodes[0], None, None, True), 1))
+        args, kwargs = fx.map_arg((node.args, node.kwargs), value)
+        if node.op == "call_module":
+            i = self.i if own and network.holds_own(network.module(node)) else 0
+            return self.graph.call_module(self.kept(node, i), args, kwargs)
+        return self.graph.create_node(node.op, node.target, args, kwargs)
+
+    def value(self, source: fx.Node, channels: Channels, axis: int | None, as_is: bool = False) -> Any:
+        """The value of a node with these channels."""
+        mine = source in self.network.own
+        value = self.member[source] if mine else self.shared[source]
+        given = self.layouts[self.i].get(source) if mine else None
+        if as_is or source not in self.network.shapes or (given is None and channels is None):
+            return value
+        places = steps(given, channels)
+        if places is None:
+            return value
+        key = (source, tuple(places.tolist()))
+        if key not in self.taken:
+            assert axis is not None
+            places = places.to(next(iter(self.network.trees[0].parameters())).device)
+            width = self.network.shapes[source][axis] if given is None else len(given)
+            self.taken[key] = self.add(f"take_{source.name}", Take(places, axis, width), value)
+        return self.taken[key]
+
+    def _layer(self, layer: Layer, channels: Channels, own: bool) -> fx.Node:
+        plain = layer.plain(self.i)
+        reads = read_channels(plain.mask)
+        axis = len(self.network.shapes[layer.source]) - 1 if layer.is_linear else 1
+        args = [self.value(layer.source, reads, axis)]
+        if layer.added is not None:
+            args.append(self.value(layer.added, channels, self.axes[layer.last]))
+        whole = len(layer.members) == 1 and channels is None and reads is None
+        key = ("layer", layer.node, None if whole else self.i)
+        if key not in self.made:
+            weight, bias = slice_layer(plain, reads, channels)
+            self.made[key] = self.install(str(layer.node.target), kernel(layer, weight, bias))
+        return self.graph.call_module(self.made[key], tuple(args))
+
+    def _norm(self, node: fx.Node, channels: Channels, own: bool) -> fx.Node:
+        norm = self.network.norms[node]
+        scale, shift = (cut(vector, 0, channels) for vector in norm.plain(self.i))
+        x = self.value(norm.node.all_input_nodes[0], channels, 1)
+        key = ("norm", norm.node, None if len(norm.members) == 1 and channels is None else self.i)
+        if key not in self.made:
+            self.made[key] = self.install(norm.name, Affine(scale, shift, norm.relu))
+        return self.graph.call_module(self.made[key], (x,))
+
+
+def slice_layer(plain: Plain, reads: Channels, channels: Channels) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias for some of the inputs and outputs."""
+    weight = plain.weight
+    if plain.mask is not None:
+        weight = weight * plain.mask.to(weight).reshape(1, -1, *[1] * (weight.ndim - 2))
+    weight = cut(cut(weight, 1, reads), 0, channels)
+    return weight, None if plain.bias is None else cut(plain.bias, 0, channels)
+
+
+def kernel(layer: Layer, weight: Tensor, bias: Tensor | None, times: int = 1) -> nn.Module:
+    """The operation of a layer with this weight; `times` as many groups."""
+    if layer.is_linear:
+        return Linear(weight, bias, layer.relu)
+    conv = cast(nn.Conv2d, layer.module)
+    padding = cast(tuple[int, ...], conv.padding)
+    return Convolution(weight, bias, conv.stride, padding, conv.dilation, conv.groups * times, layer.relu)
+
+
+def pure(module: nn.Module) -> nn.Module:
+    """The module, which does not change its input in place."""
+    if vars(module).get("inplace"):
+        module.inplace = False  # type: ignore[assignment]
+    return module
+
+
+# -------------------------------------------------------------------- the members side by side
+
+
+def write_beside(network: Network) -> fx.GraphModule:
+    """All members at once: convolutions in groups, (batch, members * channels, ...), linear layers as one product."""
+    return _Beside(network).write()
+
+
+class _Beside(Writer):
+    """A value is "shared", "beside": (batch, members * channels, ...), "stacked": (members, batch, ...), or "each":
+    a list with one for each member."""
+
+    def __init__(self, network: Network):
+        super().__init__(network, alike=True)
+        self.values: dict[fx.Node, Any] = {}
+        self.forms: dict[fx.Node, str] = {}
+        self.whole: dict[fx.Node, Any] = {}  # stacked
+
+    def write(self) -> fx.GraphModule:
+        for node, place in self.places().items():
+            self.values[node], self.forms[node] = place, "shared"
+        output = next(iter(reversed(self.network.graph.nodes)))
+        for node in self.network.graph.nodes:
+            if node is not output and node not in self.network.absorbed and node not in self.values:
+                self.values[node], self.forms[node] = self.lower(node)
+        return self.finish([self._leaf(leaf) for leaf in cast(Sequence[Any], output.args[0])])
+
+    def _leaf(self, leaf: Any) -> Any:
+        if not isinstance(leaf, fx.Node):
+            return leaf
+        if leaf.meta.get("plain"):  # None, a number: as the first member has it
+            return self._part(0, leaf)
+        return self.stack(leaf) if leaf in self.network.own else self.same(self.values[leaf])
+
+    def lower(self, node: fx.Node) -> tuple[Any, str]:
+        """The operation of a node, and the form of its value."""
+        network, kind = self.network, kind_of(node, self.network)
+        if node not in network.own:
+            return self._lower_shared(node), "shared"
+        if node in network.layers:
+            layer = network.layers[node]
+            return self._linear(layer) if layer.is_linear else (self._convolution(layer), "beside")
+        if node in network.norms:
+            return self._norm(node), "beside"
+        if self._is_alike(node):
+            return self._lower_shared(node), "shared"
+        if kind == "flatten" and self.forms[node.all_input_nodes[0]] == "beside":
+            return self.graph.call_function(torch.flatten, (self.values[node.all_input_nodes[0]], 1)), "beside"
+        if kind in ("elementwise", "pool") and self.axes.get(node) is not None:
+            return self._elementwise(node, kind)
+        try:
+            return stack_members(self, node)
+        except NoRule:
+            return self._each(node), "each"
+
+    def _is_alike(self, node: fx.Node) -> bool:
+        """Whether all members have the same, such as the sizes of their values."""
+        sources = node.all_input_nodes
+        return bool(sources) and all(map(self.is_shared, sources)) and not self.network.starts_own(node)
+
+    def _each(self, node: fx.Node) -> list[Any]:
+        """Member by member."""
+        values = []
+        for i in range(self.network.size):
+            args, kwargs = fx.map_arg((node.args, node.kwargs), partial(self._part, i))
+            if node.op == "call_module":
+                values.append(self.graph.call_module(self.keep(node, i), args, kwargs))
+            else:
+                values.append(self.graph.create_node(node.op, node.target, args, kwargs))
+        return values
+
+    def _part(self, i: int, node: fx.Node) -> Any:
+        if self.forms[node] in ("shared", "each"):
+            return self.values[node] if self.forms[node] == "shared" else self.values[node][i]
+        if node not in self.network.shapes:
+            raise Unable(f"{node} gives several values for all members")
+        return self.graph.call_function(operator.getitem, (self.first(node), i))
+
+    def _lower_shared(self, node: fx.Node) -> Any:
+        network = self.network
+        if node in network.layers:
+            layer = network.layers[node]
+            read = [self.values[n] for n in (layer.source, layer.added) if n is not None]
+            return self.add(str(layer.node.target), kernel(layer, *slice_layer(layer.plain(0), None, None)), *read)
+        if node in network.norms:
+            norm = network.norms[node]
+            source = self.values[norm.node.all_input_nodes[0]]
+            return self.add(norm.name, Affine(*norm.plain(0), norm.relu), source)
+        if node.op == "get_attr":
+            return self.add(str(node.target), Constant(attribute(network.trees[0], cast(str, node.target))))
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: self.values[n])
+        if node.op == "call_module":
+            return self.graph.call_module(self.kept(node, 0), args, kwargs)
+        return self.graph.create_node(node.op, node.target, args, kwargs)
+
+    def _elementwise(self, node: fx.Node, kind: str) -> tuple[Any, str]:
+        network, axis = self.network, self.axes[node]
+        forms = {self.forms[n] for n in node.all_input_nodes if n in network.own}
+        form = "beside" if kind == "pool" or forms == {"beside"} else "stacked"
+        layouts = [layout.get(node) for layout in self.layouts]
+
+        def value(n: fx.Node) -> Any:
+            if n not in network.shapes:
+                return self.values[n]
+            return self.stack(n, layouts, axis) if form == "stacked" else self.beside(n, layouts)
+
+        args, kwargs = fx.map_arg((node.args, node.kwargs), value)
+        if node.op == "call_module":
+            return self.graph.call_module(self.keep(node), args, kwargs), form
+        return self.graph.create_node(node.op, node.target, args, kwargs), form
+
+    def _convolution(self, layer: Layer) -> Any:
+        plains = [layer.plain(i) for i in range(self.network.size)]
+        reads = [read_channels(plain.mask) for plain in plains]
+        if len({None if r is None else len(r) for r in reads}) > 1:
+            raise Unable("the members read different numbers of channels")
+        channels = [layout.get(layer.last) for layout in self.layouts]
+        tensors = [slice_layer(*each) for each in zip(plains, reads, channels, strict=True)]
+        weight = torch.cat([weight for weight, _ in tensors])
+        bias = None if tensors[0][1] is None else torch.cat([cast(Tensor, b) for _, b in tensors])
+        one = self.forms[layer.source] == "shared" and reads[0] is None and layer.groups == 1
+        source = self.values[layer.source] if one else self.beside(layer.source, reads)
+        args = [source] if layer.added is None else [source, self.beside(layer.added, channels)]
+        times = 1 if one else self.network.size
+        return self.add(str(layer.node.target), kernel(layer, weight, bias, times), *args)
+
+    def _linear(self, layer: Layer) -> tuple[Any, str]:
+        shape = self.network.shapes[layer.source]
+        plains = [layer.plain(i) for i in range(self.network.size)]
+        reads = [read_channels(plain.mask) for plain in plains]
+        channels = [layout.get(layer.last) for layout in self.layouts]
+        tensors = [slice_layer(*each) for each in zip(plains, reads, channels, strict=True)]
+        if len(shape) < 2:
+            raise Unable(f"{layer.node} reads no rows")
+        if len({weight.shape for weight, _ in tensors}) > 1:
+            raise Unable("the members read different numbers of features")
+        shared = self.is_shared(layer.source) and reads[0] is None
+        if shared and layer.added is None and len(shape) == 2 and self.network.one:  # one row: one product
+            weight = torch.cat([weight for weight, _ in tensors])
+            bias = None if tensors[0][1] is None else torch.cat([cast(Tensor, b) for _, b in tensors])
+            wide = WideLinear(weight, bias, layer.relu)
+            return self.add(str(layer.node.target), wide, self.values[layer.source]), "beside"
+        args = [self.values[layer.source] if shared else self.stack(layer.source, reads, len(shape) - 1)]
+        if layer.added is not None:
+            args.append(self.stack(layer.added, channels, len(shape) - 1))
+        made = StackedLinear([w for w, _ in tensors], [b for _, b in tensors], layer.relu, shared)
+        return self.add(str(layer.node.target), made, *args), "stacked"
+
+    def _norm(self, node: fx.Node) -> Any:
+        norm = self.network.norms[node]
+        layouts = [layout.get(node) for layout in self.layouts]
+        each = [[cut(v, 0, c) for v in norm.plain(i)] for i, c in enumerate(layouts)]
+        scale, shift = (torch.cat(list(vectors)) for vectors in zip(*each, strict=True))
+        source = self.beside(norm.node.all_input_nodes[0], layouts)
+        return self.add(norm.name, Affine(scale, shift, norm.relu), source)
+
+    def keep(self, node: fx.Node, i: int = 0) -> str:
+        """The name of the module that the node calls, as member i has it."""
+        return self.kept(node, i if self.network.holds_own(self.network.module(node)) else 0)
+
+    # ---------------------------------------------------------------- forms of values
+
+    def is_shared(self, node: fx.Node) -> bool:
+        """Whether all members have the same value."""
+        return self.forms[node] == "shared"
+
+    def own(self, name: str, tensors: Sequence[Tensor]) -> Any:
+        """A constant of each member, stacked."""
+        return self.add(name, Constant(torch.stack(list(tensors))))
+
+    def first(self, node: fx.Node) -> Any:
+        """The value with the members first; what they share as it is."""
+        form, value = self.forms[node], self.values[node]
+        if form in ("shared", "stacked"):
+            return value
+        if node not in self.network.shapes:
+            raise NoRule  # each member has several
+        if node not in self.whole:
+            apart = form == "beside"
+            self.whole[node] = (
+                self.add("apart", Apart(self.network.size), value) if apart
+                else self.graph.call_function(torch.stack, (value,))
+            )  # fmt: skip
+        return self.whole[node]
+
+    def expand(self, node: fx.Node) -> Any:
+        """The value with the members first, also where they share it."""
+        return (
+            self.add("same", Same(self.network.size), self.values[node]) if self.is_shared(node) else self.first(node)
+        )
+
+    def stack(self, node: fx.Node, layouts: Sequence[Channels] | None = None, axis: int = 1) -> Any:
+        """The value of a node as (members, batch, ...), each member with its channels, which are along this axis."""
+        places = self._places(node, layouts)
+        if all(place is None for place in places):
+            return self.expand(node)
+        if self.forms[node] in ("shared", "beside") and axis == 1:
+            return self.add("apart", Apart(self.network.size), self.beside(node, layouts))
+        given = None if self.is_shared(node) else self.layouts[0].get(node)
+        width = self.network.shapes[node][axis] if given is None else len(given)
+        index = torch.stack([torch.arange(width) if place is None else place for place in places])
+        return self.add(f"take_{node.name}", TakeEach(self._here(index), axis, width), self.expand(node))
+
+    def beside(self, node: fx.Node, layouts: Sequence[Channels] | None) -> Any:
+        """The value of a node as (batch, members * channels, ...), each member with its channels."""
+        form, places = self.forms[node], self._places(node, layouts)
+        total = self.network.shapes[node][1]
+        given = [layout.get(node) if form != "shared" else None for layout in self.layouts]
+        held = [total if g is None else len(g) for g in given]
+        value = (
+            self.values[node] if form in ("shared", "beside") else self.add("together", Together(), self.first(node))
+        )
+        if form != "shared" and all(place is None for place in places):
+            return value
+        width = 0 if form == "shared" else held[0]
+        pairs = enumerate(zip(places, held, strict=True))
+        index = [(torch.arange(length) if place is None else place) + width * i for i, (place, length) in pairs]
+        whole = total if form == "shared" else sum(held)
+        return self.add(f"take_{node.name}", Take(self._here(torch.cat(index)), 1, whole), value)
+
+    def _places(self, node: fx.Node, layouts: Sequence[Channels] | None) -> list[Tensor | None]:
+        """Where each member finds the wanted channels in what it has; None: just so."""
+        wants = list(layouts) if layouts is not None else [None] * self.network.size
+        given = [layout.get(node) if not self.is_shared(node) else None for layout in self.layouts]
+        return [steps(*pair) for pair in zip(given, wants, strict=True)]
+
+    def _here(self, index: Tensor) -> Tensor:
+        return index.to(next(iter(self.network.trees[0].parameters())).device)
+
+
+FORMS: dict[str, Callable[..., fx.GraphModule]] = {"loop": write_loop, "beside": write_beside}

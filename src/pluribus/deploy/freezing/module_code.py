@@ -1,0 +1,66 @@
+"""Whose code a module or function runs: torch's, which the rules of freezing know, or others', which they do not."""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any
+
+from torch import fx, nn
+
+from ..._common.torch_private import has_forward_hooks
+
+TORCH = "torch.nn.modules."
+
+PARAMETRIZED = "torch.nn.utils.parametrize"  # its classes compute a tensor anew; nothing else is changed
+
+# What a subclass may define beside names that torch's class does not have: a call does not run it.
+IDLE = {
+    *("__init__", "__module__", "__qualname__", "__doc__", "__annotations__", "__dict__", "__weakref__", "__repr__"),
+    *("__firstlineno__", "__static_attributes__", "__constants__", "__reduce_ex__", "__annotate_func__"),
+    *("reset_parameters", "extra_repr", "_made_of"),
+}
+
+
+def torch_type(module: nn.Module) -> type | None:
+    """The class of torch whose code a call of the module runs, and no other code; None if there is none."""
+    return None if hasattr(type(module), "_made_of") else inner_type(module)
+
+
+def inner_type(module: nn.Module) -> type | None:
+    """As `torch_type`, for the layer that is inside of one of ours, such as a masked one."""
+    kind = getattr(type(module), "_made_of", ((), type(module)))[1]
+    if has_forward_hooks(module) or _is_changed(module, kind):
+        return None
+    return _torch_ancestor(kind)
+
+
+def _is_changed(module: nn.Module, kind: type) -> bool:
+    """Whether a method was replaced on this one module."""
+    return any(callable(getattr(kind, name, None)) for name in vars(module))
+
+
+def _torch_ancestor(kind: type) -> type | None:
+    """The nearest class of torch, if those below it change nothing that a call runs."""
+    for index, ancestor in enumerate(kind.__mro__):
+        if ancestor.__module__.startswith(TORCH):
+            return ancestor if all(_is_idle(each, ancestor) for each in kind.__mro__[:index]) else None
+    return None
+
+
+def _is_idle(subclass: type, ancestor: type) -> bool:
+    return subclass.__module__ == PARAMETRIZED or all(
+        name in IDLE or not (hasattr(ancestor, name) or _is_computed(value)) for name, value in vars(subclass).items()
+    )
+
+
+def _is_computed(value: Any) -> bool:
+    """Whether an attribute of a class is computed when it is read, as a property is."""
+    return hasattr(value, "__get__") and not isinstance(value, (FunctionType, staticmethod, classmethod))
+
+
+def known_name(node: fx.Node) -> str:
+    """The name of the function or method of torch or Python that a node calls; nothing for those of others."""
+    if isinstance(node.target, str):
+        return node.target
+    module = getattr(node.target, "__module__", None) or "torch"
+    return node.target.__name__ if module.split(".")[0] in ("torch", "_operator", "builtins") else ""

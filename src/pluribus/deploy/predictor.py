@@ -1,0 +1,276 @@
+"""A trained ensemble with everything that a prediction needs: network, classes, encoding, threshold. No pickle."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._common.atomic import atomic_write
+from .._common.unpacking import format_bytes
+from .._common.untrusted import Finite, Number, check_shape, read_json
+from ..core.ensemble import Ensemble
+from ..data.catalogue import encoded
+from ..data.dataset import Data
+from ..data.encoding import check_encoding, encoded_shape
+from ..models.by_name import ModelSpec
+from ..uncertainty.abstention import Threshold, abstain
+from ..uncertainty.classification import SCORES, Classification
+from ..uncertainty.outputs import gaussian
+from ..uncertainty.regression import Regression
+from .export_graph import Members
+from .freezing.frozen import freeze
+from .saving import load, save
+
+FORMAT = 1
+
+WEIGHTS, RECORD = "ensemble.safetensors", "bundle.json"
+
+ROWS = 256  # that are predicted at once
+
+
+@dataclass
+class Predictor:
+    """An ensemble that answers for files: `save` writes it to a folder, `load_predictor` reads it back.
+
+    Args:
+        record: plain values: the network, the shape of a row, classes, encoding, scaling, threshold, figures
+    """
+
+    ensemble: Ensemble
+    record: dict[str, Any]
+
+    @property
+    def threshold(self) -> Threshold | None:
+        """Below it an answer is accepted; None where the validation data could not promise the risk."""
+        found = self.record.get("threshold")
+        return None if found is None else Threshold(**found)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the folder; the record comes last, so that a folder that was cut short is not taken for whole."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / RECORD).unlink(missing_ok=True)
+        save(self.ensemble, folder / WEIGHTS)
+        with atomic_write(folder / RECORD) as temporary:
+            temporary.write_text(json.dumps(self.record, indent=1))
+
+    def answers(
+        self, source: Any, *, broken: Any = "stop", batch_size: int = ROWS, unpack_limit: int | str | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """One dict for each row of a table or each image: what it is, how sure, and whether to accept it."""
+        split = encoded(self.record["encoding"], source, broken=broken, unpack_limit=unpack_limit)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # MC-Dropout draws the same for the same files
+            yield from self._answers(split, batch_size)
+
+    def _answers(self, split: Any, batch_size: int) -> Iterator[dict[str, Any]]:
+        for start in range(0, len(split), batch_size):
+            rows = range(start, min(start + batch_size, len(split)))
+            prediction: Any = self.ensemble.predict(self._normalise(split[list(rows)][0]))
+            names = split.names(list(rows))
+            for i, name in enumerate(names):
+                one = self._classify(prediction, i) if self.record["classes"] else self._estimate(prediction, i)
+                yield {"name": name, **one}
+
+    def for_export(self, rows: int, frozen: bool = True) -> tuple[nn.Module, Tensor]:
+        """A module that takes inputs as files have them and normalises them itself, and an example for it."""
+        example = torch.rand(rows, *self.record["shape"])
+        return SelfNormalising(self, self._normalise(example) if frozen else None), example
+
+    def _normalise(self, x: Tensor) -> Tensor:
+        return (x - torch.tensor(self.record["mean"])) / torch.tensor(self.record["std"])
+
+    def _classify(self, prediction: Classification, i: int) -> dict[str, Any]:
+        parts = {part: float(getattr(prediction, part)[i]) for part in ("confidence", "aleatoric", "epistemic")}
+        found: dict[str, Any] = {"label": self.record["classes"][int(prediction.label[i])], **parts}
+        threshold = self.threshold  # without one, nothing can be promised
+        kept = threshold is not None and bool(threshold.keep(prediction[i : i + 1]))
+        return {**found, "decision": "accept" if kept else "abstain"}
+
+    def _estimate(self, prediction: Regression, i: int) -> dict[str, Any]:
+        shift, scale = self.record["target_mean"], self.record["target_std"]
+        low, high = prediction[i : i + 1].interval(0.9)
+        return {
+            "value": float(prediction.mean[i]) * scale + shift,
+            "low": float(low) * scale + shift,
+            "high": float(high) * scale + shift,
+            "aleatoric": float(prediction.aleatoric[i]) * scale**2,
+            "epistemic": float(prediction.epistemic[i]) * scale**2,
+        }
+
+
+class SelfNormalising(nn.Module):
+    """The ensemble behind its normalisation, and for regression before its scaling: (members, batch, outputs)."""
+
+    def __init__(self, predictor: Predictor, example: Tensor | None):
+        super().__init__()
+        ensemble, record = predictor.ensemble, predictor.record
+        self.task, self.class_dim = ensemble.task, ensemble.class_dim
+        self.inner = Members(ensemble) if example is None else freeze(ensemble, example)
+        self.mean = nn.Buffer(torch.tensor(record["mean"]))
+        self.std = nn.Buffer(torch.tensor(record["std"]))
+        self.shift, self.scale = record["target_mean"], record["target_std"]
+
+    def forward(self, x: Tensor) -> Any:
+        """Every member on every row."""
+        outputs = self.inner((x - self.mean) / self.std)
+        if self.task != "gaussian":
+            return outputs
+        means, variances = gaussian(outputs)
+        return means * self.scale + self.shift, variances * self.scale**2
+
+
+def make_predictor(
+    model: ModelSpec, data: Data, ensemble: Ensemble, risk: float | None = 0.05, about: Mapping[str, Any] | None = None
+) -> Predictor:
+    """The predictor of a trained ensemble; the threshold for `risk` is found on the validation part.
+
+    Args:
+        model: the network that the ensemble was made of
+        about: further plain values for the record
+    """
+    record: dict[str, Any] = {
+        "format": FORMAT,
+        **dataclasses.asdict(model.absolute()),
+        "classes": list(data.classes),
+        "mean": data.mean.tolist(),
+        "std": data.std.tolist(),
+        "target_mean": data.target_mean,
+        "target_std": data.target_std,
+        "encoding": data.encoding,
+        **(about or {}),
+        "threshold": None,
+    }
+    if data.classes and risk is not None and len(data.validation):
+        prediction: Any = ensemble.predict((data.normalise(x), y) for x, y in data.validation.batches(ROWS))
+        try:
+            record["threshold"] = dataclasses.asdict(abstain(prediction, data.validation.y, risk))
+        except ValueError as error:
+            record["no_threshold"] = str(error)
+    return Predictor(ensemble, record)
+
+
+def load_predictor(folder: str | Path, device: torch.device | str = "cpu", *, model: str | None = None) -> Predictor:
+    """The predictor in a folder. Nothing in the folder is executed.
+
+    Args:
+        model: "python:FILE:FUNCTION", for a folder whose network is code of your own; the code that the folder itself
+            names is never run
+    """
+    folder = Path(folder)
+    if not (folder / RECORD).exists():
+        raise FileNotFoundError(
+            f"predict: {str(folder)!r} is no trained ensemble: there is no {RECORD} in it. "
+            "Make one with: pluribus train --out FOLDER"
+        )
+    try:
+        record = read_json(folder / RECORD)
+        _check_record(record)
+    except ValueError as error:
+        raise ValueError(f"predict: {str(folder / RECORD)!r} is damaged ({error}). Train again.") from error
+    spec = ModelSpec(**{one.name: record[one.name] for one in dataclasses.fields(ModelSpec)})
+    if model is not None:
+        spec = dataclasses.replace(spec, model=model)
+    elif spec.is_code:
+        raise ValueError(
+            f"predict: the network of {str(folder)!r} is code of its author's own, {spec.model!r}, which is not run "
+            "because a folder names it. If you know that code, name it with model= (command line: --model "
+            "python:FILE:FUNCTION)."
+        )
+    ensemble = load(folder / WEIGHTS, _build(spec, folder))
+    _check_outputs(record, ensemble, folder)
+    return Predictor(ensemble.to(device).eval(), record)
+
+
+# ---------------------------------------------------------------- what a record must be
+
+THRESHOLD = {
+    **dict.fromkeys(("value", "coverage", "bound", "risk", "confidence"), Number),
+    **dict.fromkeys(("kept", "errors", "examples", "candidates"), int),
+    "score": str,
+}
+
+VECTOR = (Finite, [Finite], [[Finite]], [[[Finite]]])
+
+SHAPE = {
+    "model": str,
+    "shape": [int],
+    "outputs": int,
+    "width": Finite,
+    "dropout": (None, Finite),
+    "classes": [str],
+    "mean": VECTOR,
+    "std": VECTOR,
+    "target_mean": Finite,
+    "target_std": Finite,
+    "threshold?": (None, THRESHOLD),
+    "no_threshold?": str,
+    "encoding": {str: Any},
+}
+
+LARGEST_ROW = 2**26  # numbers in one input: a colour image of 4,700 pixels a side
+
+ROOM, SHARE = 2**28, 64  # bytes that a network may take, or so many times what its weights take in the folder
+
+
+def _check_record(record: Any) -> None:
+    check_shape(record, {"format": int})
+    if record["format"] != FORMAT:
+        raise ValueError(f"it has format {record['format']!r}, but this version reads {FORMAT}")
+    check_shape(record, SHAPE)
+    shape, encoding = tuple(record["shape"]), record["encoding"]
+    if len(shape) not in (1, 3) or min(shape) < 1 or math.prod(shape) > LARGEST_ROW:
+        raise ValueError(f'its "shape" makes no sense: {list(shape)}')
+    if not 0 < record["width"] <= 1e6 or not 0 <= (record["dropout"] or 0) < 1:
+        raise ValueError(f'its "width" {record["width"]} or its "dropout" {record["dropout"]} makes no sense')
+    if record["outputs"] != (len(record["classes"]) or 2):
+        raise ValueError(f'its "outputs" are {record["outputs"]} for {len(record["classes"])} classes')
+    for name in ("mean", "std"):
+        _check_vector(name, record[name], shape)
+    check_encoding(encoding)
+    if encoded_shape(encoding) != shape or encoding["classes"] != record["classes"]:
+        raise ValueError("its encoding is not that of its shape and classes")
+    threshold = record.get("threshold")
+    if threshold is not None and threshold["score"] not in SCORES:
+        raise ValueError(f'its "threshold" has the score {threshold["score"]!r}, not one of {", ".join(SCORES)}')
+
+
+def _check_vector(name: str, values: Any, shape: tuple[int, ...]) -> None:
+    try:
+        vector = torch.tensor(values)
+        fits = torch.broadcast_shapes(vector.shape, shape) == shape
+    except (ValueError, RuntimeError, TypeError) as error:
+        raise ValueError(f'its "{name}" is no tensor for inputs of the shape {shape} ({error})') from None
+    if not fits or name == "std" and bool((vector <= 0).any()):
+        raise ValueError(f'its "{name}" makes no sense for inputs of the shape {shape}')
+
+
+def _build(spec: ModelSpec, folder: Path) -> nn.Module:
+    """The network, after its size was counted: a record can claim any width."""
+    if not spec.is_code:
+        with torch.device("meta"):
+            claimed = sum(tensor.nbytes for tensor in spec.build().state_dict().values())
+        there = (folder / WEIGHTS).stat().st_size if (folder / WEIGHTS).is_file() else 0
+        if claimed > max(ROOM, SHARE * there):
+            raise ValueError(
+                f"predict: {str(folder / RECORD)!r} is damaged: it claims a network of {format_bytes(claimed)} for "
+                f"weights of {format_bytes(there)}. Train again."
+            )
+    return spec.build()
+
+
+def _check_outputs(record: dict[str, Any], ensemble: Ensemble, folder: Path) -> None:
+    wanted = "classification" if record["classes"] else "gaussian"
+    if ensemble.task != wanted:
+        raise ValueError(
+            f"predict: {str(folder)!r} is damaged: its record is of {wanted}, its weights are of {ensemble.task}. "
+            "Train again."
+        )

@@ -1,0 +1,199 @@
+"""An ensemble in one file: its tensors as safetensors, how to build it again as JSON in the header. No pickle."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._common.atomic import atomic_write
+from .._common.optional import require
+from .._common.untrusted import check_shape, parse_json, read_safetensors
+from ..core.ensemble import TASKS, Ensemble
+from ..methods import METHODS
+from ..methods.facts import takes
+from ..surgery.copying import assign_, duplicate_mapped, state
+from ..surgery.selecting import quote_names
+from ..surgery.thinning.widths import Widths
+
+FORMAT = 1
+
+
+def save(ensemble: Ensemble, path: str | os.PathLike[str]) -> None:
+    """Write everything that makes the ensemble: every tensor, masks included, method, settings and task.
+
+    The file is complete or not there: it is written beside its place and then moved.
+    """
+    if not isinstance(ensemble, Ensemble):
+        raise TypeError(
+            f"save: takes an Ensemble, but got a {type(ensemble).__name__}. Make one with pb.single(model)."
+        )
+    if ensemble.method not in METHODS:
+        raise ValueError(f"save: the method {ensemble.method!r} is unknown. Known are {quote_names(METHODS)}.")
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"save: the folder {str(path.parent)!r} does not exist. Create it first.")
+    if path.is_dir():
+        raise IsADirectoryError(f"save: {str(path)!r} is a folder. Give the name of a file in it.")
+    to_bytes = require("safetensors.torch", "save", "save").save
+    with ensemble.runner.lock:  # no other thread has a member's tensors in there
+        tensors = {name: _plain(tensor) for name, tensor in state(ensemble.module)}
+    content = to_bytes(tensors, {"pluribus": json.dumps(_header(ensemble))})
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def load(
+    path: str | os.PathLike[str],
+    model: nn.Module | Callable[..., nn.Module] | Sequence[nn.Module],
+    device: torch.device | str = "cpu",
+) -> Ensemble:
+    """The ensemble that was saved, built again from the model that it was made of.
+
+    Nothing in the file is executed. The model is not changed, and no example is needed.
+
+    Args:
+        model: the model, builder or (for unlike architectures) list of models that the method was given
+    """
+    header, tensors = _read(Path(path), device)
+    if isinstance(model, nn.Module):
+        bare = duplicate_mapped(model, lambda tensor: tensor.detach().to("meta"))
+        _check_fit(header, _build(header, bare), tensors)  # before anything is allocated that the file only claims
+    made = _build(header, model)
+    _check_fit(header, made, tensors)
+    assign_(made.module, tensors)
+    made.task, made.class_dim = header["task"], header.get("class_dim")
+    made.to(device)
+    return made.train(header["training"])
+
+
+def _check_fit(header: Mapping[str, Any], made: Ensemble, tensors: Mapping[str, Tensor]) -> None:
+    own = dict(state(made.module))
+    if missing := own.keys() ^ tensors.keys():
+        raise ValueError(
+            f"load: the file's tensors must be those of the ensemble, but {quote_names(sorted(missing), 6)} are only "
+            f"in one of them. Give the model that was given to pb.{header['method']}."
+        )
+    for name, tensor in tensors.items():
+        if tensor.shape != own[name].shape:
+            raise ValueError(
+                f"load: {name!r} must have the shape {tuple(own[name].shape)}, but the file has {tuple(tensor.shape)}. "
+                f"Give the model that was given to pb.{header['method']}."
+            )
+
+
+def _header(ensemble: Ensemble) -> dict[str, Any]:
+    from .. import __version__
+
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "method": ensemble.method,
+        "size": ensemble.size,
+        "settings": ensemble.settings,
+        "task": ensemble.task,
+        "class_dim": ensemble.class_dim,
+        "run": ensemble.run,
+        "training": ensemble.training,
+        "unlike": not ensemble.stacked,
+    }
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous().clone()
+
+
+def _read(path: Path, device: torch.device | str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Header and tensors, checked."""
+    if not path.exists():
+        raise FileNotFoundError(f"load: there is no file {str(path)!r}.")
+    try:
+        header, tensors = read_safetensors(path, "pluribus")
+    except ValueError as error:
+        raise ValueError(f"load: {str(path)!r}: {error}. Give a file that pb.save wrote.") from error
+    try:
+        return _check_header(parse_json(header or "null")), {name: t.to(device) for name, t in tensors.items()}
+    except ValueError as error:
+        raise ValueError(f"load: {str(path)!r} was not written by pb.save: {error}.") from error
+
+
+WIDTHS = {"sizes": {str: [int]}, "attributes": [[Any]], "rounded": [{str: Any}]}
+
+HEADER = {
+    "format": int,
+    "method": str,
+    "size": int,
+    "settings": {str: Any},
+    "task": str,
+    "training": bool,
+    "class_dim?": (None, int),
+    "unlike?": bool,
+}
+
+MOST_MEMBERS = 10_000  # of what owns no tensor, MC-Dropout, nothing else says how many there can be
+
+
+def _check_header(header: Any) -> dict[str, Any]:
+    if header is None:
+        raise ValueError("its header has no entry 'pluribus'")
+    check_shape(header, HEADER, "its header")
+    if header["format"] > FORMAT:
+        raise ValueError(
+            f"it has format {header['format']}, from a newer version ({header.get('version')}); update pluribus"
+        )
+    if header["method"] not in METHODS:
+        raise ValueError(f"its method {header['method']!r} is unknown")
+    if header["task"] not in TASKS or not 1 <= header["size"] <= MOST_MEMBERS:
+        raise ValueError(f"its task {header['task']!r} or its size {header['size']} makes no sense")
+    known = inspect.signature(METHODS[header["method"]]).parameters
+    if unknown := [name for name in header["settings"] if name not in known]:
+        raise ValueError(f"{header['method']} has no setting {quote_names(unknown, 3)}")
+    check_shape(header["settings"].get("widths"), (None, WIDTHS), "its widths")
+    for name in ("where", "branch"):
+        _check_pattern(header["settings"].get(name) or "")
+    return header
+
+
+def _check_pattern(pattern: Any) -> None:
+    """Refuse a pattern for names that could be tried for hours: repeats of what can match in many ways itself."""
+    plain = re.sub(r"\\.|\[[^]]*\]", "a", pattern) if isinstance(pattern, str) else ""
+    repeats = len(re.findall(r"[*+{]", plain))
+    while inner := re.search(r"\(([^()]*)\)([*+{]?)", plain):
+        if inner[2] and re.search(r"[*+{|]", inner[1]):
+            repeats += MOST_REPEATS
+        marks = "".join(mark for mark in "+|" if re.search(r"[*+{]" if mark == "+" else r"\|", inner[1]))
+        plain = f"{plain[: inner.start()]}a{marks}{plain[inner.end(1) + 1 :]}"
+    if not isinstance(pattern, str) or repeats > MOST_REPEATS:
+        raise ValueError(f"its pattern {pattern!r} for the names of layers is too involved")
+
+
+MOST_REPEATS = 5
+
+
+def _build(header: Mapping[str, Any], model: Any) -> Ensemble:
+    method, size, settings = METHODS[header["method"]], header["size"], dict(header["settings"])
+    if header.get("unlike") and (not isinstance(model, (list, tuple)) or len(model) != size):
+        raise ValueError(f"load: the file holds {size} unlike models. Give a list of {size} models.")
+    try:
+        if settings.get("widths") is not None:
+            settings["widths"] = Widths.from_json(settings["widths"])
+        if header.get("unlike"):
+            return method(model)
+        if isinstance(model, (list, tuple)):
+            model = model[0]
+        made = method(model, **({"size": size} if takes(method, "size") else {}), **settings)
+        if header.get("run") in ("vmap", "loop") and header["run"] != made.run:
+            made.run = header["run"]
+        return made
+    except Exception as error:  # settings of any kind, given to the method as they are
+        raise ValueError(
+            f"load: the file's settings make no {header['method']} of this model ({error}). Give the model that was "
+            f"given to pb.{header['method']}."
+        ) from error

@@ -1,0 +1,71 @@
+"""Any of METRICS as a `torchmetrics.Metric`; imported by `torchmetric` only, because it needs torchmetrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+from ..uncertainty._columns import tensor_of
+from ..uncertainty.metrics import METRICS
+from ..uncertainty.prediction import Prediction
+from ..uncertainty.summary import Summary
+
+
+class Streaming(Metric):
+    """One of METRICS over batches and processes: keeps the columns it needs, see `torchmetric`."""
+
+    full_state_update = False
+    is_differentiable = False
+
+    def __init__(self, name: str, **settings: Any):
+        super().__init__()
+        if name not in METRICS:
+            raise ValueError(f"torchmetric: the metric {name!r} is unknown. Choose from {', '.join(METRICS)}.")
+        self.name, self.settings, self.needs = name, settings, METRICS[name].needs
+        for need in self.needs:
+            if need == "class_bins":
+                self.add_state(need, torch.zeros(()), dist_reduce_fx="sum")
+            else:
+                self.add_state(need, [], dist_reduce_fx="cat")
+
+    @property
+    def higher_is_better(self) -> bool | None:  # type: ignore[override]
+        """Which way is better, or None where neither is."""
+        return {"higher": True, "lower": False}.get(METRICS[self.name].better)
+
+    def update(self, prediction: Prediction | Summary | None = None, target: Any = None, **columns: Any) -> None:
+        """Add a batch: a prediction and its targets, or the columns themselves by name."""
+        if prediction is not None:
+            summary = prediction if isinstance(prediction, Summary) else Summary(prediction, target)
+            missing = [need for need in self.needs if need not in summary.names]
+            if missing:
+                raise ValueError(f"torchmetric: {self.name} needs {', '.join(missing)}. Give targets, or the columns.")
+            columns = {need: getattr(summary, need) for need in self.needs}
+        unknown = set(columns) - set(self.needs)
+        if unknown or not columns:
+            raise ValueError(
+                f"torchmetric: {self.name} takes {', '.join(self.needs)}, but it is given {sorted(columns)}."
+            )
+        for need, column in columns.items():
+            if need == "class_bins":
+                setattr(self, need, getattr(self, need) + tensor_of(column))
+            else:
+                getattr(self, need).append(_rows_first(need, tensor_of(column)))
+
+    def compute(self) -> Tensor:
+        """The metric of everything seen."""
+        columns = [_rows_first(need, _whole(need, getattr(self, need))) for need in self.needs]
+        return torch.tensor(METRICS[self.name].function(*columns, **self.settings), dtype=torch.float64)
+
+
+def _whole(need: str, parts: Any) -> Tensor:
+    return parts if need == "class_bins" else dim_zero_cat(parts)
+
+
+def _rows_first(need: str, column: Tensor) -> Tensor:
+    """Columns of members are (members, examples), but processes join what they have along the first dimension."""
+    return column.T if need.startswith("member_") else column

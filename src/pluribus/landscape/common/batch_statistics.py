@@ -1,0 +1,92 @@
+"""Statistics of BatchNorm for weights that no training has seen: sampled, averaged, interpolated."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from ..._common.torch_private import NormBase
+from ..._common.trees import as_batch, rows_of
+from ...core.ensemble import Ensemble
+from ...core.isolation import kept_on_error
+from .examples import read_batches, ready
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def refresh_(ensemble_or_model: Module, data: Any, *, batch_size: int = 128, batches: int | None = None) -> Module:
+    """The module itself, whose normalisation layers have the running statistics of `data`, estimated anew.
+
+    Every batch counts by its rows; dropout is off. A module without such layers stays as it is, and `data` unread.
+
+    Args:
+        data: what it was trained on: (x, y), a data set or a loader, or x alone
+        batches: use no more than so many
+
+    >>> model = nn.BatchNorm1d(1)
+    >>> refresh_(model, torch.tensor([[1.0], [3.0]])).running_mean
+    tensor([2.])
+    """
+    layers = statistics_layers(ensemble_or_model)
+    if not layers:
+        return ensemble_or_model
+    seen, buffers = 0, [buffer for layer in layers for buffer in layer.buffers()]
+    with kept_on_error(buffers), _collecting(ensemble_or_model, layers), torch.no_grad():
+        for number, (x, _) in enumerate(read_batches("refresh_", data, batch_size)):
+            if batches is not None and number >= batches:
+                break
+            x = ready(ensemble_or_model, x)
+            rows = rows_of(x)
+            seen += rows
+            for layer in layers:
+                layer.momentum = rows / seen  # so that the running mean is the mean of what was seen
+            args, kwargs = as_batch(x)
+            ensemble_or_model(*args, **kwargs)
+        if not seen:
+            raise ValueError("refresh_: there must be at least one batch of data, but there is none.")
+    return ensemble_or_model
+
+
+def statistics_layers(model: nn.Module) -> list[Any]:
+    """The layers that keep running statistics; those of a trunk that is kept as it is are left out."""
+    asleep = [model.module.get_submodule(name) for name in model.asleep] if isinstance(model, Ensemble) else []
+    kept = {part for trunk in asleep for part in trunk.modules()}
+    return [p for p in model.modules() if isinstance(p, NormBase) and p.running_mean is not None and p not in kept]
+
+
+def warn_without_data(caller: str, model: nn.Module, stacklevel: int = 3) -> None:
+    """Say that statistics stay as they are in networks that they do not fit."""
+    if statistics_layers(model):
+        warnings.warn(
+            f"{caller}: the model has batch normalisation, whose statistics belong to the weights that it was trained "
+            "to. Give data=, training data, and they are estimated anew; now they stay as they are.",
+            stacklevel=stacklevel,
+        )
+
+
+@contextmanager
+def _collecting(module: nn.Module, layers: list[Any]) -> Iterator[None]:
+    """Start the layers anew in training mode, everything else in eval mode, and put modes and momenta back."""
+    modes = {part: part.training for part in module.modules()}
+    momenta = [layer.momentum for layer in layers]
+    try:
+        for part in modes:
+            part.training = False
+        if isinstance(module, Ensemble):
+            module.training = module.runner.training = True  # what is shared sees all members
+        for layer in layers:
+            layer.training = True
+            layer.reset_running_stats()
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+        if isinstance(module, Ensemble):
+            module.runner.training = modes[module]
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum

@@ -1,0 +1,205 @@
+"""Data that is read once, so that every network sees the same rows in the same order, and what a network says of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..._common.trees import as_batch, logits_of, map_tensors, rows_of, tensors_of
+from ..._common.unpacking import format_bytes, memory
+from ...core.ensemble import TASKS
+from ...surgery.calling import evaluation_mode
+from ...surgery.copying import state
+from ...surgery.selecting import quote_names
+from ...training.batching import loader
+from ...training.criteria import CRITERIA, USUAL
+from ...uncertainty.outputs import class_dim_of, gaussian, one_tensor, two_classes, wide
+
+Criterion = Callable[[Any, Any], Tensor]
+
+
+class Examples:
+    """Batches of (x, y) that stay as they are; y is None where there are no labels.
+
+    Args:
+        limit: the most bytes to keep; by default what the machine has left
+    """
+
+    def __init__(
+        self, caller: str, data: Any, *, labelled: bool = False, batch_size: int = 256, limit: float | None = None
+    ):
+        if isinstance(data, Examples):
+            self.batches: list[tuple[Any, Any]] = data.batches
+        else:
+            self.batches = _keep(caller, read_batches(caller, data, batch_size), limit)
+        self.rows = sum(rows_of(x) for x, _ in self.batches)
+        self.labelled = all(y is not None for _, y in self.batches)
+        if labelled and not self.labelled:
+            raise ValueError(f"{caller}: needs labels, but the data has none. Give (x, y), or a loader of (x, y).")
+
+    @property
+    def targets(self) -> Tensor | None:
+        """All the labels or values, rows first."""
+        return torch.cat([torch.as_tensor(y).cpu() for _, y in self.batches]) if self.labelled else None
+
+    def fingerprint(self) -> str:
+        """A number that other data would not have."""
+        digest = hashlib.sha256()
+        for tensor in tensors_of(self.batches):
+            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+
+def read_batches(caller: str, data: Any, batch_size: int = 256) -> Iterator[tuple[Any, Any]]:
+    """The batches of (x, y), or of x alone with None: of tensors or arrays, a data set or a loader."""
+    if isinstance(data, Examples):
+        yield from data.batches
+        return
+    if data is None:
+        raise ValueError(f"{caller}: needs data: (x, y), a data set or a loader.")
+    alone = isinstance(data, (Tensor, np.ndarray, Mapping)) or (isinstance(data, tuple) and len(data) != 2)
+    if alone:
+        data = (map_arrays(data), torch.arange(rows_of(map_arrays(data))))
+    for item in loader(data, batch_size):
+        several = isinstance(item, (tuple, list)) and len(item) > 1
+        x, y = (item[0], item[1]) if several else (item[0] if isinstance(item, (tuple, list)) else item, None)
+        yield map_arrays(x), None if alone or y is None else torch.as_tensor(y)
+
+
+def map_arrays(tree: Any) -> Any:
+    """The tree with tensors in place of arrays."""
+    if isinstance(tree, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(tree))
+    if isinstance(tree, Mapping):
+        return {name: map_arrays(value) for name, value in tree.items()}
+    return type(tree)(map(map_arrays, tree)) if type(tree) in (tuple, list) else tree
+
+
+def ready(model: nn.Module, x: Any) -> Any:
+    """The inputs where the model is, and in its precision."""
+    first = next((t for _, t in state(model) if t.is_floating_point()), None)
+    if first is None:
+        return x
+    return map_tensors(x, lambda t: t.to(first.device, first.dtype if t.is_floating_point() else None))
+
+
+def run(model: nn.Module, examples: Examples) -> Iterator[tuple[Any, Any]]:
+    """The model's answers batch by batch, in eval mode, each with its targets on the same device."""
+    for x, y in examples.batches:
+        args, kwargs = as_batch(ready(model, x))
+        with evaluation_mode(model):
+            output = logits_of(model(*args, **kwargs))
+        device = next((t.device for t in tensors_of(output)), torch.device("cpu"))
+        yield output, y if y is None else y.to(device)
+
+
+def answers(model: nn.Module, examples: Examples, task: str, class_dim: int | None = None) -> Tensor:
+    """What one network says: logarithms of probabilities, (rows, classes), or values, (rows, ...), on the CPU."""
+    return torch.cat([log_probabilities(task, output, class_dim).cpu() for output, _ in run(model, examples)])
+
+
+def log_probabilities(task: str, output: Any, class_dim: int | None) -> Tensor:
+    """The logarithms of probabilities, (rows, classes), of one output; in regression its values, or means."""
+    if task == "regression":
+        return wide(one_tensor(output))
+    if task == "gaussian":
+        return wide(gaussian(output)[0])
+    stacked = wide(one_tensor(output))[None]
+    logits, dim = (two_classes(stacked), -1) if task == "binary" else (stacked, class_dim_of(stacked, class_dim))
+    if logits.shape[dim] < 2:
+        raise ValueError(
+            "there must be at least two classes, but the network gives one number for each row. "
+            'Say task="binary" or task="regression".'
+        )
+    last = logits[0].movedim(dim - 1 if dim > 0 else dim, -1)
+    return last.flatten(0, -2).log_softmax(-1)
+
+
+def labels_of(log_p: Tensor) -> Tensor:
+    """The label of each row; -1, which is nobody's, where the network gives no numbers any more."""
+    return log_p.argmax(-1).masked_fill(log_p.isnan().any(-1), -1)
+
+
+def target_labels(y: Tensor, classes: int) -> Tensor:
+    """The right label of each row; of soft labels the likeliest."""
+    soft = y.is_floating_point() and y.ndim > 1 and y.shape[-1] == classes
+    return (y.argmax(-1) if soft else y).reshape(-1).long()
+
+
+def is_classifying(task: str) -> bool:
+    """Whether the outputs are labels."""
+    return task in ("classification", "binary")
+
+
+def choose_task(caller: str, task: str | None, known: str | None, examples: Examples, model: nn.Module) -> str:
+    """The task that was said, or that the networks' holder knows, or that labels and outputs tell."""
+    found = task or known
+    if found is None:
+        found = _infer_task(examples, model)
+    if found not in TASKS:
+        raise ValueError(f"{caller}: task must be one of {quote_names(TASKS)}, but it is {found!r}.")
+    return found
+
+
+def choose_criterion(caller: str, criterion: str | Criterion | None, task: str) -> Criterion:
+    """The criterion that was given or named, or what the task needs."""
+    if callable(criterion):
+        return criterion
+    name = criterion or USUAL[task]
+    if name not in CRITERIA:
+        raise ValueError(f"{caller}: the criterion {name!r} is unknown. Choose from {quote_names(CRITERIA)}.")
+    return CRITERIA[name]
+
+
+def available_memory() -> int:
+    """The bytes that this process may still use: what the machine has left, or what its container allows."""
+    try:
+        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        return min(memory(), int(fields["MemAvailable"].split()[0]) * 1024)
+    except (OSError, KeyError, ValueError):
+        return memory()
+
+
+def check_memory(caller: str, needed: float, what: str, limit: float | None, way_out: str) -> None:
+    """Refuse what would need more memory than there is, or than the limit that was given."""
+    most = available_memory() if limit is None else limit
+    if needed > most:
+        there = "there are" if limit is None else "memory= allows"
+        raise ValueError(
+            f"{caller}: {what} needs {format_bytes(int(needed))}, but {there} {format_bytes(int(most))}. {way_out}"
+        )
+
+
+def _keep(caller: str, batches: Iterable[tuple[Any, Any]], limit: float | None) -> list[tuple[Any, Any]]:
+    kept: list[tuple[Any, Any]] = []
+    size = 0
+    most = available_memory() if limit is None else limit
+    for batch in batches:
+        size += sum(t.numel() * t.element_size() for t in tensors_of(batch))
+        if size > most:
+            check_memory(caller, size, f"the data, read up to batch {len(kept)},", limit, "Give fewer examples.")
+        kept.append(batch)
+    if not kept:
+        raise ValueError(f"{caller}: there must be at least one batch of data, but there is none.")
+    return kept
+
+
+def _infer_task(examples: Examples, model: nn.Module) -> str:
+    y = examples.batches[0][1]
+    if y is None:
+        return "classification"
+    output = next(run(model, examples))[0]
+    if not isinstance(output, Tensor) or not output.ndim or len(output) != rows_of(examples.batches[0][0]):
+        return "regression"  # no row of its own for each example: nothing that could be a label
+    columns = output.shape[-1] if output.ndim > 1 else 1
+    if not y.is_floating_point():
+        return "classification" if columns > 1 else "binary" if int(y.max()) <= 1 else "regression"
+    soft = y.ndim > 1 and y.shape[-1] == columns > 1 and bool((y.sum(-1) - 1).abs().max() < 1e-3 and y.min() >= 0)
+    return "classification" if soft else "regression"

@@ -1,0 +1,224 @@
+"""Ensembles from one training run with a cyclic rate: snapshots, and cyclic stochastic gradient MCMC."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .._common.trees import as_batch, logits_of
+from ..core.ensemble import Ensemble
+from ..methods.building import check_number, check_size, check_whole
+from ..surgery.copying import state
+from ..training.batching import loader, mix_seeds, set_epoch
+from ..training.criteria import Criterion
+from .common.batch_statistics import refresh_, statistics_layers
+from .common.examples import choose_criterion, map_arrays, ready
+from .common.networks import Buffers, Layout, Networks, ensemble_of, network_of, rest_of
+
+
+def snapshots(
+    model: Any,
+    train: Any,
+    size: int,
+    *,
+    epochs: int | None = None,
+    lr: float = 0.1,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    batch_size: int = 128,
+    criterion: str | Criterion | None = None,
+    task: str | None = None,
+    augment: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+    seed: int = 0,
+) -> Ensemble:
+    """An ensemble of the networks at the ends of `size` cycles of one run (Huang et al., 2017).
+
+    In each cycle the rate falls from `lr` to 0 by half a cosine, step by step, and starts again.
+
+    Args:
+        model: where training starts; it is not changed
+        epochs: in all; by default 10 for each cycle
+    """
+    size = check_size("snapshots", size)
+    plan = _Plan("snapshots", size, size, epochs or 10 * size, lr, momentum, weight_decay, batch_size)
+    return _run(plan, model, train, criterion, task, augment, seed)
+
+
+def csgmcmc(
+    model: Any,
+    train: Any,
+    size: int,
+    cycles: int | None = None,
+    temperature: float = 1.0,
+    *,
+    epochs: int | None = None,
+    lr: float = 0.1,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    exploration: float = 0.8,
+    batch_size: int = 128,
+    criterion: str | Criterion | None = None,
+    task: str | None = None,
+    augment: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+    seed: int = 0,
+) -> Ensemble:
+    """An ensemble of samples of the posterior by cyclic stochastic gradient MCMC (Zhang et al., 2020).
+
+    The rate falls by half a cosine in each cycle, step by step. In the first part of a cycle the network explores;
+    then every step adds noise of the variance 2 lr T / N, N being the rows of `train`, and samples are taken at
+    even distances. Dropout is off: the likelihood is that of the network itself.
+
+    Args:
+        size: samples in all, spread over the cycles as evenly as they can be
+        cycles: by default one for every three samples
+        temperature: 1: the posterior; 0: no noise. The authors' code has 1 / N
+        epochs: in all; by default 10 for each cycle
+        lr: of the mean loss, at the start of a cycle
+        momentum: of SGHMC; 0 is Langevin dynamics
+        weight_decay: the prior: 1 / (N times its variance)
+        exploration: the share of a cycle without noise and samples
+        criterion: minus the mean log-likelihood of a row, for the posterior to be one
+    """
+    size = check_size("csgmcmc", size)
+    cycles = check_whole("csgmcmc", "cycles", -(-size // 3) if cycles is None else cycles)
+    if cycles > size:
+        raise ValueError(f"csgmcmc: each cycle gives a sample at least, but {cycles} cycles are asked for {size}.")
+    check_number("csgmcmc", "temperature", temperature, "0 or more", lambda value: value >= 0)
+    check_number("csgmcmc", "exploration", exploration, "from 0 to below 1", lambda value: 0 <= value < 1)
+    plan = _Plan(
+        "csgmcmc", size, cycles, epochs or 10 * cycles, lr, momentum, weight_decay, batch_size, temperature, exploration
+    )
+    return _run(plan, model, train, criterion, task, augment, seed)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    caller: str
+    size: int
+    cycles: int
+    epochs: int
+    lr: float
+    momentum: float
+    weight_decay: float
+    batch_size: int
+    temperature: float | None = None  # None: no sampling, the end of each cycle
+    exploration: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_whole(self.caller, "epochs", self.epochs)
+        check_number(self.caller, "lr", self.lr, "positive", lambda value: value > 0)
+        check_number(self.caller, "momentum", self.momentum, "from 0 to below 1", lambda value: 0 <= value < 1)
+
+    def rate(self, step: int, steps: int) -> float:
+        """The rate at a step, of so many in all."""
+        return self.lr * 0.5 * (1 + math.cos(math.pi * self.place(step, steps)))
+
+    def place(self, step: int, steps: int) -> float:
+        """How much of its cycle is over before a step."""
+        return (step * self.cycles / steps) % 1.0
+
+    def samples(self, steps: int) -> list[int]:
+        """After which steps, counted from 1, a sample is taken."""
+        found = []
+        shares = [len(part) for part in np.array_split(np.arange(self.size), self.cycles)]
+        for cycle, share in enumerate(shares):
+            start, end = steps * cycle / self.cycles, steps * (cycle + 1) / self.cycles
+            first = start + min(self.exploration, 1.0) * (end - start) if self.temperature is not None else end
+            found += [round(first + (end - first) * (i + 1) / share) for i in range(share)]
+        return found
+
+
+def _run(plan: _Plan, model: Any, train: Any, criterion: Any, task: str | None, augment: Any, seed: int) -> Ensemble:
+    known = network_of(plan.caller, model)
+    kind = task or known.task or "classification"
+    loss = choose_criterion(plan.caller, criterion, kind)
+    batches = loader(train, plan.batch_size, shuffle=True, seed=seed)
+    if not hasattr(batches, "__len__"):
+        raise ValueError(f"{plan.caller}: the rate falls step by step, so train must know its length. Give (x, y).")
+    steps, rows = len(batches) * plan.epochs, _rows(batches)
+    wanted = plan.samples(steps)
+    if len(set(wanted)) < plan.size:
+        raise ValueError(
+            f"{plan.caller}: {plan.size} samples need as many steps to be taken after, but of {steps} steps only "
+            f"{len(set(wanted))} are. Train for more epochs, or take fewer samples."
+        )
+    module = known[0]
+    layout, found, rests = known.layout, [], []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(mix_seeds(seed, 1))
+        for step in _steps(plan, module, layout, batches, loss, augment, steps, rows):
+            if step in set(wanted):
+                tensors = dict(state(module))
+                found.append(layout.vector(tensors))
+                rests.append(rest_of(layout, tensors))
+    return _collect(plan, known, kind, found, rests, train)
+
+
+def _steps(
+    plan: _Plan, module: nn.Module, layout: Layout, batches: Any, loss: Criterion, augment: Any, steps: int, rows: int
+) -> Iterator[int]:
+    """Train, and give the number of each step when it is done."""
+    own = dict(state(module))
+    moving = [own[name].requires_grad_() for name, moves in zip(layout.names, layout.moves, strict=True) if moves]
+    speed = [torch.zeros_like(p) for p in moving]
+    module.train(plan.temperature is None)
+    _wake_statistics(module)
+    step = 0
+    for epoch in range(plan.epochs):
+        set_epoch(batches, epoch)
+        for x, y in batches:
+            x, y = map_arrays(x), map_arrays(y)
+            if augment is not None:
+                x, y = augment(x, y)
+            args, kwargs = as_batch(ready(module, x))
+            with torch.enable_grad():
+                value = loss(logits_of(module(*args, **kwargs)), y.to(moving[0].device))
+                gradients = torch.autograd.grad(value, moving, allow_unused=True)
+            noisy = plan.temperature is not None and plan.place(step, steps) >= plan.exploration
+            _move_(plan, moving, speed, gradients, plan.rate(step, steps), rows, noisy)
+            step += 1
+            if not bool(value.isfinite()):
+                raise ValueError(f"{plan.caller}: the loss is not finite any more after step {step}. Use a smaller lr.")
+            yield step
+
+
+@torch.no_grad()
+def _move_(
+    plan: _Plan, moving: list[Any], speed: list[Tensor], gradients: Any, lr: float, rows: int, noisy: bool
+) -> None:
+    deviation = math.sqrt(2 * lr * (1 - plan.momentum) * (plan.temperature or 0.0) / rows) if noisy else 0.0
+    for parameter, velocity, gradient in zip(moving, speed, gradients, strict=True):
+        if gradient is None:
+            continue
+        velocity.mul_(plan.momentum).sub_(gradient + plan.weight_decay * parameter, alpha=lr)
+        if deviation:
+            velocity.add_(torch.randn_like(velocity), alpha=deviation)
+        parameter.add_(velocity)
+
+
+def _wake_statistics(module: nn.Module) -> None:
+    for layer in statistics_layers(module):
+        layer.training = True
+
+
+def _collect(
+    plan: _Plan, known: Networks, task: str, found: list[Tensor], rests: list[Buffers], train: Any
+) -> Ensemble:
+    buffers = {name: torch.stack([rest[name] for rest in rests]) for name in rests[0]}
+    made = ensemble_of(Networks(known.model, torch.stack(found), buffers, task, known.class_dim))
+    made.notes.append(f"{plan.caller}: {plan.size} networks of {plan.cycles} cycles in {plan.epochs} epochs")
+    return refresh_(made, train)
+
+
+def _rows(batches: Any) -> int:
+    """How many rows an epoch has."""
+    data = getattr(batches, "dataset", None)
+    if data is not None:
+        return len(data)
+    return sum(len(torch.as_tensor(y)) for _, y in batches)

@@ -1,0 +1,134 @@
+"""Are they the same network, and the same function? Weight space and function space along training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...report.charts.landscape import heat_map, scatter_chart
+from ...report.figure import Figure, Panel, legend
+from ...report.questions import Question
+from ..similarity import cosine, disagreement, embedding
+from .material import Material, pairs_of, pooled_accuracy, spread
+
+ORTHOGONAL = 0.1  # cosines below it are called nearly so
+
+
+def weight_space(material: Material) -> Question:
+    """Cosines between the weights of checkpoints, within and across runs: Figures 2 (a) and 3."""
+    material.say("cosines between weights")
+    matrix = material.matrix(cosine)
+    within, across = pairs_of(matrix, [_length(run) for run in material.runs])
+    near = np.abs(across).max() < ORTHOGONAL
+    found = [
+        f"{'Yes' if near else 'No'}: the cosine between solutions is {spread(across)}"
+        + (", so they are nearly orthogonal." if near else f", and not within {ORTHOGONAL:g} of orthogonal.")
+    ]
+    if len(within):
+        found.append(f"Between a solution and the later half of its own run it is {spread(within)}.")
+    caption = "Cosine of the angle between the weights of two networks, all parameters in one vector. Dark is alike."
+    figure = _matrix_figure(material, matrix, "cosine", caption, (min(0.0, float(matrix.min())), 1.0))
+    claim = (
+        "The weight vectors of two different initialisations are essentially orthogonal, while those along one "
+        "trajectory point in similar directions (Fort et al., Figures 2 and 3)."
+    )
+    return Question("weights", "Do runs end in different places of weight space?", claim, found, [figure])
+
+
+def function_space(material: Material) -> Question:
+    """How often checkpoints give different labels, within and across runs: Figures 2 (b), 3 and S1."""
+    material.say("disagreement of predictions")
+    data = None if material.recorded else material.test
+    matrix = material.matrix(lambda a, b: disagreement(a, b, data=data))
+    within, across = pairs_of(matrix, [_length(run) for run in material.runs])
+    found = [_compare(within, across)]
+    error = disagreement(material.solutions, data=material.test, normalised=True)
+    apart = error[~np.eye(len(error), dtype=bool)]
+    if np.isfinite(apart).all():
+        found.append(f"Divided by the error of one of the two, disagreement is {spread(apart)} (Figure S1).")
+    found.append(_accuracies(material))
+    caption = "Share of test rows on which two networks give different labels. Dark is different."
+    figure = _matrix_figure(material, matrix, "disagreement", caption)
+    claim = (
+        "Checkpoints of one trajectory are similar functions; functions of different initialisations disagree on many "
+        "more predictions at the same accuracy (Fort et al., Figures 2 and 3)."
+    )
+    return Question("functions", "Are they the same function?", claim, found, [figure])
+
+
+def function_map(material: Material) -> Question | None:
+    """t-SNE of the predictions along training: Figure 2 (c)."""
+    if not material.recorded:
+        return None
+    material.say("t-SNE of predictions")
+    points = embedding(material.runs, seed=material.seed)
+    share = _own_neighbours(points)
+    named = dict(zip(material.names, points, strict=True))
+    hints = {name: material.steps_of(run) for name, run in zip(material.names, material.runs, strict=True)}
+    panel = Panel(scatter_chart(named, material.styles, hints))
+    caption = (
+        "The predictions of every checkpoint for all test rows, in two dimensions by t-SNE; neighbours are alike, "
+        "long distances mean little. The large marker is where a run ended."
+    )
+    figure = Figure("tsne", "Training in function space", caption, [panel], legend=legend(named, material.styles))
+    found = [
+        f"In the second half of training, the nearest network in the picture belongs to the same run for "
+        f"{100 * share:.0f} % of the checkpoints."
+    ]
+    claim = "Different initialisations explore different modes in function space (Fort et al., Figure 2 c)."
+    return Question("map", "Where does training go in function space?", claim, found, [figure])
+
+
+# ---------------------------------------------------------------- helpers
+
+
+def _length(run: Any) -> int:
+    return len(run) if hasattr(run, "steps") else 1
+
+
+def _matrix_figure(
+    material: Material, matrix: np.ndarray, name: str, caption: str, ends: tuple[float, float] | None = None
+) -> Figure:
+    chosen, parts, start = [], [], 0
+    for label, run in zip(material.names, material.runs, strict=True):
+        own = material.checkpoints(run)
+        chosen += [start + i for i in own]
+        parts.append((label, [material.steps_of(run)[i] for i in own]))
+        start += _length(run)
+    shown = matrix[np.ix_(chosen, chosen)]
+    last = np.cumsum([_length(run) for run in material.runs]) - 1
+    rows = [[a, *(f"{matrix[i, j]:.4f}" for j in last)] for a, i in zip(material.names, last, strict=True)]
+    panel = Panel(heat_map(shown, parts, name, ends=ends))
+    title = f"{name.capitalize()} between checkpoints" if material.recorded else f"{name.capitalize()} of solutions"
+    return Figure(name, title, caption, [panel], header=["Solution of", *material.names], rows=rows)
+
+
+def _compare(within: np.ndarray, across: np.ndarray) -> str:
+    between = f"two solutions disagree on {spread(across, percent=True)} of the test rows"
+    if not len(within):
+        return f"{between.capitalize()}."
+    ratio = across.mean() / within.mean() if within.mean() > 0 else float("inf")
+    answer = "No" if ratio >= 2 else "Hardly different" if ratio < 1.2 else "Somewhat different"
+    return (
+        f"{answer}: {between}, a solution and the later half of its own run on {spread(within, percent=True)}: "
+        f"{ratio:.1f} times as often across runs as within one."
+    )
+
+
+def _accuracies(material: Material) -> str:
+    with torch.no_grad():
+        answers = torch.stack([network.eval()(material.test[0]).softmax(-1) for network in material.solutions])
+    own = np.array([pooled_accuracy(one[None], material.test[1]) for one in answers])
+    together = pooled_accuracy(answers, material.test[1])
+    return f"Alone they reach an accuracy of {spread(own, percent=True)}, together {100 * together:.1f} %."
+
+
+def _own_neighbours(points: list[np.ndarray]) -> float:
+    """The share of later checkpoints whose nearest network is of the same run."""
+    late = [path[len(path) // 2 :] for path in points]
+    everything, owner = np.concatenate(late), np.repeat(np.arange(len(late)), [len(path) for path in late])
+    distances = np.linalg.norm(everything[:, None] - everything[None], axis=-1)
+    np.fill_diagonal(distances, np.inf)
+    return float((owner[distances.argmin(1)] == owner).mean())

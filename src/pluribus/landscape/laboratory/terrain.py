@@ -1,0 +1,125 @@
+"""What lies between solutions: the plane through two of them, the straight line and a tunnel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...report.charts.landscape import surface_chart
+from ...report.figure import Curve, Figure, Panel, curve_panels, legend, span
+from ...report.questions import Question
+from ...report.svg import Axis
+from ..paths import Along, along, line, tunnel
+from ..planes import Surface, plane, surface
+from .material import Material
+
+
+def cut(material: Material) -> Surface:
+    """The plane through the origin and the solutions of the first two runs, with all that is measured on it."""
+    material.say(f"a surface of {material.grid} x {material.grid} networks")
+    first, second = material.runs[:2]
+    cover = material.runs[:2] if material.recorded else None
+    return surface(plane(first, second), material.test, material.grid, cover=cover, refresh=material.train)
+
+
+def plane_between(material: Material, found: Surface) -> Question:
+    """Loss, accuracy and agreement on the plane of two solutions: Figure 5."""
+    names, styles = material.names[:2], material.styles
+    paths = {name: found.project(run) for name, run in zip(names, material.runs, strict=False)}
+    shown = dict(zip(names, map(tuple, found.points.tolist()), strict=True))
+    measured: dict[str, Any] = {"loss": found.loss, "accuracy": found.accuracy}
+    measured |= {f"agreement with {name}": part for name, part in zip(names, np.asarray(found.agreement), strict=True)}
+    panels = []
+    for title, values in measured.items():
+        others = {other: array for other, array in measured.items() if other != title}
+        drawn = paths if material.recorded else None
+        picture = surface_chart(
+            found.u, found.v, values, title, others=others, paths=drawn, points=shown, styles=styles,
+            titles=found.plane.axes, decades=title == "loss",
+        )  # fmt: skip
+        panels.append(Panel(picture, title.capitalize()))
+    caption = (
+        "The plane through the origin, where all weights are zero, and the solutions of two runs; axes are distances "
+        "in weight space. Lines join equal values; point at a place to read all of them. Training is seen from above: "
+        f"it does not lie in the plane. Here {found.statistics}."
+    )
+    figure = Figure("plane", "A cut through the landscape", caption, panels, legend=legend(names, styles))
+    claim = (
+        "On the plane of two independent optima each lies in its own valley, and networks along a trajectory agree "
+        "with the optimum that it leads to and not with the other (Fort et al., Figure 5)."
+    )
+    return Question("plane", "What does the landscape look like between two runs?", claim, _valleys(found), [figure])
+
+
+def _valleys(found: Surface) -> list[str]:
+    """How high it is between the solutions, and whose labels each gives."""
+    loss, agreement = found.loss, found.agreement
+    assert loss is not None and agreement is not None
+    first, second = (_nearest(found, point) for point in found.points)
+    halfway = _nearest(found, found.points.mean(0))
+    apart = loss[halfway] > 1.5 * max(loss[first], loss[second])
+    return [
+        f"{'Two valleys' if apart else 'No clear ridge'}: halfway between the two solutions the loss is "
+        f"{loss[halfway]:.3g}, at them {loss[first]:.3g} and {loss[second]:.3g}.",
+        f"The solution of run 2 gives the label of run 1 for {100 * agreement[0][second]:.0f} % of the test rows, the "
+        f"network halfway for {100 * agreement[0][halfway]:.0f} %.",
+    ]
+
+
+def _nearest(found: Surface, point: np.ndarray) -> tuple[int, int]:
+    """The place of the grid that is nearest to a point of the plane."""
+    return int(np.abs(found.u - point[0]).argmin()), int(np.abs(found.v - point[1]).argmin())
+
+
+def connection(material: Material) -> Question:
+    """Loss, accuracy and agreement along the straight line and along a tunnel: Figures S2 and S3."""
+    material.say("a tunnel between two solutions")
+    first, second = material.runs[:2]
+    ways = {
+        "straight line": line(first, second),
+        "tunnel": tunnel(first, second, material.train, steps=material.steps, seed=material.seed),
+    }
+    found: dict[str, Any] = {name: along(way, material.test, refresh=material.train) for name, way in ways.items()}
+    styles = {"straight line": 2, "tunnel": 3}
+    panels = [
+        _profile("loss", {name: (one.t, one.loss) for name, one in found.items()}, styles),
+        _profile("accuracy", {name: (one.t, one.accuracy) for name, one in found.items()}, styles),
+        _profile("agreement with run 1", {name: (one.t, one.agreement[0]) for name, one in found.items()}, styles),
+    ]
+    labels = found["tunnel"].agreement[0]
+    heights = {name: _barrier(one) for name, one in found.items()}
+    low = heights["tunnel"] < 0.25 * heights["straight line"]
+    sentences = [
+        f"{'Yes' if low else 'Not by this path'}: along the tunnel the loss rises {heights['tunnel']:.3g} above its "
+        f"ends, along the straight line {heights['straight line']:.3g}.",
+        f"From its beginning to its end the share of rows with the label of run 1 goes from "
+        f"{100 * labels[0]:.0f} % to {100 * labels[-1]:.0f} %, and is {100 * labels.min():.0f} % at the least.",
+    ]
+    caption = (
+        "From the solution of run 1 (0) to that of run 2 (1), on test rows. The tunnel starts as the line and is moved "
+        f"by {material.steps} steps at each of 9 points, orthogonally to it, on training rows."
+    )
+    measured = [array for part in ("loss", "accuracy") for one in found.values() for array in [getattr(one, part)]]
+    rows = [[f"{t:.2f}", *(f"{array[i]:.4f}" for array in measured)] for i, t in enumerate(found["tunnel"].t)]
+    header = ["Place", *(f"loss, {name}" for name in found), *(f"accuracy, {name}" for name in found)]
+    figure = Figure("paths", "Along two paths", caption, panels, "wide", legend(found, styles), header, rows)
+    claim = (
+        "A straight line between two optima crosses a region of high loss, but a low-loss tunnel connects them, and "
+        "the function still changes along it (Fort et al., appendix; Fort and Jastrzebski, 2019)."
+    )
+    return Question("tunnel", "Can one walk from one solution to another?", claim, sentences, [figure])
+
+
+def _profile(name: str, curves: dict[str, Curve], styles: dict[str, int]) -> Panel:
+    low, high = span(value for _, values in curves.values() for value in values)
+    axes = Axis(0, 1, room=0.02), Axis(min(low, 0.0) if name == "loss" else low, high)
+    panels, _ = curve_panels(curves, styles, ("place on the path", name), axes, lambda label: f"{name}: {label}")
+    return panels[0]
+
+
+def _barrier(found: Along) -> float:
+    """The largest loss above the chord between the ends."""
+    assert found.loss is not None
+    chord = found.loss[0] + found.t * (found.loss[-1] - found.loss[0])
+    return float(max(0.0, (found.loss - chord).max()))

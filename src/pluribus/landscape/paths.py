@@ -1,0 +1,304 @@
+"""Paths between two networks: the straight line, a tunnel of low loss, and figures along and around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .._common.trees import as_batch, logits_of
+from ..methods.building import check_number, check_whole
+from ..surgery.copying import state
+from ..surgery.selecting import quote_names
+from ..training.batching import loader, set_epoch
+from ..training.optimizers import OPTIMIZERS
+from .common.batch_statistics import refresh_, statistics_layers
+from .common.examples import Criterion, Examples, choose_criterion, choose_task, map_arrays, ready
+from .common.networks import Networks, network_of, networks_of, put_
+from .common.points import Report, Span, check_grid, make_judge, measure
+from .planes import Surface, choose_statistics, split_columns
+
+
+class Path:
+    """A path of straight pieces through networks: `at(t)` is the network at t, from 0 to 1.
+
+    Args:
+        networks: the corners, the ends included
+        t: where each corner is
+    """
+
+    def __init__(self, networks: Networks, t: Any):
+        self.networks, self.t, self.span = networks, np.asarray(t, float), Span(networks)
+
+    def at(self, t: float) -> nn.Module:
+        """The network at t, in eval mode; buffers are mixed as the weights are, and `refresh_` fits them."""
+        mixture = self.mixtures(np.array([t]))[0]
+        return self.networks.build(self.span.weights(mixture), self.networks.mix_buffers(mixture))
+
+    def mixtures(self, t: np.ndarray) -> np.ndarray:
+        """The coefficients of the corners at each t: (len(t), corners)."""
+        if t.min() < 0 or t.max() > 1:
+            raise ValueError(f"path: t must be from 0 to 1, but it is {t[(t < 0) | (t > 1)][0]:g}.")
+        corners = np.eye(len(self.t))
+        return np.stack([np.interp(t, self.t, corner) for corner in corners], -1)
+
+    def ends(self) -> Networks:
+        """The two networks that the path connects."""
+        return self.networks.take([0, len(self.networks) - 1])
+
+
+def line(a: Any, b: Any) -> Path:
+    """The straight line from one network to another; a trajectory stands for its solution."""
+    return Path(networks_of("line", [network_of("line", part) for part in (a, b)]), [0.0, 1.0])
+
+
+def tunnel(
+    a: Any,
+    b: Any,
+    data: Any,
+    *,
+    points: int = 9,
+    steps: int = 80,
+    lr: float = 1e-3,
+    batch_size: int = 128,
+    optimizer: str = "adam",
+    start: Literal["line", "neighbour"] = "line",
+    criterion: str | Criterion | None = None,
+    task: str | None = None,
+    seed: int = 0,
+) -> Path:
+    """A path of low loss between two networks, by the simplified procedure of Fort and Jastrzebski (2019).
+
+    Points spread evenly on the straight line are moved by gradient steps on the loss, orthogonally to the line; the
+    path goes through them. All see the same batches, so that neighbours stay neighbours. Dropout is off.
+
+    Args:
+        data: training data: (x, y), a data set or a loader
+        points: how many are moved
+        steps: of the optimizer, for each point
+        start: "line": every point starts on it; "neighbour": with the shift that the point before it has found
+    """
+    ends = networks_of("tunnel", [network_of("tunnel", part) for part in (a, b)])
+    points, steps = check_whole("tunnel", "points", points), check_whole("tunnel", "steps", steps)
+    check_number("tunnel", "lr", lr, "positive", lambda value: value > 0)
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(f"tunnel: the optimizer {optimizer!r} is unknown. Choose from {quote_names(OPTIMIZERS)}.")
+    if start not in ("line", "neighbour"):
+        raise ValueError(f'tunnel: start must be "line" or "neighbour", but it is {start!r}.')
+    first = Examples("tunnel", [next(iter(_endless(data, batch_size, seed)))], labelled=True)
+    kind = task or ends.task or ("regression" if callable(criterion) else None)
+    kind = choose_task("tunnel", kind, None, first, ends[0])
+    loss = choose_criterion("tunnel", criterion, kind)
+    along = (ends.weights[1] - ends.weights[0]).double()
+    if not along.norm() > 0:
+        raise ValueError("tunnel: the two networks are the same. Give two that differ.")
+    positions = np.linspace(0, 1, points + 2)
+    shift = _first_shift(ends, along, seed)
+    corners, buffers = [ends.weights[0]], [ends.buffers_of(0)]
+    for t in positions[1:-1]:
+        base = ends.mix([1 - t, t])
+        module = ends.build(base, ends.mix_buffers([1 - t, t]))
+        moved = _descend(module, ends, base, shift, along, loss, data, steps, lr, batch_size, optimizer, seed)
+        if start == "neighbour":
+            shift = moved - base
+        refresh_(module, data)
+        corners.append(moved)
+        buffers.append({name: dict(state(module))[name].detach().cpu().clone() for name in ends.buffers})
+    corners, buffers = [*corners, ends.weights[1]], [*buffers, ends.buffers_of(1)]
+    stacked = {name: torch.stack([part[name] for part in buffers]) for name in ends.buffers}
+    return Path(Networks(ends.model, torch.stack(corners), stacked, ends.task or task, ends.class_dim), positions)
+
+
+@dataclass(frozen=True)
+class Along:
+    """Figures along a path; None where they were not measured.
+
+    Shapes:
+        t, loss, accuracy: (points)
+        agreement: (2, points), the share of rows with the label of the path's beginning and of its end
+    """
+
+    t: np.ndarray
+    loss: np.ndarray | None
+    accuracy: np.ndarray | None
+    agreement: np.ndarray | None
+    statistics: str
+
+
+def along(
+    path: Path,
+    data: Any,
+    points: int = 25,
+    *,
+    refresh: Any = True,
+    criterion: str | Criterion | None = None,
+    task: str | None = None,
+    batch_size: int = 256,
+    processes: int = 1,
+    progress: Report = False,
+) -> Along:
+    """Loss, accuracy and agreement with both ends at evenly spread points of a path; arguments as for `surface`."""
+    points = check_whole("along", "points", points)
+    judge = make_judge(
+        "along", path.networks, data, references=path.ends(), criterion=criterion, task=task,
+        batch_size=batch_size,
+    )  # fmt: skip
+    t = np.linspace(0, 1, points) if points > 1 else np.array([0.5])
+    mixtures = path.mixtures(t)
+    statistics, said = choose_statistics("along", path.networks.model, refresh, judge.examples)
+    values = measure(
+        "along", path.span, mixtures, mixtures, judge, refresh=statistics, processes=processes, progress=progress
+    )
+    return Along(t, *split_columns(values, judge.measures), said)
+
+
+def barrier(path: Path, data: Any, points: int = 25, **options: Any) -> float:
+    """The largest loss along a path above the chord between the losses of its ends; 0 where it stays below.
+
+    Args:
+        points: where the loss is measured, the ends included
+        options: as for `along`
+    """
+    if points < 3:
+        raise ValueError(f"barrier: needs at least 3 points, the ends included, but points is {points}.")
+    found = along(path, data, points, **options)
+    assert found.loss is not None
+    chord = (1 - found.t) * found.loss[0] + found.t * found.loss[-1]
+    return float(np.max(found.loss - chord))
+
+
+def stitched(
+    path: Path,
+    data: Any,
+    grid: int | tuple[int, int] = 25,
+    *,
+    reach: float = 1.25,
+    normalised: bool = False,
+    refresh: Any = True,
+    criterion: str | Criterion | None = None,
+    task: str | None = None,
+    batch_size: int = 256,
+    memory: float | None = None,
+    processes: int = 1,
+    progress: Report = False,
+    file: Any = None,
+) -> Fan:
+    """The cut of Figure S3: triangles of the origin and each piece of the path, side by side.
+
+    Args:
+        grid: how many points along the path and along each radius
+        reach: radii go from 0, the origin, to so many times the path's
+        file: as `path` of `surface`, whose other arguments these are too
+    """
+    sides = tuple(grid) if isinstance(grid, (tuple, list)) else (grid, grid)
+    rows, columns = (check_whole("stitched", "grid", side) for side in sides)
+    check_grid("stitched", rows * columns, 4, memory)
+    judge = make_judge(
+        "stitched", path.networks, data, references=path.ends(), criterion=criterion, task=task,
+        normalised=normalised, batch_size=batch_size, memory=memory,
+    )  # fmt: skip
+    check_number("stitched", "reach", reach, "positive", lambda value: value > 0)
+    t, r = np.linspace(0, 1, rows), np.linspace(0, reach, columns)
+    mixtures = path.mixtures(t)
+    scaled = (mixtures[:, None] * r[None, :, None]).reshape(rows * columns, -1)
+    statistics, said = choose_statistics("stitched", path.networks.model, refresh, judge.examples)
+    values = measure(
+        "stitched", path.span, scaled, np.repeat(mixtures, columns, 0), judge, refresh=statistics,
+        processes=processes, path=file, progress=progress,
+    )  # fmt: skip
+    figures = split_columns(values.reshape(rows, columns, -1), judge.measures)
+    corners, angles = _unfold(path, path.t), _unfold(path, t)
+    fan = angles[:, None] * r[None, :, None]
+    return Fan(path, t, r, *figures, corners[[0, -1]], normalised, said, fan, corners)
+
+
+@dataclass(frozen=True)
+class Fan(Surface):
+    """A surface over triangles side by side: u is t along the path, v the radius relative to the path's.
+
+    Shapes:
+        fan: (len(u), len(v), 2), where each point is when the triangles lie flat beside each other, the origin at 0
+        corners: (corners of the path, 2), where the path's own are then; `points` are its ends
+    """
+
+    fan: np.ndarray
+    corners: np.ndarray
+
+    def project(self, holder: Any) -> np.ndarray:
+        """The triangles lie in different planes: nothing is projected onto all of them."""
+        raise TypeError("project: a stitched cut lies in several planes. Project onto ls.plane instead.")
+
+
+# ---------------------------------------------------------------- helpers
+
+
+def _unfold(path: Path, t: np.ndarray) -> np.ndarray:
+    """Where points of the path are in the plane when the triangles with the origin lie beside each other."""
+    products = path.span.products()
+    lengths = np.sqrt(np.diag(products))
+    if not lengths.all():
+        raise ValueError("stitched: a corner of the path is the origin, so that there is no triangle.")
+    cosines = [products[i, i + 1] / (lengths[i] * lengths[i + 1]) for i in range(len(lengths) - 1)]
+    angles = np.concatenate([[0], np.cumsum(np.arccos(np.clip(cosines, -1, 1)))])
+    corners = lengths[:, None] * np.stack([np.cos(angles), np.sin(angles)], -1)
+    return path.mixtures(t) @ corners  # pieces are straight here too
+
+
+def _first_shift(ends: Networks, along: Tensor, seed: int) -> Tensor:
+    """A tiny step off the line, the same for all points: on a ridge the slope across it is exactly 0."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(len(along), generator=generator).double() * ends.layout.mask()
+    drawn -= along * (drawn @ along) / (along @ along)
+    size = drawn.norm()
+    return (drawn * (1e-3 * along.norm() / size) if size > 0 else drawn).to(ends.layout.dtype)
+
+
+def _descend(
+    module: nn.Module, ends: Networks, base: Tensor, shift: Tensor, along: Tensor, loss: Criterion, data: Any,
+    steps: int, lr: float, batch_size: int, optimizer: str, seed: int,
+) -> Tensor:  # fmt: skip
+    """The weights after so many steps, orthogonal to the line; the module has them too."""
+    layout = ends.layout
+    put_(module, layout, base + shift, {})
+    own = dict(state(module))
+    moving = [own[name].requires_grad_() for name, moves in zip(layout.names, layout.moves, strict=True) if moves]
+    made = OPTIMIZERS[optimizer]([{"params": moving, "lr": lr}])
+    for layer in statistics_layers(module):
+        layer.training = True
+    moved = base + shift
+    for step, (x, y) in enumerate(_endless(data, batch_size, seed)):
+        if step == steps:
+            break
+        args, kwargs = as_batch(ready(module, x))
+        made.zero_grad()
+        with torch.enable_grad():
+            output = logits_of(module(*args, **kwargs))
+            loss(output, map_arrays(y).to(moving[0].device)).backward()
+        made.step()
+        offset = layout.vector(own).double() - base.double()
+        offset -= along * ((offset @ along) / (along @ along))
+        moved = (base.double() + offset).to(layout.dtype)
+        put_(module, layout, moved, {})
+    if not bool(moved.isfinite().all()):
+        raise ValueError(
+            f"tunnel: the weights are not finite any more after {steps} steps of {lr:g}. Use a smaller lr."
+        )
+    module.eval()
+    return moved
+
+
+def _endless(data: Any, batch_size: int, seed: int) -> Iterator[tuple[Any, Any]]:
+    batches, epoch = loader(data, batch_size, shuffle=True, seed=seed), 0
+    while True:
+        set_epoch(batches, epoch)
+        count = 0
+        for x, y in batches:
+            count += 1
+            yield map_arrays(x), torch.as_tensor(y)
+        if not count:
+            raise ValueError("tunnel: there must be at least one batch of data, but there is none.")
+        epoch += 1

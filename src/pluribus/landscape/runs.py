@@ -1,0 +1,192 @@
+"""Training that is recorded: one run, or several from different initialisations or shuffles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from .._common.trees import Batch, stack_trees
+from ..core.ensemble import Ensemble
+from ..core.execution import Runner
+from ..core.feeds import Criterion, Every
+from ..methods import deep, single
+from ..methods.building import check_size
+from ..training.batching import loader, mix_seeds, set_epoch
+from ..training.fitting import fit, resolve_recipe
+from .common.networks import network_of
+from .recording import Trajectory
+
+Source = nn.Module | Callable[[], nn.Module]
+
+
+def trajectory(
+    model: nn.Module,
+    train: Any,
+    probe: Any = None,
+    *,
+    epochs: int | None = None,
+    every: str | int = "epoch",
+    keep: int | None = None,
+    start: bool = False,
+    dtype: str = "float32",
+    task: str | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Trajectory:
+    """The trajectory of a copy of the model, trained from the weights that it has; the model is not changed.
+
+    Its solution is the network of the last step, unless validation= and select= say otherwise.
+
+    Args:
+        train: (x, y), a data set or a loader of (x, y)
+        probe: the same, or x alone: where predictions are recorded
+        every: "epoch", or a number of steps
+        keep: only the last so many checkpoints
+        start: record the network before the first step, too
+        dtype: how weights are kept: "float32", "float16", "bfloat16" or "float64"
+        options: as for `pb.fit`: recipe, optimizer, schedule, lr, batch_size, augment, validation, ...
+
+    >>> x, y = torch.randn(64, 4), torch.randint(3, (64,))
+    >>> run = trajectory(nn.Linear(4, 3), (x, y), probe=(x, y), epochs=3)
+    >>> run.weights.shape, run.outputs.shape, run.steps
+    (torch.Size([3, 15]), torch.Size([3, 64, 3]), [1, 2, 3])
+    """
+    if isinstance(model, Ensemble) and model.size != 1:
+        raise ValueError(f"trajectory: trains one network, but the ensemble has {model.size}. Use ls.trajectories.")
+    return _train(_begin(model, task), train, probe, every, keep, start, dtype, epochs=epochs, seed=seed, **options)[0]
+
+
+def trajectories(
+    model: Source,
+    train: Any,
+    probe: Any = None,
+    *,
+    runs: int = 3,
+    init: str = "different",
+    batches: str = "different",
+    together: bool | None = None,
+    epochs: int | None = None,
+    every: str | int = "epoch",
+    keep: int | None = None,
+    start: bool = False,
+    dtype: str = "float32",
+    task: str | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> list[Trajectory]:
+    """Several runs of one architecture, each a trajectory; arguments as for `trajectory`.
+
+    Args:
+        model: a model, or a function without arguments that builds one
+        init: "different": each run starts from weights of its own, in law like the model's; "same": from the model's
+        batches: "different": each run has an order of the rows of its own; "same": all have one
+        together: train them as one ensemble, which gives the same weights but for the draws of dropout; by default
+            where that is faster: where the members run by vmap, and nothing must be done to each alone
+    """
+    runs = check_size("trajectories", runs)
+    for name, value in (("init", init), ("batches", batches)):
+        if value not in ("different", "same"):
+            raise ValueError(f'trajectories: {name} must be "different" or "same", but it is {value!r}.')
+    whole = _starts(model, runs, init, task, seed)
+    seeds = [mix_seeds(seed, run) if batches == "different" else seed for run in range(runs)]
+    if batches == "different" and isinstance(train, list) and not isinstance(loader(train, 1), DataLoader):
+        raise ValueError(
+            'trajectories: batches="different" needs rows that can be shuffled, but train is a list of batches. '
+            'Give (x, y), a data set or a loader that shuffles, or batches="same".'
+        )
+    alone = bool(options.get("augment")) or options.get("validation") is not None or options.get("devices", 1) != 1
+    if together is None:
+        together = runs > 1 and whole.run == "vmap" and not alone
+    how: tuple[Any, ...] = (every, keep, start, dtype)
+    if not together:
+        starts = [_begin(whole.member(i), whole.task) for i in range(runs)]
+        return [
+            _train(one, train, probe, *how, epochs=epochs, seed=own, **options)[0]
+            for one, own in zip(starts, seeds, strict=True)
+        ]
+    if alone:
+        raise ValueError("trajectories: together=True leaves augment, validation and devices out. Use together=False.")
+    if batches == "different":
+        size = resolve_recipe(options.get("recipe"), batch_size=options.get("batch_size")).of("single").batch_size
+        whole.feed, train = _APART, _Zip([loader(train, size, shuffle=True, seed=own) for own in seeds])
+    return _train(whole, train, probe, *how, epochs=epochs, seed=seed, **options)
+
+
+def _begin(model: Any, task: str | None) -> Ensemble:
+    """A copy of the network as an ensemble of one."""
+    known = network_of("trajectory", model)
+    start = single(known[0].train())
+    start.task, start.class_dim = task or known.task or "classification", known.class_dim
+    return start
+
+
+def _starts(model: Any, runs: int, init: str, task: str | None, seed: int) -> Ensemble:
+    known = model if isinstance(model, Ensemble) else None
+    if known is not None:
+        model = known.member(0)
+    generator = torch.Generator().manual_seed(mix_seeds(seed, 0x1A17))
+    whole = deep(model, runs, init=init, generator=generator)  # type: ignore[arg-type]
+    whole.task = task or (known.task if known is not None else "classification")
+    whole.class_dim = None if known is None else known.class_dim
+    return whole.train()
+
+
+def _train(
+    ensemble: Ensemble, train: Any, probe: Any, every: Any, keep: Any, start: bool, dtype: str, **options: Any
+) -> list[Trajectory]:
+    from .recorder import Recorder
+
+    recorder = Recorder(probe, every, keep, start=start, dtype=dtype)
+    if options.get("validation") is None or "select" not in options:
+        options["select"] = None  # the solution is the end of the trajectory
+    callbacks = [*options.pop("callbacks", ()), recorder]
+    recipe = options.get("recipe")
+    if recipe is None or isinstance(recipe, str):
+        options["recipe"] = resolve_recipe(recipe).of("single")  # these are single networks, however many
+    history = fit(ensemble, train, callbacks=callbacks, **options)
+    if not recorder.records:
+        raise ValueError(
+            f"trajectory: training had fewer than every={every} steps, so that nothing was recorded. Use a smaller one."
+        )
+    for i, record in enumerate(recorder.records):
+        record.model = record.model or ensemble.member(i)  # training was over before it was taken up again
+        record.task = record.task or ensemble.task
+    found = recorder.trajectories
+    for i, run in enumerate(found):
+        run.model = ensemble.member(i).eval()
+        run.history = history
+    return found
+
+
+class _Apart(Every):
+    """Each member sees a batch of its own."""
+
+    sees = "batches of its own"
+
+    def loss(self, runner: Runner, batch: Batch, y: Any, criterion: Criterion, per_member: bool) -> Tensor:
+        return super().loss(runner, batch, y, criterion, True)
+
+
+_APART = _Apart()
+
+
+class _Zip:
+    """Loaders side by side: batches of (members, batch, ...)."""
+
+    def __init__(self, loaders: list[Any]):
+        self.loaders = loaders
+
+    def set_epoch(self, epoch: int) -> None:
+        for one in self.loaders:
+            set_epoch(one, epoch)
+
+    def __len__(self) -> int:
+        return len(self.loaders[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        for items in zip(*self.loaders, strict=True):
+            yield stack_trees([item[0] for item in items]), stack_trees([item[1] for item in items])

@@ -1,0 +1,269 @@
+"""Subspaces around one solution or along one trajectory, sampled as ensembles (Fort et al., section 4.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.ensemble import Ensemble
+from ..methods.building import check_number, check_size, check_whole
+from ..methods.facts import takes
+from ..surgery.selecting import quote_names
+from .averaging import as_trajectory, moving_average, weight_average
+from .common.batch_statistics import refresh_, warn_without_data
+from .common.networks import Networks, ensemble_of, gram, network_of, networks_of
+from .common.points import Judge, make_judge
+
+Sampler = Callable[..., Ensemble]
+
+
+def random_subspace(
+    run_or_model: Any,
+    size: int,
+    distance: float | tuple[float, float] | None = None,
+    accept: tuple[Any, float] | None = None,
+    *,
+    tries: int | None = None,
+    data: Any = None,
+    seed: int = 0,
+) -> Ensemble:
+    """An ensemble of networks at a distance from a solution, each in a random direction of its own.
+
+    Args:
+        run_or_model: a trajectory, which stands for its solution, or a network
+        distance: between the weight vectors; or (least, largest), between which it is drawn evenly; by default a
+            tenth of the length of the weight vector
+        accept: (validation data, least accuracy): samples below it are rejected, counted and said in `explain()`.
+            Never test data: figures on what samples were chosen by are not figures of unseen data
+        tries: how many samples are drawn at most; by default 20 for each member
+        data: training data on which statistics of batch normalisation are estimated anew
+
+    >>> random_subspace(nn.Linear(4, 3), 5, distance=0.1)(torch.zeros(2, 4)).shape
+    torch.Size([5, 2, 3])
+    """
+    size, base = check_size("random_subspace", size), network_of("random_subspace", run_or_model)
+    row = base.weights[0].to(base.layout.dtype)
+    low, high = _range("random_subspace", 0.1 * row.norm().item() if distance is None else distance, math.inf)
+    tries = check_whole("random_subspace", "tries", 20 * size if tries is None else tries)
+    generator = torch.Generator().manual_seed(seed)
+    mask = base.layout.mask()
+
+    def draw() -> Tensor:
+        direction = torch.randn(len(row), generator=generator) * mask
+        length = low + (high - low) * torch.rand((), generator=generator, dtype=torch.float64).item()
+        return row + (direction * (length / direction.norm().item())).to(row.dtype)
+
+    if accept is None:
+        return _gather("random_subspace", base, [draw() for _ in range(size)], data)
+    return _accept("random_subspace", base, draw, size, accept, tries, data)
+
+
+def dropout_subspace(
+    run_or_model: Any, size: int, keep: float | tuple[float, float] = (0.7, 1.0), *, data: Any = None, seed: int = 0
+) -> Ensemble:
+    """An ensemble of networks in which weights are dropped, and the others divided by the share that is kept.
+
+    Args:
+        keep: the share of weights that is kept; or (least, largest), between which each network's own is drawn
+        data: training data on which statistics of batch normalisation are estimated anew
+    """
+    size, base = check_size("dropout_subspace", size), network_of("dropout_subspace", run_or_model)
+    low, high = _range("dropout_subspace", keep, 1.0, "keep")
+    row, mask = base.weights[0].to(base.layout.dtype), base.layout.mask()
+    generator = torch.Generator().manual_seed(seed)
+    samples = []
+    for _ in range(size):
+        share = low + (high - low) * torch.rand((), generator=generator, dtype=torch.float64).item()
+        kept = torch.rand(len(row), generator=generator) < share
+        samples.append(torch.where(mask, row * kept / share, row))
+    return _gather("dropout_subspace", base, samples, data)
+
+
+def diagonal_gaussian(run: Any, size: int, last: int | None = None, *, data: Any = None, seed: int = 0) -> Ensemble:
+    """An ensemble drawn from independent normal distributions with each weight's mean and deviation at the end.
+
+    Args:
+        run: a trajectory, or checkpoints in their order
+        last: how many checkpoints; by default the last quarter, and five at least where there are so many
+        data: training data on which statistics of batch normalisation are estimated anew
+    """
+    size, checkpoints = check_size("diagonal_gaussian", size), _last("diagonal_gaussian", run, last, least=2)
+    rows = checkpoints.weights
+    mean = checkpoints.mix(np.full(len(rows), 1 / len(rows)))
+    square = torch.zeros_like(mean)
+    for row in rows:
+        square.add_((row.to(mean.dtype) - mean).square())
+    deviation = (square / (len(rows) - 1)).sqrt()
+    generator = torch.Generator().manual_seed(seed)
+    samples = [mean + deviation * torch.randn(len(mean), generator=generator).to(mean.dtype) for _ in range(size)]
+    return _gather("diagonal_gaussian", checkpoints, samples, data)
+
+
+def low_rank_gaussian(
+    run: Any,
+    size: int,
+    rank: int = 4,
+    last: int | None = None,
+    *,
+    scale: Literal["covariance", "unit"] = "covariance",
+    data: Any = None,
+    seed: int = 0,
+) -> Ensemble:
+    """An ensemble drawn from a normal distribution along the principal components of the last checkpoints.
+
+    One draw is for the whole weight vector: layers vary together as they did in training.
+
+    Args:
+        run: a trajectory, or checkpoints in their order
+        rank: how many components
+        last: how many checkpoints; by default the last quarter, and at least five, or one more than the rank
+        scale: "covariance": samples vary along the components as the checkpoints do; "unit": with deviation 1, as in
+            the authors' notebook, which destroys small networks
+        data: training data on which statistics of batch normalisation are estimated anew
+    """
+    size, rank = check_size("low_rank_gaussian", size), check_whole("low_rank_gaussian", "rank", rank)
+    if scale not in ("covariance", "unit"):
+        raise ValueError(f'low_rank_gaussian: scale must be "covariance" or "unit", but it is {scale!r}.')
+    checkpoints = _last("low_rank_gaussian", run, last, least=rank + 1, why=f"rank {rank}")
+    count = len(checkpoints)
+    centre = np.eye(count) - 1 / count
+    values, vectors = np.linalg.eigh(centre @ gram(checkpoints.weights) @ centre)
+    values, vectors = values[::-1][:rank], vectors[:, ::-1][:, :rank]
+    if scale == "unit" and values[-1] <= 1e-12 * values[0]:
+        raise ValueError(f"low_rank_gaussian: the checkpoints vary in fewer than {rank} directions. Lower rank.")
+    # A component is X' u / s, with X the centred checkpoints, and s / sqrt(K - 1) the deviation along it.
+    factors = np.full(rank, 1 / math.sqrt(count - 1)) if scale == "covariance" else 1 / np.sqrt(values)
+    generator = torch.Generator().manual_seed(seed)
+    samples = []
+    for _ in range(size):
+        z = torch.randn(rank, generator=generator, dtype=torch.float64).numpy()
+        samples.append(checkpoints.mix(centre @ (vectors @ (factors * z)) + 1 / count))
+    return _gather("low_rank_gaussian", checkpoints, samples, data)
+
+
+def of_subspaces(runs: Sequence[Any], sampler: str | Sampler, size: int = 1, **options: Any) -> Ensemble:
+    """An ensemble of subspaces: `size` samples around each of several independent runs, all in one ensemble.
+
+    Args:
+        sampler: one of SAMPLERS by name, or a function (run, size, **options) that gives an Ensemble; averages, which
+            have one member, take no size
+        options: for the sampler
+    """
+    if not isinstance(runs, (list, tuple)) or not runs:
+        raise ValueError("of_subspaces: runs must be a list of at least one trajectory.")
+    draw = _find(sampler)
+    parts = []
+    for i, run in enumerate(runs):
+        own = {**options, **({"seed": options.get("seed", 0) + i} if takes(draw, "seed") else {})}
+        parts.append(draw(run, **({"size": size} if takes(draw, "size") else {}), **own))
+    made = ensemble_of(networks_of("of_subspaces", parts), [note for part in parts for note in part.notes])
+    made.task, made.class_dim = parts[0].task, parts[0].class_dim
+    return made
+
+
+def solutions(runs: Sequence[Any]) -> Ensemble:
+    """The ensemble of the solutions of several runs."""
+    return ensemble_of(networks_of("solutions", [network_of("solutions", run) for run in runs]))
+
+
+SAMPLERS: Mapping[str, Sampler] = {
+    "random": random_subspace,
+    "dropout": dropout_subspace,
+    "diagonal": diagonal_gaussian,
+    "low_rank": low_rank_gaussian,
+    "weight_average": weight_average,
+    "moving_average": moving_average,
+}
+
+
+# ---------------------------------------------------------------- helpers
+
+
+def _find(sampler: str | Sampler) -> Sampler:
+    if callable(sampler):
+        return sampler
+    if sampler not in SAMPLERS:
+        raise ValueError(f"of_subspaces: the sampler {sampler!r} is unknown. Choose from {quote_names(SAMPLERS)}.")
+    return SAMPLERS[sampler]
+
+
+def _range(caller: str, value: Any, most: float, name: str = "distance") -> tuple[float, float]:
+    low, high = value if isinstance(value, (tuple, list)) and len(value) == 2 else (value, value)
+    rule = "positive" if most == math.inf else f"above 0 and at most {most:g}"
+    for part in (low, high):
+        check_number(
+            caller, name, part, f"{rule}, or a pair (least, largest)", lambda v: 0 < v <= most and v < math.inf
+        )
+    if low > high:
+        raise ValueError(f"{caller}: {name} must be (least, largest), but {low:g} is above {high:g}.")
+    return float(low), float(high)
+
+
+def _last(caller: str, run: Any, last: int | None, least: int, why: str = "a deviation") -> Networks:
+    """The last checkpoints, with the buffers of each; there must be `least` of them."""
+    held = as_trajectory(caller, run)
+    count = len(held) if last is None else last
+    if count < least:
+        where = f"the trajectory has {len(held)}" if last is None or len(held) < least else f"last is {last}"
+        raise ValueError(
+            f"{caller}: {why} needs at least {least} checkpoints, but {where}. Record more often, or ask for less."
+        )
+    return held.last(caller, last, least)
+
+
+def _gather(caller: str, base: Networks, samples: Sequence[Tensor], data: Any, notes: Sequence[str] = ()) -> Ensemble:
+    """The samples as an ensemble, with the last network's buffers, estimated anew where there is data."""
+    buffers = {name: torch.stack([values[-1]] * len(samples)) for name, values in base.buffers.items()}
+    made = ensemble_of(Networks(base.model, torch.stack(list(samples)), buffers, base.task, base.class_dim), notes)
+    made.notes.insert(0, f"sampled by {caller}")
+    if data is None:
+        warn_without_data(caller, base.model, stacklevel=4)
+        return made
+    return refresh_(made, data)
+
+
+def _accept(
+    caller: str, base: Networks, draw: Callable[[], Tensor], size: int, accept: tuple[Any, float], tries: int, data: Any
+) -> Ensemble:
+    judge, least = _judge(caller, base, accept)
+    accepted: list[Tensor] = []
+    seen: list[float] = []
+    for sample, accuracy in _judged(base, draw, judge, data):
+        seen.append(accuracy)
+        if accuracy >= least:
+            accepted.append(sample)
+        if len(accepted) == size:
+            break
+        if len(seen) == tries:
+            own = float(judge(base[0])[1])
+            raise ValueError(
+                f"{caller}: {len(accepted)} of {size} samples reached the accuracy {least:g} in {tries} tries, which "
+                f"saw {min(seen):.4g} to {max(seen):.4g}; the network itself has {own:.4g}. "
+                "Ask for less accuracy, a smaller distance or more tries."
+            )
+    rejected = len(seen) - size
+    note = f"{rejected} of {len(seen)} samples were rejected, below the accuracy {least:g}"
+    return _gather(caller, base, accepted, data, [note])
+
+
+def _judge(caller: str, base: Networks, accept: Any) -> tuple[Judge, float]:
+    if not isinstance(accept, (tuple, list)) or len(accept) != 2:
+        raise ValueError(f"{caller}: accept must be (data, least accuracy), but it is a {type(accept).__name__}.")
+    least = check_number(caller, "the least accuracy", accept[1], "from 0 to 1", lambda value: 0 <= value <= 1)
+    judge = make_judge(caller, base, accept[0], ("accuracy",))
+    return judge, least
+
+
+def _judged(base: Networks, draw: Callable[[], Tensor], judge: Judge, data: Any) -> Iterator[tuple[Tensor, float]]:
+    """Samples without end, with their accuracy."""
+    while True:
+        sample = draw()
+        network = base.build(sample, base.buffers_of(len(base) - 1))
+        if data is not None:
+            refresh_(network, data)
+        yield sample, float(judge(network)[1])

@@ -1,0 +1,225 @@
+"""How alike networks are: in weight space, and in function space."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .._common.optional import require
+from .._common.trees import tensors_of, unstack
+from ..core.ensemble import Ensemble
+from .common.examples import (
+    Examples,
+    answers,
+    choose_task,
+    is_classifying,
+    labels_of,
+    log_probabilities,
+    run,
+    target_labels,
+)
+from .common.networks import Networks, check_alike, gram, networks_of
+from .recording import Trajectory
+
+
+def cosine(a: Any, b: Any = None) -> np.ndarray:
+    """The cosine of the angle between the weights of each network of `a` and of each of `b`: (networks, networks).
+
+    >>> cosine([nn.Linear(4, 3)]).round(6)
+    array([[1.]])
+    """
+    one = networks_of("cosine", a)
+    other = one if b is None else networks_of("cosine", b)
+    check_alike("cosine", one, other)
+    lengths = [np.sqrt([gram(row[None])[0, 0] for row in n.weights]) for n in (one, other)]
+    if not all((length > 0).all() for length in lengths):
+        raise ValueError("cosine: a network whose weights are all 0 has no direction. Leave it out.")
+    return np.clip(gram(one.weights, other.weights) / np.outer(*lengths), -1, 1)
+
+
+def disagreement(
+    a: Any, b: Any = None, data: Any = None, normalised: bool = False, *, task: str | None = None
+) -> np.ndarray:
+    """The share of rows on which each network of `a` and each of `b` give different labels: (networks, networks).
+
+    Args:
+        data: (x, y), a data set or a loader, x alone where nothing is normalised; by default the probe of trajectories
+        normalised: divide by the error of the row's network, that of `a`, as in Figure S1 and section 4.3; where it
+            makes no error, 0 if they agree and infinite if not
+
+    >>> disagreement([nn.Linear(4, 3)], data=torch.randn(8, 4))
+    array([[0.]])
+    """
+    one, other, targets = _compare("disagreement", a, b, data, task)
+    first, second = (labels_of(answer) for answer in (one, other))
+    apart = np.stack([(row != second).double().mean(1).numpy() for row in first])
+    if not normalised:
+        return apart
+    if targets is None:
+        raise ValueError("disagreement: normalised=True needs labels, but there are none. Give data=(x, y).")
+    error = (first != target_labels(targets, one.shape[-1])).double().mean(1).numpy()
+    return ratios(apart, error[:, None])
+
+
+def divergence(
+    a: Any, b: Any = None, data: Any = None, kind: Literal["kl", "js"] = "kl", *, task: str | None = None
+) -> np.ndarray:
+    """The mean divergence of the predictions of each network of `a` from those of each of `b`, in nats.
+
+    Args:
+        data: (x, y), a data set or a loader, or x alone; by default the probe of trajectories
+        kind: "kl": Kullback and Leibler, of a relative to b; "js": Jensen and Shannon, between 0 and log 2
+
+    Shapes:
+        result: (networks of a, networks of b)
+    """
+    if kind not in ("kl", "js"):
+        raise ValueError(f'divergence: kind must be "kl" or "js", but it is {kind!r}.')
+    one, other, _ = _compare("divergence", a, b, data, task)
+    between = _kl if kind == "kl" else _js
+    return np.array([[between(p, q) for q in other.double()] for p in one.double()])
+
+
+def embedding(
+    runs: Any,
+    method: Literal["tsne", "pca", "mds"] = "tsne",
+    *,
+    data: Any = None,
+    task: str | None = None,
+    perplexity: float | None = None,
+    seed: int = 0,
+) -> list[np.ndarray]:
+    """Points in the plane for the predictions of every network: one array, (networks, 2), for each run.
+
+    Args:
+        runs: trajectories, or any holders of networks: subspace samples, ensembles
+        method: "tsne" on the flattened predictions, as Figures 2 and 4; "pca" of them; "mds": classical scaling of
+            Jensen-Shannon distances (in regression Euclidean ones), which keeps distances as well as a plane can
+        data: where networks are compared; by default the probe of trajectories
+        perplexity: of t-SNE; by default 30, or a third of the networks if these are few
+    """
+    if method not in ("tsne", "pca", "mds"):
+        raise ValueError(f'embedding: method must be "tsne", "pca" or "mds", but it is {method!r}.')
+    holders = list(runs) if isinstance(runs, (list, tuple)) else [runs]
+    if not holders:
+        raise ValueError("embedding: there must be at least one run, but the list is empty.")
+    examples = None if data is None else Examples("embedding", data)
+    found = [_answers("embedding", holder, examples, task) for holder in holders]
+    together, classifying = torch.cat([answer for answer, _, _ in found]), is_classifying(found[0][1])
+    if method == "mds":
+        points = _scale(_distances(together, classifying))
+    else:
+        values = (together.exp() if classifying else together).flatten(1).double()
+        points = _components(values) if method == "pca" else _tsne(values.numpy(), perplexity, seed)
+    return np.split(points, np.cumsum([len(answer) for answer, _, _ in found])[:-1])
+
+
+def ratios(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """part / whole; where whole is 0, 0 if part is and infinite if not."""
+    part, whole = np.broadcast_arrays(np.asarray(part, float), np.asarray(whole, float))
+    empty = np.where(part > 0, math.inf, 0.0)
+    return np.divide(part, whole, out=empty, where=whole > 0)
+
+
+def answers_and_targets(
+    caller: str, holder: Any, data: Any, task: str | None = None
+) -> tuple[Tensor, str, Tensor | None]:
+    """What each network says, (networks, rows, ...), the task, and the labels of the rows."""
+    return _answers(caller, holder, None if data is None else Examples(caller, data), task)
+
+
+def _compare(caller: str, a: Any, b: Any, data: Any, task: str | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    examples = None if data is None else Examples(caller, data)
+    one, kind, targets = _answers(caller, a, examples, task)
+    other = one if b is None else _answers(caller, b, examples, task)[0]
+    if not is_classifying(kind):
+        raise ValueError(f"{caller}: compares labels and probabilities, but the task is {kind}. Compare run.outputs.")
+    if one.shape[1:] != other.shape[1:]:
+        raise ValueError(
+            f"{caller}: the networks must answer on the same rows and classes, but their outputs are "
+            f"{tuple(one.shape[1:])} and {tuple(other.shape[1:])}. Give data=."
+        )
+    return one, other, targets
+
+
+def _answers(
+    caller: str, holder: Any, examples: Examples | None, task: str | None
+) -> tuple[Tensor, str, Tensor | None]:
+    """The networks need not be of one architecture: they are asked, not compared."""
+    if examples is None and isinstance(holder, Trajectory) and holder.answers is not None:
+        return holder.answers, str(holder.task), holder.targets
+    if isinstance(holder, (list, tuple)) and holder:
+        parts = [_answers(caller, part, examples, task) for part in holder]
+        shapes = {tuple(part[0].shape[1:]) for part in parts}
+        if len(shapes) > 1:
+            raise ValueError(f"{caller}: the networks must answer on the same rows, but their shapes are {shapes}.")
+        return torch.cat([part[0] for part in parts]), parts[0][1], parts[0][2]
+    if examples is None:
+        raise ValueError(f"{caller}: needs data=, for only trajectories with a probe have answers of their own.")
+    if isinstance(holder, Ensemble):
+        kind = task or holder.task
+        said = [_by_member(kind, out, holder.class_dim) for out, _ in run(holder, examples)]
+        return torch.cat(said, 1), kind, examples.targets
+    if isinstance(holder, (Networks, nn.Module)):
+        networks = networks_of(caller, holder)
+        kind = choose_task(caller, task, networks.task, examples, networks[0])
+        rows = [answers(network, examples, kind, networks.class_dim) for network in networks]
+        return torch.stack(rows), kind, examples.targets
+    networks_of(caller, holder)  # says what is taken
+    raise AssertionError
+
+
+def _by_member(task: str, output: Any, class_dim: int | None) -> Tensor:
+    size = len(tensors_of(output)[0])
+    return torch.stack([log_probabilities(task, member, class_dim).cpu() for member in unstack(output, size)])
+
+
+def _kl(p: Tensor, q: Tensor) -> float:
+    """Of logarithms of probabilities, (rows, classes); a class that p excludes counts nothing."""
+    terms = torch.where(p > -math.inf, p.exp() * (p - q), torch.zeros_like(p))
+    return terms.sum(-1).mean().clamp_min(0).item()
+
+
+def _js(p: Tensor, q: Tensor) -> float:
+    middle = torch.logaddexp(p, q) - math.log(2)
+    return (_kl(p, middle) + _kl(q, middle)) / 2
+
+
+def _distances(together: Tensor, classifying: bool) -> np.ndarray:
+    if not classifying:
+        return torch.cdist(together.flatten(1).double(), together.flatten(1).double()).numpy()
+    rows = together.double()
+    distances = np.zeros((len(rows), len(rows)))
+    for i in range(len(rows)):
+        for j in range(i):
+            distances[i, j] = distances[j, i] = math.sqrt(max(_js(rows[i], rows[j]), 0))
+    return distances
+
+
+def _scale(distances: np.ndarray) -> np.ndarray:
+    """Classical scaling: the two largest eigenvectors of the doubly centred squares of the distances."""
+    n = len(distances)
+    centre = np.eye(n) - 1 / n
+    values, vectors = np.linalg.eigh(-centre @ distances**2 @ centre / 2)
+    points = vectors[:, ::-1][:, :2] * np.sqrt(np.clip(values[::-1][:2], 0, None))
+    return np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
+
+
+def _components(values: Tensor) -> np.ndarray:
+    centred = values - values.mean(0)
+    u, s, _ = torch.linalg.svd(centred, full_matrices=False)
+    points = (u * s)[:, :2].numpy()
+    return np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
+
+
+def _tsne(values: np.ndarray, perplexity: float | None, seed: int) -> np.ndarray:
+    if len(values) < 4:
+        raise ValueError(f'embedding: t-SNE needs at least 4 networks, but there are {len(values)}. Use method="pca".')
+    manifold = require("sklearn.manifold", 'ls.embedding(method="tsne")', "data")
+    perplexity = perplexity or min(30.0, (len(values) - 1) / 3)
+    made = manifold.TSNE(2, perplexity=perplexity, init="pca", random_state=seed)
+    return np.asarray(made.fit_transform(values.astype(np.float32)), float)

@@ -1,0 +1,1 @@
+"""Whole studies of the laboratory: quality against size, and what randomness does."""

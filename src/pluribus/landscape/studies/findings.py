@@ -1,0 +1,205 @@
+"""The paper's findings on one's own data and model: each a figure with an interval over seeds, whichever way it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...methods.building import check_whole
+from ...results.intervals import t_interval
+from ...training.batching import mix_seeds
+from ...uncertainty.classification import Classification
+from ...uncertainty.evaluation import evaluate
+from ...uncertainty.resampling import Interval
+from ..common.examples import Examples
+from ..paths import along, line, tunnel
+from ..recording import Trajectory
+from ..runs import trajectories
+from ..sampling import diagonal_gaussian, low_rank_gaussian, of_subspaces, random_subspace, solutions
+from ..similarity import answers_and_targets, cosine, disagreement
+
+NETWORKS = 3  # of each kind whose divergence is compared: like with like
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim of the paper, the figure that it is judged by, and that figure for every seed.
+
+    Args:
+        bar: what the figure is above if the claim holds, or below it if `below`
+    """
+
+    claim: str
+    figure: str
+    values: list[float]
+    bar: float
+    below: bool = False
+
+    @property
+    def interval(self) -> Interval:
+        """The mean over seeds with its interval by Student's t; of ratios the geometric mean."""
+        if not self.figure.startswith("ratio"):
+            return t_interval(self.values)
+        found = t_interval(np.log(self.values).tolist())
+        return Interval(*np.exp(found).tolist())
+
+    @property
+    def verdict(self) -> str:
+        """ "holds", "does not hold", or "open" where the bar is inside the interval."""
+        found = self.interval
+        if not found.known or found.low <= self.bar <= found.high:
+            return "open"
+        return "holds" if (found.high < self.bar) == self.below else "does not hold"
+
+    def __str__(self) -> str:
+        found, sign = self.interval, "below" if self.below else "above"
+        spread = f" ({found.low:.3g} to {found.high:.3g})" if found.known else ""
+        return f"{self.verdict:13} {self.claim}: {self.figure} {found.value:.3g}{spread}, {sign} {self.bar:g}"
+
+
+def findings(
+    model: Any,
+    train: Any,
+    validation: Any,
+    test: Any,
+    outside: Any,
+    *,
+    seeds: int = 3,
+    runs: int = 3,
+    epochs: int = 10,
+    lr: float = 1.6e-3,
+    distance: float | tuple[float, float] | None = None,
+    floor: float = 0.92,
+    progress: Callable[[str], None] | None = None,
+    **options: Any,
+) -> list[Finding]:
+    """The findings of Fort et al., judged with intervals over seeds; the rate is halved at each quarter of training.
+
+    With a constant rate, disagreement within a trajectory is as large as across trajectories.
+
+    Args:
+        validation: what random samples are accepted by: at `floor` of the solution's accuracy
+        outside: x of other data, where divergences are measured
+        seeds: independent repetitions, each with `runs` runs
+        distance: of random samples; by default up to a fifth of the length of the weight vector
+        options: as for `trajectories`
+    """
+    seeds, runs = check_whole("findings", "seeds", seeds), check_whole("findings", "runs", runs)
+    parts = [Examples("findings", part) for part in (train, validation, test, outside)]
+    options = {"schedule": lambda epoch: 0.5 ** (4 * epoch // epochs), **options}
+    found: list[dict[str, float]] = []
+    for seed in range(seeds):
+        if progress is not None:
+            progress(f"seed {seed + 1} of {seeds}")
+        made = trajectories(
+            model, train, parts[2], runs=runs, epochs=epochs, lr=lr, seed=mix_seeds(seed, 7), keep=None, **options
+        )
+        found.append(_figures(made, parts, distance, floor, seed))
+    return [
+        Finding(claim, figure, [row[name] for row in found], bar, below)
+        for name, (claim, figure, bar, below) in CLAIMS.items()
+    ]
+
+
+CLAIMS = {  # figure by name: (claim, what it is, bar, below)
+    "across": (
+        "functions differ more across initialisations than along a trajectory",
+        "ratio of disagreement, across / within", 2.0, False,
+    ),
+    "independent": ("independent runs are more diverse outside than a trajectory", "ratio of divergence", 1.0, False),
+    "random": ("independent runs are more diverse outside than random samples", "ratio of divergence", 1.0, False),
+    "trajectory": ("a trajectory is more diverse outside than low-rank samples", "ratio of divergence", 1.0, False),
+    "random_low_rank": ("random samples are more diverse there than low-rank ones", "ratio of divergence", 1.0, False),
+    "low_rank": ("low-rank samples are more diverse outside than diagonal ones", "ratio of divergence", 1.0, False),
+    "ensemble": ("ensembles gain more than subspaces", "gain of NLL, ensemble - best subspace", 0.0, False),
+    "both": ("ensembles of subspaces are better than ensembles", "NLL, ensemble - ensemble of subspaces", 0.0, False),
+    "cosine": ("solutions of different initialisations are nearly orthogonal", "largest |cosine|", 0.1, True),
+    "barrier": ("the straight line between solutions has a barrier", "loss above the chord", 0.1, False),
+    "tunnel": ("a tunnel avoids it", "barrier of the tunnel / of the line", 0.5, True),
+    "along": (
+        "functions differ along the tunnel",
+        "ratio of disagreement, its middle with the nearer end / of the ends", 0.5, False,
+    ),
+}  # fmt: skip
+
+
+def _figures(
+    runs: Sequence[Trajectory], parts: Sequence[Examples], distance: Any, floor: float, seed: int
+) -> dict[str, float]:
+    train, validation, test, outside = parts
+    pairs, half = np.triu_indices(len(runs), 1), 0.5 / test.rows  # half a row: a ratio to no difference is finite
+    ends = solutions(runs)
+    apart = disagreement(ends, data=test)
+    late = [np.mean(disagreement(run)[-max(len(run) // 4, 2) : -1, -1]) for run in runs]
+    subspaces = {
+        "random": _random(runs[0], distance, floor, train, validation, seed),
+        "low_rank": low_rank_gaussian(runs[0], NETWORKS, data=train, seed=seed),
+        "diagonal": diagonal_gaussian(runs[0], NETWORKS, data=train, seed=seed),
+        "trajectory": runs[0].take(range(len(runs[0]) - NETWORKS, len(runs[0]))),
+        "independent": [run.solution for run in runs[:NETWORKS]],
+    }
+    spread = {name: _divergence(held, outside) for name, held in subspaces.items()}
+    return {
+        "across": float((apart[pairs].mean() + half) / (np.mean(late) + half)),
+        "independent": spread["independent"] / spread["trajectory"],
+        "random": spread["independent"] / spread["random"],
+        "trajectory": spread["trajectory"] / spread["low_rank"],
+        "random_low_rank": spread["random"] / spread["low_rank"],
+        "low_rank": spread["low_rank"] / spread["diagonal"],
+        "cosine": float(np.abs(cosine(ends)[pairs]).max()),
+        **_gains(runs, test, train, seed),
+        **_connection(runs, train, test, half),
+    }
+
+
+def _gains(runs: Sequence[Trajectory], test: Examples, train: Examples, seed: int) -> dict[str, float]:
+    """How much likelier the test labels become: by an ensemble, by subspaces, by both."""
+    base = float(np.mean([_nll(run.solution, test) for run in runs]))
+    both = []
+    alone = []
+    for sampler in ("diagonal", "low_rank"):
+        alone.append(np.mean([_nll(of_subspaces([run], sampler, 5, data=train, seed=seed), test) for run in runs]))
+        both.append(_nll(of_subspaces(runs, sampler, 5, data=train, seed=seed), test))
+    ensemble = _nll(solutions(runs), test)
+    return {"ensemble": float((base - ensemble) - (base - min(alone))), "both": float(ensemble - min(both))}
+
+
+def _connection(runs: Sequence[Trajectory], train: Examples, test: Examples, half: float) -> dict[str, float]:
+    path = tunnel(runs[0], runs[1], train.batches, points=7, steps=100)
+    straight, curved = along(line(runs[0], runs[1]), train, points=9), along(path, train, points=9)
+    middle = disagreement([path.at(0.5), runs[0].solution, runs[1].solution], data=test)
+    heights = []
+    for found in (straight, curved):
+        assert found.loss is not None
+        heights.append(float(np.max(found.loss - (1 - found.t) * found.loss[0] - found.t * found.loss[-1])))
+    return {
+        "barrier": heights[0],
+        "tunnel": heights[1] / max(heights[0], 1e-12),
+        "along": float((middle[0, 1:].min() + half) / (middle[1, 2] + half)),
+    }
+
+
+def _random(run: Trajectory, distance: Any, floor: float, train: Examples, validation: Examples, seed: int) -> Any:
+    said, _, targets = answers_and_targets("findings", run.solution, validation)
+    assert targets is not None
+    least = floor * float((said[0].argmax(-1) == targets.reshape(-1)).double().mean())
+    length = float(run.solution_row().weights[0].norm())
+    reach = (0.02 * length, 0.2 * length) if distance is None else distance
+    return random_subspace(run, NETWORKS, reach, (validation, least), tries=200, data=train, seed=seed)
+
+
+def _divergence(held: Any, outside: Examples) -> float:
+    """The Jensen-Shannon divergence of all networks, in nats."""
+    said, _, _ = answers_and_targets("findings", held, outside)
+    found = evaluate(Classification(said.double()), metrics=["mutual_information"])["mutual_information"]
+    return max(float(found), 1e-9)  # so that ratios are finite
+
+
+def _nll(held: Any, test: Examples) -> float:
+    said, _, targets = answers_and_targets("findings", held, test)
+    assert targets is not None
+    return float(evaluate(Classification(said.double()), torch.as_tensor(targets), metrics=["nll"])["nll"])

@@ -1,0 +1,129 @@
+"""What makes runs differ: initialisation, the order of batches, both, or neither (appendices B and C)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ...methods import deep
+from ...methods.building import check_whole
+from ..common.examples import Examples
+from ..cycles import csgmcmc
+from ..runs import trajectories
+from ..sampling import solutions
+from ..similarity import disagreement
+
+KINDS = {  # kind: what differs between runs
+    "both": ("different", "different"),
+    "initialisation": ("different", "same"),
+    "batches": ("same", "different"),
+    "neither": ("same", "same"),
+}
+
+
+@dataclass(frozen=True)
+class Randomness:
+    """How often two runs give different labels, by what differs between them and by learning rate.
+
+    Args:
+        rows: {"kind", "lr", "disagreement" (mean over pairs of runs), "pairs"} for each
+        note: what this device adds of its own
+    """
+
+    rows: list[dict[str, Any]]
+    note: str
+
+    def mean(self, kind: str, lr: float | None = None) -> float:
+        """The mean disagreement of a kind, at a rate or over all."""
+        found = [r["disagreement"] for r in self.rows if r["kind"] == kind and lr in (None, r["lr"])]
+        if not found:
+            raise ValueError(f"randomness: nothing was measured for {kind!r} at {lr}. Kinds are {', '.join(KINDS)}.")
+        return float(np.mean(found))
+
+
+def randomness(
+    model: Any,
+    train: Any,
+    probe: Any,
+    *,
+    runs: int = 3,
+    rates: Sequence[float] = (1.6e-3,),
+    kinds: Sequence[str] = tuple(KINDS),
+    seed: int = 0,
+    **options: Any,
+) -> Randomness:
+    """How different runs become by initialisation, by shuffling, by both and by neither (Figure S4).
+
+    Args:
+        probe: (x, y), where labels are compared
+        runs: of each kind, at each rate
+        rates: learning rates: shuffling counts for more at high ones
+        options: as for `trajectories`
+    """
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise ValueError(f"randomness: the kind {unknown[0]!r} is unknown. Choose from {', '.join(KINDS)}.")
+    if check_whole("randomness", "runs", runs) < 2:
+        raise ValueError("randomness: needs at least 2 runs to compare, but runs is 1.")
+    examples = Examples("randomness", probe)
+    rows = []
+    for lr in rates:
+        for kind in kinds:
+            init, batches = KINDS[kind]
+            found = trajectories(
+                model, train, examples, runs=runs, init=init, batches=batches, lr=lr, seed=seed, keep=1, **options
+            )
+            apart = disagreement(found)[np.triu_indices(runs, 1)]
+            rows.append({"kind": kind, "lr": lr, "disagreement": float(apart.mean()), "pairs": len(apart)})
+    return Randomness(rows, _note(model))
+
+
+def chain_against_runs(
+    model: Any,
+    train: Any,
+    probe: Any,
+    *,
+    chains: int = 3,
+    cycles: int = 3,
+    epochs: int = 30,
+    lr: float = 0.1,
+    temperature: float = 1.0,
+    seed: int = 0,
+    **options: Any,
+) -> dict[str, list[float]]:
+    """Disagreement between the cycles of one cSG-MCMC run, and between independent runs of it (Figure S5).
+
+    Args:
+        chains: independent runs, each from an initialisation of its own
+        cycles: of each; the last sample of a cycle stands for it
+        epochs: of each run, in all its cycles
+        options: as for `csgmcmc`
+
+    Returns "within": one value for each chain, the mean over pairs of its cycles; "between": one for each pair of
+    chains, between their last samples.
+    """
+    starts = deep(model, chains, generator=torch.Generator().manual_seed(seed))
+    starts.task = options.get("task") or "classification"
+    made = [
+        csgmcmc(
+            starts.member(i), train, cycles, cycles=cycles, epochs=epochs, lr=lr, temperature=temperature,
+            seed=seed + i, **options,
+        )
+        for i in range(chains)
+    ]  # fmt: skip
+    examples, pairs = Examples("chain_against_runs", probe), np.triu_indices(cycles, 1)
+    within = [float(disagreement(chain, data=examples)[pairs].mean()) for chain in made]
+    last = solutions([chain.member(cycles - 1) for chain in made])
+    between = disagreement(last, data=examples)[np.triu_indices(chains, 1)]
+    return {"within": within, "between": between.tolist()}
+
+
+def _note(model: Any) -> str:
+    device = next((p.device.type for p in model.parameters()), "cpu") if isinstance(model, nn.Module) else "cpu"
+    if device == "cpu":
+        return "On a CPU backpropagation is deterministic: runs with the same start and batches are the same."
+    return f"On {device} backpropagation may be non-deterministic, which is what remains when neither differs."

@@ -1,0 +1,81 @@
+"""BatchEnsemble: shared weights, scaled by each member's own rank-1 matrix."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..core.ensemble import Ensemble
+from ..core.feeds import TILE
+from ..core.layers import RankOne
+from ..results.styles import Style
+from ..surgery.replacing import expose_weights
+from ..surgery.selecting import dotted_name, exact_pattern, quote_names
+from .building import begin_, check_model, check_number, check_size
+from .facts import states
+from .layer_choice import check_all_called, inputs_of, layers_of, note_left_out, outputs_of
+
+
+@states(style=Style("#E69F00", "v"))
+def batch_ensemble(
+    model: nn.Module,
+    size: int,
+    *,
+    init: Literal["normal", "signs"] = "normal",
+    std: float = 0.5,
+    where: str | None = None,
+    example: Any = None,
+    generator: torch.Generator | None = None,
+) -> Ensemble:
+    """Shared weights, scaled by each member's own rank-1 matrix: y = ((x * r) W) * s + b (Wen et al., 2020).
+
+    The model's weights are kept. In training the batch is tiled once per member, in one pass, so that
+    normalisation layers, which are shared, see all members; the loss is the mean over members and rows.
+
+    Args:
+        init: r and s are drawn from N(1, std), as in published recipes, or are random signs, as in the paper
+        where: the layers that get r, s and b; by default every convolution and linear layer
+        example: with one, layers whose weights are read without being called are left as they are
+    """
+    size = check_size("batch_ensemble", size)
+    if init not in ("normal", "signs"):
+        raise ValueError(f'batch_ensemble: init must be "normal" or "signs", but it is {init!r}.')
+    rule = "positive, because members that start alike on a tiled batch stay alike for ever (choose 0.5)"
+    std = check_number("batch_ensemble", "std", std, rule, lambda v: 0 < v < math.inf)
+    model = expose_weights(check_model("batch_ensemble", model))
+    names = layers_of("batch_ensemble", model, where, example, per_row=True)
+    for name in names:
+        _rank_one_(model.get_submodule(name), size, init, std, generator)
+    own = [dotted_name(name, key) for name in names for key in ("r", "s")]
+    own += [dotted_name(name, "b") for name in names if model.get_submodule(name).b is not None]
+    settings = {"init": init, "std": std, "where": exact_pattern(names)}
+    notes = [f"r, s and b in {len(names)} layers: {quote_names(names, 6)}"]
+    notes += note_left_out(model, names, example, where)
+    return Ensemble(
+        model, size, own, method="batch_ensemble", settings=settings, feed=TILE, notes=notes,
+        first_look=check_all_called if example is None else None,
+    )  # fmt: skip
+
+
+# -------------------------------------------------------------------- rank-1 vectors
+
+
+def _rank_one_(layer: nn.Module, size: int, init: str, std: float, generator: torch.Generator | None) -> None:
+    weight = cast(Tensor, layer.weight)
+    outputs = outputs_of(layer)
+
+    def draw(channels: int) -> nn.Parameter:
+        normal = torch.randn(size, channels, generator=generator)
+        drawn = 1 + std * normal if init == "normal" else normal.sign()
+        return nn.Parameter(drawn.to(weight.device, weight.dtype))
+
+    layer.r, layer.s = draw(inputs_of(layer)), draw(outputs)
+    bias = cast("nn.Parameter | None", layer.bias)
+    layer.register_parameter(
+        "b", None if bias is None else nn.Parameter(bias.detach().repeat(size, 1), bias.requires_grad)
+    )
+    layer.register_parameter("bias", None)
+    begin_(layer, RankOne)

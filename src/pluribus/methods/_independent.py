@@ -1,0 +1,79 @@
+"""One network, and independent ones: every tensor is a member's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import nn
+
+from ..core.ensemble import Ensemble, MixedEnsemble
+from ..results.styles import Style
+from ..surgery.laws import Laws
+from .building import Init, Source, check_model, check_size, members_of, note_guesses, stack
+from .facts import Baseline, Candidate, Wish, states
+from .likeness import find_difference
+
+
+@states(
+    nests=True,
+    candidates=lambda wish: [],  # it is what others are compared with
+    baselines={
+        "thin": Baseline("one network of half the width (MIMO, section 4)", width=0.5),
+        "wide": Baseline("one network of twice the width (MIMO, section 4)", width=2.0),
+    },
+    style=Style("#000000", "o"),
+)
+def single(model: nn.Module) -> Ensemble:
+    """One member, with the weights that are given: the baseline, so that everything else works on it too.
+
+    >>> single(nn.Linear(4, 3))(torch.zeros(5, 4)).shape
+    torch.Size([1, 5, 3])
+    """
+    return stack("single", [check_model("single", model, nests=True)])
+
+
+def _deep_candidates(wish: Wish) -> list[Candidate]:
+    return [Candidate({}, size, member=wish.model, capacity=1.0) for size in wish.sizes]
+
+
+@states(nests=True, candidates=_deep_candidates, style=Style("#0072B2", "s"))
+def deep(
+    model: Source | Sequence[nn.Module],
+    size: int | None = None,
+    *,
+    init: Init = "different",
+    generator: torch.Generator | None = None,
+) -> Ensemble:
+    """Independent networks: every tensor is a member's own (Lakshminarayanan et al., 2017).
+
+    In training every member sees every row, and the losses are summed: a joint step equals separate steps.
+
+    Args:
+        model: a model, a function without arguments that builds one, or a list of trained models: alike ones
+            are stacked; unlike ones, in their modes too, are run by the loop
+        init: "different": each member's tensors are drawn anew, in law like the model's (a builder is called for
+            each member instead); "same": every member starts with the model's weights
+    """
+    if isinstance(model, (list, tuple, nn.ModuleList)):
+        return _of_models(list(model), size)
+    size = check_size("deep", size)
+    laws = (
+        Laws(check_model("deep", model, nests=True)) if isinstance(model, nn.Module) and init == "different" else None
+    )
+    members = members_of("deep", cast(Source, model), size, init, generator, nests=True, laws=laws)
+    return stack("deep", members, settings={"init": "same"}, notes=note_guesses(laws) if laws else [])
+
+
+def _of_models(models: list[nn.Module], size: int | None) -> Ensemble:
+    if size is not None and size != len(models):
+        raise ValueError(f"deep: size is the number of models, {len(models)}, but it is {size}. Leave it out.")
+    if not models:
+        raise ValueError("deep: there must be at least one model, but the list is empty.")
+    for model in models:
+        check_model("deep", model, nests=True)
+    modes = [[part.training for part in model.modules()] for model in models]
+    if not any(find_difference(models[0], model) for model in models) and all(mode == modes[0] for mode in modes):
+        return stack("deep", models, settings={"init": "same"})
+    return MixedEnsemble(models, "deep")

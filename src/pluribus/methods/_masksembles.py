@@ -1,0 +1,169 @@
+"""Masksembles: one network, and a fixed binary mask before each layer for every member."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..core.ensemble import Ensemble
+from ..core.feeds import SHARE
+from ..core.layers import Masked
+from ..results.styles import Style
+from ..surgery.copying import duplicate
+from ..surgery.replacing import expose_weights
+from ..surgery.selecting import dotted_name, exact_pattern, quote_names
+from ..surgery.thinning.rescaling import solve_widths
+from ..surgery.thinning.widths import Widths, rebuild
+from . import mask_sampler as sampler
+from .building import begin_, check_model, check_number, check_size
+from .facts import REFUSALS, Candidate, Wish, first_line, states
+from .layer_choice import inputs_of, layers_of, note_left_out
+
+
+@states(candidates=lambda wish: _candidates(wish), style=Style("#009E73", "D"))
+def masksembles(
+    model: nn.Module,
+    size: int,
+    scale: float = 2.0,
+    capacity: float | None = None,
+    example: Any = None,
+    *,
+    where: str | None = None,
+    widths: Widths | None = None,
+    generator: torch.Generator | None = None,
+) -> Ensemble:
+    """One network, and for each member a fixed binary mask before every masked layer (Durasov et al., 2021).
+
+    In training each row goes through one member's masks, chosen at random and balanced over the batch; all layers
+    use the same member for a row, and normalisation layers are shared. Activations are not rescaled.
+
+    Args:
+        scale: the paper's S: 1 is a single network; the larger, the less the masks overlap (IoU 1 / (2 S - 1))
+        capacity: None: the network keeps its widths and its weights. A number: each mask keeps that fraction of a
+            layer's original width, and layers grow to M * S - D channels, with fresh weights
+        where: the layers to mask; by default every convolution and linear layer but the first
+        widths: the grown sizes, where they are known already; then no example is needed
+    """
+    size = check_size("masksembles", size)
+    scale = check_number("masksembles", "scale", scale, "finite and at least 1", lambda v: 1 <= v < math.inf)
+    if capacity is not None:
+        capacity = check_number(
+            "masksembles", "capacity", capacity, "a positive fraction of a layer's width", lambda v: 0 < v < math.inf
+        )
+    model = expose_weights(check_model("masksembles", model))
+    names = layers_of("masksembles", model, where, example, but_first=True, per_row=True)
+    before = {name: inputs_of(model.get_submodule(name)) for name in names}
+    if capacity is not None:
+        model, widths = _grow(model, size, scale, capacity, example, names, widths, generator)
+    full: list[bool] = []
+    for name in names:
+        layer = model.get_submodule(name)
+        inputs = inputs_of(layer)
+        ones = None if capacity is None else _ones(capacity * before[name], inputs, size)
+        mask = sampler.masks(inputs, size, scale if ones is None else None, capacity=ones, generator=generator)
+        full.append(bool(mask.all()))
+        layer.register_buffer("mask", mask.to(cast(Tensor, layer.weight)))
+        begin_(layer, Masked)
+    if size > 1 and scale > 1 and all(full):
+        raise ValueError(
+            f"masksembles: every mask is all ones, because the widths of {quote_names(names, 6)} cannot grow or are "
+            "too small: the members would be alike. Choose other layers with where=, or leave capacity= out."
+        )
+    settings: dict[str, Any] = {"scale": scale, "capacity": capacity, "where": exact_pattern(names)}
+    settings["widths"] = widths and widths.to_json()
+    notes = [f"masks before {len(names)} layers: {quote_names(names, 6)}"]
+    notes += note_left_out(model, names, example, where)
+    own = [dotted_name(name, "mask") for name in names]
+    return Ensemble(model, size, own, method="masksembles", settings=settings, feed=SHARE, notes=notes)
+
+
+# -------------------------------------------------------------------- masks
+
+
+def _grow(
+    model: nn.Module, size: int, scale: float, capacity: float, example: Any, names: list[str],
+    widths: Widths | None, generator: torch.Generator | None,
+) -> tuple[nn.Module, Widths]:  # fmt: skip
+    """The model with the masked widths grown to M * S - D."""
+    if widths is None:
+        if example is None:
+            raise ValueError("masksembles: with capacity= layers grow, and the model must be run once. Give example=x.")
+
+        def grow(width: int) -> int:
+            return sampler.grow_width(max(1, round(capacity * width)), size, scale, generator)
+
+        widths = solve_widths(model, example, grow, layers=names)
+    return rebuild(model, widths, generator), widths
+
+
+def _ones(wanted: float, width: int, size: int) -> int:
+    return min(max(round(wanted), -(-width // size), 1), width)
+
+
+# -------------------------------------------------------------------- for plans
+
+
+def _candidates(wish: Wish) -> Iterator[Candidate]:
+    view, scales = expose_weights(wish.model), wish.options["scales"]
+    names = layers_of("masksembles", view, None, wish.example, but_first=True, per_row=True)
+    parameters = sum(p.numel() for p in wish.model.parameters())
+    masked = partial(_with_empty_masks, view, names)
+    for size, scale in itertools.product(wish.sizes, scales):  # the network keeps its widths
+        capacity, width = _kept_share(view, names, scale, size, parameters)
+        iou = sampler.expected_iou(scale)
+        yield Candidate({"scale": scale}, size, family=masked, capacity=capacity, width=width, iou=iou)
+    for capacity, size, scale in itertools.product(wish.options["capacities"], wish.sizes, scales):  # layers grow
+        yield _grown_candidate(wish, view, names, size, scale, capacity)
+
+
+def _with_empty_masks(view: nn.Module, names: Sequence[str], size: int) -> Ensemble:
+    """As `masksembles`, with masks that have no values."""
+    model = duplicate(view)
+    for name in names:
+        layer = model.get_submodule(name)
+        weight = cast(Tensor, layer.weight)
+        layer.register_buffer("mask", torch.ones(size, inputs_of(layer), dtype=weight.dtype, device=weight.device))
+        begin_(layer, Masked)
+    return Ensemble(model, size, [dotted_name(name, "mask") for name in names], method="masksembles", feed=SHARE)
+
+
+def _kept_share(view: nn.Module, names: Sequence[str], scale: float, size: int, parameters: int) -> tuple[float, float]:
+    """The share of the parameters that a mask lets through, and the mean share of the channels."""
+    dropped, ones, channels = 0.0, 0, 0
+    for name in names:
+        layer = view.get_submodule(name)
+        inputs = inputs_of(layer)
+        kept = sampler.ones(inputs, size, scale)
+        dropped += cast(Tensor, layer.weight).numel() * (1 - kept / inputs)
+        ones, channels = ones + kept, channels + inputs
+    return 1 - dropped / parameters, ones / channels
+
+
+def _grown_candidate(
+    wish: Wish, view: nn.Module, names: Sequence[str], size: int, scale: float, capacity: float
+) -> Candidate:
+    """Masks of a given width m: layers grow to an expected m S (1 - (1 - 1/S)^n)."""
+    settings = {"scale": scale, "capacity": capacity}
+
+    def grow(width: int) -> int:
+        kept = max(1, round(capacity * width))
+        return max(kept, round(kept * scale * (1 - (1 - 1 / scale) ** size)))
+
+    try:
+        wide = rebuild(view, solve_widths(view, wish.example, grow, layers=names))
+    except REFUSALS as error:
+        return Candidate({"size": size, **settings}, size, reason=first_line(error))
+    parameters = sum(p.numel() for p in wish.model.parameters())
+    share = sum(cast(Tensor, view.get_submodule(name).weight).numel() for name in names) / parameters
+    used = 1 + share * (capacity**2 - 1)  # inputs and outputs of the masked layers
+    masked = partial(_with_empty_masks, wide, names)
+    return Candidate(
+        settings, size, family=masked, exact=True, network=wide, capacity=used, width=capacity,
+        iou=sampler.expected_iou(scale), expected=True,
+    )  # fmt: skip

@@ -1,0 +1,426 @@
+"""MIMO: one network that reads the inputs of all members side by side and answers for all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from .._common.torch_private import pytree
+from .._common.trees import (
+    Batch,
+    as_batch,
+    check_members,
+    flatten,
+    logits_of,
+    map_rows,
+    map_tensors,
+    rows_of,
+    tensors_of,
+    unstack,
+)
+from ..core.ensemble import Ensemble
+from ..core.execution import Runner
+from ..core.feeds import sum_losses
+from ..core.layers import Joined, Split
+from ..core.row_members import MemberLayer, locate_rows_
+from ..results.styles import Style
+from ..surgery.calling import check_example, evaluation_mode
+from ..surgery.copying import aliases, duplicate
+from ..surgery.dataflow import Flow, goes_around, trace_flow
+from ..surgery.laws import Laws, draw_anew_
+from ..surgery.probing import find_entrances, find_exits
+from ..surgery.replacing import adapt_, expose_weights
+from ..surgery.selecting import READERS, dotted_name, exact_pattern, pick, quote_names, weighted_layers
+from .building import Init, check_model, check_number, check_size, check_whole, note_guesses
+from .facts import Baseline, states
+
+
+class MimoRunner(Runner):
+    """Runs all members in one pass."""
+
+    BACKENDS = ("once", "auto")
+    RULE = '"once" for mimo, whose members are one pass'
+
+    def preferred(self) -> tuple[str, str]:
+        """One pass, always; "auto" also measures which memory format of images is faster."""
+        return "once", "one pass answers for all members"
+
+
+class MimoEnsemble(Ensemble):
+    """`size` subnetworks inside one module: its first layers read all inputs, its last layers give all outputs.
+
+    Args:
+        first, last: names of the widened layers
+        input_repetition: the fraction of rows, exactly, in which all members see the same example
+        batch_repetition: how often each example of a batch is used in one training pass
+    """
+
+    joint = True
+
+    def __init__(
+        self,
+        module: nn.Module,
+        size: int,
+        first: Sequence[str],
+        last: Sequence[str],
+        *,
+        input_repetition: float,
+        batch_repetition: int,
+        settings: Mapping[str, Any],
+        notes: Sequence[str] = (),
+    ):
+        super().__init__(module, size, method="mimo", settings=settings, notes=notes)
+        self.first, self.last = list(first), list(last)
+        self.input_repetition, self.batch_repetition = input_repetition, batch_repetition
+        self.passes = 1
+        self._flows: dict[Any, Flow] = {}  # how inputs of some shapes flow
+
+    def _make_runner(self) -> Runner:
+        return MimoRunner(self.module, self.size, self.own, self.method)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Every member on every row, each reading the same input: (members, batch, ...)."""
+        return self._split((args, kwargs))
+
+    def loss(self, x: Any, y: Any, criterion: Callable[[Any, Any], Tensor], *, per_member: bool = False) -> Tensor:
+        """The sum over members of the mean over rows, each member with its own order of the batch.
+
+        The batch is repeated `batch_repetition` times and shuffled; the first floor((1 - input_repetition) * rows)
+        rows are shuffled anew for each member, in the rest all members see the same example.
+
+        Args:
+            per_member: x and y are (members, batch, ...): each member has a batch of its own, in the order given
+        """
+        batch = as_batch(x)
+        if per_member:
+            check_members(batch, self.size)
+            inputs, targets = unstack(batch, self.size), unstack(y, self.size)
+        else:
+            rows = rows_of(batch)
+            orders = self.orders(rows)
+            inputs = [map_rows(batch, rows, lambda t, i=i: t[i.to(t.device)]) for i in orders]
+            targets = [map_rows(y, rows, lambda t, i=i: t[i.to(t.device)]) for i in orders]
+        self._check_inputs(inputs)
+        outputs = unstack(self._split(inputs[0], self._capture_parts(inputs)), self.size)
+        return sum_losses(criterion, [logits_of(output) for output in outputs], targets)
+
+    def orders(self, rows: int) -> list[Tensor]:
+        """For each member the rows that it sees, in its order."""
+        tiled = torch.arange(rows).repeat(self.batch_repetition)
+        main = tiled[torch.randperm(len(tiled))]
+        apart = int((1 - self.input_repetition) * len(main) + 1e-9)
+        return [torch.cat([main[:apart][torch.randperm(apart)], main[apart:]]) for _ in range(self.size)]
+
+    def member(self, i: int) -> nn.Module:
+        """Refused: the members live in one network."""
+        raise TypeError(
+            f"mimo: member {i} is not a module of its own: the members share every layer but their slices of the "
+            "first and the last. Use ensemble(x)[i]."
+        )
+
+    def explain(self) -> str:
+        """What was widened, and how the members are fed, as text."""
+        total = sum(p.numel() for p in self.module.parameters())
+        lines = [
+            f"mimo: {self.size} members, {self.task}",
+            f"  all share one network with {total:,} parameters; each has its slice of "
+            f"{', '.join(map(repr, self.first))} (inputs) and of {', '.join(map(repr, self.last))} (outputs)",
+            f"  run {self.run} ({self.runner.why})",
+            f"  in training each member sees: its own order of the batch, repeated {self.batch_repetition} times; "
+            f"the same example as the others in {self.input_repetition:.0%} of the rows",
+            *(f"  {note}" for note in self.notes),
+        ]
+        return "\n".join(lines)
+
+    def _split(self, batch: Batch, parts: Mapping[str, list[Tensor]] | None = None) -> Any:
+        """One pass; every output as (members, batch, ...)."""
+        rows = rows_of(batch)
+        with self.runner.lock, self._reading(parts):
+            locate_rows_("mimo", self.module, {}, batch)
+            leaves, tree = flatten(self.runner.in_one_pass(batch, torch.arange(rows)))
+        split = [self._members_first(leaf, rows) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        return pytree.tree_unflatten(split, tree)
+
+    @contextmanager
+    def _reading(self, parts: Mapping[str, list[Tensor]] | None) -> Iterator[None]:
+        """Let the first layers read these inputs of the members but the first; None: all read the same."""
+        layers = {name: cast(Joined, self.module.get_submodule(name)) for name in self.first}
+        for name, layer in layers.items():
+            layer.parts = None if parts is None else parts[name]
+        try:
+            yield
+        finally:
+            for layer in layers.values():
+                layer.parts = None
+
+    def _members_first(self, output: Tensor, rows: int) -> Tensor:
+        if output.ndim and output.shape[0] == self.size * rows:
+            return output.unflatten(0, (self.size, rows))
+        if output.ndim and output.shape[0] == rows:  # made before the last layer: the same for all members
+            return output.expand(self.size, *output.shape)
+        raise ValueError(
+            f"mimo: the module after the last layer ({', '.join(map(repr, self.last))}) must work row by row, but it "
+            f"turned {self.size} members x {rows} rows into the shape {tuple(output.shape)}. "
+            "Name another last layer with last=, or write the model so that its last layer gives its output."
+        )
+
+    def _capture_parts(self, inputs: Sequence[Batch]) -> dict[str, list[Tensor]]:
+        """What the input of each member but the first has become where it enters the first layers."""
+        if len(self.first) == 1:
+            seen = [_capture_inputs(self.module, self.first, batch) for batch in inputs[1:]]
+        else:  # what lies between them must not be updated by these passes
+            with evaluation_mode(self.module):
+                seen = [_capture_inputs(self.module, self.first, batch) for batch in inputs[1:]]
+        return {name: [part[name] for part in seen] for name in self.first}
+
+    def _check_inputs(self, inputs: Sequence[Batch]) -> None:
+        """What reaches the body beside the first layers reaches it once, for all members: it must be theirs all."""
+        key = tuple((t.dtype, t.shape[1:]) for t in tensors_of(inputs[0]))
+        if key not in self._flows:
+            self._flows[key] = check_flow(self.module, self.first, inputs[0], inputs[-1])
+        for i, (first, *others) in enumerate(zip(*map(tensors_of, inputs), strict=True)):
+            if i in self._flows[key].around and not all(torch.equal(first, other) for other in others):
+                raise ValueError(
+                    f"mimo: an input of type {first.dtype} and shape {tuple(first.shape)} does not enter through "
+                    f"{quote_names(self.first)}, so it must be the same for all members, but it differs. "
+                    "Give batches without padding, or choose another method."
+                )
+
+
+def check_flow(module: nn.Module, first: Sequence[str], batch: Batch, other: Batch) -> Flow:
+    """How the inputs flow; an input that enters through the first layers must not be used beside them too."""
+    flow, rows = trace_flow(module, first, batch), rows_of(batch)
+    others = [other, *(map_rows(batch, rows, lambda t, i=i: t[i].expand_as(t)) for i in range(min(rows, 4)))]
+    alone = [map_leaves(each, batch, flow.entering) for each in others]  # what does not enter is another matter
+    if flow.entering & flow.around or any(goes_around(module, first, batch, each) for each in alone):
+        raise ValueError(
+            f"mimo: the model reads its input in {quote_names(first)}, and computes something else from its values too "
+            "(a mask of padding, the index of the last word, positions), of which all members would get the first "
+            "one's. Give what it computes as an input that is the same for all members, or choose another method."
+        )
+    return flow
+
+
+def map_leaves(batch: Batch, other: Batch, positions: frozenset[int]) -> Batch:
+    """The batch with the tensors at these positions, and the other batch's elsewhere."""
+    tensors = iter(enumerate(zip(tensors_of(batch), tensors_of(other), strict=True)))
+
+    def choose(_: Tensor) -> Tensor:
+        i, (own, others) = next(tensors)
+        return own if i in positions else others
+
+    return cast(Batch, map_tensors(batch, choose))
+
+
+def _shuffle_values(batch: Batch) -> Batch:
+    """The batch with other values: those of each row in another order."""
+    return cast(Batch, map_rows(batch, rows_of(batch), lambda t: t.roll(1, -1) if t.ndim > 1 else t.roll(1)))
+
+
+class _CapturedError(Exception):
+    """Ends a pass once everything wanted was seen."""
+
+
+def _capture_inputs(module: nn.Module, names: Sequence[str], batch: Batch) -> dict[str, Tensor]:
+    """The inputs of the named layers; the pass ends with the last of them."""
+    seen: dict[str, Tensor] = {}
+
+    def capture(name: str, args: Any) -> None:
+        seen[name] = tensors_of(args)[0]
+        if len(seen) == len(names):
+            raise _CapturedError
+
+    hooks = [
+        module.get_submodule(name).register_forward_pre_hook(
+            lambda _, args, kwargs, name=name: capture(name, (args, kwargs)), with_kwargs=True
+        )
+        for name in names
+    ]
+    try:
+        module(*batch[0], **batch[1])
+    except _CapturedError:
+        pass
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen
+
+
+def widen_(module: nn.Module, size: int, first: Sequence[str], last: Sequence[str]) -> list[str]:
+    """Widen the first layers' inputs and the last layers' outputs, and let them join and split.
+
+    The weights are tiled (the first layer's divided by `size`), so that every member starts as the given network.
+    Gives back the names of what was widened.
+    """
+    widened = []
+    for name in last:
+        layer = module.get_submodule(name)
+        dim = 1 if getattr(layer, "transposed", False) else 0
+        _tile_(layer, "weight", dim, size, 1)
+        if layer.bias is not None:
+            _tile_(layer, "bias", 0, size, 1)
+        widened += [dotted_name(name, "weight"), dotted_name(name, "bias")]
+        _multiply_(layer, ("out_features", "out_channels"), size)
+        adapt_(layer, Split)
+        cast(MemberLayer, layer).begin_()
+        layer.members = size  # type: ignore[assignment]
+    for name in first:
+        layer = module.get_submodule(name)
+        rows = isinstance(layer, nn.Embedding) or getattr(layer, "transposed", False)
+        own = [key for key, _ in layer.named_parameters(recurse=False)]
+        weights = [key for key in own if key == "weight" or key.startswith("weight_ih_l0")]
+        for key in weights:
+            _tile_(layer, key, 0 if rows else 1, size, size)
+        widened += [dotted_name(name, key) for key in weights]
+        _multiply_(layer, ("in_features", "in_channels", "num_embeddings", "input_size"), size)
+        adapt_(layer, Joined)
+        layer.members, layer.parts = size, None  # type: ignore[assignment]
+    return widened
+
+
+def _tile_(layer: nn.Module, name: str, dim: int, size: int, divisor: int) -> None:
+    old = cast(nn.Parameter, getattr(layer, name))
+    tiled = torch.cat([old.detach()] * size, dim) / divisor
+    setattr(layer, name, nn.Parameter(tiled.detach(), old.requires_grad))
+
+
+def _multiply_(layer: nn.Module, names: Sequence[str], size: int) -> None:
+    for name in names:
+        if isinstance(getattr(layer, name, None), int):
+            setattr(layer, name, getattr(layer, name) * size)
+
+
+def ends(model: nn.Module, first: str | None, last: str | None, example: Any) -> tuple[list[str], list[str]]:
+    """The layers to widen: those that read the model's input, and those that give its output."""
+    readers = [name for name, m in model.named_modules() if isinstance(m, READERS)]
+    if example is None and (first is None or last is None):
+        raise ValueError(
+            "mimo: the first and last layers are found by running the model. Give example=x, or both first= and last=."
+        )
+    if example is not None:
+        check_example("mimo", model, example)
+    if first is not None:
+        starts = pick("mimo", first, readers)
+    else:
+        starts, all_through = find_entrances(model, example)
+        if not starts or not all_through:
+            raise ValueError(
+                f"mimo: the model's input must enter through layers that can be widened ({quote_names(starts)}), but "
+                "it also goes around them. Put a convolution or a linear layer in front of the model."
+            )
+    stops = pick("mimo", last, weighted_layers(model)) if last is not None else find_exits(model, example)
+    if not stops:
+        raise ValueError(
+            "mimo: no convolution or linear layer gives the model's output. Name the last layer with last=."
+        )
+    for name in (*starts, *stops):
+        if why := _unwidenable(model, name, {*starts, *stops}):
+            raise ValueError(
+                f"mimo: layer {name!r} {why}, so it cannot be widened. Put a plain convolution or linear layer in its "
+                "place, name other layers with first= and last=, or choose another method."
+            )
+    return starts, stops
+
+
+def _unwidenable(model: nn.Module, name: str, widened: Collection[str]) -> str:
+    """Why a layer cannot read or answer for several members; nothing where it can."""
+    layer = model.get_submodule(name)
+    own = dict(layer.named_parameters(recurse=False))
+    if getattr(layer, "groups", 1) != 1:
+        return "has groups"
+    if isinstance(layer, MemberLayer):
+        return "belongs to a member of another ensemble, with a mask or vectors of its own size"
+    if not any(key == "weight" or key == "weight_ih_l0" for key in own):
+        return "makes its weight of other tensors (a norm or another parametrization)"
+    tied = aliases(model)
+    others = {other for names in tied.values() for other in names if names & {dotted_name(name, key) for key in own}}
+    places = {other for other in others if other.rpartition(".")[0] not in {name, *widened}}
+    return f"shares its weight with {quote_names(sorted(places))}" if places else ""
+
+
+def check_rows(made: MimoEnsemble, reference: nn.Module, example: Any, exact: bool) -> None:
+    """Members that start as the given model must give its outputs: whatever stands in the way shows here."""
+    args, kwargs = as_batch(example)
+    with evaluation_mode(made), torch.random.fork_rng(devices=[]):
+        outputs = tensors_of(made(*args, **kwargs))
+    with evaluation_mode(reference), torch.random.fork_rng(devices=[]):
+        expected = tensors_of(reference(*args, **kwargs))
+    for output, single_ in zip(outputs, expected, strict=True):
+        same = output.shape[1:] == single_.shape
+        if same and exact and output.device.type != "meta" and single_.is_floating_point():
+            scale = 1 + float(single_.nan_to_num().abs().max())
+            close = partial(torch.allclose, rtol=1e-2, atol=1e-3 * scale, equal_nan=True)
+            same = all(close(member, single_) for member in output)
+        if not same:
+            raise ValueError(
+                f"mimo: what stands between {quote_names(made.last)} and the model's output does not work row by row. "
+                "Name another last layer with last=, or write the model so that its last layer gives its output."
+            )
+
+
+@states(
+    study_settings=lambda model, dropout: {"init": "different"},  # it is trained from its start
+    baselines={"wide_mimo": Baseline("MIMO in a network of twice the width", width=2.0)},
+    style=Style("#CC79A7", "X"),
+)
+def mimo(
+    model: nn.Module,
+    size: int,
+    input_repetition: float = 0.0,
+    batch_repetition: int = 1,
+    example: Any = None,
+    *,
+    first: str | None = None,
+    last: str | None = None,
+    init: Init = "same",
+    generator: torch.Generator | None = None,
+) -> Ensemble:
+    """One network that reads `size` inputs side by side and answers for each (MIMO, Havasi et al., 2021).
+
+    The first layers get `size` times their input channels, the last ones `size` times their outputs. In training
+    each member has its own order of the batch; a prediction gives every member the same input.
+
+    Args:
+        input_repetition: the paper's rho: the exact fraction of rows in which all members see the same example
+        batch_repetition: how often each example of a batch is used in one training pass
+        first, last: patterns for the layers to widen; by default found by running the example
+        init: "same": first and last layers are tiled, so that each member starts as the given model;
+            "different": they are drawn anew, which is what to choose when training from scratch
+    """
+    size = check_size("mimo", size)
+    input_repetition = check_number("mimo", "input_repetition", input_repetition, "from 0 to 1", lambda v: 0 <= v <= 1)
+    batch_repetition = check_whole("mimo", "batch_repetition", batch_repetition)
+    if init not in ("different", "same"):
+        raise ValueError(f'mimo: init must be "different" or "same", but it is {init!r}.')
+    model = expose_weights(check_model("mimo", model))
+    starts, stops = ends(model, first, last, example)
+    if example is not None:
+        check_flow(model, starts, as_batch(example), _shuffle_values(as_batch(example)))
+    reference = duplicate(model)
+    widened = widen_(model, size, starts, stops)
+    notes: list[str] = []
+    if init == "different":
+        laws = Laws(reference)
+        draw_anew_(model, laws, generator, widened)
+        notes = note_guesses(laws, widened)
+    untied = [sorted(names) for names in aliases(reference).values() if len(names) > 1 and names & {*widened}]
+    notes += [f"{quote_names(names)} shared one tensor and have one each now" for names in untied]
+    settings = {
+        "input_repetition": input_repetition,
+        "batch_repetition": batch_repetition,
+        "first": exact_pattern(starts),
+        "last": exact_pattern(stops),
+    }
+    made = MimoEnsemble(
+        model, size, starts, stops,
+        input_repetition=input_repetition, batch_repetition=batch_repetition, settings=settings,
+        notes=notes,
+    )  # fmt: skip
+    if example is not None:
+        check_rows(made, reference, example, exact=init == "same")
+    return made

@@ -1,0 +1,188 @@
+"""A shared trunk under what each member owns: a branch of the network, or its last layer alone."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._common.trees import as_batch
+from ..core.ensemble import Ensemble
+from ..results.styles import Style
+from ..surgery.calling import evaluation_mode
+from ..surgery.copying import aliases, duplicate
+from ..surgery.laws import Laws, reinitialize
+from ..surgery.selecting import exact_pattern, matches, pick, quote_names
+from .building import Init, check_model, check_size, note_guesses, refuse_alike, same_values, stack
+from .facts import Candidate, Wish, family, states
+from .layer_choice import check_heads, heads_of
+
+
+def make_branches(
+    method: str, model: nn.Module, size: int, own: list[str], settings: dict[str, Any], notes: list[str],
+    init: str, generator: torch.Generator | None, freeze_trunk: bool, revive: bool = False,
+) -> Ensemble:  # fmt: skip
+    """Members that own some tensors of the model; the rest is kept, and shared.
+
+    With `revive`, weights that are constant (zeros) are drawn by PyTorch's law at once; otherwise only where the
+    members would be alike.
+    """
+    if init not in ("different", "same"):
+        raise ValueError(f'{method}: init must be "different" or "same", but it is {init!r}.')
+    members = [model] * size
+    if init == "different":
+        laws = Laws(model)
+        members = [reinitialize(model, generator, own, revive=revive, laws=laws) for _ in range(size)]
+        if not revive and same_values(members, own):
+            members = [reinitialize(model, generator, own, revive=True, laws=laws) for _ in range(size)]
+        notes = [*notes, *note_guesses(laws, own)]
+    refuse_alike(method, members, own, init)
+    settings = {**settings, "init": "same", "freeze_trunk": freeze_trunk}
+    made = stack(method, members, own, settings=settings, notes=notes)
+    if freeze_trunk:
+        for name, parameter in made.module.named_parameters():
+            parameter.requires_grad_(name in made.own and parameter.requires_grad)
+        made.asleep = frozenset(made.runner.trunk())
+        made.train(made.training)
+    return made
+
+
+def _treenet_candidates(wish: Wish) -> list[Candidate]:
+    branches = wish.options["branches"] or branch_points(wish.model, wish.example)
+    return [candidate for branch in branches for candidate in family(treenet, wish, branch=branch)]
+
+
+@states(
+    nests=True,
+    study_settings=lambda model, dropout: {"branch": last_part(model)},
+    candidates=_treenet_candidates,
+    style=Style("#882255", "<"),
+)
+def treenet(
+    model: nn.Module,
+    size: int,
+    branch: str,
+    *,
+    freeze_trunk: bool = False,
+    init: Init = "different",
+    generator: torch.Generator | None = None,
+) -> Ensemble:
+    """A shared trunk under each member's own branch of the network (TreeNet, Lee et al., 2015).
+
+    The trunk's weights are kept. In training every member sees every row, the trunk runs once, and the losses
+    are summed.
+
+    Args:
+        branch: what each member owns, such as "layer4|fc"
+        freeze_trunk: keep a pretrained trunk as it is: no gradients, statistics not updated
+        init: "different": the branches are drawn anew; "same": they start with the model's weights
+    """
+    size = check_size("treenet", size)
+    model = check_model("treenet", model, nests=True)
+    every = aliases(model)
+    empty = [name for name, module in model.named_modules() if name and not any(True for _ in module.parameters())]
+    pick("treenet", branch, [*sorted(set().union(*every.values())), *empty], "tensors")
+    own = [name for name, names in every.items() if all(matches(branch, n) for n in names)]
+    notes = [
+        f"{name!r} is tied to a tensor of the trunk and stays shared"
+        for name, names in every.items()
+        if name not in own and any(matches(branch, n) for n in names)
+    ]
+    return make_branches("treenet", model, size, own, {"branch": branch}, notes, init, generator, freeze_trunk)
+
+
+@states(nests=True, style=Style("#999933", ">"))
+def multihead(
+    model: nn.Module,
+    size: int,
+    *,
+    where: str | None = None,
+    example: Any = None,
+    freeze_trunk: bool = False,
+    init: Init = "different",
+    generator: torch.Generator | None = None,
+) -> Ensemble:
+    """One network with a last layer for each member (naive multihead, Havasi et al., 2021).
+
+    The weights of everything before it are kept. In training every member sees every row, and the losses are summed.
+
+    Args:
+        where: the last layer; by default the one that the example shows; without an example what the model's
+            `get_classifier` says, or else the last layer that it defines (checked on the first batch)
+    """
+    size = check_size("multihead", size)
+    model = check_model("multihead", model, nests=True)
+    heads = heads_of(model, where, example)
+    own = [n for n, names in aliases(model).items() if all(name.rpartition(".")[0] in heads for name in names)]
+    if not own:
+        raise ValueError(
+            f"multihead: the last layer, {quote_names(heads)}, is tied to the rest of the model, so no member can own "
+            "it. Untie it, or choose another layer with where=."
+        )
+    settings = {"where": exact_pattern(heads)}
+    notes = [f"heads: {quote_names(heads)}"]
+    # Heads that start at zero would differ in nothing but their biases: they are revived.
+    made = make_branches("multihead", model, size, own, settings, notes, init, generator, freeze_trunk, revive=True)
+    made.passes = 1
+    if where is None and example is None:
+        made.first_look = partial(check_heads, heads=heads)
+    return made
+
+
+def last_part(model: nn.Module) -> str:
+    """A pattern of what TreeNet's members own when nobody says: the last layer and the part with weights before it.
+
+    Parts are the children of the model; one that holds most of the weights in more than three parts is opened. The
+    first part stays shared, or TreeNet would be a deep ensemble.
+
+    >>> last_part(pb.models.resnet18())
+    'layer4|fc'
+    """
+    found: list[str] = []
+    for name, part in reversed(_parts(model, sum(p.numel() for p in model.parameters()))[1:]):
+        found.insert(0, name)
+        if len(found) > 1 and any(p.ndim > 1 for p in part.parameters()):
+            break
+    return "|".join(name.replace(".", r"\.") for name in found)
+
+
+def _parts(model: nn.Module, total: int) -> list[tuple[str, nn.Module]]:
+    found = []
+    for name, part in model.named_children():
+        own = sum(p.numel() for p in part.parameters())
+        inside = [child for child in part.children() if any(True for _ in child.parameters())]
+        if own > total / 2 and len(inside) > 3 and isinstance(part, (nn.Sequential, nn.ModuleList)):
+            found += [(f"{name}.{child}", module) for child, module in _parts(part, own)]
+        elif own:
+            found.append((name, part))
+    return found
+
+
+def branch_points(model: nn.Module, x: Any, most: int = 3) -> list[str]:
+    """Patterns of what members could own, from a part of the model on to its end; the last layer alone is multihead."""
+    parts = [name for name in _in_order(model, x) if any(True for _ in model.get_submodule(name).parameters())]
+    starts = list(range(1, len(parts) - 1))
+    if len(starts) > most:  # evenly spread
+        starts = [starts[round((i + 0.5) * len(starts) / most - 0.5)] for i in range(most)]
+    return ["|".join(map(re.escape, parts[start:])) for start in starts]
+
+
+def _in_order(model: nn.Module, x: Any) -> list[str]:
+    """The model's parts in the order in which they run first; one that holds most of it gives its own parts."""
+    parts = [name for name, _ in model.named_children()]
+    leaves = lambda m: sum(1 for c in m.modules() if next(c.children(), None) is None)  # noqa: E731
+    while heavy := [p for p in parts if leaves(model.get_submodule(p)) * 3 > leaves(model) * 2]:
+        inner = [f"{heavy[0]}.{name}" for name, _ in model.get_submodule(heavy[0]).named_children()]
+        if not inner:
+            break
+        parts = [p for p in parts if p != heavy[0]] + inner
+    order: list[str] = []
+    view = duplicate(model)
+    hooks = [view.get_submodule(p).register_forward_pre_hook(lambda *_, p=p: order.append(p)) for p in parts]
+    args, kwargs = as_batch(x)
+    with evaluation_mode(view, *hooks), torch.random.fork_rng(devices=[]):
+        view(*args, **kwargs)
+    return list(dict.fromkeys(order))

@@ -1,0 +1,141 @@
+"""What a method states about itself beside its function, so that no other room needs to know it by name.
+
+A method without facts is a complete one: it is compared with its default settings, and a plan counts it for every
+number of members.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from torch import nn
+
+from ..core.ensemble import Ensemble
+from ..results.styles import STYLES, Style
+
+Method = Callable[..., Ensemble]
+M = TypeVar("M", bound=Method)
+REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError, AssertionError)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One setting of a method for a plan, with what is counted in its place.
+
+    Args:
+        member: one of `size` networks that share nothing, of which the ensemble consists
+        family: makes the ensemble of any number of members; every figure is a + b M, unless `exact`
+        exact: the family's networks differ with the number of members: count the one of this size
+        network: what one training pass of a `family` runs; by default the model itself
+        capacity: parameters that one member computes with, relative to the model; by default as counted
+        width: channels of one member, relative to the model
+        iou: expected overlap of two masks
+        expected: the figures are expected values, because widths are drawn
+        reason: why the setting cannot be used
+    """
+
+    settings: Mapping[str, Any]
+    size: int
+    member: nn.Module | None = None
+    family: Callable[[int], Ensemble] | None = None
+    exact: bool = False
+    network: nn.Module | None = None
+    capacity: float | None = None
+    width: float = 1.0
+    iou: float | None = None
+    expected: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What candidates are wanted for: a model, an example, numbers of members, and settings to try by name."""
+
+    model: nn.Module
+    example: Any
+    sizes: Sequence[int]
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """One of the papers' baselines that is made of a method.
+
+    Args:
+        width: of the network, relative to that of the other methods
+        size: its number of members; by default that of the study
+        finish: what is done with the trained ensemble before it is judged
+    """
+
+    description: str
+    width: float = 1.0
+    size: int | None = None
+    finish: Callable[[Ensemble], Ensemble] = lambda ensemble: ensemble
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What other rooms may ask of a method.
+
+    Args:
+        nests: whether the model may contain an ensemble already
+        study_settings: the settings for a model in a study, and its dropout rate, where the defaults do not fit
+        candidates: the settings that a plan considers; by default one family without settings
+        baselines: the papers' baselines that are made of this method, by name
+        style: its look in charts; by default one that is free
+    """
+
+    nests: bool = False
+    study_settings: Callable[[nn.Module, float | None], Mapping[str, Any]] = lambda model, dropout: {}
+    candidates: Callable[[Wish], Iterable[Candidate]] | None = None
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)
+    style: Style | None = None
+
+
+def states(**facts: Any) -> Callable[[M], M]:
+    """Let a method state facts about itself.
+
+    >>> facts_of(states(nests=True)(lambda model, size: None)).nests
+    True
+    """
+
+    def attach(method: M) -> M:
+        method.facts = stated = Facts(**facts)  # type: ignore[attr-defined]
+        if stated.style is not None:
+            STYLES[method.__name__] = stated.style
+        return method
+
+    return attach
+
+
+def facts_of(method: Method) -> Facts:
+    """What the method states; the usual where it states nothing."""
+    return getattr(method, "facts", Facts())
+
+
+def takes(method: Method, name: str) -> bool:
+    """Whether the method has an argument of this name."""
+    return name in inspect.signature(method).parameters
+
+
+def call_method(method: Method, model: Any, size: int, settings: Mapping[str, Any], example: Any = None) -> Ensemble:
+    """The method's ensemble; the size and the example are given where the method takes them."""
+    given = {"size": size, "example": example, **settings}
+    return method(model, **{name: value for name, value in given.items() if takes(method, name) or name in settings})
+
+
+def family(method: Method, wish: Wish, **settings: Any) -> list[Candidate]:
+    """One candidate for each number of members."""
+
+    def make(size: int) -> Ensemble:
+        return call_method(method, wish.model, size, settings, wish.example)
+
+    return [Candidate(settings, size, family=make) for size in wish.sizes]
+
+
+def first_line(error: Exception) -> str:
+    """The reason that an error gives, in one line."""
+    return (str(error).strip() or repr(error)).splitlines()[0]

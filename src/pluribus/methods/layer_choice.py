@@ -1,0 +1,128 @@
+"""Which layers of a model a method takes hold of."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from .._common.trees import Batch, as_batch
+from ..core.ensemble import Ensemble, Findings
+from ..core.row_members import member_layers
+from ..surgery.calling import call_order, check_example
+from ..surgery.probing import find_bypassed, find_exits, find_layouts
+from ..surgery.replacing import expose_weights
+from ..surgery.selecting import READERS, exact_pattern, pick, quote_names, weighted_layers
+
+
+def layers_of(
+    method: str,
+    model: nn.Module,
+    where: str | None,
+    example: Any,
+    *,
+    but_first: bool = False,
+    per_row: bool = False,
+) -> list[str]:
+    """The convolutions and linear layers that a pattern chooses, by default all, in the order of their calls.
+
+    Without an example the order is that of definition.
+
+    Args:
+        but_first: without a pattern, leave out the layer that reads the model's input
+        per_row: with an example and no pattern, leave out layers whose input has no rows (a table of positions)
+    """
+    choice = weighted_layers(model)
+    if not choice:
+        raise ValueError(f"{method}: the model has no convolution or linear layer to change.")
+    order = [name for name, module in model.named_modules() if isinstance(module, READERS)]
+    if example is not None:
+        order = call_order(method, model, example)
+    if where is not None:
+        return pick(method, where, [name for name in order if name in choice])
+    names = [name for name in (order[1:] if but_first else order) if name in choice]
+    if per_row and example is not None:
+        found = find_layouts(model, names, {}, as_batch(example))
+        names = [name for name in names if found.get(name) is not None]
+    if not names:
+        raise ValueError(
+            f"{method}: every convolution and linear layer but the first is meant, and the model has no more than "
+            f"{len(choice)}. Choose with where= among: {quote_names(choice)}."
+        )
+    return names
+
+
+def note_left_out(model: nn.Module, names: list[str], example: Any, where: str | None) -> list[str]:
+    """A line for `explain()` about layers that an example has not shown to read the rows of the batch."""
+    left = [name for name in weighted_layers(model) if name not in names]
+    if example is None or where is not None or not left:
+        return []
+    return [f"shared as they are, since they read other rows than the batch's, or the input: {quote_names(left, 6)}"]
+
+
+def heads_of(model: nn.Module, where: str | None, example: Any) -> list[str]:
+    """The last layers: those that a pattern chooses, that give the output, or that the model says or defines last."""
+    names = weighted_layers(model)
+    if where is not None:
+        return pick("multihead", where, names)
+    if example is not None:
+        view = expose_weights(model)
+        check_example("multihead", view, example)
+        heads = [name for name in find_exits(view, example) if name in names]
+    else:
+        heads = _declared_heads(model) or list(names)[-1:]
+    if not heads:
+        raise ValueError(
+            "multihead: there is no convolution or linear layer that gives the model's output. Name it with where=."
+        )
+    return heads
+
+
+def _declared_heads(model: nn.Module) -> list[str]:
+    """What `get_classifier`, which timm's models have, calls the last layers."""
+    declare = getattr(model, "get_classifier", None)
+    if not callable(declare):
+        return []
+    heads = declare()
+    parts = [part for head in (heads if isinstance(heads, tuple) else (heads,)) for part in head.modules()]
+    return [name for name, layer in weighted_layers(model).items() if any(layer is part for part in parts)]
+
+
+def check_heads(ensemble: Ensemble, batch: Batch, heads: list[str]) -> Findings:
+    """On a first batch: the output must come from the heads."""
+    found = find_exits(expose_weights(ensemble.member(0)), batch[1] or batch[0])
+    if not set(found) & set(heads):
+        raise ValueError(
+            f"multihead: the last layer that the model defines is {quote_names(heads)}, but its output comes from "
+            f"{quote_names(found)}. Give where={exact_pattern(found)!r}, or example=x."
+        )
+    others = sorted(set(found) - set(heads))
+    return Findings(
+        notes=[f"the output comes from {quote_names(others)} too, which all members share"] if others else []
+    )
+
+
+def check_all_called(ensemble: Ensemble, batch: Batch) -> Findings:
+    """On a first batch: a layer whose weights are read without calling it would ignore what members own."""
+    if wrong := find_bypassed(ensemble.member(0), member_layers(ensemble.module), batch):
+        raise ValueError(
+            f"{ensemble.method}: the weights of {quote_names(wrong)} are read without calling the layer, so it cannot "
+            "differ between members. Give example= when making the ensemble, or leave it out with where=."
+        )
+    return Findings()
+
+
+def inputs_of(layer: nn.Module) -> int:
+    """How many channels the layer reads, as its weight says (its attributes may lag behind)."""
+    weight = cast(Tensor, layer.weight)
+    if getattr(layer, "transposed", False):
+        return weight.shape[0]
+    return weight.shape[1] * cast(int, getattr(layer, "groups", 1))
+
+
+def outputs_of(layer: nn.Module) -> int:
+    """How many channels the layer makes."""
+    weight = cast(Tensor, layer.weight)
+    if getattr(layer, "transposed", False):
+        return weight.shape[1] * cast(int, layer.groups)
+    return weight.shape[0]

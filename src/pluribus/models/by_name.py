@@ -1,0 +1,168 @@
+"""A network by name, for data of a shape: ours, timm's or your own."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import math
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._common.optional import require
+from ..models import MODELS
+from ..surgery.calling import evaluation_mode
+from ..surgery.thinning.rescaling import thin
+
+LARGE = 128  # images of this side and larger get a stem for ImageNet
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A network in plain values, from which it is built anywhere; arguments as for `network`.
+
+    >>> ModelSpec("mlp", (8,), 3, width=0.5).build().fc1
+    Linear(in_features=8, out_features=100, bias=True)
+    """
+
+    model: str
+    shape: tuple[int, ...]
+    outputs: int
+    width: float = 1.0
+    dropout: float | None = None
+
+    @property
+    def is_code(self) -> bool:
+        """Whether the network is a function of somebody's own, which is run to build it."""
+        return self.model.startswith("python:")
+
+    def build(self) -> nn.Module:
+        """A new network."""
+        return network(self.model, tuple(self.shape), self.outputs, width=self.width, dropout=self.dropout)
+
+    def widen(self, factor: float) -> ModelSpec:
+        """The same network with so many times its hidden widths."""
+        return dataclasses.replace(self, width=self.width * factor)
+
+    def absolute(self) -> ModelSpec:
+        """The same network; one of your own by the whole path of its file, so that it is found from any folder."""
+        kind, _, rest = self.model.partition(":")
+        path, _, function = rest.rpartition(":")
+        if kind != "python" or not path.endswith(".py"):
+            return self
+        return dataclasses.replace(self, model=f"python:{Path(path).absolute()}:{function}")
+
+
+def network(
+    spec: str, shape: tuple[int, ...], outputs: int, *, width: float = 1.0, dropout: float | None = None
+) -> nn.Module:
+    """A new network that takes rows of `shape` and gives `outputs` numbers for each.
+
+    Args:
+        spec: a name in MODELS; "timm:NAME"; or "python:MODULE:FUNCTION" (MODULE may be a file), your own function,
+            called with those of num_classes, channels, image, inputs, width and dropout that it takes
+        width: hidden widths relative to the network's own; where its builder takes none, it is thinned or widened
+        dropout: the rate, where the builder takes one; None: its own
+
+    >>> network("mlp", (8,), 3, width=0.5).fc1
+    Linear(in_features=8, out_features=100, bias=True)
+    """
+    kind, _, name = spec.partition(":")
+    if kind == "timm" and name:
+        return _resize(_timm(name, shape, outputs, dropout), width, shape)
+    if kind == "python" and name:
+        return _build(spec, _import(name), shape, outputs, width, dropout)
+    if spec not in MODELS:
+        raise ValueError(
+            f"model: {spec!r} is unknown. Choose from {', '.join(MODELS)}, timm:NAME, or python:MODULE:FUNCTION."
+        )
+    return _build(spec, MODELS[spec], shape, outputs, width, dropout)
+
+
+def usual(shape: tuple[int, ...]) -> str:
+    """The network that rows of this shape get when none is named."""
+    if len(shape) != 3 or shape[-1] < 16:
+        return "mlp"
+    return "lenet" if shape[-1] <= 32 and shape[0] == 1 else "small_cnn" if shape[-1] <= 64 else "resnet18"
+
+
+def _build(
+    spec: str, build: Any, shape: tuple[int, ...], outputs: int, width: float, dropout: float | None
+) -> nn.Module:
+    takes = inspect.signature(build).parameters
+    free = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in takes.values()) and spec in MODELS
+    offered: dict[str, Any] = {"num_classes": outputs, "width": width}
+    if len(shape) == 3:
+        offered |= {"channels": shape[0], "image": shape[-1]}
+        if free:
+            offered["style"] = "imagenet" if shape[-1] >= LARGE else "cifar"
+    elif spec in MODELS and "inputs" not in takes:
+        raise ValueError(f"model: {spec} takes images, but the rows have the shape {tuple(shape)}. Use mlp.")
+    if "inputs" in takes:
+        offered["inputs"] = math.prod(shape)
+    if dropout is not None:
+        offered["dropout"] = dropout
+    known = {"channels", "style", "dropout"} if free else set()
+    try:
+        model = build(**{key: value for key, value in offered.items() if key in takes or key in known})
+    except Exception as error:  # whatever the code of a user raises, or ours on sizes that no network has
+        raise ValueError(f"model: {spec} gives no network of {offered}: {type(error).__name__}: {error}.") from error
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: {spec} must give an nn.Module, but it gives a {type(model).__name__}.")
+    return model if "width" in takes else _resize(model, width, shape)
+
+
+def _timm(name: str, shape: tuple[int, ...], outputs: int, dropout: float | None) -> nn.Module:
+    timm = require("timm", f"the model timm:{name}", "timm")
+    if name not in timm.list_models():
+        near = timm.list_models(f"*{name[:8]}*")[:12]
+        raise ValueError(
+            f"model: timm has no {name!r}. "
+            + (f"Near ones: {', '.join(near)}." if near else "timm.list_models() gives all names.")
+        )
+    if len(shape) != 3:
+        raise ValueError(f"model: timm:{name} takes images, but the rows have the shape {tuple(shape)}. Use mlp.")
+    settings: dict[str, Any] = {"num_classes": outputs, "in_chans": shape[0]}
+    if dropout is not None:
+        settings["drop_rate"] = dropout
+    try:
+        return timm.create_model(name, img_size=shape[-1], **settings)  # transformers know the size of their images
+    except TypeError:
+        return timm.create_model(name, **settings)
+
+
+def _import(name: str) -> Any:
+    module, _, function = name.rpartition(":")
+    if not module:
+        raise ValueError(f"model: python:{name} must be python:MODULE:FUNCTION, such as python:nets.py:build.")
+    try:
+        loaded = _run_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
+        return getattr(loaded, function)
+    except Exception as error:  # whatever the code of a user raises
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f", line {place.lineno} of {place.filename}" if Path(place.filename).name == Path(module).name else ""
+        raise ValueError(f"model: python:{name} cannot be loaded: {type(error).__name__}: {error}{where}.") from error
+
+
+def _run_file(path: Path) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    assert specification is not None and specification.loader is not None
+    loaded = importlib.util.module_from_spec(specification)
+    sys.modules.setdefault(path.stem, loaded)
+    specification.loader.exec_module(loaded)
+    return loaded
+
+
+def _resize(model: nn.Module, width: float, shape: tuple[int, ...]) -> nn.Module:
+    if width == 1:
+        return model
+    with evaluation_mode(model):
+        return thin(model, width, torch.zeros(2, *shape))

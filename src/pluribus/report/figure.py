@@ -1,0 +1,161 @@
+"""What every chart of the page shares: figures and their panels, one style for each label, curves beside curves."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..results.quantities import estimate
+from ..results.store import Group, Result
+from .curves import Curve
+from .svg import Axis, Chart
+
+Styles = dict[str, int]
+
+SMALL = (220, 190)
+
+SMALL_MARGIN = (42, 13, 8, 40)
+
+OVERLAID = 6  # more curves than these get a panel each
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture of a figure; `style` is that of the label in its heading."""
+
+    svg: str
+    heading: str = ""
+    style: int | None = None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the page: panels, how to read them, and the same numbers as a table.
+
+    Args:
+        layout: "wide" panels stand one or two beside each other, "small" ones as many as fit
+        legend: (style, name) of the series; those with a panel of their own need none
+    """
+
+    name: str
+    title: str
+    caption: str
+    panels: list[Panel] = field(default_factory=list)
+    layout: str = "wide"
+    legend: list[tuple[int, str]] = field(default_factory=list)
+    header: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+
+
+def assign_styles(groups: Iterable[Group]) -> Styles:
+    """The style of each label, the same in every chart: 0, a neutral one, for the single network."""
+    found: Styles = {}
+    numbers = itertools.count(1)
+    for group in groups:
+        if group.label not in found:
+            taken = 0 in found.values()
+            found[group.label] = 0 if group.is_baseline and not taken else next(numbers)
+    return found
+
+
+def column(run: Result, name: str) -> np.ndarray | None:
+    """A stored column, or None where it is missing, empty or not finite."""
+    found = run.columns.get(name)
+    if found is None or not found.size or not np.isfinite(found).all():
+        return None
+    return found
+
+
+def columns(run: Result, *names: str) -> list[np.ndarray]:
+    """Stored columns, or nothing unless all are there with one length."""
+    found = [array for name in names if (array := column(run, name)) is not None]
+    return found if len(found) == len(names) and len({array.shape[-1] for array in found}) == 1 else []
+
+
+def columns_by_group(groups: Sequence[Group], *names: str) -> list[tuple[Group, list[list[np.ndarray]]]]:
+    """Groups that have these columns, with those of each of their runs."""
+    found = [(group, [given for run in group.runs if (given := columns(run, *names))]) for group in groups]
+    return [(group, runs) for group, runs in found if runs]
+
+
+def values(groups: Sequence[Group], name: str) -> dict[str, float]:
+    """The mean of a quantity by label, where it is finite."""
+    found = {group.label: estimate(group, name).value for group in groups}
+    return {label: number for label, number in found.items() if math.isfinite(number)}
+
+
+def curve_panels(
+    found: dict[str, Curve],
+    styles: Styles,
+    titles: tuple[str, str],
+    axes: tuple[Axis, Axis],
+    summary: Callable[[str], str],
+    diagonal: bool = False,
+) -> tuple[list[Panel], str]:
+    """Curves in one panel, or, when they are many, a panel each with the others in grey behind; and the layout."""
+    if len(found) <= OVERLAID:
+        chart = Chart(*axes)
+        _diagonal(chart, diagonal)
+        chart.axes(*titles)
+        for label, (x, y) in found.items():
+            chart.line(zip(x, y, strict=True), styles[label])
+            for i in _marker_indices(len(x)):
+                chart.mark(x[i], y[i], styles[label], f"{label}: {x[i]:.3g}, {y[i]:.3g}", 3.5)
+        return [Panel(chart.svg("; ".join(summary(label) for label in found)))], "wide"
+    return [
+        Panel(_one(found, label, styles, titles, axes, summary, diagonal), label, styles[label]) for label in found
+    ], ("small")
+
+
+def _one(
+    found: dict[str, Curve],
+    label: str,
+    styles: Styles,
+    titles: tuple[str, str],
+    axes: tuple[Axis, Axis],
+    summary: Callable[[str], str],
+    diagonal: bool,
+) -> str:
+    chart = Chart(*axes, size=SMALL, margin=SMALL_MARGIN, font=12)
+    _diagonal(chart, diagonal)
+    chart.axes(titles[0], "")
+    for x, y in found.values():
+        chart.line(zip(x, y, strict=True), None, "line faint")
+    x, y = found[label]
+    chart.line(zip(x, y, strict=True), styles[label], "line strong")
+    return chart.svg(summary(label))
+
+
+def _diagonal(chart: Chart, wanted: bool) -> None:
+    if wanted:
+        low = max(chart.x.low, chart.y.low)
+        high = min(chart.x.high, chart.y.high)
+        chart.line([(low, low), (high, high)], None, "line diagonal")
+
+
+def _marker_indices(points: int) -> Iterable[int]:
+    """Where a curve gets markers: everywhere when it has few points, else at six places."""
+    return range(points) if points <= 12 else np.linspace(0, points - 1, 8).astype(int)[1:-1].tolist()
+
+
+def legend(labels: Iterable[str], styles: Styles) -> list[tuple[int, str]]:
+    """Entries of a legend in the order of the labels."""
+    return [(styles[label], label) for label in labels]
+
+
+def span(numbers: Iterable[float]) -> tuple[float, float]:
+    """The least and the largest finite number; (0, 1) where there is none."""
+    finite = [float(number) for number in numbers if math.isfinite(number)]
+    return (min(finite), max(finite)) if finite else (0.0, 1.0)
+
+
+GRID = np.linspace(0, 1, 61)
+
+
+def small_chart(x: Axis, y: Axis) -> Chart:
+    """A small chart, one of several beside each other."""
+    return Chart(x, y, size=SMALL, margin=SMALL_MARGIN, font=12)

@@ -1,0 +1,286 @@
+"""The quantities of a comparison: how each is read from a run, called and printed, and which way it is better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from ..uncertainty.metrics import BINS, METRICS
+from ..uncertainty.resampling import Interval
+from .intervals import bootstrap_interval, t_interval
+from .store import Group, Result
+
+FEW = 20  # test rows, below which resampling them says nothing
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A column of the page's table.
+
+    Args:
+        digits: decimals in the table; None: three significant digits with k, M, G
+        factor: what the stored value is multiplied with, such as 100 for shares shown in percent
+    """
+
+    title: str
+    better: Literal["higher", "lower", "neither"]
+    unit: str = ""
+    digits: int | None = 3
+    factor: float = 1
+    meaning: str = ""
+
+
+def quantity(name: str) -> Quantity:
+    """The quantity of this name; a metric that has no line of its own below is shown by its name."""
+    if name in QUANTITIES:
+        return QUANTITIES[name]
+    better = METRICS[name].better if name in METRICS else "neither"
+    meaning = METRICS[name].paper if name in METRICS else ""
+    return Quantity(name.replace("_", " "), better, meaning=meaning)
+
+
+def value(result: Result, name: str) -> float:
+    """A quantity of one run, as it is stored; NaN where the run has none."""
+    record = result.record
+    if name in SHIFT:
+        found: Any = _shift(record, SHIFT[name])
+    elif name in OOD:
+        found = _ood(record, name)
+    elif name == "training":
+        found = (record.get("seconds") or {}).get("training")
+    elif name in ("parameters", "mult_adds", "latency"):
+        found = record["cost"].get(name)
+    elif name in ("relative_mult_adds", "relative_latency", "relative_parameters"):
+        found = (record["cost"].get("relative") or {}).get(name.removeprefix("relative_"))
+    else:
+        found = record["metrics"].get(name)
+        found = found.get("value") if isinstance(found, dict) else found
+    return float(found) if isinstance(found, (int, float)) else math.nan
+
+
+def estimate(group: Group, name: str) -> Interval:
+    """The mean over seeds with its t-interval; of one seed the interval over examples that its run stored."""
+    values = [number for run in group.runs if math.isfinite(number := value(run, name))]
+    if len(values) != 1:
+        found, limits = t_interval(values) if values else Interval(math.nan), _limits(name, group.record["task"])
+        return Interval(found.value, max(found.low, limits[0]), min(found.high, limits[1])) if found.known else found
+    stored = group.runs[0].record["metrics"].get(name) if len(group.runs) == 1 else None
+    ends = [stored.get(end) for end in ("low", "high")] if isinstance(stored, dict) else []
+    return Interval(values[0], *(float(end) if end is not None else math.nan for end in ends))
+
+
+def difference(first: Group, second: Group, name: str) -> Interval:
+    """How much larger the quantity of the first group is, paired.
+
+    Over two or more common seeds: the t-interval of the differences by seed. With one common seed, or where the
+    differences of all seeds happen to be equal: the bootstrap over test examples, for metrics that are functions of the
+    stored columns. Otherwise a difference without an interval.
+    """
+    one, other = first.by_seed, second.by_seed
+    pairs = [(one[seed], other[seed]) for seed in one if seed in other]
+    gaps = [gap for a, b in pairs if math.isfinite(gap := value(a, name) - value(b, name))]
+    if len(gaps) >= 2 and (np.ptp(gaps) > 1e-12 or not any(gaps)):  # an interval of no width would claim too much
+        return t_interval(gaps)
+    if len(gaps) == len(pairs) > 0:
+        return _by_examples(*pairs[0], name) or Interval(float(np.mean(gaps)))
+    return Interval(estimate(first, name).value - estimate(second, name).value)
+
+
+class Differences:
+    """Paired differences, each computed once: sentences, tables and cells ask for the same ones."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Group, Group, str], Interval] = {}
+
+    def between(self, first: Group, second: Group, name: str) -> Interval:
+        """What `difference` gives."""
+        key = first, second, name
+        if key not in self._found:
+            self._found[key] = difference(*key)
+        return self._found[key]
+
+
+def over_seeds(groups: Sequence[Group]) -> bool:
+    """Whether intervals say how much training varies (several seeds), and not only the test examples."""
+    return all(len(group.by_seed) >= 2 for group in groups)
+
+
+def ood_score(result: Result) -> str:
+    """The score that tells outside from inside data on the page: MSP, or the total variance, where stored."""
+    scores = [score for found in result.record.get("outside", {}).values() for score in found]
+    return next((score for score in ("msp", "total") if score in scores), scores[0] if scores else "")
+
+
+def best(groups: Sequence[Group], name: str) -> Group | None:
+    """The group with the best mean; None where no group has the quantity or no way is better."""
+    found = [group for group in groups if math.isfinite(estimate(group, name).value)]
+    way = quantity(name).better
+    if not found or way == "neither":
+        return None
+    return (max if way == "higher" else min)(found, key=lambda group: estimate(group, name).value)
+
+
+def relative_cost(group: Group, groups: Sequence[Group]) -> float:
+    """Mult-adds of a prediction relative to the plain single network; NaN where they are not known."""
+    relative = estimate(group, "relative_mult_adds").value
+    if math.isfinite(relative):
+        return relative
+    base = next((estimate(one, "mult_adds").value for one in groups if one.is_baseline), math.nan)
+    return estimate(group, "mult_adds").value / base if base else math.nan
+
+
+def _limits(name: str, task: str) -> tuple[float, float]:
+    """What the quantity cannot exceed, so that its interval ends there: only the NLL of densities can be negative."""
+    low = -math.inf if quantity(name).title.endswith("NLL") and task == "regression" else 0.0
+    return low, 1.0 if quantity(name).unit == "%" else math.inf
+
+
+# ---------------------------------------------------------------- printing
+
+
+def format_value(number: float, name: str, digits: int | None = None) -> str:
+    """A value as the table shows it, without its unit.
+
+    >>> format_value(0.97249, "accuracy"), format_value(61706, "parameters"), format_value(float("nan"), "nll")
+    ('97.25', '61.7 k', '–')
+    """
+    kind = quantity(name)
+    if not math.isfinite(number):
+        return "–" if math.isnan(number) else ("∞" if number > 0 else "−∞")
+    number *= kind.factor
+    if kind.digits is None:
+        return format_short(number)
+    return format_fixed(number, kind.digits if digits is None else digits)
+
+
+def format_fixed(number: float, digits: int) -> str:
+    """A number with so many decimals, with a true minus and no minus before zero."""
+    text = f"{number:.{digits}f}"
+    return text.lstrip("-") if not text.strip("-0.") else text.replace("-", "−")
+
+
+def format_short(number: float) -> str:
+    """Three significant digits: 61.7 k, 1.20 M, 0.0123."""
+    if number == 0 or not math.isfinite(number):
+        return f"{number:g}"
+    size = abs(number)
+    for step, letter in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k"), (1, "")):
+        if size >= 0.9995 * step:
+            number, size, suffix = number / step, size / step, letter
+            break
+    else:
+        suffix = ""
+    digits = max(0, 2 - math.floor(math.log10(size * 1.0005)))
+    return format_fixed(number, min(digits, 6)) + suffix
+
+
+def format_interval(found: Interval, name: str) -> str:
+    """A value with its interval and unit, with as many decimals as the interval supports: "0.112 [0.108, 0.117]"."""
+    kind = quantity(name)
+    factor = kind.factor
+    unit = f" {kind.unit}" if kind.unit else ""
+    if not found.known:
+        return format_value(found.value, name) + unit
+    half = max((found.high - found.low) / 2 * factor, 1e-12)
+    digits = min(max(math.ceil(-math.log10(half / 2)), 1 if factor == 100 else 2), 2 if factor == 100 else 4)
+    shown = [format_fixed(number * factor, digits) for number in found]
+    return f"{shown[0]}{unit} [{shown[1]}, {shown[2]}]"
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _shift(record: dict[str, Any], name: str) -> float | None:
+    rows = [row for corruption in (record.get("shift") or {}).values() for row in corruption]
+    values = [row[name] for row in rows if row.get("severity", 1) > 0 and isinstance(row.get(name), (int, float))]
+    return float(np.mean(values)) if values else None
+
+
+def _ood(record: dict[str, Any], name: str) -> float | None:
+    score = ood_score(Result(record))
+    found = [scores[score][name] for scores in (record.get("outside") or {}).values() if name in scores.get(score, {})]
+    return float(np.mean(found)) if found else None
+
+
+def _by_examples(first: Result, second: Result, name: str) -> Interval | None:
+    """The bootstrap of a difference over the test examples, where both runs stored the columns for it."""
+    if name not in STATISTICS:
+        return None
+    needs, statistic = STATISTICS[name]
+    one, other = ([run.columns.get(f"test/{need}") for need in needs] for run in (first, second))
+    columns = [np.asarray(column) for column in (*one, *other) if column is not None]
+    targets = [run.columns.get("test/target") for run in (first, second)]
+    if len(columns) < 2 * len(needs) or len({len(column) for column in columns}) != 1 or len(columns[0]) < FEW:
+        return None
+    if targets[0] is None or targets[1] is None or not np.array_equal(targets[0], targets[1]):
+        return None
+    if not all(np.isfinite(column).all() for column in columns):
+        return None
+    half = len(needs)
+    found = bootstrap_interval(lambda w: statistic(w, *columns[:half]) - statistic(w, *columns[half:]), len(columns[0]))
+    return found if math.isfinite(found.value) and found.known else None
+
+
+def _mean(weights: np.ndarray, column: np.ndarray) -> np.ndarray:
+    return weights @ column.astype(np.float64) / weights.sum(1)
+
+
+def _accuracy(weights: np.ndarray, label: np.ndarray, target: np.ndarray) -> np.ndarray:
+    return _mean(weights, label == target)
+
+
+def _ece(weights: np.ndarray, confidence: np.ndarray, label: np.ndarray, target: np.ndarray) -> np.ndarray:
+    bins = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+    gaps = np.zeros((len(confidence), BINS))
+    gaps[np.arange(len(confidence)), bins] = confidence - (label == target)
+    return np.abs(weights @ gaps).sum(1) / weights.sum(1)
+
+
+Statistic = Callable[..., np.ndarray]
+
+STATISTICS: dict[str, tuple[tuple[str, ...], Statistic]] = {
+    "nll": (("log_likelihood",), lambda weights, column: -_mean(weights, column)),
+    "accuracy": (("label", "target"), _accuracy),
+    "ece": (("confidence", "label", "target"), _ece),
+    "rmse": (("mean", "target"), lambda weights, mean, target: np.sqrt(_mean(weights, (mean - target) ** 2))),
+    "mae": (("mean", "target"), lambda weights, mean, target: _mean(weights, np.abs(mean - target))),
+}
+
+# ---------------------------------------------------------------- the table
+
+SHIFT = {"cacc": "accuracy", "cnll": "nll", "cece": "ece"}
+
+OOD = ("auroc", "aupr", "fpr95")
+
+_SHARE = Quantity("Accuracy", "higher", "%", 2, 100, "share of test examples with the right label")
+
+QUANTITIES: dict[str, Quantity] = {
+    "accuracy": _SHARE,
+    "nll": Quantity("NLL", "lower", meaning="negative log-likelihood of the mean prediction: rewards honest doubt"),
+    "brier": Quantity("Brier", "lower", meaning="squared error of the probabilities, summed over classes"),
+    "ece": Quantity("ECE", "lower", digits=4, meaning="expected calibration error: |confidence − accuracy|, 15 bins"),
+    "aurc": Quantity("AURC", "lower", digits=4, meaning="area under the risk-coverage curve"),
+    "rmse": Quantity("RMSE", "lower", meaning="root of the mean squared error"),
+    "mae": Quantity("MAE", "lower", meaning="mean absolute error"),
+    "crps": Quantity("CRPS", "lower", meaning="continuous ranked probability score"),
+    "coverage": Quantity("Coverage", "neither", "%", 1, 100, "of the 90 % intervals: 90 is right"),
+    "width": Quantity("Width", "lower", meaning="mean width of the 90 % intervals"),
+    "quantile_calibration": Quantity("Quantile error", "lower", meaning="mean |share below − level| of 19 quantiles"),
+    "auroc": Quantity("AUROC outside", "higher", "%", 1, 100, "how well the score tells outside data from test data"),
+    "aupr": Quantity("AUPR outside", "higher", "%", 1, 100, "average precision for outside data"),
+    "fpr95": Quantity("FPR95 outside", "lower", "%", 1, 100, "test data refused when 95 % of outside data are"),
+    "cacc": replace(_SHARE, title="cAcc", meaning="accuracy, mean over corruptions and severities"),
+    "cnll": Quantity("cNLL", "lower", meaning="NLL, mean over corruptions and severities"),
+    "cece": Quantity("cECE", "lower", digits=4, meaning="ECE, mean over corruptions and severities"),
+    "disagreement": Quantity("Disagreement", "neither", "%", 2, 100, "how often two members give different labels"),
+    "mutual_information": Quantity("Mutual information", "neither", "nats", 4, meaning="mean epistemic uncertainty"),
+    "parameters": Quantity("Parameters", "lower", digits=None, meaning="numbers that are stored"),
+    "mult_adds": Quantity("Mult-adds", "lower", digits=None, meaning="of one prediction"),
+    "relative_mult_adds": Quantity("Cost", "lower", "×", 2, meaning="mult-adds relative to the plain single network"),
+    "latency": Quantity("Latency", "lower", "ms", 2, 1000, "time of one batch, on the machine of the run"),
+    "training": Quantity("Training", "lower", "s", 1, meaning="seconds to train"),
+}

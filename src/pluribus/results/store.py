@@ -1,0 +1,266 @@
+"""One file per run: a record (settings, metrics, cost) as JSON, and columns (a value per example). No pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._common.atomic import atomic_write
+from .._common.unpacking import read_npz
+from .._common.untrusted import Number, check_shape, parse_json
+
+FORMAT = 1
+
+SUFFIX = ".npz"
+
+BASELINE = "single"  # the method that all others are compared with: one plain network
+
+
+@dataclass(frozen=True, eq=False)  # a run is equal to itself only, so that groups of runs can be keys
+class Result:
+    """What one run gave: `record` is the JSON part, `columns` the arrays by name, `path` where it was read."""
+
+    record: dict[str, Any]
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
+    path: Path | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one label on one data set and model, which differ by their seed only."""
+
+    label: str
+    runs: tuple[Result, ...]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What all runs of the group have in common stands in the record of the first."""
+        return self.runs[0].record
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether these are runs of the plain single network."""
+        return self.record["method"] == BASELINE
+
+    @property
+    def by_seed(self) -> dict[int, Result]:
+        """Runs by their seeds, in order."""
+        return {run.record["seed"]: run for run in sorted(self.runs, key=lambda run: run.record["seed"])}
+
+
+class Damaged(ValueError):  # noqa: N818  it is what happened to the file
+    """A result file that cannot be trusted; `path` is the file, `reason` what is wrong with it."""
+
+    def __init__(self, path: Path, reason: str):
+        super().__init__(f"the result file {str(path)!r} is damaged: {reason}. Delete it, and its run is repeated.")
+        self.path, self.reason = path, reason
+
+
+def write(path: str | os.PathLike[str], record: Mapping[str, Any], columns: Mapping[str, np.ndarray]) -> None:
+    """Write one run so that the file is complete or not there; an earlier file stays until the new one is complete.
+
+    Equal runs give equal bytes. The folder is made where it is missing.
+
+    >>> record = dict(run="a", method="deep", label="deep", data="digits", task="classification", seed=0)
+    >>> write("results/a.npz", record | {"settings": {}, "metrics": {}, "cost": {}}, {"test/label": np.array([3, 1])})
+    >>> read("results/a.npz").columns["test/label"].tolist()
+    [3, 1]
+    """
+    path = Path(path)
+    text = json.dumps({**record, "format": FORMAT}, default=_plain)
+    if reason := _wrong(json.loads(text)):
+        raise ValueError(f"write: the record of {path.name!r} is incomplete: {reason}.")
+    arrays = {name: _array(name, column) for name, column in columns.items()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as temporary:
+            _store(temporary, {"record": np.array(text), **arrays})
+    except OSError as error:
+        message = f"the result could not be written ({error.strerror or error}); results written earlier are untouched"
+        raise OSError(error.errno, message, str(path)) from error
+
+
+def read(path: str | os.PathLike[str]) -> Result:
+    """The run that `write` wrote. A file that is truncated, changed or of another format raises `Damaged`."""
+    path = Path(path)
+    if not path.exists() and not path.is_symlink():
+        raise FileNotFoundError(f"read: there is no result file {str(path)!r}.")
+    try:
+        columns, _ = read_npz(path)
+        record = _record(columns.pop("record", None))
+        _check_columns(record, columns)
+    except FileNotFoundError as error:
+        raise Damaged(path, "it is a link that leads nowhere") from error
+    except ValueError as error:
+        raise Damaged(path, str(error).removeprefix(f"{path}: ").rstrip(".")) from error
+    return Result(record, columns, path)
+
+
+def read_all(folder: str | os.PathLike[str], known: Iterable[Result] = ()) -> tuple[list[Result], list[Damaged]]:
+    """Every run of a study folder (or of a folder of result files) in the order of names, and what is damaged.
+
+    Args:
+        known: results that were read before; their files are not read again
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"read_all: there is no folder {str(folder)!r}.")
+    if (folder / "results").is_dir():
+        folder = folder / "results"
+    earlier = {result.path: result for result in known}
+    results: list[Result] = []
+    damaged: list[Damaged] = []
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        if path.name.startswith("."):
+            continue
+        try:
+            results.append(earlier.get(path) or read(path))
+        except Damaged as error:
+            damaged.append(error)
+    return results, damaged
+
+
+def group_runs(results: Iterable[Result]) -> dict[tuple[str, str], list[Group]]:
+    """Groups of runs by data set and model; plain single networks come first, then labels in natural order."""
+    found: dict[tuple[str, str], dict[str, list[Result]]] = {}
+    for result in results:
+        record = result.record
+        found.setdefault((record["data"], str(record.get("model", ""))), {}).setdefault(record["label"], []).append(
+            result
+        )
+    groups = {key: [Group(label, tuple(runs)) for label, runs in labels.items()] for key, labels in found.items()}
+    return {key: sorted(groups[key], key=_order) for key in sorted(groups)}
+
+
+def _order(group: Group) -> tuple[bool, list[tuple[bool, float, str]]]:
+    parts = [part for part in re.split(r"(\d+(?:\.\d+)?)", group.label) if part]
+    numbered = [(part[0].isdigit(), float(part) if part[0].isdigit() else 0.0, part) for part in parts]
+    return not group.is_baseline, numbered
+
+
+def _store(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write an .npz file without times, so that equal runs give equal bytes."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            with archive.open(_entry(name), "w", force_zip64=True) as part:
+                np.lib.format.write_array(part, array, allow_pickle=False)
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(f"{name}.npy")
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    return entry
+
+
+def _array(name: str, column: Any) -> np.ndarray:
+    array = np.asarray(column)
+    if name == "record":
+        raise ValueError("write: a column cannot be called 'record', which is the name of the JSON part.")
+    if array.dtype.hasobject:
+        raise ValueError(
+            f"write: the column {name!r} must hold numbers or text, but it holds Python objects ({array.dtype}). "
+            "Convert it, for example with np.asarray(column, dtype=str)."
+        )
+    return array
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy and torch as JSON has them."""
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"write: {value!r} of type {type(value).__name__} cannot be stored as JSON.")
+
+
+def _record(text: np.ndarray | None) -> dict[str, Any]:
+    if text is None:
+        raise ValueError("it has no entry 'record'")
+    try:
+        record = parse_json(str(text))
+    except ValueError as error:
+        raise ValueError(f"its record cannot be read: {error}") from None
+    if isinstance(record, Mapping) and record.get("format", FORMAT) != FORMAT:
+        raise ValueError(f"it has format {record['format']!r}, and this version reads format {FORMAT}")
+    if reason := _wrong(record):
+        raise ValueError(reason)
+    if "format" not in record:
+        raise ValueError(f"it has format None, and this version reads format {FORMAT}")
+    return record
+
+
+def _wrong(record: Any) -> str:
+    """What is wrong with a record, or nothing."""
+    try:
+        check_shape(record, RECORD, "its record")
+        if record["task"] not in TASKS:
+            return f"its task must be one of {', '.join(TASKS)}, but is {record['task']!r}"
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _check_columns(record: Mapping[str, Any], columns: Mapping[str, np.ndarray]) -> None:
+    """Refuse columns that no judging of a run gives; what reads them relies on it."""
+    for name, column in columns.items():
+        room, _, kind = name.rpartition("/")
+        text = kind in TEXTS
+        if column.dtype.kind not in ("U" if text else "buif") or column.dtype.itemsize > 8 and not text:
+            raise ValueError(f"its column {name!r} must hold {'text' if text else 'numbers'}, but holds {column.dtype}")
+        rows = columns.get({"test": "test/target", "examples": "examples/index"}.get(room, name), column)
+        if column.ndim == 0 or kind not in ("member_label", "pictures") and column.size != len(column):
+            raise ValueError(f"its column {name!r} must be one value for each row, but is {column.shape}")
+        if kind == "pictures" and (
+            column.ndim not in (3, 4) or column.dtype != np.uint8 or column.shape[3:] not in ((), (3,), (4,))
+        ):
+            raise ValueError(f"its column {name!r} must be images, but is {column.shape} of {column.dtype}")
+        if room in ("test", "examples") and rows.ndim and kind != "member_label" and len(column) != len(rows):
+            raise ValueError(f"its column {name!r} has {len(column)} rows where others have {len(rows)}")
+
+
+TASKS = ("classification", "regression")
+
+TEXTS = ("reason", "text")
+
+_FIGURES = {str: (Number, None)}
+
+RECORD = {
+    "run": str,
+    "method": str,
+    "label": str,
+    "settings": {str: Any},
+    "data": str,
+    "task": str,
+    "seed": int,
+    "metrics": {str: (None, Number, {"value": (None, Number), "low?": (None, Number), "high?": (None, Number)})},
+    "cost": {
+        "relative?": (None, _FIGURES),
+        "parameters?": (None, Number),
+        "mult_adds?": (None, Number),
+        "latency?": (None, Number),
+        "latency_rows?": (None, int),
+    },
+    "model?": (None, str),
+    "size?": (None, int),
+    "width?": (None, Number),
+    "dropout?": (None, Number),
+    "recipe?": (None, str),
+    "classes?": (None, [str]),
+    "training?": (None, {str: Any}),
+    "validation?": (None, _FIGURES),
+    "shift?": (None, {str: [_FIGURES]}),
+    "outside?": (None, {str: {str: _FIGURES}}),
+    "variants?": (None, {str: _FIGURES}),
+    "seconds?": (None, _FIGURES),
+    "versions?": (None, {str: Any}),
+    "history?": (None, [_FIGURES]),
+    "notes?": (None, [str]),
+}

@@ -1,0 +1,118 @@
+"""What can be compared, every method and the papers' baselines made of one, and the untrained ensemble of a run."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..core.ensemble import Ensemble
+from ..data.dataset import Data
+from ..methods import METHODS
+from ..methods.facts import REFUSALS, Baseline, call_method, facts_of
+from ..models.by_name import ModelSpec, usual
+from ..surgery.copying import duplicate_mapped
+from ..training.recipes import Recipe, recipe
+from .settings import MEMBERS, Run
+
+
+class Entry(NamedTuple):
+    """The method that is trained, and how."""
+
+    method: str
+    baseline: Baseline
+
+
+def entries() -> dict[str, Entry]:
+    """Everything that can be compared by its name: the methods, then the baselines that they state."""
+    methods = {name: Entry(name, Baseline("")) for name in METHODS}
+    others = {
+        name: Entry(method, baseline)
+        for method, function in METHODS.items()
+        for name, baseline in facts_of(function).baselines.items()
+    }
+    return {**methods, **others}
+
+
+def entry(name: str, asked_by: str = "compare") -> Entry:
+    """The method or baseline of this name."""
+    known = entries()
+    if name not in known:
+        raise ValueError(f"{asked_by}: the method {name!r} is unknown. Choose from {', '.join(known)}.")
+    return known[name]
+
+
+def settings_of(name: str) -> set[str]:
+    """The settings that a method or baseline takes."""
+    takes = inspect.signature(METHODS[entry(name).method]).parameters
+    return set(takes) - {"model", "example", "generator", "widths"}
+
+
+def recipe_of(run: Run) -> Recipe:
+    """The recipe that the run's method gets."""
+    return recipe(run.recipe).changed(**run.training).of(entry(run.method).method)
+
+
+def model_spec(run: Run, data: Data) -> ModelSpec:
+    """The network that the methods of the study have in common; "auto" is a small one that fits the data."""
+    name = usual(data.shape) if run.model == "auto" else run.model
+    return ModelSpec(name, tuple(data.shape), outputs_of(data), run.width, run.dropout)
+
+
+def own_model_spec(run: Run, data: Data) -> ModelSpec:
+    """The network that the run's ensemble is made of: a baseline may have another width."""
+    return model_spec(run, data).widen(entry(run.method).baseline.width)
+
+
+def outputs_of(data: Data) -> int:
+    """How many numbers a network gives for a row: the classes, or a mean and a variance."""
+    return len(data.classes) if data.task == "classification" else 2
+
+
+def build(run: Run, data: Data) -> Ensemble:
+    """The run's ensemble, untrained, drawn from torch's own generator."""
+    return _make(run, data, own_model_spec(run, data).build(), _example(data))
+
+
+def check_run(run: Run, data: Data) -> None:
+    """Refuse a run whose ensemble cannot be made, or gives outputs that do not fit the data.
+
+    It is tried on the meta device, where nothing is allocated; with values only where the network looks at them, or
+    to refuse it in the right words.
+    """
+    with torch.random.fork_rng(devices=[]):
+        model, x = own_model_spec(run, data).build(), _example(data)
+        try:
+            hollow = duplicate_mapped(model, lambda tensor: tensor.detach().to("meta"))
+            outputs = _make(run, data, hollow, x.to("meta")).eval()(x.to("meta"))
+        except REFUSALS:
+            outputs = _make(run, data, model, x).eval()(x)
+    _check_outputs(run, data, outputs)
+
+
+def _example(data: Data) -> Tensor:
+    return data.normalise(data.train[:2][0])
+
+
+def _make(run: Run, data: Data, model: nn.Module, example: Tensor) -> Ensemble:
+    name, baseline = entry(run.method)
+    said = {} if run.size is None else {"size": run.size}
+    method, settings = METHODS[name], {**recipe(run.recipe).settings(name), **said, **run.settings}
+    size = settings.pop("size", MEMBERS) if baseline.size is None else baseline.size
+    for key, value in facts_of(method).study_settings(model, run.dropout).items():
+        if settings.get(key) is None:
+            settings[key] = value
+    ensemble = call_method(method, model, size, settings, example)
+    ensemble.task = "classification" if data.task == "classification" else "gaussian"
+    return ensemble
+
+
+def _check_outputs(run: Run, data: Data, outputs: Any) -> None:
+    if not isinstance(outputs, Tensor) or outputs.shape[-1] != outputs_of(data):
+        shape = tuple(outputs.shape[2:]) if isinstance(outputs, Tensor) else type(outputs).__name__
+        what = f"{len(data.classes)} classes" if data.classes else "a mean and a variance"
+        raise ValueError(
+            f"model: {run.model} must give {outputs_of(data)} numbers for each row ({what}), but it gives {shape}."
+        )

@@ -1,0 +1,133 @@
+"""A study and its folder: what is missing there is run, what is there is kept, and another study is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .._common.atomic import atomic_write
+from .._common.executors import run_here, run_in_processes, run_on_ray
+from .._common.untrusted import check_shape, read_json
+from ..results.quantities import value
+from ..results.store import Damaged, Result, read, write
+from .grid import Study, prepare
+from .run import compute
+from .settings import Run
+
+
+@dataclass
+class Outcome:
+    """What a study has given so far: results in the order of the runs, and why others are missing."""
+
+    results: list[Result] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    damaged: list[Damaged] = field(default_factory=list)
+
+
+def conduct(
+    study: Study,
+    folder: str | Path,
+    *,
+    jobs: int = 1,
+    ray: str | None = None,
+    command: str = "",
+    report: Callable[[str, Run, str], None] = lambda event, run, text: None,
+) -> Outcome:
+    """Run what is missing in the folder, and give back everything.
+
+    Args:
+        jobs: how many runs at once, each in a process of its own
+        ray: the address of a Ray cluster ("auto": the one that runs here, "local": a new one); the workers need the
+            data at the same paths
+        command: what was typed, for the page
+        report: called with "kept", "damaged", "started", "done", "retried" or "failed", the run, and a text
+    """
+    runs, folder = study.runs(), Path(folder)
+    prepare(study, runs)
+    _claim(study, folder, command)
+    outcome = Outcome()
+    kept = {run.name: result for run in runs if (result := _read_kept(run, folder, outcome, report))}
+    missing = [run for run in runs if run.name not in kept]
+    if ray:
+        events = run_on_ray(compute, missing, ray, study.threads)
+    else:
+        events = run_in_processes(compute, missing, jobs) if jobs > 1 else run_here(compute, missing)
+    for event, run, given in events:
+        if event == "done":
+            write(_path(folder, run), *given)
+            given = _line(Result(*given))
+        elif event == "failed":
+            outcome.failed[run.name] = given
+        report(event, run, given)
+    present = [run for run in runs if run.name not in outcome.failed]
+    outcome.results = [kept.get(run.name) or read(_path(folder, run)) for run in present]
+    return outcome
+
+
+# ---------------------------------------------------------------- the folder
+
+
+def _path(folder: Path, run: Run) -> Path:
+    return folder / "results" / f"{run.name}.npz"
+
+
+def _read_kept(run: Run, folder: Path, outcome: Outcome, report: Callable[[str, Run, str], None]) -> Result | None:
+    """The result of a run that is done already; a damaged file is named and its run repeated."""
+    path = _path(folder, run)
+    if not os.path.lexists(path):
+        return None
+    try:
+        result = read(path)
+        if result.record["run"] != run.name:
+            raise Damaged(path, f"it is the result of another run, {result.record['run']!r}")
+    except Damaged as error:
+        outcome.damaged.append(error)
+        report("damaged", run, str(error))
+        _move_aside(path)
+        return None
+    report("kept", run, _line(result))
+    return result
+
+
+def _move_aside(path: Path) -> None:
+    """Make room where a folder stands in place of a file; its content may be somebody's."""
+    if path.is_dir() and not path.is_symlink():
+        path.rename(next(to for i in range(1000) if not (to := path.with_name(f"{path.name}.damaged-{i}")).exists()))
+
+
+def _line(result: Result) -> str:
+    names = ("accuracy", "nll") if result.record["task"] == "classification" else ("rmse", "nll")
+    seconds = result.record.get("seconds") or {}
+    whole = sum(seconds.get(part) or 0 for part in ("training", "evaluation"))
+    return f"{', '.join(f'{name} {value(result, name):.4g}' for name in names)} in {whole:.0f} s"
+
+
+def _claim(study: Study, folder: Path, command: str) -> None:
+    """The folder belongs to one study; another is refused, so that results do not mix."""
+    path = folder / "study.json"
+    mine = study._own()
+    if path.exists():
+        try:
+            found = read_json(path)
+            check_shape(found, {"files?": {str: str}})
+            keys = [key for key in mine if mine[key] != found.get(key)]
+        except ValueError:
+            keys = []  # cut short by a kill, or no study at all: the results have their own names
+        if keys == ["files"]:
+            marks = found.get("files") or {}
+            changed = [name for name, mark in mine["files"].items() if marks.get(name) != mark]
+            raise ValueError(
+                f"compare: {', '.join(changed)} changed since the study in {str(folder)!r} began. "
+                "Choose another folder."
+            )
+        if keys:
+            raise ValueError(
+                f"compare: the folder {str(folder)!r} holds another study, which differs in {', '.join(keys)}. "
+                "Choose another folder."
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps({**mine, **study.to_json(), "command": command}, indent=1))

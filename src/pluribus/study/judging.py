@@ -1,0 +1,222 @@
+"""What a trained ensemble is worth: its metrics inside, outside and under shift, its cost, and examples to look at."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .._common.timing import medians
+from ..core.ensemble import Ensemble
+from ..data.corruptions.catalogue import corrupt
+from ..data.dataset import Data, Split
+from ..deploy.budget.counting import Cost, cost
+from ..methods import single
+from ..uncertainty.evaluation import bootstrap, by_member, evaluate, ood
+from ..uncertainty.regression import Regression
+from ..uncertainty.summary import Summary
+from .baselines import model_spec, recipe_of
+from .settings import Run
+
+ROWS = 256  # that are predicted at once
+
+EXAMPLES = 12  # examples of each kind that are kept for the page
+
+SCORES = ("msp", "entropy", "mutual_information", "max_logit")
+
+REGRESSION_SCORES = ("total", "epistemic")
+
+INTERVALS = ("accuracy", "nll", "brier", "ece", "aurc", "rmse", "mae", "crps", "coverage")
+
+RESAMPLES = 200
+
+
+def judge(
+    run: Run, data: Data, ensemble: Ensemble, history: Any, seconds: float
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The record and the columns of a trained ensemble."""
+    started = time.monotonic()
+    inside = summarise(ensemble, data, data.test)
+    columns = {f"test/{name}": column for name, column in _columns(inside).items()}
+    outside = {name: summarise(ensemble, data, split, targets=False) for name, split in data.outside.items()}
+    scores = SCORES if data.task == "classification" else REGRESSION_SCORES
+    for score in scores if outside else ():
+        columns[f"inside/{score}"] = inside.score(score).float().numpy()
+        for name, summary in outside.items():
+            columns[f"outside/{name}/{score}"] = summary.score(score).float().numpy()
+    columns |= _examples(data, inside)
+    record = {
+        "run": run.name,
+        **{key: value for key, value in dataclasses.asdict(run).items() if key not in ("training", "source")},
+        "model": model_spec(run, data).model,
+        "size": ensemble.size,
+        "task": data.task,
+        "kind": data.kind,
+        "classes": list(data.classes),
+        "training": {k: v for k, v in dataclasses.asdict(recipe_of(run)).items() if k not in ("methods", "source")},
+        "metrics": _metrics(inside),
+        "validation": evaluate(summarise(ensemble, data, data.validation)) if len(data.validation) else {},
+        "members": by_member(inside, metrics=_of_members(data)),
+        "shift": _shift(run, data, ensemble),
+        "outside": {name: {score: ood(inside, other, score) for score in scores} for name, other in outside.items()},
+        "variants": _variants(data, ensemble),
+        "cost": _cost(run, data, ensemble),
+        "seconds": {"training": seconds, "evaluation": time.monotonic() - started},
+        "versions": _versions(),
+        "history": history.rows,
+        "best": history.best,
+        "notes": [*data.notes, *ensemble.notes],
+    }
+    return record, columns
+
+
+def summarise(ensemble: Ensemble, data: Data, split: Split, targets: bool = True) -> Summary:
+    """What the metrics need of each row of a part of the data; regression in the units of the targets."""
+    pairs = ((data.normalise(x), y) for x, y in split.batches(ROWS))
+    return summarise_batches(ensemble, data, pairs, targets)
+
+
+def summarise_batches(ensemble: Ensemble, data: Data, pairs: Iterator[tuple[Tensor, Tensor]], targets: bool) -> Summary:
+    """The summary of the ensemble's predictions for batches of normalised inputs."""
+    if data.task == "classification":
+        return ensemble.predict(pairs if targets else ((x,) for x, _ in pairs), keep="summary")
+    batches = list(pairs)
+    scaled = ensemble.predict(iter(batches))
+    assert isinstance(scaled, Regression) and scaled.variances is not None
+    shift, scale = data.target_mean, data.target_std
+    prediction = Regression(scaled.means.double() * scale + shift, scaled.variances.double() * scale**2)
+    target = torch.cat([y for _, y in batches]).double() * scale + shift if targets else None
+    return Summary(prediction, target)
+
+
+def _columns(summary: Summary) -> dict[str, np.ndarray]:
+    kept = ["target", "label", "confidence", "mean", "lower", "upper", "total", "aleatoric", "epistemic"]
+    kept += ["log_likelihood", "squared_error", "member_label"]
+    found = {name: getattr(summary, name).detach().cpu() for name in kept if name in summary.names}
+    small = torch.int16 if (summary.classes or 0) < 2**15 else torch.int32
+    return {n: (c.float() if c.is_floating_point() else c.to(small)).numpy() for n, c in found.items()}
+
+
+def _metrics(summary: Summary) -> dict[str, dict[str, float | None]]:
+    values = evaluate(summary)
+    found: dict[str, dict[str, float | None]] = {}
+    for name, value in values.items():
+        ends = bootstrap(summary, metric=name, resamples=RESAMPLES) if name in INTERVALS else None
+        found[name] = {"value": value, "low": ends and ends.low, "high": ends and ends.high}
+    return found
+
+
+def _of_members(data: Data) -> list[str] | None:
+    return ["accuracy", "nll", "brier", "ece"] if data.task == "classification" else ["rmse", "nll"]
+
+
+def _shift(run: Run, data: Data, ensemble: Ensemble) -> dict[str, list[dict[str, float]]]:
+    """What is left of accuracy, likelihood and calibration on shifted images: made, or published ones."""
+    found: dict[str, list[dict[str, float]]] = {}
+
+    def row(severity: int, pairs: Iterator[tuple[Tensor, Tensor]]) -> dict[str, float]:
+        names = ["accuracy", "nll", "ece"] if data.task == "classification" else ["rmse", "nll"]
+        return {"severity": severity, **evaluate(summarise_batches(ensemble, data, pairs, targets=True), metrics=names)}
+
+    for name, splits in data.shifted.items():
+        found[name] = [
+            row(i + 1, ((data.normalise(x), y) for x, y in split.batches(ROWS))) for i, split in enumerate(splits)
+        ]
+    for name in run.corruptions if data.kind == "images" else ():
+        found[name] = [row(s, _corrupt_rows(run, data, name, s)) for s in run.severities]
+    return found
+
+
+def _corrupt_rows(run: Run, data: Data, name: str, severity: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Some rows of the test part, corrupted in the same way for every method and seed."""
+    split = data.test.take(_spread(len(data.test), run.shift_rows))
+    for i, (x, y) in enumerate(split.batches(ROWS)):
+        yield data.normalise(corrupt(x, name, severity, start=i * ROWS)), y
+
+
+def _spread(rows: int, wanted: int) -> Tensor:
+    """So many rows, evenly over all."""
+    return torch.linspace(0, rows - 1, min(rows, wanted)).round().long()
+
+
+def _variants(data: Data, ensemble: Ensemble) -> dict[str, dict[str, float]]:
+    found = {}
+    for name, split in data.variants.items():
+        prediction: Any = ensemble.predict((data.normalise(x), y) for x, y in split.batches(ROWS))
+        target = split.y
+        if name in data.subsets:
+            subset = torch.as_tensor(data.subsets[name])
+            prediction = prediction.restrict(subset)
+            target = torch.searchsorted(subset, target)
+        found[name] = evaluate(prediction, target, metrics=["accuracy", "nll", "ece"])
+    return found
+
+
+def _examples(data: Data, summary: Summary) -> dict[str, np.ndarray]:
+    """The most certain mistakes and the most uncertain examples."""
+    if data.task == "classification":
+        wrong = (summary.label != summary.target).nonzero().flatten()
+        mistakes = wrong[summary.confidence[wrong].argsort(descending=True, stable=True)[:EXAMPLES]]
+    else:
+        surprise = (summary.mean - summary.target).abs() / summary.total.sqrt().clamp(min=1e-12)
+        mistakes = surprise.argsort(descending=True, stable=True)[:EXAMPLES]
+    uncertain = summary.total.argsort(descending=True, stable=True)[:EXAMPLES]
+    index = torch.cat([mistakes, uncertain])
+    reasons = ["mistake"] * len(mistakes) + ["uncertain"] * len(uncertain)
+    found = {"examples/index": index.numpy(), "examples/reason": np.array(reasons)}
+    if data.kind == "images":
+        x = (data.test[index][0] * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
+        found["examples/pictures"] = (x[..., 0] if x.shape[-1] == 1 else x).numpy()
+    else:
+        found["examples/text"] = np.array([f"row {name}" for name in data.test.names(index)])
+    return found
+
+
+# ---------------------------------------------------------------- cost
+
+
+def _cost(run: Run, data: Data, ensemble: Ensemble, rows: int = 32) -> dict[str, Any]:
+    x = data.normalise(data.test[: min(rows, len(data.test))][0])
+    network = model_spec(run, data).build().eval()
+    own, one = cost(ensemble, _beside(ensemble, x)), cost(network, x)
+    latency, other = _latencies([ensemble, single(network)], x)
+    return {
+        **dataclasses.asdict(own),
+        "latency": latency,
+        "latency_rows": len(x),
+        "relative": {**_relative(own, one), "latency": latency / other},
+    }
+
+
+def _relative(own: Cost, one: Cost) -> dict[str, float]:
+    return {"parameters": own.parameters / one.parameters, "mult_adds": own.mult_adds / max(one.mult_adds, 1)}
+
+
+@torch.no_grad()
+def _latencies(models: Sequence[nn.Module], x: Tensor) -> list[float]:
+    """The median seconds of each model on one batch."""
+    x = _beside(models[0], x)
+    return medians([partial(model.eval().to(x.device), x) for model in models], x.device, warmups=1)
+
+
+def _beside(model: nn.Module, x: Tensor) -> Tensor:
+    """The input on the device of the model."""
+    return x.to(next((p.device for p in model.parameters()), torch.device("cpu")))
+
+
+def _versions() -> dict[str, str]:
+    from .. import __version__
+
+    return {
+        "pluribus": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }

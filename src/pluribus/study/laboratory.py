@@ -1,0 +1,125 @@
+"""Material for the landscape's laboratory: runs that are trained and recorded here, or the members of an ensemble."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._common.untrusted import Finite, check_shape
+from ..data.catalogue import load
+from ..data.dataset import Data, Split
+from ..deploy.predictor import RECORD, load_predictor
+from ..landscape.laboratory.material import Material, Rows
+from ..landscape.runs import trajectories
+from ..models.by_name import usual as usual_model
+from .baselines import check_run, model_spec
+from .run import load_data
+from .settings import Run
+
+EPOCHS, RATE, BATCH = 20, 1.6e-3, 64  # the rate of Fort et al.
+
+QUARTERS = 4  # the rate is halved at each: with a constant one, a run differs from itself as much as from others
+
+
+def record_runs(
+    run: Run, data: Data, runs: int, rows: int, say: Callable[[str], None], **settings: Any
+) -> tuple[Material, Run]:
+    """Runs of the network from different initialisations and orders of the rows, and the run with all that was chosen.
+
+    Args:
+        run: the data and the network ("auto": the SmallCNN of the paper for images that are large enough for it), and
+            what of epochs, lr and batch_size is to be changed in `training`
+        rows: training rows at most; half as many are judged on
+        settings: of the material: grid, samples, steps, ...
+    """
+    _check_classes(data)
+    if runs < 2:
+        raise ValueError(f"landscape: needs at least 2 runs to compare, but --runs is {runs}.")
+    usual = {"epochs": EPOCHS, "lr": RATE, "batch_size": BATCH}
+    run = dataclasses.replace(run, model=_model(run, data), training=usual | dict(run.training))
+    check_run(run, data)
+    parts, epochs = _parts(data, rows), int(run.training["epochs"])
+    say(f"training {runs} runs of {epochs} epochs on {len(parts['train'][1]):,} rows")
+    found = trajectories(
+        model_spec(run, data).build, parts["train"], parts["test"], runs=runs, epochs=epochs, start=True, seed=run.seed,
+        optimizer="adam", lr=float(run.training["lr"]), batch_size=int(run.training["batch_size"]),
+        schedule=lambda epoch: 0.5 ** (QUARTERS * epoch // epochs), task="classification",
+    )  # fmt: skip
+    return Material(list(found), say=say, seed=run.seed, **parts, **settings), run
+
+
+def read_members(
+    folder: Path, rows: int, say: Callable[[str], None], *, model: str | None = None, **settings: Any
+) -> tuple[Material, Run, Data]:
+    """The members of an ensemble that `pluribus train` wrote, with the data that it was trained on.
+
+    Args:
+        model: as for `load_predictor`
+    """
+    predictor = load_predictor(folder, model=model)
+    run, ensemble = _run_of(predictor.record, folder), predictor.ensemble
+    if ensemble.size < 2:
+        raise ValueError(f"landscape: needs at least 2 members to compare, but {str(folder)!r} has {ensemble.size}.")
+    data = load_data(run)
+    _check_classes(data)
+    if list(data.shape) != predictor.record["shape"] or list(data.classes) != predictor.record["classes"]:
+        raise ValueError(
+            f"landscape: {run.data} is not the data that {str(folder)!r} was trained on: its rows have the shape "
+            f"{data.shape} and {len(data.classes)} classes. Train again."
+        )
+    members = [ensemble.member(i).eval() for i in range(ensemble.size)]
+    return Material(members, say=say, seed=run.seed, **_parts(data, rows), **settings), run, data
+
+
+RUN = {
+    **{"data": str, "model": str, "method": str, "label": str, "recipe": str, "device": str},
+    **{"seed": int, "size": int, "shift_rows": int, "threads": int, "width": Finite, "dropout": (None, Finite)},
+    **{"settings": {str: Any}, "training": {str: Any}, "corruptions": [str], "severities": [int]},
+    "source": {str: (None, str, int, [str])},
+}
+
+
+def _run_of(record: Mapping[str, Any], folder: Path) -> Run:
+    """The run that a folder's record tells of."""
+    try:
+        check_shape(record.get("run"), RUN, "its run")
+        unknown = record["run"].keys() - RUN.keys() | record["run"]["source"].keys() - signature(load).parameters.keys()
+        if unknown:
+            raise ValueError(f"its run has {', '.join(sorted(unknown))}")
+    except ValueError as error:
+        raise ValueError(f"landscape: {str(folder / RECORD)!r} is damaged ({error}). Train again.") from error
+    return Run(**record["run"])
+
+
+def _model(run: Run, data: Data) -> str:
+    if run.model != "auto":
+        return run.model
+    return "small_cnn" if data.kind == "images" and data.shape[-1] >= 16 else usual_model(tuple(data.shape))
+
+
+def _check_classes(data: Data) -> None:
+    if data.task != "classification":
+        raise ValueError(f"landscape: compares labels, but {data.name} is a {data.task}. Give data with classes.")
+
+
+def _parts(data: Data, rows: int) -> dict[str, Any]:
+    """Rows of each part, drawn at random, normalised; and test images as they are."""
+    if rows < 2:
+        raise ValueError(f"landscape: needs at least 2 rows, but --rows is {rows}.")
+    train, test = _draw(data.train, rows), _draw(data.test, max(rows // 2, 2))
+    validation = _draw(data.validation, max(rows // 2, 2)) if len(data.validation) else train
+    found: dict[str, Any] = {"train": train, "validation": validation, "test": test}
+    parts = {name: (data.normalise(x), y) for name, (x, y) in found.items()}
+    images = {"images": test, "normalise": data.normalise} if data.kind == "images" else {}
+    return parts | images
+
+
+def _draw(split: Split, rows: int) -> Rows:
+    chosen: Tensor = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:rows]
+    return split[chosen]

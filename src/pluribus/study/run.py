@@ -1,0 +1,91 @@
+"""One run, from its data to its record: what it gives depends on the run alone, not on where or when it runs."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.ensemble import Ensemble
+from ..data.catalogue import load
+from ..data.dataset import Data, Split
+from ..training.augmentation import Augment, augment_of
+from ..training.batching import mix_seeds
+from ..training.fitting import fit
+from ..training.recipes import Recipe
+from .baselines import build, entry, recipe_of
+from .judging import judge
+from .settings import Run
+
+
+def compute(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Train and judge: the record and the columns of a result file (see `results`)."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(run.threads)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            data = load_data(run)
+            ensemble, history, seconds = train(run, data)
+            return judge(run, data, ensemble, history, seconds)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def train(run: Run, data: Data, **options: Any) -> tuple[Ensemble, Any, float]:
+    """A new ensemble after training, its history, and how long that took; options as for `fit`."""
+    torch.manual_seed(mix_seeds(run.seed, 1))
+    ensemble = build(run, data)
+    plan = recipe_of(run)
+    normalise = NormalisedSplit(data.train, data) if plan.augment is None else data.train
+    validation = NormalisedSplit(data.validation, data) if len(data.validation) else None
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="fit:", category=RuntimeWarning)  # it is an error here
+        history = fit(
+            ensemble, normalise, validation, recipe=plan, augment=_augment(plan, data), seed=run.seed,
+            device=None if run.device == "cpu" else run.device, **options,
+        )  # fmt: skip
+    if history.failure:
+        raise ValueError(history.failure)
+    finished = entry(run.method).baseline.finish(ensemble)
+    finished.task = ensemble.task
+    return finished, history, history.seconds
+
+
+def load_data(run: Run) -> Data:
+    """The run's data; the last one stays in memory for the next run."""
+    return _load(run.data, json.dumps(dict(run.source), sort_keys=True))
+
+
+@lru_cache(maxsize=1)
+def _load(spec: str, source: str) -> Data:
+    return load(spec, **json.loads(source))
+
+
+class NormalisedSplit(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
+    """A part of the data with its inputs normalised, a whole batch at a time."""
+
+    whole_batches = True
+
+    def __init__(self, split: Split, data: Data):
+        self.split, self.data = split, data
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitem__(self, rows: Any) -> tuple[Tensor, Tensor]:
+        x, y = self.split[rows]
+        return self.data.normalise(x), y
+
+
+def _augment(plan: Recipe, data: Data) -> Callable[[Any, Any], tuple[Any, Any]] | None:
+    if plan.augment is None or data.kind != "images":
+        return None if plan.augment is None else (lambda x, y: (data.normalise(x), y))
+    if isinstance(plan.augment, str):
+        return augment_of(plan.augment, data.mean, data.std, len(data.classes))
+    return Augment(data.mean, data.std, classes=len(data.classes), **plan.augment)

@@ -1,0 +1,69 @@
+"""One training for `pluribus train`: its folder belongs to one run, and what comes out of it is a predictor."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from .._common.atomic import atomic_write
+from .._common.untrusted import read_json
+from ..data.dataset import Data
+from ..deploy.predictor import RECORD, Predictor, make_predictor
+from ..uncertainty.evaluation import evaluate
+from .baselines import check_run, own_model_spec
+from .judging import summarise
+from .run import train
+from .settings import Run
+
+TRAINING = "training"
+
+
+def train_predictor(
+    run: Run, data: Data, folder: Path, *, risk: float = 0.05, overwrite: bool = False, **options: Any
+) -> tuple[Predictor, float]:
+    """The predictor that the folder holds afterwards, and the seconds of its training; options as for `fit`."""
+    check_run(run, data)
+    claim(run, folder, overwrite)
+    ensemble, _, seconds = train(run, data, folder=folder / TRAINING, **options)
+    figures = evaluate(summarise(ensemble, data, data.test))
+    about = {"method": run.method, "data": run.data, "figures": figures, "run": _plain(run)}
+    predictor = make_predictor(own_model_spec(run, data), data, ensemble, risk, about)
+    predictor.save(folder)
+    shutil.rmtree(folder / TRAINING)
+    return predictor, seconds
+
+
+def claim(run: Run, folder: Path, overwrite: bool = False) -> None:
+    """The folder belongs to one training; what another wrote is not replaced unawares."""
+    mine = _plain(run)
+    mark = folder / TRAINING / "run.json"
+    for path, found in ((mark, _json(mark)), (folder / RECORD, _json(folder / RECORD).get("run"))):
+        if not path.exists() or overwrite:
+            continue
+        found = found if isinstance(found, dict) else {}
+        keys = [key for key in mine if mine[key] != found.get(key)]
+        if keys:
+            raise ValueError(
+                f"train: {str(folder)!r} holds another training, which differs in {', '.join(keys)}. "
+                "Choose another --out, or replace it with --overwrite."
+            )
+    if overwrite:
+        shutil.rmtree(folder / TRAINING, ignore_errors=True)
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(mark) as temporary:
+        temporary.write_text(json.dumps(mine))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _plain(run: Run) -> dict[str, Any]:
+    return json.loads(json.dumps(dataclasses.asdict(run), default=list))

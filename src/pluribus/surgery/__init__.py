@@ -1,0 +1,1 @@
+"""A model in, a changed copy out; it knows no `Ensemble`."""

@@ -1,0 +1,62 @@
+"""Running a model on an example, to check that it fits or to see in which order layers are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._common.trees import as_batch
+from .copying import duplicate, restore_modes_
+from .selecting import READERS
+
+
+def call(method: str, model: nn.Module, example: Any) -> Any:
+    """The output for the example; an example that does not fit is the caller's error."""
+    args, kwargs = as_batch(example)
+    try:
+        return model(*args, **kwargs)
+    except Exception as error:
+        shapes = [tuple(x.shape) for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+        raise ValueError(
+            f"{method}: the model does not run on the example, whose shape is {shapes}: {error}. "
+            "Give an example as one call of the model takes it: a tensor, a tuple of arguments or a dict."
+        ) from error
+
+
+def check_example(method: str, model: nn.Module, example: Any) -> None:
+    """Check that the example fits, on a copy."""
+    copy = duplicate(model)
+    with evaluation_mode(copy), torch.random.fork_rng(devices=[]):
+        call(method, copy, example)
+
+
+def call_order(method: str, model: nn.Module, example: Any) -> list[str]:
+    """Names of the layers with weights, in the order in which the model calls them first."""
+    order: list[str] = []
+    hooks = [
+        layer.register_forward_pre_hook(lambda *_, name=name: order.append(name))
+        for name, layer in model.named_modules()
+        if isinstance(layer, READERS)
+    ]
+    with evaluation_mode(model, *hooks), torch.random.fork_rng(devices=[]):
+        call(method, model, example)
+    return list(dict.fromkeys(order))
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module, *hooks: Any) -> Iterator[None]:
+    """Eval mode and no gradients for a while; every module's mode is restored and the hooks are removed."""
+    modes = {module: module.training for module in model.modules()}
+    if any(modes.values()):
+        model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        restore_modes_(modes)

@@ -1,0 +1,139 @@
+"""Copies of a model, and a model's tensors: what they are called, how it runs with others, how they are put in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import Any
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from .._common.torch_private import tables
+
+
+def duplicate(model: nn.Module) -> nn.Module:
+    """A deep copy of `model`; tensors that were computed from others and kept are copied without their history."""
+    return _duplicate(model, {})
+
+
+def duplicate_with(model: nn.Module, replacements: Mapping[int, Tensor]) -> nn.Module:
+    """A copy of `model` with other tensors in place of those with the given ids, and without what it had cached."""
+    copy = _duplicate(model, replacements)
+    clear_caches_(copy)
+    return copy
+
+
+def clear_caches_(model: nn.Module) -> None:
+    """Let modules forget what they computed from their parameters: some do when they begin to train."""
+    for module in model.modules():
+        if type(module).train is not nn.Module.train and not module.training:
+            modes = {part: part.training for part in module.modules()}
+            module.train()
+            restore_modes_(modes)
+
+
+def restore_modes_(modes: Mapping[nn.Module, bool]) -> None:
+    """Give each module its own mode again, by its own `train`: some change their weights with their mode (LoRA)."""
+    for module, mode in modes.items():  # parents before their children, which they take along
+        if module.training != mode:
+            module.train(mode)
+
+
+def share(model: nn.Module, others: Mapping[int, Tensor] | None = None) -> nn.Module:
+    """A copy of a model that shares its tensors, but for `others` in place of those with the given ids."""
+    shared = {id(t): t for part in model.modules() for t in tensors_in(vars(part))}
+    return _duplicate(model, {**shared, **(others or {})})
+
+
+def duplicate_mapped(model: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
+    """A copy of `model` in which every tensor is a changed one; nothing else of its size is made on the way."""
+    changed: dict[int, Tensor] = {}
+    seen = []  # held until the copy is made: some modules show their tensors as copies, whose ids would be others' then
+    for module in model.modules():
+        own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+        for value in (*own, *vars(module).values()):
+            seen.append(value)
+            if isinstance(value, nn.Parameter):
+                changed[id(value)] = nn.Parameter(change(value), value.requires_grad)
+            elif isinstance(value, Tensor):
+                changed[id(value)] = change(value)
+    return _duplicate(model, changed)
+
+
+def _duplicate(model: nn.Module, replacements: Mapping[int, Tensor]) -> nn.Module:
+    memo: dict[int, Any] = dict(replacements)
+    for module in model.modules():
+        for tensor in tensors_in(vars(module)):
+            if id(tensor) not in memo and _has_history(tensor):
+                memo[id(tensor)] = tensor.data.clone()
+    return deepcopy(model, memo)
+
+
+def _has_history(tensor: Tensor) -> bool:
+    """Whether it was computed from others; torch does not say of a view whose base an optimizer has changed since."""
+    try:
+        return not tensor.is_leaf
+    except RuntimeError:
+        return True
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors in an attribute, in lists and dicts too."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, (dict, list, tuple)):
+        return [t for part in (value.values() if isinstance(value, dict) else value) for t in tensors_in(part)]
+    return []
+
+
+def state(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """Every parameter and buffer of `module` by name, a tied one once."""
+    return [*module.named_parameters(), *module.named_buffers()]
+
+
+def aliases(module: nn.Module) -> dict[str, set[str]]:
+    """All the names of each tensor of `module`, by the name that `state` gives it."""
+    names: dict[int, set[str]] = {}
+    every = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    for name, tensor in every:
+        names.setdefault(id(tensor), set()).add(name)
+    return {name: names[id(tensor)] for name, tensor in state(module)}
+
+
+def run_with(
+    module: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, dict[str, Tensor]]:
+    """The module's output with these tensors in place of its own, and those that it assigned anew on the way.
+
+    A tensor is replaced wherever it stands: tied ones, and modules that are registered under several names.
+    """
+    places = _places(module)
+    given = {place: tensor for name, tensor in tensors.items() for place in places[name]}
+    before = dict(given)
+    output = functional_call(module, given, args, kwargs, tie_weights=False)
+    return output, {n: given[p] for n in tensors for p in places[n] if given[p] is not before[p]}
+
+
+def _places(module: nn.Module) -> dict[str, list[str]]:
+    """Every place of each tensor, once per module that holds it, by the name that `state` gives it."""
+    places: dict[int, list[str]] = {}
+    for path, owner in module.named_modules():
+        for named in (owner.named_parameters, owner.named_buffers):
+            for place, tensor in named(path, recurse=False, remove_duplicate=False):
+                places.setdefault(id(tensor), []).append(place)
+    return {name: places[id(tensor)] for name, tensor in state(module)}
+
+
+def assign_(module: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Put each value where the parameter or buffer of that name is, and everywhere it is tied to."""
+    new: dict[int, Tensor] = {}
+    for name, old in state(module):
+        if name in values:
+            is_parameter = isinstance(old, nn.Parameter)
+            new[id(old)] = nn.Parameter(values[name], old.requires_grad) if is_parameter else values[name]
+    for owner in module.modules():
+        for table in tables(owner)[:2]:  # parameters and buffers
+            for key, tensor in table.items():
+                if id(tensor) in new:
+                    table[key] = new[id(tensor)]  # type: ignore[assignment]

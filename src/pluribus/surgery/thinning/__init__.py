@@ -1,0 +1,1 @@
+"""Any model with its hidden widths multiplied by a factor."""

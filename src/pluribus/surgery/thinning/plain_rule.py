@@ -1,0 +1,115 @@
+"""The plain rule, for models that cannot run with unknown sizes: scale every layer but the first and the last."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..._common.torch_private import ConvNd, NormBase
+from ..._common.trees import as_batch, tensors_of
+from ..copying import duplicate_with
+from ..selecting import dotted_name
+from .attributes import Attribute, named_tensors
+from .shape_runs import RunError, ShapeRun, dry_run, run_on_values
+from .solver import Factor, RoundedWidth
+from .widths import Widths, rebuild
+
+UNSCALED = re.compile("position|vocab|length|layer|block|depth|heads|head$|patch|image|window|token|class|label|seed")
+
+LAYERS = (nn.Linear, ConvNd, nn.Embedding)
+
+
+def scale_layer_by_layer(model: nn.Module, example: Any, factor: Factor) -> Widths | None:
+    """The plain rule, for models that cannot run with unknown sizes: scale every layer but the first and the last."""
+    try:
+        before = _attempt(model, example)
+        widths = _scale_widths(model, before.order, factor)
+        after = _attempt(model, example, widths)
+    except RunError:
+        return None
+    return widths if after.shapes == before.shapes else None
+
+
+def _attempt(model: nn.Module, example: Any, widths: Widths | None = None) -> ShapeRun:
+    """Run a model on fake tensors, or on real ones if it looks at their values."""
+    try:
+        return dry_run(model, example, *((widths.sizes, widths.attributes) if widths else ()))
+    except RunError:
+        given = [*named_tensors(model).values(), *tensors_of(as_batch(example))]
+        if any(tensor.is_meta for tensor in given):
+            raise
+    with torch.random.fork_rng():
+        return run_on_values(rebuild(model, widths) if widths else duplicate_with(model, {}), example)
+
+
+def _scale_widths(model: nn.Module, order: list[str], factor: Factor) -> Widths:
+    """New sizes of the layers that are known: first input and last output stay, all else is scaled."""
+    modules = dict(model.named_modules())
+    ran = [name for name in order if isinstance(modules[name], LAYERS)]
+    kept = set(zip(ran[:1] + ran[-1:], ("input", "output"), strict=False))
+    sizes = {name: tuple(tensor.shape) for name, tensor in named_tensors(model).items()}
+    attributes: list[Attribute] = []
+    rounded: list[RoundedWidth] = []
+    wish = functools.cache(lambda width: float(factor(width) if callable(factor) else width * factor))
+    for name, module in modules.items():
+        for role, path, places in _roles(module):
+            if (name, role) in kept:
+                continue
+            width = _width(module, path)
+            new = _in_groups(module, width, wish(width))
+            attributes += [Attribute(name, None, key, new) for key in _same(module, path)]
+            if role == "output" and abs(new - wish(width)) > 1e-6:
+                rounded.append(RoundedWidth(name, width, wish(width), new))
+            for tensor, dim in places:
+                _resize(sizes, dotted_name(name, tensor), dim, module, new)
+    return Widths(sizes, tuple(attributes), tuple(rounded))
+
+
+def _roles(module: nn.Module) -> list[tuple[str, tuple[str | int, ...], tuple[tuple[str, int], ...]]]:
+    """The widths of a known layer: role, attribute, and the sizes of tensors that are this width."""
+    bias = ("bias", 0)
+    vectors = (("weight", 0), bias, ("running_mean", 0), ("running_var", 0))
+    if isinstance(module, nn.Linear):
+        return [("input", ("in_features",), (("weight", 1),)), ("output", ("out_features",), (("weight", 0), bias))]
+    if isinstance(module, ConvNd):
+        i, o = (0, 1) if module.transposed else (1, 0)
+        return [("input", ("in_channels",), (("weight", i),)), ("output", ("out_channels",), (("weight", o), bias))]
+    if isinstance(module, NormBase):
+        return [("both", ("num_features",), vectors)]
+    if isinstance(module, nn.GroupNorm):
+        return [("both", ("num_channels",), vectors)]
+    if isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1:
+        return [("both", ("normalized_shape", 0), vectors)]
+    if isinstance(module, nn.Embedding):
+        return [("output", ("embedding_dim",), (("weight", 1),))]
+    return []
+
+
+def _width(module: nn.Module, path: tuple[str | int, ...]) -> int:
+    value = getattr(module, str(path[0]))
+    return value[path[1]] if len(path) > 1 else value
+
+
+def _in_groups(module: Any, width: int, wish: float) -> int:
+    """The width that is wished for, rounded up to what the groups of the layer need."""
+    groups = getattr(module, "groups", getattr(module, "num_groups", 1))
+    unit = 1 if groups == width else groups  # depthwise: a group for each channel
+    return max(1, math.ceil(wish / unit - 1e-9)) * unit
+
+
+def _same(module: Any, path: tuple[str | int, ...]) -> list[tuple[str | int, ...]]:
+    depthwise = path == ("in_channels",) and module.groups == module.in_channels > 1
+    return [path, ("groups",)] if depthwise else [path]
+
+
+def _resize(sizes: dict[str, tuple[int, ...]], name: str, dim: int, module: Any, new: int) -> None:
+    if name not in sizes:
+        return
+    if isinstance(module, ConvNd) and dim == 1 and module.groups > 1:  # the size of one group
+        new = 1 if module.groups == module.in_channels else new // module.groups
+    sizes[name] = (*sizes[name][:dim], new, *sizes[name][dim + 1 :])

@@ -1,0 +1,207 @@
+"""Dry runs: the shapes that a model gives, found without memory."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._common.torch_private import fake_tensor_mode, pytree
+from ..._common.trees import Batch, as_batch, tensors_of
+from ..copying import duplicate_with
+from .attributes import Attribute, named_tensors, set_attributes_
+
+Shapes = list[tuple[int, ...]]
+
+
+@dataclass
+class ShapeRun:
+    """The shapes of the outputs in each mode (True: train) in which a model runs, and the order of its modules."""
+
+    shapes: dict[bool, Shapes] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+
+
+class RunError(Exception):
+    """The model does not run; `module` says where it stopped."""
+
+    def __init__(self, module: str, cause: Exception):
+        super().__init__(f"{type(cause).__name__}: {cause}")
+        self.module = module
+
+
+def dry_run(
+    model: nn.Module,
+    example: Any,
+    sizes: Mapping[str, tuple[int, ...]] | None = None,
+    attributes: Iterable[Attribute] = (),
+) -> ShapeRun:
+    """Run a model without memory, possibly with other sizes and attributes, in train and in eval mode."""
+    result, error = ShapeRun(), None
+    attributes = tuple(attributes)
+    for training in (True, False):
+        for way in (_run_on_meta, _run_on_fakes):
+            stack = [""]
+            try:
+                result.shapes[training] = way(model, example, training, sizes, attributes, stack, result.order)
+                break
+            except Exception as cause:
+                error = RunError(stack[-1], cause)
+    if error and not result.shapes:
+        raise error
+    return result
+
+
+def run_on_values(copy: nn.Module, example: Any) -> ShapeRun:
+    """Run a copy of the model on real tensors, for models that look at their values."""
+    result, stack = ShapeRun(), [""]
+    with dry_mode():
+        for training in (True, False):
+            try:
+                with track_modules(copy, stack, result.order):
+                    output = _forward(copy.train(training), as_batch(example))
+            except Exception as cause:
+                raise RunError(stack[-1], cause) from cause
+            result.shapes[training] = output_shapes(output)
+    return result
+
+
+def _forward(model: nn.Module, batch: Batch) -> Any:
+    """What the model gives for positional and named arguments."""
+    arguments, named = batch
+    return model(*arguments, **named)
+
+
+def output_shapes(output: Any) -> Shapes:
+    """The shapes of what a model gives: of the logits where it gives caches and hidden states beside them."""
+    return [tuple(map(int, tensor.shape)) for tensor in tensors_of(getattr(output, "logits", output))]
+
+
+@contextlib.contextmanager
+def dry_mode() -> Iterator[None]:
+    """No gradients, no warnings, and no fused attention, which knows no fake tensors."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextlib.contextmanager
+def track_modules(model: nn.Module, stack: list[str], order: list[str] | None = None) -> Iterator[None]:
+    """Keep the names of the running modules on a stack; after an error its top shows where it happened.
+
+    Args:
+        order: also collects the names in the order in which the modules run.
+    """
+    stack[1:] = []
+
+    def enter(name: str) -> None:
+        stack.append(name)
+        if order is not None:
+            order.append(name)
+
+    hooks = []
+    for path, module in model.named_modules():
+        hooks.append(module.register_forward_pre_hook(lambda m, a, path=path: enter(path)))
+        hooks.append(module.register_forward_hook(lambda m, a, o: (stack.pop(), None)[1]))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _run_on_meta(
+    model: nn.Module,
+    example: Any,
+    training: bool,
+    sizes: Mapping[str, tuple[int, ...]] | None,
+    attributes: Iterable[Attribute],
+    stack: list[str],
+    order: list[str],
+) -> Shapes:
+    """On tensors without memory: fast, but code that makes tensors of its own elsewhere fails."""
+    own = named_tensors(model)
+    shapes = sizes or {name: tuple(t.shape) for name, t in own.items()}
+    empty = {id(t): torch.empty(shapes[name], dtype=t.dtype, device="meta") for name, t in own.items()}
+    copy = duplicate_with(model, empty).train(training)
+    set_attributes_(copy, attributes)
+    batch = pytree.tree_map(lambda value: value.to("meta") if isinstance(value, Tensor) else value, as_batch(example))
+    with track_modules(copy, stack, order), dry_mode(), torch.device("meta"):
+        return output_shapes(_forward(copy, batch))
+
+
+def _run_on_fakes(
+    model: nn.Module,
+    example: Any,
+    training: bool,
+    sizes: Mapping[str, tuple[int, ...]] | None,
+    attributes: Iterable[Attribute],
+    stack: list[str],
+    order: list[str],
+) -> Shapes:
+    """On tensors that stand for others with memory."""
+    mode, copy = make_fake(model, example, sizes)
+    set_attributes_(copy, attributes)
+    return run_fake(copy, example, mode, training, stack, order)
+
+
+def make_fake(
+    model: nn.Module,
+    example: Any,
+    sizes: Mapping[str, tuple[Any, ...]] | None = None,
+    mode: Any = None,
+) -> tuple[Any, nn.Module]:
+    """A copy of the model with fake tensors of given sizes."""
+    mode = fake_tensor_mode(allow_non_fake_inputs=True) if mode is None else mode
+    own = named_tensors(model)
+    device = _device([*own.values(), *tensors_of(as_batch(example))])
+    fakes = {}
+    with mode:
+        for name, tensor in own.items():
+            size = sizes[name] if sizes else tensor.shape
+            fakes[id(tensor)] = torch.empty(size, dtype=tensor.dtype, device=device or tensor.device)
+    return mode, duplicate_with(model, fakes)
+
+
+def run_fake(
+    fake: nn.Module,
+    example: Any,
+    mode: Any,
+    training: bool,
+    stack: list[str],
+    order: list[str] | None = None,
+    watchers: Iterable[Any] = (),
+) -> Shapes:
+    """The shapes of the outputs on fake tensors; the stack holds the names of the running modules."""
+    device = _device([*named_tensors(fake).values(), *tensors_of(as_batch(example))])
+
+    def as_fake(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if device is not None:
+            with mode:
+                return torch.empty(value.shape, dtype=value.dtype, device=device)
+        return mode.from_tensor(value, static_shapes=True)
+
+    batch = pytree.tree_map(as_fake, as_batch(example))
+    fake.train(training)
+    with track_modules(fake, stack, order), dry_mode(), mode, contextlib.ExitStack() as entered:
+        for watcher in watchers:
+            entered.enter_context(watcher)
+        output = _forward(fake, batch)
+    return output_shapes(output)
+
+
+def _device(given: Iterable[Tensor]) -> torch.device | None:
+    """The processor if some tensors have no memory, else None: where each tensor is."""
+    return torch.device("cpu") if any(tensor.is_meta for tensor in given) else None

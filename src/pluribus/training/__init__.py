@@ -1,0 +1,1 @@
+"""Training an ensemble as the method's paper does."""

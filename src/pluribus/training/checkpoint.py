@@ -1,0 +1,105 @@
+"""The checkpoint that a stopped training goes on from: read without running anything in it, and checked as a whole.
+
+Lightning takes up a checkpoint piece by piece; one that lacks a piece would fail halfway, with the rest taken up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .._common.untrusted import Number, check_shape, open_file
+
+if TYPE_CHECKING:
+    from .lightning_module import Training
+
+EXTRA = {"rows": [{str: Number}], "stopped": bool, "best": {str: Any}, "kept": {str: Any}}
+
+PIECES = {
+    "epoch": int,
+    "global_step": int,
+    "pytorch-lightning_version": str,
+    "state_dict": {str: Any},
+    "loops": {"fit_loop": {str: Any}},
+    "optimizer_states": [{str: Any}],
+    "lr_schedulers": [{str: Any}],
+    "callbacks?": {str: Any},
+}
+
+
+def read_checkpoint(path: Path, module: Training, trainer: Any) -> dict[str, Any]:
+    """The checkpoint's own state of the module; a `ValueError` says why training cannot go on from it."""
+    try:
+        with open_file(path) as file:
+            found = torch.load(file, map_location="cpu", weights_only=True)
+        check_shape(found, PIECES, "the checkpoint")
+        check_shape(found["state_dict"].get("_extra_state"), EXTRA, "its state")
+        _check_weights(found["state_dict"], module)
+        _check_optimizer(found, module)
+        _check_alike(found["loops"]["fit_loop"], trainer.fit_loop.state_dict(), "its loop")
+        for callback in trainer.callbacks:
+            if (state := (found.get("callbacks") or {}).get(callback.state_key)) is not None:
+                _check_alike(state, callback.state_dict(), f"its {type(callback).__name__}")
+    except Exception as error:  # whatever a damaged file makes torch raise
+        raise ValueError(str(error) or type(error).__name__) from None
+    return found["state_dict"]
+
+
+def _check_weights(found: Mapping[str, Any], module: Training) -> None:
+    """The weights, and those of the best epoch, are tensors of the module's own names and shapes."""
+    own = {name: tensor for name, tensor in module.state_dict().items() if name != "_extra_state"}
+    _check_tensors({name: tensor for name, tensor in found.items() if name != "_extra_state"}, own, "weights")
+    extra = found["_extra_state"]
+    if extra["kept"]:
+        _check_tensors(extra["kept"], module.ensemble.module.state_dict(), "weights of the best epoch")
+    for who, value in extra["best"].items():
+        if not isinstance(value, list | tuple) or len(value) != 2:
+            raise ValueError(f"its best epoch of {who} is no pair")
+        check_shape(list(value[0]), [Number], f"its figures of {who}")
+        check_shape(value[1], int, f"its best epoch of {who}")
+
+
+def _check_tensors(found: Mapping[str, Any], own: Mapping[str, Tensor], what: str) -> None:
+    if differing := sorted(map(str, found.keys() ^ own.keys())):
+        raise ValueError(f"its {what} are those of another model: they differ in {', '.join(differing[:3])}")
+    for name, tensor in own.items():
+        if not isinstance(found[name], Tensor) or found[name].shape != tensor.shape:
+            raise ValueError(f"its {what} are those of another model: they differ in {name}")
+
+
+def _check_optimizer(found: Mapping[str, Any], module: Training) -> None:
+    """Tried on an optimizer and a schedule that are thrown away."""
+    (optimizer,), (schedule,) = module.configure_optimizers()
+    if len(found["optimizer_states"]) != 1 or len(found["lr_schedulers"]) != 1:
+        raise ValueError("it must have one optimizer and one schedule")
+    _check_alike(found["lr_schedulers"][0], schedule.state_dict(), "its schedule")
+    stored, own = found["optimizer_states"][0], optimizer.state_dict()
+    for one, other in zip(stored["param_groups"], own["param_groups"], strict=True):
+        _check_alike(one, other, "its optimizer")
+        for name, value in other.items():  # what is no number is the optimizer's own way, and not learned
+            if not isinstance(value, float | list) and (type(one[name]), one[name]) != (type(value), value):
+                raise ValueError(f"its optimizer has another {name}: {one[name]!r}")
+    optimizer.load_state_dict(stored)
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
+                raise ValueError(f"its optimizer's {name} is {tuple(value.shape)}, not {tuple(parameter.shape)}")
+
+
+def _check_alike(found: Any, own: Any, what: str) -> None:
+    """The same keys and kinds of values as ours, at any depth; numbers may be of any kind."""
+    if isinstance(own, Mapping):
+        if not isinstance(found, Mapping) or found.keys() != own.keys():
+            raise ValueError(f"{what} has not the entries {', '.join(map(str, own))}")
+        for key, value in own.items():
+            _check_alike(found[key], value, f"{what}, {key}")
+    elif isinstance(own, bool | int | float) and not isinstance(found, bool | int | float):
+        raise ValueError(f"{what} must be a number, but is {found!r}")
+    elif isinstance(own, list | str | Tensor) and not isinstance(found, type(own)):
+        raise ValueError(f"{what} must be a {type(own).__name__}, but is {found!r}")
+    elif own is None and isinstance(found, Mapping | list):
+        raise ValueError(f"{what} must be one value, but is {found!r}")

@@ -1,0 +1,357 @@
+"""Training an ensemble as its method's paper does: `fit`."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .._common.optional import require
+from ..core.ensemble import Ensemble
+from .batching import SplitBatches, loader
+from .checkpoint import read_checkpoint
+from .criteria import CRITERIA, USUAL, Criterion
+from .optimizers import OPTIMIZERS
+from .recipes import Recipe
+from .recipes import recipe as recipe_of
+from .schedules import SCHEDULES
+
+if TYPE_CHECKING:
+    from .lightning_module import Training
+
+LAST = "last.ckpt"
+
+
+@dataclass
+class History:
+    """What training gave: a row of figures for each epoch, and the epoch whose weights were kept.
+
+    Args:
+        rows: {"epoch", "lr", "loss", "validation_accuracy", ...} for each epoch
+        best: the epoch that was kept, by "ensemble" or by "member 0", ...; empty without selection
+        seconds: how long it took
+        failure: why training stopped before its end, where a loss or a weight was NaN or infinite; otherwise empty
+    """
+
+    rows: list[dict[str, float]] = field(default_factory=list)
+    best: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    failure: str = ""
+
+    def __str__(self) -> str:
+        last = ", ".join(f"{name} {value:.4g}" for name, value in self.rows[-1].items()) if self.rows else "no epochs"
+        failed = f"; stopped: {self.failure}" if self.failure else ""
+        return f"{len(self.rows)} epochs in {self.seconds:.1f} s; {last}{failed}"
+
+
+def fit(
+    ensemble: Ensemble,
+    train: Any,
+    validation: Any = None,
+    *,
+    recipe: str | Mapping[str, Any] | Recipe | None = None,
+    criterion: str | Criterion | None = None,
+    optimizer: str | Callable[[list[dict[str, Any]]], torch.optim.Optimizer] | None = None,
+    schedule: str | Callable[[int], float] | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    weight_decay: float | None = None,
+    augment: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+    clip: float | None = None,
+    l1: float | None = None,
+    l2: float | None = None,
+    select: str | None = "ensemble",
+    patience: int | None = None,
+    precision: Any = None,
+    device: torch.device | str | None = None,
+    devices: int | str = 1,
+    strategy: str = "auto",
+    folder: str | Path | None = None,
+    resume: bool = True,
+    logger: Any = None,
+    callbacks: Sequence[Any] = (),
+    progress: bool = False,
+    seed: int = 0,
+) -> History:
+    """Train the ensemble in place, as its method's paper does, with lightning.
+
+    The same seed gives the same weights. With `folder`, training that was stopped goes on from its last whole epoch
+    and ends as if it had not been stopped. A loss, a weight or an output on validation data that is NaN or infinite
+    ends training: the weights are then the best so far, or those of the last whole epoch; a warning and
+    `History.failure` say what happened.
+
+    Args:
+        train: (x, y), a data set or a loader of (x, y); MIMO's batches are divided by its batch repetition
+        validation: the same; what `select` and `patience` look at
+        recipe: a name in RECIPES, or a `Recipe`; the arguments below change what it says
+        criterion: criterion(outputs, targets) -> mean over rows, or a name in CRITERIA; default: what the task needs
+        optimizer: a name in OPTIMIZERS, or a function that takes parameter groups
+        schedule: a name in SCHEDULES, or a function epoch -> what the rate is multiplied by
+        augment: augment(x, y) -> (x, y), on the training batches only
+        clip: the largest norm of each member's gradient, as if it trained alone
+        l1, l2: penalties, added to the loss
+        select: keep the weights of the epoch in which the "ensemble" was best on the validation data, or those in
+            which each "member" was, whose epochs may differ (Packed-Ensembles, appendix K); None: the last epoch's.
+            Best is most accurate, and of equally accurate ones the likeliest
+        patience: stop after so many epochs without an improvement
+        precision, devices, strategy, callbacks: lightning's own, such as "bf16-mixed", 2, "ddp"
+        logger: "csv" or "tensorboard" (in `folder`), or one of lightning's
+
+    >>> x, y = torch.randn(64, 4), torch.randint(3, (64,))
+    >>> history = fit(pb.deep(nn.Linear(4, 3), 2), (x, y), epochs=2)
+    >>> [row["epoch"] for row in history.rows]
+    [0, 1]
+    """
+    if not isinstance(ensemble, Ensemble):
+        raise TypeError(
+            f"fit: takes an Ensemble, but got a {type(ensemble).__name__}. Make one with pb.single(model) or pb.deep."
+        )
+    plan = resolve_recipe(
+        recipe, epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay, clip=clip, l1=l1, l2=l2
+    ).of(ensemble.method)
+    _check(ensemble, plan, train, validation, select, patience)
+    home, mode = _device(ensemble), ensemble.training
+    batches = loader(train, plan.batch_size, shuffle=True, seed=seed)
+    held_out = None if validation is None else loader(validation, plan.batch_size)
+    repetition = getattr(ensemble, "batch_repetition", 1)
+    if repetition > 1:
+        batches = SplitBatches(batches, repetition)
+    started = time.monotonic()
+    with quiet_lightning(), torch.random.fork_rng(devices=[]):
+        module = lightning_module(
+            ensemble, plan, criterion=criterion, optimizer=optimizer, schedule=schedule, augment=augment,
+            select=select if held_out is not None else None, seed=seed,
+        )  # fmt: skip
+        trainer = _trainer(module, plan, precision, device or home, devices, strategy, folder, logger, progress)
+        trainer.callbacks.extend([*callbacks, *_early_stopping(patience, ensemble)])
+        going_on, epoch = _find_checkpoint(folder, module, trainer) if resume and folder is not None else (None, 0)
+        module.reseed(epoch)
+        try:
+            failure = "" if module.stopped else _fit(trainer, module, batches, held_out, going_on)
+            module.restore()
+        finally:
+            ensemble.to(home)
+            ensemble.train(mode)
+    best = {who: epoch for who, (_, epoch) in module.best.items()}
+    history = History(module.rows, best, time.monotonic() - started, failure)
+    if failure:
+        warnings.warn(failure, RuntimeWarning, stacklevel=2)
+    return history
+
+
+def lightning_module(
+    ensemble: Ensemble,
+    recipe: str | Mapping[str, Any] | Recipe | None = None,
+    *,
+    criterion: str | Criterion | None = None,
+    optimizer: str | Callable[[list[dict[str, Any]]], torch.optim.Optimizer] | None = None,
+    schedule: str | Callable[[int], float] | None = None,
+    augment: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+    select: str | None = None,
+    seed: int = 0,
+    **changes: Any,
+) -> Training:
+    """The ensemble as a `LightningModule`, for a `lightning.Trainer` of your own; arguments as for `fit`.
+
+    After training, `module.restore()` puts the weights back that `select` kept.
+    """
+    from .lightning_module import Training
+
+    plan = resolve_recipe(recipe, **changes).of(ensemble.method)
+    groups = ensemble.parameter_groups(plan.lr, plan.weight_decay, plan.fast_weight_factor)
+    return Training(
+        ensemble,
+        _criterion(criterion or plan.criterion, ensemble.task),
+        _optimizer(optimizer, plan),
+        groups,
+        rate=_schedule(schedule, plan),
+        augment=augment,
+        clip=plan.clip,
+        l1=plan.l1,
+        l2=plan.l2,
+        select=select,
+        seed=seed,
+    )
+
+
+def resolve_recipe(recipe: str | Mapping[str, Any] | Recipe | None, **changes: Any) -> Recipe:
+    """The recipe with what was changed by hand."""
+    return recipe_of(recipe or "default").changed(**{name: v for name, v in changes.items() if v is not None})
+
+
+# ---------------------------------------------------------------- helpers
+
+
+def _fit(trainer: Any, module: Training, batches: Any, held_out: Any, checkpoint: Path | None) -> str:
+    """Train, and say why it stopped if a number was not finite."""
+    from .lightning_module import NotFinite
+
+    try:
+        trainer.fit(module, batches, held_out, ckpt_path=None if checkpoint is None else str(checkpoint))
+        return ""
+    except NotFinite as error:
+        return f"{error}{', the best so far' if module.kept else ''}."
+    except SystemExit:
+        if trainer.interrupted:  # lightning turns Ctrl-C into an exit
+            raise KeyboardInterrupt from None
+        raise
+
+
+def _find_checkpoint(folder: str | Path, module: Training, trainer: Any) -> tuple[Path | None, int]:
+    """The checkpoint to go on from, and the epoch; one that cannot be used is named and left aside."""
+    path = Path(folder) / LAST
+    if not path.exists():
+        return None, 0
+    try:
+        found = read_checkpoint(path, module, trainer)
+    except ValueError as error:
+        warnings.warn(
+            f"fit: the checkpoint {str(path)!r} cannot be read ({error}); training starts anew.", stacklevel=4
+        )
+        return None, 0
+    if found["_extra_state"]["stopped"]:
+        module.load_state_dict(found)
+    return path, len(found["_extra_state"]["rows"])
+
+
+def _check(
+    ensemble: Ensemble, plan: Recipe, train: Any, validation: Any, select: str | None, patience: int | None
+) -> None:
+    for name, source in (("train", train), ("validation", validation)):
+        if isinstance(source, Iterator) and plan.epochs > 1:
+            raise ValueError(
+                f"fit: {name} must be readable once per epoch, but it is a {type(source).__name__}, which is empty "
+                "after one. Give a list of batches or a loader."
+            )
+    if select not in ("ensemble", "member", None):
+        raise ValueError(f'fit: select must be "ensemble", "member" or None, but it is {select!r}.')
+    if plan.epochs < 1:
+        raise ValueError(f"fit: epochs must be at least 1, but it is {plan.epochs}.")
+    if patience is not None and (validation is None or patience < 1):
+        raise ValueError(
+            f"fit: patience must be at least 1 and needs validation data, but it is {patience} "
+            f"{'without' if validation is None else 'with'} validation data."
+        )
+    if select == "member":
+        if validation is None:
+            raise ValueError('fit: select="member" needs validation data. Give validation=, or leave select out.')
+        shared = [name for name in ensemble.module.state_dict() if name not in ensemble.own]
+        if shared:
+            raise ValueError(
+                f'fit: select="member" needs members that share nothing, but those of {ensemble.method} share '
+                f'{len(shared)} tensors, such as {shared[0]!r}. Use select="ensemble".'
+            )
+
+
+def _look_up(table: Mapping[str, Any], what: str, name: str) -> Any:
+    if name not in table:
+        raise ValueError(f"fit: the {what} {name!r} is unknown. Choose from {', '.join(table)}.")
+    return table[name]
+
+
+def _criterion(criterion: str | Criterion | None, task: str) -> Criterion:
+    if callable(criterion):
+        return criterion
+    return _look_up(CRITERIA, "criterion", criterion or USUAL[task])
+
+
+def _optimizer(optimizer: Any, plan: Recipe) -> Any:
+    if optimizer is not None and not isinstance(optimizer, str):
+        if isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(
+                "fit: optimizer must be a name or a function that takes parameter groups, but it is an optimizer. "
+                "Give optimizer=lambda groups: torch.optim.SGD(groups, momentum=0.9)."
+            )
+        return optimizer
+    settings = {"name": optimizer} if optimizer else dict(plan.optimizer)
+    function = _look_up(OPTIMIZERS, "optimizer", settings.pop("name"))
+    if not settings:
+        return function
+    build = partial(function, **settings)
+    build.layerwise = getattr(function, "layerwise", False)  # type: ignore[attr-defined]
+    return build
+
+
+def _schedule(schedule: Any, plan: Recipe) -> Callable[[int], float]:
+    if callable(schedule):
+        return schedule
+    settings = {"name": schedule} if schedule else dict(plan.schedule)
+    return _look_up(SCHEDULES, "schedule", settings.pop("name"))(plan.epochs, **settings)
+
+
+def _device(ensemble: Ensemble) -> torch.device:
+    return next((p.device for p in ensemble.parameters()), torch.device("cpu"))
+
+
+def _trainer(
+    module: Training, plan: Recipe, precision: Any, device: Any, devices: Any, strategy: str, folder: Any, logger: Any,
+    progress: bool,
+) -> Any:  # fmt: skip
+    pytorch = require("lightning.pytorch", "pb.fit", "train")
+    callbacks = []
+    if folder is not None:
+        from .lightning_module import LastCheckpoint
+
+        callbacks.append(LastCheckpoint(Path(folder) / LAST))
+    place = torch.device(device)
+    return pytorch.Trainer(
+        accelerator={"cuda": "gpu"}.get(place.type, place.type),
+        devices=[place.index] if place.index is not None and devices == 1 else devices,
+        strategy=strategy,
+        precision=precision or "32-true",
+        max_epochs=plan.epochs,
+        logger=_logger(logger, folder, pytorch),
+        callbacks=callbacks,
+        enable_checkpointing=folder is not None,
+        enable_progress_bar=progress,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+        default_root_dir=folder,
+    )
+
+
+def _logger(logger: Any, folder: Any, pytorch: Any) -> Any:
+    if logger is None or logger is False:
+        return False
+    if not isinstance(logger, str):
+        return logger
+    known = {"csv": pytorch.loggers.CSVLogger, "tensorboard": pytorch.loggers.TensorBoardLogger}
+    if folder is None:
+        raise ValueError(f"fit: logger={logger!r} needs a folder to write to. Give folder=.")
+    return _look_up(known, "logger", logger)(str(folder), name="logs")
+
+
+def _early_stopping(patience: int | None, ensemble: Ensemble) -> list[Any]:
+    if patience is None:
+        return []
+    pytorch = require("lightning.pytorch", "pb.fit", "train")
+    figure, mode = {"regression": ("mse", "min"), "gaussian": ("nll", "min")}.get(ensemble.task, ("accuracy", "max"))
+    return [pytorch.callbacks.EarlyStopping(f"validation/{figure}", patience=patience, mode=mode)]
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Lightning's hints about its own settings, which are ours here, are not shown."""
+    require("lightning.pytorch", "pb.fit", "train")  # it sets the levels when it is imported
+    talkers = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
+    levels = [talker.level for talker in talkers]
+    for talker in talkers:
+        talker.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"lightning\.", append=False)
+            warnings.filterwarnings("ignore", message=r".*(num_workers|isinstance\(treespec|lr_scheduler\.step).*")
+            yield
+    finally:
+        for talker, level in zip(talkers, levels, strict=True):
+            talker.setLevel(level)

@@ -1,0 +1,182 @@
+"""Optimizers that see each member as if it trained alone, and optimizers by name: OPTIMIZERS at the foot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.ensemble import Ensemble
+
+Groups = list[dict[str, Any]]
+
+
+def optimizer_of(ensemble: Ensemble, build: Callable[[Groups], torch.optim.Optimizer], groups: Groups) -> Any:
+    """The optimizer that `build` makes; one that looks at whole tensors sees each member's slices."""
+    if getattr(build, "layerwise", False):
+        return PerMember(ensemble, build, groups)
+    return build(groups)
+
+
+class PerMember(torch.optim.Optimizer):
+    """Any optimizer, for which each member's slice of a stacked tensor is a parameter of its own.
+
+    Optimizers that look at a whole tensor (LAMB, LARS: the norm of a layer) would see all members as one;
+    here they see what they would see in separate training.
+
+    Args:
+        build: takes parameter groups and gives an optimizer, such as `lambda groups: LAMB(groups)`
+        groups: as `ensemble.parameter_groups` gives them
+
+    >>> import pluribus as pb
+    >>> ensemble = pb.deep(nn.Linear(4, 2), 3)
+    >>> optimizer = PerMember(ensemble, torch.optim.SGD, ensemble.parameter_groups(lr=0.1))
+    >>> len(optimizer.param_groups[0]["params"])  # weight and bias of three members
+    6
+    """
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        build: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
+        groups: list[dict[str, Any]],
+    ):
+        self.ensemble = ensemble
+        owned = {id(p) for name, p in ensemble.module.named_parameters() if name in ensemble.own}
+        self.slices = [
+            (parameter, [nn.Parameter(row) for row in parameter.detach()])
+            for group in groups
+            for parameter in group["params"]
+            if id(parameter) in owned and ensemble.stacked
+        ]
+        for parameter, rows in self.slices:
+            parameter.register_post_accumulate_grad_hook(partial(_link, rows=rows))
+        views = {id(parameter): rows for parameter, rows in self.slices}
+        self.inner = build(
+            [{**g, "params": [row for p in g["params"] for row in views.get(id(p), [p])]} for g in groups]
+        )
+        super().__init__(self.inner.param_groups, self.inner.defaults)
+        self.param_groups, self.state = self.inner.param_groups, self.inner.state
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of the inner optimizer on the members' slices."""
+        for parameter, rows in self.slices:
+            if parameter.grad is None or rows[0].grad is None or rows[0].data_ptr() != parameter.data_ptr():
+                _link(parameter, rows)
+        return self.inner.step() if closure is None else self.inner.step(closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of the ensemble, and of the members' slices."""
+        self.ensemble.zero_grad(set_to_none)
+        self.inner.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner optimizer's state."""
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Put the inner optimizer's state back."""
+        self.inner.load_state_dict(state_dict)
+        self.param_groups, self.state = self.inner.param_groups, self.inner.state
+
+
+def _link(parameter: Tensor, rows: list[nn.Parameter]) -> None:
+    """Let the slices share the memory of the stacked parameter and of its gradient."""
+    for i, row in enumerate(rows):
+        row.data = parameter.data[i]
+        row.grad = None if parameter.grad is None else parameter.grad[i]
+
+
+class Lamb(torch.optim.Optimizer):
+    """Adam whose step in each tensor is as long as the tensor's norm says (You et al., 2020); decay is decoupled.
+
+    Gradients are first divided by their global norm where that is above `max_grad_norm`, as in the paper's code.
+
+    >>> weight = nn.Parameter(torch.ones(3))
+    >>> optimizer = Lamb([weight], lr=0.1)
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        max_grad_norm: float | None = 1.0,
+    ):
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "max_grad_norm": max_grad_norm}
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step: m / sqrt(v) + decay * w, scaled to |w| in every tensor that decays."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        scale = self._clip()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step(parameter, parameter.grad * scale, group)
+        return loss
+
+    def _clip(self) -> float:
+        most = self.defaults["max_grad_norm"]
+        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if most is None or not gradients:
+            return 1.0
+        norm = float(torch.stack([gradient.norm() for gradient in gradients]).norm())
+        return most / norm if norm > most else 1.0
+
+    def _step(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state, (first, second) = self.state[parameter], group["betas"]
+        if not state:
+            state |= {"step": 0, "mean": torch.zeros_like(parameter), "square": torch.zeros_like(parameter)}
+        state["step"] += 1
+        mean = state["mean"].lerp_(gradient, 1 - first) / (1 - first ** state["step"])
+        square = state["square"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        update = mean / ((square / (1 - second ** state["step"])).sqrt() + group["eps"])
+        if group["weight_decay"]:
+            update = update + group["weight_decay"] * parameter
+            weight, length = parameter.norm(), update.norm()
+            update = update * torch.where((weight > 0) & (length > 0), weight / length, torch.ones_like(weight))
+        parameter.sub_(update, alpha=group["lr"])
+
+
+# ---------------------------------------------------------------- by name
+
+
+def sgd(groups: Groups, *, momentum: float = 0.9, nesterov: bool = False) -> torch.optim.Optimizer:
+    """Stochastic gradient descent with momentum."""
+    return torch.optim.SGD(groups, momentum=momentum, nesterov=nesterov)
+
+
+def adam(groups: Groups) -> torch.optim.Optimizer:
+    """Adam; the decay of weights is part of the gradient, as in its paper."""
+    return torch.optim.Adam(groups)
+
+
+def adamw(groups: Groups) -> torch.optim.Optimizer:
+    """Adam with decoupled decay of weights."""
+    return torch.optim.AdamW(groups)
+
+
+def lamb(groups: Groups) -> torch.optim.Optimizer:
+    """LAMB, for large batches; each member's tensors have their own norms."""
+    return Lamb(groups)
+
+
+lamb.layerwise = True  # type: ignore[attr-defined]
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": sgd,
+    "adam": adam,
+    "adamw": adamw,
+    "lamb": lamb,
+}

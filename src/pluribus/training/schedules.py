@@ -1,0 +1,62 @@
+"""What the learning rate is multiplied by in each epoch, by name: SCHEDULES at the foot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+Rate = Callable[[int], float]  # epoch -> what the learning rate is multiplied by; a partial, so that it can be sent
+
+
+def constant(epochs: int) -> Rate:
+    """The learning rate stays."""
+    return partial(_factor, milestones=(), factors=())
+
+
+def multistep(epochs: int, *, milestones: Sequence[int], factors: Sequence[float] | float = 0.1) -> Rate:
+    """At each milestone the rate becomes the next of `factors` of its start; one factor: times it at each milestone.
+
+    >>> rate = multistep(75, milestones=[25, 50], factors=0.1)
+    >>> [round(rate(epoch), 3) for epoch in (0, 25, 50)]
+    [1.0, 0.1, 0.01]
+    """
+    each = [factors ** (i + 1) for i in range(len(milestones))] if isinstance(factors, int | float) else list(factors)
+    if len(each) != len(milestones) or list(milestones) != sorted(milestones):
+        raise ValueError(
+            f"multistep: there must be one factor for each milestone, in order, but the milestones are "
+            f"{list(milestones)} and the factors {factors}."
+        )
+    return partial(_factor, milestones=tuple(milestones), factors=tuple(each))
+
+
+def step(epochs: int, *, every: int, factor: float = 0.5) -> Rate:
+    """Times `factor` every so many epochs."""
+    return partial(_power, every=every, factor=factor)
+
+
+def cosine(epochs: int, *, warmup: int = 0, last: float = 0.0) -> Rate:
+    """Half a cosine down to `last`, after a linear rise over `warmup` epochs."""
+    return partial(_cosine, epochs=epochs, warmup=warmup, last=last)
+
+
+def _factor(epoch: int, milestones: Sequence[int], factors: Sequence[float]) -> float:
+    return (1.0, *factors)[sum(epoch >= milestone for milestone in milestones)]
+
+
+def _power(epoch: int, every: int, factor: float) -> float:
+    return factor ** (epoch // every)
+
+
+def _cosine(epoch: int, epochs: int, warmup: int, last: float) -> float:
+    if epoch < warmup:
+        return (epoch + 1) / (warmup + 1)
+    return last + (1 - last) * 0.5 * (1 + math.cos(math.pi * epoch / max(epochs, 1)))
+
+
+SCHEDULES: dict[str, Callable[..., Rate]] = {
+    "constant": constant,
+    "multistep": multistep,
+    "step": step,
+    "cosine": cosine,
+}

@@ -1,0 +1,1 @@
+"""Outputs of members in, probabilities and figures out; it knows no `Ensemble`."""

@@ -1,0 +1,299 @@
+"""Calibration of the whole ensemble: what is fitted is judged on examples it was not fitted to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ._columns import tensor_of
+from .calibration_maps import CALIBRATIONS, CalibrationMap, Temperature, Unchanged, Variance, label_nll
+from .checks import check_labels, check_values
+from .classification import Classification
+from .metrics import ece
+from .outputs import log_mean_exp
+from .prediction import Prediction
+from .regression import Regression
+
+TIMES = ("before", "after")
+
+IMPOSSIBLE = math.log(torch.finfo(torch.float32).tiny)  # stands for the logarithm of a probability of zero
+
+
+def calibrate(
+    ensemble: Any,
+    validation: Any,
+    *,
+    method: str = "auto",
+    when: str = "auto",
+    folds: int = 5,
+    seed: int = 0,
+    batch_size: int | None = None,
+    device: torch.device | str | None = None,
+) -> Calibrated:
+    """The ensemble with calibrated probabilities (regression: variances), by the method that does best held out.
+
+    Every candidate is fitted on all folds but one and judged on that one; the one with the lowest held-out NLL of
+    the pooled prediction is fitted once more on everything. Temperature and vector scaling: Guo et al., *On
+    Calibration of Modern Neural Networks*; isotonic: Zadrozny and Elkan, one class against the rest, renormalised.
+    Before pooling, one scaling is shared by all members, so that their disagreement is kept; after pooling the
+    answer has one member, so that `epistemic` is zero.
+
+    Args:
+        ensemble: anything with `predict`; or a prediction, with its targets as `validation`
+        validation: a loader of (x, y), a tuple (x, y), or a tuple (prediction, y); not the training data
+        method: "temperature", "vector", "isotonic" or "none"; regression: "variance" or "none"; "auto": the best
+        when: "before" pooling, on every member's log probabilities, or "after", on those of the mean
+        seed: of the split into folds
+
+    >>> logits, target = 5 * torch.randn(3, 200, 4), torch.randint(4, (200,))  # sure of itself, and guessing
+    >>> calibrated = calibrate(Classification.from_logits(logits), target, method="temperature", when="after")
+    >>> calibrated.scaling.value > 5, calibrated.table[0]["method"]
+    (True, 'temperature')
+    """
+    prediction, target = observe("calibrate", ensemble, validation, batch_size, device)
+    source = None if isinstance(ensemble, (Classification, Regression)) else ensemble
+    if isinstance(prediction, Regression):
+        return _calibrate_regression(
+            source,
+            prediction,
+            check_values("calibrate", prediction.means, prediction.total, target),
+            method,
+            folds,
+            seed,
+        )
+    target = check_labels("calibrate", prediction.log_members, target, prediction.class_dim)
+    candidates = _candidates(method, when, len(prediction.log_members))
+    fold = _folds(len(target), folds, seed)
+    rows = {time: _rows(prediction, time) for time in TIMES}
+    pixels = target[0].numel()  # those of one image stay in one fold
+    labels, fold = target.flatten().cpu(), fold.repeat_interleave(pixels)
+    judged = {
+        c: _judge_held_out(CALIBRATIONS[c[0]], rows[c[1]], labels, fold) for c in {("none", "before"): 0} | candidates
+    }
+    best = min(candidates, key=lambda c: judged[c].nll.mean().item())
+    scaling = CALIBRATIONS[best[0]](rows[best[1]], labels)
+    return Calibrated(source, *best, scaling, _table(judged, pixels), len(target), folds)
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """An ensemble, or a prediction's author, with a scaling of its probabilities or variances.
+
+    Args:
+        table: one row for each candidate, best first: method, when, held-out nll, ece and accuracy (regression: rmse),
+            and `gain`, how much lower the nll is than without calibration, with its standard error `gain_error`
+    """
+
+    ensemble: Any
+    method: str
+    when: str
+    scaling: Any
+    table: list[dict[str, Any]] = field(repr=False)
+    examples: int
+    folds: int
+
+    def predict(self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None) -> Any:
+        """The calibrated prediction for what `ensemble.predict` takes."""
+        if self.ensemble is None:
+            raise TypeError(
+                "Calibrated.predict: needs an ensemble, but a prediction was calibrated. Use apply(prediction)."
+            )
+        return self.apply(self.ensemble.predict(x, batch_size=batch_size, device=device))
+
+    def apply(self, prediction: Any) -> Any:
+        """A prediction of the same ensemble, calibrated: a new Classification or Regression."""
+        wanted = Regression if isinstance(self.scaling, Variance) else Classification
+        if not isinstance(prediction, wanted):
+            raise TypeError(
+                f"Calibrated.apply: what was fitted on a {wanted.__name__} needs one, "
+                f"but it is given a {type(prediction).__name__}."
+            )
+        if isinstance(prediction, Regression):
+            return self.scaling(prediction)
+        if isinstance(self.scaling, Unchanged):
+            return prediction
+        if isinstance(self.scaling, Temperature) and self.when == "before" and prediction.logits is not None:
+            return Classification.from_logits(prediction.logits / self.scaling.value, prediction.class_dim)
+        # In double precision classes that nearly tie keep their order, and so the label, at any temperature.
+        log_p = prediction.log_members if self.when == "before" else prediction.log_mean[None].double()
+        dim = prediction.class_dim
+        scaled = self.scaling(_without_infinities(log_p).movedim(dim, -1)).movedim(-1, dim).to(log_p.dtype)
+        calibrated = Classification.from_logits(scaled, dim)
+        calibrated.logits = None  # log probabilities: energy and max_logit would be plausible nonsense
+        return calibrated
+
+    def explain(self) -> str:
+        """What was fitted, how it was chosen, and how the other candidates did, as text."""
+        where = {"before": "on every member, before pooling", "after": "after pooling", "": "on the mixture"}[self.when]
+        second = "rmse" if isinstance(self.scaling, Variance) else "ece"
+        lines = [
+            f"{self.method} {where}: {self.scaling.explain()}",
+            f"  judged by held-out NLL: {self.folds} folds of {self.examples:,} examples",
+            f"  {'method':<12} {'when':<7} {'nll':>8} {second:>8}  gain in nll",
+        ]
+        for row in self.table:
+            gain = "" if row["method"] == "none" else f"  {row['gain']:+.4f} +- {row['gain_error']:.4f}"
+            lines.append(f"  {row['method']:<12} {row['when']:<7} {row['nll']:8.4f} {row[second]:8.4f}{gain}")
+        return "\n".join(lines)
+
+
+# ---------------------------------------------------------------- what was observed
+
+
+def observe(
+    name: str, ensemble: Any, validation: Any, batch_size: int | None = None, device: torch.device | str | None = None
+) -> tuple[Prediction, Tensor]:
+    """The prediction and the targets of validation data, in one pass of a loader, which may shuffle."""
+    if isinstance(ensemble, (Classification, Regression)):
+        return ensemble.detach(), tensor_of(validation)
+    if isinstance(validation, tuple) and len(validation) == 2:
+        x, y = validation
+        if isinstance(x, (Classification, Regression)):
+            return x.detach(), tensor_of(y)
+        return _check_ensemble(name, ensemble).predict(x, batch_size=batch_size, device=device), tensor_of(y)
+    if isinstance(validation, (Tensor, np.ndarray, tuple, Dataset)) or not isinstance(validation, Iterable):
+        raise TypeError(
+            f"{name}: validation must be a loader of (x, y), or a tuple (x, y) or (prediction, y), but it is a "
+            f"{type(validation).__name__}. Give the targets too; a data set goes into a DataLoader."
+        )
+    targets: list[Tensor] = []
+    recorded = _record_targets(name, validation, targets)
+    prediction = _check_ensemble(name, ensemble).predict(recorded, batch_size=batch_size, device=device)
+    return prediction, torch.cat(targets)
+
+
+def _check_ensemble(name: str, ensemble: Any) -> Any:
+    if not hasattr(ensemble, "predict"):
+        raise TypeError(
+            f"{name}: needs an ensemble with `predict`, but it is given a {type(ensemble).__name__}. "
+            "Make one with pb.single(model), or give (prediction, target)."
+        )
+    return ensemble
+
+
+def _record_targets(name: str, loader: Iterable[Any], targets: list[Tensor]) -> Iterator[Any]:
+    for item in loader:
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            length = f" of {len(item)}" if isinstance(item, (tuple, list)) else ""
+            raise TypeError(
+                f"{name}: the loader must give pairs (x, y), but it gives a {type(item).__name__}{length}. "
+                "Several inputs go into x as a tuple or a dict."
+            )
+        targets.append(tensor_of(item[1]))
+        yield item
+
+
+# ---------------------------------------------------------------- judging the candidates
+
+
+@dataclass(frozen=True)
+class _HeldOut:
+    nll: Tensor
+    confidence: Tensor
+    right: Tensor
+
+
+def _candidates(method: str, when: str, members: int) -> dict[tuple[str, str], int]:
+    """What may be chosen, in the order in which ties are settled."""
+    _check_name("method", method, CALIBRATIONS)
+    _check_name("when", when, TIMES)
+    times = [when] if when != "auto" else TIMES if members > 1 else TIMES[:1]  # one member: they are the same
+    methods = [method] if method != "auto" else list(CALIBRATIONS)
+    return {(m, t): 0 for m in methods for t in (times if m != "none" else TIMES[:1])}
+
+
+def _check_name(what: str, value: str, known: Iterable[str]) -> None:
+    if value != "auto" and value not in known:
+        raise ValueError(f"calibrate: {what} {value!r} is unknown here. Choose one of auto, {', '.join(known)}.")
+
+
+def _folds(examples: int, folds: int, seed: int) -> Tensor:
+    """The fold of each example, at random and balanced."""
+    if not 2 <= folds <= examples:
+        raise ValueError(
+            f"calibrate: folds must be between 2 and the number of validation examples, {examples}, but it is {folds}."
+        )
+    return torch.randperm(examples, generator=torch.Generator().manual_seed(seed)) % folds
+
+
+def _rows(prediction: Classification, when: str) -> Tensor:
+    """(members or 1, examples, classes): pixels are examples."""
+    log_p = prediction.log_members if when == "before" else prediction.log_mean[None]
+    return _without_infinities(log_p).movedim(prediction.class_dim, -1).flatten(1, -2).cpu()
+
+
+def _without_infinities(log_p: Tensor) -> Tensor:
+    return log_p.nan_to_num(nan=math.nan, neginf=IMPOSSIBLE)
+
+
+def _judge_held_out(
+    fit: Callable[[Tensor, Tensor], CalibrationMap], rows: Tensor, target: Tensor, fold: Tensor
+) -> _HeldOut:
+    found = _HeldOut(*(torch.zeros(len(target), dtype=torch.float64) for _ in range(3)))
+    for one in range(int(fold.max()) + 1):
+        held, rest = (fold == one).nonzero()[:, 0], (fold != one).nonzero()[:, 0]
+        log_p = log_mean_exp(fit(rows[:, rest], target[rest])(rows[:, held])).double()
+        found.nll[held] = label_nll(log_p, target[held])
+        confidence, label = log_p.max(-1)
+        found.confidence[held] = confidence.exp()
+        found.right[held] = (label == target[held]).double()
+    return found
+
+
+def _table(judged: dict[tuple[str, str], _HeldOut], pixels: int) -> list[dict[str, Any]]:
+    base, rows = judged["none", "before"], []
+    for (method, when), found in judged.items():
+        row: dict[str, Any] = {
+            "method": method,
+            "when": when if method != "none" else "",
+            "nll": found.nll.mean().item(),
+        }
+        row |= {"ece": ece(found.confidence, found.right), "accuracy": found.right.mean().item()}
+        rows.append(row | _gain((base.nll - found.nll).unflatten(0, (-1, pixels)).mean(1)))
+    return sorted(rows, key=lambda row: row["nll"])
+
+
+def _gain(differences: Tensor) -> dict[str, float]:
+    return {"gain": differences.mean().item(), "gain_error": (differences.std() / math.sqrt(len(differences))).item()}
+
+
+def _calibrate_regression(
+    source: Any, prediction: Regression, target: Tensor, method: str, folds: int, seed: int
+) -> Calibrated:
+    _check_name("method", method, ("none", "variance"))
+    fold = _folds(len(target), folds, seed)
+    variance = prediction.total.double()
+    if bool((variance <= 0).any()):
+        raise ValueError(
+            "calibrate: each example needs a variance above zero, but row "
+            f"{(variance <= 0).nonzero()[0][0].item()} has none. Use more members or a gaussian task; "
+            "pb.conformal gives intervals without variances."
+        )
+    squares = (target - prediction.mean).double().square() / variance
+    factor = torch.ones_like(squares)
+    for one in range(folds):
+        factor[fold == one] = squares[fold != one].mean()
+    log_scale = torch.log(2 * math.pi * variance)
+    judged = {
+        "none": 0.5 * (log_scale + squares),
+        "variance": 0.5 * (log_scale + factor.log() + squares / factor),
+    }
+    best = method if method != "auto" else min(judged, key=lambda m: judged[m].mean().item())
+    rmse = (target - prediction.mean).square().mean().sqrt().item()
+    rows: list[dict[str, Any]] = [
+        {"method": m, "when": "", "nll": v.mean().item(), "rmse": rmse, **_gain(_mean_by_example(judged["none"] - v))}
+        for m, v in judged.items()
+    ]
+    scaling = Variance(squares.mean().item() if best == "variance" else 1.0)
+    return Calibrated(source, best, "", scaling, sorted(rows, key=lambda row: row["nll"]), len(target), folds)
+
+
+def _mean_by_example(values: Tensor) -> Tensor:
+    return values.reshape(len(values), -1).mean(1)

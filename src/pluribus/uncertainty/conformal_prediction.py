@@ -1,0 +1,287 @@
+"""Answers with a guarantee: sets of classes and intervals that hold the truth as often as promised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .calibration import observe
+from .checks import check_labels, check_one_label_each, check_share, check_values
+from .classification import Classification
+from .regression import Regression
+
+ONE = torch.ones((), dtype=torch.float64)
+
+
+def conformal(
+    ensemble: Any,
+    validation: Any,
+    coverage: float = 0.9,
+    kind: str | None = None,
+    *,
+    empty: bool = False,
+    randomise: bool = False,
+    penalty: float = 0.01,
+    free: int = 5,
+    seed: int = 0,
+    batch_size: int | None = None,
+    device: torch.device | str | None = None,
+) -> Conformal:
+    """Sets of classes, or intervals, that hold the truth with probability `coverage` at least.
+
+    Split conformal prediction: on n validation examples each answer gets a score of how strange it is, and an
+    answer belongs to the set if it is no stranger than the ceil((n + 1) coverage)-th smallest score. The promise is
+    for new examples from the same source, on average over them and over validation sets, whatever the model is. It
+    needs examples that nothing was fitted to: not those of training, nor those that `calibrate` has seen.
+
+    | kind | how strange an answer is | paper |
+    |---|---|---|
+    | lac | 1 - its probability: the smallest sets on average | Sadinle et al. |
+    | aps | the probability of all classes down to it: easy examples get larger sets than they need | Romano et al. |
+    | raps | aps, and `penalty` for each rank after the first `free`: no long tails | Angelopoulos et al. |
+    | absolute | its distance from the mean: intervals of one width | Lei et al. |
+    | normalised | the distance in predicted standard deviations | Lei et al. |
+    | widened | how far it lies outside the predicted central interval | Romano et al. |
+
+    Args:
+        ensemble: anything with `predict`, an ensemble calibrated or not; or a prediction, with its targets next
+        validation: a loader of (x, y), a tuple (x, y), or a tuple (prediction, y)
+        kind: default: lac; for regression normalised, or absolute where the predicted variances are zero
+        empty: whether a set may be empty, as in the papers; otherwise the most probable class stands in its place,
+            with which the truth is covered at least as often
+        randomise: aps and raps count a random share of the answer's own probability, as in the papers: smaller
+            sets, and another draw at each call
+        seed: of those shares
+
+    >>> logits = torch.randn(1, 500, 3)
+    >>> target = torch.distributions.Categorical(logits=logits[0]).sample()
+    >>> conformal(Classification.from_logits(logits[:, :400]), target[:400]).sets(
+    ...     Classification.from_logits(logits[:, 400:])
+    ... ).shape
+    torch.Size([100, 3])
+    """
+    check_share("conformal", "coverage", coverage)
+    prediction, target = observe("conformal", ensemble, validation, batch_size, device)
+    source = None if isinstance(ensemble, (Classification, Regression)) else ensemble
+    if isinstance(prediction, Regression):
+        target = check_values("conformal", prediction.means, prediction.total, target)
+        kind = _check_kind(kind or _default_kind(prediction), INTERVALS, "regression")
+        error = (target.double() - prediction.mean.double()).abs()
+        scores = INTERVALS[kind].score(error, _deviation(prediction, kind), coverage)
+        return Conformal(source, kind, coverage, _quantile(scores, coverage), len(target))
+    target = check_labels("conformal", prediction.log_members, target, prediction.class_dim)
+    check_one_label_each("conformal", target)
+    kind = _check_kind(kind or "lac", SETS, "classification")
+    _check_options(kind, penalty, free, randomise)
+    made = Conformal(source, kind, coverage, ONE, len(target), penalty, free, _draws(randomise, seed), empty=empty)
+    excess = _quantile(made.excess(prediction).gather(1, target[:, None])[:, 0], coverage)
+    return replace(made, quantile=1 + excess, most=excess)
+
+
+@dataclass(frozen=True)
+class Conformal:
+    """Sets or intervals with a guarantee; see `conformal`.
+
+    Args:
+        quantile: how strange an answer may be; for several regression outputs, one for each: each is covered
+        examples: how many validation examples stand behind it
+        most: of sets, the quantile less one: near one it keeps the digits that the quantile has lost
+        empty: whether a set may be empty
+    """
+
+    ensemble: Any
+    kind: str
+    coverage: float
+    quantile: Tensor
+    examples: int
+    penalty: float = 0.0
+    free: int = 0
+    draws: torch.Generator | None = None
+    most: Tensor = ONE
+    empty: bool = False
+
+    def sets(self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None) -> Tensor:
+        """Which classes are in each set, as truth values: (batch, classes).
+
+        Args:
+            x: what `ensemble.predict` takes, or a prediction
+        """
+        prediction = self._predict("sets", x, SETS, batch_size, device)
+        sets = self.excess(prediction) <= self.most.to(prediction.log_mean.device)
+        if self.empty:
+            return sets
+        return sets | (~sets.any(-1, keepdim=True) & F.one_hot(prediction.label, prediction.classes).bool())
+
+    def intervals(
+        self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The lower and the upper end of each interval: (batch) or (batch, outputs)."""
+        prediction = self._predict("intervals", x, INTERVALS, batch_size, device)
+        deviation = prediction.total.double().sqrt()
+        half = INTERVALS[self.kind].half_width(self.quantile, deviation, self.coverage).clamp_min(0)
+        mean = prediction.mean.double()
+        return mean - half, mean + half
+
+    def measure(self, x: Any, target: Any) -> dict[str, float]:
+        """How often the truth is covered on other data, and the mean size of the sets (width of the intervals).
+
+        Args:
+            x: what `ensemble.predict` takes, or a prediction
+        """
+        if self.kind in INTERVALS:
+            prediction = self._predict("measure", x, INTERVALS, None, None)
+            y = check_values("measure", prediction.means, prediction.total, target)
+            low, high = self.intervals(prediction)
+            inside = (low <= y) & (y <= high)
+            return {"coverage": inside.double().mean().item(), "width": (high - low).mean().item()}
+        prediction = self._predict("measure", x, SETS, None, None)
+        labels = check_labels("measure", prediction.log_members, target, prediction.class_dim)
+        sets = self.sets(prediction)
+        inside = sets.gather(1, labels[:, None])
+        return {"coverage": inside.double().mean().item(), "size": sets.sum(1).double().mean().item()}
+
+    def explain(self) -> str:
+        """What is promised, on what grounds, as text."""
+        what = "intervals" if self.kind in INTERVALS else "sets"
+        extra = f", penalty {self.penalty:g} after the first {self.free}" if self.kind == "raps" else ""
+        at_most = f"and without ties at most {self.coverage + 1 / (self.examples + 1):.4g}, "
+        if self.kind in SETS and not self.empty:
+            at_most = "the most probable class where no other is likely enough, "
+        return "\n".join(
+            [
+                f"{self.kind} {what}{extra}: they hold the truth with probability {self.coverage:g} at least,",
+                f"  {at_most}on average over new examples like the validation data",
+                f"  an answer belongs if {self._rule()}, from {self.examples:,} examples",
+            ]
+        )
+
+    def _rule(self) -> str:
+        if self.kind == "lac":  # near a quantile of one, the probability says what the quantile cannot
+            return f"its probability is at least {-self.most.item():.4g}"
+        return f"its score is at most {', '.join(f'{q:.4g}' for q in self.quantile.flatten().tolist())}"
+
+    def strangeness(self, prediction: Classification) -> Tensor:
+        """The score of every class as an answer: (batch, classes)."""
+        return 1 + self.excess(prediction)
+
+    def excess(self, prediction: Classification) -> Tensor:
+        """The score of every class less one, so that small probabilities keep their digits: (batch, classes).
+
+        lac: -p. aps: minus the probability of the classes after it, and of its own share that does not count.
+        """
+        p = prediction.log_mean.double().exp()
+        if self.kind == "lac":
+            return -p
+        p, order = p.sort(dim=-1, descending=True, stable=True)
+        after = p.flip(-1).cumsum(-1).flip(-1).roll(-1, -1)  # summed from the least on, which keeps small ones
+        after[..., -1] = 0
+        if self.draws is not None:
+            own = torch.rand(len(p), 1, generator=self.draws, dtype=p.dtype).to(p.device)
+            after = after + (1 - own) * p
+        scores = -after
+        if self.kind == "raps":
+            rank = torch.arange(1, p.shape[-1] + 1, device=p.device)
+            scores = scores + self.penalty * (rank - self.free).clamp_min(0)
+        return torch.empty_like(p).scatter(-1, order, scores)
+
+    def _predict(self, name: str, x: Any, kinds: dict[str, Any], batch_size: Any, device: Any) -> Any:
+        wanted = Classification if kinds is SETS else Regression
+        if self.kind not in kinds:
+            other = "intervals" if kinds is SETS else "sets"
+            raise TypeError(f"Conformal.{name}: {self.kind} gives {other}. Use {other}(x).")
+        if isinstance(x, (Classification, Regression)):
+            prediction = x
+        elif self.ensemble is None:
+            raise TypeError(
+                f"Conformal.{name}: needs a {wanted.__name__}, because no ensemble was given to conformal, "
+                f"but it is given a {type(x).__name__}. Give the prediction for x."
+            )
+        else:
+            prediction = self.ensemble.predict(x, batch_size=batch_size, device=device)
+        if not isinstance(prediction, wanted):
+            raise TypeError(
+                f"Conformal.{name}: {self.kind} needs a {wanted.__name__}, not a {type(prediction).__name__}."
+            )
+        if isinstance(prediction, Classification) and prediction.log_mean.ndim > 2:
+            raise ValueError(
+                f"Conformal.{name}: examples must have one label each, but the prediction is dense, "
+                f"{tuple(prediction.log_mean.shape)}. Take the pixels that you ask about: prediction.flat()."
+            )
+        return prediction
+
+
+@dataclass(frozen=True)
+class _Interval:
+    """A score of the absolute error, and the half width that a score stands for."""
+
+    score: Callable[[Tensor, Tensor, float], Tensor]
+    half_width: Callable[[Tensor, Tensor, float], Tensor]
+
+
+def _normal_half_width(coverage: float) -> float:
+    return NormalDist().inv_cdf((1 + coverage) / 2)
+
+
+SETS = {"lac": "least ambiguous", "aps": "adaptive", "raps": "regularised adaptive"}
+
+INTERVALS = {
+    "absolute": _Interval(lambda error, deviation, coverage: error, lambda q, deviation, coverage: q + 0 * deviation),
+    "normalised": _Interval(
+        lambda error, deviation, coverage: error / deviation, lambda q, deviation, coverage: q * deviation
+    ),
+    "widened": _Interval(
+        lambda error, deviation, coverage: error - _normal_half_width(coverage) * deviation,
+        lambda q, deviation, coverage: q + _normal_half_width(coverage) * deviation,
+    ),
+}
+
+
+def _quantile(scores: Tensor, coverage: float) -> Tensor:
+    """The ceil((n + 1) coverage)-th smallest score."""
+    n = len(scores)
+    place = math.ceil(round((n + 1) * coverage, 9))  # 0.1 + 0.2 must not cost an example
+    if place > n:
+        raise ValueError(
+            f"conformal: a coverage of {coverage:g} takes at least "
+            f"{math.ceil(round(coverage / (1 - coverage), 9))} validation examples, but there are {n}. "
+            "Give more, or lower the coverage."
+        )
+    return scores.kthvalue(place, 0).values
+
+
+def _draws(randomise: bool, seed: int) -> torch.Generator | None:
+    return torch.Generator().manual_seed(seed) if randomise else None
+
+
+def _default_kind(prediction: Regression) -> str:
+    return "normalised" if bool((prediction.total > 0).all()) else "absolute"
+
+
+def _deviation(prediction: Regression, kind: str) -> Tensor:
+    deviation = prediction.total.double().sqrt()
+    if kind == "normalised" and bool((deviation == 0).any()):
+        raise ValueError(
+            "conformal: normalised intervals need variances above zero, but row "
+            f"{(deviation == 0).nonzero()[0][0].item()} has none. Use kind='absolute'."
+        )
+    return deviation
+
+
+def _check_kind(kind: str, known: dict[str, Any], task: str) -> str:
+    if kind not in known:
+        raise ValueError(f"conformal: {kind!r} is no kind for {task}. Choose one of {', '.join(known)}.")
+    return kind
+
+
+def _check_options(kind: str, penalty: float, free: int, randomise: bool) -> None:
+    if kind == "raps" and not (penalty >= 0 and free >= 0):
+        raise ValueError(f"conformal: penalty and free must not be negative, but they are {penalty} and {free}.")
+    if kind == "lac" and randomise:
+        raise ValueError('conformal: randomise is for aps and raps, but the kind is lac. Give kind="aps".')

@@ -1,0 +1,296 @@
+"""Predictions against targets, outside data and each other: every figure of a table, and how sure it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ._columns import tensor_of
+from .metrics import METRICS, Metric, aupr, auroc, fpr95
+from .prediction import Prediction
+from .resampling import LEVEL, RESAMPLES, Interval, draw_swaps, percentile_interval, resample
+from .summary import Summary
+
+Target = Tensor | np.ndarray | Sequence[int] | Sequence[float] | None
+
+
+def evaluate(
+    prediction: Prediction | Summary,
+    target: Target = None,
+    *,
+    metrics: Sequence[str] | None = None,
+    ignore: int | None = None,
+) -> dict[str, float]:
+    """Every metric that the prediction allows, or those named, by name; `METRICS` says which way each is better.
+
+    Without targets: what needs none, such as entropy, mutual information and disagreement.
+
+    Args:
+        prediction: a `Classification` or `Regression`, or a `Summary`, which holds its own targets
+        ignore: a target that is not judged, such as 255 in segmentation
+
+    >>> p = pb.Classification.from_logits(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]))
+    >>> evaluate(p, torch.tensor([0, 0]), metrics=["accuracy"])
+    {'accuracy': 0.5}
+    """
+    summary = _summary("evaluate", prediction, target, ignore)
+    names = list(_possible(summary)) if metrics is None else metrics
+    return {name: _value(_metric("evaluate", summary, name), summary) for name in names}
+
+
+def by_member(
+    prediction: Prediction | Summary, target: Target = None, *, metrics: Sequence[str] | None = None
+) -> dict[str, dict[str, float]]:
+    """The ensemble beside its members: {"ensemble": ..., "mean": ..., "member 0": ..., ...}, as `evaluate` gives them.
+
+    "mean" is the mean over members: what the ensemble has to beat. Metrics that compare members are left out.
+
+    >>> p = pb.Classification.from_logits(torch.tensor([[[2.0, 0.0]], [[0.0, 1.0]]]))
+    >>> {who: row["accuracy"] for who, row in by_member(p, torch.tensor([0])).items()}
+    {'ensemble': 1.0, 'mean': 0.5, 'member 0': 1.0, 'member 1': 0.0}
+    """
+    summary = _summary("by_member", prediction, target)
+    members = [summary.member(i) for i in range(summary.size)]
+    names = list(_possible(members[0])) if metrics is None else metrics
+    names = [name for name in names if not _compares_members(name)]
+    rows = [{name: _value(_metric("by_member", one, name), one) for name in names} for one in (summary, *members)]
+    mean = {name: sum(row[name] for row in rows[1:]) / len(members) for name in names}
+    return {"ensemble": rows[0], "mean": mean, **{f"member {i}": row for i, row in enumerate(rows[1:])}}
+
+
+def ood(inside: Prediction | Summary, outside: Prediction | Summary, score: str = "msp") -> dict[str, float]:
+    """How well an uncertainty tells outside data (the positives) from inside data.
+
+    Args:
+        score: one of `Classification.score`; for a `Regression` "total", "aleatoric" or "epistemic"
+    """
+    inner, outer = _summary("ood", inside), _summary("ood", outside)
+    if inner.classes != outer.classes:
+        raise ValueError(
+            f"ood: inside and outside must be predictions of the same classes, but they have {inner.classes} and "
+            f"{outer.classes}."
+        )
+    scores = inner.score(score), outer.score(score)
+    return {"auroc": auroc(*scores), "aupr": aupr(*scores), "fpr95": fpr95(*scores)}
+
+
+def shift(
+    results: Mapping[str, Sequence[Mapping[str, float]]],
+    baseline: Mapping[str, Sequence[Mapping[str, float]]] | None = None,
+) -> dict[str, float]:
+    """cAcc, cNLL, cECE over corruptions and severities, and mCE relative to a baseline's results.
+
+    Args:
+        results: for each corruption, what `evaluate` gave at each severity
+        baseline: the same of the network that mCE is relative to
+
+    >>> shift({"fog": [{"accuracy": 0.9}, {"accuracy": 0.7}]}, {"fog": [{"accuracy": 0.8}, {"accuracy": 0.6}]})
+    {'cacc': 0.8, 'mean_corruption_error': 0.66...}
+    """
+    names = {"accuracy": "cacc", "nll": "cnll", "ece": "cece"}
+    known = [name for name in names if all(name in row for rows in results.values() for row in rows)]
+    values = {names[name]: METRICS[names[name]].function(_table(results, name)) for name in known}
+    if baseline is not None:
+        if list(baseline) != list(results):
+            raise ValueError(
+                f"shift: the baseline must have the same corruptions, {list(results)}, but it has {list(baseline)}."
+            )
+        errors = [1 - tensor_of(_table(rows, "accuracy")) for rows in (results, baseline)]
+        values["mean_corruption_error"] = METRICS["mean_corruption_error"].function(*errors)
+    return values
+
+
+class Comparison(NamedTuple):
+    """A difference, the ends of its confidence interval, and how probable one as large is between equals."""
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+
+
+def bootstrap(
+    prediction: Prediction | Summary,
+    target: Target = None,
+    *,
+    metric: str = "accuracy",
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    generator: torch.Generator | None = None,
+) -> Interval:
+    """A metric with its bootstrap confidence interval: percentiles over resampled examples (Efron 1979).
+
+    The percentiles are moved by the bootstrap's own estimate of its bias: resampling makes an ECE larger than it is,
+    so that plain percentiles can miss the value itself. All pixels or outputs of one row of the batch are drawn
+    together. An infinite NLL has an interval without an upper end. Default generator: seed 0.
+    """
+    summary = _summary("bootstrap", prediction, target)
+    entry = _metric("bootstrap", summary, metric)
+    columns = _columns("bootstrap", summary, metric)
+    _, block = _rows("bootstrap", summary, level, resamples)
+    values = resample(entry.function, columns, block, resamples, generator or torch.Generator().manual_seed(0))
+    value = entry.function(*columns)
+    bias = values.mean() - value if math.isfinite(value) else 0.0
+    return percentile_interval(value, values - bias, level)
+
+
+def compare(
+    first: Prediction | Summary,
+    second: Prediction | Summary,
+    target: Target = None,
+    *,
+    metric: str = "accuracy",
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    generator: torch.Generator | None = None,
+) -> Comparison:
+    """The difference first - second of a metric on the same examples, and whether it can be called one.
+
+    The interval is a paired bootstrap; the p-value that of a paired permutation test, in which the two predictions
+    of an example change places by chance: (1 + as large ones) / (1 + resamples). Default generator: seed 0.
+
+    Where a metric is infinite for one of them, so is the difference; where it is for both, neither is better, but two
+    unlike predictions are then refused, for nothing of what they differ in would be seen.
+    """
+    one, two = _summary("compare", first, target), _summary("compare", second, target)
+    _check_paired(one, two)
+    function = _metric("compare", one, metric).function
+    columns = list(zip(_columns("compare", one, metric), _columns("compare", two, metric), strict=True))
+    if any(a.shape != b.shape for a, b in columns):
+        raise ValueError(f"compare: {metric} needs as many members in both, but there are {one.size} and {two.size}.")
+    rows, block = _rows("compare", one, level, resamples)
+    generator = generator or torch.Generator().manual_seed(0)
+
+    def difference(*alternating: Tensor) -> float:
+        first, second = function(*alternating[::2]), function(*alternating[1::2])
+        return 0.0 if first == second else first - second  # two may be infinite
+
+    _check_one_finite(metric, function, columns)
+    alternating = [column for pair in columns for column in pair]
+    resampled = resample(difference, alternating, block, resamples, generator)
+    observed, at_least = difference(*alternating), 0
+    for swap in draw_swaps(rows, block, resamples, generator):
+        swapped = difference(*(torch.where(swap, *pair) for a, b in columns for pair in ((b, a), (a, b))))
+        at_least += abs(swapped) >= abs(observed) * (1 - 1e-9)
+    return Comparison(*percentile_interval(observed, resampled, level), (1 + at_least) / (1 + resamples))
+
+
+# ---------------------------------------------------------------- helpers
+
+
+def _summary(name: str, prediction: Any, target: Target = None, ignore: int | None = None) -> Summary:
+    if isinstance(prediction, Summary):
+        if target is not None or ignore is not None:
+            raise ValueError(
+                f"{name}: a Summary holds its own targets, but others were given. Predict from a loader of (x, y), "
+                "or make it with Summary(prediction, target, ignore)."
+            )
+        return prediction
+    if not isinstance(prediction, Prediction):
+        raise TypeError(
+            f"{name}: needs a Classification, Regression or Summary, but it is given a {type(prediction).__name__}. "
+            "Make one with ensemble.predict(x) or Classification.from_probabilities(p)."
+        )
+    return Summary(prediction, None if target is None else tensor_of(target), ignore)
+
+
+def _tasks(summary: Summary) -> set[str]:
+    dense = {"dense"} if summary.block != 1 else set()
+    return {"any", "classification", *dense} if summary.classes else {"any", "regression"}
+
+
+def _possible(summary: Summary) -> Iterator[str]:
+    """The metrics whose columns the summary has."""
+    tasks, names = _tasks(summary), set(summary.names)
+    return (name for name, entry in METRICS.items() if entry.task in tasks and set(entry.needs) <= names)
+
+
+def _metric(caller: str, summary: Summary, name: str) -> Metric:
+    tasks = _tasks(summary) | ({"dense"} if summary.classes else set())
+    if name not in METRICS:
+        known = ", ".join(n for n, entry in METRICS.items() if entry.task in tasks)
+        raise ValueError(f"{caller}: the metric {name!r} is unknown. Choose from {known}.")
+    entry = METRICS[name]
+    missing = [need for need in entry.needs if need not in summary.names]
+    if entry.task not in tasks or missing:
+        kind = "classification" if summary.classes else "regression"
+        use = {"ood": " Use ood(inside, outside).", "shift": " Use shift(results)."}.get(entry.task, "")
+        use = use or (" Give the targets." if "target" not in summary.names else "")
+        raise ValueError(
+            f"{caller}: {name} is a metric of {entry.task} and needs {', '.join(entry.needs)}, but this {kind} has "
+            f"{'no ' + ', '.join(missing) if missing else 'another meaning of them'}.{use}"
+        )
+    return entry
+
+
+def _value(entry: Metric, summary: Summary) -> float:
+    return entry.function(*(getattr(summary, need) for need in entry.needs))
+
+
+def _compares_members(name: str) -> bool:
+    entry = METRICS.get(name)
+    return entry is not None and bool({"member_label", "pairwise_kl", "epistemic"} & set(entry.needs))
+
+
+def _table(results: Mapping[str, Sequence[Mapping[str, float]]], name: str) -> list[list[float]]:
+    lengths = {corruption: len(rows) for corruption, rows in results.items()}
+    if not results or len(set(lengths.values())) != 1 or 0 in lengths.values():
+        raise ValueError(f"shift: every corruption must have the same severities, but their numbers are {lengths}.")
+    for corruption, rows in results.items():
+        for severity, row in enumerate(rows):
+            if name not in row:
+                raise ValueError(f"shift: {name} is needed, but {corruption} at severity {severity + 1} has none.")
+    return [[row[name] for row in rows] for rows in results.values()]
+
+
+def _columns(caller: str, summary: Summary, name: str) -> list[Tensor]:
+    needs = _metric(caller, summary, name).needs
+    if "class_bins" in needs:
+        raise ValueError(f"{caller}: {name} is not a function of single examples. Choose ece or adaptive_ece.")
+    return [getattr(summary, need) for need in needs]
+
+
+def _rows(caller: str, summary: Summary, level: float, resamples: int) -> tuple[int, int]:
+    """How many rows can be drawn, and how many examples each has."""
+    if not 0 < level < 1 or resamples < 1:
+        raise ValueError(
+            f"{caller}: level must be between 0 and 1 and resamples at least 1, but they are {level} and {resamples}."
+        )
+    if summary.block is None:
+        raise ValueError(f"{caller}: pixels must be drawn image by image, but this summary has only some of them.")
+    return len(summary) // summary.block, summary.block
+
+
+def _check_one_finite(metric: str, function: Callable[..., float], columns: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Refuse two unlike predictions that are both infinitely bad."""
+    first, second = function(*(a for a, _ in columns)), function(*(b for _, b in columns))
+    if math.isfinite(first) or math.isfinite(second) or all(torch.equal(a, b) for a, b in columns):
+        return
+    where = [
+        int(next(c.isinf().nonzero()[0, -1] for c in side if bool(c.isinf().any())))
+        for side in zip(*columns, strict=True)
+    ]
+    raise ValueError(
+        f"compare: {metric} must be finite for one of them at least, but it is {first} for the first (example "
+        f"{where[0]}) and {second} for the second (example {where[1]}), whose targets they hold impossible. Compare "
+        'another metric, such as "brier", or predictions with probabilities above zero, as pb.calibrate gives them.'
+    )
+
+
+def _check_paired(one: Summary, two: Summary) -> None:
+    if (one.classes, len(one), one.block) != (two.classes, len(two), two.block):
+        raise ValueError(
+            "compare: both predictions must be of the same examples and classes, but there are "
+            f"{len(one)} with {one.classes} and {len(two)} with {two.classes}."
+        )
+    if "target" in one.names and "target" in two.names and not torch.equal(one.target, two.target):
+        where = int((one.target != two.target).nonzero()[0])
+        raise ValueError(
+            f"compare: both predictions must be of the same examples, but the targets differ at example {where}: "
+            f"{one.target[where].item()} and {two.target[where].item()}. Do not shuffle the loader."
+        )

@@ -1,0 +1,232 @@
+"""Columns of a prediction, one value for each example: all that the metrics need, without the probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ._columns import rows_index, tensor_of
+from .classification import CHUNK, SCORES, Classification
+from .metrics import class_bins
+from .prediction import Prediction, check_any_batch, prediction_of
+from .regression import Regression
+
+LEVEL = 0.9  # of the intervals that `coverage` and `width` judge
+
+
+class Summary:
+    """A prediction, and its targets where there are any, as columns; a pixel or an output is an example of its own.
+
+    Columns are attributes, computed when first asked for: `summary.label`, `summary.correct`. Those of members are
+    (members, examples), the others (examples). `kept` computes all of them and lets the probabilities go.
+
+    Args:
+        ignore: a target that says "not to be judged", such as 255 in segmentation
+
+    >>> p = Classification.from_logits(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]))
+    >>> Summary(p, torch.tensor([0, 0])).correct.tolist()
+    [True, False]
+    """
+
+    def __init__(self, prediction: Prediction, target: Tensor | np.ndarray | None = None, ignore: int | None = None):
+        if not len(prediction):
+            raise ValueError("Summary: there must be at least one example, but the prediction is empty.")
+        flat = prediction.flat()
+        self.size, self.classes = prediction.size, flat.classes if isinstance(flat, Classification) else 0
+        self.block: int | None = len(flat) // len(prediction)  # pixels or outputs of one row of the batch
+        numbers = None if target is None else _flat_target(prediction, target, ignore)
+        if numbers is not None and ignore is not None:
+            judged = tensor_of(target).to(numbers.device).flatten() != ignore
+            if not bool(judged.any()):
+                raise ValueError(f"evaluate: some targets must be judged, but all are {ignore}, which is ignored.")
+            flat, numbers, self.block = flat[judged], numbers[judged], 1 if self.block == 1 else None
+        self._prediction: Prediction | None = flat
+        self._columns: dict[str, Tensor] = {} if numbers is None else {"target": numbers}
+        self._names = _column_names(flat, numbers is not None)
+        self._length = len(flat)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns there are."""
+        return [*self._names, *(name for name, (_, *needs) in DERIVED.items() if set(needs) <= set(self._names))]
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in self.names:
+            raise AttributeError(f"this summary has no column {name!r}; there are {', '.join(self.names)}.")
+        if name in DERIVED:
+            function, *needs = DERIVED[name]
+            return function(*(getattr(self, need) for need in needs))
+        if name not in self._columns:
+            assert self._prediction is not None
+            self._columns[name] = COLUMNS[name](self._prediction, self._columns.get("target"))
+        return self._columns[name]
+
+    def score(self, name: str) -> Tensor:
+        """An uncertainty, larger = less certain, as the prediction's own `score`."""
+        column = {"entropy": "total", "mutual_information": "epistemic"}.get(name, name)
+        if column in self.names and (not self.classes or name in SCORES):
+            return getattr(self, column)
+        if name in ("max_logit", "energy") and self.classes:
+            raise ValueError(f"score: {name} needs logits, but this prediction was made from probabilities.")
+        known = SCORES if self.classes else ("total", "aleatoric", "epistemic")
+        raise ValueError(f"score: {name!r} is unknown. Choose one of {', '.join(known)}.")
+
+    def kept(self) -> Summary:
+        """This summary with every column computed, on the CPU, and the probabilities let go."""
+        columns = {name: getattr(self, name).cpu() for name in self._names}
+        self._prediction = None
+        self._columns = {name: column.clone() for name, column in columns.items()}  # into memory that is free by now
+        return self
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, rows: Any) -> Summary:
+        """Some examples."""
+        rows = rows_index(rows)
+        names = [name for name in self._names if name != "class_bins"]
+        return self._with(
+            {name: getattr(self, name)[..., rows] for name in names}, block=1 if self.block == 1 else None
+        )
+
+    def member(self, i: int) -> Summary:
+        """Member `i` alone: its label, confidence, entropy, likelihood and squared error."""
+        if not -self.size <= i < self.size:
+            raise IndexError(f"member: there are members 0 to {self.size - 1}, but {i} was asked for.")
+        if self._prediction is not None:
+            alone = self._with({}, self.block)
+            alone._prediction, alone._names, alone.size = self._prediction.member(i), list(self._names), 1
+            alone._columns = {"target": self._columns["target"]} if "target" in self._columns else {}
+            return alone
+        columns = {own: getattr(self, name)[i] for name, own in OF_MEMBER.items() if name in self._names}
+        if not columns:
+            raise ValueError("member: this summary keeps nothing of the members. Use predict without keep.")
+        alone = self._with({**columns, **({"target": self.target} if "target" in self._names else {})}, self.block)
+        alone.size = 1
+        return alone
+
+    @classmethod
+    def cat(cls, parts: Sequence[Summary]) -> Summary:
+        """Batches of the same ensemble, one after the other."""
+        shapes = {(part.size, part.classes, tuple(part._names)) for part in parts}
+        if len(shapes) != 1:
+            raise ValueError(
+                "cat: all parts must have the same members, classes and columns, but there are "
+                f"{sorted(shapes) or 'no parts'}."
+            )
+        blocks = {part.block for part in parts}
+        columns = {name: _join(name, [getattr(part, name) for part in parts]) for name in parts[0]._names}
+        return parts[0]._with(columns, blocks.pop() if len(blocks) == 1 else None)
+
+    def _with(self, columns: dict[str, Tensor], block: int | None) -> Summary:
+        other = Summary.__new__(Summary)
+        other.size, other.classes, other.block, other._prediction = self.size, self.classes, block, None
+        other._columns, other._names = columns, list(columns)
+        other._length = len(columns["total"]) if columns else len(self)
+        if columns and not other._length:
+            raise ValueError("Summary: there must be at least one example, but none is left.")
+        return other
+
+
+def summarize_outputs(task: str, batches: Iterable[tuple[Any, Any]], class_dim: int | None = None) -> Summary:
+    """The summary of all batches of (outputs, targets), in little memory."""
+    summaries: list[Summary] = []
+    for outputs, target in batches:
+        summaries.append(Summary(prediction_of(task, outputs, class_dim), target).kept())
+        # Joined early, in pairs of like size: many small tensors among large ones would keep memory from its reuse.
+        while len(summaries) > 1 and len(summaries[-2]) <= len(summaries[-1]):
+            summaries[-2:] = [Summary.cat(summaries[-2:])]
+    check_any_batch(summaries)
+    return Summary.cat(summaries)
+
+
+def _flat_target(prediction: Prediction, target: Tensor | np.ndarray, ignore: int | None) -> Tensor:
+    given = tensor_of(target)
+    if ignore is not None:
+        if isinstance(prediction, Regression):
+            raise ValueError("evaluate: ignore is for class numbers, but this is a regression.")
+        given = given.masked_fill(given == ignore, 0)
+    return prediction.check_target(given).flatten()
+
+
+def _column_names(prediction: Prediction, targets: bool) -> list[str]:
+    table = CLASSIFICATION if isinstance(prediction, Classification) else REGRESSION
+    names = [name for name in table if targets or name not in TARGETED]
+    if isinstance(prediction, Classification):
+        return names if prediction.logits is not None else [n for n in names if n not in ("max_logit", "energy")]
+    dense = prediction.variances is not None and bool((prediction.variances > 0).all())
+    return names if dense else [name for name in names if name != "log_likelihood"]
+
+
+def _class_bins(mean: Tensor, target: Tensor) -> Tensor:
+    """In pieces, for they are made in double precision."""
+    rows = max(1, CHUNK // mean.shape[1])
+    pieces = zip(mean.split(rows), target.split(rows), strict=True)
+    return torch.stack([class_bins(*piece) for piece in pieces]).sum(0)
+
+
+def _join(name: str, tensors: list[Tensor]) -> Tensor:
+    return torch.stack(tensors).sum(0) if name == "class_bins" else torch.cat(tensors, -1)
+
+
+CLASSIFICATION: dict[str, Callable[[Any, Any], Tensor]] = {
+    "label": lambda p, y: p.label,
+    "confidence": lambda p, y: p.confidence,
+    "total": lambda p, y: p.total,
+    "aleatoric": lambda p, y: p.aleatoric,
+    "epistemic": lambda p, y: p.epistemic,
+    "max_logit": lambda p, y: p.score("max_logit"),
+    "energy": lambda p, y: p.score("energy"),
+    "variation_ratio": lambda p, y: p.score("variation_ratio"),
+    "pairwise_kl": lambda p, y: p.pairwise_kl,
+    "member_label": lambda p, y: p.member_label,
+    "member_confidence": lambda p, y: p.member_confidence,
+    "member_entropy": lambda p, y: p.member_entropy,
+    "target": lambda p, y: y,
+    "log_likelihood": lambda p, y: p.log_likelihood(y),
+    "squared_error": lambda p, y: p.squared_error(y),
+    "rank": lambda p, y: p.rank(y),
+    "member_log_likelihood": lambda p, y: p.member_log_likelihood(y),
+    "member_squared_error": lambda p, y: p.member_squared_error(y),
+    "class_bins": lambda p, y: _class_bins(p.mean, y),  # not one for each example: sums, which add up over batches
+}
+
+REGRESSION: dict[str, Callable[[Any, Any], Tensor]] = {
+    "mean": lambda p, y: p.mean,
+    "total": lambda p, y: p.total,
+    "aleatoric": lambda p, y: p.aleatoric,
+    "epistemic": lambda p, y: p.epistemic,
+    "lower": lambda p, y: p.quantile((1 - LEVEL) / 2),
+    "upper": lambda p, y: p.quantile((1 + LEVEL) / 2),
+    "target": lambda p, y: y,
+    "cumulative": lambda p, y: p.cumulative(y),
+    "crps": lambda p, y: p.crps(y),
+    "log_likelihood": lambda p, y: p.log_likelihood(y),
+}
+
+COLUMNS = {**CLASSIFICATION, **REGRESSION}
+
+TARGETED = {
+    *("target", "log_likelihood", "squared_error", "rank", "member_log_likelihood", "member_squared_error"),
+    *("class_bins", "cumulative", "crps"),
+}
+
+OF_MEMBER = {
+    "member_label": "label",
+    "member_confidence": "confidence",
+    "member_entropy": "total",
+    "member_log_likelihood": "log_likelihood",
+    "member_squared_error": "squared_error",
+}
+
+DERIVED: dict[str, tuple[Any, ...]] = {  # a function and the columns it takes
+    "msp": (lambda confidence: 1 - confidence, "confidence"),
+    "correct": (lambda label, target: label == target, "label", "target"),
+    "error": (lambda label, target: (label != target).double(), "label", "target"),
+}

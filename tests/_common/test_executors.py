@@ -1,0 +1,45 @@
+"""Workers do not outlive the process that started them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+ORPHAN = """
+import os, time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pluribus._common.executors import _watch
+if __name__ == "__main__":
+    pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_watch, initargs=(os.getpid(),))
+    print(pool.submit(os.getpid).result(), flush=True)
+    pool.submit(time.sleep, 600).result()
+"""
+
+
+@pytest.mark.slow
+def test_workers_end_when_the_study_itself_is_killed(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(ORPHAN)
+    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True) as study:
+        worker = int(study.stdout.readline())
+        study.send_signal(signal.SIGKILL)
+        study.wait()
+    for _ in range(300):
+        if not is_alive(worker):
+            return
+        time.sleep(0.1)
+    os.kill(worker, signal.SIGKILL)
+    pytest.fail("the worker went on without its study")
+
+
+def is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{process}/stat") as file:  # one that nobody waits for is dead too
+        return file.read().rpartition(")")[2].split()[0] != "Z"

@@ -1,0 +1,384 @@
+"""What we rely on in PyTorch beyond what it promises: after a new release, look here first."""
+
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+import sympy
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pluribus._common import torch_private, torch_symbolic
+from pluribus._common.torch_private import pytree
+
+onednn = pytest.mark.skipif(not torch_private.is_onednn_enabled(), reason="needs oneDNN")
+OPTIONS = [1, 1], [2, 2], [1, 1], 2  # padding, stride, dilation, groups
+
+
+def test_a_tree_is_flattened_and_put_together_again():
+    tree = {"a": [1, (2, None)], "b": 3}
+    leaves, structure = pytree.tree_flatten(tree)
+    assert leaves == [1, 2, None, 3]
+    assert structure.num_leaves == 4
+    assert pytree.tree_unflatten(leaves, structure) == tree
+    assert pytree.tree_leaves(tree) == leaves
+    assert pytree.tree_map(lambda x, y: (x, y), [1, [2]], [3, [4]]) == [(1, 3), [(2, 4)]]
+
+
+def test_the_leaves_of_a_tree_have_paths_of_keys_and_indices():
+    (path, leaf), *_ = pytree.tree_flatten_with_path({"a": [5]})[0]
+    assert leaf == 5
+    assert [getattr(key, "key", getattr(key, "idx", None)) for key in path] == ["a", 0]
+
+
+def test_structures_of_trees_can_be_compared():
+    assert pytree.tree_flatten([1, 2])[1] == pytree.tree_flatten([3, 4])[1] != pytree.tree_flatten((1, 2))[1]
+
+
+@pytest.mark.parametrize("kind", [nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d])
+def test_all_convolutions_have_one_base(kind):
+    layer = kind(2, 4, 3)
+    assert isinstance(layer, torch_private.ConvNd)
+    assert layer.transposed == (kind is nn.ConvTranspose2d)
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm, nn.InstanceNorm2d])
+def test_batch_and_instance_normalisation_have_one_base(kind):
+    layer = kind(2)
+    assert isinstance(layer, torch_private.NormBase)
+    layer.reset_running_stats()
+    assert hasattr(layer, "num_batches_tracked")
+    assert not isinstance(nn.LayerNorm(2), torch_private.NormBase)
+
+
+def test_what_a_module_holds_itself_stands_in_three_tables():
+    module = nn.BatchNorm1d(2)
+    module.inner, module.empty = nn.Linear(2, 2), None
+    module.register_module("missing", None)
+    parameters, buffers, children = held = torch_private.tables(module)
+    assert isinstance(held, torch_private.Tables)
+    assert set(parameters) == {"weight", "bias"}
+    assert set(buffers) == {"running_mean", "running_var", "num_batches_tracked"}
+    assert children == {"inner": module.inner, "missing": None}
+    parameters["bias"], children["inner"] = None, nn.Identity()
+    assert module.bias is None
+    assert isinstance(module.inner, nn.Identity)
+    assert {"eps", "training", "empty"} <= torch_private.plain_attributes(module).keys()
+    assert not [v for v in torch_private.plain_attributes(module).values() if isinstance(v, dict) and v]
+
+
+@pytest.mark.parametrize("kind", ["register_forward_hook", "register_forward_pre_hook"])
+def test_hooks_of_a_module_are_seen(kind):
+    module = nn.Identity()
+    assert not torch_private.has_forward_hooks(module)
+    hook = getattr(module, kind)(lambda *_: None)
+    assert torch_private.has_forward_hooks(module)
+    hook.remove()
+    assert not torch_private.has_forward_hooks(module)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "register_forward_hook",
+        "register_forward_pre_hook",
+        "register_full_backward_hook",
+        "register_full_backward_pre_hook",
+    ],
+)
+def test_hooks_can_be_taken_out_of_their_tables(kind):
+    modules, before, seen = [nn.Identity(), nn.Identity()], torch_private.hooks_so_far(), []
+    assert torch_private.parts_with_hooks(modules) == set()
+    assert not any(torch_private.hook_tables(modules[0]).values())
+    getattr(modules[0], kind)(lambda *_: seen.append(kind))
+    assert torch_private.parts_with_hooks(modules) == {modules[0]}
+    assert torch_private.hooks_so_far() > before
+    run = lambda: modules[0](torch.ones(2, requires_grad=True) * 2).sum().backward()  # noqa: E731
+    run()
+    assert seen == [kind]
+    for table in torch_private.hook_tables(modules[0]).values():
+        table.clear()
+    run()
+    assert seen == [kind]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler, on its first use
+def test_a_compiled_module_is_unwrapped():
+    module = nn.Linear(2, 2)
+    assert torch_private.unwrap_compiled(torch.compile(module)) is module
+    assert torch_private.unwrap_compiled(module) is module
+
+
+def test_a_spectral_norm_fits_a_new_weight():
+    torch.manual_seed(0)
+    layer = nn.utils.parametrizations.spectral_norm(nn.Linear(5, 4))
+    parametrization = layer.parametrizations.weight[0]
+    weight = torch.randn(4, 5)
+    torch_private.estimate_spectral_norm_(parametrization, weight)
+    largest = torch.linalg.svdvals(parametrization.eval()(weight))[0]
+    torch.testing.assert_close(largest, torch.tensor(1.0), rtol=0.02, atol=0)
+    torch_private.estimate_spectral_norm_(nn.Identity(), weight)
+
+
+def test_a_convolution_states_its_padding_twice():
+    assert getattr(nn.Conv2d(1, 1, 3, padding=(1, 2)), torch_private.PADDING_ATTRIBUTE) == (2, 2, 1, 1)
+
+
+def test_a_view_knows_what_it_is_a_view_of():
+    x = torch.zeros(4, 4)
+    assert torch_private.view_base(x[1:].T) is x
+    assert torch_private.view_base(x) is x
+    assert torch_private.view_base(y := x.clone()) is y
+
+
+@pytest.mark.parametrize(
+    "run, operators",
+    [
+        (lambda x: F.scaled_dot_product_attention(x, x, x), torch_private.ATTENTION),
+        (lambda x: x.half(), (torch_private.TO_COPY,)),
+        (lambda x: F.bilinear(x[0, 0], x[0, 0], torch.zeros(2, 4, 4)), (torch_private.TRILINEAR,)),
+        (lambda x: F.embedding_bag(torch.zeros(1, 2, dtype=torch.long), x[0, 0]), torch_private.EMBEDDING_BAGS),
+    ],
+)
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_function_becomes_a_private_operator(run, operators, gradients):
+    seen = []
+
+    class Watching(torch_private.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func.overloadpacket)
+            return func(*args, **(kwargs or {}))
+
+    with Watching():
+        run(torch.zeros(1, 2, 3, 4, requires_grad=gradients))
+    assert set(seen) & set(operators)
+
+
+def test_global_hooks_are_seen():
+    assert not torch_private.has_any_global_hook()
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert torch_private.has_any_global_hook()
+    finally:
+        hook.remove()
+
+
+def test_a_tensor_is_batched_under_vmap_alone():
+    seen = []
+    x = torch.zeros(2, 3)
+
+    def look(row):
+        seen.append((torch_private.is_batched(row), torch_private.is_batched(x), torch_private.is_transforming()))
+        return row
+
+    torch.vmap(look)(x)
+    assert seen == [(True, False, True)]
+    assert not torch_private.is_batched(x)
+    assert not torch_private.is_transforming()
+
+
+def test_a_transformation_can_be_left_for_a_while():
+    seen = []
+
+    def look(row):
+        with torch_private.outside_transform():
+            seen.append(torch_private.is_transforming())
+        seen.append(torch_private.is_transforming())
+        return row
+
+    torch.vmap(look)(torch.zeros(2, 3))
+    assert seen == [False, True]
+
+
+def test_a_backward_pass_is_told_from_a_forward_pass():
+    seen = [torch_private.in_backward()]
+    x = torch.zeros(2, requires_grad=True)
+    x.register_hook(lambda _: seen.append(torch_private.in_backward()))
+    x.sum().backward()
+    assert [*seen, torch_private.in_backward()] == [False, True, False]
+
+
+def test_the_warning_of_vmap_can_be_switched_off(recwarn):
+    qkv = torch.zeros(2, 1, 1, 4, 8)
+
+    def attend(x):
+        return F.scaled_dot_product_attention(x, x, x)  # which has no batching rule
+
+    with torch_private.no_vmap_fallback_warning():
+        torch.vmap(attend)(qkv)
+    assert not list(recwarn)
+    with pytest.warns(UserWarning, match="performance drop"):
+        torch.vmap(attend)(qkv)
+
+
+def test_a_mode_that_watches_operators_is_noticed():
+    class Watching(torch_private.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    seen = []
+    assert not torch_private.is_dispatch_watched()
+    with Watching():
+        assert torch_private.is_dispatch_watched()
+        torch.zeros(2) + 1
+    assert torch.ops.aten.add.Tensor in seen
+
+
+def test_operators_that_change_something_or_draw_are_not_pure():
+    def run(x):
+        y = torch.rand_like(x) + x
+        return y.mul_(2)
+
+    graph = make_fx(run)(torch.zeros(2)).graph
+    pure = {node.target for node in graph.nodes if torch_private.is_pure_operator(node.target)}
+    assert pure == {torch.ops.aten.add.Tensor}
+
+
+def test_tensors_that_share_memory_have_the_same_storage():
+    x = torch.zeros(4)
+    key = torch_private.storage_key(x.untyped_storage())
+    assert key == torch_private.storage_key(x[2:].untyped_storage())
+    assert key != torch_private.storage_key(x.clone().untyped_storage())
+
+
+def test_fake_tensors_have_shapes_and_no_memory():
+    with torch_private.fake_tensor_mode(allow_non_fake_inputs=True) as mode:
+        y = nn.Linear(3, 10**9)(torch.zeros(2, 3))
+    assert y.shape == (2, 10**9)
+    assert mode.from_tensor(torch.zeros(5), static_shapes=True).shape == (5,)
+
+
+def test_a_function_can_be_kept_from_the_compiler():
+    seen = []
+
+    def look():
+        seen.append(torch.compiler.is_compiling())
+
+    def run(x):
+        torch_private.disable_compiler(look)()
+        return x + 1
+
+    torch.compile(run, backend="eager")(torch.zeros(2))
+    assert seen == [False]
+
+
+@onednn
+def test_a_reordered_weight_convolves_as_the_plain_one():
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(3, 8, 6, 6), torch.randn(16, 4, 3, 3), torch.randn(16)
+    expected = F.conv2d(x, weight, bias, stride=2, padding=1, groups=2)
+    packed = torch_private.reorder_weight(weight, OPTIONS, x.shape)
+    torch.testing.assert_close(torch_private.convolve(x, packed, bias, OPTIONS), expected)
+    torch.testing.assert_close(torch_private.convolve(x, packed, bias, OPTIONS, relu=True), expected.relu())
+    torch.testing.assert_close(packed.to_dense(), weight)
+
+
+@onednn
+@pytest.mark.parametrize("relu", [False, True])
+def test_a_convolution_adds_before_relu(relu):
+    torch.manual_seed(0)
+    x, weight, added = torch.randn(3, 8, 6, 6), torch.randn(16, 4, 3, 3), torch.randn(3, 16, 3, 3)
+    expected = F.conv2d(x, weight, None, stride=2, padding=1, groups=2) + added
+    packed = torch_private.reorder_weight(weight, OPTIONS, x.shape)
+    made = torch_private.convolve_and_add(x, added, packed, None, OPTIONS, relu)
+    torch.testing.assert_close(made, expected.relu() if relu else expected)
+
+
+def test_onednn_can_be_turned_off():
+    before = torch.backends.mkldnn.set_flags(False)
+    try:
+        assert not torch_private.is_onednn_enabled()
+    finally:
+        torch.backends.mkldnn.set_flags(before[0])
+
+
+def test_a_question_about_a_symbolic_size_ends_in_the_shape_environment():
+    asked = []
+
+    class Environment(torch_symbolic.ShapeEnv):
+        def evaluate_sym_node(self, node, *args, **kwargs):
+            asked.append(str(node.expr))
+            return sympy.true
+
+    environment = Environment(duck_shape=False)
+    symbol = sympy.Symbol("s0", positive=True, integer=True)
+    size = torch.SymInt(torch_symbolic.SymNode(symbol, environment, int, 5))
+    with torch_private.fake_tensor_mode(shape_env=environment), torch_symbolic.enable_python_dispatcher():
+        rows = torch.empty((size, 7)).T.shape[1]
+        asked.clear()
+        torch_symbolic.check(rows == 5)
+    assert rows.node.hint == 5
+    assert asked == ["Eq(s0, 5)"]
+
+
+def test_the_methods_of_symbolic_sizes_are_listed_with_their_operators():
+    methods = torch_symbolic.magic_methods
+    assert {"add", "sub", "mul", "mod", "eq", "ne", "lt", "and", "or", "sym_not"} <= set(methods)
+    assert torch_symbolic.method_to_operator("add")(2, 3) == 5
+    assert all(hasattr(torch_symbolic.SymNode, name) for name in ("wrap_int", "wrap_bool", "wrap_float", "sym_sum"))
+    assert "is_contiguous" in torch_symbolic.sizes_strides_methods
+
+
+def test_the_slow_path_of_attention_is_chosen_for_one_thread():
+    """The fast path gives zeros in padded positions: with the mode they are not zero."""
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 4, batch_first=True), 1).eval()
+    x, padding = torch.randn(2, 3, 4), torch.tensor([[False, False, False], [False, True, True]])
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nested tensors are a prototype
+        assert not encoder(x, src_key_padding_mask=padding)[1, 1:].any()
+        assert not torch_private.is_function_watched()
+        with torch_private.SlowPath():
+            assert torch_private.is_function_watched()
+            assert encoder(x, src_key_padding_mask=padding)[1, 1:].any()
+
+
+def test_all_parts_of_a_module_are_met_once():
+    inner = nn.Linear(2, 2)
+    module = nn.Sequential(nn.Sequential(inner, nn.ReLU()), inner, nn.ModuleList([nn.Tanh()]))
+    module.register_module("missing", None)
+    parts = torch_private.parts_of(module)
+    assert set(parts) == set(module.modules())
+    assert len(parts) == len(set(parts))
+
+
+def test_cached_parametrizations_can_be_forgotten():
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
+    with nn.utils.parametrize.cached():
+        before = layer.weight
+        assert layer.weight is before
+        torch_private.clear_parametrization_cache()
+        assert layer.weight is not before
+
+
+@pytest.mark.parametrize("module", [torch_private, torch_symbolic])
+def test_there_is_a_test_of_everything_private(module):
+    """Every name is used in this file, in the code of a test."""
+    names = [name for name in vars(module) if not name.startswith("_") and name not in ("annotations", "nn")]
+    ours = [name for name in names if name in getattr(module, "__all__", ()) or defined_in(module, name)]
+    code = Path(__file__).read_text()
+    used = set(re.findall(rf"{module.__name__.rpartition('.')[2]}(?:\.| import )(\w+)", code))
+    assert [name for name in ours if name not in used] == []
+
+
+def defined_in(module, name):
+    value = getattr(module, name)
+    return getattr(value, "__module__", "").startswith("pluribus") or name.isupper()
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("change", [torch.nn.utils.weight_norm, torch.nn.utils.spectral_norm])
+def test_weights_that_hooks_make_follow_their_parameters(change):
+    layer = change(torch.nn.Linear(6, 6))
+    before = layer.weight.detach().clone()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            torch.nn.init.normal_(parameter)
+        torch_private.refresh_hooked_weights_(layer)
+    computed = layer.weight.detach().clone()
+    assert not torch.equal(computed, before)
+    layer.eval()(torch.zeros(1, 6))
+    torch.testing.assert_close(layer.weight.detach(), computed, rtol=1e-3, atol=1e-4)

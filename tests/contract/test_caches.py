@@ -1,0 +1,405 @@
+"""What a model keeps from call to call: each member has its own, as separate networks have.
+
+The oracle is a list of networks that were built apart and have never met: copies of an ensemble's member could hold
+what another member has left behind.
+"""
+
+import copy
+import functools
+from collections import OrderedDict
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import pluribus as pb
+
+
+class Model(nn.Module):
+    """A network whose bias is computed from a parameter, and kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave, self.bias = nn.Linear(6, 8), nn.Linear(8, 3), nn.Parameter(torch.randn(8))
+        self.begin()
+
+    def begin(self) -> None:
+        pass
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.leave(torch.relu(self.enter(x) + self.kept(len(x))))
+
+    def make(self) -> Tensor:
+        return 2 * self.bias.detach()
+
+
+class Attribute(Model):
+    def begin(self):
+        self.cache = None
+
+    def kept(self, rows):
+        if self.cache is None:
+            self.cache = self.make()
+        return self.cache
+
+
+class New(Model):
+    def kept(self, rows):
+        if not hasattr(self, "cache"):
+            self.cache = self.make()
+        return self.cache
+
+
+class Shapes(Model):
+    def begin(self):
+        self.cache = OrderedDict()
+
+    def kept(self, rows):
+        if rows not in self.cache:
+            self.cache[rows] = (self.make(), "made")
+        return self.cache[rows][0]
+
+
+class Listed(Model):
+    def begin(self):
+        self.cache = [[]]
+
+    def kept(self, rows):
+        if not self.cache[0]:
+            self.cache[0].append(self.make())
+        return self.cache[0][0]
+
+
+class LazyBuffer(Model):
+    def kept(self, rows):
+        if not hasattr(self, "cache"):
+            self.register_buffer("cache", self.make(), persistent=False)
+        return self.cache
+
+
+class NoneBuffer(Model):
+    def begin(self):
+        self.register_buffer("cache", None)
+
+    def kept(self, rows):
+        if self.cache is None:
+            self.cache = self.make()
+        return self.cache
+
+
+class EmptyBuffer(Model):
+    def begin(self):
+        self.register_buffer("cache", torch.empty(0))
+
+    def kept(self, rows):
+        if not self.cache.numel():
+            self.cache = self.make()
+        return self.cache
+
+
+class Method(Model):
+    @functools.lru_cache  # noqa: B019
+    def kept(self, rows):
+        return self.make()
+
+
+class Property(Model):
+    @functools.cached_property
+    def cache(self):
+        return self.make()
+
+    def kept(self, rows):
+        return self.cache
+
+
+class InObject(Model):
+    def begin(self):
+        self.store = SimpleNamespace(value=None)
+
+    def kept(self, rows):
+        if self.store.value is None:
+            self.store.value = self.make()
+        return self.store.value
+
+
+class Late(Model):
+    def begin(self):
+        self.calls, self.cache = 0, None
+
+    def kept(self, rows):
+        self.calls += 1
+        if self.calls > 2 and self.cache is None:
+            self.cache = self.make()
+        return self.make() if self.cache is None else self.cache
+
+
+class Flagged(Model):
+    """Says in another attribute that it is made."""
+
+    def begin(self):
+        self.ready, self.cache = False, None
+
+    def kept(self, rows):
+        if not self.ready:
+            self.ready, self.cache = True, self.make()
+        return self.cache
+
+
+class FlaggedBuffer(Model):
+    """Fills a buffer, in place."""
+
+    def begin(self):
+        self.ready = False
+        self.register_buffer("cache", torch.zeros(8))
+
+    def kept(self, rows):
+        if not self.ready:
+            self.ready = True
+            self.cache.copy_(self.make()) if rows % 2 else setattr(self, "cache", self.make())
+        return self.cache
+
+
+class Child(Model):
+    def begin(self):
+        self.inner = Attribute()
+
+    def kept(self, rows):
+        return self.inner.kept(rows) + self.make()
+
+
+KINDS = (
+    Attribute, New, Shapes, Listed, LazyBuffer, NoneBuffer, EmptyBuffer, Method, Property, InObject, Late, Child,
+    Flagged, FlaggedBuffer,
+)  # fmt: skip
+
+
+def apart(kind) -> list[nn.Module]:
+    """Three networks that are built apart."""
+    return [kind().eval() for _ in range(3)]
+
+
+def expected_of(models: list[nn.Module], x: Tensor) -> Tensor:
+    return torch.stack([copy.deepcopy(model)(x) for model in models])
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_member_keeps_its_own(kind, run, grad):
+    models, x = apart(kind), torch.randn(5, 6)
+    with torch.set_grad_enabled(grad):
+        ensemble = pb.deep(models)
+        ensemble.run = run
+        for rows in (5, 4, 5, 5, 4):
+            expected = expected_of(models, x[:rows])
+            torch.testing.assert_close(ensemble(x[:rows]), expected, rtol=1e-4, atol=1e-5)
+            members = torch.stack([ensemble.member(i)(x[:rows]) for i in range(3)])
+            torch.testing.assert_close(members, expected, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(copy.deepcopy(ensemble)(x[:rows]), expected, rtol=1e-4, atol=1e-5)
+    assert ensemble.run == run
+
+
+@pytest.mark.filterwarnings("ignore:treenet. this model does not run under vmap")  # in place in a shared buffer
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+@pytest.mark.parametrize("method", [m for m in pb.METHODS if m not in ("mimo", "mc_dropout", "single")])
+@pytest.mark.parametrize("kind", [Attribute, Flagged, Shapes, NoneBuffer, FlaggedBuffer, Method])
+def test_members_of_all_methods_change_with_their_weights(kind, method, run):
+    """A shared weight may be cached for all, what a member owns may not: compared with a model without a cache."""
+    model, x = kind(), torch.randn(5, 6)
+    options = {"treenet": {"branch": "bias|leave"}}.get(method, {})
+    if method in ("packed", "masksembles"):
+        options["example"] = x
+    ensemble = pb.METHODS[method](model, 3, **options).eval()
+    ensemble.run = run
+    for _ in range(2):
+        outputs = ensemble(x)
+    for i in range(3):
+        member = ensemble.member(i)
+        member.kept = lambda rows, member=member: member.make()
+        torch.testing.assert_close(outputs[i], member(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+def test_cached_parametrizations_are_each_members_own(run):
+    models, x = [nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)) for _ in range(3)], torch.randn(5, 6)
+    ensemble, expected = pb.deep(models), torch.stack([model(x) for model in models])
+    ensemble.run = run
+    with nn.utils.parametrize.cached():
+        for _ in range(2):
+            torch.testing.assert_close(ensemble(x), expected, rtol=1e-4, atol=1e-5)
+
+
+class Carries(Model):
+    def begin(self):
+        self.state = None
+
+    def kept(self, rows):
+        state = self.make() if self.state is None else 0.7 * self.state + self.make()
+        self.state = state
+        return state
+
+
+class CarriesInPlace(Model):
+    def begin(self):
+        self.state = torch.zeros(8)
+
+    def kept(self, rows):
+        self.state.add_(self.make())
+        return self.state.clone()
+
+
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+@pytest.mark.parametrize("kind", [Carries, CarriesInPlace])
+def test_what_is_carried_on_from_call_to_call_is_refused(kind, run):
+    ensemble = pb.deep(apart(kind))
+    ensemble.run = run
+    with pytest.raises(ValueError, match="goes on from what it has kept in 'state'.*register_buffer"):
+        ensemble(torch.randn(5, 6))
+
+
+def test_a_buffer_is_carried_on_by_each_member():
+    class Buffered(Model):
+        def begin(self):
+            self.register_buffer("state", torch.zeros(8))
+
+        def kept(self, rows):
+            self.state = 0.7 * self.state + self.make()
+            return self.state
+
+    models, x = apart(Buffered), torch.randn(5, 6)
+    for run in ("vmap", "loop"):
+        ensemble = pb.deep(models)
+        ensemble.run = run
+        others = copy.deepcopy(models)
+        for _ in range(3):
+            torch.testing.assert_close(ensemble(x), torch.stack([model(x) for model in others]))
+
+
+def test_what_the_given_model_has_cached_is_forgotten_where_training_forgets_it():
+    class Forgets(Attribute):
+        def train(self, mode=True):
+            if mode:
+                self.cache = None
+            return super().train(mode)
+
+    model, x = Forgets().eval(), torch.randn(5, 6)
+    model(x)
+    ensemble = pb.deep(model, 3)
+    assert not ensemble.training
+    member = ensemble.member(0)
+    member.cache = None
+    torch.testing.assert_close(ensemble(x)[0], member(x))
+
+
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+@pytest.mark.parametrize("kind", [Attribute, New, Shapes, Property, Child])
+def test_what_the_given_model_has_cached_of_its_own_weights_is_not_the_members(kind, run):
+    model, x = kind().eval(), torch.randn(5, 6)
+    model.constant = torch.ones(3)
+    model(x)
+    torch.testing.assert_close(pb.single(model)(x)[0], model(x))
+    ensemble = pb.deep(model, 3)
+    ensemble.run = run
+    outputs = ensemble(x)
+    for i in range(3):
+        member, fresh = ensemble.member(i), kind().eval()
+        fresh.load_state_dict(member.state_dict())
+        torch.testing.assert_close(outputs[i], fresh(x), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(member(x), fresh(x), rtol=1e-4, atol=1e-5)
+    assert torch.equal(ensemble.module.constant, torch.ones(3))
+
+
+# -------------------------------------------------------------------- shared buffers
+
+
+class Constants(nn.Module):
+    """Constants beside statistics: a mask that would overflow in a sum, and numbers that would drift."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.norm, self.head = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+        self.register_buffer("mask", torch.full((3,), torch.finfo(torch.float32).min))
+        self.register_buffer("third", torch.tensor([0.1, 1 / 3, 1e-8, float("nan"), float("inf")]))
+        self.register_buffer("large", torch.full((4,), 65504.0, dtype=torch.float16))
+        self.register_buffer("count", torch.tensor(7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.head(torch.relu(self.norm(self.enter(x))))
+        return torch.where(torch.arange(3) < 2, y, self.mask / 1e30)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+@pytest.mark.parametrize("method", ["treenet", "multihead", "masksembles", "batch_ensemble"])
+def test_only_what_the_members_passes_change_changes(method, run, frozen):
+    options = {"treenet": {"branch": "head"}}.get(method, {})
+    if frozen and method not in ("treenet", "multihead"):
+        pytest.skip("has no trunk to freeze")
+    model = Constants()
+    ensemble = pb.METHODS[method](model, 3, **options, **({"freeze_trunk": True} if frozen else {})).train()
+    ensemble.run = run
+    x, y = torch.randn(12, 6), torch.randint(3, (12,))
+    for _ in range(3):
+        ensemble.loss(x, y, F.cross_entropy).backward()
+        ensemble.loss(torch.stack([x] * 3), torch.stack([y] * 3), F.cross_entropy, per_member=True).backward()
+    for name in ("mask", "third", "large", "count"):
+        assert torch.equal(getattr(ensemble.module, name).nan_to_num(5.0), getattr(model, name).nan_to_num(5.0)), name
+    assert torch.equal(ensemble.module.norm.running_mean, model.norm.running_mean) == frozen
+
+
+# -------------------------------------------------------------------- padded positions
+
+
+class Padded(nn.Module):
+    """Padded positions reach the output."""
+
+    def __init__(self, norm: bool) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(8) if norm else None)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+        return self.head(self.encoder(x, src_key_padding_mask=padding))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("norm", [False, True])
+def test_padded_positions_are_those_of_the_network_itself(norm, aligned, grad):
+    """PyTorch's fast path, without gradients and with padding at the end, gives zeros there; its slow path does not."""
+    models, x = [Padded(norm).eval() for _ in range(3)], torch.randn(4, 6, 8)
+    padding = torch.arange(6) >= torch.tensor([6, 5, 3, 2])[:, None]
+    padding = padding if aligned else padding.flip(1)
+    for mask in (padding, torch.zeros(4, 6).masked_fill(padding, float("-inf"))):
+        with torch.set_grad_enabled(grad):
+            expected = torch.stack([model(x, mask) for model in models])
+            for ensemble in (pb.deep(models), pb.deep([*models[:2], nn.Sequential(models[2])][:2])):
+                for run in ("vmap", "loop"):
+                    ensemble.run = run
+                    for _ in range(2):
+                        outputs = ensemble(x, mask)
+                        torch.testing.assert_close(outputs, expected[: ensemble.size], rtol=1e-4, atol=1e-5)
+                torch.testing.assert_close(ensemble.member(1)(x, mask), expected[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+def test_biases_that_levit_caches_are_each_members_own(run):
+    import timm
+
+    models = [timm.create_model("levit_128s", num_classes=5).eval() for _ in range(3)]
+    x = torch.randn(2, 3, 224, 224)
+    with torch.no_grad():
+        for model in models:
+            for name, parameter in model.named_parameters():
+                if "attention_biases" in name:
+                    parameter.normal_(0, 2.0)
+        ensemble, expected = pb.deep(models), torch.stack([model(x) for model in models])
+        ensemble.run = run
+        for _ in range(2):
+            torch.testing.assert_close(ensemble(x), expected, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(ensemble.member(1)(x), expected[1], rtol=1e-3, atol=1e-4)

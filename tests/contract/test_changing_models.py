@@ -1,0 +1,307 @@
+"""Models that change when they run: they register hooks, make layers, draw constants. Compared with networks apart."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pluribus as pb
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.middle = nn.Linear(6, 8), nn.ModuleList([nn.Linear(8, 8)])
+        self.begin()
+        self.leave = nn.Linear(8, 3)
+
+    def begin(self) -> None:
+        pass
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.leave(self.inside(self.middle[0](self.enter(x).relu())))
+
+
+class Records(Model):
+    """Hooks on its layers record what they give; they are registered when it first runs, as transformers does."""
+
+    def begin(self):
+        self.hooked, self.recorded = False, []
+
+    def inside(self, h):
+        return torch.stack(self.recorded).sum(0) * len(self.recorded)
+
+    def forward(self, x):
+        if not self.hooked:
+            for layer in (self.enter, self.middle[0]):
+                layer.register_forward_hook(lambda layer, args, output: self.record(output))
+            self.hooked = True
+        self.recorded = []
+        return super().forward(x)
+
+    def record(self, output):
+        self.recorded.append(output)
+
+
+class RecordsInClosure(Records):
+    """Nothing is kept in its attributes but the mark."""
+
+    def forward(self, x):
+        recorded: list[Tensor] = RECORDED
+        recorded.clear()
+        if not self.hooked:
+            self.middle[0].register_forward_hook(lambda layer, args, output: RECORDED.append(output))
+            self.hooked = True
+        output = self.leave(self.middle[0](self.enter(x)).relu())
+        return output * len(recorded) + recorded[0].mean()
+
+
+RECORDED: list[Tensor] = []
+
+
+class Once(Model):
+    """A hook that takes itself away when it has run: the first call is another one."""
+
+    def begin(self):
+        self.handle = self.middle[0].register_forward_hook(self.hook)
+
+    def hook(self, layer, args, output):
+        self.handle.remove()
+        return output + 5
+
+    def inside(self, h):
+        return h
+
+
+class MakesActivation(Model):
+    def begin(self):
+        self.act = None
+
+    def inside(self, h):
+        if self.act is None:
+            self.act = nn.Sequential(nn.Tanh(), nn.BatchNorm1d(8, affine=False).eval())
+        return self.act(h)
+
+
+class NewName(Model):
+    """An attribute goes and another comes: as many as before."""
+
+    def begin(self):
+        self.first = True
+
+    def inside(self, h):
+        if hasattr(self, "first"):
+            del self.first
+            self.later = True
+            return h
+        return -h
+
+
+def apart(kind: type[nn.Module], rows: int = 5) -> tuple[list[nn.Module], Tensor]:
+    torch.manual_seed(3)
+    return [kind().eval() for _ in range(3)], torch.randn(rows, 6)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+@pytest.mark.parametrize("kind", [Records, RecordsInClosure, MakesActivation, NewName])
+def test_what_a_pass_registers_is_there_with_its_mark_or_not_at_all(kind, run, grad):
+    models, x = apart(kind)
+    with torch.set_grad_enabled(grad):
+        ensemble = pb.deep(models)
+        ensemble.run = run
+        for _ in range(3):
+            expected = torch.stack([model(x) for model in models])
+            torch.testing.assert_close(ensemble(x), expected, rtol=1e-4, atol=1e-5)
+            members = torch.stack([copy.deepcopy(ensemble).member(i)(x) for i in range(3)])
+            if kind is not NewName:  # its member is a network that has run as often
+                torch.testing.assert_close(members, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+def test_a_hook_that_runs_once_runs_for_each_member(run):
+    (model, *_), x = apart(Once)
+    ensemble = pb.deep(model, 3)
+    models = [ensemble.member(i) for i in range(3)]
+    ensemble.run = run
+    with torch.no_grad():
+        for _ in range(2):
+            expected = torch.stack([model(x) for model in models])
+            torch.testing.assert_close(ensemble(x), expected, rtol=1e-4, atol=1e-5)
+
+
+class MakesLayer(Model):
+    def begin(self):
+        self.made = None
+
+    def inside(self, h):
+        if self.made is None:
+            self.made = nn.Linear(8, 8)
+        return self.made(h)
+
+
+class MakesInList(Model):
+    def inside(self, h):
+        if len(self.middle) == 1:
+            self.middle.append(nn.Linear(8, 8))
+        return self.middle[1](h)
+
+
+class MakesInDict(Model):
+    def begin(self):
+        self.made = {}
+
+    def inside(self, h):
+        return self.made.setdefault(h.shape[-1], nn.Linear(8, 8))(h)
+
+
+class MakesParameter(Model):
+    def begin(self):
+        self.register_parameter("made", None)
+
+    def inside(self, h):
+        if self.made is None:
+            self.made = nn.Parameter(torch.rand(8))
+        return h * self.made
+
+
+class Fuses(Model):
+    """A layer takes another one's place: as many parts as before."""
+
+    def forward(self, x):
+        if hasattr(self, "leave"):
+            self.made = nn.Linear(8, 3)
+            self.made.load_state_dict(self.leave.state_dict())
+            del self.leave
+        return self.made(self.enter(x))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("method", ["deep by vmap", "deep by loop", "batch_ensemble", "mc_dropout", "multihead"])
+@pytest.mark.parametrize("kind", [MakesLayer, MakesInList, MakesInDict, MakesParameter, Fuses])
+def test_parameters_that_a_pass_makes_are_refused_before_anything_is_given(kind, method, grad):
+    name, _, run = method.partition(" by ")
+    if kind is Fuses and name != "deep":
+        pytest.skip("the layer that is replaced is another one then")
+    (model, *_), x = apart(kind)
+    options = {"mc_dropout": {"rate": 0.1}}.get(name, {})
+    ensemble = pb.METHODS[name](model, 3, **options)
+    ensemble.run = run or "loop"
+    before = [name for name, _ in ensemble.named_modules()]
+    with torch.set_grad_enabled(grad), pytest.raises(ValueError, match="makes the parameters in .*Run the given model"):
+        ensemble(x)
+    assert [name for name, _ in ensemble.named_modules()] == before
+    if name == "deep" and kind is not MakesInDict:
+        model(x)
+        again = pb.deep(model, 3)
+        torch.testing.assert_close(again(x), torch.stack([again.member(i)(x) for i in range(3)]), rtol=1e-4, atol=1e-5)
+
+
+class Draws(Model):
+    """A constant that is drawn when it is first needed."""
+
+    def begin(self):
+        self.drawn = None
+
+    def inside(self, h):
+        if self.drawn is None:
+            self.drawn = torch.randn(8)
+        return h * self.drawn
+
+
+class DrawsInBuffer(Draws):
+    def begin(self):
+        self.register_buffer("drawn", None)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+@pytest.mark.parametrize("kind", [Draws, DrawsInBuffer])
+def test_what_a_pass_draws_and_keeps_is_refused_unless_the_given_model_has_it(kind, run, grad):
+    models, x = apart(kind)
+    fresh, drawn = pb.deep(models), kind().eval()
+    fresh.run = run
+    with torch.set_grad_enabled(grad):
+        with pytest.raises(ValueError, match="goes on from what it has kept in 'drawn'"):
+            fresh(x)
+        drawn(x)
+        ensemble = pb.deep(drawn, 3)
+        ensemble.run = run
+        first = ensemble(x)
+        torch.testing.assert_close(ensemble(x), first)
+    members = [ensemble.member(i) for i in range(3)]
+    assert all(torch.equal(member.drawn, drawn.drawn) for member in members)
+    torch.testing.assert_close(torch.stack([member(x) for member in members]), first, rtol=1e-4, atol=1e-5)
+
+
+class FailsLate(Model):
+    def begin(self):
+        self.cache, self.fails = None, False
+
+    def inside(self, h):
+        if self.cache is None:
+            self.cache = 2 * self.leave.weight.detach().sum()
+        if self.fails:
+            raise RuntimeError("it fails")
+        return h * self.cache
+
+
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+def test_a_pass_that_fails_leaves_nothing_of_a_member(run):
+    models, x = apart(FailsLate)
+    ensemble, expected = pb.deep(models), torch.stack([copy.deepcopy(model)(x) for model in models])
+    ensemble.run = run
+    ensemble(x)
+    ensemble.module.fails = True
+    with pytest.raises(RuntimeError, match="it fails"):
+        ensemble(x)
+    ensemble.module.fails = False
+    torch.testing.assert_close(ensemble(x), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch.compile, about what it cannot
+@pytest.mark.parametrize("first", ["compiled", "run"])
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+def test_compiled_members_have_their_own_caches_too(run, first):
+    """Parts of a call run uncompiled, where the model does what torch.compile cannot: its hooks are registered."""
+    models, x = apart(RecordsAndCaches)
+    ensemble, expected = pb.deep(models), torch.stack([copy.deepcopy(model)(x) for model in models])
+    ensemble.run = run
+    if first == "run":
+        ensemble(x)
+    compiled = torch.compile(ensemble, backend="eager")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ensemble(x), expected, rtol=1e-4, atol=1e-5)
+
+
+class RecordsAndCaches(Model):
+    def begin(self):
+        self.hooked, self.cache, self.recorded = False, None, []
+
+    def forward(self, x):
+        if not self.hooked:
+            self.enter.register_forward_hook(self.record)
+            self.hooked = True
+        if self.cache is None:
+            self.cache = self.enter.weight.sum(1)
+        return self.leave((self.enter(x) + self.cache).relu())
+
+    def record(self, layer, args, output):
+        self.recorded = [output]
+
+
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+def test_hidden_states_that_transformers_records_are_each_members_own(run):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"num_encoder_blocks": 2, "depths": [1, 1], "sr_ratios": [2, 1], "hidden_sizes": [8, 16]}
+    kernels = {"patch_sizes": [3, 3], "strides": [2, 2], "num_attention_heads": [1, 2], "mlp_ratios": [2, 2]}
+    config = transformers.SegformerConfig(**sizes, **kernels, decoder_hidden_size=16, num_labels=3)
+    models = [transformers.SegformerForSemanticSegmentation(config).eval() for _ in range(2)]
+    ensemble, x = pb.deep(models), torch.randn(2, 3, 32, 32)
+    ensemble.run = run
+    with torch.no_grad():
+        for _ in range(2):
+            expected = torch.stack([copy.deepcopy(model)(x).logits for model in models])
+            torch.testing.assert_close(ensemble(x).logits, expected, rtol=1e-4, atol=1e-5)

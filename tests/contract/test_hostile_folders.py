@@ -1,0 +1,464 @@
+"""Trained folders, results and studies that mean harm: a message, no raw error; code runs only where it is named."""
+
+import copy
+import dataclasses
+import io
+import json
+import os
+import struct
+import sys
+import warnings
+
+import fakes
+import numpy as np
+import pytest
+import torch
+from hostile import TEXTS, npy_header, npz
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import pluribus as pb
+from pluribus.cli.app import main
+from pluribus.data.catalogue import encoded, load
+from pluribus.deploy.predictor import RECORD, WEIGHTS, load_predictor, make_predictor
+from pluribus.landscape.recording import Trajectory
+from pluribus.models.by_name import ModelSpec
+from pluribus.report.page import report
+from pluribus.results.store import Damaged, read, read_all, write
+from pluribus.study.settings import Run
+
+CANARY = "import pathlib; pathlib.Path(__file__).with_name('canary').touch()\n"
+
+NETWORK = CANARY + "from torch import nn\ndef build(num_classes, inputs): return nn.Linear(inputs, num_classes)\n"
+
+
+@pytest.fixture(scope="module")
+def flowers():
+    return load("iris")
+
+
+@pytest.fixture(scope="module")
+def good(flowers, tmp_path_factory):
+    """A folder as `pluribus train` writes it."""
+    folder = tmp_path_factory.mktemp("good")
+    spec = ModelSpec("mlp", (4,), 3, width=0.05)
+    make_predictor(spec, flowers, pb.deep(spec.build(), 2), risk=0.9).save(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(good, tmp_path):
+    """A copy of the good folder, to be spoiled."""
+    for name in (RECORD, WEIGHTS):
+        (tmp_path / name).write_bytes((good / name).read_bytes())
+    return tmp_path
+
+
+@pytest.fixture
+def table(tmp_path):
+    (tmp_path / "new.csv").write_text(
+        "sepal length (cm),sepal width (cm),petal length (cm),petal width (cm)\n5,3,1,0.2\n6,3,5,2\n"
+    )
+    return tmp_path / "new.csv"
+
+
+def run(monkeypatch, capsys, *words):
+    """The exit code of a command, what it printed, and what it said beside."""
+    monkeypatch.setattr(sys, "argv", ["pluribus", *map(str, words)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    said = capsys.readouterr()
+    assert "Traceback" not in said.out + said.err
+    return stop.value.code, said.out, said.err
+
+
+def changed(folder, **values):
+    record = json.loads((folder / RECORD).read_text())
+    (folder / RECORD).write_text(json.dumps({**record, **values}))
+    return folder
+
+
+# ---------------------------------------------------------------- a trained folder
+
+
+def test_the_folder_is_read_as_it_was_written(good, table, monkeypatch, capsys):
+    code, out, _ = run(monkeypatch, capsys, "predict", good, table, "--format", "csv")
+    assert code == 0 and len(out.splitlines()) == 3
+
+
+@pytest.mark.parametrize("spec", ["python:{0}/net.py:build", "python:net:build", "python:os:system"])
+@pytest.mark.parametrize("command", ["predict", "export"])
+def test_code_that_a_folder_names_is_not_run(folder, table, monkeypatch, capsys, spec, command):
+    (folder / "net.py").write_text(NETWORK)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.chdir(folder)
+    changed(folder, model=spec.format(folder))
+    code, _, said = run(monkeypatch, capsys, command, folder, table if command == "predict" else folder / "x.onnx")
+    assert code == 2 and "--model python:FILE:FUNCTION" in said
+    assert not (folder / "canary").exists() and not (folder / "x.onnx").exists()
+
+
+RUNS = [None, [], {"data": 1}, {"data": "iris"}, {"data": "iris", "source": {"nothing": 1}}]
+
+
+@pytest.mark.parametrize("told", RUNS, ids=str)
+def test_the_landscape_of_a_folder_that_tells_of_no_run_is_refused(folder, monkeypatch, capsys, told):
+    whole = json.loads(json.dumps(dataclasses.asdict(Run(data="iris")), default=list))
+    changed(folder, run={**whole, **told} if isinstance(told, dict) and "source" in told else told)
+    code, _, said = run(monkeypatch, capsys, "landscape", "--ensemble", folder, "--out", folder / "page.html")
+    assert code == 2 and RECORD in said and not (folder / "page.html").exists()
+
+
+def test_the_landscape_runs_no_code_of_a_folder(folder, monkeypatch, capsys):
+    (folder / "net.py").write_text(NETWORK)
+    changed(folder, model=f"python:{folder}/net.py:build")
+    assert run(monkeypatch, capsys, "landscape", "--ensemble", folder, "--out", folder / "page.html")[0] == 2
+    assert not (folder / "canary").exists()
+
+
+def test_code_that_the_user_names_is_run(flowers, table, tmp_path, monkeypatch, capsys):
+    (tmp_path / "net.py").write_text(NETWORK)
+    spec = ModelSpec(f"python:{tmp_path / 'net.py'}:build", (4,), 3)
+    make_predictor(spec, flowers, pb.deep(nn.Linear(4, 3), 2), None).save(tmp_path)
+    assert run(monkeypatch, capsys, "predict", tmp_path, table)[0] == 2 and not (tmp_path / "canary").exists()
+    assert run(monkeypatch, capsys, "predict", tmp_path, table, "--model", spec.model)[0] == 0
+    assert (tmp_path / "canary").exists()
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_record_that_is_no_record_is_named(folder, table, monkeypatch, capsys, name):
+    (folder / RECORD).write_text(TEXTS[name])
+    code, _, said = run(monkeypatch, capsys, "predict", folder, table)
+    assert code == 2 and RECORD in said and len(said) < 1000
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+@pytest.mark.parametrize("name", [RECORD, WEIGHTS])
+def test_what_is_no_file_is_not_waited_for(folder, table, monkeypatch, capsys, name, put):
+    (folder / name).unlink()
+    put(folder / name)
+    code, _, said = run(monkeypatch, capsys, "predict", folder, table)
+    assert code == 2 and name in said
+
+
+CLAIMS = [
+    {"width": 1e5},
+    {"width": float("inf")},
+    {"width": -1.0},
+    {"outputs": 10**12},
+    {"shape": [10**12]},
+    {"shape": [3, 10**6, 10**6]},
+    {"dropout": 2.0},
+    {"model": "timm:hf-hub:someone/something"},
+    {"model": "nothing"},
+    {"mean": [[1.0, 2.0], [3.0]]},
+    {"std": [0.0]},
+    {"classes": ["a", "b"]},
+    {"classes": [1, 2, 3]},
+    {"threshold": {"value": 1.0}},
+    {"threshold": "x"},
+    {"encoding": None},
+    {"encoding": {"kind": "images", "task": "classification", "classes": [], "shape": [3, 10**5, 10**5]}},
+    {"no_threshold": 3},
+    {"format": 2},
+]
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=str)
+def test_a_claim_that_does_not_fit_is_refused_before_anything_is_allocated(folder, claim):
+    with pytest.raises(ValueError, match=r"bundle\.json|model: "):
+        load_predictor(changed(folder, **claim))
+
+
+def header_of(path):
+    content = path.read_bytes()
+    (size,) = struct.unpack("<Q", content[:8])
+    return json.loads(content[8 : 8 + size]), content[8 + size :]
+
+
+def with_header(path, header, rest):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + rest)
+
+
+ABOUT = [
+    {"size": 10**9},
+    {"size": 3},
+    {"size": True},
+    {"method": ["deep"]},
+    {"method": "packed", "settings": {"alpha": 10**6}},
+    {"method": "batch_ensemble", "settings": {"rank": 10**9}},
+    {"method": "mc_dropout", "size": 10**9},
+    {"settings": {"unknown": 1}},
+    {"settings": {"init": {"a": 1}}},
+    {"method": "treenet", "settings": {"branch": "(a+)+$"}},
+    {"method": "treenet", "settings": {"branch": "((a|a))*$"}},
+    {"method": "treenet", "settings": {"branch": ".*" * 30}},
+    {"method": "treenet", "settings": {"branch": "("}},
+    {"method": "packed", "settings": {"widths": {"sizes": {"a": [10**12]}, "attributes": [], "rounded": []}}},
+    {"method": "packed", "settings": {"widths": []}},
+    {"format": "x"},
+    {"training": None},
+    {"task": []},
+    {"class_dim": "x"},
+    {"unlike": True},
+]
+
+
+@pytest.mark.parametrize("about", ABOUT, ids=str)
+def test_weights_with_a_header_that_does_not_fit_are_refused(folder, about):
+    header, rest = header_of(folder / WEIGHTS)
+    told = {**json.loads(header["__metadata__"]["pluribus"]), **about}
+    with_header(folder / WEIGHTS, {**header, "__metadata__": {"pluribus": json.dumps(told)}}, rest)
+    with pytest.raises(ValueError, match="load: "):
+        load_predictor(folder)
+
+
+def test_tensors_that_lie_about_their_place_are_refused(folder):
+    header, rest = header_of(folder / WEIGHTS)
+    name = next(name for name in header if name != "__metadata__")
+    for change in ({"data_offsets": [0, 10**12]}, {"data_offsets": [4, 0]}, {"shape": [10**9, 10**9]}, {"dtype": "X9"}):
+        with_header(folder / WEIGHTS, {**header, name: {**header[name], **change}}, rest)
+        with pytest.raises(ValueError, match="no complete safetensors file"):
+            load_predictor(folder)
+
+
+# ---------------------------------------------------------------- names that steer a terminal, a table or a page
+
+
+def test_names_from_files_steer_no_terminal(folder, table, monkeypatch, capsys):
+    changed(folder, no_threshold="\x1b[2J\x1b]0;owned\x07[red]x", threshold=None)
+    code, _, said = run(monkeypatch, capsys, "predict", folder, table)
+    assert code == 0 and "\x1b" not in said and "\x07" not in said and "[red]x" in said
+
+
+@pytest.mark.parametrize("start", list("=+-@\t\r") + [" =", "\n="])
+def test_no_label_in_a_csv_file_is_a_formula(folder, table, monkeypatch, capsys, start):
+    names = [f"{start}cmd|' /C calc'!A{i}" for i in range(3)]
+    encoding = {**json.loads((folder / RECORD).read_text())["encoding"], "classes": names}
+    changed(folder, classes=names, encoding=encoding)
+    code, out, _ = run(monkeypatch, capsys, "predict", folder, table, "--format", "csv")
+    assert code == 0 and "'" + start.lstrip(" ") in out.replace("' ", "'") and f",{start}cmd" not in out
+
+
+# ---------------------------------------------------------------- results and studies
+
+
+def spoil(path, **members):
+    with np.load(path) as found:
+        arrays = {name: found[name] for name in found.files}
+    npz(path, **{name: _npy(array) for name, array in {**arrays, **members}.items()})
+
+
+def _npy(array):
+    if isinstance(array, bytes):
+        return array
+    content = io.BytesIO()
+    np.lib.format.write_array(content, np.asarray(array))
+    return content.getvalue()
+
+
+@pytest.fixture
+def study(tmp_path):
+    for label in ("single", "deep"):
+        run = fakes.classification(label, examples=30, pictures=label == "deep")
+        write(tmp_path / "results" / f"{label}.npz", run.record, run.columns)
+    (tmp_path / "study.json").write_text('{"choose": null, "command": "pluribus compare"}')
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_study_that_is_no_study_is_named(study, monkeypatch, capsys, name):
+    (study / "study.json").write_text(TEXTS[name])
+    code, _, said = run(monkeypatch, capsys, "report", study)
+    assert code == 2 and "study.json" in said
+
+
+COLUMNS = {
+    "text for numbers": {"test/label": np.array(["a"] * 30)},
+    "numbers for text": {"examples/reason": np.zeros(3)},
+    "another length": {"test/confidence": np.zeros(7)},
+    "two axes": {"test/target": np.zeros((30, 2))},
+    "no axis": {"test/target": np.array(3)},
+    "pictures of floats": {"examples/pictures": np.zeros((2, 4, 4))},
+    "a promise of terabytes": {"test/label": npy_header("(1000000, 100000000)")},
+    "objects": {"test/label": npy_header("(30,)", "'|O'") + b"x"},
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_column_of_another_kind_is_damage(study, name):
+    spoil(study / "results" / "deep.npz", **COLUMNS[name])
+    results, (damage,) = read_all(study)
+    assert len(results) == 1 and isinstance(damage, Damaged) and "deep.npz" in str(damage)
+
+
+@pytest.mark.parametrize(
+    "put", [os.mkfifo, os.mkdir, lambda at: os.symlink("nowhere", at)], ids=["pipe", "dir", "link"]
+)
+def test_what_is_no_file_is_named_and_the_rest_is_shown(study, monkeypatch, capsys, put):
+    put(study / "results" / "other.npz")
+    code, _, said = run(monkeypatch, capsys, "report", study)
+    assert code == 0 and "other.npz" in said and (study / "report.html").exists()
+
+
+def test_the_page_shows_names_as_text(study):
+    run = fakes.classification("<script>alert(1)</script>", examples=30)
+    record = {**run.record, "classes": ["</script><img src=x onerror=alert(1)>"] * 10, "data": "{{ 7 * 7 }}"}
+    write(study / "results" / "evil.npz", record, run.columns)
+    html = report(study)
+    assert "<script>alert(1)" not in html and "<img src=x" not in html and "{{ 7 * 7 }}" in html
+
+
+# ---------------------------------------------------------------- any change at all
+
+
+JUNK = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(-3, 10**20), st.floats(), st.text(max_size=5), st.just("x" * 1000),
+        st.sampled_from(["deep", "packed", "single", "classification", "mlp", "images", "table", "python:os:getcwd"]),
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)  # fmt: skip
+
+
+@st.composite
+def mutations(draw, good):
+    """The good value with one or two of its parts, at any depth, replaced, removed or doubled."""
+    value = copy.deepcopy(good)
+    for _ in range(draw(st.integers(1, 2))):
+        if not isinstance(value, dict | list) or not value:
+            break
+        holder = value
+        while True:
+            key = draw(st.sampled_from(sorted(holder) if isinstance(holder, dict) else range(len(holder))))
+            inner = holder[key]
+            if not isinstance(inner, dict | list) or not inner or draw(st.booleans()):
+                break
+            holder = inner
+        if draw(st.booleans()):
+            holder[key] = draw(JUNK)
+        elif isinstance(holder, dict):
+            del holder[key]
+        else:
+            holder.insert(key, inner)
+    return value
+
+
+FUZZ = settings(max_examples=60, suppress_health_check=list(HealthCheck))
+
+
+def value_or_message(function):
+    try:
+        return function()
+    except (ValueError, FileNotFoundError) as error:
+        assert str(error)
+        return None
+
+
+def test_any_record_of_a_folder_gives_answers_or_a_message(good, tmp_path, table):
+    (tmp_path / WEIGHTS).write_bytes((good / WEIGHTS).read_bytes())
+
+    @FUZZ
+    @given(mutations(json.loads((good / RECORD).read_text())))
+    def check(record):
+        (tmp_path / RECORD).write_text(json.dumps(record))
+        value_or_message(lambda: list(load_predictor(tmp_path).answers(table)))
+
+    check()
+
+
+def test_any_encoding_gives_rows_or_a_message(flowers, table):
+    images = {"kind": "images", "task": "classification", "shape": [1, 8, 8], "classes": ["a"]}
+
+    @FUZZ
+    @given(mutations(flowers.encoding))
+    def check_tables(encoding):
+        value_or_message(lambda: encoded(encoding, table)[:])
+
+    @FUZZ
+    @given(mutations(images))
+    def check_images(encoding):
+        value_or_message(lambda: encoded(encoding, np.zeros((2, 8, 8), np.uint8))[:])
+
+    check_tables()
+    check_images()
+
+
+@pytest.mark.parametrize("method", ["deep", "packed", "masksembles", "treenet", "mimo", "mc_dropout"])
+def test_any_header_of_weights_gives_an_ensemble_or_a_message(tmp_path, method):
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    more = {"treenet": {"branch": "5"}, "packed": {"example": torch.zeros(2, 4)}}
+    more["masksembles"] = more["mimo"] = more["packed"]
+    pb.save(pb.METHODS[method](model, 2, **more.get(method, {})), tmp_path / "good")
+    header, rest = header_of(tmp_path / "good")
+    told = json.loads(header["__metadata__"]["pluribus"])
+
+    @settings(FUZZ, max_examples=40)
+    @given(mutations(told))
+    def check_ours(changed):
+        with_header(tmp_path / "x", {**header, "__metadata__": {"pluribus": json.dumps(changed)}}, rest)
+        value_or_message(lambda: pb.load(tmp_path / "x", model)(torch.zeros(2, 4)))
+
+    @settings(FUZZ, max_examples=20)
+    @given(mutations(header))
+    def check_theirs(changed):
+        with_header(tmp_path / "x", changed, rest)
+        value_or_message(lambda: pb.load(tmp_path / "x", model)(torch.zeros(2, 4)))
+
+    check_ours()
+    check_theirs()
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_any_record_of_a_result_gives_a_page_or_damage(tmp_path, kind):
+    run = getattr(fakes, kind)("deep")
+    write(tmp_path / "results" / "deep.npz", run.record, run.columns)
+    with np.load(tmp_path / "results" / "deep.npz") as found:
+        record = json.loads(str(found["record"]))
+
+    @settings(FUZZ, max_examples=25)
+    @given(mutations(record))
+    def check(changed):
+        spoil(tmp_path / "results" / "deep.npz", record=np.array(json.dumps(changed)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # figures of nonsense
+            value_or_message(lambda: report(tmp_path))
+
+    check()
+
+
+@FUZZ
+@given(st.data())
+def test_any_bytes_of_a_result_are_a_result_or_damage(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("bytes") / "x.npz"
+    run = fakes.classification("deep", examples=20, pictures=False, shift=False, outside=False)
+    write(path, run.record, run.columns)
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(bytes(content))
+    try:
+        read(path)
+    except Damaged as damage:
+        assert damage.path == path
+
+
+def test_any_header_of_a_trajectory_gives_one_or_a_message(tmp_path):
+    model = nn.Linear(3, 2)
+    weights = torch.zeros(2, 8)
+    Trajectory(copy.deepcopy(model), weights, {}, [0, 1], None, None, "classification", None).save(tmp_path / "good")
+    header, rest = header_of(tmp_path / "good")
+    key = next(iter(header["__metadata__"]))
+
+    @FUZZ
+    @given(mutations(json.loads(header["__metadata__"][key])))
+    @example("[" * 10_000)
+    def check(changed):
+        text = changed if isinstance(changed, str) else json.dumps(changed)
+        with_header(tmp_path / "x", {**header, "__metadata__": {key: text}}, rest)
+        value_or_message(lambda: Trajectory.load(tmp_path / "x", model))
+
+    check()

@@ -1,0 +1,228 @@
+"""Methods that train their members as rows of one batch, on models that turn and pick rows, against networks apart."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import pluribus as pb
+
+METHODS = [method for method in pb.METHODS if method in ("masksembles", "batch_ensemble")]
+methods = pytest.mark.parametrize("method", METHODS)
+
+
+class Base(nn.Module):
+    """(batch, 4, 6) -> (batch, 3), through a layer that is called in several ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def turn(self, x: Tensor) -> Tensor:
+        """(batch, time, 6) -> the same."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores from the mean over time."""
+        return self.head(self.turn(torch.tanh(self.enter(x))).mean(1))
+
+
+class Siamese(Base):
+    """Once on both halves of a pair, below each other, and once on one of them."""
+
+    def turn(self, x: Tensor) -> Tensor:
+        """The product of the halves, and the input."""
+        one, two = torch.tanh(self.layer(torch.cat([x.flatten(0, 1), x.flip(1).flatten(0, 1)]))).chunk(2)
+        return (one * two).unflatten(0, x.shape[:2]) + self.layer(x)
+
+
+class Pair(Base):
+    """Once on a row for each example, and once on two inputs below each other."""
+
+    def turn(self, x: Tensor) -> Tensor:
+        """The mean and the last step, compared."""
+        one, two = torch.tanh(self.layer(torch.cat([x.mean(1), x[:, -1]]))).chunk(2)
+        return (one * two + self.layer(x[:, 0]))[:, None]
+
+
+class Axial(Base):
+    """Along one axis, time first, and then along another."""
+
+    def turn(self, x: Tensor) -> Tensor:
+        """Both axes, one after the other."""
+        x = torch.tanh(self.layer(x.transpose(0, 1))).transpose(0, 1)
+        x = torch.tanh(self.layer(x.transpose(0, 1).flatten(0, 1))).unflatten(0, (x.shape[1], -1)).transpose(0, 1)
+        return self.layer(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+class Unrolled(Base):
+    """A step for each word: as many calls as there are words."""
+
+    def turn(self, x: Tensor) -> Tensor:
+        """The last state."""
+        state = torch.zeros_like(x[:, 0])
+        for step in x.unbind(1):
+            state = torch.tanh(self.layer(state) + step)
+        return state[:, None]
+
+
+class TrainingOnly(Base):
+    """A second head in training, time first, behind dropout that drops nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extra = nn.Linear(6, 6)
+
+    def turn(self, x: Tensor) -> Tensor:
+        """The layer's output, in training with more added to it."""
+        y = self.layer(x)
+        return y + self.extra(F.dropout(x, 0.0).transpose(0, 1)).transpose(0, 1) if self.training else y
+
+
+MODELS = [Siamese, Pair, Axial, Unrolled, TrainingOnly]
+
+
+def apart(ensemble: pb.Ensemble, model: nn.Module) -> list[dict[str, Tensor]]:
+    """The tensors of each member as a plain network, by the methods' equations."""
+    state = dict(ensemble.module.named_parameters()) | dict(ensemble.module.named_buffers())
+    members = []
+    for i in range(ensemble.size):
+        own = {}
+        for name in dict(model.named_parameters()):
+            layer, _, key = name.rpartition(".")
+            tensor = state[f"{layer}.b"][i] if f"{layer}.b" in state and key == "bias" else state[name]
+            if key == "weight" and f"{layer}.mask" in state:
+                tensor = tensor * state[f"{layer}.mask"][i]
+            if key == "weight" and f"{layer}.r" in state:
+                tensor = tensor * state[f"{layer}.r"][i] * state[f"{layer}.s"][i][:, None]
+            own[name] = tensor
+        members.append(own)
+    return members
+
+
+def check_training_pass(ensemble: pb.Ensemble, model: nn.Module, x: Tensor) -> None:
+    """Outputs, and the gradients of what the members share, are those of networks apart."""
+    weight = ensemble.module.layer.weight
+    expected = torch.stack([functional_call(model.train(), own, x) for own in apart(ensemble, model)])
+    gradient = torch.autograd.grad(expected.square().mean(), weight)
+    outputs = ensemble.train()(x)
+    torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.autograd.grad(outputs.square().mean(), weight), gradient, rtol=1e-4, atol=1e-6)
+
+
+def make(method: str, model: nn.Module, **options) -> pb.Ensemble:
+    torch.manual_seed(0)
+    return pb.METHODS[method](model, 3, **options)
+
+
+@methods
+@pytest.mark.parametrize("build", MODELS)
+@pytest.mark.parametrize("with_example", [False, True])
+def test_each_call_of_a_layer_has_its_rows_at_its_own_place(method, build, with_example):
+    torch.manual_seed(0)
+    model, x = build(), torch.randn(5, 4, 6)
+    ensemble = make(method, model, **({"example": x[:2]} if with_example else {}))
+    assert any(name.startswith("layer.") for name in ensemble.own)
+    check_training_pass(ensemble, model, x)
+
+
+@methods
+@pytest.mark.parametrize("build", MODELS)
+def test_rows_are_found_anew_for_inputs_of_another_length(method, build):
+    """With one step, time first and batch first look the same."""
+    torch.manual_seed(0)
+    model = build()
+    ensemble = make(method, model)
+    for length in (1, 4, 2):
+        check_training_pass(ensemble, model, torch.randn(3, length, 6))
+
+
+class Adaptive(Base):
+    """Called once more, at another place, where the input is large."""
+
+    def turn(self, x: Tensor) -> Tensor:
+        """The layer's output."""
+        y = self.layer(x.transpose(0, 1)).transpose(0, 1)
+        return self.layer(y) if x.abs().max() > 0.95 else y
+
+
+@methods
+def test_a_number_of_calls_that_changes_with_the_values_is_refused(method):
+    torch.manual_seed(0)
+    ensemble = make(method, Adaptive(), where="layer").train()
+    with pytest.raises(ValueError, match=r"layer 'layer'.*where="):
+        for scale in (1.0, 0.01):  # whatever the probe has met
+            ensemble(scale * torch.randn(5, 4, 6))
+
+
+class Experts(Base):
+    """Each row goes to the one of eight experts that a gate chooses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.experts = nn.Linear(6, 8), nn.ModuleList(nn.Linear(6, 6) for _ in range(8))
+
+    def turn(self, x: Tensor) -> Tensor:
+        """What the experts make of their rows."""
+        x = self.layer(x)
+        chosen = self.gate(100 * x[:, 0]).argmax(-1)
+        y = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            rows = (chosen == i).nonzero().flatten()
+            if len(rows):  # an expert that nobody chose is not called
+                y = y.index_add(0, rows, expert(x[rows]))
+        return y
+
+
+@methods
+def test_experts_that_see_some_rows_only_are_shared_where_an_example_shows_it(method):
+    torch.manual_seed(0)
+    model, x = Experts(), torch.randn(9, 4, 6)
+    ensemble = make(method, model, example=x[:1])
+    assert not any(name.startswith("experts") for name in ensemble.own)
+    assert "experts" in ensemble.explain()
+    check_training_pass(ensemble, model, x)
+
+
+@methods
+def test_experts_that_see_some_rows_only_are_refused_without_an_example(method):
+    torch.manual_seed(0)
+    ensemble = make(method, Experts(), where="layer|experts|head").train()
+    with pytest.raises(ValueError, match=r"experts.*where="):
+        for _ in range(3):
+            ensemble.loss(torch.randn(9, 4, 6), torch.randint(3, (9,)), F.cross_entropy)
+
+
+@pytest.mark.parametrize(("outer", "inner"), [("masksembles", "batch_ensemble"), ("batch_ensemble", "masksembles")])
+def test_a_member_of_one_method_is_a_plain_network_to_another(outer, inner):
+    torch.manual_seed(0)
+    model, x = Axial(), torch.randn(5, 4, 6)
+    given = make(inner, model).member(1)
+    ensemble = make(outer, given)
+    rows = ensemble.train()(x)
+    torch.testing.assert_close(rows, ensemble.eval()(x), rtol=1e-4, atol=1e-5)  # it has no chance, no statistics
+    plain = apart(make(inner, model), model)[1]
+    for name, tensor in model.named_parameters():
+        tensor.data = plain[name].detach()
+    torch.testing.assert_close(given(x), model(x), rtol=1e-4, atol=1e-5)
+    expected = [functional_call(model, own, x) for own in apart_of_plain(ensemble, plain, outer)]
+    torch.testing.assert_close(rows, torch.stack(expected), rtol=1e-4, atol=1e-5)
+
+
+def apart_of_plain(ensemble: pb.Ensemble, plain: dict[str, Tensor], outer: str) -> list[dict[str, Tensor]]:
+    """The tensors of each member where the given network is a plain one."""
+    state = dict(ensemble.module.named_parameters()) | dict(ensemble.module.named_buffers())
+    members = []
+    for i in range(ensemble.size):
+        own = {}
+        for name, tensor in plain.items():
+            layer, _, key = name.rpartition(".")
+            if outer == "masksembles" and key == "weight" and f"{layer}.mask" in state:
+                tensor = tensor * state[f"{layer}.mask"][i]
+            if outer == "batch_ensemble":
+                scale = state[f"{layer}.s"][i]
+                tensor = tensor * state[f"{layer}.r"][i] * scale[:, None] if key == "weight" else state[f"{layer}.b"][i]
+            own[name] = tensor
+        members.append(own)
+    return members

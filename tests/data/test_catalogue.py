@@ -1,0 +1,161 @@
+"""Data by name: outside data, sizes, and what `load` refuses; what holds for every set is in tests/contract."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from order import filed
+from PIL import Image
+from places import SHARED
+
+from pluribus.data.catalogue import encoded, load
+from pluribus.data.source import data_folder
+
+# ---------------------------------------------------------------- outside data, sizes
+
+
+def test_outside_data_takes_the_shape_of_the_data(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (6, 40, 30, 3), dtype=np.uint8)
+    np.savez(tmp_path / "other.npz", x_test=images)
+    data = load("digits", folder=tmp_path, outside=["other", "noise", "sklearn_digits", "letters"])
+    assert list(data.outside) == ["letters", "other", "noise", "sklearn_digits", "letters 2"]
+    for i, image in enumerate(images):
+        grey = Image.fromarray(image).convert("L").resize((28, 37), Image.Resampling.BILINEAR).crop((0, 4, 28, 32))
+        assert np.abs(filed(data.outside["other"])[i][0][0].numpy() * 255 - np.array(grey)).max() < 2
+
+
+def test_grey_images_become_three_equal_channels(tmp_path):
+    colour = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), dtype=np.uint8)
+    np.savez(tmp_path / "colour.npz", x_train=colour, y_train=np.arange(20) % 2)
+    x = load("colour", folder=tmp_path, outside=["sklearn_digits"]).outside["sklearn_digits"][:][0]
+    assert torch.equal(x[:, 0], x[:, 1]) and torch.equal(x[:, 0], x[:, 2])
+    assert x.shape == (1797, 3, 8, 8)  # all of it: it has no test part of its own
+
+
+def test_image_size_of_arrays_equals_pillow():
+    plain, large = load("digits"), load("digits", image_size=40)
+    assert large.shape == (1, 40, 40) and large.outside["letters"][:1][0].shape == (1, 1, 40, 40)
+    for i in range(5):
+        small = Image.fromarray((plain.test[i][0][0].numpy() * 255).round().astype(np.uint8))
+        expected = np.array(small.resize((40, 40), Image.Resampling.BILINEAR))
+        assert np.abs(large.test[i][0][0].numpy() * 255 - expected).max() < 2
+
+
+def test_noise_fills_the_shape_of_the_data_without_being_smoothed():
+    x = filed(load("digits", outside=["noise"]).outside["noise"])[:500][0]
+    assert abs(x.mean() - 0.5) < 0.01 and abs(x.std() - 12**-0.5) < 0.01
+    assert abs(torch.corrcoef(torch.stack([x[..., 1:].flatten(), x[..., :-1].flatten()]))[0, 1]) < 0.01
+
+
+def test_new_images_are_those_of_the_data_again():
+    data = load("digits")
+    x = (data.test[:5][0][:, 0].numpy() * 255).round().astype(np.uint8)
+    assert torch.allclose(encoded(data.encoding, x)[:][0], data.test[:5][0])
+    assert data.encoding["mean"] == pytest.approx(data.mean.flatten().tolist())
+
+
+# ---------------------------------------------------------------- names and places
+
+
+@pytest.mark.parametrize("argument", ["outside", "shifted", "variants"])
+def test_unknown_names_list_the_known_ones(argument):
+    for call in (lambda: load("cifra10"), lambda: load("sklearn_digits", **{argument: ["cifra10"]})):
+        with pytest.raises(ValueError, match='"cifra10" is not known. Known are: digits, .*cifar10, .*table'):
+            call()
+
+
+def test_folder_is_the_argument_else_the_variable_else_data(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PLURIBUS_DATA", raising=False)
+    assert data_folder() == tmp_path / "data"
+    monkeypatch.setenv("PLURIBUS_DATA", str(tmp_path / "elsewhere"))
+    assert data_folder() == tmp_path / "elsewhere" and data_folder(tmp_path) == tmp_path
+    assert data_folder("~/x") == Path.home() / "x"
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ({"spec": "letters"}, 'outside=["letters"]'),
+        ({"spec": "cifar10_c"}, 'shifted=["cifar10_c"]'),
+        ({"spec": "imagenet_r"}, 'variants=["imagenet_r"]'),
+        ({"spec": "digits:5"}, "takes nothing after a colon"),
+        ({"spec": "folder"}, "a path must follow"),
+        ({"outside": ["iris"]}, "other data must be too"),
+        ({"outside": ["cifar10_c"]}, 'shifted=["cifar10_c"]'),
+        ({"spec": "iris", "outside": ["letters"]}, "other data must be too"),
+        ({"validation": 0.9}, "validation must be a share"),
+        ({"image_size": 0}, "image_size must be at least 1"),
+        ({"broken": "ignore"}, "Known are: stop, skip"),
+        ({"task": "ranking"}, "Known are: classification, regression"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        load(**({"spec": "sklearn_digits"} | arguments))
+
+
+# ---------------------------------------------------------------- real files, where they are at hand
+
+SIZES = {
+    "cifar10": (9000, 1000, 2500),
+    "mnist": (18000, 2000, 5000),
+    "fashion_mnist": (18000, 2000, 5000),
+    "kmnist": (1400, 200, 400),
+    "notmnist": (1400, 200, 400),
+    "svhn": (1750, 250, 500),
+    "textures": (840, 120, 240),
+    "tiny_imagenet": (1680, 240, 480),
+    "tiny_imagenet32": (1680, 240, 480),
+}
+at_hand = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data sets are not at hand")
+
+
+@at_hand
+@pytest.mark.parametrize("name", SIZES)
+def test_shared_sets_load_by_name(name):
+    data = load(name, folder=SHARED)
+    assert (len(data.train), len(data.validation), len(data.test)) == SIZES[name]
+    archive = np.load(next(path for path in SHARED.glob("*.npz") if path.stem.startswith(name)))
+    if "x_train" in archive:
+        assert np.array_equal(
+            (filed(data.test)[:][0] * 255).round().byte().squeeze(1).numpy(), first_channels(archive["x_test"])
+        )
+        assert np.array_equal(filed(data.test).y, archive["y_test"])
+
+
+def first_channels(x):
+    return x.transpose(0, 3, 1, 2) if x.ndim == 4 else x
+
+
+@at_hand
+def test_shared_sets_are_outside_data_for_each_other():
+    data = load("cifar10", folder=SHARED, outside=["svhn", "textures", "tiny_imagenet32"])
+    assert {name: len(split) for name, split in data.outside.items()} == {
+        "svhn": 2500,
+        "textures": 1200,
+        "tiny_imagenet32": 2400,
+    }
+
+
+@at_hand
+@pytest.mark.parametrize("name", sorted(path.name for path in SHARED.glob("uci/*")))
+def test_shared_uci_sets_load_with_their_splits(name):
+    data = load(f"uci:{name}", folder=SHARED, split=4)
+    index = np.loadtxt(SHARED / "uci" / name / "index_test_4.txt").astype(int)
+    assert data.task == "regression" and filed(data.test).names() == list(map(str, index))
+    assert data.train[:][0].isfinite().all() and data.train.y.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["digits", "sklearn_digits", "iris"])
+def test_the_first_rows_of_each_part_are_of_all_classes(name):
+    data = load(name)
+    for split in (data.train, data.validation, data.test):
+        assert len(split.y[: max(15, len(split) // 10)].unique()) > len(data.classes) / 2
+
+
+def test_the_order_of_rows_depends_on_the_seed_alone():
+    first, again, other = (load("iris", seed=seed).train.names() for seed in (0, 0, 1))
+    assert first == again and first != other and first != sorted(first, key=int)

@@ -1,0 +1,406 @@
+"""Folders of images, written here with Pillow and compared with Pillow."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from order import filed
+from PIL import Image
+
+from pluribus.data import image_folders
+from pluribus.data.catalogue import encoded, load
+
+
+def colours(height=12, width=12, seed=0, channels=3):
+    values = np.random.default_rng(seed).integers(0, 256, (height, width, channels), dtype=np.uint8)
+    return Image.fromarray(values if channels == 3 else values[..., 0])
+
+
+def write(folder, classes=("cat", "dog"), count=10, size=(12, 12), ending="png", channels=3):
+    """`count` images in each class folder."""
+    for name in classes:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            colours(*size, seed=i, channels=channels).save(folder / name / f"{i:03}.{ending}")
+    return folder
+
+
+def as_bytes(split):
+    return (split[:][0] * 255).round().byte()
+
+
+def reference(path, side=None, mode="RGB"):
+    """Pillow's own steps: short side to `side`, the centre cut out."""
+    image = Image.open(path).convert(mode)
+    if side is not None:
+        factor = side / min(image.size)
+        image = image.resize([round(factor * length) for length in image.size], Image.Resampling.BILINEAR)
+        left, top = (image.width - side) // 2, (image.height - side) // 2
+        image = image.crop((left, top, left + side, top + side))
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+# ---------------------------------------------------------------- what is read
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "bmp", "JPEG", "webp"])
+def test_folder_of_classes_is_divided_and_equals_what_pillow_reads(tmp_path, ending):
+    write(tmp_path, ("a cat", "dog", "emu"), 10, ending=ending)
+    data = load(f"folder:{tmp_path}")
+    assert data.classes == ("a cat", "dog", "emu") and data.shape == (3, 12, 12)
+    assert (len(data.train), len(data.validation), len(data.test)) == (21, 3, 6)
+    for split in (data.train, data.validation, data.test):
+        for x, y, name in zip(as_bytes(split), split.y, split.names(), strict=True):
+            assert name.startswith(data.classes[y]) and torch.equal(x, reference(tmp_path / name))
+    names = data.train.names() + data.validation.names() + data.test.names()
+    assert len(set(names)) == 30
+
+
+def test_train_val_and_test_folders_are_the_parts(tmp_path):
+    for part, count in (("train", 6), ("val", 3), ("test", 2)):
+        write(tmp_path / part, count=count)
+    data = load(f"folder:{tmp_path}")
+    assert (len(data.train), len(data.validation), len(data.test)) == (12, 6, 4)
+    assert filed(data.test).names() == ["test/cat/000.png", "test/cat/001.png", "test/dog/000.png", "test/dog/001.png"]
+
+
+def test_val_is_judged_on_where_there_is_no_test_folder(tmp_path):
+    write(tmp_path / "train", count=10)
+    write(tmp_path / "val", count=3)
+    data = load(f"folder:{tmp_path}")
+    assert (len(data.train), len(data.validation), len(data.test)) == (18, 2, 6)
+
+
+def test_class_may_be_called_train(tmp_path):
+    write(tmp_path, ("bus", "train"))
+    assert load(f"folder:{tmp_path}").classes == ("bus", "train")
+
+
+def test_test_folder_without_classes_is_left_out_with_a_note(tmp_path):
+    write(tmp_path / "train", count=10)
+    write(tmp_path / "val", count=3)
+    write(tmp_path, ("test",))
+    data = load(f"folder:{tmp_path}")
+    assert len(data.test) == 6 and "no class folders" in data.notes[0]
+
+
+@pytest.mark.parametrize("size", [(40, 30), (30, 40), (33, 33), (16, 90), (10, 7)])
+def test_image_size_resizes_the_short_side_and_cuts_out_the_centre(tmp_path, size):
+    write(tmp_path, size=size)
+    data = load(f"folder:{tmp_path}", image_size=16)
+    assert data.shape == (3, 16, 16)
+    for x, name in zip(as_bytes(data.test), data.test.names(), strict=True):
+        assert torch.equal(x, reference(tmp_path / name, 16))
+
+
+def test_images_of_different_sizes_get_one_size_and_a_note(tmp_path):
+    write(tmp_path, ("a",), size=(300, 260))
+    write(tmp_path, ("b",), size=(20, 20))
+    data = load(f"folder:{tmp_path}")
+    assert data.shape == (3, 224, 224) and "different sizes" in data.notes[0]
+
+
+def test_grey_images_stay_grey(tmp_path):
+    write(tmp_path, channels=1)
+    data = load(f"folder:{tmp_path}")
+    assert data.shape == (1, 12, 12)
+    first = np.array(Image.open(tmp_path / data.test.names()[0]))
+    assert np.array_equal(as_bytes(data.test)[0, 0], first)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "I;16"])
+def test_every_kind_of_image_becomes_three_channels_of_bytes(tmp_path, mode):
+    grey = np.linspace(0, 255, 144).reshape(12, 12).round()
+    image = Image.fromarray((grey * 257).astype(np.uint16)) if mode == "I;16" else None
+    image = image or Image.fromarray(grey.astype(np.uint8)).convert("RGB").convert(mode)
+    path = tmp_path / ("x.jpg" if mode == "CMYK" else "x.png")
+    image.save(path)
+    x = image_folders.decode(path, (3, 12, 12))
+    assert x.shape == (3, 12, 12) and x.dtype == torch.uint8
+    if mode != "1":
+        assert (x.float() - torch.from_numpy(grey)).abs().max() < (52 if mode in ("P", "CMYK") else 1)
+
+
+def test_photographs_are_turned_upright(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # lies on its right side
+    colours(8, 12).save(tmp_path / "x.png", exif=exif)
+    turned = torch.from_numpy(np.array(colours(8, 12).transpose(Image.Transpose.ROTATE_270))).permute(2, 0, 1)
+    assert torch.equal(image_folders.decode(tmp_path / "x.png", (3, 12, 8)), turned)
+
+
+def test_large_sets_are_read_from_disk_each_time(tmp_path, monkeypatch):
+    write(tmp_path)
+    monkeypatch.setattr(image_folders, "CACHE_BYTES", 0)
+    monkeypatch.setattr(image_folders, "CHECKED_FIRST", 0)
+    data = load(f"folder:{tmp_path}")
+    before = data.test[0][0]
+    Image.new("RGB", (12, 12), "red").save(tmp_path / data.test.names()[0])
+    after = data.test[0][0]
+    assert not torch.equal(before, after) and after[:, 0, 0].tolist() == [1, 0, 0]
+
+
+def test_small_sets_are_decoded_once(tmp_path):
+    write(tmp_path)
+    data = load(f"folder:{tmp_path}")
+    before = as_bytes(data.test)
+    for path in tmp_path.glob("*/*"):
+        path.unlink()
+    assert torch.equal(as_bytes(data.test), before)
+
+
+def test_loader_gives_the_same_rows_as_a_slice(tmp_path):
+    write(tmp_path)
+    split = load(f"folder:{tmp_path}").train
+    batches = list(torch.utils.data.DataLoader(split, batch_size=5))
+    assert torch.equal(torch.cat([x for x, _ in batches]), split[:][0])
+    assert torch.equal(torch.cat([y for _, y in batches]), split.y)
+
+
+# ---------------------------------------------------------------- ImageNet and its relatives
+
+WNIDS = ("n01440764", "n01443537", "n01484850", "n01491361")
+
+
+def imagenet(folder):
+    write(folder / "imagenet" / "train", WNIDS, 6, ending="JPEG")
+    write(folder / "imagenet" / "val", WNIDS, 3, ending="JPEG")
+
+
+@pytest.mark.parametrize("name, at", [("imagenet_r", "imagenet-r"), ("imagenet_a", "imagenet-a")])
+def test_variants_of_imagenet_are_numbered_as_the_training_classes(tmp_path, name, at):
+    imagenet(tmp_path)
+    write(tmp_path / at, (WNIDS[3], WNIDS[1]), 2, size=(30, 20), ending="jpg")
+    data = load("imagenet", folder=tmp_path, variants=[name])
+    assert data.classes == WNIDS and len(data.test) == 12
+    assert data.subsets == {name: [1, 3]}
+    assert filed(data.variants[name]).y.tolist() == [1, 1, 3, 3] and data.variants[name][:][0].shape == (4, *data.shape)
+
+
+def test_variant_leaves_out_classes_that_training_does_not_have(tmp_path):
+    imagenet(tmp_path)
+    write(tmp_path / "imagenet-r", (WNIDS[0], "n99999999"), 2)
+    data = load("imagenet", folder=tmp_path, variants=["imagenet_r"])
+    assert data.variants["imagenet_r"].y.tolist() == [0, 0] and "2 examples of classes not in" in data.notes[-1]
+
+
+def test_variant_without_a_known_class_is_refused(tmp_path):
+    imagenet(tmp_path)
+    write(tmp_path / "imagenet-r", ("n99999999",), 2)
+    with pytest.raises(ValueError, match="no class of imagenet.*n99999999"):
+        load("imagenet", folder=tmp_path, variants=["imagenet_r"])
+
+
+def test_outside_images_have_no_class(tmp_path):
+    imagenet(tmp_path)
+    write(tmp_path / "imagenet-o", ("n02000000",), 4)
+    write(tmp_path / "dtd" / "images", ("banded", "dotted"), 3, size=(40, 50), ending="jpg")
+    data = load("imagenet", folder=tmp_path, outside=["imagenet_o", "textures"])
+    assert {name: len(split) for name, split in data.outside.items()} == {"imagenet_o": 4, "textures": 6}
+    for split in data.outside.values():
+        assert set(split.y.tolist()) == {-1} and split[:][0].shape[1:] == data.shape
+
+
+def test_corrupted_imagenet_has_severities_of_each_corruption(tmp_path):
+    imagenet(tmp_path)
+    for corruption in ("fog", "snow"):
+        for severity in range(1, 6):
+            write(tmp_path / "ImageNet-C" / "weather" / corruption / str(severity), WNIDS, severity)
+    data = load("imagenet", folder=tmp_path, shifted=["imagenet_c"])
+    assert {name: [len(part) for part in parts] for name, parts in data.shifted.items()} == {
+        "fog": [4, 8, 12, 16, 20],
+        "snow": [4, 8, 12, 16, 20],
+    }
+    assert data.shifted["fog"][1].y.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_tiny_imagenet_takes_the_labels_of_its_list(tmp_path):
+    root = tmp_path / "tiny-imagenet-200"
+    for name in WNIDS:
+        write(root / "train" / name, ("images",), 5, ending="JPEG")
+    write(root / "val", ("images",), 4, ending="JPEG")
+    lines = [f"{i:03}.JPEG\t{WNIDS[3 - i]}\t0\t0\t9\t9" for i in range(4)]
+    (root / "val" / "val_annotations.txt").write_text("\n".join(lines) + "\n")
+    data = load("tiny_imagenet", folder=tmp_path)
+    assert data.classes == WNIDS and filed(data.test).y.tolist() == [3, 2, 1, 0]
+
+
+# ---------------------------------------------------------------- bad input
+
+
+def broken_folder(tmp_path):
+    write(tmp_path)
+    (tmp_path / "cat" / "zz text.png").write_text("no image")
+    (tmp_path / "dog" / "zero.jpg").write_bytes(b"")
+    whole = tmp_path / "dog" / "cut.png"
+    colours(90, 90).save(whole)
+    whole.write_bytes(whole.read_bytes()[:400])
+    return ["cat/zz text.png", "dog/cut.png", "dog/zero.jpg"]
+
+
+def test_broken_images_stop_and_all_are_named(tmp_path):
+    names = broken_folder(tmp_path)
+    with pytest.raises(ValueError, match='3 of 23 images cannot be read.*broken="skip"') as error:
+        load(f"folder:{tmp_path}")
+    assert all(name in str(error.value) for name in names)
+
+
+def test_broken_images_are_left_out_with_a_note_that_names_them(tmp_path):
+    names = broken_folder(tmp_path)
+    data = load(f"folder:{tmp_path}", broken="skip", image_size=12)
+    assert len(data.train) + len(data.validation) + len(data.test) == 20
+    assert all(name in data.notes[0] for name in names)
+    assert not set(names) & set(data.train.names() + data.validation.names() + data.test.names())
+
+
+def test_image_that_breaks_later_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(image_folders, "CHECKED_FIRST", 0)
+    write(tmp_path)
+    data = load(f"folder:{tmp_path}", image_size=10)
+    name = data.test.names()[0]
+    (tmp_path / name).write_text("no image")
+    with pytest.raises(ValueError, match=f"{name}: the image cannot be read"):
+        load(f"folder:{tmp_path}", image_size=10).test[:]
+
+
+def test_empty_folder_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="has no images"):
+        load(f"folder:{tmp_path}")
+
+
+def test_images_without_class_folders_are_refused_as_data_and_taken_as_outside_data(tmp_path):
+    write(tmp_path, ("x",))
+    with pytest.raises(ValueError, match="one folder per class"):
+        load(f"folder:{tmp_path / 'x'}")
+    data = load("sklearn_digits", outside=[f"folder:{tmp_path / 'x'}"])
+    assert data.outside["x"][:][0].shape == (10, 1, 8, 8)
+
+
+def test_folder_with_one_class_is_refused(tmp_path):
+    write(tmp_path, ("cat",))
+    with pytest.raises(ValueError, match="at least two classes.*only cat"):
+        load(f"folder:{tmp_path}")
+
+
+def test_class_with_one_image_is_kept_for_training(tmp_path):
+    write(tmp_path)
+    write(tmp_path, ("rare",), 1)
+    data = load(f"folder:{tmp_path}")
+    assert "rare" in data.notes[-1] and 2 in data.train.y and 2 not in data.test.y and 2 not in data.validation.y
+
+
+def test_test_classes_that_training_never_saw_are_named(tmp_path):
+    write(tmp_path / "train", ("cat", "dog"))
+    write(tmp_path / "test", ("cat", "emu"))
+    with pytest.raises(ValueError, match="class of the test part must occur in training, but emu never does"):
+        load(f"folder:{tmp_path}")
+
+
+def test_class_named_in_html_stays_text(tmp_path):
+    name = "<img src=x onerror=alert(1)>"
+    write(tmp_path, (name, "b"))
+    data = load(f"folder:{tmp_path}")
+    assert data.classes == (name, "b") and data.encoding["classes"] == [name, "b"]
+
+
+def test_folder_of_few_images_is_refused(tmp_path):
+    write(tmp_path, count=1)
+    with pytest.raises(ValueError, match="2 examples are too few"):
+        load(f"folder:{tmp_path}")
+
+
+# ---------------------------------------------------------------- new files
+
+
+def test_new_images_are_encoded_as_those_of_training(tmp_path):
+    write(tmp_path, size=(20, 30))
+    data = load(f"folder:{tmp_path}", image_size=12)
+    paths = sorted((tmp_path / "dog").glob("*"))
+    one, many, folder = (encoded(data.encoding, source) for source in (paths[0], paths, tmp_path))
+    expected = torch.stack([reference(path, 12) for path in paths])
+    assert torch.equal(as_bytes(many), expected) and torch.equal(as_bytes(one), expected[:1])
+    assert torch.equal(as_bytes(folder)[10:], expected) and folder.y.tolist() == [0] * 10 + [1] * 10
+    assert many.y.tolist() == [-1] * 10 and many.names()[3] == str(paths[3])
+
+
+def test_new_arrays_are_encoded_as_those_of_training(tmp_path):
+    data = load("sklearn_digits")
+    x = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 3), dtype=np.uint8)
+    np.savez(tmp_path / "new.npz", x_test=x)
+    np.save(tmp_path / "new.npy", x)
+    expected = encoded(data.encoding, x)[:][0]
+    assert expected.shape == (4, 1, 8, 8)
+    for name in ("new.npz", "new.npy"):
+        assert torch.equal(encoded(data.encoding, tmp_path / name)[:][0], expected)
+
+
+def test_broken_new_images_stop_or_are_left_out_with_a_warning(tmp_path):
+    write(tmp_path)
+    data = load(f"folder:{tmp_path}")
+    (tmp_path / "dog" / "bad.png").write_text("no image")
+    with pytest.raises(ValueError, match=r"bad\.png"):
+        encoded(data.encoding, tmp_path)
+    with pytest.warns(UserWarning, match=r"bad\.png"):
+        assert len(encoded(data.encoding, tmp_path, broken="skip")) == 20
+
+
+def test_new_images_that_are_not_there_are_named(tmp_path):
+    data = load("sklearn_digits")
+    with pytest.raises(FileNotFoundError, match=r"absent\.png"):
+        encoded(data.encoding, tmp_path / "absent.png")
+
+
+def test_class_folders_may_be_links(tmp_path):
+    write(tmp_path / "all", ("cat", "dog", "emu"))
+    (tmp_path / "some").mkdir()
+    for name in ("cat", "emu"):
+        (tmp_path / "some" / name).symlink_to(tmp_path / "all" / name, target_is_directory=True)
+    data = load(f"folder:{tmp_path / 'some'}")
+    assert data.classes == ("cat", "emu") and len(data.train) + len(data.validation) + len(data.test) == 20
+
+
+def test_other_workers_get_the_paths_and_not_the_images(tmp_path):
+    write(tmp_path, size=(100, 100), ending="jpg")
+    split = load(f"folder:{tmp_path}").train
+    packed = pickle.dumps(split)
+    assert len(packed) < 10_000 < len(split) * 3 * 100 * 100
+    assert torch.equal(pickle.loads(packed)[:][0], split[:][0])
+
+
+# ---------------------------------------------------------------- links
+
+
+def test_a_link_to_a_folder_that_holds_it_is_left_out_and_said(tmp_path):
+    write(tmp_path / "photos", count=8)
+    plain = load(f"folder:{tmp_path / 'photos'}", broken="skip")
+    for link, to in (("cat/up", ".."), ("cat/higher", "../.."), ("dog/self", "."), ("dog/other", "../cat")):
+        (tmp_path / "photos" / link).symlink_to(to)
+    data = load(f"folder:{tmp_path / 'photos'}", broken="skip")
+    assert data.train.names() == plain.train.names() and torch.equal(data.train.y, plain.train.y)
+    assert all(name in data.notes[-1] for name in ("cat/up", "cat/higher", "dog/self", "dog/other"))
+
+
+def test_two_links_to_each_other_end(tmp_path):
+    write(tmp_path / "photos", count=4)
+    outside = tmp_path / "outside"
+    (outside / "inner").mkdir(parents=True)
+    (outside / "inner" / "back").symlink_to(outside)
+    (tmp_path / "photos" / "cat" / "more").symlink_to(outside)
+    data = load(f"folder:{tmp_path / 'photos'}", validation=0.2)
+    assert len(data.train) + len(data.validation) + len(data.test) == 8 and "inner/back" in data.notes[-1]
+
+
+def test_a_folder_of_links_to_other_places_is_followed_once(tmp_path):
+    write(tmp_path / "all", count=5)
+    (tmp_path / "some").mkdir()
+    for name, to in (("cat", "cat"), ("dog", "dog"), ("zebra", "cat")):
+        (tmp_path / "some" / name).symlink_to(tmp_path / "all" / to)
+    data = load(f"folder:{tmp_path / 'some'}")
+    assert data.classes == ("cat", "dog") and "zebra" in data.notes[-1]
+    assert len(data.train) + len(data.validation) + len(data.test) == 10
+
+
+def test_a_strip_is_resized_without_making_gigabytes(tmp_path):
+    Image.fromarray(np.tile(np.arange(256, dtype=np.uint8), (1, 4000))).save(tmp_path / "strip.png")
+    assert image_folders.decode(tmp_path / "strip.png", (1, 64, 64)).shape == (1, 64, 64)

@@ -1,0 +1,423 @@
+"""Tables in CSV and Parquet files, against pandas and scikit-learn's encoders."""
+
+import bz2
+import gzip
+import json
+import lzma
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from order import filed
+from sklearn.impute import SimpleImputer
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from pluribus.data.catalogue import encoded, load
+from pluribus.data.tables import feature_names, read_table
+
+
+def houses(rows=200, seed=0):
+    g = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "area": g.normal(100, 30, rows),
+            "rooms": g.integers(1, 7, rows),
+            "town": g.choice(["Ulm", "Bonn", "Jena"], rows),
+            "garden": g.random(rows) < 0.5,
+            "sold": pd.Timestamp("2020-01-01") + pd.to_timedelta(g.integers(0, 900, rows), unit="D"),
+        }
+    )
+    frame["price"] = 1000 * frame["area"] + g.normal(0, 100, rows)
+    return frame
+
+
+def written(frame, folder, name="houses", form="csv"):
+    path = folder / f"{name}.{form}"
+    if form == "parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, index=False)
+    return path
+
+
+def rows(split):
+    return [int(name) for name in split.names()]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return written(houses(), tmp_path)
+
+
+# ---------------------------------------------------------------- encoding
+
+
+@pytest.mark.parametrize("form", ["csv", "csv.gz", "parquet"])
+def test_columns_are_encoded_as_scikit_learn_does(tmp_path, form):
+    frame = houses()
+    frame.loc[::7, "area"] = np.nan
+    data = load(f"table:{written(frame, tmp_path, form=form)}", target="price")
+    assert data.task == "regression" and data.kind == "table" and len(data.train) == 140
+    train, test = frame.iloc[rows(data.train)], frame.iloc[rows(data.test)]
+    days = [[(day - pd.Timestamp(0)).days for day in part["sold"]] for part in (train, test)]
+    numbers = [
+        np.column_stack([part["area"], part["rooms"], part["garden"], day])
+        for part, day in zip((train, test), days, strict=True)
+    ]
+    scaler, imputer = StandardScaler().fit(numbers[0]), SimpleImputer(keep_empty_features=True)
+    scaled = imputer.fit(scaler.transform(numbers[0])).transform(scaler.transform(numbers[1]))
+    towns = OneHotEncoder(sparse_output=False).fit(train[["town"]]).transform(test[["town"]])
+    missing, unknown = test["area"].isna().to_numpy()[:, None], np.zeros((len(test), 1))
+    expected = np.concatenate(
+        [scaled[:, :1], missing, scaled[:, 1:2], towns, unknown, scaled[:, 2:3], scaled[:, 3:]], axis=1
+    )
+    assert np.allclose(data.test[:][0], expected, atol=1e-4)
+    assert data.encoding["columns"][-1]["mean"] == pytest.approx(np.mean(days[0]))
+    assert feature_names(data.encoding) == [
+        *("area", "area missing", "rooms", "town = Bonn", "town = Jena", "town = Ulm", "town unknown"),
+        *("garden", "sold"),
+    ]
+
+
+def test_targets_are_standardised_by_the_training_part(tmp_path, path):
+    frame = houses()
+    data = load(f"table:{path}", target="price")
+    train = frame["price"].iloc[rows(data.train)]
+    assert data.target_mean == pytest.approx(train.mean()) and data.target_std == pytest.approx(train.std(ddof=0))
+    expected = (frame["price"].iloc[rows(data.test)] - train.mean()) / train.std(ddof=0)
+    assert np.allclose(data.test.y, expected, atol=1e-5)
+
+
+def test_parts_are_disjoint_and_the_same_for_a_seed(path):
+    first, again, other = (load(f"table:{path}", target="price", seed=seed) for seed in (1, 1, 2))
+    parts = [rows(split) for split in (first.train, first.validation, first.test)]
+    assert sorted(sum(parts, [])) == list(range(200)) and [len(part) for part in parts] == [140, 20, 40]
+    assert rows(again.test) == parts[2] and rows(other.test) != parts[2]
+
+
+def test_encoding_survives_json_and_applies_to_new_files(tmp_path, path):
+    data = load(f"table:{path}", target="price")
+    new = houses(20, seed=5).drop(columns="price")
+    new.loc[0, "town"], new.loc[1, "town"], new.loc[2, "area"] = "Unheard", None, None
+    encoding = json.loads(json.dumps(data.encoding))
+    split = encoded(encoding, written(new, tmp_path, "new"))
+    names = feature_names(encoding)
+    x = split[:][0]
+    assert x.shape == (20, *data.shape) and split.y.isnan().all()
+    assert x[:3, names.index("town unknown")].tolist() == [1, 1, 0] and x[2, names.index("area")] == 0
+    assert torch.equal(encoded(encoding, new)[:][0], x)
+
+
+def test_encoding_of_the_same_rows_gives_the_same_numbers(path):
+    data = load(f"table:{path}", target="price")
+    again = encoded(data.encoding, houses().iloc[rows(data.test)])
+    assert torch.allclose(again[:][0], data.test[:][0], atol=1e-5)
+    assert torch.allclose(again.y, data.test.y, atol=1e-5)
+
+
+def test_levels_come_from_the_training_part_only(tmp_path):
+    frame = houses()
+    data = load(f"table:{written(frame, tmp_path)}", target="price")
+    frame.loc[rows(data.test)[0], "town"] = "Only in test"
+    data = load(f"table:{written(frame, tmp_path)}", target="price")
+    assert "town = Only in test" not in feature_names(data.encoding)
+    assert data.test[0][0][feature_names(data.encoding).index("town unknown")] == 1
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_separators_are_recognised(tmp_path, separator):
+    houses().to_csv(tmp_path / "x.csv", sep=separator, index=False)
+    assert list(read_table(tmp_path / "x.csv").columns) == list(houses().columns)
+
+
+def test_question_marks_and_infinities_are_missing_numbers(tmp_path):
+    frame = houses().astype({"area": object})
+    frame.loc[:9, "area"], frame.loc[10:19, "area"] = "?", np.inf
+    data = load(f"table:{written(frame, tmp_path)}", target="price")
+    assert "area missing" in feature_names(data.encoding)
+    missing = data.train[:][0][:, feature_names(data.encoding).index("area missing")]
+    assert missing.sum() == sum(row < 20 for row in rows(data.train))
+    assert data.train[:][0].isfinite().all()
+
+
+def test_nullable_columns_of_parquet_are_read(tmp_path):
+    frame = houses().convert_dtypes()
+    frame.loc[3, "rooms"], frame.loc[4, "garden"], frame.loc[5, "town"] = pd.NA, pd.NA, pd.NA
+    frame["town"] = frame["town"].astype("category")
+    data = load(f"table:{written(frame, tmp_path, form='parquet')}", target="price")
+    assert data.train[:][0].isfinite().all()
+    plain = load(f"table:{written(houses(), tmp_path)}", target="price")
+    shared = [i for i, name in enumerate(feature_names(data.encoding)) if name == "area"]
+    assert torch.allclose(data.test[:][0][:, shared], plain.test[:][0][:, [0]], atol=1e-5)
+
+
+# ---------------------------------------------------------------- task and classes
+
+
+@pytest.mark.parametrize(
+    "values, task, classes",
+    [
+        (["a", "b"], "classification", ("a", "b")),
+        ([True, False], "classification", ("False", "True")),
+        ([10, 9, 2], "classification", ("2", "9", "10")),
+        ([1.0, 2.0, None], "classification", ("1", "2")),
+        (list(range(40)), "regression", ()),
+        ([0.5, 1.5], "regression", ()),
+    ],
+)
+def test_task_follows_the_values_of_the_target(tmp_path, values, task, classes):
+    frame = houses().assign(y=pd.Series(values * 200).iloc[:200])
+    data = load(f"table:{written(frame, tmp_path)}", target="y")
+    assert (data.task, data.classes) == (task, classes)
+    if classes:
+        for split in (data.train, data.validation, data.test):
+            assert [data.classes[y] for y in split.y] == [
+                str(int(v)) if isinstance(v, float) else str(v) for v in frame["y"].iloc[rows(split)]
+            ]
+
+
+def test_task_can_be_told(path):
+    assert load(f"table:{path}", target="rooms").classes == ("1", "2", "3", "4", "5", "6")
+    assert load(f"table:{path}", target="rooms", task="regression").task == "regression"
+    assert "regression" in load(f"table:{path}", target="rooms").notes[0]
+
+
+def test_classes_are_divided_alike(tmp_path):
+    frame = houses(1000).assign(y=np.where(np.arange(1000) % 10 == 0, "rare", "usual"))
+    data = load(f"table:{written(frame, tmp_path)}", target="y")
+    assert [split.y.bincount().tolist() for split in (data.train, data.validation, data.test)] == [
+        [70, 630],
+        [10, 90],
+        [20, 180],
+    ]
+
+
+def test_folder_with_train_and_test_files_keeps_them(tmp_path):
+    written(houses(100, 1), tmp_path, "train")
+    written(houses(30, 2), tmp_path, "test", "parquet")
+    data = load(f"table:{tmp_path}", target="price")
+    assert (len(data.train), len(data.validation), len(data.test)) == (90, 10, 30)
+
+
+def test_other_tables_can_be_outside_data_and_variants(tmp_path, path):
+    far, near = houses(50, seed=9), houses(60, seed=10)
+    far["area"] += 1000
+    data = load(
+        f"table:{path}",
+        target="town",
+        outside=[f"table:{written(far.drop(columns='town'), tmp_path, 'far')}"],
+        variants=[f"table:{written(near[near['town'] != 'Ulm'], tmp_path, 'near')}"],
+    )
+    assert (data.outside["far"].y == -1).all() and data.outside["far"][:][0][:, 0].min() > 10
+    assert data.subsets == {"near": [0, 1]} and len(data.variants["near"]) == (near["town"] != "Ulm").sum()
+
+
+# ---------------------------------------------------------------- bad input
+
+
+def test_missing_target_column_lists_the_columns(path):
+    with pytest.raises(ValueError, match='"prize" is no column.*area, rooms, town, garden, sold, price'):
+        load(f"table:{path}", target="prize")
+    with pytest.raises(ValueError, match="target=.*area, rooms, town, garden, sold, price"):
+        load(f"table:{path}")
+
+
+@pytest.mark.parametrize("value", [3.5, "same", None])
+def test_target_with_one_value_is_refused(tmp_path, value):
+    path = written(houses().assign(y=value), tmp_path)
+    with pytest.raises(ValueError, match='at least two values, but "y" has (only|no value)'):
+        load(f"table:{path}", target="y")
+
+
+def test_rows_without_target_are_left_out_with_a_note(tmp_path):
+    frame = houses()
+    frame.loc[:29, "price"] = np.nan
+    data = load(f"table:{written(frame, tmp_path)}", target="price")
+    assert len(data.train) + len(data.validation) + len(data.test) == 170 and "30 train rows" in data.notes[0]
+    assert min(rows(data.train) + rows(data.test)) >= 30
+
+
+def test_labels_that_training_never_saw_are_named(tmp_path):
+    written(houses(), tmp_path, "train")
+    written(houses().assign(town="Köln"), tmp_path, "test")
+    with pytest.raises(ValueError, match="must occur in training, but Köln never does"):
+        load(f"table:{tmp_path}", target="town")
+
+
+def test_text_target_of_many_values_is_refused(tmp_path):
+    path = written(houses().assign(y=[f"name {i}" for i in range(200)]), tmp_path)
+    with pytest.raises(ValueError, match='"y" has 200 different values in 200 rows'):
+        load(f"table:{path}", target="y")
+
+
+def test_text_target_of_a_regression_is_refused(path):
+    with pytest.raises(ValueError, match='must be numbers, but "town" has'):
+        load(f"table:{path}", target="town", task="regression")
+
+
+def test_columns_without_use_are_left_out_with_a_note(tmp_path):
+    frame = houses().assign(same=1, empty=np.nan, name=[f"name {i}" for i in range(200)])
+    data = load(f"table:{written(frame, tmp_path)}", target="price")
+    assert data.shape == load(f"table:{written(houses(), tmp_path)}", target="price").shape
+    said = " ".join(data.notes)
+    assert '"same" has one value' in said and '"empty" has no value' in said and '"name" has 140 different' in said
+
+
+def test_many_levels_share_the_column_of_unknown_ones(tmp_path):
+    g = np.random.default_rng(0)
+    frame = houses(3000).assign(code=[f"c{int(v)}" for v in g.integers(0, 150, 3000)])
+    data = load(f"table:{written(frame, tmp_path)}", target="price")
+    names = feature_names(data.encoding)
+    assert sum(name.startswith("code = ") for name in names) == 100 and any("code" in note for note in data.notes)
+    assert data.train[:][0][:, names.index("code unknown")].sum() > 0
+
+
+def test_new_table_without_a_column_is_refused(path):
+    data = load(f"table:{path}", target="price")
+    with pytest.raises(ValueError, match="must have the columns town, but has only: area"):
+        encoded(data.encoding, houses().drop(columns="town"))
+
+
+def test_text_among_numbers_of_a_new_table_is_named(path):
+    data = load(f"table:{path}", target="price")
+    new = houses(5).astype({"area": object})
+    new.loc[3, "area"] = "large"
+    with pytest.raises(ValueError, match="column \"area\" held numbers in training, but row 3 has 'large'"):
+        encoded(data.encoding, new)
+
+
+@pytest.mark.parametrize("content", [b"", b"a,b\n", b"a,b\n1,2\n1,2,3,4\n", b"\xff\xfe\x00\x81,b\n1,2\n"])
+def test_damaged_csv_is_named(tmp_path, content):
+    (tmp_path / "x.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=r"x\.csv"):
+        load(f"table:{tmp_path / 'x.csv'}", target="a")
+
+
+def test_damaged_parquet_is_named(tmp_path):
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 and nothing else")
+    with pytest.raises(ValueError, match=r"x\.parquet"):
+        load(f"table:{tmp_path / 'x.parquet'}", target="a")
+
+
+def test_too_few_rows_are_refused(tmp_path):
+    path = written(houses(2), tmp_path)
+    with pytest.raises(ValueError, match="2 rows are too few"):
+        load(f"table:{path}", target="price")
+
+
+def test_table_of_the_target_alone_is_refused(tmp_path):
+    path = written(houses()[["price"]], tmp_path)
+    with pytest.raises(ValueError, match="no column but the target"):
+        load(f"table:{path}", target="price")
+
+
+def test_column_named_in_html_stays_text(tmp_path):
+    frame = houses().rename(columns={"area": "<script>alert(1)</script>"})
+    data = load(f"table:{written(frame, tmp_path)}", target="price")
+    assert feature_names(data.encoding)[0] == "<script>alert(1)</script>"
+
+
+# ---------------------------------------------------------------- UCI
+
+
+def write_uci(folder, splits=3):
+    values = np.random.default_rng(0).normal(size=(30, 4)) * [1, 10, 100, 5]
+    folder.mkdir(parents=True)
+    np.savetxt(folder / "data.txt", values)
+    np.savetxt(folder / "index_features.txt", [0, 2], fmt="%d")
+    np.savetxt(folder / "index_target.txt", [3], fmt="%d")
+    (folder / "n_splits.txt").write_text(f"{splits}\n")
+    for split in range(splits):
+        order = np.random.default_rng(split).permutation(30)
+        np.savetxt(folder / f"index_train_{split}.txt", order[:27], fmt="%d")
+        np.savetxt(folder / f"index_test_{split}.txt", order[27:], fmt="%d")
+    return values
+
+
+@pytest.mark.parametrize("inside", ["uci/concrete", "uci/concrete/data"])
+@pytest.mark.parametrize("split", range(3))
+def test_uci_sets_come_with_their_standard_splits(tmp_path, inside, split):
+    values = write_uci(tmp_path / inside)
+    data = load("uci:concrete", folder=tmp_path, split=split)
+    order = np.random.default_rng(split).permutation(30)
+    assert rows(filed(data.test)) == order[27:].tolist()
+    assert sorted(rows(data.train) + rows(data.validation)) == sorted(order[:27])
+    train = values[rows(data.train)]
+    expected = (values[order[27:]] - train.mean(0)) / train.std(0)
+    assert np.allclose(filed(data.test)[:][0], expected[:, [0, 2]], atol=1e-5)
+    assert np.allclose(filed(data.test).y, expected[:, 3], atol=1e-5)
+
+
+def test_uci_split_that_does_not_exist_is_refused(tmp_path):
+    write_uci(tmp_path / "uci" / "yacht")
+    with pytest.raises(ValueError, match="split must be 0 to 2, but is 3"):
+        load("uci:yacht", folder=tmp_path, split=3)
+
+
+def test_unknown_uci_set_lists_those_that_are_there(tmp_path):
+    write_uci(tmp_path / "uci" / "yacht")
+    with pytest.raises(FileNotFoundError, match='looked for "data.txt" in .*boat.*There are: yacht'):
+        load("uci:boat", folder=tmp_path)
+
+
+# ---------------------------------------------------------------- files as spreadsheets write them
+
+
+def test_decimal_commas_are_numbers_where_semicolons_separate(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("size;price;street;code\n1,5;1.200,5;A;1,2,3\n-2,25;7;B;4\n;3e2;C;5,6\n")
+    frame = read_table(path)
+    assert frame["size"].tolist()[:2] == [1.5, -2.25]
+    assert np.isnan(frame["size"][2])
+    assert frame["price"].tolist() == [1200.5, 7.0, 300.0]
+    assert frame["code"].tolist() == ["1,2,3", "4", "5,6"]
+
+
+def test_points_stay_decimal_where_there_is_no_comma(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("size;name\n1.500;x, y\n2.250;z\n")
+    assert read_table(path)["size"].tolist() == [1.5, 2.25]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "latin-1"])
+def test_umlauts_are_read_however_they_were_written(encoding, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("Gr\u00f6\u00dfe,Stra\u00dfe\n1,M\u00fcller\n2,\u00c9cole\n".encode(encoding))
+    frame = read_table(path)
+    assert list(frame.columns) == ["Gr\u00f6\u00dfe", "Stra\u00dfe"]
+    assert frame["Stra\u00dfe"].tolist() == ["M\u00fcller", "\u00c9cole"]
+
+
+def test_a_table_without_a_column_is_named(tmp_path):
+    data = load("moons")
+    path = tmp_path / "new.csv"
+    path.write_text("x\n1.0\n")
+    with pytest.raises(ValueError, match=re.escape(f"{path}: the table must have the columns y")):
+        encoded(data.encoding, path)
+
+
+def test_a_header_may_be_longer_than_a_field_of_the_csv_module(tmp_path):
+    names = [f"gene_{'x' * 60}_{i:05}" for i in range(2000)]  # 146,000 letters
+    values = np.random.default_rng(0).normal(size=(12, 2000)).round(3)
+    frame = pd.DataFrame(values, columns=names).assign(y=np.arange(12) % 2)
+    frame.to_csv(tmp_path / "genes.csv", index=False)
+    data = load(f"table:{tmp_path / 'genes.csv'}", target="y", validation=0)
+    assert data.shape == (2000,) and data.classes == ("0", "1")
+
+
+@pytest.mark.parametrize("ending, pack", [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)])
+def test_packed_tables_are_read_up_to_a_limit_that_can_be_raised(tmp_path, monkeypatch, ending, pack):
+    text = "a,b\n" + "".join(f"{i},{i % 2}\n" for i in range(200))
+    path = tmp_path / f"x.csv.{ending}"
+    path.write_bytes(pack(text.encode()))
+    plain = load(f"table:{path}", target="b")
+    assert len(plain.train) + len(plain.validation) + len(plain.test) == 200
+    for given in (1000, "1k"):
+        with pytest.raises(ValueError, match="unpacks to more than 1 kB.*--unpack-limit.*PLURIBUS_UNPACK_LIMIT"):
+            load(f"table:{path}", target="b", unpack_limit=given)
+    monkeypatch.setenv("PLURIBUS_UNPACK_LIMIT", "1k")
+    with pytest.raises(ValueError, match="unpacks to more than 1 kB"):
+        load(f"table:{path}", target="b")
+    assert load(f"table:{path}", target="b", unpack_limit="1M").train.names() == plain.train.names()

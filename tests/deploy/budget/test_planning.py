@@ -1,0 +1,216 @@
+"""A plan's counts are those of the ensembles that it stands for; budgets filter exactly; nothing is allocated."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import pluribus as pb
+from pluribus.deploy.budget.activation_memory import activations
+from pluribus.deploy.budget.planning import build, plan
+from pluribus.methods import mask_sampler
+from pluribus.methods._shared_trunk import branch_points
+
+X = torch.randn(2, 8)
+
+
+def perceptron():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3))
+
+
+class Images(nn.Module):
+    """A stem, a block with normalisation, and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.block = nn.Sequential(nn.Conv2d(8, 16, 3), nn.BatchNorm2d(16), nn.ReLU())
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.head(self.block(self.stem(x)).mean((2, 3)))
+
+
+MODELS = {"perceptron": (perceptron, X), "images": (Images, torch.randn(2, 3, 8, 8))}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.slow
+def test_counts_are_those_of_the_ensembles_really_built(name):
+    make, x = MODELS[name]
+    model = make()
+    found = plan(model, x, sizes=(2, 4, 5))
+    assert {row["method"] for row in found.rows} == set(pb.METHODS) - {"single"}
+    for row in found.rows:
+        cost = pb.cost(build(row, model, x), x)
+        counted = row["parameters"], row["mult_adds"], row["forward_passes"]
+        assert counted == (cost.parameters, cost.mult_adds, cost.forward_passes), row["call"]
+
+
+@pytest.mark.slow
+def test_resnet18_comes_out_as_in_the_papers_table():
+    x = torch.empty(1, 3, 32, 32, device="meta")
+    found = plan(pb.models.resnet18, x, sizes=(2, 4), methods=["deep", "packed", "batch_ensemble", "mimo"])
+    counts = {row["call"]: (row["parameters"], round(row["mult_adds"] / 1e9, 3)) for row in found.rows}
+    assert (found.single["parameters"], round(found.single["mult_adds"] / 1e9, 3)) == (11_173_962, 0.555)
+    assert counts["pb.packed(model, 4, alpha=2, gamma=2, example=x)"] == (8_175_784, 0.481)
+    assert counts["pb.batch_ensemble(model, 4)"] == (11_210_652, 2.222)
+    assert counts["pb.mimo(model, 4, example=x)"] == (11_194_536, 0.561)
+    assert counts["pb.deep(model, 4)"] == (44_695_848, 2.222)
+
+
+def test_budgets_are_inclusive_and_exact():
+    found = plan(perceptron(), X)
+    limit = sorted(row["parameters"] for row in found.rows)[5]
+    within = plan(perceptron(), X, parameters=limit, relative=False)
+    assert [r["call"] for r in within.rows] == [r["call"] for r in found.rows if r["parameters"] <= limit]
+    assert len(within.rows) + len(within.misses) == len(found.rows)
+    assert all(row["misses"]["parameters"] == row["parameters"] / limit for row in within.misses)
+
+
+def test_a_relative_budget_is_a_multiple_of_the_models_own_figures():
+    found = plan(perceptron(), X, mult_adds=1.5, parameters=2.0)
+    assert found.budget == {
+        "parameters": 2 * found.single["parameters"],
+        "mult_adds": 1.5 * found.single["mult_adds"],
+    }
+    assert all(row["mult_adds"] <= found.budget["mult_adds"] for row in found.rows)
+
+
+def test_the_cheapest_comes_first():
+    rows = plan(perceptron(), X).rows
+    keys = [(row["mult_adds"], row["parameters"], -row["size"]) for row in rows]
+    assert keys == sorted(keys)
+
+
+def test_a_budget_that_nothing_meets_shows_the_nearest_and_by_how_much():
+    found = plan(perceptron(), X, parameters=0.01, methods=["deep", "multihead"])
+    assert not found.rows
+    assert found.misses[0]["method"] == "multihead"
+    text = str(found)
+    assert "Nothing fits. The nearest:" in text
+    assert "misses by" in text
+
+
+def test_a_method_that_cannot_be_applied_is_listed_with_the_reason():
+    found = plan(nn.Linear(4, 3), torch.zeros(2, 4), sizes=(4,), methods=["packed", "deep"])
+    assert [row["method"] for row in found.rows] == ["deep"]
+    assert found.refused[0]["method"] == "packed"
+    assert "no hidden width" in found.refused[0]["reason"]
+    assert "cannot be used" in str(found)
+
+
+def test_overlap_and_widths_follow_the_papers_formulas():
+    rows = plan(perceptron(), X, sizes=(4,), scales=(2.0,), methods=["masksembles", "packed"]).rows
+    masked = next(row for row in rows if row["method"] == "masksembles")
+    assert masked["iou"] == 1 / 3
+    assert masked["width"] == round(mask_sampler.ones(32, 4, 2.0) / 32, 4)
+    packed = next(row for row in rows if row["method"] == "packed" and row["settings"]["alpha"] == 2)
+    assert packed["width"] == 0.5
+
+
+def test_layers_of_a_given_capacity_grow_to_the_expected_width():
+    options = {"sizes": (4,), "scales": (2.0,), "capacities": (1.0,), "methods": ["masksembles"]}
+    row = next(row for row in plan(perceptron(), X, **options).rows if row["expected"])
+    width = round(32 * 2 * (1 - 0.5**4))  # m S (1 - (1 - 1/S)^n)
+    assert row["parameters"] == (8 + 1) * width + (width + 1) * width + (width + 1) * 3
+
+
+def test_memory_is_weights_and_the_most_results_alive_at_once():
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
+    seen = activations(model.to("meta"), ((torch.empty(2, 8, device="meta"),), {}))
+    assert seen.peak == 4 * 2 * (32 + 32)  # the linear layer's output beside its ReLU
+    assert seen.total == 4 * 2 * (32 + 32 + 3)
+
+
+def test_memory_of_many_members_is_that_of_the_ensemble_run():
+    model = Images()
+    x = torch.empty(2, 3, 8, 8, device="meta")
+    row = next(row for row in plan(model, x, sizes=(5,), methods=["batch_ensemble"]).rows)
+    ensemble = pb.batch_ensemble(model.to("meta"), 5, example=x).eval()
+    ensemble(x)
+    seen = activations(ensemble, ((x,), {}))
+    stored = sum(t.numel() * t.element_size() for t in (*ensemble.parameters(), *ensemble.buffers()))
+    assert abs(row["memory"] - stored - seen.peak) <= 0.02 * row["memory"]
+
+
+def test_latency_is_measured_only_when_asked():
+    quiet = plan(perceptron(), X, sizes=(2,), methods=["deep"])
+    assert quiet.rows[0]["latency"] is None
+    found = plan(perceptron(), X, sizes=(2,), methods=["deep"], measure=True)
+    assert found.rows[0]["latency"] > 0
+    assert found.single["latency"] > 0
+    with pytest.raises(ValueError, match="latency is measured, so model and example need values"):
+        plan(perceptron().to("meta"), X.to("meta"), sizes=(2,), methods=["deep"], latency=2.0)
+
+
+def test_json_has_everything():
+    found = plan(perceptron(), X, sizes=(2,), mult_adds=1.5)
+    read = json.loads(found.to_json())
+    assert read["rows"] == json.loads(json.dumps(found.rows))
+    assert set(read) == {"budget", "single", "rows", "misses", "refused", "notes", "seconds"}
+
+
+def test_the_table_is_aligned():
+    lines = str(plan(perceptron(), X, sizes=(2,), methods=["deep", "multihead"])).splitlines()
+    assert lines[1].startswith("method")
+    assert len({line.index("2") for line in lines[3:5]}) == 1
+
+
+def test_the_model_stays_as_it_was():
+    model = perceptron().train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    plan(model, X, sizes=(2,))
+    assert model.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_branches_begin_at_parts_in_the_order_in_which_they_run():
+    x = torch.empty(1, 3, 32, 32, device="meta")
+    with torch.device("meta"):
+        model = pb.models.resnet18()
+    assert branch_points(model, x)[-1] == "layer4|fc"
+
+
+PEAK = """
+import resource, torch
+from pluribus import models
+from pluribus.deploy.budget.planning import plan
+plan(models.mlp, torch.empty(1, 3072, device="meta"), sizes=(2,), methods=["deep", "multihead"])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+x = torch.empty(1, 3, 224, 224, device="meta")
+wide = lambda: models.resnet50(width=4, num_classes=1000, style="imagenet")
+found = plan(wide, x, sizes=(2,), methods=["deep", "multihead"])
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(found.single["parameters"], (after - before) / 1024)
+"""
+
+
+@pytest.mark.slow
+def test_resnet50x4_is_planned_without_its_weights():
+    printed = subprocess.run([sys.executable, "-c", PEAK], check=True, capture_output=True, text=True).stdout
+    parameters, mebibytes = printed.split()
+    assert int(parameters) > 300_000_000  # 1.2 GiB and more of weights
+    assert float(mebibytes) < 150
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"methods": ["many"]}, "the method 'many' is unknown"),
+        ({"sizes": (1, 2)}, "sizes must be whole numbers from 2 on"),
+        ({"parameters": -1}, "parameters must be a positive number"),
+    ],
+)
+def test_what_cannot_be_planned_is_said(options, words):
+    with pytest.raises(ValueError, match=words):
+        plan(perceptron(), X, **options)
+
+
+def test_an_example_of_another_shape_is_named():
+    with pytest.raises(ValueError, match=r"plan: the model must run on x, but with the shapes \[\(2, 7\)\]"):
+        plan(perceptron(), torch.randn(2, 7))

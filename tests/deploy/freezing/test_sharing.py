@@ -1,0 +1,231 @@
+"""A frozen ensemble is only read: by threads at once, by whoever looks at its weights, and it shares no tensor."""
+
+import copy
+import io
+import pickle
+import threading
+
+import pytest
+import torch
+from freezing import alike, frozen, trained
+from small import SMALL, make
+from torch import Tensor, nn
+
+import pluribus as pb
+from pluribus import models
+from pluribus._common.torch_private import is_onednn_enabled
+from pluribus.deploy.freezing.kernels import Convolution
+from pluribus.deploy.freezing.tracing import Still
+from pluribus.surgery.copying import state
+
+
+def run_threads(*runs) -> list[BaseException]:
+    """Run functions at once; what they raised."""
+    errors: list[BaseException] = []
+    begin = threading.Barrier(len(runs))
+
+    def call(run) -> None:
+        begin.wait()
+        try:
+            run()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=call, args=(run,)) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+def hammer(made: pb.Frozen, batches: list[Tensor], times: int = 100) -> None:
+    """Two threads call it `times` times each, and get what one alone gets each time."""
+    with Still():
+        wanted = [made(x) for x in batches]
+
+    def run(offset: int) -> None:
+        with Still():  # as every mode of torch, of this thread alone
+            for i in range(times):
+                j = (i + offset) % len(batches)
+                torch.testing.assert_close(made(batches[j]), wanted[j], rtol=1e-5, atol=1e-6)
+
+    assert run_threads(lambda: run(0), lambda: run(1)) == []
+    run(0)
+
+
+@pytest.mark.parametrize("method", pb.METHODS)
+@pytest.mark.parametrize("name", ["mlp", "cnn", pytest.param("encoder", marks=pytest.mark.slow)])
+def test_two_threads_get_what_one_gets(method, name):
+    ensemble, x = make(method, name)
+    made = frozen(ensemble, x)
+    batches = [SMALL[name].batch(rows) for rows in (1, 5, 40)]
+    if name == "cnn":
+        batches.append(torch.randn(3, 3, 11, 9))  # another size
+    hammer(copy.deepcopy(made), batches)  # whose first calls are those of the threads
+    hammer(pickle.loads(pickle.dumps(made)), batches, 2)
+
+
+def test_a_network_that_stays_as_it_was_answers_threads_too():
+    class Looking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x) if x.sum() > 0 else -self.layer(x)
+
+    ensemble = pb.deep(Looking(), 3)
+    ensemble.run = "loop"
+    made = frozen(ensemble, torch.randn(5, 4))
+    assert "stays as it was" in made.explain()
+    hammer(made, [torch.randn(rows, 4) for rows in (1, 5, 9)])
+
+
+def test_threads_may_freeze_at_once_while_others_predict():
+    ensembles = [make("deep", name)[0] for name in ("mlp", "cnn")]
+    batches = [SMALL[name].batch(5) for name in ("mlp", "cnn")]
+    with torch.no_grad():
+        wanted = [ensemble(x) for ensemble, x in zip(ensembles, batches, strict=True)]
+    bystander, call = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), nn.Module.__call__
+    x = torch.randn(3, 4)
+    expected = bystander(x).detach()
+
+    def freeze_again(i: int) -> None:
+        for _ in range(3):
+            alike(frozen(ensembles[i], batches[i])(batches[i]), wanted[i])
+
+    def predict() -> None:
+        for _ in range(300):
+            assert torch.equal(bystander(x).detach(), expected)
+
+    assert run_threads(lambda: freeze_again(0), lambda: freeze_again(1), predict) == []
+    assert nn.Module.__call__ is call
+    assert is_onednn_enabled()  # which counting turns off for a while
+
+
+# -------------------------------------------------------------------- looking at the weights
+
+
+@pytest.fixture(scope="module")
+def network() -> pb.Frozen:
+    """Frozen so that its convolutions run in every way."""
+    torch.manual_seed(0)
+    made = frozen(pb.deep(trained(models.resnet18(width=0.25)), 2), torch.randn(4, 3, 16, 16))
+    for part, way in zip(convolutions(made), ["plain", "packed", "winograd", "packed"] * 10, strict=False):
+        part.unpack_()
+        part.way = way if way in part.ways((4, 8, 8, 8)) else "packed"
+        part.pack_()
+    return made
+
+
+def convolutions(made: nn.Module) -> list[Convolution]:
+    return [part for part in made.modules() if isinstance(part, Convolution)]
+
+
+def forms(made: nn.Module) -> list[int]:
+    return [id(part.packed) for part in convolutions(made)]
+
+
+def test_looking_at_the_weights_changes_nothing(network):
+    x, before, wrapped = torch.randn(4, 3, 16, 16), forms(network), nn.Sequential(network)
+    assert {part.way for part in convolutions(network)} == {"plain", "packed", "winograd"}
+    assert len(set(before)) > 20
+    outputs = network(x)
+    looks = [
+        lambda: [p.sum() for p in network.parameters()],
+        lambda: [p.sum() for p in wrapped.parameters()],
+        network.state_dict,
+        lambda: [t for _, t in state(network)],
+        lambda: copy.deepcopy(network),
+        lambda: pickle.dumps(network),
+        lambda: torch.save(network, io.BytesIO()),
+        lambda: pb.cost(network, x),
+        lambda: network.predict(x),
+        lambda: network(torch.randn(2, 3, 24, 20)),
+        lambda: network.requires_grad_(False).train().eval(),
+        lambda: repr(network) + network.explain(),
+    ]
+    for look in looks:
+        look()
+        assert forms(network) == before
+        assert torch.equal(network(x), outputs)
+
+
+def test_the_weights_that_are_seen_are_plain_and_those_of_the_network(network):
+    x = torch.randn(4, 3, 16, 16)
+    made, seen = copy.deepcopy(network), network.state_dict()
+    names = dict(nn.Sequential(network).named_parameters())
+    assert {name.removeprefix("0.") for name in names} == set(dict(made.plain_().named_parameters())) <= set(seen)
+    for name, parameter in made.named_parameters():
+        torch.testing.assert_close(seen[name], parameter, rtol=1e-5, atol=1e-6)
+    assert all(part.packed is None for part in convolutions(made))
+    alike(made(x), network(x))
+    assert all(part.packed is None for part in convolutions(made))  # for good
+
+
+def test_weights_that_are_loaded_are_those_that_run(network):
+    x, other = torch.randn(4, 3, 16, 16), copy.deepcopy(network)
+    other.load_state_dict({name: t * 0.5 if t.is_floating_point() else t for name, t in network.state_dict().items()})
+    halved = copy.deepcopy(network).plain_()
+    for parameter in halved.parameters():
+        parameter.data *= 0.5
+    for ours, theirs in zip(other.buffers(), halved.buffers(), strict=True):
+        theirs.copy_(ours)
+    alike(other(x), halved(x))
+    assert [part.packed is None for part in convolutions(other)] == [
+        part.packed is None for part in convolutions(network)
+    ]
+
+
+def test_copies_run_as_the_network_does_bit_for_bit(network):
+    x = torch.randn(4, 3, 16, 16)
+    for other in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
+        assert torch.equal(other(x), network(x))
+        assert forms(other) != forms(network)
+
+
+def test_no_rows_give_no_answers(network):
+    assert network(torch.randn(0, 3, 16, 16)).shape == (2, 0, 10)
+
+
+# -------------------------------------------------------------------- modes and tensors of others
+
+
+def unlike() -> list[nn.Module]:
+    torch.manual_seed(0)
+    return [trained(SMALL["cnn"].build()), trained(nn.Sequential(nn.Flatten(), nn.Linear(192, 3), nn.BatchNorm1d(3)))]
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("likeness", ["alike", "unlike"])
+def test_trained_networks_of_ones_own_are_frozen_as_they_predict(likeness, training):
+    networks = [trained(SMALL["cnn"].build()) for _ in range(2)] if likeness == "alike" else unlike()
+    x = torch.randn(5, 3, 8, 8)
+    with torch.no_grad():
+        wanted = torch.stack([network(x) for network in networks])
+    ensemble = pb.deep(networks).train(training)
+    modes = [module.training for module in (ensemble, *ensemble.modules())]
+    before = copy.deepcopy(ensemble.state_dict())
+    made = frozen(ensemble, x)
+    alike(made(x), wanted)
+    assert [module.training for module in (ensemble, *ensemble.modules())] == modes
+    assert all(torch.equal(t, before[name]) for name, t in ensemble.state_dict().items())
+    ensemble.predict(x)
+    alike(frozen(ensemble, x)(x), wanted)
+    alike(made(x), wanted)
+
+
+@pytest.mark.parametrize("method", pb.METHODS)
+def test_what_is_trained_later_does_not_reach_what_was_frozen(method):
+    ensemble, x = make(method, "cnn")
+    made = frozen(ensemble, x)
+    with Still():
+        outputs = made(x)
+        with torch.no_grad():
+            for _, tensor in state(ensemble):
+                if tensor.is_floating_point():
+                    tensor.add_(1.0)
+        assert torch.equal(made(x), outputs)
+    pointers = {t.untyped_storage().data_ptr() for _, t in state(ensemble)}
+    assert not pointers & {t.untyped_storage().data_ptr() for _, t in state(made)}

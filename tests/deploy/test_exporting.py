@@ -1,0 +1,341 @@
+"""Exported files: the same answers as PyTorch's, for every method and batch size, without Pluribus."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small import SMALL, make
+from torch import Tensor, nn
+
+import pluribus as pb
+from pluribus.deploy import exporting
+from pluribus.deploy.export_graph import Members, resize, trace_program
+from pluribus.deploy.exporting import _onnx_runner, export
+from pluribus.deploy.fixed_dropout import Fixed, drawn
+from pluribus.uncertainty.outputs import Answers
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+QUICK = [("mc_dropout", "cnn")]
+CASES = [(method, name) for method in pb.METHODS for name in SMALL]
+
+
+def run_onnx(path, **inputs):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    fed = {name: tensor.numpy() for name, tensor in inputs.items()}
+    return {name: torch.from_numpy(array) for name, array in zip(names, session.run(None, fed), strict=True)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["packed", "treenet"])
+def test_onnx_runtime_gives_what_predict_gives_for_other_batches(method, tmp_path):
+    ensemble, x = make(method, "mlp")
+    written = export(ensemble, x, tmp_path / "m.onnx")
+    for rows in (1, 7):
+        other = torch.randn(rows, 6)
+        expected, given = ensemble.predict(other), run_onnx(written.path, input=other)
+        for name in ("mean", "confidence", "total", "aleatoric", "epistemic"):
+            torch.testing.assert_close(given[name], getattr(expected, name), rtol=1e-4, atol=1e-5)
+        assert torch.equal(given["label"], expected.label)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["onnx", "pt2"])
+@pytest.mark.parametrize(("method", "name"), CASES)
+def test_every_method_exports_on_every_kind_of_model(method, name, suffix, tmp_path):
+    ensemble, x = make(method, name)
+    written = export(ensemble, x, tmp_path / f"m.{suffix}")
+    assert written.difference < 1e-5
+    assert written.checked == (1, 5, 11)
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [pytest.param(m, n, marks=[] if (m, n) in QUICK else pytest.mark.slow) for m, n in CASES],
+)
+def test_what_was_frozen_exports_for_any_number_of_rows(method, name, tmp_path):
+    ensemble, x = make(method, name)
+    frozen = pb.freeze(ensemble.eval(), x, choose="rule")
+    written = export(frozen, x, tmp_path / "m.onnx")
+    assert written.difference < 1e-5
+    assert written.checked == (1, 5, 11)
+    if method != "mc_dropout":
+        more = torch.cat([x, x])
+        given = run_onnx(written.path, **dict(zip(written.inputs, [more], strict=True)))
+        torch.testing.assert_close(given["mean"], ensemble.predict(more).mean, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_frozen_masks_are_exported_without_turning_images_round(tmp_path):
+    x = torch.randn(4, 3, 8, 8)
+    conv = nn.Conv2d(3, 16, 3, 1, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 1, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 1, 1)
+    ensemble = pb.masksembles(
+        nn.Sequential(*conv, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 3)), 4, example=x
+    )
+    export(pb.freeze(ensemble.eval(), x, choose="rule"), x, tmp_path / "m.onnx")
+    kinds = [node.op_type for node in pytest.importorskip("onnx").load(tmp_path / "m.onnx").graph.node]
+    assert "Gather" in kinds
+    assert "Transpose" not in kinds
+
+
+LOADER = """
+import sys, numpy, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+(given,) = session.get_inputs()
+mean, label, *rest = session.run(None, {given.name: numpy.load(sys.argv[2])})
+assert "torch" not in sys.modules and "pluribus" not in sys.modules
+numpy.save(sys.argv[3], mean)
+"""
+
+
+@pytest.mark.slow
+def test_packed_resnet18_runs_in_a_process_without_torch_or_pluribus(tmp_path):
+    import numpy
+
+    ensemble = pb.packed(pb.models.resnet18(), 4, alpha=2, example=torch.randn(1, 3, 32, 32)).eval()
+    export(ensemble, torch.randn(2, 3, 32, 32), tmp_path / "m.onnx")
+    x = torch.randn(5, 3, 32, 32)
+    numpy.save(tmp_path / "x.npy", x.numpy())
+    files = [str(tmp_path / name) for name in ("m.onnx", "x.npy", "y.npy")]
+    subprocess.run([sys.executable, "-c", LOADER, *files], check=True)
+    mean = torch.from_numpy(numpy.load(tmp_path / "y.npy"))
+    torch.testing.assert_close(mean, ensemble.predict(x).mean, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_an_exported_program_is_loaded_by_torch_alone(tmp_path):
+    ensemble, x = make("masksembles", "cnn")
+    written = export(ensemble, x, tmp_path / "m.pt2")
+    given = torch.export.load(written.path).module()(x[:1])
+    torch.testing.assert_close(given["epistemic"], ensemble.predict(x[:1]).epistemic, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch speaks of its own insides
+def test_what_no_member_owns_runs_once():
+    ensemble, x = make("treenet", "cnn")
+    program = trace_program(Members(ensemble).eval(), ((x,), {}), dynamic=True)
+    convolutions = [n for n in program.graph.nodes if "conv2d" in str(n.target)]
+    assert len(convolutions) == 1 + 3  # the stem, and the block that each member owns
+
+
+class Arguments(nn.Module):
+    """Takes named arguments, as language models do."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(20, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, input_ids, attention_mask=None):
+        weights = attention_mask[..., None].float()
+        return {"logits": self.head((self.words(input_ids) * weights).sum(1) / weights.sum(1))}
+
+
+@pytest.mark.slow
+def test_named_arguments_keep_their_names(tmp_path):
+    batch = {"input_ids": torch.randint(20, (4, 6)), "attention_mask": torch.ones(4, 6, dtype=torch.long)}
+    ensemble = pb.deep(Arguments(), 2)
+    written = export(ensemble, batch, tmp_path / "m.onnx")
+    assert written.inputs == ("input_ids", "attention_mask")
+    given = run_onnx(written.path, **resize(((), batch), 3)[1])
+    torch.testing.assert_close(given["mean"], ensemble.predict(batch).mean[:3], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("task", ["regression", "gaussian"])
+def test_regressions_give_mean_and_variances(task, tmp_path):
+    ensemble = pb.deep(nn.Linear(4, 2), 3)
+    ensemble.task = task
+    x = torch.randn(5, 4)
+    written = export(ensemble, x, tmp_path / "m.pt2")
+    assert written.outputs == ("mean", "total", "aleatoric", "epistemic")
+    given = torch.export.load(written.path).module()(x)
+    torch.testing.assert_close(given["total"], ensemble.predict(x).total, rtol=1e-4, atol=1e-6)
+
+
+class TestDraws:
+    @pytest.mark.slow
+    def test_fixed_draws_are_the_same_for_each_row_and_run_and_differ_between_members(self, tmp_path):
+        ensemble, x = make("mc_dropout", "mlp")
+        written = export(ensemble, x, tmp_path / "m.onnx", generator=torch.Generator().manual_seed(1))
+        assert written.draws == "fixed"
+        same = run_onnx(written.path, input=x[:1].repeat(3, 1))
+        assert same["epistemic"].min() > 0
+        torch.testing.assert_close(same["mean"][0], same["mean"][2])
+        torch.testing.assert_close(run_onnx(written.path, input=x[:1])["mean"][0], same["mean"][0])
+
+    @pytest.mark.slow
+    def test_random_draws_differ_between_runs_and_members(self, tmp_path):
+        ensemble, x = make("mc_dropout", "mlp")
+        written = export(ensemble, x, tmp_path / "m.onnx", draws="random")
+        run = _onnx_runner(written.path, written.inputs, written.outputs)
+        first, second = run(((x,), {})), run(((x,), {}))
+        assert not torch.equal(first["mean"], second["mean"])
+        assert first["epistemic"].min() > 0
+
+    @pytest.mark.parametrize("name", SMALL)
+    def test_every_dropout_is_stored_for_each_member(self, name):
+        ensemble, x = make("mc_dropout", name)
+        ensemble(x)
+        plain = Members(ensemble).eval()
+        fixed = Fixed(plain, ((x,), {}))
+        assert fixed.count == 3 * len(
+            {"mlp": [1], "cnn": [1], "encoder": range(9), "recurrent": [1], "tied": [1]}[name]
+        )
+        outputs = fixed(x)
+        assert torch.equal(outputs, fixed(x))
+        assert outputs.var(0).max() > 0  # members
+
+    @pytest.mark.parametrize(
+        "drop", [F.dropout, F.dropout2d, F.alpha_dropout, F.feature_alpha_dropout], ids=lambda drop: drop.__name__
+    )
+    def test_stored_draws_have_the_law_of_dropout(self, drop):
+        class Drops(nn.Module):
+            def forward(self, x):
+                return drop(x, 0.3, True)
+
+        x = torch.randn(1, 40, 30, 30)
+        given, expected = Fixed(Drops(), ((x,), {}))(x), drop(x, 0.3, True)
+        close = {"rtol": 0.1, "atol": 0.1}
+        torch.testing.assert_close(given.mean(), expected.mean(), **close)
+        torch.testing.assert_close(given.var(), expected.var(), rtol=0.25, atol=0.1)
+
+    def test_draws_do_not_grow_with_the_batch(self):
+        ensemble, x = make("mc_dropout", "encoder")
+        ensemble(x)
+        found = drawn(Members(ensemble).eval(), ((x,), {}))
+        assert all(5 not in draw.shape for draw in found)
+
+    def test_nothing_random_to_draw_is_refused(self, tmp_path):
+        ensemble, x = make("deep", "mlp")
+        with pytest.raises(ValueError, match="this ensemble draws nothing"):
+            export(ensemble, x, tmp_path / "m.onnx", draws="random")
+
+
+class Strange(nn.Module):
+    """Uses what ONNX has no operator for."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x) + torch.linalg.eigvalsh(x.T @ x)[:3]
+
+
+class TestRefusals:
+    def test_an_operator_that_onnx_lacks_is_named_and_nothing_is_left(self, tmp_path):
+        with pytest.raises(ValueError, match="ONNX has no operator for 'aten._linalg_eigh'"):
+            export(pb.deep(Strange(), 2), torch.randn(3, 4), tmp_path / "m.onnx")
+        assert not list(tmp_path.iterdir())
+
+    def test_a_file_that_disagrees_is_not_left_behind(self, tmp_path, monkeypatch):
+        ensemble, x = make("deep", "mlp")
+        (tmp_path / "m.pt2").write_text("earlier")
+        monkeypatch.setattr(exporting, "_torch_runner", lambda path: lambda batch: Broken(ensemble)(*batch[0]))
+        with pytest.raises(ValueError, match="must agree with PyTorch to 0.0001, but 'mean' differs by"):
+            export(ensemble, x, tmp_path / "m.pt2")
+        assert [file.name for file in tmp_path.iterdir()] == ["m.pt2"]
+        assert (tmp_path / "m.pt2").read_text() == "earlier"
+
+    def test_an_example_of_another_shape_is_named(self, tmp_path):
+        ensemble, _ = make("deep", "mlp")
+        with pytest.raises(
+            ValueError, match=r"export: the model does not run on the example, whose shape is \[\(2, 5\)"
+        ):
+            export(ensemble, torch.randn(2, 5), tmp_path / "m.onnx")
+
+    @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root writes everywhere")
+    def test_a_folder_that_cannot_be_written_is_named(self, tmp_path):
+        ensemble, x = make("deep", "mlp")
+        tmp_path.chmod(0o500)
+        with pytest.raises(PermissionError, match="cannot be written to"):
+            export(ensemble, x, tmp_path / "m.onnx")
+
+    def test_a_folder_that_refuses_is_named(self, tmp_path, monkeypatch):
+        ensemble, x = make("deep", "mlp")
+
+        def refuse(**_):
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr("tempfile.mkdtemp", refuse)
+        with pytest.raises(PermissionError, match=r"cannot be written to \(Permission denied\)"):
+            export(ensemble, x, tmp_path / "m.onnx")
+
+    @pytest.mark.parametrize(
+        ("name", "options", "error", "words"),
+        [
+            ("m.bin", {}, ValueError, "the suffix says the format"),
+            ("m.bin", {"format": "torch"}, ValueError, 'needs the suffix ".pt2"'),
+            ("m.onnx", {"format": "tf"}, ValueError, 'format must be "onnx" or "torch"'),
+            ("m.onnx", {"draws": "some"}, ValueError, 'draws must be "fixed" or "random"'),
+            ("m.onnx", {"tolerance": 0}, ValueError, "tolerance must be positive"),
+            ("none/m.onnx", {}, FileNotFoundError, "does not exist"),
+        ],
+    )
+    def test_what_cannot_be_asked_for_is_said_before_anything_runs(self, name, options, error, words, tmp_path):
+        ensemble, x = make("deep", "mlp")
+        with pytest.raises(error, match=words):
+            export(ensemble, x, tmp_path / name, **options)
+
+    def test_a_plain_model_is_refused(self, tmp_path):
+        with pytest.raises(TypeError, match=r"Make one with pb.single\(model\)"):
+            export(nn.Linear(2, 2), torch.zeros(1, 2), tmp_path / "m.onnx")
+
+
+class Broken(nn.Module):
+    def __init__(self, ensemble):
+        super().__init__()
+        self.answers = Answers(ensemble)
+
+    def forward(self, x):
+        return {name: tensor + 1 for name, tensor in self.answers(x).items()}
+
+
+def test_the_ensemble_stays_as_it_was(tmp_path):
+    ensemble, x = make("mc_dropout", "mlp")
+    ensemble.train()
+    before = {name: tensor.clone() for name, tensor in ensemble.state_dict().items()}
+    chance = torch.get_rng_state()
+    export(ensemble, x, tmp_path / "m.pt2", generator=torch.Generator().manual_seed(0))
+    assert ensemble.training
+    assert torch.equal(torch.get_rng_state(), chance)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in ensemble.state_dict().items())
+
+
+class Named(nn.Module):
+    """Two tensors that must not be taken for each other, and options."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.norm = nn.Linear(4, 3), nn.Linear(4, 3), nn.BatchNorm1d(3)
+
+    def forward(self, left: Tensor, right: Tensor, scale: float = 1.0, flip: bool = False) -> Tensor:
+        """(batch, 3)."""
+        y = self.norm(self.one(left) - 2 * self.two(right)) * scale
+        return y.flip(-1) if flip else y
+
+
+@pytest.mark.parametrize("suffix", ["onnx", "pt2"])
+def test_arguments_are_exported_by_name_and_options_with_their_values(suffix, tmp_path):
+    networks = [Named() for _ in range(2)]
+    ensemble = pb.deep(networks).train()
+    modes = [module.training for module in ensemble.modules()]
+    left, right, path = torch.randn(5, 4), torch.randn(5, 4), tmp_path / f"named.{suffix}"
+    example = {"right": right, "flip": True, "left": left, "scale": 2.5}
+    pb.export(ensemble, example, path)
+    assert [module.training for module in ensemble.modules()] == modes
+    with torch.no_grad():
+        outputs = torch.stack([network.eval()(left, right, 2.5, True) for network in networks])
+    mean = outputs.softmax(-1).mean(0)
+    if suffix == "pt2":
+        given = torch.export.load(path).module()(**example)["mean"]
+    else:
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        given = torch.from_numpy(session.run(["mean"], {"left": left.numpy(), "right": right.numpy()})[0])
+    torch.testing.assert_close(given, mean, rtol=1e-4, atol=1e-5)

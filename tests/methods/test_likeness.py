@@ -1,0 +1,226 @@
+"""Models of a list are stacked where they differ in nothing but weights; the oracle is each model by itself."""
+
+import functools
+import random
+import re
+from collections import deque
+from enum import Enum
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pluribus as pb
+
+
+class Holder(nn.Module):
+    """A layer, and something in an attribute that the output may depend on."""
+
+    def __init__(self, held=None, change=None):
+        super().__init__()
+        self.layer, self.held, self.change = nn.Linear(6, 3), held, change
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 6) -> (batch, 3)."""
+        y = self.layer(x)
+        return y if self.change is None else self.change(y)
+
+
+class Tone(Enum):
+    """Two values."""
+
+    LOW, HIGH = 1, 2
+
+
+class Slotted:
+    """An object without a dictionary."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+
+class Sum:
+    """A callable object."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __call__(self, y: Tensor) -> Tensor:
+        """The sum."""
+        return y + self.value
+
+    def twice(self, y: Tensor) -> Tensor:
+        """The sum, twice."""
+        return y + 2 * self.value
+
+
+def default(value):
+    return lambda y, value=value: y + value
+
+
+def named_default(value):
+    def change(y, *, value=value):
+        return y + value
+
+    return change
+
+
+def closure(value):
+    return lambda y: y + value
+
+
+def nested_closure(value):
+    inner = closure(value)
+    return lambda y: 2 * inner(y)
+
+
+def marked(value):
+    def change(y):
+        return y + change.value
+
+    change.value = value
+    return change
+
+
+def with_globals(value):
+    scope = {"value": value}
+    exec("def change(y): return y + value", scope)
+    return scope["change"]
+
+
+def hidden(value):
+    layer = nn.Linear(3, 3)
+    nn.init.constant_(layer.weight, value)
+    nn.init.zeros_(layer.bias)
+    return [layer]
+
+
+CHANGES = {
+    "default argument": default,
+    "default of a named argument": named_default,
+    "closure": closure,
+    "closure in a closure": nested_closure,
+    "closure over a tensor": lambda value: closure(torch.tensor(value)),
+    "closure over an array": lambda value: (lambda a: lambda y: y + torch.from_numpy(a))(np.full(3, value, "f")),
+    "attribute of a function": marked,
+    "global of a function": with_globals,
+    "partial": lambda value: functools.partial(torch.add, other=value),
+    "method of an object": lambda value: Sum(value).twice,
+    "callable object": Sum,
+    "hidden module": lambda value: functools.partial(lambda held, y: held[0](y), hidden(value)),
+}
+HELD = {
+    "array": lambda value: np.full(3, value),
+    "array of objects": lambda value: np.array([value, "a", None], dtype=object),
+    "array in a dict": lambda value: {"a": [np.full(3, value)]},
+    "array with NaN": lambda value: np.array([np.nan, value]),
+    "number of numpy": lambda value: np.float32(value),
+    "tensor in a list": lambda value: [torch.full((3,), value)],
+    "zero with a sign": lambda value: 0.0 if value == 1.0 else -0.0,
+    "type of number": lambda value: 1 if value == 1.0 else True,
+    "object with slots": Slotted,
+    "queue": lambda value: deque([value]),
+    "set": lambda value: {value, "a"},
+    "enumeration": lambda value: Tone.LOW if value == 1.0 else Tone.HIGH,
+    "pattern": lambda value: re.compile(str(value)),
+    "chance": lambda value: random.Random(value),
+    "chance of numpy": lambda value: np.random.default_rng(int(value)),
+    "chance of torch": lambda value: torch.Generator().manual_seed(int(value)),
+    "hidden module": hidden,
+}
+
+
+@pytest.mark.parametrize("make", CHANGES.values(), ids=CHANGES)
+def test_models_that_do_something_else_with_their_output_are_not_stacked(make):
+    torch.manual_seed(0)
+    models = [Holder(change=make(value)) for value in (1.0, 2.0)]
+    x = torch.randn(5, 6)
+    ensemble = pb.deep(models)
+    torch.testing.assert_close(ensemble(x), torch.stack([model(x) for model in models]))
+    assert isinstance(ensemble, pb.Ensemble) and not ensemble.stacked
+
+
+@pytest.mark.parametrize("make", HELD.values(), ids=HELD)
+def test_models_that_hold_something_else_are_not_stacked(make):
+    assert not pb.deep([Holder(make(value)) for value in (1.0, 2.0)]).stacked
+
+
+EQUAL = {k: v for k, v in {**CHANGES, **HELD}.items() if k not in ("global of a function", "attribute of a function")}
+
+
+@pytest.mark.parametrize("name", sorted(EQUAL.keys() - {"hidden module", "chance of torch"}))
+def test_models_that_hold_equal_things_are_stacked(name):
+    assert pb.deep([Holder(EQUAL[name](1.0)) for _ in range(2)]).stacked
+
+
+def test_models_whose_functions_hold_a_part_of_them_are_not_stacked():
+    """A function is not copied with its model: it would look at the first model's part for all."""
+
+    def make() -> nn.Module:
+        model = Holder()
+        model.change = lambda y, layer=model.layer: y + layer.weight.sum()
+        return model
+
+    torch.manual_seed(0)
+    models, x = [make(), make()], torch.randn(5, 6)
+    torch.testing.assert_close(pb.deep(models)(x), torch.stack([model(x) for model in models]))
+
+
+def test_models_that_list_their_own_parts_are_stacked():
+    def make() -> nn.Module:
+        model = Holder()
+        model.held, model.change = [model.layer, model.layer.weight], model.extra_repr
+        model.change = None
+        return model
+
+    assert pb.deep([make(), make()]).stacked
+
+
+@pytest.mark.parametrize(
+    "build", [lambda: nn.LSTM(6, 3), lambda: nn.MultiheadAttention(6, 2), lambda: nn.BatchNorm1d(6)]
+)
+def test_layers_of_torch_are_alike(build):
+    assert pb.deep([build(), build()]).stacked
+
+
+def test_models_that_use_other_parts_twice_are_not_stacked():
+    def make(twice: bool) -> nn.Module:
+        one = nn.Sequential(nn.Tanh())
+        return nn.Sequential(nn.Linear(6, 6), one, one if twice else nn.Sequential(nn.Tanh()))
+
+    assert not pb.deep([make(True), make(False)]).stacked
+
+
+def test_models_in_unlike_modes_keep_them():
+    models = [nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5)) for _ in range(2)]
+    models[1].eval()
+    ensemble = pb.deep(models)
+    assert [ensemble.member(i).training for i in range(2)] == [True, False]
+
+
+HOOKS = {
+    "spectral norm": lambda layer: nn.utils.parametrizations.spectral_norm(layer),
+    "weight norm": lambda layer: nn.utils.parametrizations.weight_norm(layer),
+    "orthogonal": lambda layer: nn.utils.parametrizations.orthogonal(layer),
+    "spectral norm by hooks": lambda layer: nn.utils.spectral_norm(layer),
+}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_layers_with_parametrizations_and_hooks_give_what_they_gave(name):
+    torch.manual_seed(0)
+    models = [nn.Sequential(HOOKS[name](nn.Linear(6, 6)), nn.Tanh(), nn.Linear(6, 3)).eval() for _ in range(2)]
+    x = torch.randn(5, 6)
+    expected = torch.stack([model(x) for model in models])
+    ensemble = pb.deep(models).eval()
+    torch.testing.assert_close(ensemble(x), expected)
+    assert ensemble.stacked or "hooks" in name  # these keep the weight that they computed, which differs
+
+
+def test_a_builder_of_unlike_models_is_told_in_what_they_differ():
+    values = iter((1.0, 2.0))
+    with pytest.raises(ValueError, match=r"differ in 'held' of module ''.*pb\.deep"):
+        pb.deep(lambda: Holder(next(values)), 2)

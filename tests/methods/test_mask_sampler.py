@@ -1,0 +1,195 @@
+"""The mask sampler against enumeration, closed forms and its limits."""
+
+import itertools
+import math
+from collections import Counter
+
+import pytest
+import torch
+from scipy import stats
+
+from pluribus.methods.mask_sampler import _log_finishes, expected_iou, grow_width, masks, mean_iou, ones
+
+WIDTHS = (4, 8, 10, 12, 16, 20, 32, 64, 100, 128, 256, 512, 2048)
+SIZES = (1, 2, 4, 8, 16)
+SCALES = (1, 1.1, 1.5, 2, 3, 4, 6, 10)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_setting_uses_every_channel_with_equal_ones(width):
+    for size, scale in itertools.product(SIZES, SCALES):
+        drawn = masks(width, size, scale, generator=seeded())
+        assert drawn.shape == (size, width)
+        assert set(drawn.unique().tolist()) <= {0.0, 1.0}
+        assert (drawn.sum(dim=0) > 0).all(), (size, scale)
+        assert (drawn.sum(dim=1) == ones(width, size, scale)).all(), (size, scale)
+
+
+@pytest.mark.parametrize(
+    "width, size, count", [(3, 3, 1), (4, 2, 2), (4, 2, 3), (4, 3, 2), (5, 2, 3), (5, 3, 2), (3, 4, 2)]
+)
+@pytest.mark.slow
+def test_law_is_uniform_over_all_covering_tuples(width, size, count):
+    subsets = list(itertools.combinations(range(width), count))
+    tuples = [rows for rows in itertools.product(subsets, repeat=size) if len(set().union(*rows)) == width]
+    generator, draws = seeded(width * 100 + size * 10 + count), 25 * len(tuples) + 2000
+    seen = Counter(as_sets(masks(width, size, capacity=count, generator=generator)) for _ in range(draws))
+    assert set(seen) <= set(tuples)
+    assert stats.chisquare([seen[rows] for rows in tuples]).pvalue > 0.01
+
+
+def as_sets(drawn: torch.Tensor) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(row.nonzero().flatten().tolist()) for row in drawn)
+
+
+@pytest.mark.parametrize("width, size, count", [(10, 4, 3), (64, 4, 34), (64, 16, 4), (2048, 4, 1092)])
+def test_number_of_mask_sets_agrees_with_inclusion_and_exclusion(width, size, count):
+    exact = sum(
+        (-1) ** missed * math.comb(width, missed) * math.comb(width - missed, count) ** size
+        for missed in range(width - count + 1)
+    )
+    found = _log_finishes(width, count, size)[size - 1, 0] + math.log(math.comb(width, count))
+    assert found == pytest.approx(math.log(exact), rel=1e-10)
+
+
+def test_a_table_built_in_blocks_equals_one_built_at_once():
+    width, size, count = 3000, 3, 1500  # 1501 states of 1501 terms: more than one block
+    exact = sum(
+        (-1) ** missed * math.comb(width, missed) * math.comb(width - missed, count) ** size
+        for missed in range(width - count + 1)
+    )
+    found = _log_finishes(width, count, size)[size - 1, 0] + math.log(math.comb(width, count))
+    assert found == pytest.approx(math.log(exact), rel=1e-10)
+
+
+@pytest.mark.parametrize("scale", [1, 1.1, 1.5, 2, 3, 4, 6])
+def test_mean_iou_of_wide_masks_is_one_over_two_scale_minus_one(scale):
+    drawn = masks(2048, 16, scale, generator=seeded())
+    assert mean_iou(drawn) == pytest.approx(expected_iou(scale), abs=0.01)
+
+
+@pytest.mark.parametrize("scale", [1.5, 2, 3])
+def test_ones_agree_with_the_formula_of_the_paper(scale):
+    for width, size in itertools.product((64, 100, 512), (2, 4, 8)):
+        formula = width / (scale * (1 - (1 - 1 / scale) ** size))
+        assert formula - 1 < ones(width, size, scale) <= formula + 1e-9
+
+
+def test_ones_are_exact_where_the_formula_gives_a_whole_number():
+    assert ones(16, 2, 1.5) == 12
+    assert ones(12, 2, 2) == 8
+    assert ones(30, 4, 2) == 16
+
+
+def test_ones_are_raised_to_what_covering_needs():
+    assert ones(10, 4, 10) == 3  # the formula gives 2, and 4 masks of 2 leave channels unused
+    assert ones(7, 1, 3) == 7
+    assert ones(10, 4, 1e18) == 3
+
+
+def test_scale_one_gives_masks_of_ones():
+    assert torch.equal(masks(12, 5, 1), torch.ones(5, 12))
+
+
+def test_one_mask_keeps_every_channel():
+    assert torch.equal(masks(9, 1, 3), torch.ones(1, 9))
+
+
+def test_a_large_scale_gives_disjoint_masks_where_the_size_divides_the_width():
+    drawn = masks(20, 4, 1e6, generator=seeded())
+    assert torch.equal(drawn.sum(dim=0), torch.ones(20))
+
+
+def test_capacity_gives_the_ones_directly():
+    assert (masks(16, 4, capacity=7).sum(dim=1) == 7).all()
+    assert torch.equal(masks(64, 4, 2.0, generator=seeded(3)), masks(64, 4, capacity=34, generator=seeded(3)))
+
+
+def test_draws_follow_the_seed_of_the_generator():
+    first, again, other = (masks(64, 4, 2.0, generator=seeded(seed)) for seed in (7, 7, 8))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_a_given_generator_leaves_the_global_one_alone():
+    before = torch.get_rng_state()
+    masks(64, 4, 2.0, generator=seeded())
+    grow_width(64, 4, 2.0, generator=seeded())
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_without_a_generator_the_global_seed_decides():
+    torch.manual_seed(5)
+    first = masks(64, 4, 2.0)
+    torch.manual_seed(5)
+    assert torch.equal(first, masks(64, 4, 2.0))
+
+
+def test_masks_stand_on_the_cpu_in_the_default_dtype():
+    with torch.device("meta"):
+        drawn = masks(8, 2, 2.0)
+    assert drawn.device.type == "cpu"
+    assert drawn.dtype == torch.get_default_dtype()
+
+
+@pytest.mark.parametrize("capacity, size, scale", [(2, 2, 2.0), (2, 3, 2.5), (3, 3, 1.5), (1, 4, 3.0)])
+def test_grown_width_follows_the_law_of_uniform_masks(capacity, size, scale):
+    positions = round(capacity * scale)
+    subsets = list(itertools.combinations(range(positions), capacity))
+    law = Counter(len(set().union(*rows)) for rows in itertools.product(subsets, repeat=size))
+    generator = seeded(1)
+    seen = Counter(grow_width(capacity, size, scale, generator) for _ in range(3000))
+    assert set(seen) <= set(law)
+    expected = [3000 * count / law.total() for count in law.values()]
+    assert stats.chisquare([seen[width] for width in law], expected).pvalue > 0.01
+
+
+def test_grown_width_has_the_expected_mean():
+    generator = seeded(2)
+    draws = [grow_width(64, 4, 2.0, generator) for _ in range(500)]
+    assert sum(draws) / len(draws) == pytest.approx(128 * (1 - 0.5**4), abs=0.5)
+
+
+def test_grown_width_is_the_capacity_at_scale_one_and_the_sum_at_a_huge_scale():
+    assert grow_width(64, 4, 1.0) == 64
+    assert grow_width(64, 4, 1e17) == 256
+
+
+def test_masks_of_a_grown_width_keep_the_capacity():
+    for seed in range(20):
+        width = grow_width(5, 4, 3.0, seeded(seed))
+        drawn = masks(width, 4, capacity=5, generator=seeded(seed))
+        assert (drawn.sum(dim=1) == 5).all() and (drawn.sum(dim=0) > 0).all()
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: masks(8, 0, 2.0), "masks: size must be at least 1, but is 0"),
+        (lambda: masks(0, 4, 2.0), "masks: width must be at least 1, but is 0"),
+        (lambda: masks(8, 4, 0.5), "scale must be a finite number of at least 1, but is 0.5"),
+        (lambda: masks(8, 4, math.nan), "at least 1, but is nan"),
+        (lambda: masks(8, 4, math.inf), "at least 1, but is inf"),
+        (lambda: masks(8, 4), "either scale or capacity, but got neither"),
+        (lambda: masks(8, 4, 2.0, capacity=4), "either scale or capacity, but got both"),
+        (lambda: masks(10, 4, capacity=2), "need a capacity of 3 to 10 ones each, but capacity is 2"),
+        (lambda: masks(10, 4, capacity=11), "need a capacity of 3 to 10 ones each, but capacity is 11"),
+        (lambda: ones(8, 4, 0.9), "ones: scale"),
+        (lambda: grow_width(0, 4, 2.0), "grow_width: capacity must be at least 1, but is 0"),
+        (lambda: grow_width(8, 4, 0.0), "grow_width: scale"),
+        (lambda: expected_iou(0.5), "expected_iou: scale"),
+        (lambda: mean_iou(torch.ones(1, 4)), r"mean_iou: compares two or more masks.*\(1, 4\)"),
+    ],
+)
+def test_bad_input_names_the_rule_and_the_value(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_a_fractional_size_is_a_type_error():
+    with pytest.raises(TypeError, match="size must be a whole number, but is 2.5"):
+        masks(8, 2.5, 2.0)

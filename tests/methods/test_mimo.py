@@ -1,0 +1,190 @@
+"""MIMO on models that look at their input beside the first layer, that run parts again, or that cannot be widened."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import pluribus as pb
+
+
+class Words(nn.Module):
+    """Words, the sum of what they become, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.body, self.head = nn.Embedding(11, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def pool(self, hidden: Tensor, words: Tensor) -> Tensor:
+        """(batch, time, 8) -> (batch, 8)."""
+        return hidden.mean(1)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """(batch, time) -> (batch, 3)."""
+        return self.head(self.pool(torch.tanh(self.body(self.words(words))), words))
+
+
+class Masked(Words):
+    """Words of padding do not count."""
+
+    def pool(self, hidden: Tensor, words: Tensor) -> Tensor:
+        """The mean over words that are no padding."""
+        mask = (words != 0).to(hidden.dtype)
+        return (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+
+
+class Last(Words):
+    """The last word that is no padding."""
+
+    def pool(self, hidden: Tensor, words: Tensor) -> Tensor:
+        """What became of that word."""
+        return hidden[torch.arange(len(words)), (words != 0).sum(1) - 1]
+
+
+class Written(Words):
+    """A mask that is written into a table of the model's own."""
+
+    def pool(self, hidden: Tensor, words: Tensor) -> Tensor:
+        """The mean over some words."""
+        table = torch.zeros(*words.shape, 2)
+        table[..., 0] = (words != 0).to(hidden.dtype)
+        return (hidden * table[..., :1]).mean(1)
+
+
+class Counted(Words):
+    """A number that Python reads."""
+
+    def pool(self, hidden: Tensor, words: Tensor) -> Tensor:
+        """The mean, over the words that the longest sentence has."""
+        return hidden[:, : int((words != 0).sum(1).max())].sum(1)
+
+
+class Placed(Words):
+    """Positions that follow from the length alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Embedding(9, 8)
+
+    def pool(self, hidden: Tensor, words: Tensor) -> Tensor:
+        """The mean with positions."""
+        return (hidden * self.places(torch.arange(words.shape[1]))).mean(1)
+
+
+DERIVED = {"mask": Masked, "last word": Last, "mask in a table": Written, "number": Counted}
+
+
+def sentences(rows: int = 6) -> Tensor:
+    """Words, the last of them padding."""
+    words = torch.randint(1, 11, (rows, 5))
+    words[torch.arange(5) >= torch.randint(2, 6, (rows, 1))] = 0
+    words[0], words[1] = words[0].clamp(min=1), torch.tensor([3, 0, 0, 0, 0])
+    return words
+
+
+@pytest.mark.parametrize("build", DERIVED.values(), ids=DERIVED)
+def test_what_a_model_computes_from_its_input_beside_the_first_layer_is_refused(build):
+    torch.manual_seed(0)
+    x, y = sentences(), torch.randint(3, (6,))
+    with pytest.raises(ValueError, match=r"mimo: .*'words'.*computes something else from its values"):
+        pb.mimo(build(), 3, example=x)
+    with pytest.raises(ValueError, match=r"mimo: .*'words'.*computes something else from its values"):
+        for _ in range(4):  # whatever order the members have
+            pb.mimo(build(), 3, first="words", last="head").loss(x, y, F.cross_entropy)
+
+
+@pytest.mark.parametrize("build", [Words, Placed])
+def test_what_follows_from_sizes_is_not_refused(build):
+    torch.manual_seed(0)
+    x, y = sentences(), torch.randint(3, (6,))
+    assert pb.mimo(build(), 3, example=x).loss(x, y, F.cross_entropy).isfinite()
+
+
+def test_the_index_of_gpt_s_last_word_is_refused():
+    from transformers import GPT2Config, GPT2ForSequenceClassification
+
+    torch.manual_seed(0)
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 11, "n_positions": 8, "num_labels": 3}
+    model = GPT2ForSequenceClassification(GPT2Config(**sizes, pad_token_id=0))
+    with pytest.raises(ValueError, match="mimo: .*computes something else|mimo: .*goes around"):
+        pb.mimo(model, 2, example={"input_ids": sentences()})
+
+
+class Steps(nn.Module):
+    """A first layer that is computed again for its gradients."""
+
+    def __init__(self, again: bool):
+        super().__init__()
+        self.again, self.enter, self.head = again, nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 6) -> (batch, 3)."""
+        part = lambda x: torch.tanh(self.enter(x))  # noqa: E731
+        return self.head(checkpoint(part, x, use_reentrant=False) if self.again else part(x))
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_checkpointing_over_the_first_layer_gives_the_same_gradients(between):
+    torch.manual_seed(0)
+    x, y = torch.randn(3, 5, 6), torch.randint(3, (3, 5))
+    gradients = []
+    for again in (False, True):
+        torch.manual_seed(1)
+        ensemble = pb.mimo(Steps(again), 3, example=x[0], init="different").train()
+        loss = ensemble.loss(x, y, F.cross_entropy, per_member=True)
+        if between:  # another pass before the gradients
+            loss = loss + ensemble.loss(x.flip(1), y, F.cross_entropy, per_member=True)
+            ensemble.eval()(x[0])
+        loss.backward()
+        gradients.append([p.grad.clone() for p in ensemble.parameters()])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+CHANGES = {
+    "weight norm": nn.utils.parametrizations.weight_norm,
+    "spectral norm": nn.utils.parametrizations.spectral_norm,
+    "orthogonal": nn.utils.parametrizations.orthogonal,
+    "spectral norm by hooks": nn.utils.spectral_norm,
+}
+
+
+@pytest.mark.parametrize("place", [0, 2])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_layer_that_cannot_be_widened_is_named(change, place):
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    change(model[place])
+    with pytest.raises(ValueError, match=rf"mimo: layer '{place}' makes its weight of other tensors.*first="):
+        pb.mimo(model, 3, example=torch.randn(2, 6))
+
+
+@pytest.mark.parametrize("method", ["masksembles", "batch_ensemble"])
+def test_a_layer_of_another_ensemble_is_named(method):
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    with pytest.raises(ValueError, match="mimo: layer '[04]' belongs to a member of another ensemble"):
+        pb.mimo(pb.METHODS[method](model, 3).member(0), 3, example=torch.randn(2, 6))
+
+
+def test_an_embedding_that_is_tied_to_a_layer_in_between_is_named():
+    class Tied(Words):
+        def __init__(self) -> None:
+            super().__init__()
+            self.others = nn.Embedding(11, 8)
+            self.others.weight = self.words.weight
+
+    with pytest.raises(ValueError, match="mimo: layer 'words' shares its weight with 'others.weight'"):
+        pb.mimo(Tied(), 3, example=sentences())
+
+
+def test_first_and_last_layers_that_are_tied_have_a_tensor_each_and_explain_says_so():
+    class Tied(Words):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(8, 11, bias=False)
+            self.head.weight = self.words.weight
+
+    model, words = Tied().eval(), sentences()
+    ensemble = pb.mimo(model, 3, example=words).eval()
+    torch.testing.assert_close(ensemble(words), model(words).expand(3, -1, -1))
+    assert "shared one tensor and have one each now" in ensemble.explain()

@@ -1,0 +1,181 @@
+"""The page of questions and its charts: lines of equal height lie where they should, and every value is told."""
+
+import html as text
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from browser import chromium, show
+
+from pluribus.report.charts.landscape import diversity_chart, heat_map, scatter_chart, surface_chart
+from pluribus.report.contours import contour_segments
+from pluribus.report.figure import Figure, Panel
+from pluribus.report.questions import Question, questions_page
+
+EVIL = '<script>alert("x")</script>'
+U, V = np.linspace(-1, 1, 21), np.linspace(-1.5, 1.5, 31)
+BOWL = U[:, None] ** 2 + V[None] ** 2
+STYLES = {"run 0": 2, "run 1": 3}
+PATHS = {"run 0": np.array([[-0.9, 0.0], [0.0, 0.2], [0.5, 0.5]]), "run 1": np.array([[-0.9, 0.0], [0.8, -1.0]])}
+
+
+def titles(svg):
+    return [text.unescape(one) for one in re.findall(r"<title>(.*?)</title>", svg)]
+
+
+# ---------------------------------------------------------------- contours
+
+
+@pytest.mark.parametrize("level", [0.27, 0.77])
+def test_lines_of_a_bowl_are_closed_circles_of_the_right_length(level):
+    pieces = contour_segments(U, V, BOWL, level)
+    radii = [math.hypot(*point) for piece in pieces for point in piece]
+    assert radii == pytest.approx([math.sqrt(level)] * len(radii), abs=0.01)
+    length = sum(math.dist(*piece) for piece in pieces)
+    assert length == pytest.approx(2 * math.pi * math.sqrt(level), rel=0.02)
+    ends = [tuple(np.round(point, 9)) for piece in pieces for point in piece]
+    assert all(ends.count(end) == 2 for end in ends)  # closed
+
+
+def test_lines_are_those_of_another_library():
+    contourpy = pytest.importorskip("contourpy")
+    rng = np.random.default_rng(0)
+    u, v = np.sort(rng.random(9)), np.sort(rng.random(7))
+    z = rng.random((9, 7))
+    other = contourpy.contour_generator(u, v, z.T, quad_as_tri=False, name="serial")
+    for level in (0.2, 0.5, 0.8):
+        length = sum(math.dist(*piece) for piece in contour_segments(u, v, z, level))
+        expected = sum(np.linalg.norm(np.diff(line, axis=0), axis=1).sum() for line in other.lines(level))
+        assert length == pytest.approx(expected, rel=0.15)  # saddles may be joined the other way
+        places = {tuple(np.round(p, 9)) for piece in contour_segments(u, v, z, level) for p in piece}
+        assert places == {tuple(np.round(p, 9)) for line in other.lines(level) for p in line}
+
+
+def test_nothing_is_drawn_beside_what_is_not_finite():
+    z = np.array([[0.0, 0.0, 0.0], [0.0, math.nan, 0.0], [1.0, 1.0, math.inf]])
+    assert contour_segments(np.arange(3.0), np.arange(3.0), z, 0.5) == []
+
+
+# ---------------------------------------------------------------- charts
+
+
+def test_every_value_of_a_surface_is_told_at_its_place():
+    z = np.arange(12.0).reshape(3, 4)
+    told = titles(surface_chart(np.arange(3.0), np.arange(4.0), z, "loss", others={"accuracy": z / 20}))
+    expected = [f"({i}, {j}): loss {z[i, j]:.4g}, accuracy {z[i, j] / 20:.4g}" for i in range(3) for j in range(4)]
+    assert told == expected
+
+
+def test_the_darkest_place_is_the_highest_and_what_is_not_finite_is_hatched():
+    z = BOWL.copy()
+    z[3, 4] = math.nan
+    svg = surface_chart(U, V, z, "loss")
+    shades = [int(s) for s in re.findall(r"--s:(\d+)", svg)]
+    assert len(shades) == z.size - 1 and svg.count('class="gap"') == 1
+    values = np.delete(BOWL.flatten(), 3 * len(V) + 4)
+    assert np.corrcoef(np.argsort(np.argsort(shades)), np.argsort(np.argsort(values)))[0, 1] > 0.95
+    assert shades[int(values.argmax())] == max(shades) and shades[int(values.argmin())] == min(shades)
+
+
+def test_trajectories_lie_where_the_axes_say():
+    svg = surface_chart(U, V, BOWL, "loss", paths=PATHS, styles=STYLES)
+    (line,) = re.findall(r'<path class="line strong c2 n2"[^>]* d="M([^"]*)"', svg)
+    points = np.array([[float(n) for n in point.split()] for point in line.split("L")])
+    (a, b), (c, d) = (np.polyfit(PATHS["run 0"][:, k], points[:, k], 1) for k in (0, 1))
+    found = re.findall(r'<rect[^>]* x="([\d.]+)" y="([\d.]+)" width="([\d.]+)"', svg)
+    patches = np.array([[float(n) for n in one] for one in found])
+    assert points[:, 0] == pytest.approx(a * PATHS["run 0"][:, 0] + b, abs=0.2) and a > 0 > c
+    assert patches[0, 0] + patches[0, 2] / 2 == pytest.approx(a * U[0] + b, abs=1) and d > 0
+    assert [t for t in titles(svg) if t.startswith("run 1, checkpoint 1: (0.8, -1)")]
+
+
+def test_a_surface_of_one_value_and_of_decades_are_drawn():
+    assert "contour-text" not in surface_chart(U, V, np.ones_like(BOWL), "loss")
+    svg = surface_chart(U, V, 10.0 ** (3 * BOWL), "loss", decades=True)
+    assert {"1", "10", "100"} & set(re.findall(r'contour-text"[^>]*>([^<]*)<', svg))
+
+
+def test_a_matrix_names_both_networks_and_divides_the_runs():
+    matrix = np.array([[1.0, 0.5, 0.1], [0.5, 1.0, 0.2], [0.1, 0.2, 1.0]])
+    svg = heat_map(matrix, [("run 0", ["epoch 1", "epoch 2"]), ("run 1", ["epoch 1"])], "cosine")
+    assert titles(svg)[2] == "run 0, epoch 1 and run 1, epoch 1: cosine 0.100"
+    assert svg.count('class="divide') == 2 and len(titles(svg)) == 9
+
+
+def test_points_and_limits_are_drawn():
+    svg = scatter_chart(PATHS, STYLES, {run: [f"epoch {i}" for i in range(len(path))] for run, path in PATHS.items()})
+    assert "run 0: epoch 2" in titles(svg)
+    points = {"run 0": np.array([[0.9, 0.4]]), "run 1": np.array([[0.8, 0.7]])}
+    limit = np.stack([np.linspace(0, 1, 50), np.linspace(0, 0.6, 50)], 1)
+    svg = diversity_chart(points, STYLES, {"upper": limit})
+    assert "diagonal" in svg and len(titles(svg)) == 2
+
+
+# ---------------------------------------------------------------- the page
+
+
+def example(name="Is it <new>?", folder=None):
+    surface = Panel(surface_chart(U, V, BOWL, "loss", paths=PATHS, styles=STYLES), "loss")
+    matrix = Panel(heat_map(np.eye(4), [(name, ["a", "b"]), ("run 1", ["a", "b"])], "cosine"))
+    figure = Figure("planes", name, "How to read it.", [surface, matrix], legend=[(2, name), (3, "run 1")],
+                    header=["run", "loss"], rows=[[name, "0.1"]])  # fmt: skip
+    return questions_page(
+        name, [Question("first", name, name, [name, "More."], [figure]), Question("second", "And?", "Yes.")], folder,
+        about=name, command=f"pluribus landscape --data {name}", settings={name: name}, notes=[name],
+    )  # fmt: skip
+
+
+def test_a_page_without_questions_is_refused():
+    with pytest.raises(ValueError, match="at least one question"):
+        questions_page("Empty", [])
+
+
+def test_names_are_text_and_nothing_is_fetched():
+    page = example(EVIL)
+    assert EVIL not in page and page.count("<script>") == 1
+    assert (
+        re.findall(r"""(?:src|href)=["'](?!data:|#)[^"']*""", page) == []
+        and "http:" not in page
+        and "https:" not in page
+    )
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    with chromium(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_in_a_browser_everything_is_drawn_and_nothing_complains(driver, tmp_path, width):
+    example(folder=tmp_path / "page.html")
+    driver.get_log("browser")
+    driver.get_log("performance")
+    show(driver, tmp_path / "page.html", width=width)
+    assert driver.get_log("browser") == []
+    events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    assert [url for url in asked if not url.startswith(("file:", "data:", "chrome:"))] == []
+    boxes = driver.execute_script(
+        'return [...document.querySelectorAll("svg.chart")].map(s => s.getBoundingClientRect().toJSON())'
+    )
+    assert len(boxes) == 2 and all(box["width"] > 150 and box["right"] <= width for box in boxes)
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_shades_follow_the_values_in_light_and_dark(driver, tmp_path):
+    example(folder=tmp_path / "page.html")
+    for dark in (False, True):
+        show(driver, tmp_path / "page.html", dark=dark)
+        pale, deep, back = driver.execute_script("""
+            const found = [...document.querySelectorAll(".patch")];
+            const by = (a, b) => a.style.getPropertyValue("--s") - b.style.getPropertyValue("--s");
+            found.sort(by);
+            const fill = (one) => getComputedStyle(one).fill;
+            return [fill(found[0]), fill(found.at(-1)), getComputedStyle(document.body).backgroundColor];""")
+        colours = [np.array([float(n) for n in re.findall(r"\d+(?:\.\d+)?", one)[:3]]) for one in (pale, deep, back)]
+        scale = [255 if "srgb" in one else 1 for one in (pale, deep, back)]
+        pale, deep, back = (c * s for c, s in zip(colours, scale, strict=True))
+        assert np.abs(pale - back).sum() < 40 < 150 < np.abs(deep - back).sum()

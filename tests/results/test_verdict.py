@@ -1,0 +1,249 @@
+"""The verdict: intervals as other libraries give them, and no word that an interval does not bear."""
+
+import math
+import re
+
+import fakes
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pluribus import metrics
+from pluribus.results.intervals import bootstrap_interval, t_interval
+from pluribus.results.quantities import (
+    Differences,
+    difference,
+    estimate,
+    format_fixed,
+    format_interval,
+    format_short,
+    format_value,
+    value,
+)
+from pluribus.results.store import Group, Result, group_runs
+from pluribus.results.verdict import relation, verdicts
+from pluribus.uncertainty.resampling import Interval
+
+
+def run(label: str, nll: float, seed: int = 0, **more: object) -> Result:
+    """A run without columns whose NLL is known."""
+    record = fakes.classification(label, seed=seed, examples=20, shift=False, outside=False).record
+    return Result({**record, "metrics": {"nll": {"value": nll, "low": None, "high": None}}, **more})
+
+
+def runs(**nlls: list[float]) -> list[Result]:
+    return [run(label, nll, seed) for label, values in nlls.items() for seed, nll in enumerate(values)]
+
+
+def texts(results: list[Result]) -> list[str]:
+    (found,) = verdicts(results)
+    return [sentence.text for sentence in found.sentences]
+
+
+CLEAR = {
+    "single": [0.200, 0.205, 0.203, 0.198],
+    "deep": [0.110, 0.114, 0.112, 0.109],
+    "packed": [0.113, 0.112, 0.115, 0.110],
+    "mimo": [0.250, 0.251, 0.255, 0.247],
+}
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 7, 10, 29, 100])
+@pytest.mark.parametrize("level", [0.01, 0.4, 0.8, 0.95, 0.999])
+def test_the_t_interval_is_that_of_scipy(degrees, level):
+    values = np.random.default_rng(degrees).normal(size=degrees + 1)
+    expected = scipy.stats.t.interval(level, degrees, values.mean(), scipy.stats.sem(values))
+    assert t_interval(values, level)[1:] == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_interval_over_seeds_is_that_of_a_paired_t_test():
+    groups = group_runs(runs(**CLEAR))["digits", "lenet"]
+    deep, packed = (next(group for group in groups if group.label == name) for name in ("deep", "packed"))
+    expected = scipy.stats.ttest_rel(CLEAR["packed"], CLEAR["deep"]).confidence_interval(0.95)
+    found = difference(packed, deep, "nll")
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    mean = scipy.stats.t.interval(0.95, 3, np.mean(CLEAR["deep"]), scipy.stats.sem(CLEAR["deep"]))
+    assert estimate(deep, "nll")[1:] == pytest.approx(mean)
+
+
+def test_t_intervals_hold_the_truth_as_often_as_they_promise():
+    generator = np.random.default_rng(0)
+    found = [t_interval(generator.normal(size=3)) for _ in range(3000)]
+    assert np.mean([one.low <= 0 <= one.high for one in found]) == pytest.approx(0.95, abs=0.015)
+
+
+def test_the_bootstrap_agrees_with_scipy():
+    values = np.random.default_rng(0).exponential(size=200)
+    found = bootstrap_interval(lambda weights: weights @ values / weights.sum(1), 200)
+    other = scipy.stats.bootstrap((values,), np.mean, method="percentile", n_resamples=4000, rng=1)
+    assert found.value == pytest.approx(values.mean())
+    assert found[1:] == pytest.approx(other.confidence_interval, abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["nll", "accuracy", "ece"])
+def test_with_one_seed_the_difference_is_that_of_the_metrics_and_has_an_interval(name):
+    pair = [fakes.classification(label, skill=skill) for label, skill in (("single", 3.0), ("deep", 3.3))]
+    groups = [Group(one.record["label"], (one,)) for one in pair]
+    found = difference(groups[1], groups[0], name)
+    functions = {
+        "nll": lambda c: metrics.nll(c["test/log_likelihood"]),
+        "accuracy": lambda c: metrics.accuracy(c["test/label"], c["test/target"]),
+        "ece": lambda c: metrics.ece(c["test/confidence"], c["test/label"] == c["test/target"]),
+    }
+    expected = functions[name](pair[1].columns) - functions[name](pair[0].columns)
+    assert found.value == pytest.approx(expected, abs=1e-6) and found.low < found.value < found.high
+
+
+def test_the_difference_of_errors_in_regression_is_bootstrapped_too():
+    pair = [fakes.regression(label, noise=noise) for label, noise in (("single", 0.4), ("deep", 0.2))]
+    found = difference(*(Group(one.record["label"], (one,)) for one in reversed(pair)), "rmse")
+    errors = [math.sqrt(np.mean((r.columns["test/mean"] - r.columns["test/target"]) ** 2)) for r in pair]
+    assert found.value == pytest.approx(errors[1] - errors[0]) and found.high < 0
+
+
+def test_other_test_examples_are_not_paired():
+    pair = [fakes.classification(label) for label in ("single", "deep")]
+    pair[1].columns["test/target"] = np.roll(pair[1].columns["test/target"], 1)
+    assert not difference(*(Group(one.record["label"], (one,)) for one in pair), "nll").known
+
+
+def test_equal_differences_in_every_seed_do_not_make_an_interval_of_no_width():
+    groups = group_runs(runs(single=[0.25, 0.5], deep=[0.125, 0.375]))["digits", "lenet"]
+    found = difference(groups[1], groups[0], "nll")
+    assert found.value == pytest.approx(-0.125) and not found.known
+
+
+def test_the_winner_comes_first_with_interval_and_cost():
+    assert texts(runs(**CLEAR))[0] == (
+        "deep has the lowest NLL, 0.111 [0.108, 0.115], at 4.00 times the mult-adds of one network."
+    )
+
+
+def test_what_is_within_noise_of_the_winner_is_said_with_its_share_of_the_cost():
+    assert "packed matches deep within noise (difference 0.001 [−0.003, 0.005]) at 0.27 of its cost." in texts(
+        runs(**CLEAR)
+    )
+
+
+def test_what_is_worse_than_the_single_network_is_said():
+    (found,) = [text for text in texts(runs(**CLEAR)) if "worse" in text]
+    assert re.fullmatch(r"mimo is worse than the single network by 0\.049 \[0\.04\d, 0\.05\d\]\.", found)
+
+
+def test_the_advice_names_the_best_for_one_pass_and_the_best_of_all():
+    budget = [one.text for one in verdicts(runs(**CLEAR))[0].sentences if one.topic == "budget"]
+    assert budget[0].startswith("At the cost of one pass: packed, NLL 0.11")
+    assert budget[1].startswith("If cost does not matter: deep, NLL 0.111")
+
+
+def test_where_nothing_beats_the_single_network_that_is_said():
+    found = texts(runs(single=[0.20, 0.21, 0.19], deep=[0.19, 0.22, 0.20], packed=[0.30, 0.33, 0.31]))
+    assert "Nothing here is shown to beat the single network." in found
+    assert any(text.startswith("At the cost of one pass: the single network") for text in found)
+
+
+def test_a_wide_interval_is_not_called_a_match():
+    found = texts(runs(single=[0.20, 0.21, 0.20], deep=[0.18, 0.19, 0.185], packed=[0.1, 0.3, 0.2]))
+    assert not any("packed matches" in text for text in found)
+    assert any(text.startswith("packed cannot be told from deep") for text in found)
+
+
+@given(st.lists(st.lists(st.floats(0.01, 2), min_size=3, max_size=3), min_size=3, max_size=3))
+def test_nothing_is_called_better_or_worse_against_its_interval(values):
+    results = runs(**dict(zip(("single", "deep", "packed"), values, strict=True)))
+    groups = {group.label: group for group in group_runs(results)["digits", "lenet"]}
+    for text in texts(results):
+        if match := re.match(r"(\w+) (beats|is worse than) the single network", text):
+            gap = difference(groups[match[1]], groups["single"], "nll")
+            assert gap.high < 0 if match[2] == "beats" else gap.low > 0
+        if match := re.match(r"(\w+) (?:matches|cannot be told from) (deep|packed|single)\b", text):
+            gap = difference(groups[match[1]], groups[match[2]], "nll")
+            assert gap.low <= 0 <= gap.high
+
+
+def test_each_paired_difference_is_computed_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr("pluribus.results.quantities.difference", lambda *pair: asked.append(pair) or difference(*pair))
+    results, shared = fakes.many(1, examples=60), Differences()
+    first = verdicts(results, shared)
+    assert len(set(asked)) == len(asked) > 0
+    once = len(asked)
+    assert verdicts(results, shared) == first and len(asked) == once  # the runs are the same, so nothing is new
+
+
+def test_words_follow_the_direction_of_the_metric():
+    up, down, unclear = Interval(0.1, 0.05, 0.2), Interval(-0.1, -0.2, -0.05), Interval(0.1, -0.1, 0.3)
+    assert [relation(gap, "accuracy") for gap in (up, down, unclear)] == ["better", "worse", "within noise"]
+    assert [relation(gap, "nll") for gap in (up, down, unclear)] == ["worse", "better", "within noise"]
+    assert relation(Interval(0.1), "nll") == "" and relation(up, "disagreement") == ""
+
+
+def test_one_seed_says_what_its_intervals_leave_out():
+    found = texts([fakes.classification(label, skill=skill) for label, skill in (("single", 3.0), ("deep", 3.5))])
+    assert any("one seed" in text and "nothing about how much training varies" in text for text in found)
+
+
+def test_without_columns_and_with_one_seed_nothing_is_claimed():
+    found = texts(runs(single=[0.2], deep=[0.1]))
+    assert any("cannot be said" in text for text in found) and not any("beats" in text for text in found)
+
+
+def test_every_part_that_was_measured_is_spoken_of():
+    topics = {sentence.topic for sentence in verdicts(fakes.many(2))[0].sentences}
+    assert topics == {
+        *("result", "budget", "accuracy", "calibration", "shift", "outside", "diversity", "certainty"),
+    }
+
+
+def test_each_data_set_has_its_own_verdict():
+    results = [fakes.classification(label) for label in ("single", "deep")]
+    results += [fakes.regression(label, seed=seed) for label in ("single", "deep") for seed in (0, 1)]
+    found = verdicts(results)
+    assert [(one.data, one.task) for one in found] == [("digits", "classification"), ("houses", "regression")]
+
+
+def test_an_infinite_nll_leaves_the_error_to_decide():
+    results = [fakes.regression(label, seed=seed) for label in ("single", "deep") for seed in (0, 1)]
+    for result in results:
+        result.record["metrics"]["nll"]["value"] = math.inf
+    assert verdicts(results)[0].metric == "rmse"
+
+
+def test_runs_that_failed_to_converge_do_not_stop_the_verdict():
+    results = [*runs(single=[0.2, 0.21], deep=[0.1, 0.12]), run("mimo", math.nan), run("mimo", math.nan, 1)]
+    assert texts(results)[0].startswith("deep has the lowest NLL")
+    assert "nothing to compare" in texts([run("single", math.nan)])[0]
+
+
+def test_the_table_has_a_row_for_each_label():
+    rows = {row.label: row for row in verdicts(runs(**CLEAR))[0].rows}
+    assert rows["deep"].beside_best == "best" and rows["deep"].beside_baseline == "better"
+    assert rows["packed"].beside_best == "within noise" and rows["mimo"].beside_baseline == "worse"
+    assert rows["single"].to_baseline is None and rows["packed"].cost == pytest.approx(1.08)
+
+
+def test_means_over_shift_and_outside_sets_are_plain_means():
+    result = fakes.classification("deep")
+    rows = [row for corruption in result.record["shift"].values() for row in corruption]
+    assert value(result, "cacc") == pytest.approx(np.mean([row["accuracy"] for row in rows]))
+    inner, outer = result.columns["inside/msp"], result.columns["outside/letters/msp"]
+    assert value(result, "auroc") == pytest.approx(metrics.auroc(inner, outer))
+
+
+def test_numbers_are_printed_with_what_their_intervals_support():
+    assert format_interval(Interval(0.1123, 0.1081, 0.1169), "nll") == "0.112 [0.108, 0.117]"
+    assert format_interval(Interval(0.9, 0.85, 0.95), "accuracy") == "90.0 % [85.0, 95.0]"
+    assert format_interval(Interval(0.1123), "nll") == "0.112"
+    assert [format_short(n) for n in (0, 61706, 999.9, 1.2e6, 0.0123, 2.5)] == [
+        "0",
+        "61.7 k",
+        "1.00 k",
+        "1.20 M",
+        "0.0123",
+        "2.50",
+    ]
+    assert (
+        format_fixed(-0.0001, 2) == "0.00" and format_fixed(-1.5, 1) == "−1.5" and format_value(math.inf, "nll") == "∞"
+    )

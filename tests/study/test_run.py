@@ -1,0 +1,81 @@
+"""One run of a study: what reaches the network in training, and how shifted and other test data are judged."""
+
+import dataclasses
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import pluribus as pb
+from pluribus.data.dataset import Points, Split
+from pluribus.study import judging
+from pluribus.study import run as runs
+from pluribus.study.baselines import build
+from pluribus.study.run import compute, load_data
+from pluribus.study.settings import Run
+from pluribus.training.recipes import Recipe
+
+DIGITS = Run(data="digits", model="lenet", method="single", training={"epochs": 1})
+
+
+@pytest.fixture(scope="module")
+def digits():
+    data = load_data(DIGITS)
+    torch.manual_seed(0)
+    return data, build(DIGITS, data).eval()
+
+
+@pytest.mark.parametrize("augment", [None, {"flip": True, "crop": 1}])
+def test_images_are_normalised_before_training_whether_augmented_or_not(augment, monkeypatch):
+    seen = []
+    loss = pb.Ensemble.loss
+
+    def noted(self, batch, *args, **kwargs):
+        seen.append(batch)
+        return loss(self, batch, *args, **kwargs)
+
+    monkeypatch.setattr(pb.Ensemble, "loss", noted)
+    compute(dataclasses.replace(DIGITS, training={"epochs": 1, "augment": augment}))
+    x = torch.cat(seen)
+    assert abs(float(x.mean())) < 0.1
+    assert abs(float(x.std()) - 1) < 0.1
+
+
+def test_augmentation_leaves_validation_and_test_data_alone(digits):
+    data, _ = digits
+    plan = Recipe(augment={"flip": True, "crop": 1})
+    x, y = data.train[:64]
+    changed, targets = runs._augment(plan, data)(x, y)
+    assert not torch.equal(changed, data.normalise(x))
+    assert torch.equal(targets, y)
+    assert torch.equal(runs.NormalisedSplit(data.test, data)[:5][0], data.normalise(data.test[:5][0]))
+
+
+def likelihood(ensemble, data, x, y):
+    with torch.no_grad():
+        return float(F.nll_loss(ensemble(data.normalise(x)).softmax(-1).mean(0).log(), y))
+
+
+def test_published_shifts_are_judged_one_severity_after_the_other(digits):
+    data, ensemble = digits
+    x, y = data.test[:100]
+    negatives = [Split(Points(x.clone()), y), Split(Points(1 - x), y)]
+    found = judging._shift(DIGITS, dataclasses.replace(data, shifted={"negatives": negatives}), ensemble)["negatives"]
+    assert [row["severity"] for row in found] == [1, 2]
+    expected = [likelihood(ensemble, data, pictures, y) for pictures in (x, 1 - x)]
+    assert [row["nll"] for row in found] == pytest.approx(expected, rel=1e-4)
+    assert expected[0] != expected[1]
+
+
+def test_other_test_sets_are_judged_among_the_classes_that_occur_in_them(digits):
+    data, ensemble = digits
+    x, y = data.test[:]
+    few = (y == 2) | (y == 5)
+    x, y = x[few], y[few]
+    changed = dataclasses.replace(data, variants={"few": Split(Points(x), y)}, subsets={"few": [2, 5]})
+    figures = judging._variants(changed, ensemble)["few"]
+    with torch.no_grad():
+        chances = ensemble(data.normalise(x))[..., [2, 5]].softmax(-1).mean(0)
+    right = (y == 5).long()
+    assert figures["accuracy"] == pytest.approx(float((chances.argmax(-1) == right).float().mean()))
+    assert figures["nll"] == pytest.approx(float(-chances.gather(1, right[:, None]).log().mean()), rel=1e-4)

@@ -1,0 +1,285 @@
+"""Files that mean harm: each is written into a folder, small, and is to be refused with a message."""
+
+import gzip
+import io
+import os
+import pickle
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+MEGABYTE = 2**20
+
+
+def npy_header(shape: str, descr: str = "'|u1'") -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+def npz(path: Path, **members: bytes) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return path
+
+
+def bomb_npz(path: Path) -> Path:
+    """640 MB of zeros in 3 MB."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open("x_train.npy", "w", force_zip64=True) as file:
+            file.write(npy_header("(640, 1024, 1024)"))
+            for _ in range(40):
+                file.write(bytes(16 * MEGABYTE))
+    return path
+
+
+def gzip_bomb(path: Path, start: bytes, block: bytes, size: int = 2**31) -> Path:
+    """A member of gzip repeated: gigabytes in some kilobytes, made without packing them."""
+    packed = gzip.compress(block * (16 * MEGABYTE // len(block)), 9)
+    path.write_bytes(gzip.compress(start) + packed * (size // (16 * MEGABYTE)))
+    return path
+
+
+class Trap:
+    """Its pickle touches a file."""
+
+    def __init__(self, canary: Path):
+        self.canary = canary
+
+    def __reduce__(self):
+        return Path.touch, (self.canary,)
+
+
+def tar_gz(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for info, content in members:
+            info.size = len(content) if info.isreg() else 0
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def postscript(canary: Path) -> bytes:
+    return f"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n({canary}) (w) file closefile\nshowpage\n%%EOF\n".encode()
+
+
+def image_folder(folder: Path, count: int = 8) -> Path:
+    for label in ("cat", "dog"):
+        (folder / label).mkdir(parents=True)
+        for i in range(count):
+            Image.new("L", (8, 8), 10 * i).save(folder / label / f"{i}.png")
+    return folder
+
+
+def idx(dimensions: tuple[int, ...], content: bytes = b"") -> bytes:
+    return struct.pack(f">BBBB{len(dimensions)}i", 0, 0, 8, len(dimensions), *dimensions) + content
+
+
+def idx_folder(folder: Path, content: bytes, end: str = "") -> Path:
+    folder.mkdir()
+    for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (folder / f"{part}-ubyte{end}").write_bytes(content)
+    return folder
+
+
+def mat_bomb(path: Path) -> Path:
+    """A .mat file whose only element unpacks to gigabytes."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    content = b"\x78\x9c" + 64 * (packer.compress(bytes(16 * MEGABYTE)) + packer.flush(zlib.Z_FULL_FLUSH))
+    head = b"MATLAB 5.0 MAT-file".ljust(124) + b"\x00\x01IM"
+    path.write_bytes(head + struct.pack("<II", 15, len(content)) + content)
+    return path
+
+
+Writer = Callable[[Path, Path], str]  # (folder, canary) -> the spec of data that is to be refused
+
+
+def _image_among_others(content: bytes, name: str = "bad.png") -> Writer:
+    def write(folder: Path, canary: Path) -> str:
+        (image_folder(folder / "images") / "cat" / name).write_bytes(content)
+        return f"folder:{folder / 'images'}"
+
+    return write
+
+
+def _eps(folder: Path, canary: Path) -> str:
+    (image_folder(folder / "images") / "cat" / "bad.png").write_bytes(postscript(canary))
+    return f"folder:{folder / 'images'}"
+
+
+def _pipe_as_image(folder: Path, canary: Path) -> str:
+    os.mkfifo(image_folder(folder / "images") / "cat" / "bad.png")
+    return f"folder:{folder / 'images'}"
+
+
+def _device_as_image(folder: Path, canary: Path) -> str:
+    (image_folder(folder / "images") / "cat" / "bad.png").symlink_to("/dev/zero")
+    return f"folder:{folder / 'images'}"
+
+
+def _bomb_image(folder: Path, canary: Path) -> str:
+    at = image_folder(folder / "images") / "cat" / "bad.png"
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))  # noqa: E731
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0))
+    at.write_bytes(b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(bytes(10_000))) + chunk(b"IEND", b""))
+    return f"folder:{folder / 'images'}"
+
+
+def _file(name: str, content: bytes, spec: str = "table") -> Writer:
+    def write(folder: Path, canary: Path) -> str:
+        (folder / name).write_bytes(content)
+        return f"{spec}:{folder / name}"
+
+    return write
+
+
+def _pipe(name: str, spec: str) -> Writer:
+    def write(folder: Path, canary: Path) -> str:
+        os.mkfifo(folder / name)
+        return f"{spec}:{folder / name}"
+
+    return write
+
+
+def _npz_of(**members: bytes) -> Writer:
+    return lambda folder, canary: f"npz:{npz(folder / 'x.npz', **members)}"
+
+
+def _pickled_npz(folder: Path, canary: Path) -> str:
+    np.savez(folder / "x.npz", x_train=np.array([Trap(canary)], dtype=object))
+    return f"npz:{folder / 'x.npz'}"
+
+
+def _many_members(folder: Path, canary: Path) -> str:
+    return f"npz:{npz(folder / 'x.npz', **{f'a{i}': b'' for i in range(10_001)})}"
+
+
+def _cifar(content: Callable[[Path], bytes], name: str = "data_batch_1") -> Writer:
+    def write(folder: Path, canary: Path) -> str:
+        (folder / "cifar-10-batches-py").mkdir()
+        for batch in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+            (folder / "cifar-10-batches-py" / batch).write_bytes(content(canary))
+        return "cifar10"
+
+    return write
+
+
+def _tar_bomb(folder: Path, canary: Path) -> str:
+    header = tarfile.TarInfo("cifar-10-batches-py/data_batch_1")
+    header.size = 2**31
+    gzip_bomb(folder / "cifar-10-python.tar.gz", header.tobuf(), bytes(512))
+    return "cifar10"
+
+
+def _tar_of_links(folder: Path, canary: Path) -> str:
+    link = tarfile.TarInfo("cifar-10-batches-py/data_batch_1")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    outside = tarfile.TarInfo("../../../escaped")
+    tar_gz(folder / "cifar-10-python.tar.gz", (link, b""), (outside, b"x"))
+    return "cifar10"
+
+
+def _svhn_bomb(folder: Path, canary: Path) -> str:
+    mat_bomb(folder / "test_32x32.mat")
+    return "svhn"
+
+
+def _parquet_bomb(folder: Path, canary: Path) -> str:
+    import pyarrow
+    import pyarrow.parquet
+
+    texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(10**6, np.int32)), pyarrow.array(["x" * 10**5]))
+    pyarrow.parquet.write_table(pyarrow.table({"a": texts, "b": np.zeros(10**6)}), folder / "x.parquet")
+    return f"table:{folder / 'x.parquet'}"
+
+
+def _uci(**files: str) -> Writer:
+    good = {"data": "1 2\n3 4\n5 6", "index_target": "1", "index_features": "0", "n_splits": "1"}
+    good |= {"index_train_0": "0\n1", "index_test_0": "2"}
+
+    def write(folder: Path, canary: Path) -> str:
+        (folder / "uci" / "x").mkdir(parents=True)
+        for name, text in {**good, **files}.items():
+            (folder / "uci" / "x" / f"{name}.txt").write_text(text)
+        return "uci:x"
+
+    return write
+
+
+MEMO = b"\x80\x02}" + b"r" + struct.pack("<I", 2**32 - 1) + b"."  # LONG_BINPUT: room for four billion objects
+
+DATA: dict[str, Writer] = {
+    "a .png that is PostScript": _eps,
+    "a .png that is text": _image_among_others(b"hello"),
+    "an empty .png": _image_among_others(b""),
+    "a .tif that is cut off": _image_among_others(b"II*\x00\x08\x00\x00\x00\xff\xff", "bad.tif"),
+    "a picture of 10 GB": _bomb_image,
+    "a pipe in place of a picture": _pipe_as_image,
+    "a device in place of a picture": _device_as_image,
+    "an .npz of 640 MB in 3": lambda folder, canary: f"npz:{bomb_npz(folder / 'x.npz')}",
+    "an .npz that promises 713 TiB": _npz_of(x_train=npy_header("(28, 1000000, 28000000)") + bytes(100)),
+    "an .npz with a negative shape": _npz_of(x_train=npy_header("(-2, -8, 8)") + bytes(128)),
+    "an .npz of nested brackets": _npz_of(x_train=npy_header("(" * 5000)),
+    "an .npz of texts": _npz_of(x_train=npy_header("(2, 2, 2)", "'<U1'") + bytes(32)),
+    "an .npz of records": _npz_of(x_train=npy_header("(2, 2, 2)", "[('a', '<f4')]") + bytes(32)),
+    "an .npz of numbers of 16 bytes": _npz_of(x_train=npy_header("(2, 2, 2)", "'<c16'") + bytes(128)),
+    "an .npz of one number": _npz_of(x_train=npy_header("()") + bytes(1)),
+    "an .npz of images without height": _npz_of(x_train=npy_header("(4, 0, 4)")),
+    "an .npz with a pickle": _pickled_npz,
+    "an .npz of 10,001 members": _many_members,
+    "an .npz that is text": _file("x.npz", b"hello", "npz"),
+    "a pipe in place of an .npz": _pipe("x.npz", "npz"),
+    "a pipe in place of an .npy": _pipe("x.npy", "npy"),
+    "an .npy that promises more than it holds": _file("x.npy", npy_header("(2, 1000000, 1000000)"), "npy"),
+    "an .npy of objects": _file("x.npy", npy_header("(1,)", "'|O'") + pickle.dumps([1]), "npy"),
+    "a gzipped idx file of 2 GB": lambda folder, canary: (
+        f"idx:{gzip_bomb(idx_folder(folder / 'x', b'', '.gz') / 'train-images-idx3-ubyte.gz', b'', bytes(8)).parent}"
+    ),
+    "an idx file of negative sizes": lambda f, c: f"idx:{idx_folder(f / 'x', idx((-2, -2, 2), bytes(8)))}",
+    "an idx file whose sizes overflow": lambda f, c: f"idx:{idx_folder(f / 'x', idx((2**30, 2**30, 2**30), b'x'))}",
+    "an idx file cut off": lambda f, c: (
+        f"idx:{idx_folder(f / 'x', gzip.compress(idx((2, 2, 2), bytes(8)))[:-9], '.gz')}"
+    ),
+    "a CIFAR pickle that runs code": _cifar(lambda canary: pickle.dumps(Trap(canary))),
+    "a CIFAR pickle with a huge memo": _cifar(lambda canary: MEMO),
+    "a CIFAR pickle of other values": _cifar(lambda canary: pickle.dumps({b"data": 3, b"labels": {}}, 2)),
+    "a CIFAR archive of 2 GB": _tar_bomb,
+    "a CIFAR archive of links": _tar_of_links,
+    "a CIFAR archive cut off": lambda f, c: (
+        (f / "cifar-10-python.tar.gz").write_bytes(gzip.compress(tarfile.TarInfo("data_batch_1").tobuf())[:-9])
+        and "cifar10"
+    ),
+    "an SVHN file of 1 GB": _svhn_bomb,
+    "an SVHN file that is text": lambda f, c: (f / "test_32x32.mat").write_text("hello") and "svhn",
+    "a gzipped table of 2 GB": lambda f, c: f"table:{gzip_bomb(f / 'x.csv.gz', b'a,b;', b'1,2;')}",
+    "a table with NUL bytes": _file("x.csv", b"a,b\n1,2\0\n3,4\n"),
+    "a table of five million columns": _file("x.csv", b"," * 5_000_000 + b"\n1,2\n"),
+    "a table of bytes": _file("x.csv", bytes(range(128, 256)) * 40),
+    "a table whose columns have one name": _file("x.csv", b"a,a ,b\n1,2,3\n4,5,6\n"),
+    "a table with an open quote": _file("x.csv", b'a,b\n"1,2\n' + b"3,4\n" * 100),
+    "a pipe in place of a table": _pipe("x.csv", "table"),
+    "a Parquet file that is text": _file("x.parquet", b"PAR1helloPAR1"),
+    "a Parquet file of 100 GB": _parquet_bomb,
+    "a UCI set of words": _uci(data="a b\nc d"),
+    "a UCI set with rows that are not there": _uci(index_train_0="0\n99"),
+    "a UCI set with columns that are not there": _uci(index_features="-1"),
+    "a UCI set without splits": _uci(n_splits=""),
+}
+
+
+TEXTS = {
+    "nested brackets": "[" * 100_000,
+    "nested objects": '{"a":' * 100_000,
+    "a list": "[]",
+    "a number": "1",
+    "nothing": "",
+    "NaN": "NaN",
+    "a key twice": '{"format": 1, "format": 1}',
+    "a huge number": '{"format": ' + "9" * 5000 + "}",
+    "a list in another encoding": "\ufeff[]",
+}

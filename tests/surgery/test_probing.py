@@ -1,0 +1,343 @@
+"""What is found out by running a model: where the batch is, where the input enters, where the output leaves."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small import Encoder, Recurrent
+from torch import Tensor, nn
+
+import pluribus as pb
+from pluribus._common.trees import as_batch
+from pluribus.core.layers import Masked
+from pluribus.core.row_members import locate_rows_
+from pluribus.surgery.probing import Layout, find_bypassed, find_entrances, find_exits
+from pluribus.surgery.replacing import adapt_
+
+# -------------------------------------------------------------------- where the batch is
+
+
+class Seen(nn.Module):
+    """A layer whose input is `turn(x)`; what follows does not matter."""
+
+    def __init__(self, turn, words: int = 0, layer: nn.Module | None = None):
+        super().__init__()
+        self.turn, self.words = turn, nn.Embedding(words, 6) if words else nn.Identity()
+        self.layer = nn.Linear(6, 6) if layer is None else layer
+
+    def forward(self, x: Tensor, times: Tensor | None = None) -> Tensor:
+        """Whatever the layer makes of it."""
+        x = self.words(x)
+        return self.layer(self.turn(x if times is None else x * times))
+
+
+def layout(model: nn.Module, x) -> Layout | None:
+    """Where the model's masked layer finds the batch."""
+    model.layer.register_buffer("mask", torch.ones(getattr(model.layer, "in_features", 6)))
+    adapt_(model.layer, Masked)
+    model.layer.begin_()
+    locate_rows_("masksembles", model, {}, as_batch(x))
+    assert len(model.layer.layouts) <= 1
+    return model.layer.layouts[0] if model.layer.layouts else None
+
+
+def windows(x: Tensor) -> Tensor:
+    return x.unflatten(1, (2, 2)).flatten(0, 1)
+
+
+TURNS = {
+    "plain": (lambda x: x, Layout(0)),
+    "the mean": (lambda x: x.mean(1), Layout(0)),
+    "time first": (lambda x: x.transpose(0, 1), Layout(1)),
+    "third": (lambda x: x.unflatten(1, (2, 2)).movedim(0, 2), Layout(2)),
+    "windows": (windows, Layout(0)),
+    "each step a row": (lambda x: x.flatten(0, 1), Layout(0)),
+    "steps times batch": (lambda x: x.transpose(0, 1).flatten(0, 1), Layout(0, True)),
+    "steps times batch, behind a dimension": (lambda x: x.transpose(0, 1).flatten(0, 1)[None], Layout(1, True)),
+    "windows behind a dimension": (lambda x: windows(x).transpose(0, 1), Layout(1)),
+}
+turns = pytest.mark.parametrize(("turn", "expected"), TURNS.values(), ids=TURNS)
+
+
+@turns
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_batch_is_found_where_it_is(turn, expected, rows):
+    assert layout(Seen(turn), torch.randn(rows, 4, 6)) == expected
+
+
+@turns
+def test_batch_of_words_is_found_where_it_is(turn, expected):
+    assert layout(Seen(turn, words=9), torch.randint(9, (3, 4))) == expected
+
+
+@turns
+def test_rows_that_are_equal_do_not_hide_the_batch(turn, expected):
+    assert layout(Seen(turn), torch.randn(1, 4, 6).expand(3, -1, -1)) == expected
+    assert layout(Seen(turn, words=9), torch.tensor([[1, 2, 3, 4]]).expand(3, -1)) == expected
+
+
+def test_words_that_are_all_equal_do_not_hide_the_batch():
+    assert layout(Seen(lambda x: x.transpose(0, 1), words=9), torch.zeros(3, 4, dtype=torch.long)) == Layout(1)
+
+
+def test_small_values_do_not_hide_the_batch():
+    assert layout(Seen(lambda x: 1e-5 * x.transpose(0, 1)), torch.randn(3, 4, 6)) == Layout(1)
+
+
+def test_large_common_part_does_not_hide_the_batch():
+    assert layout(Seen(lambda x: 100 + 0.01 * x.transpose(0, 1)), torch.randn(3, 4, 6)) == Layout(1)
+
+
+def test_batch_of_a_convolution_comes_before_its_channels():
+    conv = nn.Conv2d(6, 6, 1)
+    assert layout(Seen(lambda x: x, layer=conv), torch.randn(3, 6, 4, 4)) == Layout(0)
+
+
+def test_named_arguments_and_tensors_without_rows_are_passed_on():
+    x = {"x": torch.randn(3, 4, 6), "times": torch.tensor(2.0)}
+    assert layout(Seen(lambda x: x.transpose(0, 1)), x) == Layout(1)
+
+
+def test_layer_that_is_never_called_has_no_layout():
+    class Idle(Seen):
+        def forward(self, x):
+            return x
+
+    assert layout(Idle(None), torch.randn(3, 6)) is None
+
+
+def test_layer_whose_input_has_no_batch_is_named():
+    model = Seen(lambda x: x.mean((0, 1), keepdim=True))
+    with pytest.raises(ValueError, match="masksembles: .* cannot be found in the input of layer 'layer'"):
+        layout(model, torch.randn(3, 4, 6))
+
+
+def test_rows_that_look_the_same_to_a_layer_are_found_by_their_number():
+    assert layout(Seen(lambda x: torch.ones(6).expand(len(x), 5, 6)), torch.randn(3, 4, 6)) == Layout(0)
+
+
+def test_rows_that_look_the_same_and_stand_second_are_found_by_their_number():
+    assert layout(Seen(lambda x: torch.ones(6).expand(4, len(x), 6)), torch.randn(3, 4, 6)) == Layout(1)
+
+
+class Table(nn.Module):
+    """A layer that reads a table of the model's own, of `length` entries."""
+
+    def __init__(self, length: int):
+        super().__init__()
+        self.table, self.inner, self.head = nn.Parameter(torch.randn(length, 6)), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 6) -> (batch, 3)."""
+        return self.head(x * self.inner(self.table).sum(0))
+
+
+@pytest.mark.parametrize("length", [3, 4])
+@pytest.mark.parametrize("method", ["masksembles", "batch_ensemble"])
+def test_layer_that_reads_no_row_is_named_to_the_user(method, length):
+    ensemble = pb.METHODS[method](Table(length), 3, where="inner|head").train()
+    with pytest.raises(ValueError, match="cannot be found in the input of layer 'inner'"):
+        ensemble.loss(torch.randn(5, 6), torch.randint(3, (5,)), F.cross_entropy)
+
+
+@pytest.mark.parametrize("method", ["masksembles", "batch_ensemble"])
+def test_layer_that_reads_no_row_is_left_out_where_an_example_shows_it(method):
+    ensemble = pb.METHODS[method](Table(3), 3, example=torch.randn(2, 6)).train()
+    assert not any(name.startswith("inner") for name in ensemble.own)
+    assert ensemble.loss(torch.randn(5, 6), torch.randint(3, (5,)), F.cross_entropy).isfinite()
+
+
+def test_probing_leaves_mode_and_statistics_alone():
+    model = Seen(lambda x: x.transpose(0, 1))
+    model.words = nn.BatchNorm1d(4)
+    layout(model, torch.ones(3, 4, 6))
+    assert model.training
+    assert model.words.num_batches_tracked == 0
+    assert not model.layer._forward_pre_hooks
+
+
+def test_probing_leaves_chance_alone():
+    model, before = Seen(lambda x: x + 0 * F.dropout(x, 0.5)), torch.get_rng_state()
+    layout(model, torch.ones(3, 4, 6))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# -------------------------------------------------------------------- where the input enters
+
+
+class Branches(nn.Module):
+    """Two convolutions that read the input side by side, as in RepVGG."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.wide, self.narrow = nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(3, 4, 1)
+        self.next = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 3, height, width) -> (batch, 4, height, width)."""
+        x = self.norm(x)
+        return self.next(torch.relu(self.wide(x) + self.narrow(x)))
+
+
+class Around(nn.Module):
+    """The input goes around the first layer into the second, or into the output."""
+
+    def __init__(self, into: str):
+        super().__init__()
+        self.into, self.one, self.two = into, nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape."""
+        if self.into == "second":
+            return self.two(x + self.one(x))
+        return x + self.two(torch.relu(self.one(x)))
+
+
+ENTRANCES = {
+    "one convolution": (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1)), (2, 3, 5, 5), ["0"], True),
+    "two convolutions": (Branches, (2, 3, 5, 5), ["wide", "narrow"], True),
+    "through a reshape": (lambda: nn.Sequential(nn.Flatten(), nn.ReLU(), nn.Linear(75, 2)), (2, 3, 5, 5), ["2"], True),
+    "attention": (Encoder, (2, 4, 5), ["enter"], True),
+    "around the first layer": (lambda: Around("second"), (2, 4), ["one", "two"], False),
+    "around all layers": (lambda: Around("output"), (2, 4), ["one"], False),
+    "no layer": (nn.ReLU, (2, 4), [], False),
+}
+
+
+@pytest.mark.parametrize(("build", "shape", "names", "through"), ENTRANCES.values(), ids=ENTRANCES)
+def test_entrances_are_the_layers_that_read_the_input_first(build, shape, names, through):
+    assert find_entrances(build(), torch.randn(shape)) == (names, through)
+
+
+def test_words_enter_through_their_embedding():
+    assert find_entrances(Recurrent(), torch.randint(11, (2, 7))) == (["words"], True)
+
+
+def test_sequences_enter_through_a_recurrent_layer():
+    class Sequence(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.head = nn.LSTM(5, 4, batch_first=True), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.head(self.lstm(x)[0][:, -1])
+
+    assert find_entrances(Sequence(), torch.randn(2, 7, 5)) == (["lstm"], True)
+
+
+def test_input_that_is_named_enters_too():
+    assert find_entrances(Branches(), {"x": torch.randn(2, 3, 5, 5)}) == (["wide", "narrow"], True)
+
+
+def test_input_enters_a_layer_that_takes_it_by_name():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.layer(input=x)
+
+    assert find_entrances(Named(), torch.randn(2, 4)) == (["layer"], True)
+
+
+def test_words_enter_time_first():
+    class Columns(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.head = nn.Embedding(11, 4), nn.Linear(4, 2)
+
+        def forward(self, words):
+            return self.head(self.words(words.t()).mean(0))
+
+    assert find_entrances(Columns(), torch.randint(11, (2, 7))) == (["words"], True)
+
+
+# -------------------------------------------------------------------- where the output leaves
+
+
+class Heads(nn.Module):
+    """A trunk and two heads whose outputs are averaged, and one that is trained on the side."""
+
+    def __init__(self):
+        super().__init__()
+        self.trunk, self.one, self.two, self.idle = (nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape."""
+        x = torch.relu(self.trunk(x))
+        self.idle(x)
+        return (self.one(x) + self.two(x)) / 2
+
+
+class InPlace(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Conv1d(4, 4, 1), nn.Conv1d(4, 1, 1)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """A dict, after operations in place."""
+        return {"logits": self.two(self.one(x).relu_()).squeeze(1).mul_(2), "size": torch.tensor(3)}
+
+
+EXITS = {
+    "one head": (lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), (2, 4), ["2"]),
+    "a layer alone": (lambda: nn.Linear(4, 2), (2, 4), [""]),
+    "two averaged": (Heads, (2, 4), ["one", "two"]),
+    "softmax behind it": (lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2), nn.Softmax(-1)), (2, 4), ["1"]),
+    "squeezed, in place, in a dict": (InPlace, (2, 4, 3), ["two"]),
+    "a shortcut into the output": (lambda: Around("output"), (2, 4), ["two"]),
+    "behind an average": (
+        lambda: nn.Sequential(nn.Conv1d(4, 2, 1), nn.AdaptiveAvgPool1d(1), nn.Flatten()),
+        (2, 4, 3),
+        ["0"],
+    ),
+    "no layer": (nn.ReLU, (2, 4), []),
+}
+
+
+@pytest.mark.parametrize(("build", "shape", "names"), EXITS.values(), ids=EXITS)
+@pytest.mark.parametrize("frozen", [True, False])
+def test_exits_are_the_layers_whose_output_passes_no_other(build, shape, names, frozen):
+    with torch.set_grad_enabled(not frozen):
+        assert find_exits(build().requires_grad_(not frozen), torch.randn(shape)) == names
+
+
+@pytest.mark.parametrize("look", [find_entrances, find_exits])
+def test_looking_leaves_the_model_alone(look):
+    model = Branches()
+    look(model, torch.randn(2, 3, 5, 5))
+    assert model.training
+    assert model.norm.num_batches_tracked == 0
+    assert all(p.requires_grad for p in model.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+# -------------------------------------------------------------------- weights that are read without a call
+
+
+class Reader(nn.Module):
+    """Reads a child's weight itself; another child is not used at all."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.idle, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 4) -> (batch, 2)."""
+        return self.head(F.linear(x, self.read.weight))
+
+
+def test_layer_whose_weight_is_read_without_a_call_is_found():
+    names, batch = ["read", "idle", "head"], as_batch(torch.randn(2, 4))
+    assert find_bypassed(Reader(), names, batch) == ["read"]
+    assert find_bypassed(Reader(), ["head"], batch) == []
+    with torch.no_grad():
+        assert find_bypassed(Reader(), names, batch) == ["read"]
+
+
+@pytest.mark.parametrize("frozen", [["read", "idle"], ["read", "idle", "head"]])
+def test_layer_that_must_not_learn_is_found_too(frozen):
+    model = Reader()
+    for name in frozen:
+        model.get_submodule(name).requires_grad_(False)
+    assert find_bypassed(model, ["read", "idle", "head"], as_batch(torch.randn(2, 4))) == ["read"]

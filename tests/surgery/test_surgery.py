@@ -1,0 +1,467 @@
+"""Copies of a model with layers changed: what changes, what stays, and what the errors say."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small import Residual, Tied, cnn
+from torch import Tensor, nn
+
+import pluribus as pb
+from pluribus.core.layers import Dropped, Masked, Split
+from pluribus.core.row_members import Rows
+from pluribus.surgery.calling import call, call_order, check_example, evaluation_mode
+from pluribus.surgery.copying import aliases, assign_, duplicate, state
+from pluribus.surgery.laws import reinitialize
+from pluribus.surgery.probing import Layout
+from pluribus.surgery.replacing import adapt_, expose_weights, replace
+from pluribus.surgery.selecting import exact_pattern, matches, pick, quote_names
+
+
+def close(a: Tensor, b: Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+# -------------------------------------------------------------------- replace
+
+
+def test_replace_changes_a_copy_and_all_layers_of_the_type():
+    model = cnn().eval()
+    other = replace(model, nn.ReLU, lambda _: nn.GELU())
+    assert [type(m).__name__ for m in other] == [
+        {"ReLU": "GELU"}.get(type(m).__name__, type(m).__name__) for m in model
+    ]
+    assert isinstance(model[2], nn.ReLU)
+    assert not any(a is b for a in model.modules() for b in other.modules())
+
+
+def test_replaced_layers_have_the_mode_of_those_they_replace():
+    model = nn.Sequential(nn.ReLU().eval(), nn.ReLU().train())
+    assert [m.training for m in replace(model, nn.ReLU, lambda _: nn.GELU())] == [False, True]
+
+
+def test_layer_used_twice_is_replaced_once():
+    layer = nn.Linear(3, 3)
+    model = nn.Sequential(layer, nn.Sequential(nn.ReLU(), layer))
+    made = []
+
+    def make(old: nn.Module) -> nn.Module:
+        made.append(nn.Linear(3, 3))
+        return made[-1]
+
+    other = replace(model, nn.Linear, make)
+    assert len(made) == 1
+    assert other[0] is other[1][1] is made[0]
+
+
+def test_replace_can_replace_the_model_itself():
+    assert isinstance(replace(nn.ReLU(), nn.ReLU, lambda _: nn.GELU()), nn.GELU)
+
+
+def test_replace_passes_over_children_that_are_none():
+    model = nn.Sequential(nn.ReLU())
+    model.register_module("later", None)
+    assert replace(model, nn.ReLU, lambda _: nn.GELU()).later is None
+
+
+def test_replace_enters_children_that_are_empty_containers_of_something_else():
+    class Log(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act = nn.ReLU()
+
+        def __len__(self):
+            return 0
+
+    assert isinstance(replace(nn.Sequential(Log()), nn.ReLU, lambda _: nn.GELU())[0].act, nn.GELU)
+
+
+def test_tied_weights_stay_tied_in_copies():
+    for other in (duplicate(Tied()), expose_weights(Tied()), reinitialize(Tied())):
+        assert other.one.weight is other.two.weight
+
+
+def test_attention_with_a_tied_projection_stays_tied_when_opened():
+    one, two = nn.MultiheadAttention(4, 2), nn.MultiheadAttention(4, 2)
+    two.in_proj_weight = one.in_proj_weight
+    model = expose_weights(nn.ModuleList([one, two]))
+    assert model[0].q_proj.weight is model[1].q_proj.weight
+
+
+# -------------------------------------------------------------------- patterns
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched"),
+    [
+        ("layer4", ["layer4", "layer4.0", "layer4.0.conv1"]),
+        ("layer4|fc", ["layer4", "layer4.0", "layer4.0.conv1", "fc"]),
+        ("layer4.0", ["layer4.0", "layer4.0.conv1"]),
+        (r"layer4\.0\.", ["layer4.0.conv1"]),
+        (r".*conv1", ["layer4.0.conv1"]),
+        (r"fc.*", ["fc", "fc_norm"]),
+        (exact_pattern(["layer4.0", "fc"]), ["layer4.0", "fc"]),
+        ("conv1", []),
+        ("layer", []),
+    ],
+)
+def test_pattern_matches_whole_parts_of_a_name_from_its_start(pattern, matched):
+    names = ["layer4", "layer40", "layer4.0", "layer4.0.conv1", "fc", "fc_norm"]
+    assert [name for name in names if matches(pattern, name)] == matched
+
+
+def test_name_of_the_model_itself_can_be_matched_exactly():
+    assert pick("m", exact_pattern([""]), [""]) == [""]
+
+
+NAMES = ["stem", "layer1.conv", "layer2.conv", "fc"]
+
+
+@pytest.mark.parametrize("pattern", ["layer1|fc", "(layer1|nothing)|fc", "[a|l]ayer1|fc", r"layer1|f\w"])
+def test_pick_keeps_the_order_of_the_names(pattern):
+    assert pick("m", pattern, reversed(NAMES)) == ["fc", "layer1.conv"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "part"),
+    [("conv", "conv"), ("layer1|head", "head"), (r"fc|layer3\.(a|b)", r"layer3\\.(a|b)"), ("fc|", "")],
+)
+def test_pattern_or_alternative_that_matches_nothing_is_an_error_that_lists_the_names(pattern, part):
+    with pytest.raises(ValueError) as caught:
+        pick("treenet", pattern, NAMES, "tensors")
+    text = str(caught.value)
+    assert text.startswith(f"treenet: the pattern '{part}' matches none of the model's tensors.")
+    assert text.endswith("The names are: 'stem', 'layer1.conv', 'layer2.conv', 'fc'.")
+
+
+def test_pattern_that_is_no_regular_expression_is_an_error():
+    with pytest.raises(ValueError, match=r"deep: '\(fc' is no regular expression \(missing \)"):
+        pick("deep", "(fc", NAMES)
+
+
+def test_long_lists_of_names_are_cut():
+    assert quote_names(map(str, range(5)), 3) == "'0', '1', '2', and 2 more"
+    assert quote_names([]) == "none"
+
+
+# -------------------------------------------------------------------- reset
+
+
+def test_reset_draws_every_weight_anew_and_keeps_its_deviation():
+    model = nn.Sequential(nn.Linear(200, 100), nn.Conv2d(20, 30, 3), nn.MultiheadAttention(60, 2), nn.LSTM(40, 30))
+    nn.init.normal_(model[0].weight, std=0.02)
+    for (name, old), (_, new) in zip(state(model), state(reinitialize(model)), strict=True):
+        if old.unique().numel() == 1:
+            assert torch.equal(old, new), name
+        else:
+            assert not (old == new).any(), name
+            if old.numel() > 500:
+                assert new.std().item() == pytest.approx(old.std().item(), rel=0.1), name
+
+
+def test_reset_changes_a_copy():
+    model = cnn()
+    before = copy.deepcopy(model)
+    reinitialize(model)
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(state(model), state(before), strict=True))
+
+
+def test_reset_keeps_constants_of_the_models_own():
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+    nn.init.constant_(model[0].bias, 0.7)
+    nn.init.zeros_(model[1].weight)  # the usual start of a residual branch
+    other = reinitialize(model)
+    assert torch.equal(other[0].bias, model[0].bias)
+    assert torch.equal(other[1].weight, model[1].weight)
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm, lambda c: nn.GroupNorm(2, c), nn.RMSNorm])
+def test_reset_keeps_the_constants_with_which_a_normalisation_began(norm):
+    layer = norm(8)
+    nn.init.constant_(layer.weight, 0.1)
+    assert torch.equal(reinitialize(layer).weight, layer.weight)
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, nn.LayerNorm, nn.RMSNorm])
+def test_reset_starts_trained_normalisation_anew(norm):
+    layer = norm(8)
+    fresh = copy.deepcopy(layer)
+    nn.init.normal_(layer.weight)
+    layer(torch.randn(20, 8) + 3)
+    other = reinitialize(layer)
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(state(other), state(fresh), strict=True))
+
+
+def test_reset_clears_the_statistics_of_normalisation_without_weights():
+    layer = nn.BatchNorm1d(8, affine=False)
+    layer(torch.randn(20, 8) + 3)
+    other = reinitialize(layer)
+    assert not other.running_mean.any()
+    assert other.num_batches_tracked == 0
+
+
+def test_reset_draws_a_tied_tensor_once():
+    torch.manual_seed(5)
+    chain = nn.Sequential(nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False))
+    tied = nn.Sequential(chain[0], nn.Linear(6, 6, bias=False))
+    tied[1].weight = tied[0].weight
+    alone = reinitialize(nn.Sequential(chain[0]), torch.Generator().manual_seed(1))
+    both = reinitialize(tied, torch.Generator().manual_seed(1))
+    assert torch.equal(both[0].weight, alone[0].weight)
+    assert both[1].weight is both[0].weight
+
+
+def test_generator_decides_what_reset_draws_and_nothing_else_is_drawn():
+    model, before = cnn(), torch.get_rng_state()
+    draws = [
+        torch.cat([p.flatten() for p in reinitialize(model, torch.Generator().manual_seed(s)).parameters()])
+        for s in (1, 1, 2)
+    ]
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_reset_of_names_changes_only_those():
+    model = cnn()
+    model(torch.randn(4, 3, 8, 8))
+    names = {"0.weight", "3.norm.running_mean"}
+    changed = {
+        n
+        for (n, a), (_, b) in zip(state(model), state(reinitialize(model, names=names)), strict=True)
+        if (a != b).any()
+    }
+    assert names <= changed <= {"0.weight", "3.norm.running_mean", "3.norm.running_var", "3.norm.num_batches_tracked"}
+
+
+def test_reset_of_one_tensor_of_a_normalisation_leaves_the_other():
+    layer = nn.LayerNorm(8)
+    nn.init.normal_(layer.weight)
+    nn.init.normal_(layer.bias)
+    assert torch.equal(reinitialize(layer, names=["weight"]).bias, layer.bias)
+
+
+# -------------------------------------------------------------------- copies and names
+
+
+def test_duplicate_copies_tensors_that_were_computed_and_kept():
+    model = nn.Linear(3, 3)
+    model.seen = model(torch.randn(2, 3))
+    other = duplicate(model)
+    assert torch.equal(other.seen, model.seen)
+    assert not other.seen.requires_grad
+    assert model.seen.requires_grad
+    assert other.weight is not model.weight
+
+
+def test_duplicate_copies_computed_tensors_that_are_kept_in_a_list():
+    model = nn.Linear(3, 3)
+    model.seen = [model(torch.randn(2, 3))]
+    assert torch.equal(duplicate(model).seen[0], model.seen[0])
+
+
+def test_state_names_a_tied_tensor_once_and_aliases_all_its_names():
+    names = [name for name, _ in state(Tied())]
+    assert names == ["enter.weight", "enter.bias", "one.weight", "one.bias", "head.weight", "head.bias"]
+    assert aliases(Tied()) == {n: {n} | ({"two.weight"} if n == "one.weight" else set()) for n in names}
+
+
+def test_assigned_values_stand_everywhere_a_tensor_is_tied_to():
+    model, value = Tied(), torch.randn(6, 6)
+    model.one.weight.requires_grad_(False)
+    bias = model.one.bias
+    assign_(model, {"one.weight": value})
+    assert model.one.weight is model.two.weight
+    assert torch.equal(model.two.weight, value)
+    assert isinstance(model.one.weight, nn.Parameter)
+    assert not model.one.weight.requires_grad
+    assert model.one.bias is bias
+
+
+def test_assigned_buffers_stay_buffers():
+    layer = nn.BatchNorm1d(3)
+    assign_(layer, {"running_mean": torch.ones(3), "num_batches_tracked": torch.tensor(4)})
+    assert layer.state_dict()["running_mean"].tolist() == [1, 1, 1]
+    assert "running_mean" in dict(layer.named_buffers())
+    assert layer.num_batches_tracked == 4
+
+
+def test_recurrent_layer_runs_with_what_was_assigned():
+    one, two, x = nn.LSTM(3, 4), nn.LSTM(3, 4), torch.randn(5, 2, 3)
+    one(x)
+    assign_(one, {name: p.detach().clone() for name, p in two.named_parameters()})
+    close(one(x)[0], two(x)[0])
+
+
+# -------------------------------------------------------------------- running a model once
+
+
+class Backwards(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last, self.unused, self.first = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        """The layers in another order than they are defined in, one of them twice."""
+        return self.last(self.first(F.relu(self.first(x))))
+
+
+def test_called_gives_the_layers_in_the_order_of_their_first_call():
+    model = Backwards()
+    assert call_order("m", model, torch.randn(2, 3)) == ["first", "last"]
+    assert not any(m._forward_pre_hooks for m in model.modules())
+
+
+def mixed() -> nn.Module:
+    model = nn.Sequential(Residual(4), nn.Linear(4, 4))
+    model[0].norm.eval()
+    return model
+
+
+def modes(model: nn.Module) -> list[bool]:
+    return [m.training for m in model.modules()]
+
+
+def test_quiet_is_eval_mode_without_gradients_for_a_while():
+    model = mixed()
+    before = modes(model)
+    hook = model[1].register_forward_hook(lambda *_: None)
+    with evaluation_mode(model, hook):
+        assert not any(modes(model))
+        assert not torch.is_grad_enabled()
+    assert modes(model) == before
+    assert torch.is_grad_enabled()
+    assert not model[1]._forward_hooks
+
+
+def test_quiet_restores_everything_after_an_error():
+    model = mixed()
+    before = modes(model)
+    hook = model[1].register_forward_hook(lambda *_: None)
+    with pytest.raises(KeyError), evaluation_mode(model, hook):
+        raise KeyError
+    assert modes(model) == before
+    assert torch.is_grad_enabled()
+    assert not model[1]._forward_hooks
+
+
+@pytest.mark.parametrize(
+    ("example", "shapes"),
+    [
+        (torch.zeros(2, 7), r"\[\(2, 7\)\]"),
+        ((torch.zeros(2, 3), torch.zeros(1)), r"\[\(2, 3\), \(1,\)\]"),
+        ({"y": 1}, r"\[\]"),
+    ],
+)
+def test_example_that_does_not_fit_says_its_shape_and_what_to_give(example, shapes):
+    with pytest.raises(
+        ValueError, match=rf"packed: the model does not run on the example, whose shape is {shapes}: .+\. Give"
+    ):
+        call("packed", Backwards(), example)
+
+
+@pytest.mark.parametrize("example", [torch.ones(2, 3), (torch.ones(2, 3),), {"x": torch.ones(2, 3)}])
+def test_example_is_a_tensor_a_tuple_or_a_dict(example):
+    model = Backwards()
+    assert torch.equal(call("m", model, example), model(torch.ones(2, 3)))
+
+
+def test_check_of_an_example_leaves_model_and_chance_alone():
+    model, before = cnn(), torch.get_rng_state()
+    tensors = {name: t.clone() for name, t in state(model)}
+    check_example("m", model, torch.randn(2, 3, 8, 8, generator=torch.Generator()))
+    assert all(torch.equal(t, tensors[name]) for name, t in state(model))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# -------------------------------------------------------------------- adapting
+
+
+def masked(layer: nn.Module, mask: Tensor) -> nn.Module:
+    layer.register_buffer("mask", mask)
+    adapt_(layer, Masked)
+    layer.begin_()
+    return layer
+
+
+def test_adapted_layer_keeps_its_tensors_its_kind_and_its_place():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    names, layer, weight = list(model.state_dict()), model[1], model[1].weight
+    adapt_(model[1], Dropped)
+    assert model[1] is layer
+    assert layer.weight is weight
+    assert isinstance(layer, nn.Linear)
+    assert isinstance(layer, Dropped)
+    assert type(layer).__name__ == "DroppedLinear"
+    assert list(model.state_dict()) == names
+    assert type(model[0]) is nn.Linear
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
+def test_copies_of_an_adapted_layer_are_of_its_class_and_share_nothing(again):
+    layer = masked(nn.Linear(6, 2), torch.tensor([1.0, 0, 1, 0, 1, 1]))
+    layer.layouts = (Layout(1),)
+    other = again(layer)
+    assert type(other) is type(layer)
+    assert (other.layouts, other.rows is layer.rows) == ((Layout(1),), False)
+    x = torch.randn(2, 6)
+    assert torch.equal(other(x), layer(x))
+    with torch.no_grad():
+        other.weight.zero_()
+    assert layer.weight.any()
+
+
+def test_copies_of_a_model_still_share_one_index():
+    rows, model = Rows(), nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    for layer in model:
+        masked(layer, torch.ones(3)).rows = rows
+    other = pickle.loads(pickle.dumps(copy.deepcopy(model)))
+    assert other[0].rows is other[1].rows
+    assert other[0].rows is not rows
+
+
+def test_layer_can_be_adapted_twice():
+    mask = torch.tensor([1.0, 0, 1])
+    layer = masked(nn.Linear(3, 2), mask)
+    adapt_(layer, Dropped)
+    layer.rate = 0.5
+    x = torch.randn(4, 3)
+    close(copy.deepcopy(layer).eval()(x), F.linear(x * mask, layer.weight, layer.bias))
+    assert not torch.allclose(layer.train()(x), layer.eval()(x))
+
+
+def test_layer_adapted_twice_can_be_pickled():
+    layer = nn.Linear(3, 2)
+    adapt_(layer, Split)
+    adapt_(layer, Dropped)
+    assert type(pickle.loads(pickle.dumps(layer))) is type(layer)
+
+
+class Conv1D(nn.Module):
+    """A linear layer that keeps its weight as (inputs, outputs), as GPT-2 has it."""
+
+    def __init__(self, nf: int, nx: int):
+        super().__init__()
+        self.nf = nf
+        self.weight, self.bias = nn.Parameter(torch.randn(nx, nf)), nn.Parameter(torch.randn(nf))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x, self.weight)
+
+
+def test_linear_layers_of_gpt2_are_opened_too():
+    model, x = nn.Sequential(Conv1D(5, 4), nn.ReLU(), Conv1D(3, 5)), torch.randn(2, 4)
+    torch.testing.assert_close(expose_weights(model)(x), model(x))
+    assert pb.batch_ensemble(model, 3).own == {f"{i}.{key}" for i in (0, 2) for key in ("r", "s", "b")}
+
+
+def test_a_recurrent_ensemble_gives_its_members_between_training_steps():
+    # An LSTM keeps views of the stacked weights, which the optimizer then changes under them.
+    ensemble = pb.deep(nn.LSTM(3, 4), 2)
+    optimizer = torch.optim.SGD(ensemble.parameters(), 0.1)
+    ensemble(torch.randn(5, 2, 3))[0].square().mean().backward()
+    optimizer.step()
+    x = torch.randn(5, 2, 3)
+    assert torch.allclose(ensemble.member(1)(x)[0], ensemble(x)[0][1], atol=1e-6)

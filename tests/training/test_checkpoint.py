@@ -1,0 +1,131 @@
+"""Checkpoints that training cannot go on from: named, and training starts anew."""
+
+import copy
+import json
+import warnings
+
+import lightning.pytorch
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import pluribus as pb
+from pluribus.training.fitting import LAST
+
+X, Y = torch.randn(32, 4, generator=torch.Generator().manual_seed(0)), torch.arange(32) % 3
+
+
+class Stop(lightning.pytorch.Callback):
+    def on_train_epoch_start(self, trainer, pl_module):
+        if trainer.current_epoch == 2:
+            raise InterruptedError
+
+
+def train(folder, callbacks=()):
+    torch.manual_seed(0)
+    ensemble = pb.deep(nn.Linear(4, 3), 2)
+    return pb.fit(ensemble, (X, Y), (X, Y), epochs=3, folder=folder, patience=3, callbacks=callbacks)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stopped")
+    with pytest.raises(InterruptedError):
+        train(folder, [Stop()])
+    return torch.load(folder / LAST, weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("whole"))
+
+
+def figures(history):
+    return [row["loss"] for row in history.rows]
+
+
+def test_a_whole_checkpoint_is_gone_on_from(stopped, whole, tmp_path):
+    torch.save(stopped, tmp_path / LAST)
+    assert figures(train(tmp_path)) == figures(whole)
+
+
+def without(value, *path):
+    value = copy.deepcopy(value)
+    holder = value
+    for key in path[:-1]:
+        holder = holder[key]
+    del holder[path[-1]]
+    return value
+
+
+SPOILED = {
+    **{name: (name,) for name in ("epoch", "state_dict", "loops", "optimizer_states", "lr_schedulers")},
+    "extra": ("state_dict", "_extra_state"),
+    "rows": ("state_dict", "_extra_state", "rows"),
+    "loop": ("loops", "fit_loop"),
+    "progress": ("loops", "fit_loop", "epoch_progress"),
+    "groups": ("optimizer_states", 0, "param_groups"),
+    "rate": ("optimizer_states", 0, "param_groups", 0, "lr"),
+    "last epoch": ("lr_schedulers", 0, "last_epoch"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_a_checkpoint_that_lacks_something_is_named_and_training_starts_anew(stopped, whole, tmp_path, name):
+    torch.save(without(stopped, *SPOILED[name]), tmp_path / LAST)
+    with pytest.warns(UserWarning, match=r"last\.ckpt.*cannot be read.*training starts anew"):
+        history = train(tmp_path)
+    assert figures(history) == figures(whole)
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", json.dumps({}).encode()])
+def test_a_file_that_is_no_checkpoint_is_named(whole, tmp_path, content):
+    (tmp_path / LAST).write_bytes(content)
+    with pytest.warns(UserWarning, match="cannot be read"):
+        history = train(tmp_path)
+    assert figures(history) == figures(whole)
+
+
+def test_a_checkpoint_that_would_run_code_is_not_run(whole, tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (tmp_path / "canary").touch, ()
+
+    torch.save({"state_dict": Trap()}, tmp_path / LAST)
+    with pytest.warns(UserWarning, match="cannot be read"):
+        train(tmp_path)
+    assert not (tmp_path / "canary").exists()
+
+
+def places(value, path=()):
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield (*path, key)
+            yield from places(inner, (*path, key))
+
+
+def test_any_entry_may_be_replaced_and_training_goes_on_or_starts_anew(stopped, tmp_path):
+    spots = sorted(places(stopped), key=str)
+    junk = st.sampled_from([None, "x", [], {}, -1, 2.5, True, torch.zeros(2)])
+
+    @settings(max_examples=12, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from(spots), junk)
+    def check(spot, value):
+        changed = copy.deepcopy(stopped)
+        holder = changed
+        for key in spot[:-1]:
+            holder = holder[key]
+        holder[spot[-1]] = value
+        torch.save(changed, tmp_path / LAST)
+        history = train_quietly(tmp_path)
+        assert len(history.rows) >= 1
+
+    check()
+
+
+def train_quietly(folder):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return train(folder)

@@ -1,0 +1,389 @@
+"""Tables: every figure of a prediction or its summary, outside data, shift, intervals and paired tests."""
+
+import copy
+import math
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import sklearn.metrics as sk
+import torch
+from places import ROOT
+from scipy import stats
+from torch import nn
+
+import pluribus as pb
+from pluribus import metrics
+from pluribus.integrations import torchmetric
+from pluribus.uncertainty.classification import Classification
+from pluribus.uncertainty.evaluation import bootstrap, by_member, compare, evaluate, ood, shift
+from pluribus.uncertainty.metrics import METRICS
+from pluribus.uncertainty.regression import Regression
+from pluribus.uncertainty.summary import Summary
+
+close = torch.testing.assert_close
+
+
+def labelled(
+    members: int = 3, batch: int = 40, classes: int = 6, noise: float = 2.0
+) -> tuple[Classification, torch.Tensor]:
+    target = torch.randint(classes, (batch,))
+    logits = 3 * nn.functional.one_hot(target, classes) + noise * torch.randn(members, batch, classes)
+    return Classification.from_logits(logits), target
+
+
+def measured(batch: int = 40) -> tuple[Regression, torch.Tensor]:
+    return Regression(torch.randn(3, batch), 0.1 + torch.rand(3, batch)), torch.randn(batch)
+
+
+# ---------------------------------------------------------------- evaluate
+
+
+def test_a_table_has_every_metric_of_its_task():
+    table = evaluate(*labelled())
+    assert set(table) == {name for name, entry in METRICS.items() if entry.task in ("classification", "any")}
+    numbers = evaluate(*measured())
+    assert set(numbers) == {name for name, entry in METRICS.items() if entry.task in ("regression", "any")}
+    assert all(isinstance(value, float) for value in (*table.values(), *numbers.values()))
+
+
+def test_figures_are_those_of_scikit_learn():
+    p, y = labelled()
+    table, mean = evaluate(p, y), p.mean.numpy()
+    assert table["accuracy"] == pytest.approx(sk.accuracy_score(y, p.label))
+    assert table["nll"] == pytest.approx(sk.log_loss(y, mean / mean.sum(1, keepdims=True), labels=range(6)), abs=1e-6)
+    assert table["entropy"] == pytest.approx(stats.entropy(mean, axis=1).mean(), abs=1e-6)
+    assert table["entropy"] == pytest.approx(table["aleatoric"] + table["mutual_information"])
+
+
+def test_without_targets_there_is_what_needs_none():
+    names = {"entropy", "aleatoric", "mutual_information", "disagreement", "pairwise_kl"}
+    assert set(evaluate(labelled()[0])) == names
+    assert set(evaluate(measured()[0])) == {"width"}
+
+
+def test_points_have_no_likelihood_but_everything_else():
+    table = evaluate(Regression(torch.randn(3, 9)), torch.randn(9))
+    assert "nll" not in table and {"rmse", "mae", "crps", "coverage", "width"} <= set(table)
+
+
+def test_the_order_of_examples_and_members_does_not_matter():
+    p, y = labelled()
+    expected = evaluate(p, y)
+    rows, members = torch.randperm(len(y)), torch.tensor([0, 2, 1])  # the base stays the first
+    shuffled = Classification.from_logits(p.logits[members][:, rows])
+    assert evaluate(shuffled, y[rows]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_dense_predictions_are_judged_by_pixel_without_the_ignored():
+    p = Classification.from_logits(torch.randn(3, 2, 5, 4, 4), class_dim=2)
+    y = torch.randint(5, (2, 4, 4))
+    y[0, :2] = 255
+    table = evaluate(p, y, ignore=255)
+    judged = y != 255
+    assert table["accuracy"] == pytest.approx((p.label == y)[judged].float().mean().item())
+    truth, label = y[judged].numpy(), p.label[judged].numpy()
+    assert table["mean_iou"] == pytest.approx(
+        sk.jaccard_score(truth, label, average="macro", labels=np.union1d(truth, label))
+    )
+    with pytest.raises(ValueError, match=r"0 to 4, but at \[0, 0, 0\] there is 255"):
+        evaluate(p, y)
+    with pytest.raises(ValueError, match="all are 255"):
+        evaluate(p, torch.full_like(y, 255), ignore=255)
+
+
+def test_chosen_metrics_come_in_the_order_asked_for():
+    assert list(evaluate(*labelled(), metrics=["nll", "accuracy"])) == ["nll", "accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: evaluate(*labelled(), metrics=["acuracy"]), "'acuracy' is unknown. Choose from accuracy, top_5"),
+        (lambda: evaluate(labelled()[0], metrics=["nll"]), "nll .* has no log_likelihood. Give the targets"),
+        (lambda: evaluate(*labelled(), metrics=["rmse"]), "rmse is a metric of regression"),
+        (lambda: evaluate(*labelled(), metrics=["auroc"]), r"Use ood\(inside, outside\)"),
+        (lambda: evaluate(Summary(*labelled()), torch.zeros(40)), "holds its own targets"),
+        (lambda: evaluate(labelled()[0], torch.zeros(41)), r"\(40,\), but the shape is \(41,\)"),
+        (lambda: evaluate(measured()[0], torch.zeros(40), ignore=1), "ignore is for class numbers"),
+    ],
+)
+def test_a_wrong_question_is_answered_by_the_rule(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_tensor_is_no_prediction():
+    with pytest.raises(TypeError, match="given a Tensor. Make one with"):
+        evaluate(torch.zeros(2, 3, 4), torch.zeros(3))
+
+
+def test_members_stand_beside_the_ensemble():
+    p, y = labelled()
+    rows = by_member(p, y)
+    assert rows["ensemble"]["nll"] == evaluate(p, y)["nll"]
+    assert rows["member 2"] == pytest.approx({n: evaluate(p.member(2), y)[n] for n in rows["member 2"]})
+    assert rows["mean"]["nll"] == pytest.approx(np.mean([rows[f"member {i}"]["nll"] for i in range(3)]))
+    assert rows["ensemble"]["nll"] <= rows["mean"]["nll"]  # Jensen
+    assert by_member(*measured())["member 1"]["rmse"] > 0
+
+
+# ---------------------------------------------------------------- summaries
+
+
+class Linear(nn.Module):
+    def __init__(self, outputs: int):
+        super().__init__()
+        self.linear = nn.Linear(4, outputs)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+@pytest.mark.parametrize(
+    ("task", "outputs"), [("classification", 6), ("binary", 1), ("regression", 1), ("gaussian", 2)]
+)
+def test_a_summary_is_evaluated_as_the_prediction_is(task, outputs):
+    ensemble, x = pb.deep(Linear(outputs), 3), torch.randn(25, 4)
+    ensemble.task = task
+    y = torch.randint(max(outputs, 2), (25,)) if task in ("classification", "binary") else torch.randn(25)
+    loader = [(x[i : i + 4], y[i : i + 4]) for i in range(0, 25, 4)]
+    summary = ensemble.predict(loader, keep="summary")
+    assert evaluate(summary) == pytest.approx(evaluate(ensemble.predict(x), y), abs=1e-6)
+    close(ensemble.predict(loader, batch_size=3, keep="summary").target, summary.target)
+    assert set(evaluate(ensemble.predict(x, keep="summary"))) == set(evaluate(ensemble.predict(x)))
+
+
+def test_a_summary_keeps_no_probabilities():
+    p, y = labelled(classes=1000)
+    kept = Summary(p, y).kept()
+    assert kept._prediction is None
+    largest = max(getattr(kept, name).numel() for name in kept.names if name != "class_bins")
+    assert largest == p.size * len(p)
+
+
+def test_a_summary_has_the_scores_of_the_prediction():
+    p, y = labelled()
+    for summary in (Summary(p), Summary(p, y).kept()):
+        for name in ("msp", "max_logit", "energy", "entropy", "mutual_information", "variation_ratio"):
+            close(summary.score(name), p.score(name))
+        close(summary.total, p.total)
+    with pytest.raises(ValueError, match="max_logit needs logits"):
+        Summary(Classification.from_probabilities(p.members)).score("max_logit")
+    with pytest.raises(ValueError, match="'total' is unknown. Choose one of msp"):
+        Summary(p).score("total")
+
+
+def test_a_summary_can_be_copied_and_stored():
+    p, y = labelled()
+    for summary in (Summary(p, y), Summary(p, y).kept()):
+        assert evaluate(pickle.loads(pickle.dumps(summary))) == evaluate(copy.deepcopy(summary)) == evaluate(p, y)
+
+
+def test_rows_members_and_parts_of_a_summary():
+    p, y = labelled()
+    kept = Summary(p, y).kept()
+    close(kept[5:9].log_likelihood, p[5:9].log_likelihood(y[5:9]))
+    assert len(kept[3]) == 1 and len(kept) == 40
+    joined = Summary.cat([Summary(p[:7], y[:7]), Summary(p[7:], y[7:])])
+    assert evaluate(joined) == pytest.approx(evaluate(p, y))
+    lazy, stored = by_member(p, y), by_member(kept)
+    names = ["accuracy", "nll", "brier", "ece", "aurc", "entropy"]
+    for who in lazy:
+        assert [stored[who][n] for n in names] == pytest.approx([lazy[who][n] for n in names], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: Summary.cat([]), ValueError, "no parts"),
+        (lambda: Summary(labelled()[0]).correct, AttributeError, "no column 'correct'; there are label"),
+        (lambda: Summary(*labelled()).member(3), IndexError, "members 0 to 2"),
+        (lambda: Summary(*labelled())[:0], ValueError, "none is left"),
+        (lambda: evaluate(labelled()[0][:0]), ValueError, "the prediction is empty"),
+        (lambda: pb.deep(Linear(3), 2).predict(torch.zeros(2, 4), keep="all"), ValueError, 'or "summary", but it is'),
+        (lambda: pb.deep(Linear(3), 2).predict([], keep="summary"), ValueError, "the loader is empty"),
+    ],
+)
+def test_a_summary_says_what_it_lacks(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.slow
+def test_a_large_evaluation_stays_below_a_gigabyte():
+    root = ROOT
+    code = "import sys; sys.path.insert(0, 'benchmarks'); import metrics; print(metrics.memory())"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    run = subprocess.run([sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert float(run.stdout.split()[-1]) < 1024  # MB for 50,000 examples x 1,000 classes x 4 members
+
+
+# ---------------------------------------------------------------- outside, shift
+
+
+@pytest.mark.parametrize("score", ["msp", "max_logit", "energy", "entropy", "mutual_information", "variation_ratio"])
+def test_detection_is_that_of_scikit_learn(score):
+    inside, _ = labelled(noise=1.0)
+    outside = Classification.from_logits(torch.randn(3, 25, 6))
+    found = ood(inside, Summary(outside).kept(), score)
+    truth = [0] * 40 + [1] * 25
+    values = torch.cat([inside.score(score), outside.score(score)]).numpy()
+    assert list(found) == ["auroc", "aupr", "fpr95"]
+    assert found["auroc"] == pytest.approx(sk.roc_auc_score(truth, values))
+    assert found["aupr"] == pytest.approx(sk.average_precision_score(truth, values))
+
+
+def test_detection_refuses_other_classes_and_missing_logits():
+    p, q = labelled()[0], labelled(classes=5)[0]
+    with pytest.raises(ValueError, match="same classes, but they have 6 and 5"):
+        ood(p, q)
+    with pytest.raises(ValueError, match="max_logit needs logits"):
+        ood(p, Classification.from_probabilities(p.members), "max_logit")
+    with pytest.raises(ValueError, match="'surprise' is unknown"):
+        ood(p, p, "surprise")
+    assert ood(measured()[0], measured()[0], "epistemic")["auroc"] > 0
+
+
+def test_shift_averages_over_corruptions_and_severities():
+    rows = lambda *accuracies: [{"accuracy": a, "nll": 1 - a, "ece": a / 10} for a in accuracies]  # noqa: E731
+    ours, theirs = {"fog": rows(0.9, 0.8), "snow": rows(0.7, 0.4)}, {"fog": rows(0.8, 0.6), "snow": rows(0.5, 0.4)}
+    table = shift(ours, theirs)
+    assert table["cacc"] == pytest.approx(0.7) and table["cnll"] == pytest.approx(0.3)
+    assert table["cece"] == pytest.approx(0.07)
+    assert table["mean_corruption_error"] == pytest.approx((0.3 / 0.6 + 0.9 / 1.1) / 2)
+    assert shift(ours, ours)["mean_corruption_error"] == pytest.approx(1)
+    with pytest.raises(ValueError, match=r"same corruptions, \['fog', 'snow'\], but it has \['fog'\]"):
+        shift(ours, {"fog": rows(0.8, 0.6)})
+    with pytest.raises(ValueError, match="same severities"):
+        shift({"fog": rows(0.9), "snow": rows(0.9, 0.8)})
+
+
+# ---------------------------------------------------------------- how sure a figure is
+
+
+def test_bootstrap_interval_of_accuracy_is_that_of_the_binomial():
+    p, y = labelled(batch=2000)
+    value, low, high = bootstrap(p, y, metric="accuracy", resamples=2000)
+    exact = stats.binomtest(round(value * 2000), 2000).proportion_ci(method="wilson")
+    assert (low, high) == pytest.approx((exact.low, exact.high), abs=0.002)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bootstrap_interval_of_a_small_ece_holds_it(seed):
+    chance = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(1, 1000, 5, generator=chance)
+    y = torch.multinomial(logits[0].softmax(-1), 1, generator=chance)[:, 0]  # calibrated: what is left is chance
+    value, low, high = bootstrap(Classification.from_logits(logits), y, metric="ece", resamples=100)
+    assert low <= value <= high
+
+
+def test_bootstrap_is_the_same_for_the_same_seed():
+    p, y = labelled()
+    first = bootstrap(p, y, metric="ece", resamples=50)
+    assert first == bootstrap(Summary(p, y).kept(), metric="ece", resamples=50)
+    assert first != bootstrap(p, y, metric="ece", resamples=50, generator=torch.Generator().manual_seed(1))
+    assert first.low <= first.high and first.value == evaluate(p, y)["ece"]
+
+
+def test_pixels_of_an_image_are_drawn_together():
+    logits = torch.full((1, 40, 2, 8, 8), 0.0)
+    logits[:, :, 1] = 1
+    y = (torch.arange(40) % 2)[:, None, None].expand(40, 8, 8)
+    _, low, high = bootstrap(Classification.from_logits(logits, class_dim=2), y)
+    assert high - low > 0.2  # forty images, not 2,560 pixels: 4 * sqrt(0.25 / 40) = 0.3
+    with pytest.raises(ValueError, match="image by image"):
+        bootstrap(Summary(Classification.from_logits(logits, class_dim=2), y, ignore=1))
+
+
+def test_equal_predictions_do_not_differ():
+    p, y = labelled()
+    difference, low, high, p_value = compare(p, p[:], y, metric="nll", resamples=100)
+    assert difference == low == high == 0 and p_value == 1
+
+
+def test_a_clear_difference_is_called_one_and_chance_is_not():
+    good, y = labelled(batch=300, noise=1.0)
+    noisy = Classification.from_logits(good.logits + 4 * torch.randn_like(good.logits))
+    found = compare(good, noisy, y, metric="accuracy", resamples=300)
+    assert found.low > 0 and found.p_value == pytest.approx(1 / 301)
+    back = compare(noisy, good, y, metric="accuracy", resamples=300)
+    assert back.difference == -found.difference
+
+
+def test_paired_p_value_is_that_of_scipy():
+    p, y = labelled(batch=30)
+    q = Classification.from_logits(p.logits + torch.randn_like(p.logits))
+    pairs = p.log_likelihood(y).numpy(), q.log_likelihood(y).numpy()
+    expected = stats.permutation_test(
+        pairs,
+        lambda a, b, axis: (a - b).mean(axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=20_000,
+        rng=0,
+    ).pvalue
+    assert compare(p, q, y, metric="nll", resamples=5000).p_value == pytest.approx(expected, abs=0.03)
+
+
+def test_what_cannot_be_compared_is_an_error():
+    p, y = labelled()
+    with pytest.raises(ValueError, match="same examples and classes, but there are 40 with 6 and 30 with 6"):
+        compare(Summary(p, y), Summary(p[:30], y[:30]))
+    with pytest.raises(ValueError, match="targets differ at example 0"):
+        compare(Summary(p, y), Summary(p, (y + 1) % 6))
+    with pytest.raises(ValueError, match="as many members in both, but there are 3 and 1"):
+        compare(p, p.member(0), y, metric="disagreement")
+    with pytest.raises(ValueError, match="not a function of single examples"):
+        bootstrap(p, y, metric="classwise_ece")
+    with pytest.raises(ValueError, match="level must be between 0 and 1"):
+        bootstrap(p, y, level=1)
+
+
+# ---------------------------------------------------------------- torchmetrics
+
+
+def test_streaming_takes_columns_settings_and_says_its_direction():
+    metric = torchmetric("auroc")
+    metric.update(inside=[0.1, 0.2])
+    metric.update(outside=torch.tensor([0.15, 0.3]))
+    assert metric.compute() == 0.75 and metric.higher_is_better is True
+    p, y = labelled()
+    coarse = torchmetric("ece", bins=2)
+    coarse.update(p, y)
+    assert coarse.compute() == metrics.ece(p.confidence, p.label == y, bins=2)
+    assert coarse.higher_is_better is False and torchmetric("disagreement").higher_is_better is None
+    with pytest.raises(ValueError, match="takes inside, outside, but it is given"):
+        metric.update(middle=[1.0])
+    with pytest.raises(ValueError, match="needs target. Give targets"):
+        torchmetric("accuracy").update(p)
+    with pytest.raises(ValueError, match="'acuracy' is unknown"):
+        torchmetric("acuracy")
+
+
+def test_streaming_joins_two_processes():
+    p, y = labelled()
+    for name in ("ece", "disagreement", "classwise_ece"):
+        one, two = torchmetric(name), torchmetric(name)
+        one.update(p[:10], y[:10])
+        two.update(p[10:], y[10:])
+        one.merge_state(two)
+        assert one.compute().item() == pytest.approx(evaluate(p, y)[name], abs=1e-6)
+
+
+def test_a_criterion_for_means_and_variances_trains_an_ensemble():
+    from pluribus.uncertainty.outputs import gaussian_nll
+
+    ensemble, x = pb.deep(nn.Linear(4, 2), 3), torch.randn(64, 4)
+    ensemble.task, y = "gaussian", x.sum(1) + 0.1 * torch.randn(64)
+    optimizer = torch.optim.Adam(ensemble.parameters(), 0.05)
+    for _ in range(200):
+        optimizer.zero_grad()
+        ensemble.loss(x, y, gaussian_nll).backward()
+        optimizer.step()
+    table = evaluate(ensemble.predict(x), y)
+    assert table["rmse"] < 0.3 and math.isfinite(table["nll"])
