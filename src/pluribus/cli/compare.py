@@ -15,7 +15,7 @@ from . import options
 from .messages import say, say_how_to_go_on, say_notes, screen, shown
 
 
-def compare(
+def compare_command(
     data: options.SeveralData = "digits",
     data_dir: options.Folder = None,
     target: options.Target = None,
@@ -77,8 +77,8 @@ def compare(
         width=width,
         dropout=dropout,
         recipe=recipe or ("digits" if names == ["digits"] else "default"),
-        training=options.training(epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay),
-        source=options.source(
+        training=options.training_options(epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay),
+        source=options.source_options(
             folder=data_dir, target=target, task=task, outside=outside, shifted=shifted, variants=variants,
             image_size=image_size, split=split, broken=broken, unpack_limit=unpack_limit,
         ),
@@ -116,7 +116,7 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, quiet: bo
         print(display.as_json(outcome, results, differences, **place))
     elif not quiet:
         show = screen()
-        for table in display.tables(results):
+        for table in display.result_tables(results):
             show.print()
             show.print(table)
         for text in ["", *display.sentences(results, differences)[:6], "", f"The page: {page}" if results else ""]:

@@ -11,7 +11,7 @@ from . import options
 from .messages import screen, shown
 
 
-def data(
+def data_command(
     data_dir: options.Folder = None,
     as_json: options.AsJson = False,
 ) -> None:

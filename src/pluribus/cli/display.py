@@ -60,7 +60,7 @@ def watch_runs(console: Console, runs: int, quiet: bool) -> Iterator[Watch]:
         yield watch
 
 
-def tables(results: Sequence[Result]) -> list[Table]:
+def result_tables(results: Sequence[Result]) -> list[Table]:
     """One table for each data set: figures with intervals, costs relative to the single network."""
     return [_table(f"{data}, {model}", groups) for (data, model), groups in group_runs(results).items()]
 

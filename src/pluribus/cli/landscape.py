@@ -16,7 +16,7 @@ from . import options
 from .messages import messages, say_notes, shown
 
 
-def landscape(
+def landscape_command(
     data: options.Data = "digits",
     ensemble: Annotated[
         Path | None, typer.Option(help="A folder of `pluribus train`: its members in place of new runs.")
@@ -85,9 +85,11 @@ def landscape(
     else:
         run = Run(
             data=data, model=model or "auto", width=width, dropout=dropout, seed=seed,
-            training=options.training(epochs=epochs, batch_size=batch_size, lr=lr),
-            source=options.source(folder=data_dir, target=target, task=None, outside="", shifted="", variants="",
-                                  image_size=image_size, split=0, broken=broken),
+            training=options.training_options(epochs=epochs, batch_size=batch_size, lr=lr),
+            source=options.source_options(
+                folder=data_dir, target=target, task=None, outside="", shifted="", variants="",
+                image_size=image_size, split=0, broken=broken,
+            ),
         )  # fmt: skip
         found = load_data(run)
         if not (quiet or as_json):

@@ -19,7 +19,7 @@ from .messages import say_notes, screen, shown
 NO_THRESHOLD = "no validation data said when to abstain, so nothing is accepted"
 
 
-def predict(
+def predict_command(
     folder: Annotated[Path, typer.Argument(help="What `pluribus train` wrote.")],
     files: options.Files,
     form: Annotated[str, typer.Option("--format", help="table, jsonl or csv.")] = "table",

@@ -38,6 +38,7 @@ from .isolation import (
 )
 from .kept_attributes import (
     Attributes,
+    are_close,
     clear_function_caches,
     drop_stale_caches_,
     find_switches,
@@ -47,7 +48,6 @@ from .kept_attributes import (
     look_at,
     refuse_parameters_made,
     same_outputs,
-    same_values,
 )
 from .locking import lock_of
 from .replicas import run_replica
@@ -458,7 +458,7 @@ class Runner:
         """Store buffers that the members have assigned in another shape."""
         resized, self._resized = self._resized, {}
         for name, tensors in ((name, tensors) for name, tensors in resized.items() if name not in but):
-            if len({t.shape for t in tensors}) > 1 or (name not in self.own and not same_values(tensors)):
+            if len({t.shape for t in tensors}) > 1 or (name not in self.own and not are_close(tensors)):
                 raise ValueError(
                     f"{self.method}: the members assign buffer {name!r} in shapes {[tuple(t.shape) for t in tensors]}, "
                     "which cannot be stored for all of them. Give it its size when the model is built."

@@ -190,10 +190,10 @@ def holds_batched(value: Any) -> bool:
 
 def tensors_held(value: Any) -> Iterator[Tensor]:
     """The tensors in a value: in containers, and in the attributes of objects."""
-    return (leaf for leaf in leaves(value) if isinstance(leaf, Tensor))
+    return (leaf for leaf in leaves_of_objects(value) if isinstance(leaf, Tensor))
 
 
-def leaves(value: Any) -> Iterator[Any]:
+def leaves_of_objects(value: Any) -> Iterator[Any]:
     """What is in a value, in containers and in the attributes of objects, and holds no more itself."""
     seen: set[int] = set()
     stack = [value]
@@ -222,7 +222,7 @@ def refuse_parameters_made(module: nn.Module, changes: Sequence[Kept]) -> None:
 
 
 def _parameters_in(value: Any) -> Iterator[nn.Parameter]:
-    for leaf in leaves(value):
+    for leaf in leaves_of_objects(value):
         if isinstance(leaf, nn.Parameter):
             yield leaf
         elif isinstance(leaf, nn.Module):
@@ -315,7 +315,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(a, b, rtol=1e-3, atol=1e-4 * scale + 1e-30, equal_nan=True)
 
 
-def same_values(tensors: Sequence[Tensor]) -> bool:
+def are_close(tensors: Sequence[Tensor]) -> bool:
     """Whether the tensors are the same, to float tolerance."""
     return all(same_outputs([tensors[0]], [tensor]) for tensor in tensors)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .._common.torch_private import tables
 from ..surgery.copying import share, state
 from ..surgery.selecting import dotted_name
-from .kept_attributes import Kept, leaves, look_at, refuse_parameters_made
+from .kept_attributes import Kept, leaves_of_objects, look_at, refuse_parameters_made
 
 
 def run_replica(
@@ -34,7 +34,7 @@ def run_replica(
 
 
 def _carry_over_(module: nn.Module, change: Kept, kinds: tuple[type, ...]) -> None:
-    if change.is_plain and all(leaf is None or isinstance(leaf, kinds) for leaf in leaves(change.now)):
+    if change.is_plain and all(leaf is None or isinstance(leaf, kinds) for leaf in leaves_of_objects(change.now)):
         vars(module.get_submodule(change.path))[change.key] = change.now
 
 

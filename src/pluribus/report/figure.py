@@ -51,7 +51,7 @@ class Figure:
     rows: list[list[str]] = field(default_factory=list)
 
 
-def assign_styles(groups: Iterable[Group]) -> Styles:
+def number_styles(groups: Iterable[Group]) -> Styles:
     """The style of each label, the same in every chart: 0, a neutral one, for the single network."""
     found: Styles = {}
     numbers = itertools.count(1)

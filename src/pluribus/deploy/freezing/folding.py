@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from ...core.layers import Dropped, Joined, Masked, RankOne
+from ...core.layers import Dropped, JointInput, Masked, RankOne
 from .module_code import inner_type, torch_type
 from .tracing import Holder, draws
 
@@ -280,9 +280,9 @@ def attribute(root: nn.Module, path: str) -> Any:
 def plain_type(module: nn.Module) -> type | None:
     """Linear or a convolution, if the module computes what that does; None otherwise."""
     mixins, kind = getattr(type(module), "_made_of", ((), None))[0], inner_type(module)
-    if kind not in PLAIN or set(mixins) - {Masked, RankOne, Joined, Dropped}:
+    if kind not in PLAIN or set(mixins) - {Masked, RankOne, JointInput, Dropped}:
         return None
-    if len(mixins) > 1 or (isinstance(module, Joined) and getattr(module, "groups", 1) != 1):
+    if len(mixins) > 1 or (isinstance(module, JointInput) and getattr(module, "groups", 1) != 1):
         return None
     fits = kind is nn.Linear or (module.padding_mode == "zeros" and not isinstance(module.padding, str))
     return kind if fits else None
@@ -295,7 +295,7 @@ def plain(module: Any) -> Plain:
     if isinstance(module, RankOne):
         weight = _by_outputs(_by_inputs(weight, module.r, groups), module.s)
         bias = module.b
-    elif isinstance(module, Joined):  # every member reads the same input
+    elif isinstance(module, JointInput):  # every member reads the same input
         weight = weight.unflatten(1, (module.members, -1)).sum(1)
     elif isinstance(module, Masked) and groups > 1:
         weight = _by_inputs(weight, module.mask, groups)

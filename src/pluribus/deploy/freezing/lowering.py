@@ -25,7 +25,7 @@ from .kernels import (
     Together,
     WideLinear,
 )
-from .live_channels import Channels, axes_of, cut, kind_of, layouts_of, read_channels, steps
+from .live_channels import Channels, axes_of, kind_of, layouts_of, read_channels, slice_channels, steps
 from .tracing import without_dead
 
 
@@ -181,7 +181,7 @@ class _Loop(Writer):
 
     def _norm(self, node: fx.Node, channels: Channels, own: bool) -> fx.Node:
         norm = self.network.norms[node]
-        scale, shift = (cut(vector, 0, channels) for vector in norm.plain(self.i))
+        scale, shift = (slice_channels(vector, 0, channels) for vector in norm.plain(self.i))
         x = self.value(norm.node.all_input_nodes[0], channels, 1)
         key = ("norm", norm.node, None if len(norm.members) == 1 and channels is None else self.i)
         if key not in self.made:
@@ -194,8 +194,8 @@ def slice_layer(plain: Plain, reads: Channels, channels: Channels) -> tuple[Tens
     weight = plain.weight
     if plain.mask is not None:
         weight = weight * plain.mask.to(weight).reshape(1, -1, *[1] * (weight.ndim - 2))
-    weight = cut(cut(weight, 1, reads), 0, channels)
-    return weight, None if plain.bias is None else cut(plain.bias, 0, channels)
+    weight = slice_channels(slice_channels(weight, 1, reads), 0, channels)
+    return weight, None if plain.bias is None else slice_channels(plain.bias, 0, channels)
 
 
 def kernel(layer: Layer, weight: Tensor, bias: Tensor | None, times: int = 1) -> nn.Module:
@@ -365,7 +365,7 @@ class _Beside(Writer):
     def _norm(self, node: fx.Node) -> Any:
         norm = self.network.norms[node]
         layouts = [layout.get(node) for layout in self.layouts]
-        each = [[cut(v, 0, c) for v in norm.plain(i)] for i, c in enumerate(layouts)]
+        each = [[slice_channels(v, 0, c) for v in norm.plain(i)] for i, c in enumerate(layouts)]
         scale, shift = (torch.cat(list(vectors)) for vectors in zip(*each, strict=True))
         source = self.beside(norm.node.all_input_nodes[0], layouts)
         return self.add(norm.name, Affine(scale, shift, norm.relu), source)

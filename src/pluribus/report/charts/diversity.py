@@ -13,7 +13,7 @@ from ..figure import SMALL, Figure, Panel, Styles, column, columns_by_group, leg
 from ..svg import Axis, Chart
 
 
-def diversity(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def member_diversity_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """Disagreement with the first member, divided by the error, against accuracy: Fort et al. 2019, Figure 6."""
     points = []
     for group, runs in columns_by_group(groups, "test/member_label", "test/target"):
@@ -50,7 +50,7 @@ def diversity(groups: Sequence[Group], styles: Styles) -> Figure | None:
     )
 
 
-def agreement(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def agreement_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """How often members give the same label, as matrices; and how often methods do."""
     found = columns_by_group(groups, "test/member_label")
     matrices = {
@@ -76,7 +76,7 @@ def agreement(groups: Sequence[Group], styles: Styles) -> Figure | None:
     return Figure("agreement", "Agreement of members", caption, panels, "small", header=header, rows=rows)
 
 
-def methods_agreement(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def methods_agreement_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """How often the methods themselves give the same label, seed by seed."""
     labels = [group.label for group in groups if column(group.runs[0], "test/label") is not None]
     given = [group.runs[0].columns["test/label"] for group in groups if group.label in labels]

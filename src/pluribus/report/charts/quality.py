@@ -15,7 +15,7 @@ from ..figure import GRID, OVERLAID, Figure, Panel, Styles, columns_by_group, cu
 from ..svg import Axis, Chart, place_labels, short_ticks
 
 
-def ranking(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def ranking_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """Every label with its interval, the best on top."""
     names = [name for name in ("nll", "accuracy", "rmse") if len(values(groups, name)) > 1][:2]
     if not names:
@@ -32,7 +32,7 @@ def ranking(groups: Sequence[Group], styles: Styles) -> Figure | None:
     return Figure("ranking", "Who is best, and how sure is that?", caption, panels, header=header, rows=rows)
 
 
-def trade_off(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def trade_off_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """Quality against cost, with the parameters as areas: Figure 1 of Packed-Ensembles (Laurent et al. 2023)."""
     first = "accuracy" if values(groups, "accuracy") else "rmse"
     pairs = [pair for pair in ((first, "latency"), ("nll", "mult_adds")) if _both(groups, *pair)]
@@ -53,7 +53,7 @@ def trade_off(groups: Sequence[Group], styles: Styles) -> Figure | None:
     return Figure("trade-off", "What quality costs", caption, panels, "wide", entries, header, rows)
 
 
-def risk_coverage(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def risk_coverage_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """The error of what is kept when the least certain are refused."""
     found = {}
     for group, runs in columns_by_group(groups, "test/confidence", "test/label", "test/target"):
@@ -83,7 +83,7 @@ def risk_coverage(groups: Sequence[Group], styles: Styles) -> Figure | None:
     return Figure("risk-coverage", "What abstaining buys", caption, panels, layout, entries, header, rows)
 
 
-def training_curves(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def training_curves_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """What was measured after each epoch, mean over seeds."""
     judged = ("validation_accuracy", "validation_nll", "validation_loss", "validation_rmse")
     keys = [next((key for key in judged if any(_history(group, key) for group in groups)), ""), "loss"]

@@ -19,7 +19,7 @@ SHOWN = 150  # examples in a panel
 LEVELS = np.linspace(0.05, 0.95, 19)
 
 
-def predictions_against_targets(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def predictions_against_targets_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """Predictions with their intervals against targets, of the first seed."""
     found = columns_by_group(groups, "test/target", "test/mean")
     if not found:
@@ -37,7 +37,7 @@ def predictions_against_targets(groups: Sequence[Group], styles: Styles) -> Figu
     return Figure("predicted", "Predicted and true", caption, panels, "small", header=header, rows=rows)
 
 
-def coverage_curve(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def coverage_curve_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """The share of targets inside intervals against the share that they promise."""
     found: dict[str, Curve] = {}
     for group, runs in _spread(groups):
@@ -67,7 +67,7 @@ def coverage_curve(groups: Sequence[Group], styles: Styles) -> Figure | None:
     )
 
 
-def error_by_deviation(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def error_by_deviation_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """The error of examples against the deviation that was predicted for them, in ten parts."""
     found: dict[str, Curve] = {}
     for group, runs in _spread(groups):

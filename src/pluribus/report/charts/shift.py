@@ -13,17 +13,17 @@ from ..figure import Figure, Panel, Styles, small_chart, span, values
 from ..svg import Axis
 
 
-def shift_accuracy(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def shift_accuracy_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """Accuracy against the severity of corruptions."""
     return _shift(groups, styles, "accuracy", "Accuracy under shift")
 
 
-def shift_ece(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def shift_ece_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """ECE against the severity of corruptions."""
     return _shift(groups, styles, "ece", "Calibration under shift")
 
 
-def shift_rmse(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def shift_rmse_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """The error of regression against the severity of shifts."""
     return _shift(groups, styles, "rmse", "Error under shift")
 

@@ -12,7 +12,7 @@ from ..figure import Figure, Panel, Styles, legend, span, values
 from ..svg import Axis, Chart
 
 
-def sweeps(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def sweeps_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """A panel for each swept method and quantity, a line for each combination of the other settings."""
     panels: list[Panel] = []
     rows: list[list[str]] = []
