@@ -14,7 +14,7 @@ from pluribus.core.layers import Dropped, JointOutput, Masked
 from pluribus.core.row_members import Rows
 from pluribus.surgery.calling import call, call_order, check_example, evaluation_mode
 from pluribus.surgery.copying import aliases, assign_, duplicate, state
-from pluribus.surgery.laws import reinitialize
+from pluribus.surgery.initial_laws import reinitialize
 from pluribus.surgery.probing import BatchLayout
 from pluribus.surgery.replacing import adapt_, expose_weights, replace
 from pluribus.surgery.selecting import exact_pattern, matches, pick, quote_names

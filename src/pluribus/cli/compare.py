@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from . import options
-from .messages import say, say_how_to_go_on, say_notes, screen, shown
+from .messages import safe_text, say, say_how_to_go_on, say_notes, screen
 
 
 def compare_command(
@@ -120,7 +120,7 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, quiet: bo
             show.print()
             show.print(table)
         for text in ["", *display.sentences(results, differences)[:6], "", f"The page: {page}" if results else ""]:
-            show.print(shown(text), soft_wrap=True)
+            show.print(safe_text(text), soft_wrap=True)
     for name, reason in outcome.failed.items():
         say("[bold red]failed:[/]", f"{name}: {reason}")
     if outcome.failed:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from . import options
-from .messages import messages, say_notes, shown
+from .messages import messages, safe_text, say_notes
 
 
 def landscape_command(
@@ -77,7 +77,7 @@ def landscape_command(
 
     def say(text: str) -> None:
         if not (quiet or as_json):
-            messages.print(f"{time.monotonic() - started:5.0f} s  {shown(text)}", soft_wrap=True)
+            messages.print(f"{time.monotonic() - started:5.0f} s  {safe_text(text)}", soft_wrap=True)
 
     settings: dict[str, Any] = {"grid": grid, "samples": samples, "steps": steps, "corruptions": chosen}
     if ensemble is not None:

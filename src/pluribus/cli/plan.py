@@ -39,7 +39,7 @@ def plan_command(
     import torch
 
     from ..deploy.budget.planning import plan
-    from ..models.by_name import network
+    from ..models.by_name import build_network
 
     row = tuple(options.whole_number("--shape", part) for part in options.split_names(shape))
     limits = {"parameters": parameters, "mult_adds": mult_adds, "memory": memory, "latency": latency}
@@ -50,7 +50,7 @@ def plan_command(
     budget: dict[str, Any] = {name: value for name, (value, _) in values.items()}
     measured = latency is not None
     with torch.device("cpu" if measured else "meta"):
-        planned = network(model, row, classes, width=width)
+        planned = build_network(model, row, classes, width=width)
     found = plan(
         planned,
         torch.zeros(rows, *row, device="cpu" if measured else "meta"),

@@ -93,7 +93,7 @@ def load(
         data = build_image_data(request, found, validation)
     data = replace(data, name=spec)
     more = replace(request, shape=tuple(data.encoding["shape"]) if data.encoding and data.kind == "images" else None)
-    return _mix_rows(_with_variants(_with_shifted(_with_ood(data, more, outside), more, shifted), more, variants), seed)
+    return _mix_rows(_with_variants(_add_shifted(_with_ood(data, more, outside), more, shifted), more, variants), seed)
 
 
 def locate(spec: str, folder: str | Path | None = None) -> Path | None:
@@ -208,7 +208,7 @@ def _with_ood(data: Data, request: Request, specs: Sequence[str]) -> Data:
     return replace(data, outside=found)
 
 
-def _with_shifted(data: Data, request: Request, specs: Sequence[str]) -> Data:
+def _add_shifted(data: Data, request: Request, specs: Sequence[str]) -> Data:
     found, notes = dict(data.shifted), list(data.notes)
     for spec in specs:
         own, parts = _read_spec(request, spec, "shifted")

@@ -32,7 +32,7 @@ from ..results.styles import Style
 from ..surgery.calling import check_example, evaluation_mode
 from ..surgery.copying import aliases, duplicate
 from ..surgery.dataflow import Flow, goes_around, trace_flow
-from ..surgery.laws import Laws, draw_anew_
+from ..surgery.initial_laws import Laws, draw_anew_
 from ..surgery.probing import find_entrances, find_exits
 from ..surgery.replacing import adapt_, expose_weights
 from ..surgery.selecting import READERS, dotted_name, exact_pattern, pick, quote_names, weighted_layers
@@ -46,7 +46,7 @@ class MimoRunner(Runner):
     BACKENDS = ("once", "auto")
     RULE = '"once" for mimo, whose members are one pass'
 
-    def preferred(self) -> tuple[str, str]:
+    def preferred_backend(self) -> tuple[str, str]:
         """One pass, always; "auto" also measures which memory format of images is faster."""
         return "once", "one pass answers for all members"
 

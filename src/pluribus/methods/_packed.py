@@ -16,8 +16,8 @@ from ..core.layers import GroupedLinear
 from ..results.styles import Style
 from ..surgery.calling import check_example
 from ..surgery.copying import duplicate, state
+from ..surgery.initial_laws import Laws, draw_anew_
 from ..surgery.initialization import resize_evenly
-from ..surgery.laws import Laws, draw_anew_
 from ..surgery.selecting import CONVOLUTIONS, dotted_name, matches, pick, quote_names, weighted_layers
 from ..surgery.thinning.attributes import named_tensors
 from ..surgery.thinning.rescaling import solve_widths

@@ -14,7 +14,7 @@ from ..core.ensemble import Ensemble
 from ..results.styles import Style
 from ..surgery.calling import evaluation_mode
 from ..surgery.copying import aliases, duplicate
-from ..surgery.laws import Laws, reinitialize
+from ..surgery.initial_laws import Laws, reinitialize
 from ..surgery.selecting import exact_pattern, matches, pick, quote_names
 from .building import Init, check_model, check_size, note_guesses, refuse_alike, stack, start_alike
 from .facts import Candidate, Wish, candidates_by_size, states

@@ -13,10 +13,10 @@ from .._common.seeds import follow_generator
 from ..core.ensemble import Ensemble
 from ..core.row_members import MemberLayer
 from ..surgery.copying import assign_, duplicate, state
-from ..surgery.laws import Laws, reinitialize
+from ..surgery.initial_laws import Laws, reinitialize
 from ..surgery.replacing import adapt_
 from ..surgery.selecting import quote_names
-from .likeness import find_difference
+from .model_comparison import find_difference
 
 Init = Literal["different", "same"]
 

@@ -147,7 +147,7 @@ def legend(labels: Iterable[str], styles: Styles) -> list[tuple[int, str]]:
     return [(styles[label], label) for label in labels]
 
 
-def span(numbers: Iterable[float]) -> tuple[float, float]:
+def finite_range(numbers: Iterable[float]) -> tuple[float, float]:
     """The least and the largest finite number; (0, 1) where there is none."""
     finite = [float(number) for number in numbers if math.isfinite(number)]
     return (min(finite), max(finite)) if finite else (0.0, 1.0)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from ...core.layers import RankOne
-from .folding import Network, arguments, attribute, plain_type
+from .folding import Network, arguments, plain_type, read_attribute
 from .kernels import Convolution, Linear
 from .live_channels import ELEMENTWISE, ELEMENTWISE_METHODS, ELEMENTWISE_MODULES, POOL_MODULES, POOLS
 from .module_code import known_name
@@ -64,7 +64,7 @@ def stack_members(writer: Stacker, node: fx.Node) -> NewValue:
     network = writer.network
     if node.op == "get_attr":
         path = cast(str, node.target)
-        tensors = [attribute(tree, path) for tree in network.trees]
+        tensors = [read_attribute(tree, path) for tree in network.trees]
         return NewValue(writer.own(path, tensors))
     if node.op == "call_module":
         kind = RankOne if isinstance(network.module(node), RankOne) else network.kind(node)

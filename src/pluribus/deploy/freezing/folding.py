@@ -133,7 +133,7 @@ class Network:
             module = self.module(node)
             return self.holds_own(module) or any(part.training for part in module.modules())
         if node.op == "get_attr":
-            return id(attribute(self.trees[0], cast(str, node.target))) in self._own_ids
+            return id(read_attribute(self.trees[0], cast(str, node.target))) in self._own_ids
         return node.op in ("call_function", "call_method") and draws(node)
 
     def _drop_before_layers(self) -> None:
@@ -183,7 +183,7 @@ class Network:
         if not fixed or given.get("training") or read["running_mean"] is None or node not in self.shapes:
             return
         trees = self.trees if any(value in self.own for value in read.values()) else self.trees[:1]
-        tensors = ((v and attribute(tree, str(v.target)) for v in read.values()) for tree in trees)
+        tensors = ((v and read_attribute(tree, str(v.target)) for v in read.values()) for tree in trees)
         members = [scale_and_shift(given["eps"], *each) for each in cast(Any, tensors)]
         self.norms[node] = Norm(str(read["running_mean"].target).rpartition(".")[0], node, node, members)
 
@@ -269,7 +269,7 @@ def arguments(node: fx.Node, names: Sequence[str]) -> dict[str, Any]:
     return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
 
 
-def attribute(root: nn.Module, path: str) -> Any:
+def read_attribute(root: nn.Module, path: str) -> Any:
     """The value of a dotted name."""
     value: Any = root
     for part in path.split("."):

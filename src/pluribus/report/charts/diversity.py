@@ -9,7 +9,7 @@ import numpy as np
 from ...results.store import Group
 from ...uncertainty import metrics
 from ..curves import divide_by_error
-from ..figure import SMALL, Figure, Panel, Styles, column, columns_by_group, legend, span
+from ..figure import SMALL, Figure, Panel, Styles, column, columns_by_group, finite_range, legend
 from ..svg import Axis, Chart
 
 
@@ -27,7 +27,7 @@ def member_diversity_chart(groups: Sequence[Group], styles: Styles) -> Figure | 
             ]
     if not points:
         return None
-    x, y = span(p[2] for p in points), span([0.0, *(p[3] for p in points)])
+    x, y = finite_range(p[2] for p in points), finite_range([0.0, *(p[3] for p in points)])
     chart = Chart(Axis(*x), Axis(*y))
     chart.axes("accuracy of a member", "disagreement / error")
     for label, number, accuracy, differs in points:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...results.quantities import quantity
 from ...results.store import Group
-from ..figure import Figure, Panel, Styles, small_chart, span, values
+from ..figure import Figure, Panel, Styles, finite_range, small_chart, values
 from ..svg import Axis
 
 
@@ -34,7 +34,7 @@ def _shift(groups: Sequence[Group], styles: Styles, name: str, title: str) -> Fi
         return None
     numbers = [v for boxes in found.values() for box in boxes.values() for v in box]
     clean = values(groups, name)
-    y = Axis(*span([*numbers, *clean.values()]))
+    y = Axis(*finite_range([*numbers, *clean.values()]))
     last = max(severity for boxes in found.values() for severity in boxes)
     panels, rows = [], []
     for label, boxes in found.items():

@@ -40,14 +40,14 @@ from ..selecting import dotted_name
 from .attributes import GEOMETRY, Holder, holders, leaves_with_paths, named_tensors, size_attributes
 from .polynomials import Operation, Term, Terms, add, constant_term, is_constant
 from .shape_runs import RunError, make_fake, run_fake
-from .solver import Trace, Use, find_roots
+from .solver import SizeTrace, Use, find_roots
 
 aten = torch.ops.aten
 
 
 def trace_sizes(
     model: nn.Module, example: Any, modes: Iterable[bool], plain: set[str], plain_parts: bool = False
-) -> Trace:
+) -> SizeTrace:
     """Run the model with unknown sizes and note the equations.
 
     Args:
@@ -144,7 +144,7 @@ class EquationRecorder(ShapeEnv):
         super().__init__(duck_shape=False)
         self.stack = [""]  # names of the running modules
         self.terms = Terms(method_to_operator, lambda: self.stack[-1])
-        self.trace = Trace(self.terms)
+        self.trace = SizeTrace(self.terms)
         self.names: dict[Term, sympy.Symbol] = {}
 
     def name(self, term: Term) -> sympy.Symbol:
@@ -446,7 +446,7 @@ def _lift_attributes(
                 _set_attribute(attributes, holder, key, new, recorder.trace)
 
 
-def _set_attribute(attributes: dict[str, Any], holder: Holder, key: str, new: Any, trace: Trace) -> None:
+def _set_attribute(attributes: dict[str, Any], holder: Holder, key: str, new: Any, trace: SizeTrace) -> None:
     unknown = {(key, *path): leaf for path, leaf in leaves_with_paths(new) if isinstance(leaf, SymInt)}
     if unknown:
         attributes[key] = new
