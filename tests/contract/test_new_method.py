@@ -30,12 +30,12 @@ SOURCE = BLOCK.group(1)  # what contributors are shown is what works
 FACTS = """
 @states(
     study_settings=lambda model, dropout: {"spread": 0.25},
-    candidates=lambda wish: family(own_biases, wish, spread=0.5),
+    candidates=lambda wish: candidates_by_size(own_biases, wish, spread=0.5),
     baselines={"half_own_biases": Baseline("members that own their biases, in half the width", width=0.5)},
     style=Style("#123456", "*"),
 )
 def own_biases("""
-IMPORTS = "from ..results.styles import Style\nfrom .facts import Baseline, family, states\nimport torch\n"
+IMPORTS = "from ..results.styles import Style\nfrom .facts import Baseline, candidates_by_size, states\nimport torch\n"
 STATED = SOURCE.replace("import torch\n", IMPORTS, 1).replace("def own_biases(", FACTS.lstrip(), 1)
 X = torch.randn(5, 6)
 
