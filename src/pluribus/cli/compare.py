@@ -27,16 +27,19 @@ def compare(
     split: options.Split = 0,
     broken: options.Broken = "stop",
     unpack_limit: options.UnpackLimit = None,
+    train_rows: options.TrainRows = None,
     model: options.Model = None,
-    width: options.Width = 1.0,
+    width: options.StudyWidth = None,
     dropout: options.Dropout = None,
     methods: options.Methods = "",
     size: options.Size = None,
     seeds: Annotated[int, typer.Option(help="How many seeds: each trains everything anew.", min=1)] = 1,
+    first_seed: Annotated[int, typer.Option(help="The first of the seeds.", min=0)] = 0,
     sweep: options.Sweep = None,
     choose: options.Choose = None,
     recipe: options.Recipe = None,
     epochs: options.Epochs = None,
+    patience: options.Patience = None,
     batch_size: options.BatchSize = None,
     lr: options.Rate = None,
     weight_decay: options.Decay = None,
@@ -47,6 +50,7 @@ def compare(
     threads: Annotated[int, typer.Option(help="Threads of each run.", min=1)] = 1,
     ray: Annotated[str | None, typer.Option(help="Run on a Ray cluster: its address, auto, or local.")] = None,
     device: options.Device = "cpu",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start at once, however long it will take.")] = False,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -66,21 +70,25 @@ def compare(
     from ..study.grid import Study
 
     names = options.specs(data)
+    demo = options.is_demo(names, model, recipe)
     study = Study(
         data=names,
         model=model,
-        methods=options.split_names(methods) or list(METHODS),
+        methods=options.split_names(methods) or [*METHODS, *(BESIDE if demo else ())],
         size=size,
-        seeds=list(range(seeds)),
+        seeds=list(range(first_seed, first_seed + seeds)),
         sweep=options.settings(sweep or [], several=True),
         choose=choose,
-        width=width,
+        width=width or (options.DEMO_WIDTH if demo else 1.0),
         dropout=dropout,
         recipe=recipe or ("digits" if names == ["digits"] else "default"),
-        training=options.training(epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay),
+        training=options.training(
+            epochs=epochs, patience=patience, batch_size=batch_size, lr=lr, weight_decay=weight_decay
+        ),
         source=options.source(
             folder=data_dir, target=target, task=task, outside=outside, shifted=shifted, variants=variants,
             image_size=image_size, split=split, broken=broken, unpack_limit=unpack_limit,
+            train_rows=train_rows or (options.DEMO_ROWS if demo else None),
         ),
         corruptions=_corruptions(corruptions),
         shift_rows=shift_rows,
@@ -142,3 +150,5 @@ def _corruptions(text: str) -> list[str]:
 
 
 SOME = ("gaussian_noise", "impulse_noise", "motion_blur", "zoom_blur", "contrast", "elastic_transform")
+
+BESIDE = ("wide",)  # a single network as wide as the masked one, so that width and masks are told apart

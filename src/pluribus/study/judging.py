@@ -60,7 +60,9 @@ def judge(
         "task": data.task,
         "kind": data.kind,
         "classes": list(data.classes),
-        "training": {k: v for k, v in dataclasses.asdict(recipe_of(run)).items() if k not in ("methods", "source")},
+        "training": {
+            k: v for k, v in dataclasses.asdict(recipe_of(run, data)).items() if k not in ("methods", "source")
+        },
         "metrics": _metrics(inside),
         "validation": evaluate(summarise(ensemble, data, data.validation)) if len(data.validation) else {},
         "members": by_member(inside, metrics=_of_members(data)),

@@ -41,7 +41,7 @@ def train(run: Run, data: Data, **options: Any) -> tuple[Ensemble, Any, float]:
     """A new ensemble after training, its history, and how long that took; options as for `fit`."""
     torch.manual_seed(mix_seeds(run.seed, 1))
     ensemble = build(run, data)
-    plan = recipe_of(run)
+    plan = recipe_of(run, data)
     normalise = NormalisedSplit(data.train, data) if plan.augment is None else data.train
     validation = NormalisedSplit(data.validation, data) if len(data.validation) else None
     with warnings.catch_warnings():
