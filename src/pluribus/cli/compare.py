@@ -96,10 +96,10 @@ def compare(
         device=device,
     )  # fmt: skip
     options.check_device(device)
-    _conduct(study, out, jobs or (1 if device != "cpu" else os.cpu_count() or 1), ray, quiet, as_json)
+    _conduct(study, out, jobs or (1 if device != "cpu" else os.cpu_count() or 1), ray, yes, quiet, as_json)
 
 
-def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, quiet: bool, as_json: bool) -> None:
+def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool, quiet: bool, as_json: bool) -> None:
     from ..report.page import report
     from ..results.quantities import Differences
     from ..study.folder import conduct
@@ -109,8 +109,9 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, quiet: bo
 
     folder = out or Path("pluribus-runs") / study.name
     talk = screen(stderr=True)
+    seconds = _forecast(study, folder, jobs, yes, talk) if not (ray or quiet or as_json) else {}
     with say_how_to_go_on(lambda: f"{len(list(folder.glob('results/*.npz')))} finished runs are kept in {folder}"):
-        with display.watch_runs(talk, len(study.runs()), quiet or as_json) as watch:
+        with display.watch_runs(talk, quiet or as_json, folder, seconds, jobs) as watch:
             command = shlex.join(["pluribus", *sys.argv[1:]])
             outcome = conduct(study, folder, jobs=jobs, ray=ray, command=command, report=watch)
     results = choose_settings(outcome.results, study.choose) if study.choose else outcome.results
@@ -124,7 +125,7 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, quiet: bo
         print(display.as_json(outcome, results, differences, **place))
     elif not quiet:
         show = screen()
-        for table in display.tables(results):
+        for table in display.tables(results, show.width):
             show.print()
             show.print(table)
         for text in ["", *display.sentences(results, differences)[:6], "", f"The page: {page}" if results else ""]:
@@ -133,6 +134,27 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, quiet: bo
         say("[bold red]failed:[/]", f"{name}: {reason}")
     if outcome.failed:
         raise typer.Exit(1)
+
+
+def _forecast(study: Any, folder: Path, jobs: int, yes: bool, talk: Any) -> dict[str, float]:
+    """The seconds that each missing run is expected to take; where that is hours, the user is asked first."""
+    from ..study.estimating import estimate_seconds
+    from ..study.folder import missing_runs
+    from ..study.grid import prepare
+    from .display import say_duration
+
+    missing = missing_runs(study, folder)
+    prepare(study, missing)
+    seconds = estimate_seconds(missing)
+    whole = sum(seconds.values()) / max(min(jobs, len(missing)), 1)
+    if missing:
+        talk.print(f"{len(missing)} runs, {say_duration(whole)} here with --jobs {jobs}.")
+    if whole > HOURS and not yes and talk.is_terminal and sys.stdin.isatty():
+        typer.confirm("Start?", abort=True, default=True, err=True)
+    return seconds
+
+
+HOURS = 3600.0  # seconds, from which on one is asked
 
 
 def _corruptions(text: str) -> list[str]:

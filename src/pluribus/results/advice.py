@@ -16,6 +16,7 @@ from .comparison import (
     say_value,
     with_article,
 )
+from .history import epochs_of, is_undertrained
 from .quantities import best, estimate, format_interval, quantity
 from .store import Group
 
@@ -109,6 +110,16 @@ def _say_unsettled(found: Comparison, group: Group, other: Group) -> str:
     )
 
 
+def warn_of_short_training(found: Comparison) -> list[Sentence]:
+    """Whose loss on validation data still fell when training ended: more epochs would do them good."""
+    short = [group for group in found.groups if is_undertrained(group)]
+    if not short:
+        return []
+    longer = 2 * max(map(epochs_of, short))
+    text = f"Still improving when training ended: {join_names([g.label for g in short])}. Try --epochs {longer}."
+    return [Sentence("training", text)]
+
+
 def match(found: Comparison) -> list[Sentence]:
     """Who cannot be told from the best, and at what share of its cost; those of one kind in one sentence."""
     top, baseline, metric = found.top, found.baseline, found.metric
@@ -116,13 +127,16 @@ def match(found: Comparison) -> list[Sentence]:
     margin = gain or 0.1 * abs(estimate(top, metric).value)
     matching, unclear = list[str](), list[str]()
     for group in sorted(found.groups, key=lambda one: _sortable(found.cost(one))):
-        if group in (top, baseline) or _kind(found, group, top) != "within noise":
+        if group in (top, baseline) or found.relation(group, top) != "within noise":
             continue
         gap = found.gap(group, top)
+        tight = max(abs(gap.low), abs(gap.high)) <= margin
+        if not tight and found.seeds_to_settle(group, top):
+            continue
         share = found.cost(group) / found.cost(top)
         at = f", {share:.2f} of its cost" if math.isfinite(share) and share < 0.95 else ""
         text = f"{group.label} (difference {say_gap(gap, metric)}{at})"
-        (matching if max(abs(gap.low), abs(gap.high)) <= margin else unclear).append(text)
+        (matching if tight else unclear).append(text)
     texts = []
     if matching:
         texts.append(f"Within noise of the best, {top.label}: {join_names(matching)}.")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..uncertainty.resampling import Interval
-from .advice import advise, budget, match, place
+from .advice import advise, budget, match, place, warn_of_short_training
 from .comparison import Comparison, Sentence, join_names, relation, say_gap, say_value
 from .quantities import Differences, best, estimate, ood_score, over_seeds
 from .store import Group, Result, group_runs
@@ -178,6 +178,7 @@ def _certainty(found: Comparison) -> list[Sentence]:
 PARTS: list[Callable[[Comparison], list[Sentence]]] = [
     advise,
     place,
+    warn_of_short_training,
     match,
     budget,
     _also("accuracy", "accuracy", "has the highest accuracy"),

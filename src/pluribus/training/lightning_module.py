@@ -18,7 +18,7 @@ from ..uncertainty.classification import Classification
 from ..uncertainty.prediction import Prediction, prediction_of
 from .batching import mix_seeds, set_epoch
 from .optimizers import optimizer_of
-from .progress import epochs_without_improvement
+from .patience import epochs_without_improvement
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule

@@ -1,36 +1,19 @@
-"""What the rows of a history say: since when nothing has improved, and whether training ended too early."""
+"""What the history of a run says: whether its training ended too early."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .store import Group
 
 LATE = 5  # the last part of training is a fifth of its epochs
 
 LEAST = 4  # epochs, below which nothing can be said
 
-Row = Mapping[str, float]
 
-
-def epochs_without_improvement(rows: Sequence[Row]) -> int:
-    """How many epochs ago any figure on validation data was last better than ever before.
-
-    >>> rows = [{"epoch": i, "validation_accuracy": a, "validation_nll": 1.0} for i, a in enumerate([0.5, 0.7, 0.6])]
-    >>> epochs_without_improvement(rows)
-    1
-    """
-    best: dict[str, float] = {}
-    last = 0
-    for epoch, row in enumerate(rows):
-        for name, figure in row.items():
-            if name.startswith("validation_"):
-                loss = -figure if name.endswith("accuracy") else figure
-                if loss < best.get(name, math.inf):
-                    best[name], last = loss, epoch
-    return len(rows) - 1 - last if rows else 0
-
-
-def still_improving(rows: Sequence[Row]) -> bool:
+def still_improving(rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the loss on validation data fell markedly in the last fifth of the epochs.
 
     The lowest loss of those epochs is compared with the lowest before. Markedly is by more than 0.01 and 2 %: less is
@@ -47,3 +30,14 @@ def still_improving(rows: Sequence[Row]) -> bool:
     late = max(1, len(losses) // LATE)
     before, after = min(losses[:-late]), min(losses[-late:])
     return before - after > 0.01 + 0.02 * abs(before)
+
+
+def is_undertrained(group: Group) -> bool:
+    """Whether the validation loss of half of the group's runs or more still fell when training ended."""
+    told = [still_improving(run.record.get("history") or []) for run in group.runs]
+    return 2 * sum(told) >= len(told)
+
+
+def epochs_of(group: Group) -> int:
+    """How many epochs the longest run of the group had."""
+    return max(len(run.record.get("history") or []) for run in group.runs)
