@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -82,8 +83,7 @@ def test_neighbours_of_two_clouds_are_their_own():
 
 
 def test_the_plane_shows_the_losses_of_its_solutions(small):
-    surface = cut(small)
-    question = plane_between(small, surface)
+    question, surface = plane_between(small), small.once(cut)
     svg = question.figures[0].panels[0].svg
     told = [float(n) for n in re.findall(r"<title>\([^)]*\): loss ([\d.e+-]+)", svg)]
     assert len(told) == 25 and told == pytest.approx(surface.loss.flatten(), rel=1e-3)
@@ -108,7 +108,7 @@ def test_a_tunnel_is_judged_against_the_straight_line(small):
 
 def test_the_page_answers_every_question_and_the_animation_moves(small, tmp_path):
     said = []
-    told = Material(**{**vars(small), "say": said.append})
+    told = replace(small, say=said.append)
     found = explore(told, tmp_path / "page.html", about="three classes", command="pluribus landscape",
                     settings={"runs": "3"}, animation=tmp_path / "training.svg")  # fmt: skip
     page = (tmp_path / "page.html").read_text()
@@ -126,7 +126,7 @@ def test_a_gif_has_a_frame_for_every_checkpoint(small, tmp_path):
     image = pytest.importorskip("PIL.Image")
     from pluribus.landscape.laboratory.animation import animate
 
-    surface = cut(small)
+    surface = small.once(cut)
     animate(surface, dict(zip(small.names, small.runs[:2], strict=False)), small.styles, tmp_path / "training.gif")
     with image.open(tmp_path / "training.gif") as found:
         assert found.n_frames == 7 and max(found.size) == 480
@@ -150,7 +150,7 @@ def test_networks_without_a_past_are_asked_what_they_can_answer(tmp_path):
 
 @pytest.mark.parametrize(("runs", "animation", "words"), [(1, None, "at least 2 runs"), (2, "a.mp4", ".gif or .svg")])
 def test_what_cannot_be_done_is_said_before_anything_is_computed(small, tmp_path, runs, animation, words):
-    few = Material(**{**vars(small), "runs": small.runs[:runs]})
+    few = replace(small, runs=small.runs[:runs])
     with pytest.raises(ValueError, match=words):
         explore(few, tmp_path / "page.html", animation=animation)
     assert list(tmp_path.iterdir()) == []
