@@ -100,10 +100,10 @@ def _judge(found: Randomness, lr: float, rates: list[float]) -> list[str]:
     by_kind = {kind: found.mean(kind, lr) for kind in KINDS}
     order = sorted(("initialisation", "batches"), key=lambda kind: -by_kind[kind])
     least, most = (found.mean("batches", rate) for rate in (rates[0], rates[-1]))
-    said = ", ".join(f"{LABELS[kind]} {100 * value:.1f} %" for kind, value in by_kind.items())
+    said = ", ".join(f"{100 * value:.1f} % ({LABELS[kind]})" for kind, value in by_kind.items())
+    answer = " more than the ".join(LABELS[kind] for kind in order).capitalize()
     lines = [
-        f"{' more than the '.join(LABELS[kind] for kind in order).capitalize()}: the labels of two runs that differ in "
-        f"it differ on so many test rows, at the rate {lr:g}: {said}.",
+        f"{answer}: at the rate {lr:g} two runs that differ in nothing else disagree on {said} of the test rows.",
         f"By the order of batches alone two runs disagree on {100 * least:.1f} % at the rate {rates[0]:g} and on "
         f"{100 * most:.1f} % at {rates[-1]:g}.",
     ]
