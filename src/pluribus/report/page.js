@@ -55,7 +55,7 @@ for (const chart of document.querySelectorAll(".readable")) {
   const length = Math.max(Math.abs(steps.ArrowUp), Math.abs(steps.ArrowRight));
   const readout = document.createElement("p");
   readout.className = "readout";
-  readout.textContent = "Point at a place, or press the arrow keys, to read its values.";
+  readout.textContent = "Point at a place, touch it or press the arrow keys to read its values.";
   chart.after(readout);
   let here = -1;
   const read = (index, aloud) => {

@@ -176,8 +176,10 @@ def diversity_chart(
         limits: lines by name, (points, 2): what can be reached at each accuracy
     """
     given = np.concatenate(list(points.values()))
-    x, y = span(given[:, 0]), span([0.0, *given[:, 1]])
-    chart = Chart(Axis(*x), Axis(y[0], y[1]))
+    x, (_, top) = span(given[:, 0]), span([0.0, *given[:, 1]])
+    lines = np.concatenate([given[:0], *(limits or {}).values()])
+    near = lines[(lines[:, 0] >= x[0]) & (lines[:, 0] <= x[1]) & (lines[:, 1] <= 3 * top), 1]
+    chart = Chart(Axis(*x), Axis(0.0, max([top, *near.tolist()])))
     chart.axes("accuracy", "disagreement / error" if normalised else "disagreement")
     for line in (limits or {}).values():
         inside = [(a, b) for a, b in line.tolist() if chart.x.low <= a <= chart.x.high and b <= chart.y.high]
