@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...report.charts.landscape import strip_chart
-from ...report.figure import Curve, Figure, Panel, curve_panels, legend, span
+from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
 from ...report.questions import Question
 from ...report.svg import Axis
 from ..similarity import disagreement
@@ -33,7 +33,7 @@ def sources_of_difference(material: Material) -> Question | None:
     curves: dict[str, Curve] = {
         label: (np.array(rates), np.array([found.mean(kind, lr) for lr in rates])) for kind, label in LABELS.items()
     }
-    low, high = span(value for _, own in curves.values() for value in own)
+    low, high = finite_range(value for _, own in curves.values() for value in own)
     axes = Axis(rates[0], rates[-1], log=True), Axis(min(low, 0.0), high)
     panels, _ = curve_panels(
         curves, styles, ("learning rate", "disagreement of two runs"), axes,

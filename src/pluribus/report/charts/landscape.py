@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..contours import contour_segments
-from ..figure import Styles, span
+from ..figure import Styles, finite_range
 from ..svg import CHARACTER, Axis, Chart, tick_text
 
 PLANE = 420  # width of a picture of a plane
@@ -53,7 +53,7 @@ def surface_chart(
         _path(chart, path, (styles or {})[label], label)
     for label, (x, y) in (points or {}).items():
         chart.mark(x, y, (styles or {})[label], f"{label}: ({x:.3g}, {y:.3g})", 6)
-    low, high = span(np.asarray(values, float).flatten())
+    low, high = finite_range(np.asarray(values, float).flatten())
     return _readable(chart.svg(f"{name} on a plane, from {low:.3g} to {high:.3g}"), 1, len(v))
 
 
@@ -77,7 +77,7 @@ def fan_chart(
     """
     turn = _upright(corners)
     places, corners = places @ turn, corners @ turn
-    (left, right), (low, high) = (span([0.0, *places[..., axis].flatten()]) for axis in (0, 1))
+    (left, right), (low, high) = (finite_range([0.0, *places[..., axis].flatten()]) for axis in (0, 1))
     height = round((PLANE - 24) * min(max((high - low) / (right - left), 0.4), 1.2)) + 24
     chart = Chart(Axis(left, right, room=0), Axis(low, high, room=0), (PLANE, height), (12, 12, 12, 12))
     scale = height_scale(values, decades)
@@ -91,14 +91,14 @@ def fan_chart(
     for label, (x, y) in zip(ends, corners[[0, -1]].tolist(), strict=True):
         chart.mark(x, y, styles[label], label, 6)
     chart.mark(0.0, 0.0, 0, "the origin: all weights are zero", 4)
-    bottom, top = span(np.asarray(values, float).flatten())
+    bottom, top = finite_range(np.asarray(values, float).flatten())
     return _readable(chart.svg(f"{name} along a path, from {bottom:.3g} to {top:.3g}"), 1, len(out))
 
 
 def strip_chart(groups: Mapping[str, Sequence[float]], styles: Styles, title: str) -> str:
     """Values of several kinds, a row for each: every value a small mark, their mean a large one."""
     size, margin = (420, 58 + 34 * len(groups)), (150, 16, 8, 42)
-    low, high = span([0.0, *(value for own in groups.values() for value in own)])
+    low, high = finite_range([0.0, *(value for own in groups.values() for value in own)])
     chart = Chart(Axis(low, high), Axis(0, len(groups), room=0), size, margin)
     chart.y.ticks = []
     chart.axes(title)
@@ -129,7 +129,7 @@ def heat_map(
         ends: the values of the palest and of the darkest shade; by default the least and the largest
     """
     n, names = len(matrix), [f"{run}, {one}" for run, own in parts for one in own]
-    low, high = ends or span(np.asarray(matrix, float).flatten())
+    low, high = ends or finite_range(np.asarray(matrix, float).flatten())
     chart = Chart(Axis(0, n, room=0), Axis(0, n, room=0), (size, size), (34, 8, 8, 34))
     for i in range(n):
         for j in range(n):
@@ -154,7 +154,9 @@ def heat_map(
 def scatter_chart(runs: Mapping[str, np.ndarray], styles: Styles, hints: Mapping[str, Sequence[str]]) -> str:
     """Points in two dimensions, one colour for each run, joined from first to last; the last is the larger one."""
     places = np.concatenate(list(runs.values()))
-    chart = Chart(Axis(*span(places[:, 0])), Axis(*span(places[:, 1])), (PLANE, PLANE), (14, 14, 14, 14))
+    chart = Chart(
+        Axis(*finite_range(places[:, 0])), Axis(*finite_range(places[:, 1])), (PLANE, PLANE), (14, 14, 14, 14)
+    )
     for label, path in runs.items():
         chart.line(path.tolist(), styles[label], "line thin")
         for (x, y), hint in zip(path.tolist(), hints[label], strict=True):
@@ -176,7 +178,7 @@ def diversity_chart(
         limits: lines by name, (points, 2): what can be reached at each accuracy
     """
     given = np.concatenate(list(points.values()))
-    x, (_, top) = span(given[:, 0]), span([0.0, *given[:, 1]])
+    x, (_, top) = finite_range(given[:, 0]), finite_range([0.0, *given[:, 1]])
     lines = np.concatenate([given[:0], *(limits or {}).values()])
     near = lines[(lines[:, 0] >= x[0]) & (lines[:, 0] <= x[1]) & (lines[:, 1] <= 3 * top), 1]
     chart = Chart(Axis(*x), Axis(0.0, max([top, *near.tolist()])))
@@ -207,7 +209,7 @@ def _plane(u: np.ndarray, v: np.ndarray) -> Chart:
 
 def height_scale(values: np.ndarray, decades: bool = False) -> Axis:
     """From values to shades, with the heights of contour lines as its ticks."""
-    low, high = span(np.asarray(values, float).flatten())
+    low, high = finite_range(np.asarray(values, float).flatten())
     high = high if high > low else low + (abs(low) or 1.0)
     return Axis(low, high, log=decades and low > 0 and high / low > 15, room=0, ticks=LEVELS)
 
