@@ -73,7 +73,7 @@ def exact_iou(ones: int, positions: int) -> float:
     The paper divides the expected intersection by the expected union, which is 1 / (2 S - 1) and a little less.
 
     >>> round(exact_iou(2, 4), 4), round(exact_iou(200, 400), 4)
-    (0.3889, 0.3336)
+    (0.3889, 0.3337)
     """
     if not 1 <= ones <= positions:
         raise ValueError(f"exact_iou: there must be from 1 to {positions} ones, but there are {ones}.")
