@@ -11,7 +11,7 @@ from torch import nn
 
 import pluribus as pb
 from pluribus import landscape as ls
-from pluribus.methods.mask_sampler import masks, mean_iou
+from pluribus.methods.mask_sampler import masks, mean_mask_iou
 
 GENERATOR = torch.Generator().manual_seed(0)
 X, Y = torch.randn(120, 6, generator=GENERATOR), torch.randint(3, (120,), generator=GENERATOR)
@@ -32,15 +32,17 @@ def test_the_masks_of_figure_1_overlap_as_printed():
     """N = 4 masks with M = 2 ones; S = 2 gives 4 positions, S = 3 gives 6, one of which no mask uses."""
     first = [mask(0, 1, width=4), mask(0, 1, width=4), mask(0, 2, width=4), mask(0, 3, width=4)]
     second = [mask(0, 1, width=5), mask(1, 2, width=5), mask(2, 3, width=5), mask(3, 4, width=5)]
-    assert mean_iou(torch.tensor(first)) == pytest.approx((1 + 5 / 3) / 6)
-    assert mean_iou(torch.tensor(second)) == pytest.approx((3 / 3) / 6)
-    assert [math.floor(100 * mean_iou(torch.tensor(given))) / 100 for given in (first, second)] == [0.44, 0.16]
+    assert mean_mask_iou(torch.tensor(first)) == pytest.approx((1 + 5 / 3) / 6)
+    assert mean_mask_iou(torch.tensor(second)) == pytest.approx((3 / 3) / 6)
+    assert [math.floor(100 * mean_mask_iou(torch.tensor(given))) / 100 for given in (first, second)] == [0.44, 0.16]
 
 
 @pytest.mark.parametrize("width, printed", [(4, 0.44), (5, 0.16), (6, 0.16)])
 def test_the_overlaps_of_figure_1_are_drawn(width, printed):
     generator = torch.Generator().manual_seed(0)
-    found = {math.floor(100 * mean_iou(masks(width, 4, capacity=2, generator=generator))) / 100 for _ in range(300)}
+    found = {
+        math.floor(100 * mean_mask_iou(masks(width, 4, capacity=2, generator=generator))) / 100 for _ in range(300)
+    }
     assert printed in found
 
 
@@ -88,9 +90,9 @@ def test_the_transition_begins_at_one_network():
 
 
 def test_figures_are_those_of_the_ensemble_trained_apart():
-    found = ls.measure({"two": lambda: pb.deep(network(), 2)}, TRAIN, TEST, outside=OUTSIDE, **QUICK)
+    found = ls.measure_settings({"two": lambda: pb.deep(network(), 2)}, TRAIN, TEST, outside=OUTSIDE, **QUICK)
     assert found.interval("two", "nll").low < found.interval("two", "nll").value
-    again = ls.measure({"two": lambda: pb.deep(network(), 2)}, TRAIN, TEST, outside=OUTSIDE, **QUICK)
+    again = ls.measure_settings({"two": lambda: pb.deep(network(), 2)}, TRAIN, TEST, outside=OUTSIDE, **QUICK)
     assert all(found.values("two", name) == again.values("two", name) for name in found.figures)
     assert found.values("two", "nll")[0] != found.values("two", "nll")[1]
 
@@ -100,7 +102,7 @@ def test_figures_are_those_of_the_ensemble_trained_apart():
         trained["ensemble"] = pb.deep(network(), 2)
         return trained["ensemble"]
 
-    once = ls.measure({"two": make}, TRAIN, TEST, outside=OUTSIDE, shifts={2: [(X[80:] + 1, Y[80:])]}, **QUICK)
+    once = ls.measure_settings({"two": make}, TRAIN, TEST, outside=OUTSIDE, shifts={2: [(X[80:] + 1, Y[80:])]}, **QUICK)
     inside, outside = trained["ensemble"].predict(TEST[0]), trained["ensemble"].predict(OUTSIDE)
     row = once.rows[-1]
     assert row["nll"] == pytest.approx(pb.evaluate(inside, TEST[1])["nll"])
@@ -151,6 +153,6 @@ def test_what_was_not_measured_is_named():
     with pytest.raises(ValueError, match="no 'ece' of 'one'.*figures are 'nll'"):
         found.interval("one", "ece")
     with pytest.raises(ValueError, match="at least one setting"):
-        ls.measure({}, TRAIN, TEST)
+        ls.measure_settings({}, TRAIN, TEST)
     with pytest.raises(ValueError, match="severity 3 needs at least one shifted set"):
-        ls.measure({"one": network}, TRAIN, TEST, shifts={3: []})
+        ls.measure_settings({"one": network}, TRAIN, TEST, shifts={3: []})

@@ -140,7 +140,7 @@ def test_criteria_are_judged_by_every_seed():
     assert table[setting]["msp"].value == pytest.approx(np.mean(found.values(setting, "aupr msp")))
     assert ls.ood_criteria(found)["single"]["variation_ratio"].value == 0.5  # one member has no dissent
     with pytest.raises(ValueError, match="no 'auroc msp'"):
-        ls.ood_criteria(ls.measure({"one": lambda: pb.single(nn.Linear(6, 3))}, TRAIN, TEST, **QUICK))
+        ls.ood_criteria(ls.measure_settings({"one": lambda: pb.single(nn.Linear(6, 3))}, TRAIN, TEST, **QUICK))
 
 
 def test_networks_of_every_width_are_judged():

@@ -6,7 +6,7 @@ from .analyses.masks import mask_grid as mask_grid
 from .analyses.masks import mask_overlap as mask_overlap
 from .analyses.masks import mask_transition as mask_transition
 from .analyses.measuring import Measured as Measured
-from .analyses.measuring import measure as measure
+from .analyses.measuring import measure_settings as measure_settings
 from .analyses.packing import network_widths as network_widths
 from .analyses.packing import ood_criteria as ood_criteria
 from .analyses.packing import packing as packing

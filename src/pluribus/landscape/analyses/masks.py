@@ -17,7 +17,7 @@ from ...methods import mask_sampler as sampler
 from ...methods.building import check_whole
 from ...results.intervals import t_interval
 from ...surgery.selecting import exact_pattern
-from .measuring import Measured, example_of, measure, redrawn
+from .measuring import Measured, example_of, measure_settings, redrawn
 
 
 def mask_overlap(
@@ -85,7 +85,7 @@ def exact_iou(ones: int, positions: int) -> float:
 def _draw(ones: int, members: int, scale: float, generator: torch.Generator) -> tuple[float, float]:
     """IoU and relative width of one set of masks."""
     width = sampler.grow_width(ones, members, scale, generator)
-    return sampler.mean_iou(sampler.masks(width, members, capacity=ones, generator=generator)), width / ones
+    return sampler.mean_mask_iou(sampler.masks(width, members, capacity=ones, generator=generator)), width / ones
 
 
 def mask_transition(
@@ -116,7 +116,7 @@ def mask_transition(
         entries[f"S {scale:g}"] = partial(_masked, model, size, scale, capacity, example, where)
         about[f"S {scale:g}"] = {"scale": scale, "iou": sampler.expected_iou(scale)}
     entries["deep"] = lambda: deep(model, size)
-    return measure(entries, train, test, about=about, **options)
+    return measure_settings(entries, train, test, about=about, **options)
 
 
 def dropout_transition(
@@ -145,7 +145,7 @@ def dropout_transition(
         entries[f"N {size}"] = partial(_masked, model, size, scale, None, example, where)
     layers = where or _masked_layers(model, example)
     entries["mc_dropout"] = partial(_dropped, model, sizes[-1], 1 - 1 / scale, example, layers)
-    return measure(entries, train, test, about={f"N {size}": {"size": size} for size in sizes}, **options)
+    return measure_settings(entries, train, test, about={f"N {size}": {"size": size} for size in sizes}, **options)
 
 
 def mask_grid(
@@ -180,7 +180,7 @@ def mask_grid(
             name = f"S {scale:g}, M {capacity:g}"
             entries[name] = partial(_masked, model, size, scale, capacity, example, where)
             about[name] = {"scale": scale, "capacity": capacity, "iou": sampler.expected_iou(scale)}
-    return measure(entries, train, test, about=about, **options)
+    return measure_settings(entries, train, test, about=about, **options)
 
 
 def dropout_grid(
@@ -203,7 +203,7 @@ def dropout_grid(
     example = example_of(train)
     entries = {f"rate {rate:g}": partial(_dropped, model, size, rate, example, where) for rate in rates}
     about: Mapping[str, Mapping[str, Any]] = {f"rate {rate:g}": {"rate": rate} for rate in rates}
-    measured = measure(entries, train, validation, about=about, **options)
+    measured = measure_settings(entries, train, validation, about=about, **options)
     sign = -1 if figure == "accuracy" else 1
     best = min(rates, key=lambda rate: sign * measured.interval(f"rate {rate:g}", figure).value)
     return best, measured

@@ -88,7 +88,7 @@ class Measured:
         return "\n".join(lines)
 
 
-def measure(
+def measure_settings(
     entries: Entries,
     train: Any,
     test: Any,
@@ -112,16 +112,18 @@ def measure(
 
     >>> x, y = torch.randn(64, 4), torch.randint(3, (64,))
     >>> entries = {"one": lambda: pb.single(nn.Linear(4, 3)), "four": lambda: pb.deep(nn.Linear(4, 3), 4)}
-    >>> measured = measure(entries, (x, y), (x, y), seeds=2, epochs=1)
+    >>> measured = measure_settings(entries, (x, y), (x, y), seeds=2, epochs=1)
     >>> measured.settings, len(measured.values("four", "nll"))
     (['one', 'four'], 2)
     """
-    seeds = check_whole("measure", "seeds", seeds)
+    seeds = check_whole("measure_settings", "seeds", seeds)
     if not entries:
-        raise ValueError("measure: there must be at least one setting, but there is none.")
-    inside = Examples("measure", test, labelled=True)
-    others = None if outside is None else Examples("measure", outside)
-    shifted = {level: [Examples("measure", one, labelled=True) for one in given] for level, given in _levels(shifts)}
+        raise ValueError("measure_settings: there must be at least one setting, but there is none.")
+    inside = Examples("measure_settings", test, labelled=True)
+    others = None if outside is None else Examples("measure_settings", outside)
+    shifted = {
+        level: [Examples("measure_settings", one, labelled=True) for one in given] for level, given in _levels(shifts)
+    }
     rows = []
     for seed in range(seeds):
         for name, make in entries.items():
@@ -149,7 +151,7 @@ def _trained(name: str, make: Callable[[], Ensemble], train: Any, seed: int, opt
         ensemble = make()
         history = fit(ensemble, train, seed=mix_seeds(seed, 12), **options)
     if history.failure:
-        raise ValueError(f"measure: training of {name!r} failed: {history.failure}")
+        raise ValueError(f"measure_settings: training of {name!r} failed: {history.failure}")
     return ensemble
 
 
@@ -177,7 +179,7 @@ def _figures(
 def _predict(ensemble: Ensemble, examples: Examples) -> Classification:
     found = [ensemble.predict(x) for x, _ in examples.batches]
     if not all(isinstance(part, Classification) for part in found):
-        raise ValueError(f"measure: judges labels, but the ensemble's task is {ensemble.task!r}.")
+        raise ValueError(f"measure_settings: judges labels, but the ensemble's task is {ensemble.task!r}.")
     return Classification.cat(found)  # type: ignore[arg-type]
 
 
@@ -195,7 +197,7 @@ def _outside_figures(inside: Classification, outside: Classification) -> dict[st
 def _levels(shifts: Mapping[int, Sequence[Any]] | None) -> list[tuple[int, Sequence[Any]]]:
     found = list((shifts or {}).items())
     if empty := [level for level, given in found if not len(given)]:
-        raise ValueError(f"measure: severity {empty[0]} needs at least one shifted set, but has none.")
+        raise ValueError(f"measure_settings: severity {empty[0]} needs at least one shifted set, but has none.")
     return found
 
 

@@ -12,7 +12,7 @@ from ...core.ensemble import Ensemble
 from ...methods import deep, packed, single
 from ...results.intervals import t_interval
 from ...uncertainty.resampling import Interval
-from .measuring import CRITERIA, Measured, example_of, measure, redrawn
+from .measuring import CRITERIA, Measured, example_of, measure_settings, redrawn
 
 
 def packing(
@@ -46,14 +46,14 @@ def packing(
         layers = where if gamma > 1 else None
         entries[name] = partial(packed, model, size, alpha, gamma, example, where=layers, min_channels=min_channels)
         about[name] = {"alpha": alpha, "gamma": gamma, "size": size}
-    return measure(entries, train, test, about=about, **options)
+    return measure_settings(entries, train, test, about=about, **options)
 
 
 def ood_criteria(measured: Measured, figure: str = "auroc") -> dict[str, dict[str, Interval]]:
     """How well each criterion notices outside data: {setting: {criterion: interval}} (Table 6).
 
     Args:
-        measured: what `packing` or `measure` gave with outside data
+        measured: what `packing` or `measure_settings` gave with outside data
         figure: "auroc", "aupr" or "fpr95"
     """
     return {
@@ -78,7 +78,7 @@ def network_widths(
     """
     entries = {f"width {width:g}": partial(_single, build, width) for width in widths}
     about = {f"width {width:g}": {"width": width} for width in widths}
-    return measure(entries, train, test, about=about, **options)
+    return measure_settings(entries, train, test, about=about, **options)
 
 
 def _single(build: Callable[[float], nn.Module], width: float) -> Ensemble:
