@@ -132,7 +132,7 @@ def sinusoids() -> None:
         axes_of.scatter(*x.T, c=["#d62728" if one else "#ffffff" for one in y], s=1)
         axes_of.set_title(name, fontsize=9)
     figure.colorbar(shown, ax=axes, label="entropy, nats")
-    save(figure, "masks-sinusoids", tight=False)
+    save(figure, "masks-sinusoids.png", tight=False)
 
 
 def capacity() -> None:
@@ -211,9 +211,19 @@ def span_of_behaviours() -> None:
         x, y = found.interval(name, "accuracy"), found.interval(name, "ece")
         dot = axes_of.scatter(x.value, y.value, s=area, marker=marker, c=[sizes[name]], cmap="viridis",
                               norm=matplotlib.colors.LogNorm(0.2, 10), edgecolors="black", linewidths=0.5)  # fmt: skip
+        shift = {
+            "single": (-32, -3),
+            "mc_dropout": (-58, -4),
+            "deep": (8, -2),
+            "S 2, M 1": (-40, 5),
+            "S 2, M 2": (4, 8),
+            "S 4, M 2": (7, -8),
+        }
         axes_of.annotate(
-            name.replace(", ", "\n"), (x.value, y.value), fontsize=6, xytext=(5, 3), textcoords="offset points"
+            name, (x.value, y.value), fontsize=7, xytext=shift.get(name, (7, 5)), textcoords="offset points"
         )
+    axes_of.set_yscale("log")
+    axes_of.set_xlim(None, 0.905)
     figure.colorbar(dot, ax=axes_of, label="parameters, relative to the network")
     label(axes_of, "accuracy", "ECE", legend=False)
     save(figure, "masks-span")
@@ -345,10 +355,11 @@ def label(axes: Any, x: str, y: str, legend: bool = True) -> None:
 
 
 def save(figure: Any, name: str, tight: bool = True) -> None:
-    """The picture in docs/images."""
+    """The picture in docs/images, an SVG unless its name says otherwise."""
     if tight:
         figure.tight_layout()
-    figure.savefig(IMAGES / f"{name}.svg", metadata={"Date": None}, dpi=80)
+    at = IMAGES / name if "." in name else IMAGES / f"{name}.svg"
+    figure.savefig(at, metadata={"Date": None} if at.suffix == ".svg" else None, dpi=100)
     plt.close(figure)
 
 
