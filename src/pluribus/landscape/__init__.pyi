@@ -1,4 +1,18 @@
 # The names of the laboratory and where each is defined: the one list, read by editors, mypy and `__init__.py`.
+from .analyses.masks import dropout_grid as dropout_grid
+from .analyses.masks import dropout_transition as dropout_transition
+from .analyses.masks import exact_iou as exact_iou
+from .analyses.masks import mask_grid as mask_grid
+from .analyses.masks import mask_overlap as mask_overlap
+from .analyses.masks import mask_transition as mask_transition
+from .analyses.measuring import Measured as Measured
+from .analyses.measuring import measure_settings as measure_settings
+from .analyses.packing import network_widths as network_widths
+from .analyses.packing import ood_criteria as ood_criteria
+from .analyses.packing import packing as packing
+from .analyses.sparsity import sparsity_bound as sparsity_bound
+from .analyses.sparsity import sparsity_curves as sparsity_curves
+from .analyses.sparsity import sparsity_divergence as sparsity_divergence
 from .averaging import moving_average as moving_average
 from .averaging import weight_average as weight_average
 from .common.batch_statistics import refresh_ as refresh_
