@@ -124,20 +124,27 @@ def list_images(path: Path, notes: list[str] | None = None) -> Listing:
     for at, inside, files in walk_once(path, left_out):
         label = inside[0] if inside else ""
         for name in files:
-            if os.path.splitext(name)[1].lower() in ENDINGS and not name.startswith("."):
+            if is_image(name):
                 found.append((os.path.join(at, name), label))
     if left_out and notes is not None:
         shown = ", ".join(left_out[:5]) + (f" and {len(left_out) - 5} more" if len(left_out) > 5 else "")
         notes.append(
-            f"{path}: {shown} lead to folders that are read at another place, or that hold this folder: left out."
+            f"{path}: {shown} lead to folders that are read at another place, that hold this folder or that are the "
+            "system's own: left out."
         )
     return sorted(found, key=lambda one: one[1])
+
+
+def is_image(name: str) -> bool:
+    """Whether a file of this name is taken for an image."""
+    return os.path.splitext(name)[1].lower() in ENDINGS and not name.startswith(".")
 
 
 def walk_once(root: Path, left_out: list[str]) -> Iterator[tuple[str, tuple[str, ...], list[str]]]:
     """Each folder under the root once: its path, the names that lead to it, and its files in order.
 
-    A link out of the root is followed, the first to a folder only; one to a folder inside or around the root is not.
+    A link out of the root is followed, the first to a folder only; one to a folder inside or around the root, or
+    of the system's own as /proc, is not.
     """
     home = os.path.realpath(root)
     seen, waiting = {home}, list[tuple[str, tuple[str, ...]]]([(str(root), ())])
@@ -149,7 +156,8 @@ def walk_once(root: Path, left_out: list[str]) -> Iterator[tuple[str, tuple[str,
         for name in folders:
             path = os.path.join(at, name)
             place = os.path.realpath(path)
-            if place in seen or os.path.islink(path) and (_is_inside(place, home) or _is_inside(home, place)):
+            is_link = os.path.islink(path)
+            if place in seen or is_link and (_is_inside(place, home) or _is_inside(home, place) or _is_no_disk(place)):
                 left_out.append(os.path.relpath(path, root))
                 continue
             seen.add(place)
@@ -159,6 +167,14 @@ def walk_once(root: Path, left_out: list[str]) -> Iterator[tuple[str, tuple[str,
 
 def _is_inside(path: str, folder: str) -> bool:
     return os.path.commonpath([path, folder]) == folder
+
+
+def _is_no_disk(path: str) -> bool:
+    """Whether the system makes up what is in a folder, as in /proc: its files have no end, or wait for ever."""
+    try:
+        return hasattr(os, "statvfs") and os.statvfs(path).f_blocks == 0
+    except OSError:
+        return True
 
 
 def _list_folder(path: str) -> tuple[list[str], list[str]]:
