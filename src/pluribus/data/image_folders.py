@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .._common.optional import require
-from .._common.unpacking import Limit, TooLargeError, limit_for
+from .._common.unpacking import FewReads, Limit, TooLargeError, limit_for
 from .._common.untrusted import open_file
 from .dataset import NO_CLASS, Shape, Split, covering_size, labelled_split, part_in_view
 from .source import ImageParts, Request, argument_path, damaged_error, missing_error
@@ -105,7 +105,11 @@ def read_tiny_imagenet(request: Request, path: Path, page: str) -> ImageParts:
     rows = [line.split("\t") for line in lines if line]
     if not all(len(row) > 1 and row[0] == os.path.basename(row[0]) for row in rows):
         raise damaged_error(labels, "each line must be the name of an image, a tab and its class")
-    test = [(str(path / "val" / "images" / row[0]), row[1]) for row in rows]
+    images = path / "val" / "images"
+    there = set(_list_folder(str(images))[1])
+    if absent := next((row[0] for row in rows if row[0] not in there), None):
+        raise damaged_error(labels, f"it names {absent}, which is not in {images}")
+    test = [(str(images / row[0]), row[1]) for row in rows]
     return _build_parts(request, path, {"train": list_images(path / "train"), "test": test})
 
 
@@ -357,7 +361,7 @@ def _open_image(file: BinaryIO) -> Any:
         build, accepts = pillow.OPEN.get(name, (None, None))
         if build is not None and accepts(start) is True:
             file.seek(0)
-            return build(file, "")
+            return build(FewReads(file, os.fstat(file.fileno()).st_size), "")
     raise ValueError(f"it is none of {', '.join(FORMATS)}")
 
 
