@@ -228,7 +228,7 @@ def _check_record(record: Any) -> None:
     check_shape(record, SHAPE)
     shape, encoding = tuple(record["shape"]), record["encoding"]
     if len(shape) not in (1, 3) or min(shape) < 1 or math.prod(shape) > LARGEST_ROW:
-        raise ValueError(f'its "shape" makes no sense: {list(shape)}')
+        raise ValueError(f'its "shape" makes no sense: {list(shape[:9])}')
     if not 0 < record["width"] <= 1e6 or not 0 <= (record["dropout"] or 0) < 1:
         raise ValueError(f'its "width" {record["width"]} or its "dropout" {record["dropout"]} makes no sense')
     if record["outputs"] != (len(record["classes"]) or 2):
