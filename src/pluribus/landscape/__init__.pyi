@@ -2,7 +2,12 @@
 from .averaging import moving_average as moving_average
 from .averaging import weight_average as weight_average
 from .common.batch_statistics import refresh_ as refresh_
+from .curvature import Spectrum as Spectrum
+from .curvature import spectrum as spectrum
+from .curves import Bezier as Bezier
+from .curves import curve as curve
 from .cycles import csgmcmc as csgmcmc
+from .cycles import fast_geometric as fast_geometric
 from .cycles import snapshots as snapshots
 from .paths import Along as Along
 from .paths import Fan as Fan
@@ -25,6 +30,8 @@ from .planes import random_plane as random_plane
 from .planes import surface as surface
 from .recorder import Recorder as Recorder
 from .recording import Trajectory as Trajectory
+from .representations import cka as cka
+from .representations import layer_names as layer_names
 from .runs import trajectories as trajectories
 from .runs import trajectory as trajectory
 from .sampling import SAMPLERS as SAMPLERS
@@ -34,6 +41,7 @@ from .sampling import low_rank_gaussian as low_rank_gaussian
 from .sampling import of_subspaces as of_subspaces
 from .sampling import random_subspace as random_subspace
 from .sampling import solutions as solutions
+from .sampling import swag as swag
 from .similarity import cosine as cosine
 from .similarity import disagreement as disagreement
 from .similarity import divergence as divergence
