@@ -1,4 +1,6 @@
 # The names of the laboratory and where each is defined: the one list, read by editors, mypy and `__init__.py`.
+from .analyses.separation import Separation as Separation
+from .analyses.separation import separation as separation
 from .averaging import moving_average as moving_average
 from .averaging import weight_average as weight_average
 from .common.batch_statistics import refresh_ as refresh_
@@ -53,3 +55,6 @@ from .studies.quality_curves import quality as quality
 from .studies.randomness import Randomness as Randomness
 from .studies.randomness import chain_against_runs as chain_against_runs
 from .studies.randomness import randomness as randomness
+from .subnetworks import SubnetworkPlane as SubnetworkPlane
+from .subnetworks import subnetwork_plane as subnetwork_plane
+from .subnetworks import subnetworks as subnetworks

@@ -105,9 +105,13 @@ class MimoEnsemble(Ensemble):
             orders = self.orders(rows)
             inputs = [map_rows(batch, rows, lambda t, i=i: t[i.to(t.device)]) for i in orders]
             targets = [map_rows(y, rows, lambda t, i=i: t[i.to(t.device)]) for i in orders]
-        self._check_inputs(inputs)
-        outputs = unstack(self._split(inputs[0], self._capture_parts(inputs)), self.size)
+        outputs = unstack(self.answer_apart(inputs), self.size)
         return sum_losses(criterion, [logits_of(output) for output in outputs], targets)
+
+    def answer_apart(self, inputs: Sequence[Batch]) -> Any:
+        """Each member on inputs of its own, as in training, in one pass: (members, batch, ...)."""
+        self._check_inputs(inputs)
+        return self._split(inputs[0], self._capture_parts(inputs))
 
     def orders(self, rows: int) -> list[Tensor]:
         """For each member the rows that it sees, in its order."""
