@@ -1,4 +1,11 @@
 # The names of the laboratory and where each is defined: the one list, read by editors, mypy and `__init__.py`.
+from .analyses.bias_variance import BiasVariance as BiasVariance
+from .analyses.bias_variance import bias_variance as bias_variance
+from .analyses.courses import courses as courses
+from .analyses.members import Sweep as Sweep
+from .analyses.members import member_figures as member_figures
+from .analyses.members import regularization_path as regularization_path
+from .analyses.members import sweep as sweep
 from .analyses.separation import Separation as Separation
 from .analyses.separation import separation as separation
 from .averaging import moving_average as moving_average
@@ -31,6 +38,7 @@ from .planes import plane as plane
 from .planes import random_plane as random_plane
 from .planes import surface as surface
 from .recorder import Recorder as Recorder
+from .recording import Course as Course
 from .recording import Trajectory as Trajectory
 from .representations import cka as cka
 from .representations import layer_names as layer_names
