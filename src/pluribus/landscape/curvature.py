@@ -133,7 +133,9 @@ def lanczos(
         settled: asked every few steps, of the Ritz values and how far at most an eigenvalue is from each
     """
     known = start.new_zeros(0, len(start)) if beside is None else beside
-    rows, diagonal, off = [start], [], []
+    rows = [start]
+    diagonal: list[float] = []
+    off: list[float] = []
     while True:
         basis, image = torch.stack(rows), product(rows[-1])
         diagonal.append(float(image @ rows[-1]))

@@ -81,7 +81,7 @@ def fast_geometric(
             f"fast_geometric: networks are taken in the middle of a cycle, so it has an even number of epochs, "
             f"but cycle is {cycle}."
         )
-    high, low = lr if isinstance(lr, (tuple, list)) and len(lr) == 2 else (lr, 0.01 * lr)  # type: ignore[operator]
+    high, low = lr if isinstance(lr, (tuple, list)) and len(lr) == 2 else (lr, 0.01 * lr)
     check_number("fast_geometric", "the smallest rate", low, f"from 0 to the largest, {high}", lambda v: 0 <= v <= high)
     plan = _Triangles("fast_geometric", size, size, cycle * size, high, momentum, weight_decay, batch_size, least=low)
     return _run(plan, model, train, criterion, task, augment, seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -121,4 +121,4 @@ def _narrow_(layer: nn.Module, size: int, member: int, inputs: bool) -> None:
             continue
         dim = 0 if key == "bias" or inputs == transposed else 1
         part = tensor.detach().chunk(size, dim)[member].clone()
-        setattr(layer, key, nn.Parameter(part, cast(nn.Parameter, tensor).requires_grad))
+        setattr(layer, key, nn.Parameter(part, tensor.requires_grad))

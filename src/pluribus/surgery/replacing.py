@@ -48,7 +48,8 @@ def adapt_(layer: nn.Module, mixin: type) -> None:
 
 def restore_(layer: nn.Module, mixin: type) -> None:
     """Make `layer`, an instance of `mixin` by `adapt_`, what it was before; its attributes stay."""
-    mixins, plain = getattr(type(layer), "_made_of", ((), type(layer)))
+    made: tuple[tuple[type, ...], type] = getattr(type(layer), "_made_of", ((), type(layer)))
+    mixins, plain = made
     if mixin not in mixins:
         raise ValueError(f"a {type(layer).__name__} was not made a {mixin.__name__}, so it cannot be restored.")
     for other in reversed([kept for kept in mixins if kept is not mixin]):

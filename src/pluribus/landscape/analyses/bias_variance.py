@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -222,8 +223,7 @@ def _train_all(
             _descend_together(made, sets, steps, lr)
         else:
             for ensemble, (x, y) in zip(made, sets, strict=True):
-                loss = _Loss(ensemble.train())
-                _descend(list(ensemble.parameters()), lambda loss=loss, x=x, y=y: loss(x, y), steps, lr)
+                _descend(list(ensemble.parameters()), partial(_Loss(ensemble.train()), x, y), steps, lr)
     for ensemble in made:
         ensemble.eval()
 
@@ -244,7 +244,7 @@ def _stacked(made: Sequence[Ensemble], sets: Sequence[Rows]) -> tuple[dict[str, 
     losses = [_Loss(ensemble.train()) for ensemble in made]
     x, y = (torch.stack(part) for part in zip(*sets, strict=True))
     losses[0](*sets[0])  # what an ensemble finds out on its first batch, it cannot find out inside vmap
-    parameters, buffers = stack_module_state(losses)  # type: ignore[arg-type]
+    parameters, buffers = stack_module_state(losses)
     run = vmap(lambda p, b, x, y: functional_call(losses[0], (p, b), (x, y)), randomness="different")
     return parameters, lambda: run(parameters, buffers, x, y).sum()
 

@@ -97,7 +97,7 @@ def sweep(
     chosen = list(settings)
     if not chosen:
         raise ValueError("sweep: there must be at least one setting, but there is none.")
-    tries = [(setting, {}, {}) for setting in chosen]
+    tries: list[Any] = [(setting, {}, {}) for setting in chosen]
     return _sweep("sweep", make, tries, train, data, seeds, seed, progress, options)
 
 

@@ -126,7 +126,8 @@ def _units(ensemble: MimoEnsemble, where: str | None) -> list[str]:
 
 def _run(ensemble: MimoEnsemble, names: list[str], x: Any, rows: list[Tensor]) -> dict[str, Tensor]:
     """What the layers give when member m reads the rows rows[m] of x: each as (channels, everything else)."""
-    module, seen = ensemble.module, {}
+    module = ensemble.module
+    seen: dict[str, Tensor] = {}
 
     def note(name: str, layer: nn.Module, args: Any, output: Any) -> None:
         found = tensors_of(output)[0].detach()
