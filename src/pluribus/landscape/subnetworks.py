@@ -7,18 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from ..core.ensemble import Ensemble
-from ..core.layers import Joined, Split
-from ..methods._mimo import MimoEnsemble
-from ..surgery.copying import duplicate
-from ..surgery.replacing import restore_
 from .common.networks import Networks, networks_of
 from .planes import Plane, plane
-
-INPUTS = ("in_features", "in_channels", "num_embeddings", "input_size")
-OUTPUTS = ("out_features", "out_channels")
 
 
 class SubnetworkPlane(Plane):
@@ -73,8 +65,9 @@ def subnetworks(ensemble: Ensemble) -> Networks:
     >>> [network(torch.randn(5, 4)).shape for network in subnetworks(ensemble)]
     [torch.Size([5, 2]), torch.Size([5, 2]), torch.Size([5, 2])]
     """
-    if isinstance(ensemble, MimoEnsemble):
-        found = networks_of("subnetworks", [_slice(ensemble, i) for i in range(ensemble.size)])
+    if isinstance(ensemble, Ensemble) and ensemble.joint:
+        parts = [ensemble.subnetwork(i) for i in range(ensemble.size)]  # type: ignore[operator]
+        found = networks_of("subnetworks", parts)
         found.task, found.class_dim = ensemble.task, ensemble.class_dim
         return found
     if not isinstance(ensemble, Ensemble):
@@ -85,40 +78,11 @@ def subnetworks(ensemble: Ensemble) -> Networks:
     return networks_of("subnetworks", ensemble)
 
 
-def check_mimo(caller: str, ensemble: Any) -> MimoEnsemble:
-    """The ensemble, if it is MIMO's."""
-    if not isinstance(ensemble, MimoEnsemble):
+def check_joint(caller: str, ensemble: Any) -> Any:
+    """The ensemble, if its members answer in one pass, each for an input of its own: that of MIMO."""
+    if not isinstance(ensemble, Ensemble) or not ensemble.joint:
         what = f"the method {ensemble.method!r}" if isinstance(ensemble, Ensemble) else f"a {type(ensemble).__name__}"
         raise TypeError(
             f"{caller}: members with inputs of their own are needed, so it takes what pb.mimo gives, but got {what}."
         )
     return ensemble
-
-
-def _slice(ensemble: MimoEnsemble, member: int) -> nn.Module:
-    """The member's slices of the widened layers around the body, as a module with one input and one output."""
-    with ensemble.runner.lock:
-        module = duplicate(ensemble.module)
-    for names, mixin, sizes in ((ensemble.first, Joined, INPUTS), (ensemble.last, Split, OUTPUTS)):
-        for name in names:
-            layer = module.get_submodule(name)
-            restore_(layer, mixin)
-            _narrow_(layer, ensemble.size, member, mixin is Joined)
-            for attribute in sizes:
-                if isinstance(getattr(layer, attribute, None), int):
-                    setattr(layer, attribute, getattr(layer, attribute) // ensemble.size)
-            for attribute in ("members", "parts", "rows", "layouts", "place"):
-                vars(layer).pop(attribute, None)
-    return module
-
-
-def _narrow_(layer: nn.Module, size: int, member: int, inputs: bool) -> None:
-    transposed = isinstance(layer, nn.Embedding) or getattr(layer, "transposed", False)
-    for key, tensor in list(layer.named_parameters(recurse=False)):
-        if inputs and key != "weight" and not key.startswith("weight_ih_l0"):
-            continue
-        if not inputs and key not in ("weight", "bias"):
-            continue
-        dim = 0 if key == "bias" or inputs == transposed else 1
-        part = tensor.detach().chunk(size, dim)[member].clone()
-        setattr(layer, key, nn.Parameter(part, tensor.requires_grad))

@@ -26,7 +26,7 @@ from .._common.trees import (
 from ..core.ensemble import Ensemble
 from ..core.execution import Runner
 from ..core.feeds import sum_losses
-from ..core.layers import Joined, Split
+from ..core.layers import INPUT_SIZES, OUTPUT_SIZES, Joined, Split, take_slice_
 from ..core.row_members import MemberLayer, locate_rows_
 from ..results.styles import Style
 from ..surgery.calling import check_example, evaluation_mode
@@ -126,6 +126,21 @@ class MimoEnsemble(Ensemble):
             f"mimo: member {i} is not a module of its own: the members share every layer but their slices of the "
             "first and the last. Use ensemble(x)[i]."
         )
+
+    def subnetwork(self, i: int) -> nn.Module:
+        """The part of the network that is member `i`'s: its slices of the first and last layers around the body.
+
+        A module with one input. It gives what the member gives while all others read zeros, which is not
+        `ensemble(x)[i]`, where all read the same input.
+        """
+        i = self._checked_index(i)
+        with self.runner.lock:
+            module = duplicate(self.module)
+        for name in self.first:
+            take_slice_(module.get_submodule(name), Joined, i)
+        for name in self.last:
+            take_slice_(module.get_submodule(name), Split, i)
+        return module
 
     def explain(self) -> str:
         """What was widened, and how the members are fed, as text."""
@@ -269,7 +284,7 @@ def widen_(module: nn.Module, size: int, first: Sequence[str], last: Sequence[st
         if layer.bias is not None:
             _tile_(layer, "bias", 0, size, 1)
         widened += [dotted_name(name, "weight"), dotted_name(name, "bias")]
-        _multiply_(layer, ("out_features", "out_channels"), size)
+        _multiply_(layer, OUTPUT_SIZES, size)
         adapt_(layer, Split)
         cast(MemberLayer, layer).begin_()
         layer.members = size  # type: ignore[assignment]
@@ -281,7 +296,7 @@ def widen_(module: nn.Module, size: int, first: Sequence[str], last: Sequence[st
         for key in weights:
             _tile_(layer, key, 0 if rows else 1, size, size)
         widened += [dotted_name(name, key) for key in weights]
-        _multiply_(layer, ("in_features", "in_channels", "num_embeddings", "input_size"), size)
+        _multiply_(layer, INPUT_SIZES, size)
         adapt_(layer, Joined)
         layer.members, layer.parts = size, None  # type: ignore[assignment]
     return widened

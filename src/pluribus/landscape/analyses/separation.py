@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from ..._common.torch_private import NormBase, pytree
 from ..._common.trees import as_batch, flatten, map_tensors, rows_of, tensors_of
 from ...core.ensemble import Ensemble
-from ...methods._mimo import MimoEnsemble
 from ...methods.building import check_whole
 from ...surgery.calling import evaluation_mode
 from ...surgery.selecting import READERS, channel_dim, pick
 from ..common.examples import Examples, ready
-from ..subnetworks import check_mimo
+from ..subnetworks import check_joint
 
 NORMS = (NormBase, nn.GroupNorm, nn.LayerNorm)
 
@@ -79,7 +78,7 @@ def separation(
     >>> separation(ensemble, torch.randn(20, 4)).variance.shape
     (3, 8)
     """
-    ensemble, repeats = check_mimo("separation", mimo), check_whole("separation", "repeats", repeats)
+    ensemble, repeats = check_joint("separation", mimo), check_whole("separation", "repeats", repeats)
     x = _join([x for x, _ in Examples("separation", data).batches])
     rows = rows_of(x)
     if rows < 2:
@@ -107,7 +106,7 @@ def separation(
     return Separation(variance, owner, np.repeat(np.arange(len(parts)), [part.shape[1] for part in parts]), list(sums))
 
 
-def _units(ensemble: MimoEnsemble, where: str | None) -> list[str]:
+def _units(ensemble: Any, where: str | None) -> list[str]:
     """The layers whose outputs are looked at."""
     every = {name: part for name, part in ensemble.module.named_modules() if name and name not in ensemble.last}
     if where is not None:
@@ -124,7 +123,7 @@ def _units(ensemble: MimoEnsemble, where: str | None) -> list[str]:
     return names
 
 
-def _run(ensemble: MimoEnsemble, names: list[str], x: Any, rows: list[Tensor]) -> dict[str, Tensor]:
+def _run(ensemble: Any, names: list[str], x: Any, rows: list[Tensor]) -> dict[str, Tensor]:
     """What the layers give when member m reads the rows rows[m] of x: each as (channels, everything else)."""
     module = ensemble.module
     seen: dict[str, Tensor] = {}
