@@ -1,6 +1,6 @@
 """What a layer can become inside an ensemble.
 
-`Masked`, `RankOne`, `Dropped`, `Joined` and `Split` are mixed into an existing layer by `surgery.adapt_`:
+`Masked`, `RankOne`, `Dropped`, `JointInput` and `JointOutput` are mixed into an existing layer by `surgery.adapt_`:
 the layer keeps its class, its tensors and its name. `Attention` and `GroupedLinear` take a layer's place.
 
 A layer finds its member's tensor in one of two ways. Under vmap or the loop the tensor that it sees *is* the
@@ -62,7 +62,7 @@ class Dropped:
         return super().forward(F.dropout(input, self.rate, self.training), *args, **kwargs)  # type: ignore[misc]
 
 
-class Joined:
+class JointInput:
     """A first layer that reads the inputs of all members side by side (MIMO).
 
     `parts` are the inputs of the members but the first while training; without them every member reads the same.
@@ -82,7 +82,7 @@ class Joined:
         return sum(F.embedding(p, t, self.padding_idx, *options) for p, t in zip(parts, tables, strict=True))
 
 
-class Split(MemberLayer):
+class JointOutput(MemberLayer):
     """A last layer that makes the outputs of all members; they leave as rows, members outermost (MIMO)."""
 
     members: int
@@ -98,11 +98,11 @@ class Split(MemberLayer):
         return y.movedim(at + (at > dim), dim + 1).flatten(dim, dim + 2)
 
 
-def take_slice_(layer: nn.Module, mixin: type[Joined] | type[Split], member: int) -> None:
-    """Make a layer that is `Joined` or `Split` a plain one, with the weights of one member's input or output alone."""
+def take_slice_(layer: nn.Module, mixin: type[JointInput] | type[JointOutput], member: int) -> None:
+    """Make such a layer a plain one, with the weights of one member's input, or output, alone."""
     size = int(layer.members)  # type: ignore[arg-type]
     restore_(layer, mixin)
-    inputs = mixin is Joined
+    inputs = mixin is JointInput
     turned = isinstance(layer, nn.Embedding) or bool(getattr(layer, "transposed", False))  # inputs come first
     for key, tensor in list(layer.named_parameters(recurse=False)):
         if key == "weight" or (key.startswith("weight_ih_l0") if inputs else key == "bias"):

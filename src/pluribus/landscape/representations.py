@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .._common.trees import as_batch, rows_of
 from ..surgery.calling import evaluation_mode
-from ..surgery.probing import Layout, Layouts, find_layouts, record_outputs
+from ..surgery.probing import BatchLayout, Layouts, find_layouts, record_outputs
 from ..surgery.selecting import READERS, pick, quote_names
 from .common.examples import Examples, ready
 from .common.networks import network_of
@@ -176,7 +176,7 @@ def _locate(caller: str, model: nn.Module, examples: Examples, where: str | None
     return placed
 
 
-def _rows_first(output: Tensor, layout: Layout, rows: int) -> Tensor:
+def _rows_first(output: Tensor, layout: BatchLayout, rows: int) -> Tensor:
     """The output as (rows, features)."""
     dim = layout.dim
     outside, inside = layout.unfold(output.shape[dim] // rows)
