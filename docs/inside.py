@@ -67,23 +67,25 @@ def noisy_curve(seed: int) -> tuple[Tensor, Tensor]:
 
 def bias() -> None:
     """Bias and variance of MIMO on the regression example."""
-    sizes = [1, 2, 3, 4, 5]
-    make = lambda size: pb.mimo(  # noqa: E731
-        pb.models.mlp(1, 1, (32, 128)), size, example=torch.zeros(2, 1), init="different"
-    )
-    found = ls.bias_variance(make, noisy_curve, sizes, 20)
-    for size in sizes:
-        figures = (said(name, found.interval(name, size)) for name in ("error", "bias", "variance", "members"))
-        print(f"M = {size}:", ", ".join(figures))
-    for name in ("error", "bias", "variance", "members"):
-        print(f"{name}, M = 5 minus M = 1:", said("", found.difference(name, 5, 1)))
-    figure, axes = plt.subplots(1, 3, figsize=(10, 2.8))
-    for axis, name, title in zip(
-        axes, ("bias", "variance", "error"), ("squared bias", "variance", "error"), strict=True
-    ):
-        rows = np.array([found.interval(name, size) for size in sizes]) * 1e3
-        axis.errorbar(sizes, rows[:, 0], np.abs(rows[:, 1:] - rows[:, :1]).T, fmt="o-", color=COLOURS[0], capsize=3)
-        axis.set(title=f"{title}, in 1/1000", xlabel="M", xticks=sizes)
+    figure, axes = plt.subplots(1, 4, figsize=(13, 2.8))
+    names = {"bias": "squared bias", "variance": "variance", "error": "error", "members": "error of members"}
+    for repetition, sizes, colour in ((1, [1, 2, 3, 4, 5], COLOURS[0]), (8, [1, 3, 5], COLOURS[1])):
+        make = lambda size, repetition=repetition: pb.mimo(  # noqa: E731
+            pb.models.mlp(1, 1, (32, 128)), size, 0.0, repetition, example=torch.zeros(2, 1), init="different"
+        )
+        found = ls.bias_variance(make, noisy_curve, sizes, 20)
+        for size in sizes:
+            figures = ", ".join(said(name, found.interval(name, size)) for name in names)
+            print(f"batch repetition {repetition}, M = {size}: {figures}", flush=True)
+        for name in names:
+            change = found.difference(name, sizes[-1], 1)
+            print(f"batch repetition {repetition}, {name}, M = {sizes[-1]} minus M = 1:", said("", change))
+        for axis, (name, title) in zip(axes, names.items(), strict=True):
+            rows = np.array([found.interval(name, size) for size in sizes]) * 1e3
+            ends, label = np.abs(rows[:, 1:] - rows[:, :1]).T, f"repetition {repetition}"
+            axis.errorbar(sizes, rows[:, 0], ends, fmt="o-", color=colour, capsize=3, label=label)
+            axis.set(title=f"{title}, in 1/1000", xlabel="M")
+    axes[0].legend()
     save(figure, "bias")
 
 
@@ -141,7 +143,7 @@ def units() -> None:
     """Which units belong to which member, as training goes on and with inputs that are repeated."""
     train, test = digits(1000)
     figure, axes = plt.subplots(1, 3, figsize=(10, 3), sharex=True, sharey=True)
-    kinds = {"untrained": (0, 0.0), "trained": (60, 0.0), "trained, half the inputs repeated": (60, 0.5)}
+    kinds = {"untrained": (0, 0.0), "trained": (40, 0.0), "trained, half the inputs repeated": (40, 0.5)}
     for axis, (title, (epochs, repeated)) in zip(axes, kinds.items(), strict=True):
         shares = []
         for seed in range(SEEDS):
@@ -203,7 +205,7 @@ def sizes() -> None:
     ways = {
         "M": (lambda size: make(size=size), [1, 2, 3, 4]),
         "input repetition, M = 2": (lambda rho: make(rho=rho), [0.0, 0.5, 1.0]),
-        "batch repetition, M = 2": (lambda repetition: make(repetition=repetition), [1, 2, 4]),
+        "batch repetition, M = 2": (lambda repetition: make(repetition=repetition), [1, 4]),
     }
     figure, axes = plt.subplots(2, 3, figsize=(11, 5.4))
     for column, (title, (build, settings)) in enumerate(ways.items()):
