@@ -65,26 +65,34 @@ def noisy_curve(seed: int) -> tuple[Tensor, Tensor]:
     return x, x + 0.3 * inner.sin() + 0.3 * (2 * inner).sin() + noise
 
 
+def standardised_curve(seed: int) -> tuple[Tensor, Tensor]:
+    """The same points, with inputs of mean 0 and variance 1."""
+    x, y = noisy_curve(seed)
+    return (x - 0.25) * math.sqrt(48), y
+
+
 def bias() -> None:
-    """Bias and variance of MIMO on the regression example."""
+    """Bias and variance of MIMO on the regression example, with inputs as they are and standardised."""
     figure, axes = plt.subplots(1, 4, figsize=(13, 2.8))
     names = {"bias": "squared bias", "variance": "variance", "error": "error", "members": "error of members"}
-    for repetition, sizes, colour in ((1, [1, 2, 3, 4, 5], COLOURS[0]), (8, [1, 3, 5], COLOURS[1])):
-        make = lambda size, repetition=repetition: pb.mimo(  # noqa: E731
-            pb.models.mlp(1, 1, (32, 128)), size, 0.0, repetition, example=torch.zeros(2, 1), init="different"
-        )
-        found = ls.bias_variance(make, noisy_curve, sizes, 20)
+    sizes = [1, 2, 3, 4, 5]
+    make = lambda size: pb.mimo(  # noqa: E731
+        pb.models.mlp(1, 1, (32, 128)), size, example=torch.zeros(2, 1), init="different"
+    )
+    ways = {"inputs from 0 to 0.5": (noisy_curve, 20), "standardised inputs": (standardised_curve, 40)}
+    for (way, (draw, repeats)), colour in zip(ways.items(), COLOURS, strict=False):
+        found = ls.bias_variance(make, draw, sizes, repeats)
         for size in sizes:
             figures = ", ".join(said(name, found.interval(name, size)) for name in names)
-            print(f"batch repetition {repetition}, M = {size}: {figures}", flush=True)
+            print(f"{way}, M = {size}: {figures}")
         for name in names:
-            change = found.difference(name, sizes[-1], 1)
-            print(f"batch repetition {repetition}, {name}, M = {sizes[-1]} minus M = 1:", said("", change))
+            changes = (said(f"M = {size}", found.difference(name, size, 1)) for size in sizes[1:])
+            print(f"{way}, {name} minus that of M = 1:", ", ".join(changes))
         for axis, (name, title) in zip(axes, names.items(), strict=True):
             rows = np.array([found.interval(name, size) for size in sizes]) * 1e3
-            ends, label = np.abs(rows[:, 1:] - rows[:, :1]).T, f"repetition {repetition}"
-            axis.errorbar(sizes, rows[:, 0], ends, fmt="o-", color=colour, capsize=3, label=label)
-            axis.set(title=f"{title}, in 1/1000", xlabel="M")
+            ends = np.abs(rows[:, 1:] - rows[:, :1]).T
+            axis.errorbar(sizes, rows[:, 0], ends, fmt="o-", color=colour, capsize=3, label=way)
+            axis.set(title=f"{title}, in 1/1000", xlabel="M", xticks=sizes)
     axes[0].legend()
     save(figure, "bias")
 
@@ -121,16 +129,20 @@ def plane() -> None:
             f"disagreement with {k + 1}": 1 - surface.agreement[k] for k in range(3)
         }
         for axis, (title, values) in zip(row, panels.items(), strict=False):
-            image = axis.pcolormesh(surface.u, surface.v, values.T, vmin=0, vmax=1, shading="gouraud", cmap="Blues")
+            low, high = (0.8, 1) if title == "accuracy" else (0, 0.15)
+            image = axis.pcolormesh(
+                surface.u, surface.v, values.T, vmin=low, vmax=high, shading="gouraud", cmap="Blues"
+            )
             for k, point in enumerate(surface.points):
                 axis.plot(*point, "o", color=COLOURS[k + 1], markeredgecolor="white")
             axis.plot(*found.origin, "x", color="black")
-            axis.set(title=f"{name}: {title}", xticks=[], yticks=[])
+            axis.set(title=title, xticks=[], yticks=[], aspect="equal")
             figure.colorbar(image, ax=axis)
+        row[0].set_ylabel(name)
         for k, points in enumerate(ls.embedding(courses, "pca")):
             row[4].plot(*points.T, "o-", color=COLOURS[k + 1], markersize=3, label=f"member {k + 1}")
-        row[4].set(title=f"{name}: courses (PCA)", xticks=[], yticks=[])
-    axes[0, 4].legend()
+        row[4].set(title="courses (PCA)", xticks=[], yticks=[])
+    axes[1, 4].legend()
     save(figure, "plane")
 
 
