@@ -25,6 +25,7 @@ from .plan import plan
 from .predict import predict
 from .recipes import recipes
 from .report import report
+from .reproduce import reproduce
 from .train import train
 
 app = typer.Typer(
@@ -34,7 +35,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (compare, train, predict, report, data, plan, export, landscape, recipes):
+for command in (compare, train, predict, report, data, plan, export, landscape, reproduce, recipes):
     app.command(cls=options.ListsMethods)(command)
 
 
