@@ -16,7 +16,7 @@ from . import options
 from .messages import messages, say_how_to_go_on, screen, shown
 
 
-def reproduce(
+def reproduce_command(
     item: Annotated[str | None, typer.Argument(help="An item, such as packed/table11; without one all are listed.")] = None,
     scale: Annotated[
         str, typer.Option(help="smoke (seconds), laptop (minutes to two hours) or paper (as the authors did it).")
@@ -41,8 +41,7 @@ def reproduce(
         pluribus reproduce packed/table11 --scale laptop --data-dir ~/data --jobs 2
     """
     from ..reproduce.experiments.stored_parts import Context
-    from ..reproduce.running import check_runnable, find_claim
-    from ..reproduce.running import reproduce as judge
+    from ..reproduce.running import check_runnable, find_claim, reproduce_claim
 
     if item is None:
         _list(as_json, out)
@@ -57,7 +56,7 @@ def reproduce(
 
     command = shlex.join(["pluribus", *sys.argv[1:]])
     with say_how_to_go_on(lambda: f"what was computed is kept in {out}"):
-        outcome = judge(claim, Context(scale, out, data_dir, jobs, ray, say), command)
+        outcome = reproduce_claim(claim, Context(scale, out, data_dir, jobs, ray, say), command)
     _show(outcome, scale, quiet, as_json)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .experiments.stored_parts import SCALES, Context
-from .verdicts import Verdict
+from .verdicts import ClaimVerdict
 
 PAPERS = {
     "masksembles": "Durasov et al., Masksembles for Uncertainty Estimation",
@@ -52,7 +52,7 @@ class Claim:
     settings: Mapping[str, Any] = field(default_factory=dict)
     costs: Mapping[str, str] = field(default_factory=dict)
     experiment: Experiment | None = None
-    check: Callable[[Any, Mapping[str, Any]], Verdict] | None = None
+    check: Callable[[Any, Mapping[str, Any]], ClaimVerdict] | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -65,7 +65,7 @@ class Claim:
         """Whether it can be run."""
         return self.experiment is not None and self.check is not None
 
-    def judge(self, found: Any) -> Verdict:
+    def judge(self, found: Any) -> ClaimVerdict:
         """The verdict on what the experiment gave."""
         assert self.check is not None
         return self.check(found, self.published)

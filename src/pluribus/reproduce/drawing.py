@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ..report.figure import Figure, Panel, span
+from ..report.figure import Figure, Panel, finite_range
 from ..report.svg import CHARACTER, Axis, Chart, tick_text
 from ..uncertainty.resampling import Interval
 
@@ -35,7 +35,7 @@ def intervals_figure(
     ends = [end for found in every for end in (found if found.known else found[:1])] + list(band or (0.0,))
     left = 20 + int(CHARACTER * 12 * max(map(len, labels), default=1))
     height = ROW * len(labels) + 52
-    chart = Chart(Axis(*span(ends)), Axis(0, len(labels), room=0), (WIDTH, height), (left, 14, 8, 44))
+    chart = Chart(Axis(*finite_range(ends)), Axis(0, len(labels), room=0), (WIDTH, height), (left, 14, 8, 44))
     chart.y.ticks = []
     if band:
         chart.box(band, (0, len(labels)), None, "bubble")
@@ -73,7 +73,7 @@ def curves_figure(
     """
     points = [point for curve in curves.values() for point in curve]
     ends = [end for _, found in points for end in (found if found.known else found[:1])]
-    chart = Chart(Axis(*span(x for x, _ in points), log=log), Axis(*span(ends)), (520, 340)).axes(*axes)
+    chart = Chart(Axis(*finite_range(x for x, _ in points), log=log), Axis(*finite_range(ends)), (520, 340)).axes(*axes)
     for style, (label, curve) in enumerate(curves.items(), 1):
         chart.line([(x, found.value) for x, found in curve], style)
         for x, found in curve:

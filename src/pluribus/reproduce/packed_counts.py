@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .experiments.counting import LATE, row
+from .experiments.counting import LATE, counted_row
 from .experiments.stored_parts import Part
 
 BIASED = {"bias": True, **LATE}  # the Wide-ResNet that the paper counts
@@ -22,12 +22,12 @@ def _table1() -> dict[str, Part]:
             options = BIASED if wide else {}
             gamma = 1 if wide and classes == 100 else 2
             end = f"{short} c{classes}"
-            found[f"single {end}"] = row("single", network, classes, 1, options)
-            found[f"batch_ensemble {end}"] = row("batch_ensemble", network, classes, 4, options, where=PLAIN_SHORTCUTS)
-            found[f"mimo {end}"] = row("mimo", network, classes, 4, options)
-            found[f"masksembles {end}"] = row("masksembles", network, classes, 4, options, scale=2.0)
-            found[f"packed {end}"] = row("packed", network, classes, 4, LATE if wide else {}, alpha=2, gamma=gamma)
-            found[f"deep {end}"] = row("deep", network, classes, 4, options)
+            found[f"single {end}"] = counted_row("single", network, classes, 1, options)
+            found[f"batch_ensemble {end}"] = counted_row("batch_ensemble", network, classes, 4, options, where=PLAIN_SHORTCUTS)
+            found[f"mimo {end}"] = counted_row("mimo", network, classes, 4, options)
+            found[f"masksembles {end}"] = counted_row("masksembles", network, classes, 4, options, scale=2.0)
+            found[f"packed {end}"] = counted_row("packed", network, classes, 4, LATE if wide else {}, alpha=2, gamma=gamma)
+            found[f"deep {end}"] = counted_row("deep", network, classes, 4, options)
     return found
 
 
@@ -35,12 +35,12 @@ def _table10() -> dict[str, Part]:
     found = {}
     for short, options, alpha in (("r50", {}, 3), ("r50x4", {"width": 4}, 2)):
         options = {"style": "imagenet", **options}
-        found[f"single {short}"] = row("single", "resnet50", 1000, 1, options)
-        found[f"batch_ensemble {short}"] = row("batch_ensemble", "resnet50", 1000, 4, options)
-        found[f"mimo {short}"] = row("mimo", "resnet50", 1000, 4, options)
-        found[f"masksembles {short}"] = row("masksembles", "resnet50", 1000, 4, options, scale=2.0)
-        found[f"packed alpha={alpha} {short}"] = row("packed", "resnet50", 1000, 4, options, alpha=alpha, gamma=1)
-        found[f"deep {short}"] = row("deep", "resnet50", 1000, 4, options)
+        found[f"single {short}"] = counted_row("single", "resnet50", 1000, 1, options)
+        found[f"batch_ensemble {short}"] = counted_row("batch_ensemble", "resnet50", 1000, 4, options)
+        found[f"mimo {short}"] = counted_row("mimo", "resnet50", 1000, 4, options)
+        found[f"masksembles {short}"] = counted_row("masksembles", "resnet50", 1000, 4, options, scale=2.0)
+        found[f"packed alpha={alpha} {short}"] = counted_row("packed", "resnet50", 1000, 4, options, alpha=alpha, gamma=1)
+        found[f"deep {short}"] = counted_row("deep", "resnet50", 1000, 4, options)
     return found
 
 
@@ -48,7 +48,7 @@ TABLE1 = _table1()
 
 TABLE10 = _table10()
 
-FOOTNOTE2 = {"single": row("single", "wide_resnet28_10", 10, 1), "mimo": row("mimo", "wide_resnet28_10", 10, 3)}
+FOOTNOTE2 = {"single": counted_row("single", "wide_resnet28_10", 10, 1), "mimo": counted_row("mimo", "wide_resnet28_10", 10, 3)}
 
 _ONE_PASS = "four passes are counted, but MIMO makes its predictions in one"
 

@@ -15,7 +15,7 @@ from ..report.questions import Question, questions_page
 from .claims import PAPERS, Claim
 from .experiments.stored_parts import SCALES, Context
 from .registry import CLAIMS
-from .verdicts import FAILS, HOLDS, OPEN, Verdict, plural
+from .verdicts import FAILS, HOLDS, OPEN, ClaimVerdict, plural
 
 RECORD = {
     **{"item": str, "scale": str, "judgement": str, "found": [str], "header": [str], "rows": [[str]]},
@@ -28,7 +28,7 @@ class Outcome:
     """A verdict with what it cost, in seconds of one processor, and its page."""
 
     claim: Claim
-    verdict: Verdict
+    verdict: ClaimVerdict
     seconds: float
     page: Path
 
@@ -42,7 +42,7 @@ def find_claim(name: str) -> Claim:
     raise ValueError(f"reproduce: {name!r} is unknown. Choose from {', '.join(near)}.")
 
 
-def reproduce(claim: Claim, context: Context, command: str = "") -> Outcome:
+def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Outcome:
     """Run what is missing of the item's experiment, judge it, and write its page and the page of all verdicts."""
     check_runnable(claim, context.scale)
     assert claim.experiment is not None
@@ -70,7 +70,7 @@ def check_runnable(claim: Claim, scale: str) -> None:
         )
 
 
-def question(claim: Claim, verdict: Verdict) -> Question:
+def question(claim: Claim, verdict: ClaimVerdict) -> Question:
     """The item as a section of a page."""
     figures = [*verdict.pictures]
     if verdict.rows:
@@ -82,7 +82,7 @@ def question(claim: Claim, verdict: Verdict) -> Question:
 # ---------------------------------------------------------------- stored verdicts
 
 
-def write_verdict(claim: Claim, context: Context, verdict: Verdict, seconds: float, command: str) -> None:
+def write_verdict(claim: Claim, context: Context, verdict: ClaimVerdict, seconds: float, command: str) -> None:
     """Store a verdict for the page of all."""
     folder = context.folder / "verdicts"
     folder.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ def collect(folder: Path) -> Path:
 
 def _collected(record: Mapping[str, Any]) -> Question:
     claim = CLAIMS[record["item"]]
-    verdict = Verdict(record["judgement"], record["found"], record["header"], record["rows"])
+    verdict = ClaimVerdict(record["judgement"], record["found"], record["header"], record["rows"])
     section = question(claim, verdict)
     cost = f"Scale {record['scale']}; {_cost(record['seconds'])}. {record['command']}"
     return Question(section.name, f"{claim.name}: {claim.title}", claim.says, [*section.found, cost], section.figures)

@@ -17,7 +17,7 @@ HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClaimVerdict:
     """A judgement and what it rests on.
 
     Args:
@@ -97,10 +97,10 @@ def over_splits(differences: Sequence[float], test_share: float, level: float = 
     return Interval(mean, mean - float(quantile) * error, mean + float(quantile) * error)
 
 
-def shown(found: Interval, digits: int = 3) -> str:
+def show_interval(found: Interval, digits: int = 3) -> str:
     """A figure with its interval, for a sentence.
 
-    >>> shown(Interval(0.5, 0.25, 0.75), 2)
+    >>> show_interval(Interval(0.5, 0.25, 0.75), 2)
     '0.50 [0.25, 0.75]'
     """
     ends = f" [{found.low:.{digits}f}, {found.high:.{digits}f}]" if found.known else ""

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..experiments.stored_parts import Part, Stored
 from ..published.packed import decimals
-from ..verdicts import FAILS, HOLDS, OPEN, Verdict, plural
+from ..verdicts import FAILS, HOLDS, OPEN, ClaimVerdict, plural
 
 UNITS = {"parameters": 1e6, "mult_adds": 1e9}
 
@@ -33,7 +33,7 @@ class Cell:
         return float(self.printed) in (round(self.ours, decimals(self.printed)), math.floor(self.ours * scale) / scale)
 
     @property
-    def shown(self) -> str:
+    def show_interval(self) -> str:
         """Our count with the digits of the printed one, and one more where they differ."""
         return f"{self.ours:.{decimals(self.printed) + (not self.agrees)}f}"
 
@@ -61,28 +61,28 @@ def check_counts(
     rows: Mapping[str, Part],
     reasons: Mapping[tuple[str, str], str],
     contradictions: Callable[[Mapping[str, Mapping[str, float]]], list[str]] = lambda counts: [],
-) -> Callable[[Mapping[str, Stored], Mapping[str, Any]], Verdict]:
+) -> Callable[[Mapping[str, Stored], Mapping[str, Any]], ClaimVerdict]:
     """The check of a table's columns.
 
     Args:
         contradictions: from our counts to what of the paper's claim about them is not so
     """
 
-    def check(found: Mapping[str, Stored], published: Mapping[str, Any]) -> Verdict:
+    def check(found: Mapping[str, Stored], published: Mapping[str, Any]) -> ClaimVerdict:
         counted = {name: part for name, part in rows.items() if part.name in found}
         if not counted:
-            return Verdict(OPEN, ["No row of the table was counted."])
+            return ClaimVerdict(OPEN, ["No row of the table was counted."])
         every = cells(found, counted, published["counts"], reasons)
         wrong = contradictions({name: found[part.name].figures for name, part in counted.items()})
         unexplained = [cell for cell in every if not cell.agrees and not cell.reason]
         table = [
-            [cell.row, TITLES[cell.column], cell.printed, cell.shown]
+            [cell.row, TITLES[cell.column], cell.printed, cell.show_interval]
             + ["agrees" if cell.agrees else cell.reason or "differs, and no reason is known"]
             for cell in every
         ]
         said = [*_summary(every, unexplained, len(counted), len(rows)), *(f"{text}." for text in wrong)]
         header = ["network", "figure", "the paper", "counted", ""]
-        return Verdict(FAILS if unexplained or wrong else HOLDS, said, header, table)
+        return ClaimVerdict(FAILS if unexplained or wrong else HOLDS, said, header, table)
 
     return check
 

@@ -11,16 +11,16 @@ import numpy as np
 from ...results.intervals import t_interval
 from ..experiments.stored_parts import Stored
 from ..published.packed import decimals
-from ..verdicts import FAILS, HOLDS, OPEN, Verdict, plural, shown
+from ..verdicts import FAILS, HOLDS, OPEN, ClaimVerdict, plural, show_interval
 
 SAME = 1e-10  # of the largest output: what rounding in float64 may leave
 
 
-def check_formula(found: Mapping[str, Stored], published: Mapping[str, Any]) -> Verdict:
+def check_formula(found: Mapping[str, Stored], published: Mapping[str, Any]) -> ClaimVerdict:
     """M [alpha C / M x alpha C' / M x s^2 / gamma], and the two cases that the paper draws from it."""
     rows = [row for part in found.values() for row in part.figures["rows"]]
     if not rows:
-        return Verdict(OPEN, ["No layer was counted."])
+        return ClaimVerdict(OPEN, ["No layer was counted."])
     wrong = [row for row in rows if row[6] != row[7]]
     roots = [row for row in rows if row[3] ** 2 == row[4] and row[5] == 1]
     whole = [row for row in rows if row[3] == row[4] and row[5] == 1]
@@ -35,13 +35,13 @@ def check_formula(found: Mapping[str, Stored], published: Mapping[str, Any]) -> 
         said.append(f"The cases alpha = sqrt(M) and alpha = M do not come out in {plural(len(odd), 'layer')}.")
     table = [[*(f"{value:g}" for value in row[:6]), f"{row[7]:,.0f}", f"{row[6]:,}"] for row in rows]
     header = ["inputs", "outputs", "kernel", "alpha", "M", "gamma", "formula", "counted"]
-    return Verdict(FAILS if wrong or odd else HOLDS, said, header, table)
+    return ClaimVerdict(FAILS if wrong or odd else HOLDS, said, header, table)
 
 
-def check_forms(found: Mapping[str, Stored], published: Mapping[str, Any]) -> Verdict:
+def check_forms(found: Mapping[str, Stored], published: Mapping[str, Any]) -> ClaimVerdict:
     """Whether the forms give the same outputs, and the same gradients as members that train alone."""
     if not found:
-        return Verdict(OPEN, ["No form was run."])
+        return ClaimVerdict(OPEN, ["No form was run."])
     rows, worst = [], 0.0
     for name, part in found.items():
         for form, apart in part.figures["outputs"].items():
@@ -53,16 +53,16 @@ def check_forms(found: Mapping[str, Stored], published: Mapping[str, Any]) -> Ve
     word = "the same" if same else "not the same"
     said = [f"The forms are {word}: outputs and gradients differ by at most {worst:.1e} of the largest output (float64)."]
     header = ["ensemble", "form", "difference of outputs", "difference of gradients"]
-    return Verdict(HOLDS if same else FAILS, said, header, rows)
+    return ClaimVerdict(HOLDS if same else FAILS, said, header, rows)
 
 
-def check_figure1(found: Mapping[str, Stored], published: Mapping[str, Any]) -> Verdict:
+def check_figure1(found: Mapping[str, Stored], published: Mapping[str, Any]) -> ClaimVerdict:
     """Whether the printed IoUs can come up, and whether masks overlap less with the larger scale."""
     rows, possible, means = [], [], []
     for name, text in published["iou"].items():
         part = found.get(name.rpartition(" ")[2])
         if part is None:
-            return Verdict(OPEN, [f"The sets of {name} were not counted."])
+            return ClaimVerdict(OPEN, [f"The sets of {name} were not counted."])
         values, shares = np.array(part.figures["values"]), np.array(part.figures["shares"])
         scale = 10 ** decimals(text)
         fits = np.isclose(np.round(values * scale), float(text) * scale) | np.isclose(
@@ -80,29 +80,29 @@ def check_figure1(found: Mapping[str, Stored], published: Mapping[str, Any]) -> 
         "0.333 and 0.200: with two ones in a mask the approximation is low."
     ]  # fmt: skip
     header = ["masks", "the paper's example", "expected, exactly", "sets with the printed value"]
-    return Verdict(HOLDS if all(possible) and falls else FAILS, said, header, rows)
+    return ClaimVerdict(HOLDS if all(possible) and falls else FAILS, said, header, rows)
 
 
 def check_drawn(figure: str) -> Any:
     """The check of overlap ("iou") or width ("size") of drawn masks against the paper's closed form."""
 
-    def check(found: Mapping[str, Stored], published: Mapping[str, Any]) -> Verdict:
+    def check(found: Mapping[str, Stored], published: Mapping[str, Any]) -> ClaimVerdict:
         rows, errors, noise = [], [], []
         for name, part in found.items():
             for row in part.figures["rows"]:
                 ours, formula = t_interval(row[figure]), FORMULAS[figure](row["N"], row["S"])
                 errors.append(abs(ours.value - formula) / formula)
                 noise.append((ours.high - ours.low) / 2 / formula if ours.known else math.inf)
-                rows.append([name, str(row["N"]), f"{row['S']:g}", f"{formula:.3f}", shown(ours)])
+                rows.append([name, str(row["N"]), f"{row['S']:g}", f"{formula:.3f}", show_interval(ours)])
         header = ["ones", "masks N", "scale S", "the formula", "drawn, mean with its interval"]
         if not rows or max(noise) > CLOSE:
-            return Verdict(OPEN, ["Too few sets were drawn: an interval is wider than the tolerance."], header, rows)
+            return ClaimVerdict(OPEN, ["Too few sets were drawn: an interval is wider than the tolerance."], header, rows)
         close = max(errors) <= CLOSE
         said = [
             f"The drawn masks are {'within' if close else 'up to'} {100 * (CLOSE if close else max(errors)):.0f} % of "
             f"{FORMULA_TEXTS[figure]} for every N, M and S; the largest difference is {100 * max(errors):.1f} %."
         ]
-        return Verdict(HOLDS if close else FAILS, said, header, rows)
+        return ClaimVerdict(HOLDS if close else FAILS, said, header, rows)
 
     return check
 
@@ -117,10 +117,10 @@ FORMULAS = {
 FORMULA_TEXTS = {"iou": "1/(2S - 1)", "size": "S (1 - (1 - 1/S)^N)"}
 
 
-def check_footnote2(found: Mapping[str, Stored], published: Mapping[str, Any]) -> Verdict:
+def check_footnote2(found: Mapping[str, Stored], published: Mapping[str, Any]) -> ClaimVerdict:
     """MIMO's parameters and operations beside the single network's."""
     if not {"single", "mimo"} <= {_method(name) for name in found}:
-        return Verdict(OPEN, ["Both networks must be counted."])
+        return ClaimVerdict(OPEN, ["Both networks must be counted."])
     ours = {_method(name): part.figures for name, part in found.items()}
     rows, agree = [], []
     for network, printed in published["counts"].items():
@@ -138,7 +138,7 @@ def check_footnote2(found: Mapping[str, Stored], published: Mapping[str, Any]) -
         "The printed operations are 0.7 % above twice the mult-adds of convolutions and products: they count "
         "normalisation and sums too. Their own difference is 0.02 %, where the text says 0.01 %.",
     ]
-    return Verdict(HOLDS if all(agree) and small else FAILS, said, ["network", "figure", "the paper", "counted"], rows)
+    return ClaimVerdict(HOLDS if all(agree) and small else FAILS, said, ["network", "figure", "the paper", "counted"], rows)
 
 
 def _method(part: str) -> str:

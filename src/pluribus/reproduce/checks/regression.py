@@ -11,9 +11,9 @@ import numpy as np
 from ...uncertainty.resampling import Interval
 from ..drawing import intervals_figure
 from ..experiments.stored_parts import Stored
-from ..experiments.uci import figures, tables_of
+from ..experiments.uci import split_figures, tables_of
 from ..published.packed import decimals, printed
-from ..verdicts import FAILS, HOLDS, OPEN, Verdict, all_of, equal, most_of, over_splits, plural, shown
+from ..verdicts import FAILS, HOLDS, OPEN, ClaimVerdict, all_of, equal, most_of, over_splits, plural, show_interval
 
 TEST_SHARE = 1 / 9  # test rows to training rows in the standard splits
 
@@ -22,11 +22,11 @@ MARGIN = 0.5  # of Deep's spread over splits: differences below it are called eq
 NAMES = {"rmse": "RMSE", "nll": "NLL"}
 
 
-def check_table11(found: Mapping[str, Stored], published: Mapping[str, Any]) -> Verdict:
+def check_table11(found: Mapping[str, Stored], published: Mapping[str, Any]) -> ClaimVerdict:
     """For each table the paired difference over splits, and whether it is less than half of Deep's spread."""
     splits = {table: table_figures(found, table) for table in tables_of(found)}
     if not splits:
-        return Verdict(OPEN, ["No table was run."])
+        return ClaimVerdict(OPEN, ["No table was run."])
     gaps = {table: {name: paired(one, name) for name in NAMES} for table, one in splits.items()}
     judged = {
         table: all_of([equal(gap, MARGIN * _spread(splits[table], name)) for name, gap in gaps[table].items()])
@@ -37,15 +37,15 @@ def check_table11(found: Mapping[str, Stored], published: Mapping[str, Any]) -> 
     rows = [row for table, one in splits.items() for row in _rows(table, one, gaps[table], judged[table], published)]
     header = ["table", "figure", "Packed, ours", "Deep 3, ours", "Deep 5, ours", "Packed - Deep 3", "equal?",
               "Packed, paper", "Deep, paper", "Deep 5, 2017"]  # fmt: skip
-    return Verdict(judgement, said, header, rows, [_picture(splits, gaps)])
+    return ClaimVerdict(judgement, said, header, rows, [_picture(splits, gaps)])
 
 
 def table_figures(found: Mapping[str, Stored], table: str) -> dict[str, dict[str, np.ndarray]]:
     """RMSE and NLL of each split for packed, deep with three and deep with five members."""
     return {
-        "packed": figures(found, table, "packed"),
-        "deep 3": figures(found, table, "deep", members=3),
-        "deep 5": figures(found, table, "deep"),
+        "packed": split_figures(found, table, "packed"),
+        "deep 3": split_figures(found, table, "deep", members=3),
+        "deep 5": split_figures(found, table, "deep"),
     }
 
 
@@ -91,7 +91,7 @@ def no_worse(ours: np.ndarray, text: str) -> bool:
 
 def _told_apart(gaps: Mapping[str, Mapping[str, Interval]]) -> list[str]:
     apart = [
-        f"{table} {NAMES[name]} {shown(gap, _digits(gap.value))}"
+        f"{table} {NAMES[name]} {show_interval(gap, _digits(gap.value))}"
         for table, each in gaps.items()
         for name, gap in each.items()
         if gap.known and not gap.low <= 0 <= gap.high
@@ -120,7 +120,7 @@ def _rows(
         paper, old = published["table11"].get(table, {}), published["lakshminarayanan"].get(table, {})
         rows.append([
             table, title, *(_mean(one[kind][name], digits) for kind in ("packed", "deep 3", "deep 5")),
-            shown(gaps[name], digits), equal(gaps[name], MARGIN * _spread(one, name)),
+            show_interval(gaps[name], digits), equal(gaps[name], MARGIN * _spread(one, name)),
             *(paper.get(f"{kind} {name}", "–").replace("+-", " ± ") for kind in ("packed", "deep")),
             old.get(name, "–").replace("+-", " ± "),
         ])  # fmt: skip

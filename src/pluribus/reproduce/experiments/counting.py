@@ -21,7 +21,7 @@ SIDES = {"cifar": 32, "imagenet": 224}
 LATE = {"stride_on": "second"}  # with which the mult-adds of the paper's Wide-ResNets come out
 
 
-def row(method: str, network: str, classes: int = 10, size: int = 4, options: Any = None, **settings: Any) -> Part:
+def counted_row(method: str, network: str, classes: int = 10, size: int = 4, options: Any = None, **settings: Any) -> Part:
     """A network of a method, to be counted.
 
     Args:
@@ -34,7 +34,7 @@ def row(method: str, network: str, classes: int = 10, size: int = 4, options: An
     return Part(name, {**given, "options": options or {}, "settings": settings})
 
 
-def compute(part: Part, data: Path | None, needed: Mapping[str, Stored]) -> Given:
+def count_network(part: Part, data: Path | None, needed: Mapping[str, Stored]) -> Given:
     """Parameters, mult-adds of one example, and passes of the network for one prediction."""
     given = part.settings
     side = SIDES[given["options"].get("style", "cifar")]
@@ -48,7 +48,7 @@ def compute(part: Part, data: Path | None, needed: Mapping[str, Stored]) -> Give
 
 def counting(name: str, rows: Mapping[str, Part], smoke: str) -> InParts:
     """The experiment that counts the rows of a table; at the scale "smoke" those whose names contain a text."""
-    return InParts(name, partial(_plan, dict(rows), smoke), compute)
+    return InParts(name, partial(_plan, dict(rows), smoke), count_network)
 
 
 def _plan(rows: Mapping[str, Part], smoke: str, scale: str) -> list[Part]:

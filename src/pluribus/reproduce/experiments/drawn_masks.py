@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ...methods.mask_sampler import grow_width, masks, mean_iou
+from ...methods.mask_sampler import grow_width, masks, mean_mask_iou
 from .stored_parts import Given, InParts, Part, Stored
 
 
@@ -47,7 +47,7 @@ def draw_sets(part: Part, data: Path | None, needed: Mapping[str, Stored]) -> Gi
     rows = []
     for size, scale in itertools.product(SIZES, SCALES):
         widths = [grow_width(ones, size, scale, generator) for _ in range(draws)]
-        ious = [mean_iou(masks(width, size, capacity=ones, generator=generator)) for width in widths]
+        ious = [mean_mask_iou(masks(width, size, capacity=ones, generator=generator)) for width in widths]
         rows.append({"N": size, "S": scale, "iou": ious, "size": [width / ones for width in widths]})
     return {"rows": rows}, {}
 

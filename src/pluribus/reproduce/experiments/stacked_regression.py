@@ -19,7 +19,7 @@ BATCH = 100  # rows of a step
 
 
 @dataclass(frozen=True)
-class Split:
+class Division:
     """Rows of one division of a table; inputs and targets standardised by the training rows.
 
     Args:
@@ -37,7 +37,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Hyperparameters:
     """How a network is trained: Adam, the rate falling to 0 along a cosine."""
 
     lr: float
@@ -46,7 +46,7 @@ class Recipe:
 
 
 def train_stacked_(
-    ensemble: Ensemble, splits: Sequence[Split], recipe: Recipe, *, same_batches: bool, seed: int = 0
+    ensemble: Ensemble, splits: Sequence[Division], recipe: Hyperparameters, *, same_batches: bool, seed: int = 0
 ) -> None:
     """Train the ensemble, in place, whose members belong to the splits in turn: the first few to the first split.
 
@@ -89,7 +89,7 @@ def stacked_forward(ensemble: Ensemble) -> Callable[[Tensor], Tensor]:
 
 
 @torch.no_grad()
-def predict_stacked(ensemble: Ensemble, splits: Sequence[Split]) -> tuple[Tensor, Tensor]:
+def predict_stacked(ensemble: Ensemble, splits: Sequence[Division]) -> tuple[Tensor, Tensor]:
     """Means and variances of the rows to judge on, in the units of the targets: (splits, members, rows) each."""
     members = ensemble.size // len(splits)
     x = torch.stack([split.other_x for split in splits]).repeat_interleave(members, 0)
@@ -109,7 +109,7 @@ def one_gaussian_nll(means: Tensor, variances: Tensor, target: Tensor) -> Tensor
     return 0.5 * (torch.log(2 * math.pi * variance) + (target - mean).square() / variance).mean(-1)
 
 
-def rmse(means: Tensor, target: Tensor) -> Tensor:
+def split_rmse(means: Tensor, target: Tensor) -> Tensor:
     """The root of the mean squared error of the members' mean: (...); shapes as for `one_gaussian_nll`."""
     return (means.mean(-2) - target).square().mean(-1).sqrt()
 

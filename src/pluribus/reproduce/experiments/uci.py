@@ -18,7 +18,7 @@ from ...data.tables import UCI_PAGE
 from ...methods import METHODS
 from ...models.small import mlp
 from ...training.batching import mix_seeds
-from .stacked_regression import Recipe, Split, one_gaussian_nll, predict_stacked, rmse, train_stacked_
+from .stacked_regression import Division, Hyperparameters, one_gaussian_nll, predict_stacked, split_rmse, train_stacked_
 from .stored_parts import Given, InParts, Part, Stored
 
 VALIDATION = 0.2  # of the training rows: hyper-parameters are chosen on them, and test rows have no say
@@ -77,7 +77,7 @@ def _packed(features: int, hidden: int, splits: int) -> Ensemble:
 KINDS = {"deep": Kind(5, False, _deep), "packed": Kind(3, True, _packed)}
 
 
-def plan(scale: str) -> list[Part]:
+def plan_tables(scale: str) -> list[Part]:
     """For each table and kind of ensemble, the choice of a recipe, then training on all splits, some at a time."""
     parts = []
     for (name, table), kind in itertools.product(_tables(scale).items(), KINDS):
@@ -92,15 +92,15 @@ def plan(scale: str) -> list[Part]:
     return parts
 
 
-def compute(part: Part, data: Path | None, needed: Mapping[str, Stored]) -> Given:
+def compute_tables(part: Part, data: Path | None, needed: Mapping[str, Stored]) -> Given:
     """The choice of a recipe on validation rows, or predictions for the test rows of some splits."""
     if not needed:
         return _choose(part.settings, data)
     (choice,) = needed.values()
-    return _judge(part.settings, Recipe(*choice.figures["chosen"]), data)
+    return _judge(part.settings, Hyperparameters(*choice.figures["chosen"]), data)
 
 
-def check_files(scale: str, data: Path | None) -> None:
+def check_tables(scale: str, data: Path | None) -> None:
     """Refuse a folder in which tables are missing, with their names and where to get them."""
     if scale == "smoke":
         return
@@ -115,10 +115,10 @@ def check_files(scale: str, data: Path | None) -> None:
         )
 
 
-UCI = InParts("uci", plan, compute, check_files)
+UCI = InParts("uci", plan_tables, compute_tables, check_tables)
 
 
-def predictions(found: Mapping[str, Stored], table: str, kind: str) -> dict[str, Tensor]:
+def stored_predictions(found: Mapping[str, Stored], table: str, kind: str) -> dict[str, Tensor]:
     """Stored means and variances, (splits, members, rows), and targets, (splits, rows), of a table."""
     parts = [part for name, part in found.items() if name.startswith(f"{table}-{kind}-")]
     return {
@@ -127,12 +127,12 @@ def predictions(found: Mapping[str, Stored], table: str, kind: str) -> dict[str,
     }
 
 
-def figures(found: Mapping[str, Stored], table: str, kind: str, members: int | None = None) -> dict[str, np.ndarray]:
+def split_figures(found: Mapping[str, Stored], table: str, kind: str, members: int | None = None) -> dict[str, np.ndarray]:
     """RMSE and NLL of each split, from stored predictions alone; `members`: only the first so many."""
-    said = predictions(found, table, kind)
+    said = stored_predictions(found, table, kind)
     means, variances = said["means"][:, :members], said["variances"][:, :members]
     return {
-        "rmse": rmse(means, said["target"]).numpy(),
+        "rmse": split_rmse(means, said["target"]).numpy(),
         "nll": one_gaussian_nll(means, variances, said["target"]).numpy(),
     }
 
@@ -151,13 +151,13 @@ def _choose(settings: Mapping[str, Any], data: Path | None) -> Given:
     splits = [_split(settings["table"], split, data, VALIDATION) for split in range(settings["splits"])]
     rows = []
     for candidate in settings["candidates"]:
-        means, variances, target = _train(settings, splits, Recipe(*candidate), seed=1)
-        rows.append([float(one_gaussian_nll(means, variances, target).mean()), float(rmse(means, target).mean())])
+        means, variances, target = _train(settings, splits, Hyperparameters(*candidate), seed=1)
+        rows.append([float(one_gaussian_nll(means, variances, target).mean()), float(split_rmse(means, target).mean())])
     best = int(np.argmin([nll for nll, _ in rows]))
     return {"chosen": settings["candidates"][best], "validation": rows}, {}
 
 
-def _judge(settings: Mapping[str, Any], recipe: Recipe, data: Path | None) -> Given:
+def _judge(settings: Mapping[str, Any], recipe: Hyperparameters, data: Path | None) -> Given:
     """Training on all training rows; predictions for the test rows, in the units of the target."""
     splits = [_split(settings["table"], split, data, 0.0) for split in range(settings["first"], settings["last"])]
     means, variances, target = _train(settings, splits, recipe, seed=settings["first"])
@@ -166,7 +166,7 @@ def _judge(settings: Mapping[str, Any], recipe: Recipe, data: Path | None) -> Gi
 
 
 def _train(
-    settings: Mapping[str, Any], splits: Sequence[Split], recipe: Recipe, seed: int
+    settings: Mapping[str, Any], splits: Sequence[Division], recipe: Hyperparameters, seed: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     kind = KINDS[settings["kind"]]
     torch.manual_seed(mix_seeds(seed, 5))
@@ -175,7 +175,7 @@ def _train(
     return *predict_stacked(ensemble, splits), torch.stack([split.other_y for split in splits])
 
 
-def _split(table: str, number: int, folder: Path | None, validation: float) -> Split:
+def _split(table: str, number: int, folder: Path | None, validation: float) -> Division:
     """A split of a table; the rows to judge on are validation rows, taken from the training rows, or test rows."""
     known = TABLES.get(table)
     if known is None:
@@ -184,4 +184,4 @@ def _split(table: str, number: int, folder: Path | None, validation: float) -> S
         data = load(f"uci:{known.folder}", folder=folder, split=number, validation=validation)
     (x, y), (other_x, other_y) = data.train[:], (data.validation if validation else data.test)[:]
     mean, std = float(data.target_mean or 0), float(data.target_std or 1)
-    return Split(x, y, other_x, other_y.double() * std + mean, mean, std)
+    return Division(x, y, other_x, other_y.double() * std + mean, mean, std)
