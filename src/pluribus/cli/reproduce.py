@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from . import options
-from .messages import messages, say_how_to_go_on, screen, shown
+from .messages import messages, safe_text, say_how_to_go_on, screen
 
 
 def reproduce_command(
@@ -52,7 +52,7 @@ def reproduce_command(
 
     def say(text: str) -> None:
         if not (quiet or as_json):
-            messages.print(f"{time.monotonic() - started:5.0f} s  {shown(text)}", soft_wrap=True)
+            messages.print(f"{time.monotonic() - started:5.0f} s  {safe_text(text)}", soft_wrap=True)
 
     command = shlex.join(["pluribus", *sys.argv[1:]])
     with say_how_to_go_on(lambda: f"what was computed is kept in {out}"):
@@ -75,11 +75,11 @@ def _show(outcome: Any, scale: str, quiet: bool, as_json: bool) -> None:
         for head in verdict.header:
             table.add_column(head, overflow="fold")
         for row in verdict.rows:
-            table.add_row(*map(shown, row))
+            table.add_row(*map(safe_text, row))
         console.print(table)
     lines = ["", f"{claim.title}: {claim.says}", f"{verdict.judgement.upper()}: {verdict.found[0]}"]
     for text in [*lines, *verdict.found[1:], *claim.notes, f"The page: {outcome.page}"]:
-        console.print(shown(text), soft_wrap=True)
+        console.print(safe_text(text), soft_wrap=True)
 
 
 def _list(as_json: bool, out: Path) -> None:
@@ -111,8 +111,8 @@ def _list(as_json: bool, out: Path) -> None:
         table.add_column(head, overflow="fold", no_wrap=head == "item")
     for row in rows:
         verdict = f"{row['verdict']} ({row['scale']})" if row["verdict"] else ""
-        table.add_row(*map(shown, (row["item"], f"{row['title']}: {row['claim']}", "yes" if row["runs"] else "not yet", verdict)))
+        table.add_row(*map(safe_text, (row["item"], f"{row['title']}: {row['claim']}", "yes" if row["runs"] else "not yet", verdict)))
     console = screen()
     console.print(table)
     written = sum(row["runs"] for row in rows)
-    console.print(f"{written} of {len(rows)} items run; verdicts are those stored in {shown(str(out))}", soft_wrap=True)
+    console.print(f"{written} of {len(rows)} items run; verdicts are those stored in {safe_text(str(out))}", soft_wrap=True)

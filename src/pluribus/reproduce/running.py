@@ -24,7 +24,7 @@ RECORD = {
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Judged:
     """A verdict with what it cost, in seconds of one processor, and its page."""
 
     claim: Claim
@@ -42,7 +42,7 @@ def find_claim(name: str) -> Claim:
     raise ValueError(f"reproduce: {name!r} is unknown. Choose from {', '.join(near)}.")
 
 
-def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Outcome:
+def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Judged:
     """Run what is missing of the item's experiment, judge it, and write its page and the page of all verdicts."""
     check_runnable(claim, context.scale)
     assert claim.experiment is not None
@@ -55,7 +55,7 @@ def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Outcom
     questions_page(claim.title, [question(claim, verdict)], page, about=about, command=command, settings=settings,
                    notes=claim.notes)  # fmt: skip
     collect(context.folder)
-    return Outcome(claim, verdict, seconds, page)
+    return Judged(claim, verdict, seconds, page)
 
 
 def check_runnable(claim: Claim, scale: str) -> None:

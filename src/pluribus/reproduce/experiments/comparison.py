@@ -43,42 +43,48 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A study at each scale.
+class StudyExperiment:
+    """Studies at each scale: usually one, several where the paper has several networks or data sets.
 
     Args:
         scales: arguments of `Study` by scale
     """
 
     name: str
-    scales: Mapping[str, Mapping[str, Any]]
+    scales: Mapping[str, Sequence[Mapping[str, Any]]]
 
-    def study(self, context: Context) -> Study:
-        """The study of a scale; data are looked for in the context's folder."""
-        given = dict(self.scales[context.scale])
+    def studies(self, context: Context) -> list[Study]:
+        """The studies of a scale; data are looked for in the context's folder."""
         folder = {} if context.data is None else {"folder": str(context.data)}
-        return Study(**given | {"source": {**folder, **given.get("source", {})}})
+        return [
+            Study(**{**given, "source": {**folder, **given.get("source", {})}}) for given in self.scales[context.scale]
+        ]
 
-    def carry_out(self, context: Context) -> Compared:
-        """The runs of the study; equal studies of several items have one folder, and are run once."""
-        study = self.study(context)
-        folder = context.folder / "studies" / study.name
-
-        def report(event: str, run: Any, text: str) -> None:
-            if event != "kept":
-                context.say(f"{self.name}: {run.label}, seed {run.seed}: {event} {text}")
-
-        outcome = conduct(study, folder, jobs=context.jobs, ray=context.ray, report=report)
-        if outcome.failed:
-            failed = "; ".join(f"{name}: {reason}" for name, reason in outcome.failed.items())
-            raise ValueError(f"reproduce: {self.name} failed in {failed}")
-        (groups,) = group_runs(outcome.results).values()
-        seconds = sum(sum((run.record.get("seconds") or {}).values()) for run in outcome.results)
-        return Compared({group.label: group for group in groups}, seconds=seconds)
+    def carry_out(self, context: Context) -> dict[str, Compared]:
+        """The runs of each study; equal studies of several items have one folder, and are run once."""
+        found = {}
+        for study in self.studies(context):
+            found[f"{', '.join(study.data)}, {study.model}"] = _conduct(self.name, study, context)
+        return found
 
 
-def swept(labels: Sequence[str], axis: str) -> dict[float, str]:
-    """Labels of a sweep by the value of one of its settings, in its order.
+def _conduct(name: str, study: Study, context: Context) -> Compared:
+    def report(event: str, run: Any, text: str) -> None:
+        if event not in ("kept", "started"):
+            context.say(f"{name}: {run.label}, seed {run.seed}: {event} {text}")
+
+    folder = context.folder / "studies" / study.name
+    outcome = conduct(study, folder, jobs=context.jobs, ray=context.ray, report=report)
+    if outcome.failed:
+        run, reason = next(iter(outcome.failed.items()))
+        raise ValueError(f"reproduce: {len(outcome.failed)} runs of {name} failed; {run}: {reason}")
+    (groups,) = group_runs(outcome.results).values()
+    seconds = sum(sum((run.record.get("seconds") or {}).values()) for run in outcome.results)
+    return Compared({group.label: group for group in groups}, seconds=seconds)
+
+
+def swept(labels: Sequence[str], axis: str, **fixed: float) -> dict[float, str]:
+    """Labels of a sweep by the value of one of its settings, in its order, with others held.
 
     >>> swept(["packed alpha=1", "packed alpha=2"], "alpha")
     {1.0: 'packed alpha=1', 2.0: 'packed alpha=2'}
@@ -86,6 +92,6 @@ def swept(labels: Sequence[str], axis: str) -> dict[float, str]:
     found = {}
     for label in labels:
         given = dict(part.split("=", 1) for part in label.split() if "=" in part)
-        if axis in given:
+        if axis in given and all(float(given.get(key, "nan")) == value for key, value in fixed.items()):
             found[float(given[axis])] = label
     return dict(sorted(found.items()))

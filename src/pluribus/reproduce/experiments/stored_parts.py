@@ -130,7 +130,7 @@ def _carry_out(experiment: InParts, parts: Sequence[Part], found: Mapping[str, S
         elif event == "failed":
             failed.append(f"{task.name}: {given}")
     if failed:
-        raise ValueError(f"reproduce: {experiment.name} failed in {'; '.join(failed)}")
+        raise ValueError(f"reproduce: {len(failed)} parts of {experiment.name} failed; {failed[0]}")
 
 
 def _timed(compute: Callable[..., Given], task: _Task) -> tuple[Given, float]:

@@ -57,7 +57,7 @@ TABLES = {
 SMOKE = {"diabetes": Table("", 4, 2, 20, ((0.01, 3, 0.0), (0.01, 6, 0.0)))}  # built in: no folder
 
 
-class Kind(NamedTuple):
+class EnsembleKind(NamedTuple):
     """An ensemble of a split: how many members, whether they see the same batches, and how many splits are stacked."""
 
     members: int
@@ -74,7 +74,7 @@ def _packed(features: int, hidden: int, splits: int) -> Ensemble:
     return METHODS["packed"](lambda width: mlp(features, 2, (hidden,), width=width), 3 * splits, alpha=2 * splits)
 
 
-KINDS = {"deep": Kind(5, False, _deep), "packed": Kind(3, True, _packed)}
+KINDS = {"deep": EnsembleKind(5, False, _deep), "packed": EnsembleKind(3, True, _packed)}
 
 
 def plan_tables(scale: str) -> list[Part]:
