@@ -17,7 +17,9 @@ from .messages import messages, safe_text, say_how_to_go_on, screen
 
 
 def reproduce_command(
-    item: Annotated[str | None, typer.Argument(help="An item, such as packed/table11; without one all are listed.")] = None,
+    item: Annotated[
+        str | None, typer.Argument(help="An item, such as packed/table11; without one all are listed.")
+    ] = None,
     scale: Annotated[
         str, typer.Option(help="smoke (seconds), laptop (minutes to two hours) or paper (as the authors did it).")
     ] = "smoke",
@@ -111,8 +113,15 @@ def _list(as_json: bool, out: Path) -> None:
         table.add_column(head, overflow="fold", no_wrap=head == "item")
     for row in rows:
         verdict = f"{row['verdict']} ({row['scale']})" if row["verdict"] else ""
-        table.add_row(*map(safe_text, (row["item"], f"{row['title']}: {row['claim']}", "yes" if row["runs"] else "not yet", verdict)))
+        table.add_row(
+            *map(
+                safe_text,
+                (row["item"], f"{row['title']}: {row['claim']}", "yes" if row["runs"] else "not yet", verdict),
+            )
+        )
     console = screen()
     console.print(table)
     written = sum(row["runs"] for row in rows)
-    console.print(f"{written} of {len(rows)} items run; verdicts are those stored in {safe_text(str(out))}", soft_wrap=True)
+    console.print(
+        f"{written} of {len(rows)} items run; verdicts are those stored in {safe_text(str(out))}", soft_wrap=True
+    )

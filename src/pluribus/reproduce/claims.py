@@ -41,6 +41,7 @@ class Claim:
         costs: what each scale costs, by its name
         experiment: what is run; None: it is not written yet
         check: from what the experiment gave to a verdict
+        reduced: the scales at which networks or data are smaller than the paper's
         notes: where the paper contradicts itself or is silent, and what is done about it
     """
 
@@ -53,6 +54,7 @@ class Claim:
     costs: Mapping[str, str] = field(default_factory=dict)
     experiment: Experiment | None = None
     check: Callable[[Any, Mapping[str, Any]], ClaimVerdict] | None = None
+    reduced: tuple[str, ...] = ("smoke", "laptop")
     notes: tuple[str, ...] = ()
 
     @property
@@ -64,6 +66,11 @@ class Claim:
     def written(self) -> bool:
         """Whether it can be run."""
         return self.experiment is not None and self.check is not None
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is computed, and nothing is trained."""
+        return self.costs is EXACT
 
     def judge(self, found: Any) -> ClaimVerdict:
         """The verdict on what the experiment gave."""

@@ -81,7 +81,9 @@ def curves_figure(
                 chart.line([(x, found.low), (x, found.high)], style, "whisker")
             chart.mark(x, found.value, style, f"{label}: {x:g}, {found.value:.4g}", 4)
     header = ["", *(f"{part}" for part in (axes[0] or "x", "value", "low", "high"))]
-    rows = [[label, f"{x:g}", *(f"{end:.4g}" for end in found)] for label, curve in curves.items() for x, found in curve]
+    rows = [
+        [label, f"{x:g}", *(f"{end:.4g}" for end in found)] for label, curve in curves.items() for x, found in curve
+    ]
     keys = [(style, label) for style, label in enumerate(curves, 1)]
     return Figure(name, title, caption, [Panel(chart.svg(f"{title}: {', '.join(curves)}"))], "wide", keys, header, rows)
 

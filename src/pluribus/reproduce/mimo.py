@@ -34,7 +34,7 @@ COSTS = {
 
 IMAGENET_COSTS = {**COSTS, "paper": "TPU or 8 GPUs for days: ImageNet, 90 to 150 epochs a run"}
 
-BASELINES = ("dropout", "thin_deep")
+BASELINES = ("dropout_single_pass",)
 
 CIFAR10 = study("methods-mimo-cifar10", MIMO_CIFAR10, methods=[*ALL, *BASELINES])
 
@@ -51,7 +51,7 @@ L1 = study("mimo-l1", MIMO_CIFAR10, methods=["mimo"], sweep={"size": [1, 3], "l1
 
 L2 = study("mimo-l2", MIMO_CIFAR10, methods=["mimo"], sweep={"size": [1, 3], "l2": [0.0, 1e-2]})
 
-ONE_PASS = ("single", "dropout", "multihead")
+ONE_PASS = ("single", "dropout_single_pass", "multihead")
 
 FIGURES = ("accuracy", "nll", "ece", "cacc", "cnll", "cece")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Judged
     check_runnable(claim, context.scale)
     assert claim.experiment is not None
     found = claim.experiment.carry_out(context)
-    verdict, seconds = claim.judge(found), _seconds(found)
+    verdict, seconds = _with_caution(claim, claim.judge(found), context.scale), _seconds(found)
     page = context.folder / f"{claim.paper}-{claim.item}-{context.scale}.html"
     write_verdict(claim, context, verdict, seconds, command)
     settings = {"scale": context.scale, "cost": _cost(seconds), **_texts(claim.settings)}
@@ -70,11 +71,27 @@ def check_runnable(claim: Claim, scale: str) -> None:
         )
 
 
+CAUTIONS = {
+    "smoke": "At this scale the data and the networks are tiny: that it runs is all that this shows.",
+    "laptop": "At this scale networks and data are smaller than the paper's.",
+}
+
+
+def _with_caution(claim: Claim, verdict: ClaimVerdict, scale: str) -> ClaimVerdict:
+    """The verdict, with what its scale means for it; what is computed exactly is the same at every scale."""
+    if claim.exact or scale not in claim.reduced:
+        return verdict
+    first, *others = verdict.found
+    return dataclasses.replace(verdict, found=[first, CAUTIONS[scale], *others])
+
+
 def question(claim: Claim, verdict: ClaimVerdict) -> Question:
     """The item as a section of a page."""
     figures = [*verdict.pictures]
     if verdict.rows:
-        figures.append(Figure("figures", "The paper's figures and ours", "", [], "wide", [], verdict.header, verdict.rows))
+        figures.append(
+            Figure("figures", "The paper's figures and ours", "", [], "wide", [], verdict.header, verdict.rows)
+        )
     found = [f"The claim {verdict.judgement}." if verdict.judgement != OPEN else "It cannot be told.", *verdict.found]
     return Question(claim.name.replace("/", "-"), claim.title, claim.says, found, figures)
 

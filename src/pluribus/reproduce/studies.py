@@ -22,7 +22,12 @@ LAPTOP: dict[str, Any] = {
     "source": {"outside": ["svhn"]}, "corruptions": list(SOME), "severities": [1, 3, 5], "shift_rows": 500,
 }  # fmt: skip
 
-CIFAR: dict[str, Any] = {"source": {"outside": ["svhn"]}, "size": 4, "seeds": list(range(5)), "corruptions": list(BENCHMARK)}
+CIFAR: dict[str, Any] = {
+    "source": {"outside": ["svhn"]},
+    "size": 4,
+    "seeds": list(range(5)),
+    "corruptions": list(BENCHMARK),
+}
 
 IMAGENET: dict[str, Any] = {
     "data": ["imagenet"], "model": "resnet50", "size": 4, "seeds": [0],

@@ -68,7 +68,9 @@ def near(first: str, second: str, metric: str, base: str) -> Expectation:
 def within(first: str, second: str, metric: str, margin: float) -> Expectation:
     """Two methods differ by less than a margin."""
     text = f"{first} and {second} differ by less than {margin:g} in {_name(metric)}"
-    return Expectation(text, lambda compared: compared.gap(first, second, metric), lambda found, _: equal(found, margin))
+    return Expectation(
+        text, lambda compared: compared.gap(first, second, metric), lambda found, _: equal(found, margin)
+    )
 
 
 def improves(method: str, axis: str, metric: str, **fixed: float) -> Expectation:

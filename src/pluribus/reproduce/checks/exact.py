@@ -51,7 +51,9 @@ def check_forms(found: Mapping[str, Stored], published: Mapping[str, Any]) -> Cl
             rows.append([name, form, f"{apart:.1e}", f"{gradient:.1e}"])
     same = worst <= SAME
     word = "the same" if same else "not the same"
-    said = [f"The forms are {word}: outputs and gradients differ by at most {worst:.1e} of the largest output (float64)."]
+    said = [
+        f"The forms are {word}: outputs and gradients differ by at most {worst:.1e} of the largest output (float64)."
+    ]
     header = ["ensemble", "form", "difference of outputs", "difference of gradients"]
     return ClaimVerdict(HOLDS if same else FAILS, said, header, rows)
 
@@ -96,7 +98,9 @@ def check_drawn(figure: str) -> Any:
                 rows.append([name, str(row["N"]), f"{row['S']:g}", f"{formula:.3f}", show_interval(ours)])
         header = ["ones", "masks N", "scale S", "the formula", "drawn, mean with its interval"]
         if not rows or max(noise) > CLOSE:
-            return ClaimVerdict(OPEN, ["Too few sets were drawn: an interval is wider than the tolerance."], header, rows)
+            return ClaimVerdict(
+                OPEN, ["Too few sets were drawn: an interval is wider than the tolerance."], header, rows
+            )
         close = max(errors) <= CLOSE
         said = [
             f"The drawn masks are {'within' if close else 'up to'} {100 * (CLOSE if close else max(errors)):.0f} % of "
@@ -134,13 +138,16 @@ def check_footnote2(found: Mapping[str, Stored], published: Mapping[str, Any]) -
     said = [
         f"MIMO with three members adds {100 * growth['parameters']:.3f} % of the parameters and "
         f"{100 * growth['mult_adds']:.3f} % of the mult-adds; the paper prints 0.03 % and 0.01 %.",
-        "The printed parameters agree (36.492 is cut off, not rounded)." if all(agree) else "Printed parameters differ.",
-        "The printed operations are 0.7 % above twice the mult-adds of convolutions and products: they count "
-        "normalisation and sums too. Their own difference is 0.02 %, where the text says 0.01 %.",
+        "The printed parameters agree (36.492 is cut off, not rounded)."
+        if all(agree)
+        else "Printed parameters differ.",
+        "The printed operations are 0.7 % above twice the mult-adds of convolutions and products, perhaps because "
+        "normalisation and sums are counted too. Their own difference is 0.02 %, where the text says 0.01 %.",
     ]
-    return ClaimVerdict(HOLDS if all(agree) and small else FAILS, said, ["network", "figure", "the paper", "counted"], rows)
+    return ClaimVerdict(
+        HOLDS if all(agree) and small else FAILS, said, ["network", "figure", "the paper", "counted"], rows
+    )
 
 
 def _method(part: str) -> str:
     return part.partition("-")[0]
-

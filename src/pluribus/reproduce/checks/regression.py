@@ -77,7 +77,9 @@ def _against_2017(splits: Mapping[str, Any], published: Mapping[str, Any]) -> li
         for table, one in known.items()
         if (names := [name for name in NAMES if not no_worse(one["deep 5"][name], published["lakshminarayanan"][table][name])])
     }  # fmt: skip
-    text = f"Deep with five members is no worse than Lakshminarayanan et al. (2017) by more than half of their spread on "
+    text = (
+        f"Deep with five members is no worse than Lakshminarayanan et al. (2017) by more than half of their spread on "
+    )
     text += f"{len(known) - len(worse)} of {plural(len(known), 'table')}"
     missed = ", ".join(f"{table} ({' and '.join(NAMES[name] for name in names)})" for table, names in worse.items())
     return [f"{text}; it is on {missed}." if worse else f"{text}."]
@@ -145,7 +147,9 @@ def _picture(splits: Mapping[str, Any], gaps: Mapping[str, Mapping[str, Interval
         }
         for name, title in NAMES.items()
     }
-    caption = "Left of zero Packed is better. Shaded: half of Deep's spread over splits; within it they are called equal."
+    caption = (
+        "Left of zero Packed is better. Shaded: half of Deep's spread over splits; within it they are called equal."
+    )
     axis = "Packed − Deep 3, in standard deviations of Deep over splits"
     return intervals_figure("packed-deep", "Packed against Deep on each table", caption, scaled,
                             band=(-MARGIN, MARGIN), axis=axis)  # fmt: skip

@@ -21,7 +21,9 @@ SIDES = {"cifar": 32, "imagenet": 224}
 LATE = {"stride_on": "second"}  # with which the mult-adds of the paper's Wide-ResNets come out
 
 
-def counted_row(method: str, network: str, classes: int = 10, size: int = 4, options: Any = None, **settings: Any) -> Part:
+def counted_row(
+    method: str, network: str, classes: int = 10, size: int = 4, options: Any = None, **settings: Any
+) -> Part:
     """A network of a method, to be counted.
 
     Args:
@@ -47,10 +49,10 @@ def count_network(part: Part, data: Path | None, needed: Mapping[str, Stored]) -
 
 
 def counting(name: str, rows: Mapping[str, Part], smoke: str) -> InParts:
-    """The experiment that counts the rows of a table; at the scale "smoke" those whose names contain a text."""
+    """The experiment that counts the rows of a table; at the scale "smoke" those whose names end with a text."""
     return InParts(name, partial(_plan, dict(rows), smoke), count_network)
 
 
 def _plan(rows: Mapping[str, Part], smoke: str, scale: str) -> list[Part]:
-    chosen = [part for row, part in rows.items() if scale != "smoke" or smoke in row]
+    chosen = [part for row, part in rows.items() if scale != "smoke" or row.endswith(smoke)]
     return list({part.name: part for part in chosen}.values())

@@ -40,7 +40,9 @@ def count_layers(part: Part, data: Path | None, needed: Mapping[str, Stored]) ->
     return {"rows": rows}, {}
 
 
-FORMULA = InParts("packed-formula", lambda scale: [Part("layers", {"layers": [list(one) for one in LAYERS]})], count_layers)
+FORMULA = InParts(
+    "packed-formula", lambda scale: [Part("layers", {"layers": [list(one) for one in LAYERS]})], count_layers
+)
 
 
 def compare_forms(part: Part, data: Path | None, needed: Mapping[str, Stored]) -> Given:

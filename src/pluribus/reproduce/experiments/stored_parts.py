@@ -183,7 +183,9 @@ def read_part(path: Path, experiment: str, part: Part) -> Stored:
         check_shape(record, RECORD, "its record")
     except ValueError as error:
         reason = str(error).removeprefix(f"{path}: ").rstrip(".")
-        raise ValueError(f"reproduce: {str(path)!r} is damaged ({reason}). Delete it, and it is computed again.") from error
+        raise ValueError(
+            f"reproduce: {str(path)!r} is damaged ({reason}). Delete it, and it is computed again."
+        ) from error
     expected = json.loads(json.dumps({"experiment": experiment, "part": part.name, **part.settings}))
     stored = {"experiment": record["experiment"], "part": record["part"], **record["settings"]}
     differing = sorted(key for key in expected.keys() | stored.keys() if expected.get(key) != stored.get(key))

@@ -127,7 +127,9 @@ def stored_predictions(found: Mapping[str, Stored], table: str, kind: str) -> di
     }
 
 
-def split_figures(found: Mapping[str, Stored], table: str, kind: str, members: int | None = None) -> dict[str, np.ndarray]:
+def split_figures(
+    found: Mapping[str, Stored], table: str, kind: str, members: int | None = None
+) -> dict[str, np.ndarray]:
     """RMSE and NLL of each split, from stored predictions alone; `members`: only the first so many."""
     said = stored_predictions(found, table, kind)
     means, variances = said["means"][:, :members], said["variances"][:, :members]
