@@ -29,6 +29,7 @@ from .plan import plan_command
 from .predict import predict_command
 from .recipes import recipes_command
 from .report import report_command
+from .reproduce import reproduce_command
 from .train import train_command
 
 app = typer.Typer(
@@ -47,6 +48,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "plan": plan_command,
     "export": export_command,
     "landscape": landscape_command,
+    "reproduce": reproduce_command,
     "recipes": recipes_command,
 }
 
