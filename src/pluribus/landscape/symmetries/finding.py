@@ -1,0 +1,229 @@
+"""The permutation symmetries of any network, found by running it, and tested before they are given back."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._common.trees import Batch, as_batch, cut_rows, long_tensors, map_tensors, rows_of
+from ...core.ensemble import Ensemble
+from ...methods.building import check_model
+from ...surgery.calling import check_example
+from ...surgery.copying import clear_caches_, duplicate
+from ..common.examples import map_arrays
+from ..common.networks import network_of
+from .axes import Axis, free_axes, settle
+from .calls import Axes, Stack
+from .groups import Groups, Orders, Part
+from .trial import Trial, as_precise, precisely, same_function
+from .walk import Walk, lasting_state, walk
+
+MOST_ROWS = 8  # more are not needed to see what is connected with what
+
+
+def permutations(model: Any, example: Any) -> Groups:
+    """The groups of hidden units of a network that may change places without a change of its function.
+
+    Found from runs of copies, without a specification of the architecture: each operation says which dimensions of
+    tensors hold the same units, and one without a rule fixes what it touches. At the end random orders of all
+    groups are tried in double precision, on the example and on another input; what changes the outputs is left out.
+    The function is what the network gives in eval mode: the `logits` of an output that has them, or all its tensors.
+
+    Args:
+        model: any network; it is not changed
+        example: what one call takes: a tensor, a tuple of arguments or a dict
+
+    >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> print(permutations(model, torch.randn(4, 3)).explain())
+    1 group of hidden units; 10^5 orders give the same function.
+      group 0: 8 units: 0.weight[0], 0.bias[0], 2.weight[1]
+    As they are: 2.bias.
+    """
+    model = one_network("permutations", model)
+    example = map_arrays(example)
+    check_example("permutations", model, example)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        found, is_exact = _walk("permutations", model, as_batch(example))
+        groups = _as_groups(found, model, example, is_exact)
+        groups = Trial(model, groups, _few_rows(as_batch(example))).confirm()
+    if not len(groups):
+        said = f" Operations without a rule fix what they touch: {', '.join(groups.without_rule)}." * bool(groups.without_rule)
+        said += "".join(f" Left out: {text}." for text in groups.dropped[:3])
+        raise ValueError(
+            "permutations: the model has no hidden units that could change places without a change of its function."
+            f"{said} A network with a hidden layer of two units or more has some."
+        )
+    return groups
+
+
+def permute(model: Any, groups: Groups, generator: torch.Generator | None = None) -> nn.Module:
+    """A copy of the network with the units of all groups in random orders: another network with the same function.
+
+    >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> x = torch.randn(4, 3)
+    >>> other = permute(model, permutations(model, x))
+    >>> torch.allclose(other(x), model(x), atol=1e-5)
+    True
+    """
+    model = one_network("permute", model)
+    check_groups("permute", model, groups)
+    return reordered("permute", model, groups, groups.random(generator))
+
+
+def reordered(caller: str, model: nn.Module, groups: Groups, orders: Orders) -> nn.Module:
+    """A copy of the network with its units in these orders; one that is another function is refused."""
+    new = duplicate(model)
+    with torch.no_grad():
+        for name, tensor in lasting_state(new).items():
+            tensor.copy_(groups.reorder(name, tensor.detach(), orders))
+    clear_caches_(new)
+    if groups.example is not None and not same_function(model, new, as_batch(groups.example), groups.is_exact):
+        raise ValueError(
+            f"{caller}: with its units in another order the network is another function, so it must keep something "
+            "that it computed from its weights, in an attribute or by its mode. Let it forget that first (many do "
+            "in model.train()), and find the groups of that network."
+        )
+    return new
+
+
+def one_network(caller: str, holder: Any) -> nn.Module:
+    """The one network that is meant, as a module: a trajectory's solution, or the only network that is held."""
+    if isinstance(holder, nn.Module) and not isinstance(holder, Ensemble):
+        return check_model(caller, holder, nests=True)
+    return network_of(caller, holder)[0]
+
+
+def check_groups(caller: str, model: nn.Module, groups: Any) -> None:
+    """Refuse groups of another architecture."""
+    if not isinstance(groups, Groups):
+        raise TypeError(f"{caller}: groups are what ls.permutations gives, but got a {type(groups).__name__}.")
+    own = {name: tuple(tensor.shape) for name, tensor in lasting_state(model).items()}
+    for name in [*groups.shapes, *own]:
+        if groups.shapes.get(name) != own.get(name):
+            first, second = ("absent" if s.get(name) is None else str(s[name]) for s in (own, groups.shapes))
+            raise ValueError(
+                f"{caller}: the groups must be those of the model, but {name!r} has the shape {first} in the model and "
+                f"{second} in the groups. Find them with ls.permutations(model, example)."
+            )
+
+
+def _walk(caller: str, model: nn.Module, batch: Batch) -> tuple[Walk, bool]:
+    """The axes of a run in double precision, or in the model's own where it has code that insists on it."""
+    for rows in (_few_rows(batch), batch):
+        for is_exact in (True, False):
+            try:
+                return precisely(walk, as_precise(model, is_exact), rows, is_exact), is_exact
+            except (RuntimeError, TypeError, ValueError, IndexError) as error:
+                problem = error
+    raise ValueError(f"{caller}: the model runs, but not while it is followed: {problem}.") from problem
+
+
+def _few_rows(batch: Batch) -> Batch:
+    if rows_of(batch) <= MOST_ROWS:
+        return batch
+    return cut_rows(batch, slice(0, MOST_ROWS // 2), long_tensors(batch))
+
+
+# ---------------------------------------------------------------- from axes to groups
+
+
+def _as_groups(found: Walk, model: nn.Module, example: Any, is_exact: bool) -> Groups:
+    state = {name: [settle(axis) for axis in axes] for name, axes in found.state.items()}
+    units = list({id(a): a for axes in state.values() for axis in axes for a in free_axes(axis)}.values())
+    number = {id(axis): i for i, axis in enumerate(units)}
+    outer = _outer_groups(units, number, [*state.values(), *_all_axes(found)])
+    layout = {name: tuple(_as_part(axis, number) for axis in axes) for name, axes in state.items()}
+    made = {
+        (step, i): tuple(_as_part(axis, number) for axis in axes)
+        for step, (name, answers) in found.made.items()
+        if name in PRODUCERS
+        for i, axes in enumerate(answers[:1])
+        if isinstance(axes, list)
+    }
+    return Groups(
+        {name: parts for name, parts in layout.items() if any(part.groups for part in parts)},
+        tuple(axis.size for axis in units), tuple(outer),
+        {name: tuple(tensor.shape) for name, tensor in lasting_state(model).items()},
+        without_rule=tuple(sorted(found.without_rule)),
+        activations={key: parts for key, parts in made.items() if any(part.groups for part in parts)},
+        example=map_tensors(example, lambda t: t.detach().clone()), is_exact=is_exact,
+    )  # fmt: skip
+
+
+PRODUCERS = {  # operations whose outputs are activations worth comparing
+    *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "convolution", "embedding", "_trilinear"),
+    *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),
+    *("_scaled_dot_product_efficient_attention", "native_layer_norm", "_native_batch_norm_legit_no_training"),
+    *("add", "relu", "gelu", "silu", "tanh"),
+}
+
+
+def _as_part(axis: Axis, number: dict[int, int]) -> Part:
+    axis = settle(axis)
+    if axis.kind:
+        return Part(axis.size, kind=axis.kind, parts=tuple(_as_part(part, number) for part in axis.parts))
+    return Part(axis.size, number.get(id(axis)) if axis.is_free else None)
+
+
+def _all_axes(found: Walk) -> Iterator[list[Axis]]:
+    seen: list[Axes] = [*found.known.values(), *(axes for _, answers in found.made.values() for axes in answers)]
+    for axes in seen:
+        yield from axes.layers if isinstance(axes, Stack) else [axes]
+
+
+def _outer_groups(units: list[Axis], number: dict[int, int], tensors: list[list[Axis]]) -> list[int | None]:
+    """Of each group another one in each of whose units it may have an order of its own, as heads are for their width.
+
+    That is so where no tensor of the run holds a unit of the group without one of the other.
+    """
+    allowed: dict[int, set[int]] = {}
+    twice: set[int] = set()
+    for axes in tensors:
+        whole = [{id(a) for a in _whole(axis)} for axis in axes]
+        count = Counter[int]()
+        for i, axis in enumerate(axes):
+            count.update(_most_at_a_place(axis))
+            others = set().union(*whole[:i], *whole[i + 1 :])
+            for own, above in _paths(axis):
+                here = others | {id(a) for a in above}
+                allowed[id(own)] = allowed.get(id(own), here) & here
+        twice |= {key for key, times in count.items() if times > 1}
+    found: list[int | None] = []
+    for axis in units:
+        above = [key for key in allowed[id(axis)] - twice - {id(axis)} if key in number]
+        above = [key for key in above if id(axis) not in allowed[key] and not allowed[key] & number.keys() - twice - {key}]
+        found.append(min(number[key] for key in above) if above else None)
+    return found
+
+
+def _paths(axis: Axis, above: tuple[Axis, ...] = ()) -> Iterator[tuple[Axis, tuple[Axis, ...]]]:
+    """Each free axis inside an axis, with those in whose units it lies."""
+    axis = settle(axis)
+    for part in axis.parts if axis.kind else ():
+        yield from _paths(part, above)
+        if axis.kind == "product" and settle(part).is_free:
+            above = *above, settle(part)
+    if axis.is_free:
+        yield axis, above
+
+
+def _whole(axis: Axis) -> list[Axis]:
+    """The free axes of which every place of an axis holds a unit."""
+    axis = settle(axis)
+    return [part for part in map(settle, axis.parts if axis.kind == "product" else [axis]) if part.is_free]
+
+
+def _most_at_a_place(axis: Axis) -> Counter[int]:
+    """How many units of each free axis one place of an axis may hold."""
+    axis = settle(axis)
+    if not axis.kind:
+        return Counter({id(axis): 1} if axis.is_free else {})
+    together = operator.add if axis.kind == "product" else operator.or_
+    return functools.reduce(together, (_most_at_a_place(part) for part in axis.parts))
