@@ -45,3 +45,9 @@ from .studies.quality_curves import quality as quality
 from .studies.randomness import Randomness as Randomness
 from .studies.randomness import chain_against_runs as chain_against_runs
 from .studies.randomness import randomness as randomness
+from .symmetries.finding import permutations as permutations
+from .symmetries.finding import permute as permute
+from .symmetries.groups import Group as Group
+from .symmetries.groups import Groups as Groups
+from .symmetries.matching import align as align
+from .symmetries.soups import soup as soup

@@ -40,8 +40,7 @@ class Call:
         self.tensors = tensors_of((args, kwargs))
         self.keys = {id(tensor): key_of(tensor) for tensor in self.tensors}  # as they were before the operation
         self.writes = changes_inputs(operator)
-        name = operator.overloadpacket.__name__ if operator.namespace == "aten" else str(operator)
-        self.name = name.removesuffix("_") if self.writes else name  # a name of our own table only if it is torch's
+        self.name = name_of(operator)
         self.outs: list[Tensor] = []
 
     def __getitem__(self, name: str) -> Any:
@@ -74,6 +73,19 @@ class Call:
         for tensor in self.tensors:
             fix(*self.of(tensor))
         return [[fixed(size) for size in out.shape] for out in self.outs]
+
+
+PRODUCERS = {  # operations whose outputs are activations that are worth a comparison
+    *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "convolution", "embedding", "_trilinear", "add", "sigmoid", "tanh"),
+    *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),
+    *("_scaled_dot_product_efficient_attention", "native_layer_norm", "_native_batch_norm_legit_no_training"),
+}
+
+
+def name_of(operator: Any) -> str:
+    """What an operation is called, without the mark of one that writes to its input; others' have their namespace."""
+    name = operator.overloadpacket.__name__ if operator.namespace == "aten" else str(operator)
+    return name.removesuffix("_") if changes_inputs(operator) else name
 
 
 def memory_of(tensor: Tensor) -> int:

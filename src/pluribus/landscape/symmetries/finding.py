@@ -6,6 +6,7 @@ import functools
 import operator
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from ...surgery.copying import clear_caches_, duplicate
 from ..common.examples import map_arrays
 from ..common.networks import network_of
 from .axes import Axis, free_axes, settle
-from .calls import Axes, Stack
+from .calls import Stack
 from .groups import Groups, Orders, Part
 from .trial import Trial, as_precise, precisely, same_function
 from .walk import Walk, lasting_state, walk
@@ -50,9 +51,9 @@ def permutations(model: Any, example: Any) -> Groups:
     check_example("permutations", model, example)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        found, is_exact = _walk("permutations", model, as_batch(example))
-        groups = _as_groups(found, model, example, is_exact)
-        groups = Trial(model, groups, _few_rows(as_batch(example))).confirm()
+        found, batch, is_exact = _walk("permutations", model, as_batch(example))
+        groups = replace(_as_groups(found, model), example=_copied(example), rows=rows_of(batch), is_exact=is_exact)
+        groups = Trial(model, groups, batch).confirm()
     if not len(groups):
         said = f" Operations without a rule fix what they touch: {', '.join(groups.without_rule)}." * bool(groups.without_rule)
         said += "".join(f" Left out: {text}." for text in groups.dropped[:3])
@@ -114,12 +115,16 @@ def check_groups(caller: str, model: nn.Module, groups: Any) -> None:
             )
 
 
-def _walk(caller: str, model: nn.Module, batch: Batch) -> tuple[Walk, bool]:
-    """The axes of a run in double precision, or in the model's own where it has code that insists on it."""
+def _copied(example: Any) -> Any:
+    return map_tensors(example, lambda tensor: tensor.detach().clone())
+
+
+def _walk(caller: str, model: nn.Module, batch: Batch) -> tuple[Walk, Batch, bool]:
+    """The axes of a run on a few rows in double precision, or on all, or in the model's own precision if it must be."""
     for rows in (_few_rows(batch), batch):
         for is_exact in (True, False):
             try:
-                return precisely(walk, as_precise(model, is_exact), rows, is_exact), is_exact
+                return precisely(walk, as_precise(model, is_exact), rows, is_exact), rows, is_exact
             except (RuntimeError, TypeError, ValueError, IndexError) as error:
                 problem = error
     raise ValueError(f"{caller}: the model runs, but not while it is followed: {problem}.") from problem
@@ -134,17 +139,15 @@ def _few_rows(batch: Batch) -> Batch:
 # ---------------------------------------------------------------- from axes to groups
 
 
-def _as_groups(found: Walk, model: nn.Module, example: Any, is_exact: bool) -> Groups:
+def _as_groups(found: Walk, model: nn.Module) -> Groups:
     state = {name: [settle(axis) for axis in axes] for name, axes in found.state.items()}
     units = list({id(a): a for axes in state.values() for axis in axes for a in free_axes(axis)}.values())
     number = {id(axis): i for i, axis in enumerate(units)}
     outer = _outer_groups(units, number, [*state.values(), *_all_axes(found)])
     layout = {name: tuple(_as_part(axis, number) for axis in axes) for name, axes in state.items()}
     made = {
-        (step, i): tuple(_as_part(axis, number) for axis in axes)
-        for step, (name, answers) in found.made.items()
-        if name in PRODUCERS
-        for i, axes in enumerate(answers[:1])
+        turn: tuple(_as_part(axis, number) for axis in axes)
+        for turn, axes in found.activations.items()
         if isinstance(axes, list)
     }
     return Groups(
@@ -152,17 +155,8 @@ def _as_groups(found: Walk, model: nn.Module, example: Any, is_exact: bool) -> G
         tuple(axis.size for axis in units), tuple(outer),
         {name: tuple(tensor.shape) for name, tensor in lasting_state(model).items()},
         without_rule=tuple(sorted(found.without_rule)),
-        activations={key: parts for key, parts in made.items() if any(part.groups for part in parts)},
-        example=map_tensors(example, lambda t: t.detach().clone()), is_exact=is_exact,
+        activations={turn: parts for turn, parts in made.items() if any(part.groups for part in parts)},
     )  # fmt: skip
-
-
-PRODUCERS = {  # operations whose outputs are activations worth comparing
-    *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "convolution", "embedding", "_trilinear"),
-    *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),
-    *("_scaled_dot_product_efficient_attention", "native_layer_norm", "_native_batch_norm_legit_no_training"),
-    *("add", "relu", "gelu", "silu", "tanh"),
-}
 
 
 def _as_part(axis: Axis, number: dict[int, int]) -> Part:
@@ -173,8 +167,7 @@ def _as_part(axis: Axis, number: dict[int, int]) -> Part:
 
 
 def _all_axes(found: Walk) -> Iterator[list[Axis]]:
-    seen: list[Axes] = [*found.known.values(), *(axes for _, answers in found.made.values() for axes in answers)]
-    for axes in seen:
+    for axes in found.known.values():
         yield from axes.layers if isinstance(axes, Stack) else [axes]
 
 

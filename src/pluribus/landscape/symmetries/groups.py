@@ -82,7 +82,7 @@ class Groups(Sequence[Group]):
         outer: of each group the group in each of whose units it has an order of its own, or None
         without_rule: operations of the model that have no rule: what they touch keeps its order
         dropped: what the test of the function did not confirm, in words
-        activations: where units stand in what is computed in a run, by the step and the number of the output
+        activations: where units stand in what is computed in a run, by the turn of the operation
         example: what the function is checked on
     """
 
@@ -92,8 +92,9 @@ class Groups(Sequence[Group]):
     shapes: dict[str, tuple[int, ...]]
     without_rule: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
-    activations: dict[tuple[int, int], tuple[Part, ...]] = field(default_factory=dict)
+    activations: dict[int, tuple[Part, ...]] = field(default_factory=dict)
     example: Any = None
+    rows: int = 0  # of the example, that the groups were found with
     is_exact: bool = True  # checked in double precision
 
     def __len__(self) -> int:

@@ -26,15 +26,19 @@ class Trial:
 
     def __init__(self, model: nn.Module, groups: Groups, batch: Batch):
         self.groups, self.is_exact = groups, groups.is_exact
-        first, second = as_precise(model, self.is_exact), as_precise(model, self.is_exact)
-        self.batches = [batch, *([other] if _has_numbers(self._run(second, other := _other_input(batch))) else [])]
-        if not _has_numbers(self._run(first, batch)):
-            raise ValueError("permutations: the outputs for the example have no finite number, so nothing can be tested.")
+        self.batches = [batch, _other_input(batch)]
         self.base = _changed(as_precise(model, self.is_exact))
-        self.expected = [self._run(duplicate(self.base), one) for one in self.batches]
-        if not all(map(_has_numbers, self.expected)):  # values that the network was not made for
+        self.expected = self._answers(duplicate(self.base))
+        if not all(map(_has_numbers, self.expected)):  # values or inputs that the network was not made for
             self.base = as_precise(model, self.is_exact)
-            self.expected = [self._run(duplicate(self.base), one) for one in self.batches]
+            self.expected = self._answers(duplicate(self.base))
+        if not _has_numbers(self.expected[0]):
+            raise ValueError(
+                "permutations: the outputs for the example hold no finite number, so nothing can be tested. Give an "
+                "example for which they do."
+            )
+        if not _has_numbers(self.expected[1]):
+            del self.batches[1], self.expected[1]
 
     def confirm(self) -> Groups:
         """The groups of which every order gives the same function, and a change of the weights another."""
@@ -54,11 +58,9 @@ class Trial:
         return self._holding(self._holding(kept, more[:half]), more[half:])
 
     def _holds(self, numbers: Collection[int]) -> bool:
-        orders = self.groups.random(only=numbers)
-        return all(
-            is_close(self._run(_copy_with(self.base, self.groups, orders), batch), expected, self.is_exact)
-            for batch, expected in zip(self.batches, self.expected, strict=True)
-        )
+        model = _copy_with(self.base, self.groups, self.groups.random(only=numbers))
+        found = self._answers(model)
+        return all(is_close(a, b, self.is_exact) for a, b in zip(found, self.expected, strict=True))
 
     def _seen(self, numbers: set[int]) -> set[int]:
         """Those groups whose weights have a part in the outputs: by gradients, or by a change of them."""
@@ -77,15 +79,10 @@ class Trial:
     def _gradients(self) -> dict[str, Tensor]:
         model = duplicate(self.base).requires_grad_(False)
         parameters = {name: t.requires_grad_() for name, t in lasting_state(model).items() if isinstance(t, nn.Parameter)}
-        total: Any = 0.0
         try:
-            with torch.enable_grad():
-                for batch in self.batches:
-                    for tensor in self._run(model, batch, gradients=True):
-                        if tensor.requires_grad:
-                            value = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-                            total = total + (value * torch.randn_like(value)).sum()
-            found = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+            outputs = [t for t in self._run(model, self.batches[-1], gradients=True) if t.requires_grad]
+            weights = [torch.randn_like(tensor) for tensor in outputs]
+            found = torch.autograd.grad(outputs, list(parameters.values()), weights, allow_unused=True)
         except (RuntimeError, TypeError, AttributeError):  # no gradients: then by a change of the weights alone
             return {}
         return {name: grad for name, grad in zip(parameters, found, strict=True) if grad is not None}
@@ -98,9 +95,10 @@ class Trial:
                     here = (units_at(self.groups.layout[name][dim], g) >= 0).nonzero()[:, 0].to(tensor.device)
                     tensor.index_copy_(dim, here, tensor.index_select(dim, here) * 1.5)
         clear_caches_(model)
-        return not all(
-            _equal(self._run(model, batch), expected) for batch, expected in zip(self.batches, self.expected, strict=True)
-        )
+        return not all(_equal(a, b) for a, b in zip(self._answers(model), self.expected, strict=True))
+
+    def _answers(self, model: nn.Module) -> list[list[Tensor]]:
+        return [self._run(model, batch) for batch in self.batches]
 
     def _run(self, model: nn.Module, batch: Batch, gradients: bool = False) -> list[Tensor]:
         try:
@@ -182,9 +180,8 @@ def _widen(tensor: Tensor) -> Tensor:
 def _changed(model: nn.Module) -> nn.Module:
     """The model with each number changed by up to a half, and something small where there is nothing."""
     for tensor in lasting_state(model).values():
-        factor = 1 + (torch.rand(tensor.shape, dtype=torch.float64) - 0.5).to(tensor)
-        small = 0.1 * torch.randn(tensor.shape, dtype=torch.float64).to(tensor)
-        tensor.copy_(torch.where(tensor == 0, small, tensor * factor))
+        factor = 0.5 + torch.rand(tensor.shape).to(tensor)
+        tensor.copy_(torch.where(tensor == 0, 0.1 * factor - 0.1, tensor * factor))
     clear_caches_(model)
     return model
 

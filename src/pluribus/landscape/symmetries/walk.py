@@ -12,7 +12,7 @@ from ..._common.torch_private import OperatorMode, SlowPath
 from ..._common.trees import Batch, logits_of, tensors_of
 from ...surgery.copying import duplicate
 from .axes import Axis, equate, fix, fixed, fresh, joined, settle
-from .calls import Axes, Call, Key, Stack, key_of, memory_of
+from .calls import PRODUCERS, Axes, Call, Key, Stack, key_of, memory_of, name_of
 from .rules import rule_of, rule_of_stack
 
 MOST_LAYERS = 64  # a stack of more is left as one axis
@@ -52,8 +52,8 @@ class Walk(OperatorMode):
         self.alive: list[Tensor] = []  # no memory may be used twice
         self.constants: dict[int, int] = {}  # by their memory: what comes neither from the model nor from its input
         self.known_written, self.written = written, set[int]()
-        self.step = 0
-        self.made: dict[int, tuple[str, list[Axes]]] = {}  # by step: the operation, and the axes of its outputs
+        self.step, self.turn = 0, 0
+        self.activations: dict[int, Axes] = {}  # by the turn of an operation that makes some
         self.without_rule: set[str] = set()
         self.state: dict[str, list[Axis]] = {}
 
@@ -73,6 +73,7 @@ class Walk(OperatorMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, and take note of what it says about axes."""
         self.step += 1
+        self.turn += name_of(func) in PRODUCERS
         call = Call(func, args, kwargs or {}, self.axes)
         if call.writes:
             self.written |= {self.constants[m] for t in call.tensors if (m := memory_of(t)) in self.constants}
@@ -85,7 +86,8 @@ class Walk(OperatorMode):
                 self.constants.setdefault(memory_of(tensor), self.step)
         if not all(self._is_plain(tensor) for tensor in call.outs):
             answer = self._ask(call)
-            self.made[self.step] = call.name, answer
+            if call.name in PRODUCERS:
+                self.activations[self.turn] = answer[0]
             for tensor, axes in zip(call.outs, answer, strict=True):
                 self.put(tensor, axes)
         return out
