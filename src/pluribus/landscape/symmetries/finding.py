@@ -22,7 +22,7 @@ from ..common.networks import network_of
 from .axes import Axis, free_axes, settle
 from .calls import Stack
 from .groups import Groups, Orders, Part
-from .trial import Trial, as_precise, precisely, same_function
+from .trial import as_precise, confirm, precisely, same_function
 from .walk import Walk, lasting_state, walk
 
 MOST_ROWS = 8  # more are not needed to see what is connected with what
@@ -53,7 +53,7 @@ def permutations(model: Any, example: Any) -> Groups:
         torch.manual_seed(0)
         found, batch, is_exact = _walk("permutations", model, as_batch(example))
         groups = replace(_as_groups(found, model), example=_copied(example), rows=rows_of(batch), is_exact=is_exact)
-        groups = Trial(model, groups, batch).confirm()
+        groups = confirm(model, groups, batch)
     if not len(groups):
         said = f" Operations without a rule fix what they touch: {', '.join(groups.without_rule)}." * bool(groups.without_rule)
         said += "".join(f" Left out: {text}." for text in groups.dropped[:3])

@@ -92,6 +92,14 @@ def matmul(call: Call) -> list[Axes]:
     return [found]
 
 
+def grouped_matmul(call: Call) -> list[Axes]:
+    """Rows times the matrix of the group that they belong to, as of experts."""
+    (rows, width), (groups, inner, outer) = call.axes("self"), call.axes("mat2")
+    fix(rows, groups)
+    equate(width, inner)
+    return [[rows, outer]]
+
+
 def trilinear(call: Call) -> list[Axes]:
     """A sum over products of three tensors that are first given dimensions of one unit, and then broadcast."""
     count = call["i1"].ndim + len(call["expand1"])

@@ -44,7 +44,7 @@ RULES: dict[str, Rule] = _table(
         # each unit by itself
         "clone _to_copy copy lift_fresh lift detach alias contiguous positive fill zero": layers.pointwise,
         "native_dropout _softmax _log_softmax _safe_softmax hardswish where masked_fill _prelu_kernel": layers.pointwise,
-        "log_sigmoid_forward polar complex real imag conj _conj _conj_physical resolve_conj": layers.pointwise,
+        "log_sigmoid_forward polar complex real imag conj _conj _conj_physical resolve_conj floor_divide": layers.pointwise,
         "empty zeros ones full new_empty new_zeros new_ones new_full scalar_tensor": layers.constant,
         "empty_like zeros_like ones_like full_like empty_strided new_empty_strided": layers.constant,
         # over some dimensions
@@ -57,6 +57,7 @@ RULES: dict[str, Rule] = _table(
         "_fft_r2c _fft_c2c _fft_c2r": layers.transform,
         # products
         "mm bmm addmm baddbmm mv addmv dot vdot": layers.matmul,
+        "_grouped_mm": layers.grouped_matmul,
         "_trilinear": layers.trilinear,
         "convolution _convolution": layers.convolution,
         "_cdist_forward _euclidean_dist": layers.distances,

@@ -18,35 +18,57 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.05, tor
 WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 WIDER |= {torch.float16: torch.float64, torch.bfloat16: torch.float64}
 
+DRAWS = 4  # of values, until every group has been seen to matter
+
 Result = TypeVar("Result")
 
 
-class Trial:
-    """Tries orders on copies of a network with other values, in which no two units are alike and none is silent."""
+def confirm(model: nn.Module, groups: Groups, batch: Batch) -> Groups:
+    """Those groups of which any order gives the same function, and of which the outputs show something at all.
 
-    def __init__(self, model: nn.Module, groups: Groups, batch: Batch):
-        self.groups, self.is_exact = groups, groups.is_exact
-        self.batches = [batch, _other_input(batch)]
-        self.base = _changed(as_precise(model, self.is_exact))
-        self.expected = self._answers(duplicate(self.base))
-        if not all(map(_has_numbers, self.expected)):  # values or inputs that the network was not made for
-            self.base = as_precise(model, self.is_exact)
-            self.expected = self._answers(duplicate(self.base))
-        if not _has_numbers(self.expected[0]):
+    The orders are tried on copies with other values, so that no two units are alike; what is silent in one draw of
+    values (a ReLU that is never open, a branch that begins with zeros) may speak in another.
+    """
+    held, seen = set(range(len(groups))), set[int]()
+    for draw in range(DRAWS):
+        trial = Trial(model, groups, batch, draw)
+        if draw == 0 and not trial.batches:
             raise ValueError(
                 "permutations: the outputs for the example hold no finite number, so nothing can be tested. Give an "
                 "example for which they do."
             )
-        if not _has_numbers(self.expected[1]):
-            del self.batches[1], self.expected[1]
+        if trial.batches:
+            held = trial.holding(held)
+            seen |= trial.seen(held - seen)
+        if held <= seen:
+            break
+    unseen = {g: "of which the outputs show nothing" for g in held - seen}
+    return groups.without({**unseen, **{g: "on whose order the outputs depend" for g in set(range(len(groups))) - held}})
 
-    def confirm(self) -> Groups:
-        """The groups of which every order gives the same function, and a change of the weights another."""
-        numbers = set(range(len(self.groups)))
-        held = numbers if self._holds(numbers) else self._holding(set(), sorted(numbers))
-        seen = self._seen(held)
-        reasons = {g: "which the example does not reach" for g in held - seen}
-        return self.groups.without({**reasons, **{g: "whose order the outputs depend on" for g in numbers - held}})
+
+class Trial:
+    """Tries orders on copies of a network whose values are drawn anew, on the example and on another input."""
+
+    def __init__(self, model: nn.Module, groups: Groups, batch: Batch, draw: int = 0):
+        self.groups, self.is_exact = groups, groups.is_exact
+        self.batches = [batch, _other_input(batch)]
+        self.base = _changed(as_precise(model, self.is_exact), draw)
+        self.expected = self._answers(duplicate(self.base))
+        if draw == 0 and not all(map(_has_numbers, self.expected)):  # values that the network was not made for
+            self.base = as_precise(model, self.is_exact)
+            self.expected = self._answers(duplicate(self.base))
+        used = [i for i, outputs in enumerate(self.expected) if _has_numbers(outputs)]
+        self.batches, self.expected = [self.batches[i] for i in used], [self.expected[i] for i in used]
+
+    def holding(self, numbers: set[int]) -> set[int]:
+        """Those of the groups that can be permuted together."""
+        return numbers if self._holds(numbers) else self._holding(set(), sorted(numbers))
+
+    def seen(self, numbers: set[int]) -> set[int]:
+        """Those of the groups whose weights have a part in the outputs: by gradients, or by a change of them."""
+        gradients = self._gradients()
+        seen = {g for g in numbers if any(bool(rows.any()) for rows in self._rows(gradients, g))}
+        return seen | {g for g in numbers - seen if self._matters(g)}
 
     def _holding(self, kept: set[int], more: list[int]) -> set[int]:
         """Those groups, beside the kept ones, that can be permuted together: halved until what is wrong is alone."""
@@ -59,14 +81,7 @@ class Trial:
 
     def _holds(self, numbers: Collection[int]) -> bool:
         model = _copy_with(self.base, self.groups, self.groups.random(only=numbers))
-        found = self._answers(model)
-        return all(is_close(a, b, self.is_exact) for a, b in zip(found, self.expected, strict=True))
-
-    def _seen(self, numbers: set[int]) -> set[int]:
-        """Those groups whose weights have a part in the outputs: by gradients, or by a change of them."""
-        gradients = self._gradients()
-        seen = {g for g in numbers if any(bool(rows.any()) for rows in self._rows(gradients, g))}
-        return seen | {g for g in numbers - seen if self._matters(g)}
+        return all(is_close(a, b, self.is_exact) for a, b in zip(self._answers(model), self.expected, strict=True))
 
     def _rows(self, tensors: dict[str, Tensor], g: int) -> list[Tensor]:
         found = []
@@ -177,11 +192,13 @@ def _widen(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _changed(model: nn.Module) -> nn.Module:
-    """The model with each number changed by up to a half, and something small where there is nothing."""
+def _changed(model: nn.Module, draw: int) -> nn.Module:
+    """The model with each number changed by up to a half, from the second draw on some signs of parameters too."""
     for tensor in lasting_state(model).values():
         factor = 0.5 + torch.rand(tensor.shape).to(tensor)
-        tensor.copy_(torch.where(tensor == 0, 0.1 * factor - 0.1, tensor * factor))
+        if draw and isinstance(tensor, nn.Parameter):
+            factor = factor * torch.randn(tensor.shape).to(tensor).sign()
+        tensor.copy_(torch.where(tensor == 0, 0.1 * (factor - 1), tensor * factor))
     clear_caches_(model)
     return model
 

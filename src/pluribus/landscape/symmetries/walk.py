@@ -122,7 +122,8 @@ class Walk(OperatorMode):
                 return answer
         except (ValueError, KeyError, IndexError, TypeError):  # arguments that the rule was not made for
             pass
-        self.without_rule.add(call.name)
+        if call.tensors:
+            self.without_rule.add(call.name)
         return call.fix_all()
 
     def _is_constant(self, tensor: Tensor) -> bool:
