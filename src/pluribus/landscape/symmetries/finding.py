@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..._common.torch_private import plain_attributes
 from ..._common.trees import Batch, as_batch, cut_rows, long_tensors, map_tensors, rows_of
 from ...core.ensemble import Ensemble
 from ...methods.building import check_model
 from ...surgery.calling import check_example
-from ...surgery.copying import clear_caches_, duplicate
+from ...surgery.copying import clear_caches_, duplicate, state, tensors_in
+from ...surgery.selecting import quote_names
 from ..common.examples import map_arrays
 from ..common.networks import network_of
 from .axes import Axis, free_axes, settle
@@ -55,11 +57,9 @@ def permutations(model: Any, example: Any) -> Groups:
         groups = replace(_as_groups(found, model), example=_copied(example), rows=rows_of(batch), is_exact=is_exact)
         groups = confirm(model, groups, batch)
     if not len(groups):
-        said = f" Operations without a rule fix what they touch: {', '.join(groups.without_rule)}." * bool(groups.without_rule)
-        said += "".join(f" Left out: {text}." for text in groups.dropped[:3])
         raise ValueError(
             "permutations: the model has no hidden units that could change places without a change of its function."
-            f"{said} A network with a hidden layer of two units or more has some."
+            f"{_reasons(model, groups)} A network with a hidden layer of two units or more has some."
         )
     return groups
 
@@ -89,7 +89,7 @@ def reordered(caller: str, model: nn.Module, groups: Groups, orders: Orders) -> 
         raise ValueError(
             f"{caller}: with its units in another order the network is another function, so it must keep something "
             "that it computed from its weights, in an attribute or by its mode. Let it forget that first (many do "
-            "in model.train()), and find the groups of that network."
+            f"in model.train()), and find the groups of that network.{_reasons(model)}"
         )
     return new
 
@@ -113,6 +113,25 @@ def check_groups(caller: str, model: nn.Module, groups: Any) -> None:
                 f"{caller}: the groups must be those of the model, but {name!r} has the shape {first} in the model and "
                 f"{second} in the groups. Find them with ls.permutations(model, example)."
             )
+
+
+def _reasons(model: nn.Module, groups: Groups | None = None) -> str:
+    """What may have fixed units: operations without a rule, groups that were left out, tensors that are kept."""
+    said = ""
+    if groups is not None and groups.without_rule:
+        said += f" Operations without a rule fix what they touch: {', '.join(groups.without_rule)}."
+    if groups is not None and groups.dropped:
+        said += f" Left out: {'; '.join(groups.dropped[:3])}."
+    own = {id(tensor) for _, tensor in state(model)}
+    kept = [
+        f"{path}.{name}".lstrip(".")
+        for path, part in model.named_modules()
+        for name, value in plain_attributes(part).items()
+        if any(t.is_floating_point() and id(t) not in own for t in tensors_in(value))
+    ]
+    if kept:
+        said += f" It keeps tensors beside its parameters and buffers, in {quote_names(kept, 3)}."
+    return said
 
 
 def _copied(example: Any) -> Any:
@@ -140,11 +159,11 @@ def _few_rows(batch: Batch) -> Batch:
 
 
 def _as_groups(found: Walk, model: nn.Module) -> Groups:
-    state = {name: [settle(axis) for axis in axes] for name, axes in found.state.items()}
-    units = list({id(a): a for axes in state.values() for axis in axes for a in free_axes(axis)}.values())
+    tensors = {name: [settle(axis) for axis in axes] for name, axes in found.state.items()}
+    units = list({id(a): a for axes in tensors.values() for axis in axes for a in free_axes(axis)}.values())
     number = {id(axis): i for i, axis in enumerate(units)}
-    outer = _outer_groups(units, number, [*state.values(), *_all_axes(found)])
-    layout = {name: tuple(_as_part(axis, number) for axis in axes) for name, axes in state.items()}
+    outer = _outer_groups(units, number, [*tensors.values(), *_all_axes(found)])
+    layout = {name: tuple(_as_part(axis, number) for axis in axes) for name, axes in tensors.items()}
     made = {
         turn: tuple(_as_part(axis, number) for axis in axes)
         for turn, axes in found.activations.items()

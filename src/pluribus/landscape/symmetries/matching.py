@@ -58,6 +58,8 @@ def align(
     count = 1 + (check_whole("align", "restarts", restarts) if restarts else 0)
     groups = permutations(model, example) if groups is None else groups
     check_groups("align", model, groups)
+    for name, network in {"model": model, "reference": reference}.items():
+        _check_finite(name, network)
     if by == "weights":
         search = Search(groups, groups.layout, _weights(model, groups), _weights(reference, groups))
     else:
@@ -193,6 +195,15 @@ def _weights(model: nn.Module, groups: Groups) -> dict[str, Tensor]:
     """The parameters that hold units; statistics of normalisation are no weights."""
     named = {name: t for name, t in lasting_state(model).items() if isinstance(t, nn.Parameter)}
     return {name: _real(t.detach()).cpu().double() for name, t in named.items() if name in groups.layout}
+
+
+def _check_finite(what: str, model: nn.Module) -> None:
+    for name, tensor in lasting_state(model).items():
+        if not bool(tensor.isfinite().all()):
+            raise ValueError(
+                f"align: the weights must be finite, but {name!r} of the {what} has others. Give a network that was "
+                "trained without an overflow."
+            )
 
 
 def _real(tensor: Tensor) -> Tensor:
