@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from . import options
-from .messages import say, say_how_to_go_on, say_notes, screen, shown
+from .messages import safe_text, say, say_how_to_go_on, say_notes, screen
 
 
-def compare(
+def compare_command(
     data: options.SeveralData = "digits",
     data_dir: options.Folder = None,
     target: options.Target = None,
@@ -77,8 +77,8 @@ def compare(
         width=width,
         dropout=dropout,
         recipe=recipe or ("digits" if names == ["digits"] else "default"),
-        training=options.training(epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay),
-        source=options.source(
+        training=options.training_options(epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay),
+        source=options.source_options(
             folder=data_dir, target=target, task=task, outside=outside, shifted=shifted, variants=variants,
             image_size=image_size, split=split, broken=broken, unpack_limit=unpack_limit,
         ),
@@ -116,11 +116,11 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, quiet: bo
         print(display.as_json(outcome, results, differences, **place))
     elif not quiet:
         show = screen()
-        for table in display.tables(results):
+        for table in display.result_tables(results):
             show.print()
             show.print(table)
         for text in ["", *display.sentences(results, differences)[:6], "", f"The page: {page}" if results else ""]:
-            show.print(shown(text), soft_wrap=True)
+            show.print(safe_text(text), soft_wrap=True)
     for name, reason in outcome.failed.items():
         say("[bold red]failed:[/]", f"{name}: {reason}")
     if outcome.failed:

@@ -17,7 +17,7 @@ from ..results.store import Group, Result, group_runs
 from ..results.verdict import verdicts
 from ..study.folder import Outcome
 from ..study.settings import Run
-from .messages import shown
+from .messages import safe_text
 
 FIGURES = ("accuracy", "rmse", "nll", "ece", "auroc", "cacc", "disagreement")
 
@@ -49,7 +49,7 @@ class Watch:
         self.progress.update(self.task, description=", ".join(self.running[:3]))
         if event != "started" and not self.quiet:
             colour = {"failed": "red", "damaged": "yellow", "retried": "yellow"}.get(event, "green")
-            self.progress.console.print(f"  [{colour}]{event:<8}[/] {shown(name):<28} {shown(text)}")
+            self.progress.console.print(f"  [{colour}]{event:<8}[/] {safe_text(name):<28} {safe_text(text)}")
 
 
 @contextmanager
@@ -60,19 +60,19 @@ def watch_runs(console: Console, runs: int, quiet: bool) -> Iterator[Watch]:
         yield watch
 
 
-def tables(results: Sequence[Result]) -> list[Table]:
+def result_tables(results: Sequence[Result]) -> list[Table]:
     """One table for each data set: figures with intervals, costs relative to the single network."""
     return [_table(f"{data}, {model}", groups) for (data, model), groups in group_runs(results).items()]
 
 
 def _table(title: str, groups: list[Group]) -> Table:
-    table = Table(title=shown(title), title_justify="left", header_style="bold", box=None, pad_edge=False)
+    table = Table(title=safe_text(title), title_justify="left", header_style="bold", box=None, pad_edge=False)
     table.add_column("method")
     names = [name for name in (*FIGURES, *COSTS) if any(math.isfinite(estimate(group, name).value) for group in groups)]
     for name in names:
         table.add_column(_heading(name), justify="right")
     for group in groups:
-        table.add_row(shown(group.label), *(_cell(group, name) for name in names))
+        table.add_row(safe_text(group.label), *(_cell(group, name) for name in names))
     return table
 
 

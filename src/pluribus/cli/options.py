@@ -117,7 +117,7 @@ def _name_methods_(option: Any) -> None:
     option.help = option.help.format(methods=", ".join(METHODS), baselines=", ".join(baselines))
 
 
-def source(**arguments: Any) -> dict[str, Any]:
+def source_options(**arguments: Any) -> dict[str, Any]:
     """What `data.load` is given beside the name; only what was said."""
     several = {key: specs(arguments.pop(key)) for key in ("outside", "shifted", "variants")}
     if arguments.get("folder") is not None:
@@ -127,7 +127,7 @@ def source(**arguments: Any) -> dict[str, Any]:
     return {**said, **{key: value for key, value in several.items() if value}}
 
 
-def training(**arguments: Any) -> dict[str, Any]:
+def training_options(**arguments: Any) -> dict[str, Any]:
     """What is changed in the recipe; only what was said."""
     return {key: value for key, value in arguments.items() if value is not None}
 

@@ -13,7 +13,7 @@ from . import options
 from .messages import messages, say_how_to_go_on, say_notes
 
 
-def train(
+def train_command(
     out: Annotated[Path, typer.Option(help="The folder to write the trained ensemble to.")],
     method: options.Method = "packed",
     data: options.Data = "digits",
@@ -69,8 +69,8 @@ def train(
     run = Run(
         data=data, model=model or "auto", method=method, label=method, size=size, settings=given, width=width,
         dropout=dropout, seed=seed, recipe=recipe or ("digits" if data == "digits" else "default"),
-        training=options.training(epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay),
-        source=options.source(folder=data_dir, target=target, task=task, outside="", shifted="", variants="",
+        training=options.training_options(epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay),
+        source=options.source_options(folder=data_dir, target=target, task=task, outside="", shifted="", variants="",
                        image_size=image_size, split=split, broken=broken, unpack_limit=unpack_limit),
         threads=threads, device=device,
     )  # fmt: skip

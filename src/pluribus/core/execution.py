@@ -31,13 +31,14 @@ from .isolation import (
     average_,
     differs,
     is_autocast,
-    kept_on_error,
     note_checkpoints,
+    restore_on_error,
     run_once,
-    unowned,
+    shared_parts,
 )
 from .kept_attributes import (
     Attributes,
+    are_close,
     clear_function_caches,
     drop_stale_caches_,
     find_switches,
@@ -47,7 +48,6 @@ from .kept_attributes import (
     look_at,
     refuse_parameters_made,
     same_outputs,
-    same_values,
 )
 from .locking import lock_of
 from .replicas import run_replica
@@ -84,7 +84,7 @@ class Runner:
         self.rows = Rows()
         for layer in member_layers(module).values():
             layer.rows = self.rows
-        self._backend, self.why = self.preferred()
+        self._backend, self.why = self.preferred_backend()
         self.measured: dict[tuple[Any, ...], Backend] = {}  # what "auto" has found
         self._trunk: Sequence[str] | None = None
         self._fresh = False  # the given model's caches are known to be those of its weights
@@ -108,7 +108,7 @@ class Runner:
             raise ValueError(f"ensemble.run must be {self.RULE}, but it is {value!r}.")
         self._backend, self.why, self.measured = value, "set by hand", {}
 
-    def preferred(self) -> tuple[str, str]:
+    def preferred_backend(self) -> tuple[str, str]:
         """The backend to begin with, and why."""
         if layer := unbatchable(self.module):
             return "loop", f"torch has no batching rule for {layer}"
@@ -149,7 +149,7 @@ class Runner:
         """One pass of the module in which row j belongs to member `index[j]`."""
         with self.alone():
             if index is not None:
-                locate_rows_(self.method, self.module, self.owned(), batch)
+                locate_rows_(self.method, self.module, self.own_tensors(), batch)
             return self.in_one_pass(batch, index)
 
     def in_one_pass(self, batch: Batch, index: Tensor | None) -> Any:
@@ -172,7 +172,7 @@ class Runner:
 
     def run_member(self, i: int, batch: Batch, statistics: Tensors, pieces: Mapping[str, Any] | None = None) -> Any:
         """Member i's output; what it would do to shared buffers it does to `statistics`."""
-        own = {name: tensors[i] for name, tensors in (pieces or self.owned()).items()}
+        own = {name: tensors[i] for name, tensors in (pieces or self.own_tensors()).items()}
         given = {**own, **statistics}
         output, changed = self._call(given, batch)
         with torch.no_grad():
@@ -203,7 +203,9 @@ class Runner:
         once = self.trunk() if self.training or not torch.compiler.is_compiling() else ()
         parts = parts_of(self.module)
         with self._undoing_kept(parts, batch, per_member), attention_under_vmap(parts), run_once(self.module, once):
-            tensors, changed = vmap(run, in_dims=(0, 0, mapped), randomness="different")(members, self.owned(), leaves)
+            tensors, changed = vmap(run, in_dims=(0, 0, mapped), randomness="different")(
+                members, self.own_tensors(), leaves
+            )
         self._write_back(changed)
         joined = [leave_vmap(leaf, stacked, self.size) for leaf, stacked in zip(seen["leaves"], tensors, strict=True)]
         return pytree.tree_unflatten(joined, seen["tree"])
@@ -211,7 +213,7 @@ class Runner:
     def _by_loop(self, batch: Batch, per_member: bool) -> Any:
         shared = self._shared_buffers()
         asleep = {name: buffer for name, buffer in shared.items() if not self._updates(name)}
-        outputs, seen, pieces = [], [], slice_members(self.owned())
+        outputs, seen, pieces = [], [], slice_members(self.own_tensors())
         parts = [] if torch.compiler.is_compiling() else keepers(parts_of(self.module))
         for i, own_batch in enumerate(unstack(batch, self.size) if per_member else [batch] * self.size):
             if not per_member and self._changes_input is not False:
@@ -219,7 +221,7 @@ class Runner:
             statistics = {name: buffer.clone() for name, buffer in shared.items()}
             clear_function_caches(parts)
             before = Attributes(self.module, parts) if parts else None
-            with before.kept_on_error() if before else nullcontext():
+            with before.restore_on_error() if before else nullcontext():
                 outputs.append(self.run_member(i, own_batch, statistics, pieces))
             if before:
                 lost = {name for name, buffer in asleep.items() if differs(statistics[name], buffer)}
@@ -262,7 +264,7 @@ class Runner:
         chance, before = torch.get_rng_state(), look_at(self.module)
         reason = ""
         try:
-            with kept_on_error(list(self.module.buffers())):
+            with restore_on_error(list(self.module.buffers())):
                 return self._first_vmap(batch, per_member)
         except CarriesError:
             raise
@@ -304,7 +306,7 @@ class Runner:
         changes = before.changes()
         refuse_parameters_made(self.module, changes)
         tensors = {change.name for change in changes if holds_tensor(change.now) or holds_tensor(change.before)}
-        made = tensors | lost | set(before.changed_in_place())
+        made = tensors | lost | set(before.names_changed_in_place())
         if made or not last:
             for change in changes:
                 change.undo()
@@ -324,7 +326,7 @@ class Runner:
             return
         before = Attributes(self.module, parts)
         try:
-            with before.kept_on_error():
+            with before.restore_on_error():
                 yield
         finally:
             clear_function_caches(parts)
@@ -370,7 +372,7 @@ class Runner:
 
     def try_member(self, batch: Batch, shared: dict[str, Tensor] | None = None, seed: int = 0) -> list[Tensor]:
         """What member 0 gives, on copies of all that it may change; what it does to `shared` buffers stays there."""
-        own = {name: tensor[0].clone() for name, tensor in self.owned().items()}
+        own = {name: tensor[0].clone() for name, tensor in self.own_tensors().items()}
         if shared is None:
             shared = {name: buffer.clone() for name, buffer in self.module.named_buffers() if name not in self.own}
         with torch.random.fork_rng(devices=[]):
@@ -410,7 +412,7 @@ class Runner:
     def _measure_each(self, batch: Batch, per_member: bool) -> tuple[str, Batch]:
         """How the members run on this batch, and the batch in the memory format for it."""
         if torch.compiler.is_compiling() or is_transforming():
-            return self.preferred()[0], batch
+            return self.preferred_backend()[0], batch
         runs: dict[str, Callable[[Batch], Any]] = {"loop": lambda b: self._by_loop(b, per_member)}
         if not unbatchable(self.module):
             runs = {"vmap": lambda b: self._first_vmap(b, per_member), **runs}
@@ -431,21 +433,21 @@ class Runner:
 
     # ---------------------------------------------------------------- what the members own
 
-    def owned(self) -> dict[str, Tensor]:
+    def own_tensors(self) -> dict[str, Tensor]:
         """The stacked tensors by name."""
         return {name: tensor for name, tensor in state(self.module) if name in self.own}
 
     def trunk(self) -> Sequence[str]:
         """Names of the largest submodules that no member owns a tensor of."""
         if self._trunk is None:
-            self._trunk = unowned(self.module, self.own) if self.own else ()
+            self._trunk = shared_parts(self.module, self.own) if self.own else ()
         return self._trunk
 
     def _has_shared_statistics(self) -> bool:
         return any(True for name in self.trunk() for _ in self.module.get_submodule(name).buffers())
 
     def _write_back(self, changed: Tensors) -> None:
-        own = self.owned()
+        own = self.own_tensors()
         with torch.no_grad():
             for name, tensor in changed.items():
                 if tensor.shape == own[name].shape:
@@ -458,7 +460,7 @@ class Runner:
         """Store buffers that the members have assigned in another shape."""
         resized, self._resized = self._resized, {}
         for name, tensors in ((name, tensors) for name, tensors in resized.items() if name not in but):
-            if len({t.shape for t in tensors}) > 1 or (name not in self.own and not same_values(tensors)):
+            if len({t.shape for t in tensors}) > 1 or (name not in self.own and not are_close(tensors)):
                 raise ValueError(
                     f"{self.method}: the members assign buffer {name!r} in shapes {[tuple(t.shape) for t in tensors]}, "
                     "which cannot be stored for all of them. Give it its size when the model is built."

@@ -72,7 +72,7 @@ def is_autocast(device: torch.device) -> bool:
 
 
 @contextmanager
-def kept_on_error(tensors: Sequence[Tensor]) -> Iterator[None]:
+def restore_on_error(tensors: Sequence[Tensor]) -> Iterator[None]:
     """Put the tensors' values back if what follows fails."""
     values = [tensor.clone() for tensor in tensors]
     try:
@@ -84,7 +84,7 @@ def kept_on_error(tensors: Sequence[Tensor]) -> Iterator[None]:
         raise
 
 
-def unowned(module: nn.Module, own: Collection[str]) -> list[str]:
+def shared_parts(module: nn.Module, own: Collection[str]) -> list[str]:
     """Names of the largest submodules that hold no owned tensor, and have state or may draw something at random."""
     names = {alias for name, others in aliases(module).items() if name in own for alias in others}
     owners = {name.rpartition(".")[0] for name in names}

@@ -93,7 +93,7 @@ def load(
         data = build_image_data(request, found, validation)
     data = replace(data, name=spec)
     more = replace(request, shape=tuple(data.encoding["shape"]) if data.encoding and data.kind == "images" else None)
-    return _mix_rows(_with_variants(_with_shifted(_with_ood(data, more, outside), more, shifted), more, variants), seed)
+    return _mix_rows(_with_variants(_add_shifted(_with_ood(data, more, outside), more, shifted), more, variants), seed)
 
 
 def locate(spec: str, folder: str | Path | None = None) -> Path | None:
@@ -208,7 +208,7 @@ def _with_ood(data: Data, request: Request, specs: Sequence[str]) -> Data:
     return replace(data, outside=found)
 
 
-def _with_shifted(data: Data, request: Request, specs: Sequence[str]) -> Data:
+def _add_shifted(data: Data, request: Request, specs: Sequence[str]) -> Data:
     found, notes = dict(data.shifted), list(data.notes)
     for spec in specs:
         own, parts = _read_spec(request, spec, "shifted")
@@ -268,7 +268,7 @@ def file_source(description: str, page: str, files: dict[str, Reader], **more: A
 def _mnist_like(name: str, folder: str, page: str, description: str, classes: tuple[str, ...]) -> Source:
     read_folder = partial(archives.read_idx_folder, classes=classes)
     files: dict[str, Reader] = {f"{folder}/raw": read_folder, folder: read_folder, name: read_folder}
-    return file_source(description, page, {**files, f"{name}.npz": partial(archives.read_npz, classes=classes)})
+    return file_source(description, page, {**files, f"{name}.npz": partial(archives.read_npz_images, classes=classes)})
 
 
 _MNIST = "The MNIST database (http://yann.lecun.com/exdb/mnist/)"
@@ -319,7 +319,7 @@ DATA: dict[str, Source] = {
     "notmnist": file_source(
         "letters A to J in many fonts, 28x28",
         _NOTMNIST,
-        {"notMNIST_small": folders.read_image_folder, "notmnist.npz": archives.read_npz},
+        {"notMNIST_small": folders.read_image_folder, "notmnist.npz": archives.read_npz_images},
     ),
     "cifar10": file_source(
         "60,000 images in 10 classes, 32x32",
@@ -329,7 +329,7 @@ DATA: dict[str, Source] = {
             "cifar-10-batches-bin": archives.read_cifar,
             "cifar-10-python.tar.gz": archives.read_cifar,
             "cifar-10-binary.tar.gz": archives.read_cifar,
-            "cifar10.npz": partial(archives.read_npz, classes=archives.CIFAR_10),
+            "cifar10.npz": partial(archives.read_npz_images, classes=archives.CIFAR_10),
         },
     ),
     "cifar100": file_source(
@@ -340,7 +340,7 @@ DATA: dict[str, Source] = {
             "cifar-100-binary": archives.read_cifar,
             "cifar-100-python.tar.gz": archives.read_cifar,
             "cifar-100-binary.tar.gz": archives.read_cifar,
-            "cifar100.npz": archives.read_npz,
+            "cifar100.npz": archives.read_npz_images,
         },
     ),
     "cifar10_c": file_source(
@@ -356,7 +356,7 @@ DATA: dict[str, Source] = {
             "svhn/test_32x32.mat": archives.read_svhn,
             "SVHN/test_32x32.mat": archives.read_svhn,
             "test_32x32.mat": archives.read_svhn,
-            "svhn.npz": partial(archives.read_npz, classes=builtin.DIGITS),
+            "svhn.npz": partial(archives.read_npz_images, classes=builtin.DIGITS),
         },
     ),
     "tiny_imagenet": file_source(
@@ -364,8 +364,8 @@ DATA: dict[str, Source] = {
         _TINY,
         {
             "tiny-imagenet-200": folders.read_tiny_imagenet,
-            "tiny_imagenet.npz": archives.read_npz,
-            "tiny_imagenet32.npz": archives.read_npz,
+            "tiny_imagenet.npz": archives.read_npz_images,
+            "tiny_imagenet32.npz": archives.read_npz_images,
         },
     ),
     "imagenet": file_source(
@@ -398,7 +398,7 @@ DATA: dict[str, Source] = {
     "textures": file_source(
         "5,640 textures in 47 classes",
         _DTD,
-        {"dtd/images": folders.read_image_folder, "textures.npz": archives.read_npz},
+        {"dtd/images": folders.read_image_folder, "textures.npz": archives.read_npz_images},
     ),
     "uci": Source(
         tables.load_uci, "nine regression tables with their standard splits", "table", ("uci",), tables.UCI_PAGE, "name"

@@ -148,7 +148,7 @@ def damaged_error(path: Path, why: object) -> ValueError:
     )
 
 
-def check_width(what: object, columns: int) -> None:
+def check_columns(what: object, columns: int) -> None:
     """Refuse a table with more columns than any that people make; each takes its time."""
     if columns > MOST_COLUMNS:
         raise ValueError(

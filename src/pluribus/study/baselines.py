@@ -58,7 +58,7 @@ def recipe_of(run: Run) -> Recipe:
 def model_spec(run: Run, data: Data) -> ModelSpec:
     """The network that the methods of the study have in common; "auto" is a small one that fits the data."""
     name = usual(data.shape) if run.model == "auto" else run.model
-    return ModelSpec(name, tuple(data.shape), outputs_of(data), run.width, run.dropout)
+    return ModelSpec(name, tuple(data.shape), count_outputs(data), run.width, run.dropout)
 
 
 def own_model_spec(run: Run, data: Data) -> ModelSpec:
@@ -66,12 +66,12 @@ def own_model_spec(run: Run, data: Data) -> ModelSpec:
     return model_spec(run, data).widen(entry(run.method).baseline.width)
 
 
-def outputs_of(data: Data) -> int:
+def count_outputs(data: Data) -> int:
     """How many numbers a network gives for a row: the classes, or a mean and a variance."""
     return len(data.classes) if data.task == "classification" else 2
 
 
-def build(run: Run, data: Data) -> Ensemble:
+def build_ensemble(run: Run, data: Data) -> Ensemble:
     """The run's ensemble, untrained, drawn from torch's own generator."""
     return _make(run, data, own_model_spec(run, data).build(), _example(data))
 
@@ -110,9 +110,9 @@ def _make(run: Run, data: Data, model: nn.Module, example: Tensor) -> Ensemble:
 
 
 def _check_outputs(run: Run, data: Data, outputs: Any) -> None:
-    if not isinstance(outputs, Tensor) or outputs.shape[-1] != outputs_of(data):
+    if not isinstance(outputs, Tensor) or outputs.shape[-1] != count_outputs(data):
         shape = tuple(outputs.shape[2:]) if isinstance(outputs, Tensor) else type(outputs).__name__
         what = f"{len(data.classes)} classes" if data.classes else "a mean and a variance"
         raise ValueError(
-            f"model: {run.model} must give {outputs_of(data)} numbers for each row ({what}), but it gives {shape}."
+            f"model: {run.model} must give {count_outputs(data)} numbers for each row ({what}), but it gives {shape}."
         )

@@ -35,7 +35,7 @@ class Study(Conditions):
 
     Args:
         data: names or "kind:path" (see `data.load`)
-        model: a name (see `models.by_name.network`); None: a small network that fits the data
+        model: a name (see `models.by_name.build_network`); None: a small network that fits the data
         methods: names of methods, and of baselines that they state
         sweep: values by setting: an argument of a method, or one of AXES; a method that does not take a setting
             runs without it

@@ -19,7 +19,7 @@ from ..training.augmentation import Augment, augment_of
 from ..training.batching import mix_seeds
 from ..training.fitting import fit
 from ..training.recipes import Recipe
-from .baselines import build, entry, recipe_of
+from .baselines import build_ensemble, entry, recipe_of
 from .judging import judge
 from .settings import Run
 
@@ -40,7 +40,7 @@ def compute(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def train(run: Run, data: Data, **options: Any) -> tuple[Ensemble, Any, float]:
     """A new ensemble after training, its history, and how long that took; options as for `fit`."""
     torch.manual_seed(mix_seeds(run.seed, 1))
-    ensemble = build(run, data)
+    ensemble = build_ensemble(run, data)
     plan = recipe_of(run)
     normalise = NormalisedSplit(data.train, data) if plan.augment is None else data.train
     validation = NormalisedSplit(data.validation, data) if len(data.validation) else None

@@ -139,10 +139,10 @@ class Training(LightningModule):
         what = f"batch {index} of the validation data gives NaN or infinity at the end"
         self._check(all(bool((tensor < math.inf).all()) for tensor in tensors_of(outputs)), what, x, y)
         whole = prediction_of(self.ensemble.task, outputs, self.ensemble.class_dim)
-        figures = {f"validation/{name}": value for name, value in judge(whole, y).items()}
+        figures = {f"validation/{name}": value for name, value in validation_scores(whole, y).items()}
         self._check(not any(bool(value.isnan()) for value in figures.values()), what, x, y)
         for i in range(self.ensemble.size if self.select == "member" else 0):
-            figures |= {f"member {i}/{name}": value for name, value in judge(whole.member(i), y).items()}
+            figures |= {f"member {i}/{name}": value for name, value in validation_scores(whole.member(i), y).items()}
         self._add(figures, rows_of((args, kwargs)))
 
     def on_validation_epoch_end(self) -> None:
@@ -262,7 +262,7 @@ def _diagnose(data: tuple[Any, ...]) -> str:
     return "it diverges, though the data are finite; lower lr, or give clip="
 
 
-def judge(prediction: Prediction, y: Any) -> dict[str, Tensor]:
+def validation_scores(prediction: Prediction, y: Any) -> dict[str, Tensor]:
     """What a model is chosen by, first; then the loss that it has as a whole."""
     if isinstance(prediction, Classification):
         target = y.argmax(-1) if y.is_floating_point() and y.ndim == prediction.label.ndim + 1 else y
