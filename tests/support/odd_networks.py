@@ -140,21 +140,6 @@ def written(m: Any, x: Tensor) -> Tensor:
     return m.head(out)
 
 
-def interleaved(m: Any, x: Tensor) -> Tensor:
-    """Written into every other place of a tensor of zeros, so that places count."""
-    out = torch.zeros(len(x), 8, dtype=x.dtype)
-    out[:, ::2] = m.one(x).relu()
-    out[:, 1::2] = m.two(x).relu()
-    return m.head(out)
-
-
-def strided(m: Any, x: Tensor) -> Tensor:
-    """Hidden units read in another order by an in-place change of strides."""
-    hidden = m.one(x).relu().contiguous()
-    hidden.as_strided_((len(x), 4, 2), (8, 1, 4))
-    return m.head(hidden.reshape(len(x), 8))
-
-
 def hypernetwork(m: Any, x: Tensor) -> Tensor:
     """One network makes the weights of another."""
     weight = m.make(x.mean(0)).view(4, 6)
@@ -220,8 +205,8 @@ def seven_fourier(m: Any, x: Tensor) -> Tensor:
 def depthwise() -> nn.Sequential:
     """Convolutions channel by channel, with a multiplier."""
     return nn.Sequential(
-        conv(3, 6), nn.ReLU(), conv(6, 6, groups=6), nn.BatchNorm2d(6), conv(6, 12, groups=6), nn.ReLU6(), conv(12, 5, 1),
-        nn.Flatten(),
+        conv(3, 6), nn.ReLU(), conv(6, 6, groups=6), nn.BatchNorm2d(6), conv(6, 12, groups=6), nn.ReLU6(),
+        conv(12, 5, 1), nn.Flatten(),
     )  # fmt: skip
 
 
@@ -266,7 +251,8 @@ ODD: dict[str, Odd] = {
     "no bias": Odd(lambda: nn.Sequential(nn.Linear(5, 7, bias=False), nn.ReLU(), nn.Linear(7, 2)), TABLE, [7]),
     "residual": Odd(
         lambda: Net(
-            residual, enter=nn.Linear(5, 6), blocks=nn.ModuleList([linear(6, 9, 6), linear(6, 4, 6)]), head=nn.Linear(6, 2)
+            residual, enter=nn.Linear(5, 6), blocks=nn.ModuleList([linear(6, 9, 6), linear(6, 4, 6)]),
+            head=nn.Linear(6, 2),
         ),
         TABLE, [6, 9, 4],
     ),
@@ -276,7 +262,8 @@ ODD: dict[str, Odd] = {
     ),
     "u-net": Odd(lambda: Net(unet, enter=conv(3, 4), down=conv(4, 6), head=conv(10, 2)), IMAGE, [4, 6]),
     "transposed convolution": Odd(
-        lambda: nn.Sequential(conv(3, 4), nn.ReLU(), nn.ConvTranspose2d(4, 6, 2, 2), nn.ReLU(), conv(6, 2)), IMAGE, [4, 6]
+        lambda: nn.Sequential(conv(3, 4), nn.ReLU(), nn.ConvTranspose2d(4, 6, 2, 2), nn.ReLU(), conv(6, 2)), IMAGE,
+        [4, 6],
     ),
     "grouped convolution": Odd(
         lambda: nn.Sequential(conv(3, 8), nn.ReLU(), conv(8, 12, groups=2), nn.ReLU(), conv(12, 2)), IMAGE,
@@ -288,7 +275,9 @@ ODD: dict[str, Odd] = {
     ),
     "depthwise convolution": Odd(depthwise, IMAGE, [6, (2, 6)]),
     "channel shuffle": Odd(
-        lambda: Net(shuffle, enter=conv(3, 8), one=conv(8, 8, groups=2), two=conv(8, 8, groups=2), head=nn.Linear(8, 2)),
+        lambda: Net(
+            shuffle, enter=conv(3, 8), one=conv(8, 8, groups=2), two=conv(8, 8, groups=2), head=nn.Linear(8, 2)
+        ),
         IMAGE, [2, 2, (2, 2), (4, 2), (4, 2)],
     ),
     "pixel shuffle": Odd(
@@ -298,11 +287,12 @@ ODD: dict[str, Odd] = {
         lambda: Net(squeeze_excite, enter=conv(3, 8), gate=linear(8, 3, 8), head=nn.Linear(8, 2)), IMAGE, [8, 3]
     ),
     "flatten after a convolution": Odd(
-        lambda: nn.Sequential(conv(3, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(36, 2)), IMAGE, [4]
+        lambda: nn.Sequential(conv(3, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(36, 2)), IMAGE,
+        [4],
     ),
     "batch norm": Odd(
-        lambda: nn.Sequential(conv(3, 4), nn.BatchNorm2d(4), nn.ReLU(), conv(4, 6), nn.BatchNorm2d(6), conv(6, 2)), IMAGE,
-        [4, 6],
+        lambda: nn.Sequential(conv(3, 4), nn.BatchNorm2d(4), nn.ReLU(), conv(4, 6), nn.BatchNorm2d(6), conv(6, 2)),
+        IMAGE, [4, 6],
     ),
     "group norm": Odd(
         lambda: nn.Sequential(conv(3, 8), nn.GroupNorm(2, 8), nn.ReLU(), conv(8, 2)), IMAGE, [2, (4, 2)]
@@ -349,12 +339,15 @@ ODD: dict[str, Odd] = {
     ),
     "einsum": Odd(
         lambda: Net(
-            lambda m, x: torch.einsum("bi,ihd,hdo->bo", x, m.one, m.two), one=torch.randn(5, 3, 4), two=torch.randn(3, 4, 2)
+            lambda m, x: torch.einsum("bi,ihd,hdo->bo", x, m.one, m.two),
+            one=torch.randn(5, 3, 4), two=torch.randn(3, 4, 2),
         ),
         TABLE, [4, (3, 4)],
     ),
     "gru": Odd(
-        lambda: Net(lambda m, x: m.head(m.body(x)[0][:, -1]), body=nn.GRU(5, 6, 2, batch_first=True), head=nn.Linear(6, 2)),
+        lambda: Net(
+            lambda m, x: m.head(m.body(x)[0][:, -1]), body=nn.GRU(5, 6, 2, batch_first=True), head=nn.Linear(6, 2)
+        ),
         SEQUENCE, [6, 6],
     ),
     "lstm in both directions": Odd(
@@ -398,7 +391,9 @@ ODD: dict[str, Odd] = {
     "encoder, norm first": Odd(lambda: encoder(norm_first=True), SEQUENCE, [8, 12, 2, (4, 2), (4, 2)]),
     "encoder, norm last": Odd(lambda: encoder(), SEQUENCE, [8, 12, 2, (4, 2), (4, 2)]),
     "mixer": Odd(
-        lambda: Net(axial, enter=nn.Linear(5, 6), tokens=linear(4, 7, 4), channels=linear(6, 9, 6), head=nn.Linear(6, 2)),
+        lambda: Net(
+            axial, enter=nn.Linear(5, 6), tokens=linear(4, 7, 4), channels=linear(6, 9, 6), head=nn.Linear(6, 2)
+        ),
         SEQUENCE, [6, 7, 9],
     ),
     "set": Odd(lambda: Net(deep_sets, enter=nn.Linear(5, 7), head=nn.Linear(7, 2)), SEQUENCE, [7]),
@@ -426,7 +421,9 @@ ODD: dict[str, Odd] = {
         lambda: Net(seven_fourier, enter=nn.Linear(5, 6), head=nn.Linear(6, 2)), SEQUENCE, [6]
     ),
     "temporal convolution": Odd(
-        lambda: nn.Sequential(nn.Conv1d(4, 6, 3), nn.ReLU(), nn.Conv1d(6, 7, 3, dilation=1), nn.AdaptiveMaxPool1d(1), nn.Flatten()),
+        lambda: nn.Sequential(
+            nn.Conv1d(4, 6, 3), nn.ReLU(), nn.Conv1d(6, 7, 3, dilation=2), nn.AdaptiveMaxPool1d(1), nn.Flatten()
+        ),
         rows(3, 4, 9), [6],
     ),
     "convolution in space": Odd(

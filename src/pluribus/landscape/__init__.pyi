@@ -47,7 +47,7 @@ from .studies.randomness import chain_against_runs as chain_against_runs
 from .studies.randomness import randomness as randomness
 from .symmetries.finding import permutations as permutations
 from .symmetries.finding import permute as permute
-from .symmetries.groups import Group as Group
 from .symmetries.groups import Groups as Groups
+from .symmetries.groups import UnitGroup as UnitGroup
 from .symmetries.matching import align as align
 from .symmetries.soups import soup as soup

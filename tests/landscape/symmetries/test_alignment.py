@@ -93,7 +93,9 @@ def test_an_aligned_network_is_the_same_function_and_nearer(name, by):
 
 
 def apart(one, other):
-    return sum(float((a - b).square().sum()) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    return sum(
+        float((a - b).square().sum().detach()) for a, b in zip(one.parameters(), other.parameters(), strict=True)
+    )
 
 
 def test_more_descents_are_never_worse():
@@ -161,7 +163,9 @@ def test_statistics_of_a_soup_are_estimated_on_data():
 
 def test_networks_that_cannot_be_aligned_are_refused():
     one, x = built(lambda: linear(5, 7, 2)), rows(6, 5)()
-    with pytest.raises(ValueError, match=r"one architecture, but '0.weight' has the shape \(7, 5\) in one and \(8, 5\)"):
+    with pytest.raises(
+        ValueError, match=r"one architecture, but '0.weight' has the shape \(7, 5\) in one and \(8, 5\)"
+    ):
         ls.align(one, built(lambda: linear(5, 8, 2)), x)
     with pytest.raises(ValueError, match="'1' is a ReLU in one and a Tanh in another"):
         ls.align(one, nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2)), x)

@@ -111,7 +111,10 @@ def test_no_order_of_a_tiny_network_is_missing():
         trial = copy.deepcopy(model)
         rearranged = {"0.weight": state["0.weight"][list(one)], "0.bias": state["0.bias"][list(one)]}
         trial.load_state_dict({**state, **rearranged, "2.weight": state["2.weight"][:, list(other)]})
-        found += all(torch.allclose(a, b, atol=1e-6) for a, b in zip(outputs(trial, example), outputs(model, example)))
+        found += all(
+            torch.allclose(a, b, atol=1e-6)
+            for a, b in zip(outputs(trial, example), outputs(model, example), strict=True)
+        )
     assert found == 6 and groups.sizes == (3,)
 
 
@@ -160,7 +163,9 @@ def test_networks_of_other_precisions_are_permuted(dtype):
 
 
 def test_code_that_insists_on_single_precision_is_followed_in_double():
-    model = built(lambda: Net(lambda m, x: m.head(m.enter(x).float().relu()), enter=nn.Linear(5, 7), head=nn.Linear(7, 2)))
+    model = built(
+        lambda: Net(lambda m, x: m.head(m.enter(x).float().relu()), enter=nn.Linear(5, 7), head=nn.Linear(7, 2))
+    )
     groups = ls.permutations(model, rows(6, 5)())
     assert groups.sizes == (7,) and groups.is_exact
 
@@ -173,7 +178,9 @@ def test_code_that_runs_in_single_precision_alone_is_followed_in_it():
                 raise RuntimeError("float32 alone")
             return x.relu()
 
-    model = built(lambda: Net(lambda m, x: m.head(Single.apply(m.enter(x))), enter=nn.Linear(5, 7), head=nn.Linear(7, 2)))
+    model = built(
+        lambda: Net(lambda m, x: m.head(Single.apply(m.enter(x))), enter=nn.Linear(5, 7), head=nn.Linear(7, 2))
+    )
     groups = ls.permutations(model, rows(6, 5)())
     assert groups.sizes == (7,) and not groups.is_exact
     assert_same_function(model, ls.permute(model, groups, seeded()), rows(6, 5)())
@@ -295,7 +302,9 @@ def test_a_network_without_a_symmetry_is_refused(build):
 
 
 def test_a_network_whose_every_unit_has_its_place_says_what_fixed_them():
-    model = built(lambda: Net(lambda m, x: m.head(torch.linalg.qr(m.enter(x)).Q), enter=nn.Linear(5, 4), head=nn.Linear(4, 2)))
+    model = built(
+        lambda: Net(lambda m, x: m.head(torch.linalg.qr(m.enter(x)).Q), enter=nn.Linear(5, 4), head=nn.Linear(4, 2))
+    )
     with pytest.raises(ValueError, match="Operations without a rule fix what they touch: linalg_qr"):
         ls.permutations(model, rows(6, 5)())
 

@@ -1,1 +1,1 @@
-"""Which units of a network may change places without a change of its function, and two networks brought into one order."""
+"""Units of a network that may change places without a change of its function, and two networks in one order."""

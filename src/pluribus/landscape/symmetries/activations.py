@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from ..._common.torch_private import OperatorMode, SlowPath
 from ..._common.trees import Batch, as_batch, cut_rows, long_tensors, rows_of, tensors_of
 from ..common.examples import map_arrays
-from .calls import PRODUCERS, name_of
 from .groups import Groups, Part, units_at
+from .operations import PRODUCERS, name_of
 from .trial import as_precise, precisely
 
 MOST_CHUNKS = 128  # of the few rows that the groups were found with
@@ -108,7 +108,7 @@ def _standardise(parts: Sequence[Part], chunks: Sequence[Tensor]) -> Tensor:
 
 
 def _labels(parts: Sequence[Part], shape: Sequence[int]) -> tuple[Tensor, int]:
-    """A number for each place of a tensor, the same where the same units of all groups stand, and how many there are."""
+    """A number for each place of a tensor, the same where the same units stand, and how many numbers there are."""
     labels, count = torch.zeros((), dtype=torch.long), 1
     for dim, part in enumerate(parts):
         size, own, most = shape[dim], torch.zeros(shape[dim], dtype=torch.long), 1

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 
 @dataclass(eq=False)
-class Axis:
+class UnitAxis:
     """Some units in order: free to change places, fixed, made of other axes, or known to be the same as another."""
 
     size: int
     is_fixed: bool = False
     kind: str = ""  # "sum": parts one after the other; "product": parts from outer to inner
-    parts: tuple[Axis, ...] = ()
-    same: Axis | None = None
+    parts: tuple[UnitAxis, ...] = ()
+    same: UnitAxis | None = None
 
     @property
     def is_free(self) -> bool:
@@ -28,27 +28,27 @@ class Axis:
         return not (self.is_fixed or self.kind or self.same)
 
 
-def fixed(size: int) -> Axis:
+def fixed(size: int) -> UnitAxis:
     """An axis whose units keep their places."""
-    return Axis(size, is_fixed=True)
+    return UnitAxis(size, is_fixed=True)
 
 
-def fresh(size: int) -> Axis:
+def fresh(size: int) -> UnitAxis:
     """An axis of which nothing is known yet; a single unit has no other place."""
-    return Axis(size, is_fixed=size <= 1)
+    return UnitAxis(size, is_fixed=size <= 1)
 
 
-def joined(*parts: Axis) -> Axis:
+def joined(*parts: UnitAxis) -> UnitAxis:
     """Axes one after the other."""
     return _compose("sum", parts)
 
 
-def nested(*parts: Axis) -> Axis:
+def nested(*parts: UnitAxis) -> UnitAxis:
     """Axes inside one another, the outer first."""
     return _compose("product", parts)
 
 
-def settle(axis: Axis) -> Axis:
+def settle(axis: UnitAxis) -> UnitAxis:
     """The axis as it is by all that is known now."""
     while axis.same is not None:
         axis = axis.same
@@ -61,7 +61,7 @@ def settle(axis: Axis) -> Axis:
     return axis
 
 
-def fix(*axes: Axis) -> None:
+def fix(*axes: UnitAxis) -> None:
     """Let all units of these axes keep their places."""
     for axis in map(settle, axes):
         if axis.kind:
@@ -70,7 +70,7 @@ def fix(*axes: Axis) -> None:
             axis.is_fixed = True
 
 
-def equate(one: Axis, other: Axis) -> None:
+def equate(one: UnitAxis, other: UnitAxis) -> None:
     """Take note that two axes are the same; where they are not made alike, both are refined, or fixed."""
     one, other = settle(one), settle(other)
     if one is other:
@@ -89,7 +89,7 @@ def equate(one: Axis, other: Axis) -> None:
         _equate_sums(one, other)
 
 
-def cut(axis: Axis, count: int) -> tuple[Axis, Axis]:
+def cut_axis(axis: UnitAxis, count: int) -> tuple[UnitAxis, UnitAxis]:
     """The first units of an axis, and the rest."""
     axis = settle(axis)
     if count in (0, axis.size):
@@ -105,7 +105,7 @@ def cut(axis: Axis, count: int) -> tuple[Axis, Axis]:
     return head, tail
 
 
-def split_inner(axis: Axis, size: int) -> tuple[Axis, Axis] | None:
+def split_inner(axis: UnitAxis, size: int) -> tuple[UnitAxis, UnitAxis] | None:
     """The axis as an outer one with an inner one of `size` units in each of its units; None where it cannot be."""
     axis = settle(axis)
     if axis.size == size:
@@ -123,7 +123,7 @@ def split_inner(axis: Axis, size: int) -> tuple[Axis, Axis] | None:
     return outer, inner
 
 
-def free_axes(axis: Axis) -> Iterator[Axis]:
+def free_axes(axis: UnitAxis) -> Iterator[UnitAxis]:
     """The free axes that an axis is made of, as often as it holds them."""
     axis = settle(axis)
     for part in axis.parts if axis.kind else ():
@@ -135,13 +135,13 @@ def free_axes(axis: Axis) -> Iterator[Axis]:
 # ---------------------------------------------------------------- sums and products
 
 
-def _compose(kind: str, parts: Iterable[Axis]) -> Axis:
+def _compose(kind: str, parts: Iterable[UnitAxis]) -> UnitAxis:
     """A sum or product without sums in sums, single units in products, or fixed parts side by side."""
     neutral = int(kind == "product")
-    flat: list[Axis] = []
+    flat: list[UnitAxis] = []
     for part in map(settle, parts):
         flat += part.parts if part.kind == kind else [part] if part.size != neutral else []
-    merged: list[Axis] = []
+    merged: list[UnitAxis] = []
     for part in flat:
         if part.is_fixed and merged and merged[-1].is_fixed:
             merged[-1] = fixed(_size(kind, [merged[-1], part]))
@@ -149,15 +149,15 @@ def _compose(kind: str, parts: Iterable[Axis]) -> Axis:
             merged.append(part)
     if len(merged) < 2:
         return merged[0] if merged else fixed(neutral)
-    return Axis(_size(kind, merged), kind=kind, parts=tuple(merged))
+    return UnitAxis(_size(kind, merged), kind=kind, parts=tuple(merged))
 
 
-def _size(kind: str, parts: Iterable[Axis]) -> int:
+def _size(kind: str, parts: Iterable[UnitAxis]) -> int:
     sizes = [part.size for part in parts]
     return sum(sizes) if kind == "sum" else math.prod(sizes)
 
 
-def _equate_products(one: Axis, other: Axis) -> None:
+def _equate_products(one: UnitAxis, other: UnitAxis) -> None:
     size = min(one.parts[-1].size, other.parts[-1].size)
     halves, others = split_inner(one, size), split_inner(other, size)
     if halves is None or others is None:
@@ -167,35 +167,35 @@ def _equate_products(one: Axis, other: Axis) -> None:
     equate(halves[0], others[0])
 
 
-def _equate_sums(one: Axis, other: Axis) -> None:
+def _equate_sums(one: UnitAxis, other: UnitAxis) -> None:
     while one.size:
         one, other = settle(one), settle(other)
         size = min((axis.parts[0].size for axis in (one, other) if axis.kind == "sum"), default=one.size)
-        (first, one), (second, other) = cut(one, size), cut(other, size)
+        (first, one), (second, other) = cut_axis(one, size), cut_axis(other, size)
         equate(first, second)
 
 
-def _cut_sum(axis: Axis, count: int) -> tuple[Axis, Axis]:
-    for i, part in enumerate(axis.parts):
-        if count < part.size:
-            break
-        count -= part.size
-    head, tail = cut(axis.parts[i], count)
+def _cut_sum(axis: UnitAxis, count: int) -> tuple[UnitAxis, UnitAxis]:
+    i = 0
+    while count >= axis.parts[i].size:
+        count -= axis.parts[i].size
+        i += 1
+    head, tail = cut_axis(axis.parts[i], count)
     return joined(*axis.parts[:i], head), joined(tail, *axis.parts[i + 1 :])
 
 
-def _cut_product(axis: Axis, count: int) -> tuple[Axis, Axis]:
+def _cut_product(axis: UnitAxis, count: int) -> tuple[UnitAxis, UnitAxis]:
     outer, inner = axis.parts[0], nested(*axis.parts[1:])
     whole, left = divmod(count, inner.size)
-    before, after = cut(outer, whole)
+    before, after = cut_axis(outer, whole)
     if not left:
         return nested(before, inner), nested(after, inner)
-    _, after = cut(after, 1)  # the unit that the cut goes through
-    head, tail = cut(inner, left)
+    _, after = cut_axis(after, 1)  # the unit that the cut goes through
+    head, tail = cut_axis(inner, left)
     return joined(nested(before, inner), head), joined(tail, nested(after, inner))
 
 
-def _split_sum(axis: Axis, size: int) -> tuple[Axis, Axis] | None:
+def _split_sum(axis: UnitAxis, size: int) -> tuple[UnitAxis, UnitAxis] | None:
     found = [split_inner(part, size) for part in axis.parts]
     halves = [half for half in found if half is not None]
     if len(halves) < len(found):
@@ -206,7 +206,7 @@ def _split_sum(axis: Axis, size: int) -> tuple[Axis, Axis] | None:
     return joined(*(outer for outer, _ in halves)), inner
 
 
-def _split_product(axis: Axis, size: int) -> tuple[Axis, Axis] | None:
+def _split_product(axis: UnitAxis, size: int) -> tuple[UnitAxis, UnitAxis] | None:
     *rest, last = axis.parts
     if last.size >= size:
         half = split_inner(last, size)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..._common.torch_private import plain_attributes
 from ..._common.trees import Batch, as_batch, cut_rows, long_tensors, map_tensors, rows_of
@@ -21,9 +21,9 @@ from ...surgery.copying import clear_caches_, duplicate, state, tensors_in
 from ...surgery.selecting import quote_names
 from ..common.examples import map_arrays
 from ..common.networks import network_of
-from .axes import Axis, free_axes, settle
-from .calls import Stack
+from .axes import UnitAxis, free_axes, settle
 from .groups import Groups, Orders, Part
+from .operations import Stack
 from .trial import as_precise, confirm, precisely, same_function
 from .walk import Walk, lasting_state, walk
 
@@ -178,19 +178,19 @@ def _as_groups(found: Walk, model: nn.Module) -> Groups:
     )  # fmt: skip
 
 
-def _as_part(axis: Axis, number: dict[int, int]) -> Part:
+def _as_part(axis: UnitAxis, number: dict[int, int]) -> Part:
     axis = settle(axis)
     if axis.kind:
         return Part(axis.size, kind=axis.kind, parts=tuple(_as_part(part, number) for part in axis.parts))
     return Part(axis.size, number.get(id(axis)) if axis.is_free else None)
 
 
-def _all_axes(found: Walk) -> Iterator[list[Axis]]:
+def _all_axes(found: Walk) -> Iterator[list[UnitAxis]]:
     for axes in found.known.values():
         yield from axes.layers if isinstance(axes, Stack) else [axes]
 
 
-def _outer_groups(units: list[Axis], number: dict[int, int], tensors: list[list[Axis]]) -> list[int | None]:
+def _outer_groups(units: list[UnitAxis], number: dict[int, int], tensors: list[list[UnitAxis]]) -> list[int | None]:
     """Of each group another one in each of whose units it may have an order of its own, as heads are for their width.
 
     That is so where no tensor of the run holds a unit of the group without one of the other.
@@ -209,13 +209,15 @@ def _outer_groups(units: list[Axis], number: dict[int, int], tensors: list[list[
         twice |= {key for key, times in count.items() if times > 1}
     found: list[int | None] = []
     for axis in units:
-        above = [key for key in allowed[id(axis)] - twice - {id(axis)} if key in number]
-        above = [key for key in above if id(axis) not in allowed[key] and not allowed[key] & number.keys() - twice - {key}]
-        found.append(min(number[key] for key in above) if above else None)
+        near = [key for key in allowed[id(axis)] - twice - {id(axis)} if key in number]
+        near = [
+            key for key in near if id(axis) not in allowed[key] and not (allowed[key] & number.keys()) - twice - {key}
+        ]
+        found.append(min((number[key] for key in near), default=None))
     return found
 
 
-def _paths(axis: Axis, above: tuple[Axis, ...] = ()) -> Iterator[tuple[Axis, tuple[Axis, ...]]]:
+def _paths(axis: UnitAxis, above: tuple[UnitAxis, ...] = ()) -> Iterator[tuple[UnitAxis, tuple[UnitAxis, ...]]]:
     """Each free axis inside an axis, with those in whose units it lies."""
     axis = settle(axis)
     for part in axis.parts if axis.kind else ():
@@ -226,13 +228,13 @@ def _paths(axis: Axis, above: tuple[Axis, ...] = ()) -> Iterator[tuple[Axis, tup
         yield axis, above
 
 
-def _whole(axis: Axis) -> list[Axis]:
+def _whole(axis: UnitAxis) -> list[UnitAxis]:
     """The free axes of which every place of an axis holds a unit."""
     axis = settle(axis)
     return [part for part in map(settle, axis.parts if axis.kind == "product" else [axis]) if part.is_free]
 
 
-def _most_at_a_place(axis: Axis) -> Counter[int]:
+def _most_at_a_place(axis: UnitAxis) -> Counter[int]:
     """How many units of each free axis one place of an axis may hold."""
     axis = settle(axis)
     if not axis.kind:

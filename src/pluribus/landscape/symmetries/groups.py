@@ -40,7 +40,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Group:
+class UnitGroup:
     """Units that may change places together.
 
     Args:
@@ -72,7 +72,7 @@ class Group:
 
 
 @dataclass(frozen=True, repr=False)
-class Groups(Sequence[Group]):
+class Groups(Sequence[UnitGroup]):
     """The groups of hidden units of a network that may change places without a change of its function.
 
     Made by `permutations`. `groups[i]` says where the units of group i stand, and `groups.explain()` says it of all.
@@ -106,9 +106,11 @@ class Groups(Sequence[Group]):
         if not -len(self) <= number < len(self):
             raise IndexError(f"there are groups 0 to {len(self) - 1}, but {number} was asked for.")
         number %= len(self)
-        places = [(name, dim) for name, parts in self.layout.items() for dim, p in enumerate(parts) if number in p.groups]
+        places = [
+            (name, dim) for name, parts in self.layout.items() for dim, p in enumerate(parts) if number in p.groups
+        ]
         outer = self.outer[number]
-        return Group(number, self.sizes[number], tuple(places), outer, 1 if outer is None else self.sizes[outer])
+        return UnitGroup(number, self.sizes[number], tuple(places), outer, 1 if outer is None else self.sizes[outer])
 
     def __repr__(self) -> str:
         kinds = "group" if len(self) == 1 else "groups"
@@ -153,7 +155,7 @@ class Groups(Sequence[Group]):
 
     def without(self, reasons: Mapping[int, str]) -> Groups:
         """All groups but these, and those inside them; the reasons are noted."""
-        inside = {g: reasons[outer] for g, outer in enumerate(self.outer) if outer in reasons}
+        inside = {g: reasons[outer] for g, outer in enumerate(self.outer) if outer is not None and outer in reasons}
         gone = {**inside, **reasons}
         kept = [g for g in range(len(self)) if g not in gone]
         new = {g: i for i, g in enumerate(kept)}

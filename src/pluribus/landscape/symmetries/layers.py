@@ -6,14 +6,14 @@ import itertools
 
 from torch import Tensor
 
-from .axes import Axis, equate, fix, fixed, fresh, nested
-from .calls import Axes, Call, Rule
+from .axes import UnitAxis, equate, fix, fixed, fresh, nested
+from .operations import Axes, OperatorCall, Rule
 
 
-def pointwise(call: Call) -> list[Axes]:
+def pointwise(call: OperatorCall) -> list[Axes]:
     """Each unit by itself: axes that meet are the same."""
     shape = call.outs[0].shape
-    found: list[Axis | None] = [None] * len(shape)
+    found: list[UnitAxis | None] = [None] * len(shape)
     for tensor in call.tensors:
         for i, axis in enumerate(reversed(call.of(tensor)), start=1):
             if 1 < axis.size == shape[-i]:
@@ -23,17 +23,17 @@ def pointwise(call: Call) -> list[Axes]:
     return [list(axes) for _ in call.outs]
 
 
-def constant(call: Call) -> list[Axes]:
+def constant(call: OperatorCall) -> list[Axes]:
     """The same number everywhere."""
     return [[fresh(size) for size in call.outs[0].shape]]
 
 
-def reduce(call: Call) -> list[Axes]:
+def reduce(call: OperatorCall) -> list[Axes]:
     """A sum, or what else does not ask for the order of what it is made of."""
     return [_without(call, out) for out in call.outs]
 
 
-def ordered(call: Call) -> list[Axes]:
+def ordered(call: OperatorCall) -> list[Axes]:
     """What depends on the order along some dimensions."""
     if call.name in ("max", "min") and len(call.outs) == 1:
         return reduce(call)  # of all numbers, without the place of the one that is found
@@ -42,14 +42,14 @@ def ordered(call: Call) -> list[Axes]:
     return [_without(call, out) for out in call.outs]
 
 
-def by_place(call: Call) -> list[Axes]:
+def by_place(call: OperatorCall) -> list[Axes]:
     """What depends on the place in the last two dimensions, as a triangle does."""
     axes = call.axes("self")
     fix(*axes[-2:])
     return [axes]
 
 
-def transform(call: Call) -> list[Axes]:
+def transform(call: OperatorCall) -> list[Axes]:
     """A Fourier transform along some dimensions."""
     axes, along = call.axes("self"), set(call.dims())
     fix(*(axes[dim] for dim in along))
@@ -57,7 +57,7 @@ def transform(call: Call) -> list[Axes]:
     return [[fixed(size) if dim in along else axis for dim, (axis, size) in enumerate(zip(axes, shape, strict=True))]]
 
 
-def _without(call: Call, out: Tensor) -> list[Axis]:
+def _without(call: OperatorCall, out: Tensor) -> list[UnitAxis]:
     axes, gone = call.axes("self"), set(call.dims())
     if out.ndim != len(axes):
         return [axis for dim, axis in enumerate(axes) if dim not in gone]
@@ -79,7 +79,7 @@ FACTORS = {
 }
 
 
-def matmul(call: Call) -> list[Axes]:
+def matmul(call: OperatorCall) -> list[Axes]:
     """A product of matrices: what is summed over is one axis."""
     one, other = (call.axes(name) for name in FACTORS[call.name])
     batch = int("bmm" in call.name)
@@ -92,7 +92,7 @@ def matmul(call: Call) -> list[Axes]:
     return [found]
 
 
-def grouped_matmul(call: Call) -> list[Axes]:
+def grouped_matmul(call: OperatorCall) -> list[Axes]:
     """Rows times the matrix of the group that they belong to, as of experts."""
     (rows, width), (groups, inner, outer) = call.axes("self"), call.axes("mat2")
     fix(rows, groups)
@@ -100,7 +100,7 @@ def grouped_matmul(call: Call) -> list[Axes]:
     return [[rows, outer]]
 
 
-def trilinear(call: Call) -> list[Axes]:
+def trilinear(call: OperatorCall) -> list[Axes]:
     """A sum over products of three tensors that are first given dimensions of one unit, and then broadcast."""
     count = call["i1"].ndim + len(call["expand1"])
     found = [fixed(1)] * count
@@ -115,7 +115,7 @@ def trilinear(call: Call) -> list[Axes]:
     return [[axis for dim, axis in enumerate(found) if dim not in gone]]
 
 
-def convolution(call: Call) -> list[Axes]:
+def convolution(call: OperatorCall) -> list[Axes]:
     """A convolution: channels are summed over in groups, places keep their order unless each is by itself."""
     (batch, channels, *space), weight = call.axes("input"), call.axes("weight")
     groups, outputs = call["groups"], call.outs[0].shape[1]
@@ -135,7 +135,7 @@ def convolution(call: Call) -> list[Axes]:
     return [[batch, made, *places]]
 
 
-def distances(call: Call) -> list[Axes]:
+def distances(call: OperatorCall) -> list[Axes]:
     """Distances between the rows of two tensors."""
     one, other = call.axes("x1"), call.axes("x2")
     equate(one[-1], other[-1])
@@ -144,7 +144,7 @@ def distances(call: Call) -> list[Axes]:
     return [[*one[:-1], other[-2]]]
 
 
-def attention(call: Call) -> list[Axes]:
+def attention(call: OperatorCall) -> list[Axes]:
     """Attention in one operation, (batch, heads, rows, width): one head of keys may serve several of queries."""
     query, key, value = (call.axes(name) for name in ("query", "key", "value"))
     for a, b in ((query[0], key[0]), (key[0], value[0]), (query[3], key[3]), (key[2], value[2]), (key[1], value[1])):
@@ -156,7 +156,7 @@ def attention(call: Call) -> list[Axes]:
     return [made, *([fixed(size) for size in out.shape] for out in call.outs[1:])]
 
 
-def _broadcast(axes: list[Axis], onto: list[Axis]) -> None:
+def _broadcast(axes: list[UnitAxis], onto: list[UnitAxis]) -> None:
     for a, b in zip(reversed(axes), reversed(onto), strict=False):
         if a.size > 1:
             equate(a, b)
@@ -165,7 +165,7 @@ def _broadcast(axes: list[Axis], onto: list[Axis]) -> None:
 # ---------------------------------------------------------------- normalisation
 
 
-def batch_norm(call: Call) -> list[Axes]:
+def batch_norm(call: OperatorCall) -> list[Axes]:
     """Each channel by itself."""
     axes = call.axes("input")
     for own in call.others("weight", "bias", "running_mean", "running_var"):
@@ -177,7 +177,7 @@ def batch_norm(call: Call) -> list[Axes]:
     ]
 
 
-def layer_norm(call: Call) -> list[Axes]:
+def layer_norm(call: OperatorCall) -> list[Axes]:
     """Mean and variance over the last dimensions, which no order changes."""
     axes = call.axes("input")
     for own in call.others("weight", "bias"):
@@ -187,7 +187,7 @@ def layer_norm(call: Call) -> list[Axes]:
     return [axes, *(kept + [fixed(1)] * (out.ndim - len(kept)) for out in call.outs[1:])]
 
 
-def group_norm(call: Call) -> list[Axes]:
+def group_norm(call: OperatorCall) -> list[Axes]:
     """Mean and variance over groups of channels."""
     axes, groups = call.axes("input"), call["group"]
     group = fresh(groups)
@@ -197,7 +197,7 @@ def group_norm(call: Call) -> list[Axes]:
     return [axes, [axes[0], group], [axes[0], group]]
 
 
-def weight_norm(call: Call) -> list[Axes]:
+def weight_norm(call: OperatorCall) -> list[Axes]:
     """A direction times a length for each unit."""
     direction = call.axes("v")
     _broadcast(call.axes("g"), direction)
@@ -210,7 +210,7 @@ def weight_norm(call: Call) -> list[Axes]:
 def spatial(dimensions: int) -> Rule:
     """The rule of pooling, resizing and padding along the last dimensions: their order counts."""
 
-    def rule(call: Call) -> list[Axes]:
+    def rule(call: OperatorCall) -> list[Axes]:
         axes = call.of(call.tensors[0])
         fix(*axes[-dimensions:])
         for other in call.tensors[1:]:
@@ -221,11 +221,9 @@ def spatial(dimensions: int) -> Rule:
     return rule
 
 
-def bags(call: Call) -> list[Axes]:
+def bags(call: OperatorCall) -> list[Axes]:
     """Sums of rows of a table."""
     rows, width = call.axes("weight")
     fix(rows, *(axis for own in call.others("indices", "offsets", "per_sample_weights") for axis in own))
     first, *others = call.outs
     return [[fixed(first.shape[0]), width], *([fixed(size) for size in out.shape] for out in others)]
-
-

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from . import layers, shapes
-from .calls import Axes, Call, Rule, Stack
+from .operations import Axes, OperatorCall, Rule, Stack
 
 
-def rule_of(call: Call) -> Rule | None:
+def rule_of(call: OperatorCall) -> Rule | None:
     """What the operation says about axes; None where nothing is known of it."""
     if torch.Tag.pointwise in call.operator.tags:
         return layers.pointwise
@@ -23,13 +23,13 @@ def rule_of(call: Call) -> Rule | None:
     return next((rule for pattern, rule in PATTERNS.items() if re.fullmatch(pattern, call.name)), None)
 
 
-def rule_of_stack(call: Call, held: Stack) -> list[Axes] | None:
+def rule_of_stack(call: OperatorCall, held: Stack) -> list[Axes] | None:
     """The axes that an operation on a stack gives; None where its layers must be one."""
     rule = STACK_RULES.get(call.name)
     return None if rule is None else rule(call, held)
 
 
-def _is_pointwise_elsewhere(call: Call) -> bool:
+def _is_pointwise_elsewhere(call: OperatorCall) -> bool:
     """Whether torch says so of the operation that does the same without writing to its input."""
     packet = getattr(torch.ops.aten, call.name, None) if call.writes else None
     return packet is not None and any(torch.Tag.pointwise in getattr(packet, one).tags for one in packet.overloads())
@@ -43,8 +43,9 @@ RULES: dict[str, Rule] = _table(
     {
         # each unit by itself
         "clone _to_copy copy lift_fresh lift detach alias contiguous positive fill zero": layers.pointwise,
-        "native_dropout _softmax _log_softmax _safe_softmax hardswish where masked_fill _prelu_kernel": layers.pointwise,
-        "log_sigmoid_forward polar complex real imag conj _conj _conj_physical resolve_conj floor_divide": layers.pointwise,
+        "native_dropout _softmax _log_softmax _safe_softmax hardswish where masked_fill": layers.pointwise,
+        "_prelu_kernel floor_divide": layers.pointwise,
+        "log_sigmoid_forward polar complex real imag conj _conj _conj_physical resolve_conj": layers.pointwise,
         "empty zeros ones full new_empty new_zeros new_ones new_full scalar_tensor": layers.constant,
         "empty_like zeros_like ones_like full_like empty_strided new_empty_strided": layers.constant,
         # over some dimensions
@@ -71,7 +72,7 @@ RULES: dict[str, Rule] = _table(
         "_weight_norm_interface": layers.weight_norm,
         # views
         "view _unsafe_view reshape _reshape_alias _reshape_copy squeeze unsqueeze unflatten flatten": shapes.view,
-        "permute transpose t numpy_T": shapes.permute,
+        "permute transpose t numpy_T": shapes.transposed,
         "expand": shapes.expand,
         "repeat": shapes.repeat,
         "as_strided": shapes.as_strided,
@@ -80,7 +81,7 @@ RULES: dict[str, Rule] = _table(
         "view_as_real view_as_complex": shapes.real_view,
         # joining and cutting
         "cat": shapes.cat,
-        "stack": shapes.stack,
+        "stack": shapes.stacked,
         "slice narrow split split_with_sizes unsafe_split unsafe_split_with_sizes chunk unsafe_chunk": shapes.slices,
         "tensor_split": shapes.slices,
         "select unbind": shapes.select,
@@ -96,17 +97,14 @@ RULES: dict[str, Rule] = _table(
         "index_add index_copy": shapes.index_add,
         "gather": shapes.gather,
         "scatter scatter_add scatter_reduce": shapes.scatter,
-        "embedding": shapes.embedding,
+        "embedding": shapes.table_rows,
         "_embedding_bag _embedding_bag_forward_only": layers.bags,
     }
 )
 
-PATTERNS: dict[str, Rule] = {
-    rf".*(pool|upsample_|_pad|grid_sampler_).*{n}d.*": layers.spatial(n)
-    for n in (1, 2, 3)
-}
+PATTERNS: dict[str, Rule] = {rf".*(pool|upsample_|_pad|grid_sampler_).*{n}d.*": layers.spatial(n) for n in (1, 2, 3)}
 
-STACK_RULES: dict[str, Callable[[Call, Stack], list[Axes] | None]] = _table(
+STACK_RULES: dict[str, Callable[[OperatorCall, Stack], list[Axes] | None]] = _table(
     {
         "clone _to_copy detach alias mul div": shapes.same_stack,
         "permute transpose t": shapes.moved_stack,

@@ -7,44 +7,44 @@ from collections.abc import Sequence
 
 import torch
 
-from .axes import Axis, cut, equate, fix, fixed, fresh, joined, nested, settle
-from .calls import Axes, Call, Stack, key_of
+from .axes import UnitAxis, cut_axis, equate, fix, fixed, fresh, joined, nested, settle
+from .operations import Axes, OperatorCall, Stack, key_of
 
 # ---------------------------------------------------------------- views
 
 
-def view(call: Call) -> list[Axes]:
+def view(call: OperatorCall) -> list[Axes]:
     """The same numbers in the same order in another shape."""
     return [_reshape(call.axes("self"), call.outs[0].shape)]
 
 
-def permute(call: Call) -> list[Axes]:
+def transposed(call: OperatorCall) -> list[Axes]:
     """Dimensions in another order."""
     axes = call.axes("self")
     return [[axes[dim] for dim in _order(call)]]
 
 
-def expand(call: Call) -> list[Axes]:
+def expand(call: OperatorCall) -> list[Axes]:
     """One unit, as often as is asked for: all are equal, in any order."""
     axes, shape = call.axes("self"), call.outs[0].shape
     axes = [fixed(1)] * (len(shape) - len(axes)) + axes
     return [[axis if axis.size == size else fresh(size) for axis, size in zip(axes, shape, strict=True)]]
 
 
-def repeat(call: Call) -> list[Axes]:
+def repeat(call: OperatorCall) -> list[Axes]:
     """All units several times, one copy after the other."""
     axes, times = call.axes("self"), call["repeats"]
     axes = [fixed(1)] * (len(times) - len(axes)) + axes
     return [[nested(fresh(count), axis) for axis, count in zip(axes, times, strict=True)]]
 
 
-def as_strided(call: Call) -> list[Axes]:
+def as_strided(call: OperatorCall) -> list[Axes]:
     """A view by numbers; one that shows all as it was is no change."""
     same = key_of(call.outs[0]) == call.keys[id(call["self"])]
     return [call.axes("self")] if same else call.fix_all()
 
 
-def unfold(call: Call) -> list[Axes]:
+def unfold(call: OperatorCall) -> list[Axes]:
     """Windows along a dimension."""
     axes, (dim,) = list(call.axes("self")), call.dims("dimension")
     fix(axes[dim])
@@ -52,14 +52,14 @@ def unfold(call: Call) -> list[Axes]:
     return [[*axes, fixed(call["size"])]]
 
 
-def diagonal(call: Call) -> list[Axes]:
+def diagonal(call: OperatorCall) -> list[Axes]:
     """The diagonal of two dimensions, last; they are fixed."""
     axes, gone = call.axes("self"), {call.dims("dim1")[0], call.dims("dim2")[0]}
     fix(*(axes[dim] for dim in gone))
     return [[*(axis for dim, axis in enumerate(axes) if dim not in gone), fixed(call.outs[0].shape[-1])]]
 
 
-def real_view(call: Call) -> list[Axes]:
+def real_view(call: OperatorCall) -> list[Axes]:
     """Complex numbers as pairs of real ones, or the other way."""
     axes = call.axes("self")
     if call.name == "view_as_real":
@@ -68,7 +68,7 @@ def real_view(call: Call) -> list[Axes]:
     return [axes[:-1]]
 
 
-def _order(call: Call) -> list[int]:
+def _order(call: OperatorCall) -> list[int]:
     count = call["self"].ndim
     if call.name == "permute":
         return [dim % count for dim in call["dims"]]
@@ -79,10 +79,12 @@ def _order(call: Call) -> list[int]:
     return order
 
 
-def _reshape(axes: Sequence[Axis], shape: Sequence[int]) -> Axes:
+def _reshape(axes: Sequence[UnitAxis], shape: Sequence[int]) -> Axes:
     """The axes of a view, piece by piece of dimensions that hold the same numbers."""
-    found: list[Axis] = []
-    stacked: tuple[int, list[Axis], int] | None = None  # where, the layers, and over how many more dimensions each goes
+    found: list[UnitAxis] = []
+    stacked: tuple[int, list[UnitAxis], int] | None = (
+        None  # where, the layers, and over how many more dimensions each goes
+    )
     for old, new in _pieces([axis for axis in axes if axis.size != 1], [size for size in shape if size != 1]):
         if len(old) == len(new) == 1:
             found += old
@@ -98,7 +100,7 @@ def _reshape(axes: Sequence[Axis], shape: Sequence[int]) -> Axes:
     return result if stacked is None else _stack_of(result, shape, *stacked)
 
 
-def _pieces(old: list[Axis], new: list[int]) -> list[tuple[list[Axis], list[int]]]:
+def _pieces(old: list[UnitAxis], new: list[int]) -> list[tuple[list[UnitAxis], list[int]]]:
     """The shortest runs of dimensions before and after that hold equally many numbers."""
     found = []
     while old or new:
@@ -112,7 +114,7 @@ def _pieces(old: list[Axis], new: list[int]) -> list[tuple[list[Axis], list[int]
     return found
 
 
-def _as_layers(old: list[Axis], new: list[int]) -> list[Axis]:
+def _as_layers(old: list[UnitAxis], new: list[int]) -> list[UnitAxis]:
     """The axes of their own that a dimension gives to a view as layers: of a sum of as many parts of equal sizes."""
     whole = settle(old[0])
     parts = whole.parts if len(old) == 1 and whole.kind == "sum" else ()
@@ -120,7 +122,7 @@ def _as_layers(old: list[Axis], new: list[int]) -> list[Axis]:
     return list(parts) if alike else []
 
 
-def _stack_of(axes: list[Axis], shape: Sequence[int], place: int, layers: list[Axis], length: int) -> Axes:
+def _stack_of(axes: list[UnitAxis], shape: Sequence[int], place: int, layers: list[UnitAxis], length: int) -> Axes:
     real = [dim for dim, size in enumerate(shape) if size != 1]
     dim, inner = real[place], real[place + 1 : place + 1 + length]
     made = []
@@ -136,7 +138,7 @@ def _stack_of(axes: list[Axis], shape: Sequence[int], place: int, layers: list[A
 # ---------------------------------------------------------------- joining and cutting
 
 
-def cat(call: Call) -> list[Axes]:
+def cat(call: OperatorCall) -> list[Axes]:
     """Tensors one after the other."""
     parts = [call.of(tensor) for tensor in call["tensors"] if tuple(tensor.shape) != (0,)]
     dim = call["dim"] % len(parts[0])
@@ -147,13 +149,13 @@ def cat(call: Call) -> list[Axes]:
     return [[joined(*(part[d] for part in parts)) if d == dim else axis for d, axis in enumerate(parts[0])]]
 
 
-def stack(call: Call) -> list[Axes]:
+def stacked(call: OperatorCall) -> list[Axes]:
     """Tensors as layers along a new dimension."""
     layers = [call.of(tensor) for tensor in call["tensors"]]
     return [Stack(call["dim"] % (len(layers[0]) + 1), layers)]
 
 
-def slices(call: Call) -> list[Axes]:
+def slices(call: OperatorCall) -> list[Axes]:
     """One piece of a dimension, or pieces one after the other."""
     axes, (dim,) = call.axes("self"), call.dims()
     if call.get("step", 1) != 1:
@@ -161,45 +163,45 @@ def slices(call: Call) -> list[Axes]:
         return [[*axes[:dim], fixed(call.outs[0].shape[dim]), *axes[dim + 1 :]]]
     rest = axes[dim]
     start = call.get("start", 0) or 0
-    rest = cut(rest, min(max(start + rest.size if start < 0 else start, 0), rest.size))[1]
+    rest = cut_axis(rest, min(max(start + rest.size if start < 0 else start, 0), rest.size))[1]
     found: list[Axes] = []
     for out in call.outs:
-        piece, rest = cut(rest, out.shape[dim])
+        piece, rest = cut_axis(rest, out.shape[dim])
         found.append([*axes[:dim], piece, *axes[dim + 1 :]])
     return found
 
 
-def select(call: Call) -> list[Axes]:
+def select(call: OperatorCall) -> list[Axes]:
     """One unit of a dimension, which has no other place; or all of them, each by itself."""
     axes, (dim,) = call.axes("self"), call.dims()
     if call.name == "select":
-        cut(cut(axes[dim], call["index"] % axes[dim].size)[1], 1)
+        cut_axis(cut_axis(axes[dim], call["index"] % axes[dim].size)[1], 1)
     else:
         fix(axes[dim])
     return [axes[:dim] + axes[dim + 1 :] for _ in call.outs]
 
 
-def glu(call: Call) -> list[Axes]:
+def glu(call: OperatorCall) -> list[Axes]:
     """The first half times a gate from the second."""
     axes, (dim,) = call.axes("self"), call.dims()
-    value, gate = cut(axes[dim], axes[dim].size // 2)
+    value, gate = cut_axis(axes[dim], axes[dim].size // 2)
     equate(value, gate)
     return [[*axes[:dim], value, *axes[dim + 1 :]]]
 
 
-def pad(call: Call) -> list[Axes]:
+def pad(call: OperatorCall) -> list[Axes]:
     """Constants before and after, or fewer units where the number is negative."""
     axes, widths = list(call.axes("self")), call["pad"]
     for i in range(len(widths) // 2):
         before, after = widths[2 * i], widths[2 * i + 1]
         axis = axes[-1 - i]
-        axis = cut(axis, -before)[1] if before < 0 else axis
-        axis = cut(axis, axis.size + after)[0] if after < 0 else axis
+        axis = cut_axis(axis, -before)[1] if before < 0 else axis
+        axis = cut_axis(axis, axis.size + after)[0] if after < 0 else axis
         axes[-1 - i] = joined(fresh(max(before, 0)), axis, fresh(max(after, 0)))
     return [axes]
 
 
-def channel_shuffle(call: Call) -> list[Axes]:
+def channel_shuffle(call: OperatorCall) -> list[Axes]:
     """Groups of channels dealt like cards."""
     batch, channels, *space = call.axes("self")
     group, inner = fresh(call["groups"]), fresh(channels.size // call["groups"])
@@ -207,7 +209,7 @@ def channel_shuffle(call: Call) -> list[Axes]:
     return [[batch, nested(inner, group), *space]]
 
 
-def pixel_shuffle(call: Call) -> list[Axes]:
+def pixel_shuffle(call: OperatorCall) -> list[Axes]:
     """Channels as pixels, or pixels as channels; a channel takes its pixels along."""
     *batch, channels, height, width = call.axes("self")
     fix(height, width)
@@ -219,7 +221,7 @@ def pixel_shuffle(call: Call) -> list[Axes]:
     return [[*batch, made, fixed(high), fixed(wide)]]
 
 
-def windows(call: Call) -> list[Axes]:
+def windows(call: OperatorCall) -> list[Axes]:
     """Windows of an image as columns, or an image of such columns."""
     if call.name == "im2col":
         *batch, channels, height, width = call.axes("self")
@@ -237,13 +239,13 @@ def windows(call: Call) -> list[Axes]:
 # ---------------------------------------------------------------- picks by an index
 
 
-def index(call: Call) -> list[Axes]:
+def index(call: OperatorCall) -> list[Axes]:
     """Units at given places: the dimensions that are indexed are fixed."""
     rest, picked, at = _indexed(call)
     return [[*rest[:at], *picked, *rest[at:]]]
 
 
-def index_put(call: Call) -> list[Axes]:
+def index_put(call: OperatorCall) -> list[Axes]:
     """Values written to given places."""
     axes = call.axes("self")
     rest, picked, at = _indexed(call)
@@ -251,14 +253,14 @@ def index_put(call: Call) -> list[Axes]:
     return [axes]
 
 
-def index_select(call: Call) -> list[Axes]:
+def index_select(call: OperatorCall) -> list[Axes]:
     """Units of one dimension at given places."""
     axes, (dim,) = call.axes("self"), call.dims()
     fix(axes[dim])
     return [[*axes[:dim], fixed(call.outs[0].shape[dim]), *axes[dim + 1 :]]]
 
 
-def index_add(call: Call) -> list[Axes]:
+def index_add(call: OperatorCall) -> list[Axes]:
     """Units of a source written or added to given places of one dimension."""
     axes, source, (dim,) = call.axes("self"), call.axes("source"), call.dims()
     fix(axes[dim], source[dim])
@@ -268,7 +270,7 @@ def index_add(call: Call) -> list[Axes]:
     return [axes]
 
 
-def gather(call: Call) -> list[Axes]:
+def gather(call: OperatorCall) -> list[Axes]:
     """Along one dimension the places that an index says, for each unit of the others."""
     axes, picked, (dim,) = call.axes("self"), call.axes("index"), call.dims()
     fix(axes[dim])
@@ -276,7 +278,7 @@ def gather(call: Call) -> list[Axes]:
     return [picked]
 
 
-def scatter(call: Call) -> list[Axes]:
+def scatter(call: OperatorCall) -> list[Axes]:
     """Along one dimension a source written to the places that an index says, for each unit of the others."""
     axes, picked, (dim,) = call.axes("self"), call.axes("index"), call.dims()
     fix(axes[dim], picked[dim])
@@ -287,18 +289,18 @@ def scatter(call: Call) -> list[Axes]:
     return [axes]
 
 
-def embedding(call: Call) -> list[Axes]:
+def table_rows(call: OperatorCall) -> list[Axes]:
     """Rows of a table."""
     rows, *rest = call.axes("weight")
     fix(rows)
     return [call.axes("indices") + rest]
 
 
-def _indexed(call: Call) -> tuple[list[Axis], list[Axis], int]:
+def _indexed(call: OperatorCall) -> tuple[list[UnitAxis], list[UnitAxis], int]:
     """The axes that are not indexed, those of the picks, and where among the former the latter stand."""
     axes, indices = call.axes("self"), list(call["indices"])
     used, dim = [], 0
-    rest: list[Axis] = []
+    rest: list[UnitAxis] = []
     shapes = []
     for given in indices:
         if given is None:
@@ -317,43 +319,43 @@ def _indexed(call: Call) -> tuple[list[Axis], list[Axis], int]:
     return rest, picked, used[0][0] if together else 0
 
 
-def _equate_ends(axes: Sequence[Axis], others: Sequence[Axis]) -> None:
+def _equate_ends(axes: Sequence[UnitAxis], others: Sequence[UnitAxis]) -> None:
     """The last axes of two tensors, one broadcast to the other, are the same."""
     for a, b in zip(reversed(axes), reversed(others), strict=False):
         if b.size > 1 or a.size == 1:
             equate(a, b)
 
 
-def _equate_others(axes: Sequence[Axis], others: Sequence[Axis], dim: int) -> None:
+def _equate_others(axes: Sequence[UnitAxis], others: Sequence[UnitAxis], dim: int) -> None:
     """All axes but one are the same; of one that is only begun, the rest keeps its place."""
     for d, (a, b) in enumerate(zip(axes, others, strict=True)):
         if d != dim:
-            equate(a if a.size == b.size else cut(a, b.size)[0], b)
+            equate(a if a.size == b.size else cut_axis(a, b.size)[0], b)
 
 
 # ---------------------------------------------------------------- stacks
 
 
-def same_stack(call: Call, held: Stack) -> list[Axes] | None:
+def same_stack(call: OperatorCall, held: Stack) -> list[Axes] | None:
     """As it was, where no other tensor takes part."""
     return [held] if len(call.tensors) == 1 else None
 
 
-def moved_stack(call: Call, held: Stack) -> list[Axes]:
+def moved_stack(call: OperatorCall, held: Stack) -> list[Axes]:
     """Dimensions in another order."""
     order = _order(call)
     kept = [dim - (dim > held.dim) for dim in order if dim != held.dim]
     return [Stack(order.index(held.dim), [[layer[dim] for dim in kept] for layer in held.layers])]
 
 
-def picked_stack(call: Call, held: Stack) -> list[Axes] | None:
+def picked_stack(call: OperatorCall, held: Stack) -> list[Axes] | None:
     """One layer, or each by itself."""
     if call.dims() != [held.dim]:
         return None
     return [held.layers[call["index"]]] if call.name == "select" else list(held.layers)
 
 
-def viewed_stack(call: Call, held: Stack) -> list[Axes] | None:
+def viewed_stack(call: OperatorCall, held: Stack) -> list[Axes] | None:
     """With more or fewer dimensions of one unit."""
     old, new = list(call["self"].shape), list(call.outs[0].shape)
     if old[held.dim] == 1 or [size for size in old if size != 1] != [size for size in new if size != 1]:

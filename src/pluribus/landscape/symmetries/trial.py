@@ -44,7 +44,9 @@ def confirm(model: nn.Module, groups: Groups, batch: Batch) -> Groups:
         if held <= seen:
             break
     unseen = {g: "of which the outputs show nothing" for g in held - seen}
-    return groups.without({**unseen, **{g: "on whose order the outputs depend" for g in set(range(len(groups))) - held}})
+    return groups.without(
+        {**unseen, **{g: "on whose order the outputs depend" for g in set(range(len(groups))) - held}}
+    )
 
 
 class Trial:
@@ -94,7 +96,9 @@ class Trial:
 
     def _gradients(self) -> dict[str, Tensor]:
         model = duplicate(self.base).requires_grad_(False)
-        parameters = {name: t.requires_grad_() for name, t in lasting_state(model).items() if isinstance(t, nn.Parameter)}
+        parameters = {
+            name: t.requires_grad_() for name, t in lasting_state(model).items() if isinstance(t, nn.Parameter)
+        }
         try:
             outputs = [t for t in self._run(model, self.batches[-1], gradients=True) if t.requires_grad]
             weights = [torch.randn_like(tensor) for tensor in outputs]

@@ -1,4 +1,4 @@
-"""A model runs on an example, and every operation says which axes are the same: what is not fixed then may be permuted."""
+"""A run of a model in which every operation says which axes are the same: what is not fixed then may be permuted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from ..._common.torch_private import OperatorMode, SlowPath
 from ..._common.trees import Batch, logits_of, tensors_of
 from ...surgery.copying import duplicate
-from .axes import Axis, equate, fix, fixed, fresh, joined, settle
-from .calls import PRODUCERS, Axes, Call, Key, Stack, key_of, memory_of, name_of
+from .axes import UnitAxis, equate, fix, fixed, fresh, joined, settle
+from .operations import PRODUCERS, Axes, Key, OperatorCall, Stack, key_of, memory_of, name_of
 from .rules import rule_of, rule_of_stack
 
 MOST_LAYERS = 64  # a stack of more is left as one axis
@@ -55,7 +55,7 @@ class Walk(OperatorMode):
         self.step, self.turn = 0, 0
         self.activations: dict[int, Axes] = {}  # by the turn of an operation that makes some
         self.without_rule: set[str] = set()
-        self.state: dict[str, list[Axis]] = {}
+        self.state: dict[str, list[UnitAxis]] = {}
 
     def follow(self, model: nn.Module, batch: Batch, layers: Layers) -> None:
         """Run the model and fix what its outputs show; `state` has the axes of its tensors afterwards."""
@@ -74,7 +74,7 @@ class Walk(OperatorMode):
         """Run an operation, and take note of what it says about axes."""
         self.step += 1
         self.turn += name_of(func) in PRODUCERS
-        call = Call(func, args, kwargs or {}, self.axes)
+        call = OperatorCall(func, args, kwargs or {}, self.axes)
         if call.writes:
             self.written |= {self.constants[m] for t in call.tensors if (m := memory_of(t)) in self.constants}
         is_constant = all([self._is_constant(tensor) for tensor in call.tensors])  # all are looked at
@@ -100,7 +100,7 @@ class Walk(OperatorMode):
             for one, other in zip(_flat(known), _flat(axes), strict=True):
                 equate(one, other)
 
-    def axes(self, tensor: Tensor, key: Key) -> list[Axis]:
+    def axes(self, tensor: Tensor, key: Key) -> list[UnitAxis]:
         """The axes of a tensor; those of a constant are free where all its units are equal, anew at each use."""
         if self._is_plain(tensor):
             return _of_values(tensor)
@@ -110,7 +110,7 @@ class Walk(OperatorMode):
         self.known[key] = found = _flat(self.known[key])
         return found
 
-    def _ask(self, call: Call) -> list[Axes]:
+    def _ask(self, call: OperatorCall) -> list[Axes]:
         held = self.known.get(call.keys[id(call.tensors[0])]) if call.tensors else None
         try:
             if isinstance(held, Stack) and (found := rule_of_stack(call, held)) is not None:
@@ -148,7 +148,7 @@ def lasting_state(model: nn.Module) -> dict[str, Tensor]:
     return {name: t for name, t in named if name in saved and t.ndim and (t.is_floating_point() or t.is_complex())}
 
 
-def _flat(axes: Axes) -> list[Axis]:
+def _flat(axes: Axes) -> list[UnitAxis]:
     """The axes of a tensor; the layers of a stack are one from now on."""
     if isinstance(axes, list):
         return axes
@@ -159,7 +159,7 @@ def _flat(axes: Axes) -> list[Axis]:
     return [*first[: axes.dim], fixed(len(axes.layers)), *first[axes.dim :]]
 
 
-def _check_sizes(answer: Sequence[Axes], call: Call) -> None:
+def _check_sizes(answer: Sequence[Axes], call: OperatorCall) -> None:
     if [_sizes(axes) for axes in answer] != [tuple(out.shape) for out in call.outs]:
         raise ValueError(f"the rule of {call.name} gives other sizes than the operation")
 
@@ -171,7 +171,7 @@ def _sizes(axes: Axes) -> tuple[int, ...]:
     return tuple(axis.size for axis in axes)
 
 
-def _of_values(tensor: Tensor) -> list[Axis]:
+def _of_values(tensor: Tensor) -> list[UnitAxis]:
     return [fresh(size) if _is_uniform(tensor, dim) else fixed(size) for dim, size in enumerate(tensor.shape)]
 
 
@@ -180,10 +180,10 @@ def _is_uniform(tensor: Tensor, dim: int) -> bool:
     return bool(values.numel()) and bool((values == values.narrow(dim, 0, 1)).all())
 
 
-def _parted(size: int, count: int) -> Axis:
+def _parted(size: int, count: int) -> UnitAxis:
     return joined(*(fresh(size // count) for _ in range(count)))
 
 
-def _layers(axis: Axis) -> int:
+def _layers(axis: UnitAxis) -> int:
     axis = settle(axis)
     return axis.parts[0].size if axis.kind == "product" and axis.parts[0].is_fixed else 1

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..._common.torch_private import changes_inputs, named_arguments
 from ..._common.trees import tensors_of
-from .axes import Axis, fix, fixed
+from .axes import UnitAxis, fix, fixed
 
 Key = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 
@@ -20,21 +20,21 @@ class Stack:
     """The axes of a tensor that is a stack, along one dimension, of tensors with axes of their own."""
 
     dim: int
-    layers: list[list[Axis]]
+    layers: list[list[UnitAxis]]
 
 
-Axes = list[Axis] | Stack
-Rule = Callable[["Call"], Sequence[Axes]]  # the axes of each output
+Axes = list[UnitAxis] | Stack
+Rule = Callable[["OperatorCall"], Sequence[Axes]]  # the axes of each output
 
 
-class Call:
+class OperatorCall:
     """An operation with its arguments; the outputs come when it has run.
 
     Args:
         look_up: gives the axes of a tensor that is found under a key
     """
 
-    def __init__(self, operator: Any, args: Any, kwargs: Any, look_up: Callable[[Tensor, Key], list[Axis]]):
+    def __init__(self, operator: Any, args: Any, kwargs: Any, look_up: Callable[[Tensor, Key], list[UnitAxis]]):
         self.operator, self.look_up = operator, look_up
         self.named = named_arguments(operator, args, kwargs)
         self.tensors = tensors_of((args, kwargs))
@@ -50,15 +50,15 @@ class Call:
         """The argument of that name, where the operation has one."""
         return self.named.get(name, default)
 
-    def axes(self, name: str) -> list[Axis]:
+    def axes(self, name: str) -> list[UnitAxis]:
         """The axes of the argument of that name."""
         return self.of(self.named[name])
 
-    def of(self, tensor: Tensor) -> list[Axis]:
+    def of(self, tensor: Tensor) -> list[UnitAxis]:
         """The axes of a tensor among the arguments."""
         return self.look_up(tensor, self.keys[id(tensor)])
 
-    def others(self, *names: str) -> list[list[Axis]]:
+    def others(self, *names: str) -> list[list[UnitAxis]]:
         """The axes of those of the named arguments that were given."""
         return [self.axes(name) for name in names if isinstance(self.named.get(name), Tensor)]
 
@@ -76,7 +76,20 @@ class Call:
 
 
 PRODUCERS = {  # operations whose outputs are activations that are worth a comparison
-    *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "convolution", "embedding", "_trilinear", "add", "sigmoid", "tanh"),
+    *(
+        "mm",
+        "addmm",
+        "bmm",
+        "baddbmm",
+        "mv",
+        "addmv",
+        "convolution",
+        "embedding",
+        "_trilinear",
+        "add",
+        "sigmoid",
+        "tanh",
+    ),
     *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),
     *("_scaled_dot_product_efficient_attention", "native_layer_norm", "_native_batch_norm_legit_no_training"),
 }
@@ -96,4 +109,4 @@ def memory_of(tensor: Tensor) -> int:
 def key_of(tensor: Tensor) -> Key:
     """A tensor by the numbers that it shows, whichever object shows them."""
     strides = (stride if size != 1 else 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return memory_of(tensor), tensor.storage_offset(), tuple(tensor.shape), tuple(strides)
+    return memory_of(tensor), int(tensor.storage_offset()), tuple(tensor.shape), tuple(strides)
