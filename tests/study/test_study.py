@@ -350,7 +350,7 @@ def dies_once(run):
     return compute(run)
 
 
-def fails_for_deep(run):
+def fails_for_deep(run, folder=None):
     if run.method == "deep":
         raise RuntimeError("no memory")
     return compute(run)

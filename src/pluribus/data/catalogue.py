@@ -58,6 +58,7 @@ def load(
     image_size: int | None = None,
     broken: Broken = "stop",
     unpack_limit: int | str | None = None,
+    train_rows: int | None = None,
 ) -> Data:
     """A data set, divided into training, validation and test part; the same for the same seed.
 
@@ -78,14 +79,15 @@ def load(
         broken: "stop" at images that cannot be read, or "skip" them with a note; the message names all of them
         unpack_limit: bytes that a packed file may unpack to, or "8G"; default: 20 times its size, at least 537 MB (of
             tables 34 MB, of one image 268 MB), at most half of the memory
+        train_rows: train on so many rows only, from each class alike; the other parts stay as they are
 
     >>> load("moons")
     Data('moons': table of shape (2,), 2 classes; 700 training, 100 validation and 200 test rows)
     """
-    _check_arguments(task, validation, image_size, broken, unpack_limit)
+    _check_arguments(task, validation, image_size, broken, unpack_limit, train_rows)
     outside, shifted, variants = ((s,) if isinstance(s, str) else s for s in (outside, shifted, variants))
     request = Request("", "", data_folder(folder), target, task, seed, split, image_size, broken)
-    request = replace(request, unpack_limit=unpack_limit)
+    request = replace(request, unpack_limit=unpack_limit, train_rows=train_rows)
     request, found = _read_spec(request, spec, "data")
     if isinstance(found, TableParts):
         data = build_table_data(request, found, validation)
@@ -165,8 +167,9 @@ def _read_images(request: Request, source: Any) -> ImageParts:
 
 
 def _check_arguments(
-    task: str | None, validation: float, image_size: int | None, broken: str, unpack_limit: int | str | None
-) -> None:
+    task: str | None, validation: float, image_size: int | None, broken: str, unpack_limit: int | str | None,
+    train_rows: int | None,
+) -> None:  # fmt: skip
     if unpack_limit is not None:
         parse_bytes(unpack_limit)
     if task not in (None, "classification", "regression"):
@@ -177,6 +180,8 @@ def _check_arguments(
         raise ValueError(f"load: validation must be a share in [0, {1 - TEST_SHARE}), but is {validation}.")
     if image_size is not None and image_size < 1:
         raise ValueError(f"load: image_size must be at least 1, but is {image_size}.")
+    if train_rows is not None and train_rows < 2:
+        raise ValueError(f"load: train_rows must be at least 2, but is {train_rows}.")
 
 
 def _read_spec(request: Request, spec: str, role: str) -> tuple[Request, SourceParts]:

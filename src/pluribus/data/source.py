@@ -41,6 +41,7 @@ class Request:
     broken: Broken = "stop"
     shape: Shape | None = None
     unpack_limit: Limit = None
+    train_rows: int | None = None
 
     @property
     def spec(self) -> str:
