@@ -17,6 +17,7 @@ except ModuleNotFoundError as error:  # only torch and numpy are installed
     ) from None
 
 from . import options
+from .align import align_command
 from .compare import compare_command
 from .data import data_command
 from .export import export_command
@@ -44,6 +45,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "plan": plan_command,
     "export": export_command,
     "landscape": landscape_command,
+    "align": align_command,
     "recipes": recipes_command,
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...report.questions import Question, questions_page
+from .alignment import aligned_runs
 from .animation import animate
 from .material import Material
 from .spaces import function_map, function_space, weight_space
@@ -34,7 +35,7 @@ def explore(
     surface = cut(material)
     asked = [
         weight_space(material), function_space(material), function_map(material), plane_between(material, surface),
-        connection(material), diversity_plane(material), ensemble_size(material),
+        connection(material), aligned_runs(material), diversity_plane(material), ensemble_size(material),
     ]  # fmt: skip
     if animation is not None:
         material.say(f"the animation {os.fspath(animation)}")

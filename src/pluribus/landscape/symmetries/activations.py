@@ -13,7 +13,7 @@ from ..._common.torch_private import OperatorMode, SlowPath
 from ..._common.trees import Batch, as_batch, cut_rows, long_tensors, rows_of, tensors_of
 from ..common.examples import map_arrays
 from .groups import Groups, Part, units_at
-from .operations import PRODUCERS, name_of
+from .operations import PRODUCERS, operator_name
 from .trial import as_precise, precisely
 
 MOST_CHUNKS = 128  # of the few rows that the groups were found with
@@ -76,7 +76,7 @@ class _Recorder(OperatorMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, and keep what it gives if it is one of those."""
         out = func(*args, **(kwargs or {}))
-        if name_of(func) in PRODUCERS:
+        if operator_name(func) in PRODUCERS:
             self.turn += 1
             first, parts = tensors_of(out)[0], self.layout.get(self.turn)
             if parts is not None and tuple(first.shape) == tuple(part.size for part in parts):

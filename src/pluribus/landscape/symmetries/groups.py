@@ -122,9 +122,8 @@ class Groups(Sequence[UnitGroup]):
 
     def explain(self) -> str:
         """What may change places, and what may not and why, in words."""
-        orders = sum(group.log10_orders for group in self)
         count = "1 group" if len(self) == 1 else f"{len(self)} groups"
-        lines = [f"{count} of hidden units; 10^{orders:.0f} orders give the same function."]
+        lines = [f"{count} of hidden units; 10^{self.log10_orders:.0f} orders give the same function."]
         lines += [f"  {group}" for group in self]
         kept = [name for name in self.shapes if name not in self.layout]
         if kept:
@@ -133,6 +132,11 @@ class Groups(Sequence[UnitGroup]):
             lines.append(f"Operations without a rule, which fix what they touch: {', '.join(self.without_rule)}.")
         lines += [f"Left out: {text}." for text in self.dropped]
         return "\n".join(lines)
+
+    @property
+    def log10_orders(self) -> float:
+        """The logarithm, to base 10, of the number of orders of all groups."""
+        return sum(group.log10_orders for group in self)
 
     # ---------------------------------------------------------------- orders
 

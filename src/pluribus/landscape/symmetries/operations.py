@@ -40,7 +40,7 @@ class OperatorCall:
         self.tensors = tensors_of((args, kwargs))
         self.keys = {id(tensor): key_of(tensor) for tensor in self.tensors}  # as they were before the operation
         self.writes = changes_inputs(operator)
-        self.name = name_of(operator)
+        self.name = operator_name(operator)
         self.outs: list[Tensor] = []
 
     def __getitem__(self, name: str) -> Any:
@@ -95,7 +95,7 @@ PRODUCERS = {  # operations whose outputs are activations that are worth a compa
 }
 
 
-def name_of(operator: Any) -> str:
+def operator_name(operator: Any) -> str:
     """What an operation is called, without the mark of one that writes to its input; others' have their namespace."""
     name = operator.overloadpacket.__name__ if operator.namespace == "aten" else str(operator)
     return name.removesuffix("_") if changes_inputs(operator) else name

@@ -12,7 +12,7 @@ from ..._common.torch_private import OperatorMode, SlowPath
 from ..._common.trees import Batch, logits_of, tensors_of
 from ...surgery.copying import duplicate
 from .axes import UnitAxis, equate, fix, fixed, fresh, joined, settle
-from .operations import PRODUCERS, Axes, Key, OperatorCall, Stack, key_of, memory_of, name_of
+from .operations import PRODUCERS, Axes, Key, OperatorCall, Stack, key_of, memory_of, operator_name
 from .rules import rule_of, rule_of_stack
 
 MOST_LAYERS = 64  # a stack of more is left as one axis
@@ -73,7 +73,7 @@ class Walk(OperatorMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, and take note of what it says about axes."""
         self.step += 1
-        self.turn += name_of(func) in PRODUCERS
+        self.turn += operator_name(func) in PRODUCERS
         call = OperatorCall(func, args, kwargs or {}, self.axes)
         if call.writes:
             self.written |= {self.constants[m] for t in call.tensors if (m := memory_of(t)) in self.constants}
