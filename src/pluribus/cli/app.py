@@ -20,6 +20,7 @@ except ModuleNotFoundError as error:  # only torch and numpy are installed
     ) from None
 
 from . import options
+from .align import align_command
 from .compare import compare_command
 from .data import data_command
 from .export import export_command
@@ -49,6 +50,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "export": export_command,
     "landscape": landscape_command,
     "reproduce": reproduce_command,
+    "align": align_command,
     "recipes": recipes_command,
 }
 
