@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
@@ -17,8 +17,8 @@ from ..training.optimizers import OPTIMIZERS
 from .common.batch_statistics import refresh_, statistics_layers
 from .common.examples import Criterion, Examples, choose_criterion, choose_task, endless, map_arrays, ready
 from .common.networks import Networks, network_of, networks_of, put_
-from .common.points import Report, Span, check_grid, make_judge, measure
-from .planes import Surface, choose_statistics, split_columns
+from .common.points import Measuring, Span, check_measuring, measure
+from .planes import Surface, check_grid
 
 
 class Path:
@@ -130,47 +130,38 @@ class Along:
     agreement: np.ndarray | None
     statistics: str
 
+    @property
+    def barrier(self) -> float:
+        """The largest loss above the chord between the losses of the ends; 0 where it stays below."""
+        if self.loss is None:
+            raise ValueError("barrier: the loss was not measured. Give data with labels.")
+        return float(np.max(self.loss - (1 - self.t) * self.loss[0] - self.t * self.loss[-1]))
 
-def along(
-    path: Path,
-    data: Any,
-    points: int = 25,
-    *,
-    refresh: Any = True,
-    criterion: str | Criterion | None = None,
-    task: str | None = None,
-    batch_size: int = 256,
-    processes: int = 1,
-    progress: Report = False,
-) -> Along:
-    """Loss, accuracy and agreement with both ends at evenly spread points of a path; arguments as for `surface`."""
+
+def along(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -> Along:
+    """Loss, accuracy and agreement with both ends at evenly spread points of a path.
+
+    Args:
+        data: (x, y), a data set or a loader
+        points: how many, the ends included; a single one is the middle
+        how: as for `surface`
+    """
     points = check_whole("along", "points", points)
-    judge = make_judge(
-        "along", path.networks, data, references=path.ends(), criterion=criterion, task=task,
-        batch_size=batch_size,
-    )  # fmt: skip
     t = np.linspace(0, 1, points) if points > 1 else np.array([0.5])
     mixtures = path.mixtures(t)
-    statistics, said = choose_statistics("along", path.networks.model, refresh, judge.examples)
-    values = measure(
-        "along", path.span, mixtures, mixtures, judge, refresh=statistics, processes=processes, progress=progress
-    )
-    return Along(t, *split_columns(values, judge.measures), said)
+    return Along(t, *measure("along", path.span, mixtures, mixtures, data, references=path.ends(), **how))
 
 
-def barrier(path: Path, data: Any, points: int = 25, **options: Any) -> float:
+def barrier(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -> float:
     """The largest loss along a path above the chord between the losses of its ends; 0 where it stays below.
 
     Args:
         points: where the loss is measured, the ends included
-        options: as for `along`
+        how: as for `surface`
     """
     if points < 3:
         raise ValueError(f"barrier: needs at least 3 points, the ends included, but points is {points}.")
-    found = along(path, data, points, **options)
-    assert found.loss is not None
-    chord = (1 - found.t) * found.loss[0] + found.t * found.loss[-1]
-    return float(np.max(found.loss - chord))
+    return along(path, data, points, **how).barrier
 
 
 def stitched(
@@ -179,43 +170,28 @@ def stitched(
     grid: int | tuple[int, int] = 25,
     *,
     reach: float = 1.25,
-    normalised: bool = False,
-    refresh: Any = True,
-    criterion: str | Criterion | None = None,
-    task: str | None = None,
-    batch_size: int = 256,
-    memory: float | None = None,
-    processes: int = 1,
-    progress: Report = False,
     file: Any = None,
+    **how: Unpack[Measuring],
 ) -> Fan:
     """The cut of Figure S3: triangles of the origin and each piece of the path, side by side.
 
     Args:
+        data: (x, y), a data set or a loader
         grid: how many points along the path and along each radius
         reach: radii go from 0, the origin, to so many times the path's
-        file: as `path` of `surface`, whose other arguments these are too
+        file: as `path` of `surface`
+        how: as for `surface`
     """
-    sides = tuple(grid) if isinstance(grid, (tuple, list)) else (grid, grid)
-    rows, columns = (check_whole("stitched", "grid", side) for side in sides)
-    check_grid("stitched", rows * columns, 4, memory)
-    judge = make_judge(
-        "stitched", path.networks, data, references=path.ends(), criterion=criterion, task=task,
-        normalised=normalised, batch_size=batch_size, memory=memory,
-    )  # fmt: skip
+    rows, columns = check_grid("stitched", grid)
+    check_measuring("stitched", rows * columns, 4, how)
     check_number("stitched", "reach", reach, "positive", lambda value: value > 0)
     t, r = np.linspace(0, 1, rows), np.linspace(0, reach, columns)
-    mixtures = path.mixtures(t)
-    scaled = (mixtures[:, None] * r[None, :, None]).reshape(rows * columns, -1)
-    statistics, said = choose_statistics("stitched", path.networks.model, refresh, judge.examples)
-    values = measure(
-        "stitched", path.span, scaled, np.repeat(mixtures, columns, 0), judge, refresh=statistics,
-        processes=processes, path=file, progress=progress,
-    )  # fmt: skip
-    figures = split_columns(values.reshape(rows, columns, -1), judge.measures)
     corners, angles = _unfold(path, path.t), _unfold(path, t)
-    fan = angles[:, None] * r[None, :, None]
-    return Fan(path, t, r, *figures, corners[[0, -1]], normalised, said, fan, corners)
+    mixtures = np.repeat(path.mixtures(t)[:, None], columns, 1)
+    radii, normalised = r[None, :, None], how.get("normalised", False)
+    found = measure("stitched", path.span, mixtures * radii, mixtures, data, references=path.ends(), file=file, **how)
+    ends, fan = corners[[0, -1]], angles[:, None] * radii
+    return Fan(path, t, r, *found[:3], ends, normalised, found.statistics, fan, corners)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 
 from ...methods import mimo, multihead
 from ...report.charts.landscape import heat_map, scatter_chart, surface_chart
-from ...report.figure import Curve, Figure, Panel, curve_panels, legend, span
+from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
 from ...report.questions import Question
 from ...report.svg import Axis
 from ..analyses.courses import courses
@@ -42,7 +42,7 @@ def trained_curves(material: Material) -> Question:
     heights = {name: barrier(way, material.test, refresh=material.train) for name, way in ways.items()}
     styles = {name: number for number, name in enumerate(ways, 2)}
     curves: dict[str, Curve] = {name: (one.t, np.asarray(one.loss)) for name, one in found.items()}
-    low, high = span(value for _, values in curves.values() for value in values)
+    low, high = finite_range(value for _, values in curves.values() for value in values)
     panels, _ = curve_panels(
         curves, styles, ("place on the path", "loss"), (Axis(0, 1, room=0.02), Axis(min(low, 0.0), high)),
         lambda label: f"{label}: {heights[label]:.3g} above its ends",
