@@ -1,4 +1,4 @@
-"""Ensembles from one training run with a cyclic rate: snapshots, and cyclic stochastic gradient MCMC."""
+"""Ensembles from one training run with a cyclic rate: snapshots, fast geometric ensembles, cyclic SG-MCMC."""
 
 from __future__ import annotations
 
@@ -65,6 +65,47 @@ def snapshots(
     """
     size = check_size("snapshots", size)
     return _run(_Plan("snapshots", size, size, epochs or 10 * size, momentum, training=training), model, train)
+
+
+def fast_geometric(
+    model: Any,
+    train: Any,
+    size: int,
+    *,
+    cycle: int = 2,
+    lr: float | tuple[float, float] = (5e-2, 5e-4),
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    batch_size: int = 128,
+    criterion: str | Criterion | None = None,
+    task: str | None = None,
+    augment: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+    seed: int = 0,
+) -> Ensemble:
+    """An ensemble of networks that one run passes on its way from a trained one (Garipov et al., 2018).
+
+    In each cycle the rate falls along a line from the larger one to the smaller and rises again, step by step; a
+    network is taken in the middle, where it is smallest.
+
+    Args:
+        model: where the run starts: a network that is trained; it is not changed
+        cycle: how many epochs one has, an even number
+        lr: the largest rate and the smallest; one number is the largest, and the smallest a hundredth of it
+    """
+    size = check_size("fast_geometric", size)
+    if check_whole("fast_geometric", "cycle", cycle) % 2:
+        raise ValueError(
+            f"fast_geometric: networks are taken in the middle of a cycle, so it has an even number of epochs, "
+            f"but cycle is {cycle}."
+        )
+    high, low = lr if isinstance(lr, (tuple, list)) and len(lr) == 2 else (lr, 0.01 * lr)
+    check_number("fast_geometric", "the smallest rate", low, f"from 0 to the largest, {high}", lambda v: 0 <= v <= high)
+    training = Cyclic(
+        lr=high, weight_decay=weight_decay, batch_size=batch_size, criterion=criterion, task=task, augment=augment,
+        seed=seed,
+    )  # fmt: skip
+    plan = _Triangles("fast_geometric", size, size, cycle * size, momentum, training=training, least=low)
+    return _run(plan, model, train)
 
 
 def csgmcmc(
@@ -148,6 +189,20 @@ class _Plan:
         return found
 
 
+@dataclass(frozen=True)
+class _Triangles(_Plan):
+    """The rate falls to its least and rises again in each cycle, and a sample is taken where it is least."""
+
+    least: float = 0.0
+
+    def rate(self, step: int, steps: int) -> float:
+        t = self.place(step, steps) + self.cycles / steps  # when the step is done
+        return self.least + abs(1 - 2 * t) * (self.lr - self.least)
+
+    def samples(self, steps: int) -> list[int]:
+        return [round(steps * (cycle + 0.5) / self.cycles) for cycle in range(self.cycles)]
+
+
 def _run(plan: _Plan, model: Any, train: Any) -> Ensemble:
     known, seed = network_of(plan.caller, model), plan.training.get("seed", 0)
     kind = plan.training.get("task") or known.task or "classification"
@@ -171,6 +226,8 @@ def _run(plan: _Plan, model: Any, train: Any) -> Ensemble:
                 tensors = dict(state(module))
                 found.append(layout.vector(tensors))
                 rests.append(rest_of(layout, tensors))
+            if len(found) == plan.size:
+                break  # what would follow is in no sample
     return _collect(plan, known, kind, found, rests, train)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack
 
@@ -14,10 +13,9 @@ from .._common.trees import as_batch, logits_of
 from ..methods.building import check_number, check_whole
 from ..surgery.copying import state
 from ..surgery.selecting import quote_names
-from ..training.batching import loader, set_epoch
 from ..training.optimizers import OPTIMIZERS
 from .common.batch_statistics import refresh_, statistics_layers
-from .common.examples import Criterion, Examples, choose_criterion, choose_task, map_arrays, ready
+from .common.examples import Criterion, Examples, choose_criterion, choose_task, endless, map_arrays, ready
 from .common.networks import Networks, network_of, networks_of, put_
 from .common.points import Measuring, Span, check_measuring, measure
 from .planes import Surface, check_grid
@@ -41,10 +39,14 @@ class Path:
 
     def mixtures(self, t: np.ndarray) -> np.ndarray:
         """The coefficients of the corners at each t: (len(t), corners)."""
-        if t.min() < 0 or t.max() > 1:
-            raise ValueError(f"path: t must be from 0 to 1, but it is {t[(t < 0) | (t > 1)][0]:g}.")
+        self.check(t)
         corners = np.eye(len(self.t))
         return np.stack([np.interp(t, self.t, corner) for corner in corners], -1)
+
+    def check(self, t: np.ndarray) -> None:
+        """Refuse places beyond the ends."""
+        if t.min() < 0 or t.max() > 1:
+            raise ValueError(f"path: t must be from 0 to 1, but it is {t[(t < 0) | (t > 1)][0]:g}.")
 
     def ends(self) -> Networks:
         """The two networks that the path connects."""
@@ -89,7 +91,7 @@ def tunnel(
         raise ValueError(f"tunnel: the optimizer {optimizer!r} is unknown. Choose from {quote_names(OPTIMIZERS)}.")
     if start not in ("line", "neighbour"):
         raise ValueError(f'tunnel: start must be "line" or "neighbour", but it is {start!r}.')
-    first = Examples("tunnel", [next(iter(_endless(data, batch_size, seed)))], labelled=True)
+    first = Examples("tunnel", [next(endless("tunnel", data, batch_size, seed))], labelled=True)
     kind = task or ends.task or ("regression" if callable(criterion) else None)
     kind = choose_task("tunnel", kind, None, first, ends[0])
     loss = choose_criterion("tunnel", criterion, kind)
@@ -214,14 +216,17 @@ class Fan(Surface):
 
 def _unfold(path: Path, t: np.ndarray) -> np.ndarray:
     """Where points of the path are in the plane when the triangles with the origin lie beside each other."""
-    products = path.span.products()
-    lengths = np.sqrt(np.diag(products))
+    places, inverse = np.unique(np.concatenate([path.t, t]), return_inverse=True)
+    mixtures = path.mixtures(places)  # neighbours on a straight piece are in the plane of its triangle
+    products = mixtures @ path.span.products() @ mixtures.T
+    lengths = np.sqrt(np.clip(np.diag(products), 0, None))
     if not lengths.all():
         raise ValueError("stitched: a corner of the path is the origin, so that there is no triangle.")
     cosines = [products[i, i + 1] / (lengths[i] * lengths[i + 1]) for i in range(len(lengths) - 1)]
     angles = np.concatenate([[0], np.cumsum(np.arccos(np.clip(cosines, -1, 1)))])
-    corners = lengths[:, None] * np.stack([np.cos(angles), np.sin(angles)], -1)
-    return path.mixtures(t) @ corners  # pieces are straight here too
+    points = lengths[:, None] * np.stack([np.cos(angles), np.sin(angles)], -1)
+    found: np.ndarray = points[inverse[len(path.t) :]]
+    return found
 
 
 def _first_shift(ends: Networks, along: Tensor, seed: int) -> Tensor:
@@ -246,7 +251,7 @@ def _descend(
     for layer in statistics_layers(module):
         layer.training = True
     moved = base + shift
-    for step, (x, y) in enumerate(_endless(data, batch_size, seed)):
+    for step, (x, y) in enumerate(endless("tunnel", data, batch_size, seed)):
         if step == steps:
             break
         args, kwargs = as_batch(ready(module, x))
@@ -265,16 +270,3 @@ def _descend(
         )
     module.eval()
     return moved
-
-
-def _endless(data: Any, batch_size: int, seed: int) -> Iterator[tuple[Any, Any]]:
-    batches, epoch = loader(data, batch_size, shuffle=True, seed=seed), 0
-    while True:
-        set_epoch(batches, epoch)
-        count = 0
-        for x, y in batches:
-            count += 1
-            yield map_arrays(x), torch.as_tensor(y)
-        if not count:
-            raise ValueError("tunnel: there must be at least one batch of data, but there is none.")
-        epoch += 1

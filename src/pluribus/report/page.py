@@ -280,6 +280,7 @@ SIGNS = {"higher": "↑", "lower": "↓", "neither": ""}
 
 TOPICS = {
     "budget": "What to use",
+    "training": "Training",
     "result": "In detail",
     "accuracy": "Accuracy",
     "error": "Error",
