@@ -79,3 +79,9 @@ from .studies.randomness import randomness as randomness
 from .subnetworks import SubnetworkPlane as SubnetworkPlane
 from .subnetworks import subnetwork_plane as subnetwork_plane
 from .subnetworks import subnetworks as subnetworks
+from .symmetries.finding import permutations as permutations
+from .symmetries.finding import permute as permute
+from .symmetries.groups import Groups as Groups
+from .symmetries.groups import UnitGroup as UnitGroup
+from .symmetries.matching import align as align
+from .symmetries.soups import soup as soup

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...report.questions import Question, questions_page
 from ...surgery.selecting import quote_names
+from .alignment import aligned_runs
 from .animation import animate
 from .chance import one_chain, sources_of_difference
 from .inside import bending, layers, subnetworks_apart, trained_curves, units_of_members
@@ -30,6 +31,7 @@ QUESTIONS: dict[str, Callable[[Material], Question | None]] = {  # by the anchor
     "plane": plane_between,
     "tunnel": connection,
     "stitched": stitched_cut,
+    "alignment": aligned_runs,
     "diversity": diversity_plane,
     "size": ensemble_size,
     "randomness": sources_of_difference,
