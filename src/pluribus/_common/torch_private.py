@@ -197,6 +197,26 @@ def is_pure_operator(target: Any) -> bool:
     return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
 
 
+class OperatorMode(TorchDispatchMode):
+    """A mode that sees every operator, and does not load the compiler on its first call as others do."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+def changes_inputs(operator: Any) -> bool:
+    """Whether an operator writes to one of its inputs."""
+    return bool(operator._schema.is_mutable)
+
+
+def named_arguments(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call of an operator by their names, with its defaults for those that were not given."""
+    arguments = operator._schema.arguments
+    defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    return {**defaults, **dict(zip((argument.name for argument in arguments), args, strict=False)), **kwargs}
+
+
 def view_base(tensor: Tensor) -> Tensor:
     """The tensor that this one is a view of, or itself."""
     return tensor if tensor._base is None else tensor._base

@@ -314,8 +314,8 @@ def divide(targets: Tensor, shares: Sequence[float], seed: int, *, stratified: b
     if stratified:
         # The rows of each class are spread evenly over (0, 1), its last row goes behind all others.
         place = torch.empty(len(targets), dtype=torch.float64)
-        for value in targets.unique():
-            rows = order[targets[order] == value]
+        grouped = order[targets[order].argsort(stable=True)]
+        for rows in grouped.split(targets.unique(return_counts=True)[1].tolist()):
             offset = torch.rand((), generator=generator, dtype=torch.float64)
             place[rows] = (torch.arange(len(rows)) + offset) / len(rows)
             place[rows[-1]] = 2.0

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .._common.optional import require
-from .._common.unpacking import Limit, TooLargeError, limit_for
+from .._common.unpacking import FewReads, Limit, TooLargeError, limit_for
 from .._common.untrusted import open_file
 from .dataset import NO_CLASS, Shape, Split, covering_size, labelled_split, part_in_view
 from .source import ImageParts, Request, argument_path, damaged_error, missing_error
@@ -105,7 +105,11 @@ def read_tiny_imagenet(request: Request, path: Path, page: str) -> ImageParts:
     rows = [line.split("\t") for line in lines if line]
     if not all(len(row) > 1 and row[0] == os.path.basename(row[0]) for row in rows):
         raise damaged_error(labels, "each line must be the name of an image, a tab and its class")
-    test = [(str(path / "val" / "images" / row[0]), row[1]) for row in rows]
+    images = path / "val" / "images"
+    there = set(_list_folder(str(images))[1])
+    if absent := next((row[0] for row in rows if row[0] not in there), None):
+        raise damaged_error(labels, f"it names {absent}, which is not in {images}")
+    test = [(str(images / row[0]), row[1]) for row in rows]
     return build_parts(request, path, {"train": list_images(path / "train"), "test": test})
 
 
@@ -124,20 +128,27 @@ def list_images(path: Path, notes: list[str] | None = None) -> Listing:
     for at, inside, files in walk_once(path, left_out):
         label = inside[0] if inside else ""
         for name in files:
-            if os.path.splitext(name)[1].lower() in ENDINGS and not name.startswith("."):
+            if is_image(name):
                 found.append((os.path.join(at, name), label))
     if left_out and notes is not None:
         shown = ", ".join(left_out[:5]) + (f" and {len(left_out) - 5} more" if len(left_out) > 5 else "")
         notes.append(
-            f"{path}: {shown} lead to folders that are read at another place, or that hold this folder: left out."
+            f"{path}: {shown} lead to folders that are read at another place, that hold this folder or that are the "
+            "system's own: left out."
         )
     return sorted(found, key=lambda one: one[1])
+
+
+def is_image(name: str) -> bool:
+    """Whether a file of this name is taken for an image."""
+    return os.path.splitext(name)[1].lower() in ENDINGS and not name.startswith(".")
 
 
 def walk_once(root: Path, left_out: list[str]) -> Iterator[tuple[str, tuple[str, ...], list[str]]]:
     """Each folder under the root once: its path, the names that lead to it, and its files in order.
 
-    A link out of the root is followed, the first to a folder only; one to a folder inside or around the root is not.
+    A link out of the root is followed, the first to a folder only; one to a folder inside or around the root, or
+    of the system's own as /proc, is not.
     """
     home = os.path.realpath(root)
     seen, waiting = {home}, list[tuple[str, tuple[str, ...]]]([(str(root), ())])
@@ -149,7 +160,8 @@ def walk_once(root: Path, left_out: list[str]) -> Iterator[tuple[str, tuple[str,
         for name in folders:
             path = os.path.join(at, name)
             place = os.path.realpath(path)
-            if place in seen or os.path.islink(path) and (_is_inside(place, home) or _is_inside(home, place)):
+            is_link = os.path.islink(path)
+            if place in seen or is_link and (_is_inside(place, home) or _is_inside(home, place) or _is_no_disk(place)):
                 left_out.append(os.path.relpath(path, root))
                 continue
             seen.add(place)
@@ -159,6 +171,14 @@ def walk_once(root: Path, left_out: list[str]) -> Iterator[tuple[str, tuple[str,
 
 def _is_inside(path: str, folder: str) -> bool:
     return os.path.commonpath([path, folder]) == folder
+
+
+def _is_no_disk(path: str) -> bool:
+    """Whether the system makes up what is in a folder, as in /proc: its files have no end, or wait for ever."""
+    try:
+        return hasattr(os, "statvfs") and os.statvfs(path).f_blocks == 0
+    except OSError:
+        return True
 
 
 def _list_folder(path: str) -> tuple[list[str], list[str]]:
@@ -359,7 +379,7 @@ def _open_image(file: BinaryIO) -> Any:
         build, accepts = pillow.OPEN.get(name, (None, None))
         if build is not None and accepts(start) is True:
             file.seek(0)
-            return build(file, "")
+            return build(FewReads(file, os.fstat(file.fileno()).st_size), "")
     raise ValueError(f"it is none of {', '.join(FORMATS)}")
 
 

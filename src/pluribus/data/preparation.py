@@ -14,7 +14,7 @@ import torch
 
 from .dataset import NO_CLASS, AnswerKey, Data, ImageArrays, Shape, Split, divide, moments, without_targets
 from .image_folders import ImageFiles
-from .source import ImageParts, Request, SourceParts, TableParts, Task
+from .source import ImageParts, Request, SourceParts, TableParts, Task, list_names
 from .tables import CLASSES, Frame, Series, column_rules, encode_table, label_counts, label_of, map_values
 
 TEST_SHARE = 0.2
@@ -108,7 +108,7 @@ def _check_labels(request: Request, parts: dict[str, Split], classes: tuple[str,
     counts = train.bincount(minlength=len(classes))
     once = [name for name, count in zip(classes, counts.tolist(), strict=True) if count == 1]
     if once and len(parts) < 3:
-        notes.append(f"{request.spec}: one example only, kept for training: {', '.join(once)}.")
+        notes.append(f"{request.spec}: one example only, kept for training: {list_names(once)}.")
 
 
 def _divide_images(
@@ -189,14 +189,14 @@ def build_table_data(request: Request, frames: TableParts, share: float) -> Data
 
 
 def _target(request: Request, frames: TableParts) -> str:
-    columns = ", ".join(map(str, frames.train.columns))
+    columns = list_names(list(map(str, frames.train.columns)))
     if frames.target is None:
         raise ValueError(
             f"{request.spec}: name the column to predict with target= (command line: --target). There are: {columns}."
         )
     for part in (frames.train, frames.validation, frames.test):
         if part is not None and frames.target not in part.columns:
-            columns = ", ".join(map(str, part.columns))
+            columns = list_names(list(map(str, part.columns)))
             raise ValueError(f'{request.spec}: the target "{frames.target}" is no column. There are: {columns}.')
     return frames.target
 
@@ -254,7 +254,7 @@ def _classes(request: Request, parts: dict[str, Frame], target: str, task: str, 
     counts = label_counts(values)
     once = [name for name in classes if counts[name] == 1]
     if once and len(parts) < 3:
-        notes.append(f"{request.spec}: one row only, kept for training: {', '.join(once)}.")
+        notes.append(f"{request.spec}: one row only, kept for training: {list_names(once)}.")
     return classes
 
 
@@ -262,7 +262,7 @@ def check_seen(request: Request, part: str, unseen: list[str]) -> None:
     """Refuse labels that training never saw."""
     if unseen:
         raise ValueError(
-            f"{request.spec}: every class of the {part} part must occur in training, but {', '.join(unseen)} never "
+            f"{request.spec}: every class of the {part} part must occur in training, but {list_names(unseen)} never "
             "does. Remove these rows, or give them as outside data."
         )
 

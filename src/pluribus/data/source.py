@@ -182,6 +182,15 @@ def argument_path(request: Request) -> Path:
     raise FileNotFoundError(f"{request.spec}: looked for {places}, which is not there. Check the path.")
 
 
+def list_names(names: Sequence[str], most: int = 100) -> str:
+    """Names with commas; of very many the first, and how many more.
+
+    >>> list_names(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def unknown_error(what: str, name: str, known: Mapping[str, Any] | Sequence[str]) -> ValueError:
     """The error to raise for a name that is not known: it lists those that are."""
     return ValueError(f'{what}: "{name}" is not known. Known are: {", ".join(known)}.')

@@ -1,4 +1,7 @@
 # The names of the laboratory and where each is defined: the one list, read by editors, mypy and `__init__.py`.
+from .analyses.bias_variance import BiasVariance as BiasVariance
+from .analyses.bias_variance import bias_variance as bias_variance
+from .analyses.courses import courses as courses
 from .analyses.masks import dropout_grid as dropout_grid
 from .analyses.masks import dropout_transition as dropout_transition
 from .analyses.masks import exact_iou as exact_iou
@@ -7,16 +10,27 @@ from .analyses.masks import mask_overlap as mask_overlap
 from .analyses.masks import mask_transition as mask_transition
 from .analyses.measuring import Measured as Measured
 from .analyses.measuring import measure_settings as measure_settings
+from .analyses.members import Sweep as Sweep
+from .analyses.members import member_figures as member_figures
+from .analyses.members import regularization_path as regularization_path
+from .analyses.members import sweep as sweep
 from .analyses.packing import network_widths as network_widths
 from .analyses.packing import ood_criteria as ood_criteria
 from .analyses.packing import packing as packing
+from .analyses.separation import Separation as Separation
+from .analyses.separation import separation as separation
 from .analyses.sparsity import sparsity_bound as sparsity_bound
 from .analyses.sparsity import sparsity_curves as sparsity_curves
 from .analyses.sparsity import sparsity_divergence as sparsity_divergence
 from .averaging import moving_average as moving_average
 from .averaging import weight_average as weight_average
 from .common.batch_statistics import refresh_ as refresh_
+from .curvature import Spectrum as Spectrum
+from .curvature import spectrum as spectrum
+from .curves import Bezier as Bezier
+from .curves import curve as curve
 from .cycles import csgmcmc as csgmcmc
+from .cycles import fast_geometric as fast_geometric
 from .cycles import snapshots as snapshots
 from .paths import Along as Along
 from .paths import Fan as Fan
@@ -38,7 +52,10 @@ from .planes import plane as plane
 from .planes import random_plane as random_plane
 from .planes import surface as surface
 from .recorder import Recorder as Recorder
+from .recording import Course as Course
 from .recording import Trajectory as Trajectory
+from .representations import cka as cka
+from .representations import layer_names as layer_names
 from .runs import trajectories as trajectories
 from .runs import trajectory as trajectory
 from .sampling import SAMPLERS as SAMPLERS
@@ -48,6 +65,7 @@ from .sampling import low_rank_gaussian as low_rank_gaussian
 from .sampling import of_subspaces as of_subspaces
 from .sampling import random_subspace as random_subspace
 from .sampling import solutions as solutions
+from .sampling import swag as swag
 from .similarity import cosine as cosine
 from .similarity import disagreement as disagreement
 from .similarity import divergence as divergence
@@ -59,3 +77,12 @@ from .studies.quality_curves import quality as quality
 from .studies.randomness import Randomness as Randomness
 from .studies.randomness import chain_against_runs as chain_against_runs
 from .studies.randomness import randomness as randomness
+from .subnetworks import SubnetworkPlane as SubnetworkPlane
+from .subnetworks import subnetwork_plane as subnetwork_plane
+from .subnetworks import subnetworks as subnetworks
+from .symmetries.finding import permutations as permutations
+from .symmetries.finding import permute as permute
+from .symmetries.groups import Groups as Groups
+from .symmetries.groups import UnitGroup as UnitGroup
+from .symmetries.matching import align as align
+from .symmetries.soups import soup as soup
