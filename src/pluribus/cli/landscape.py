@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from . import options
-from .messages import messages, safe_text, say_notes
+from .common import options
+from .common.messages import messages, safe_text, say_notes
 
 
 def landscape_command(

@@ -10,7 +10,6 @@ from .analyses.masks import mask_overlap as mask_overlap
 from .analyses.masks import mask_transition as mask_transition
 from .analyses.measuring import Measured as Measured
 from .analyses.measuring import measure_settings as measure_settings
-from .analyses.members import Sweep as Sweep
 from .analyses.members import member_figures as member_figures
 from .analyses.members import regularization_path as regularization_path
 from .analyses.members import sweep as sweep

@@ -117,7 +117,7 @@ def _parts(data: Data, rows: int) -> dict[str, Any]:
     more: dict[str, Any] = {"images": test, "normalise": data.normalise} if data.kind == "images" else {}
     if data.outside:
         first = next(iter(data.outside.values()))
-        more["outside"] = data.normalise(_draw(first, max(rows // 2, 2))[0])
+        more["outside"] = data.normalise(draw_rows(first, max(rows // 2, 2))[0])
     return parts | more
 
 
