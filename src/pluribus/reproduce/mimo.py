@@ -75,7 +75,7 @@ def _suffers_more(axis: str, strong: str) -> Any:
 ITEMS = [
     _claim(
         "footnote2", "Footnote 2: what MIMO adds to a network",
-        "MIMO with three members adds a few hundredths of a percent of parameters and operations to a Wide-ResNet-28-10.",
+        "MIMO with three members adds a few hundredths of a percent of parameters and operations to a network.",
         published={"counts": published.FOOTNOTE2, "increase": published.INCREASE}, costs=EXACT,
         experiment=counting("counts-mimo", counts.FOOTNOTE2, ""), check=check_footnote2,
     ),

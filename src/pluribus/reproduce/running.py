@@ -103,8 +103,8 @@ def write_verdict(claim: Claim, context: Context, verdict: ClaimVerdict, seconds
     """Store a verdict for the page of all."""
     folder = context.folder / "verdicts"
     folder.mkdir(parents=True, exist_ok=True)
-    record = {"item": claim.name, "scale": context.scale, "judgement": verdict.judgement, "found": verdict.found}
-    record |= {"header": verdict.header, "rows": verdict.rows, "seconds": seconds, "command": command}
+    record: dict[str, Any] = {"item": claim.name, "scale": context.scale, "seconds": seconds, "command": command}
+    record |= {name: getattr(verdict, name) for name in ("judgement", "found", "header", "rows")}
     with atomic_write(folder / f"{claim.paper}-{claim.item}-{context.scale}.json") as temporary:
         temporary.write_text(json.dumps(record, indent=1))
 

@@ -91,9 +91,7 @@ def _summary(every: Sequence[Cell], unexplained: Sequence[Cell], counted: int, r
     agreeing = sum(cell.agrees for cell in every)
     said = [f"{agreeing} of {plural(len(every), 'count')} agree with the paper to the last printed digit."]
     if named := len(every) - agreeing - len(unexplained):
-        said.append(
-            f"{plural(named, 'printed count')} cannot be right beside the paper's own text and other rows, as said below."
-        )
+        said.append(f"{plural(named, 'printed count')} contradict the paper's own text or rows, as said below.")
     if unexplained:
         names = ", ".join(f"{cell.row} ({TITLES[cell.column]})" for cell in unexplained)
         said.append(f"No reason is known for {plural(len(unexplained), 'difference')}: {names}.")

@@ -1,4 +1,4 @@
-"""The check of Packed-Ensembles' Table 11: is Packed as good as Deep on most UCI sets? And is our Deep as it should be?"""
+"""The check of Packed-Ensembles' Table 11: is Packed as good as Deep on most UCI sets? And is our Deep good enough?"""
 
 from __future__ import annotations
 
@@ -69,16 +69,17 @@ def _summary(judged: Mapping[str, str]) -> str:
 
 
 def _against_2017(splits: Mapping[str, Any], published: Mapping[str, Any]) -> list[str]:
-    known = {table: one for table, one in splits.items() if table in published["lakshminarayanan"]}
+    old = published["lakshminarayanan"]
+    known = {table: one for table, one in splits.items() if table in old}
     if not known:
         return []
     worse = {
         table: names
         for table, one in known.items()
-        if (names := [name for name in NAMES if not no_worse(one["deep 5"][name], published["lakshminarayanan"][table][name])])
+        if (names := [name for name in NAMES if not no_worse(one["deep 5"][name], old[table][name])])
     }  # fmt: skip
     text = (
-        f"Deep with five members is no worse than Lakshminarayanan et al. (2017) by more than half of their spread on "
+        "Deep with five members is no worse than Lakshminarayanan et al. (2017) by more than half of their spread on "
     )
     text += f"{len(known) - len(worse)} of {plural(len(known), 'table')}"
     missed = ", ".join(f"{table} ({' and '.join(NAMES[name] for name in names)})" for table, names in worse.items())
