@@ -38,7 +38,7 @@ class Cell:
         return f"{self.ours:.{decimals(self.printed) + (not self.agrees)}f}"
 
 
-def cells(
+def count_cells(
     found: Mapping[str, Stored],
     rows: Mapping[str, Part],
     published: Mapping[str, Mapping[str, str]],
@@ -72,7 +72,7 @@ def check_counts(
         counted = {name: part for name, part in rows.items() if part.name in found}
         if not counted:
             return ClaimVerdict(OPEN, ["No row of the table was counted."])
-        every = cells(found, counted, published["counts"], reasons)
+        every = count_cells(found, counted, published["counts"], reasons)
         wrong = contradictions({name: found[part.name].figures for name, part in counted.items()})
         unexplained = [cell for cell in every if not cell.agrees and not cell.reason]
         table = [
