@@ -244,6 +244,56 @@ def test_findings_hold_fail_and_are_open(item):
     assert check({"findings": Stored({"findings": {}})}).judgement == OPEN
 
 
+# ---------------------------------------------------------------- analyses
+
+
+def test_the_sparsity_bound_holds_fails_and_is_open():
+    check = CLAIMS["packed/figure5"].judge
+
+    def curves(bound, drawn):
+        return {"curves": Stored({"deviations": [1.0], "shares": [0.5, 1.0], "bound": [bound], "divergence": [[0.2, 0.0]],
+                                  "measured": [drawn]})}  # fmt: skip
+
+    assert check(curves([0.3, 0.0], [0.201, 0.0])).judgement == HOLDS
+    assert check(curves([0.1, 0.0], [0.201, 0.0])).judgement == FAILS
+    assert check(curves([0.3, 0.0], [0.5, 0.0])).judgement == OPEN
+    assert check({}).judgement == OPEN
+
+
+def test_the_transition_of_masks_holds_fails_and_is_open():
+    check, settings = CLAIMS["masksembles/figure4"].judge, ["single", "S 1.1", "S 2", "S 10", "deep"]
+
+    def rows(*levels, noise=0.001):
+        generator = np.random.default_rng(0)
+        found = []
+        for setting, level in zip(settings, levels, strict=False):
+            for seed in range(5):
+                value = level + noise * generator.standard_normal()
+                figures = {"outside entropy": value, "outside mutual_information": value}
+                found.append({"setting": setting, "seed": seed, **figures})
+        return {"grid": Stored({"rows": found})}
+
+    assert check(rows(0.1, 0.2, 0.3, 0.4, 0.4)).judgement == HOLDS
+    assert check(rows(0.4, 0.3, 0.2, 0.1, 0.4)).judgement == FAILS
+    assert check(rows(0.1, 0.2, 0.3, 0.4, 0.4, noise=5.0)).judgement == OPEN
+    assert check(rows(0.1)).judgement == OPEN
+
+
+def test_bias_and_variance_hold_fail_and_are_open():
+    check = CLAIMS["mimo/figure2"].judge
+
+    def sizes(bias, variance, error, half=0.1):
+        values = {"bias": bias, "variance": variance, "error": error, "members": 0.0}
+        changes = {name: {"2": [value, value - half, value + half]} for name, value in values.items()}
+        figures = {name: {"1": [1.0, 0.9, 1.1], "2": [1.0 + value, 0.0, 2.0]} for name, value in values.items()}
+        return {"sizes": Stored({"sizes": [1, 2], "figures": figures, "changes": changes})}
+
+    assert check(sizes(0.5, -1.0, -0.5)).judgement == HOLDS
+    assert check(sizes(0.5, 1.0, 1.5)).judgement == FAILS
+    assert check(sizes(0.5, -1.0, -0.5, half=3.0)).judgement == OPEN
+    assert check({}).judgement == OPEN
+
+
 # ---------------------------------------------------------------- UCI
 
 
@@ -281,7 +331,7 @@ def test_deep_is_held_against_2017_at_the_printed_digits():
 
 def test_every_item_that_runs_is_fed_each_way_here():
     fort = {f"fort/{item}" for item in ("figure2", "figure3", "figure8", "figure9", "figureS2", "figureS3")}
-    masks = {f"masksembles/{item}" for item in ("figure1", "figure3", "figure12")}
-    others = ("figure3", "figure8", "table6", "section3.2", "appendixJ", "table11")
-    here = {*WAYS, *COUNTED, *fort, *masks, *(f"packed/{item}" for item in others)}
+    masks = {f"masksembles/{item}" for item in ("figure1", "figure3", "figure4", "figure12")}
+    others = ("figure3", "figure5", "figure8", "table6", "section3.2", "appendixJ", "table11")
+    here = {"mimo/figure2", *WAYS, *COUNTED, *fort, *masks, *(f"packed/{item}" for item in others)}
     assert {name for name, claim in CLAIMS.items() if claim.written} == here

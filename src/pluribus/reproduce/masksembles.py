@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from .checks.analyses import check_transition
 from .checks.comparisons import better, cheaper, expecting, grows, improves, more, near
 from .checks.exact import check_drawn, check_figure1
 from .claims import EXACT, Claim
+from .experiments.analyses import TRANSITION
 from .experiments.drawn_masks import DRAWN, FIGURE1
 from .packed import SWEEP_COSTS
 from .published import masksembles as published
@@ -69,7 +71,8 @@ ITEMS = [
         "figure4", "Figure 4: from one network to an ensemble on two sinusoids",
         "The entropy outside the training range rises as masks overlap less, from one network's to an ensemble's.",
         settings={"network": "2 hidden layers, capacity M = 100", "N": 4, "S": (1.1, 2.0, 3.0, 10.0)},
-        costs={"smoke": "seconds", "laptop": "minutes", "paper": "minutes"},
+        costs={"smoke": "seconds", "laptop": "minutes", "paper": "minutes"}, reduced=("smoke",),
+        experiment=TRANSITION, check=check_transition,
         notes=("The paper gives neither amplitude nor noise of the sinusoids.",),
     ),
     _claim(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from . import packed_counts as counts
+from .checks.analyses import check_bias
 from .checks.comparisons import better, expecting, more, near, sensitivity
 from .checks.exact import check_footnote2
 from .claims import EXACT, Claim
+from .experiments.analyses import BIAS
 from .experiments.counting import counting
 from .packed import SWEEP_COSTS
 from .published import mimo as published
@@ -83,7 +85,8 @@ ITEMS = [
         "figure2", "Figure 2: bias and variance on a curve",
         "As M grows the variance falls and the bias rises, and the best M is not 1.",
         settings={"network": "two hidden layers (32, 128), ReLU", "rows": "64 training, 3,000 test", "M": "1 to 5"},
-        costs={"smoke": "seconds", "laptop": "minutes", "paper": "minutes"},
+        costs={"smoke": "seconds", "laptop": "minutes", "paper": "minutes"}, reduced=("smoke",),
+        experiment=BIAS, check=check_bias,
     ),
     _claim(
         "figure3", "Figure 3: sections of the landscape through three subnetworks",
