@@ -251,8 +251,8 @@ def test_the_sparsity_bound_holds_fails_and_is_open():
     check = CLAIMS["packed/figure5"].judge
 
     def curves(bound, drawn):
-        return {"curves": Stored({"deviations": [1.0], "shares": [0.5, 1.0], "bound": [bound], "divergence": [[0.2, 0.0]],
-                                  "measured": [drawn]})}  # fmt: skip
+        figures = {"bound": [bound], "divergence": [[0.2, 0.0]], "measured": [drawn]}
+        return {"curves": Stored({"deviations": [1.0], "shares": [0.5, 1.0], **figures})}
 
     assert check(curves([0.3, 0.0], [0.201, 0.0])).judgement == HOLDS
     assert check(curves([0.1, 0.0], [0.201, 0.0])).judgement == FAILS

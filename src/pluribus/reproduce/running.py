@@ -53,8 +53,8 @@ def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Judged
     write_verdict(claim, context, verdict, seconds, command)
     settings = {"scale": context.scale, "cost": _cost(seconds), **_texts(claim.settings)}
     about = f"{PAPERS[claim.paper]}. Scale {context.scale}."
-    questions_page(claim.title, [question(claim, verdict)], page, about=about, command=command, settings=settings,
-                   notes=claim.notes)  # fmt: skip
+    section = question(claim, dataclasses.replace(verdict, found=[*verdict.found, *claim.notes]))
+    questions_page(claim.title, [section], page, about=about, command=command, settings=settings)
     collect(context.folder)
     return Judged(claim, verdict, seconds, page)
 

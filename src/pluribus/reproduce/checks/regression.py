@@ -19,6 +19,8 @@ TEST_SHARE = 1 / 9  # test rows to training rows in the standard splits
 
 MARGIN = 0.5  # of Deep's spread over splits: differences below it are called equal
 
+EQUAL = {HOLDS: "equal", FAILS: "different", OPEN: "cannot be told"}
+
 NAMES = {"rmse": "RMSE", "nll": "NLL"}
 
 
@@ -123,7 +125,7 @@ def _rows(
         paper, old = published["table11"].get(table, {}), published["lakshminarayanan"].get(table, {})
         rows.append([
             table, title, *(_mean(one[kind][name], digits) for kind in ("packed", "deep 3", "deep 5")),
-            show_interval(gaps[name], digits), equal(gaps[name], MARGIN * _spread(one, name)),
+            show_interval(gaps[name], digits), EQUAL[equal(gaps[name], MARGIN * _spread(one, name))],
             *(paper.get(f"{kind} {name}", "–").replace("+-", " ± ") for kind in ("packed", "deep")),
             old.get(name, "–").replace("+-", " ± "),
         ])  # fmt: skip
