@@ -111,7 +111,7 @@ def over_seeds(groups: Sequence[Group]) -> bool:
 
 def ood_score(result: Result) -> str:
     """The score that tells outside from inside data on the page: MSP, or the total variance, where stored."""
-    scores = [score for found in result.record.get("outside", {}).values() for score in found]
+    scores = [score for found in (result.record.get("outside") or {}).values() for score in found]
     return next((score for score in ("msp", "total") if score in scores), scores[0] if scores else "")
 
 
