@@ -171,6 +171,11 @@ def is_function_watched() -> bool:
     return torch._C._len_torch_function_stack() > 0
 
 
+def is_parametrization_cached() -> bool:
+    """Whether this runs inside of `torch.nn.utils.parametrize.cached`."""
+    return bool(parametrize._cache_enabled)
+
+
 def clear_parametrization_cache() -> None:
     """Forget what `torch.nn.utils.parametrize.cached` has stored: it does not know whose tensors those are."""
     if parametrize._cache_enabled:

@@ -38,12 +38,10 @@ from .isolation import (
 )
 from .kept_attributes import (
     Attributes,
-    clear_function_caches,
     drop_stale_caches_,
     find_switches,
     holds_batched,
     holds_tensor,
-    keepers,
     look_at,
     refuse_parameters_made,
     same_outputs,
@@ -94,7 +92,9 @@ class Runner:
         self._changes_input: bool | None = None  # the model changes its input in place; None: not known yet
         self._tried: set[tuple[bool, bool, bool]] = set()
         self._is_complete = False  # a pass for all members has made no parameters
+        self._attributes: Attributes | None = None  # as they were before the last pass, if nothing has changed them
         self._switches: list[list[tuple[str, Any]]] = []
+        self._switches_of: Attributes | None = None
         self._recomputes = self._unknown = False  # parts run again in backward, with the switches as they are
 
     @property
@@ -131,7 +131,8 @@ class Runner:
     def run_each(self, batch: Batch, per_member: bool = False) -> Any:
         """Every member's output, stacked; with `per_member` each on its own batch, (members, batch, ...)."""
         with self.alone():
-            self._look_at_switches()
+            if torch.is_grad_enabled():
+                self._look()
             self._look_for_stale_caches(batch, per_member)
             run = self.backend
             if run == "auto":
@@ -167,7 +168,8 @@ class Runner:
                     self._is_complete = True
                 return output
 
-        self._look_at_switches()
+        if torch.is_grad_enabled():
+            self._look()
         return run(self.format(batch, run))
 
     def run_member(self, i: int, batch: Batch, statistics: Tensors, pieces: Mapping[str, Any] | None = None) -> Any:
@@ -201,9 +203,11 @@ class Runner:
         mapped = [0 if per_member and isinstance(leaf, Tensor) else None for leaf in leaves]
         members = torch.arange(self.size)  # mapped over even when nothing is owned
         once = self.trunk() if self.training or not torch.compiler.is_compiling() else ()
-        parts = parts_of(self.module)
-        with self._undoing_kept(parts, batch, per_member), attention_under_vmap(parts), run_once(self.module, once):
-            tensors, changed = vmap(run, in_dims=(0, 0, mapped), randomness="different")(members, self.owned(), leaves)
+        across = vmap(run, in_dims=(0, 0, mapped), randomness="different")
+        with self._guarded() as before, attention_under_vmap(parts_of(self.module)), run_once(self.module, once):
+            tensors, changed = across(members, self.owned(), leaves)
+        if before and not before.are_unchanged():
+            self._undo_batched(before, unstack(batch, self.size)[0] if per_member else batch)
         self._write_back(changed)
         joined = [leave_vmap(leaf, stacked, self.size) for leaf, stacked in zip(seen["leaves"], tensors, strict=True)]
         return pytree.tree_unflatten(joined, seen["tree"])
@@ -212,28 +216,28 @@ class Runner:
         shared = self._shared_buffers()
         asleep = {name: buffer for name, buffer in shared.items() if not self._updates(name)}
         outputs, seen, pieces = [], [], slice_members(self.owned())
-        parts = [] if torch.compiler.is_compiling() else keepers(parts_of(self.module))
-        for i, own_batch in enumerate(unstack(batch, self.size) if per_member else [batch] * self.size):
-            if not per_member and self._changes_input is not False:
-                own_batch = map_tensors(own_batch, lambda t: t.clone())
-            statistics = {name: buffer.clone() for name, buffer in shared.items()}
-            clear_function_caches(parts)
-            before = Attributes(self.module, parts) if parts else None
-            with before.kept_on_error() if before else nullcontext():
+        with self._guarded() as before:
+            forgets = before is not None and before.has_function_caches
+            for i, own_batch in enumerate(unstack(batch, self.size) if per_member else [batch] * self.size):
+                if not per_member and self._changes_input is not False:
+                    own_batch = map_tensors(own_batch, lambda t: t.clone())
+                statistics = {name: buffer.clone() for name, buffer in shared.items()}
                 outputs.append(self.run_member(i, own_batch, statistics, pieces))
-            if before:
+                seen.append(statistics)
                 lost = {name for name, buffer in asleep.items() if differs(statistics[name], buffer)}
-                self._undo(before, lost, own_batch, last=i == self.size - 1)
-            seen.append(statistics)
-            if self._changes_input is None and not torch.compiler.is_compiling():
-                tensors = tensors_of(own_batch)
-                if not any(tensor.is_inference() for tensor in tensors):
-                    self._changes_input = any(tensor._version for tensor in tensors)
+                if before and before.parts and (lost or not before.are_unchanged()):
+                    self._undo(before, lost, own_batch, last=i == self.size - 1)
+                    before = self._before()
+                if before and forgets:
+                    before.clear_function_caches()
+                if self._changes_input is None and not torch.compiler.is_compiling():
+                    tensors = tensors_of(own_batch)
+                    if not any(tensor.is_inference() for tensor in tensors):
+                        self._changes_input = any(tensor._version for tensor in tensors)
         if not self.training:
             self._written = {name for each in seen for name, t in each.items() if differs(t, shared[name])}
         average_({name: buffer for name, buffer in shared.items() if name not in asleep}, seen)
         self._resize_buffers(asleep)
-        clear_function_caches(parts)
         return stack_trees(outputs)
 
     def _shared_buffers(self) -> dict[str, Tensor]:
@@ -310,30 +314,44 @@ class Runner:
                 change.undo()
         self._check_kept(made, batch)
 
-    @contextmanager
-    def _undoing_kept(self, parts: Sequence[nn.Module], batch: Batch, per_member: bool) -> Iterator[None]:
-        """Put back attributes if modules have kept tensors there of a vmap that is over then."""
-        if torch.compiler.is_compiling():
-            yield
-            return
-        parts = keepers(parts)
-        clear_function_caches(parts)
-        if not parts:
-            yield
-            clear_function_caches(parts)
-            return
-        before = Attributes(self.module, parts)
-        try:
-            with before.kept_on_error():
-                yield
-        finally:
-            clear_function_caches(parts)
+    def _undo_batched(self, before: Attributes, batch: Batch) -> None:
+        """Put back attributes if modules have kept tensors there of a vmap that is over."""
         changes = before.changes()
         refuse_parameters_made(self.module, changes)
         made = {change.name for change in changes if holds_batched(change.now)}
         for change in changes if made else ():
             change.undo()
-        self._check_kept(made, unstack(batch, self.size)[0] if per_member else batch)
+        self._check_kept(made, batch)
+
+    def _look(self) -> None:
+        """Note the module's attributes as they are now: those of the last time, as long as they hold."""
+        if torch.compiler.is_compiling():
+            return
+        if self._attributes is None or not self._attributes.hold():
+            self._attributes = Attributes(self.module)
+        if self._attributes is not self._switches_of and torch.is_grad_enabled():
+            self._look_at_switches(self._attributes)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[Attributes | None]:
+        """Passes without what functions have cached, and with the attributes of before if one fails."""
+        before = self._before()
+        if before is None:
+            yield None
+            return
+        before.clear_function_caches()
+        try:
+            yield before
+        except BaseException:
+            before.restore()
+            raise
+        finally:
+            before.clear_function_caches()
+
+    def _before(self) -> Attributes | None:
+        """The attributes as they are before a pass; compiled code does without."""
+        self._look()  # a call that is compiled in parts has not looked yet
+        return None if torch.compiler.is_compiling() else self._attributes
 
     @torch.no_grad()
     def _check_kept(self, names: set[str], batch: Batch) -> None:
@@ -382,13 +400,12 @@ class Runner:
 
     # ---------------------------------------------------------------- what runs again in backward
 
-    def _look_at_switches(self) -> None:
+    def _look_at_switches(self, attributes: Attributes) -> None:
         """Whether it must be found out if the model, with its switches as they are, runs parts again in backward."""
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            now = find_switches(keepers(parts_of(self.module)))
-            if now != self._switches:
-                self._switches, self._unknown = now, True
-                self._tried.clear()
+        self._switches_of, now = attributes, find_switches(attributes.parts)
+        if now != self._switches:
+            self._switches, self._unknown = now, True
+            self._tried.clear()
 
     def _runs_again(self) -> bool:
         return (self._recomputes or self._unknown) and torch.is_grad_enabled()
@@ -464,6 +481,10 @@ class Runner:
                     "which cannot be stored for all of them. Give it its size when the model is built."
                 )
             assign_(self.module, {name: torch.stack(tensors) if name in self.own else tensors[0]})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles hold: they look at their own module's attributes."""
+        return {**vars(self), "_attributes": None, "_switches_of": None}
 
     def alone(self) -> AbstractContextManager[None]:
         """One thread at a time; compiled code has no locks."""
