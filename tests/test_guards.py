@@ -128,6 +128,21 @@ def test_no_module_has_the_name_of_a_public_function():
     assert {path.stem for path in SOURCE.iterdir()} & functions == set()
 
 
+# A figure has the name of what it draws, `pb.landscape` compares networks as `pb.metrics` does members, and both loads
+# read what their module knows: each is public, under its module's name.
+SHARED_NAMES = {"agreement", "disagreement", "diversity_accuracy", "load", "reliability", "risk_coverage"}
+
+
+def test_a_public_name_is_defined_in_one_module():
+    modules: dict[str, set[str]] = {}
+    for path in SOURCES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+                modules.setdefault(node.name, set()).add(str(path.relative_to(SOURCE)))
+    several = {name: sorted(paths) for name, paths in modules.items() if len(paths) > 1}
+    assert {name: paths for name, paths in several.items() if name not in SHARED_NAMES} == {}
+
+
 def test_tests_stand_in_the_folders_of_the_package():
     rooms = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
     folders = {path.name for path in TESTS.iterdir() if path.is_dir() and path.name != "__pycache__"}

@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 # What importing torchvision beside a torch that it was not built for ends in.
 BROKEN = 'raise RuntimeError("operator torchvision::nms does not exist")\n'
 USES = {
-    "timm": "pluribus.models.by_name.network('timm:resnet18', (3, 32, 32), 10)",
+    "timm": "pluribus.models.by_name.build_network('timm:resnet18', (3, 32, 32), 10)",
     "lightning": "pb.fit(pb.single(torch.nn.Linear(2, 2)), (torch.zeros(4, 2), torch.zeros(4).long()), epochs=1)",
 }
 

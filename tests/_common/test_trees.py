@@ -23,7 +23,7 @@ from pluribus._common.trees import (
     tile,
     unstack,
 )
-from pluribus.core.execution import kept_on_error, run_once, unowned
+from pluribus.core.execution import restore_on_error, run_once, shared_parts
 
 CPU = torch.device("cpu")
 Pair = namedtuple("Pair", ["first", "second"])
@@ -233,28 +233,28 @@ def test_batch_size_below_one_is_an_error(batch_size):
 
 def test_values_are_kept_when_what_follows_fails_and_only_then():
     tensor = torch.zeros(3)
-    with pytest.raises(KeyError), kept_on_error([tensor]):
+    with pytest.raises(KeyError), restore_on_error([tensor]):
         tensor += 1
         raise KeyError
     assert not tensor.any()
-    with kept_on_error([tensor]):
+    with restore_on_error([tensor]):
         tensor += 1
     assert tensor.all()
 
 
 def test_unowned_are_the_largest_parts_without_an_owned_tensor():
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU())))
-    assert unowned(model, ["1.0.weight"]) == ["0", "1.1"]
-    assert unowned(model, ["0.bias"]) == ["1"]
+    assert shared_parts(model, ["1.0.weight"]) == ["0", "1.1"]
+    assert shared_parts(model, ["0.bias"]) == ["1"]
 
 
 def test_unowned_knows_the_other_names_of_a_tied_tensor():
-    assert unowned(Tied(), ["one.weight"]) == ["enter", "drop", "head"]
+    assert shared_parts(Tied(), ["one.weight"]) == ["enter", "drop", "head"]
 
 
 def test_unowned_enters_lists_since_they_are_never_called():
     model = nn.ModuleDict({"blocks": nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]), "head": nn.Linear(2, 2)})
-    assert unowned(model, ["head.weight"]) == ["blocks.0", "blocks.1"]
+    assert shared_parts(model, ["head.weight"]) == ["blocks.0", "blocks.1"]
 
 
 def test_shared_part_draws_once_under_vmap_and_its_members_inputs_as_often_as_there_are():

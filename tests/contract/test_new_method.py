@@ -21,7 +21,7 @@ from pluribus.cli.app import main
 from pluribus.methods.facts import call_method, facts_of
 from pluribus.results.store import BASELINE
 from pluribus.results.styles import STYLES, assign_styles
-from pluribus.study.baselines import build, entries
+from pluribus.study.baselines import build_ensemble, entries
 from pluribus.study.run import load_data
 from pluribus.study.settings import Run
 
@@ -30,12 +30,12 @@ SOURCE = BLOCK.group(1)  # what contributors are shown is what works
 FACTS = """
 @states(
     study_settings=lambda model, dropout: {"spread": 0.25},
-    candidates=lambda wish: family(own_biases, wish, spread=0.5),
+    candidates=lambda wish: candidates_by_size(own_biases, wish, spread=0.5),
     baselines={"half_own_biases": Baseline("members that own their biases, in half the width", width=0.5)},
     style=Style("#123456", "*"),
 )
 def own_biases("""
-IMPORTS = "from ..results.styles import Style\nfrom .facts import Baseline, family, states\nimport torch\n"
+IMPORTS = "from ..results.styles import Style\nfrom .facts import Baseline, candidates_by_size, states\nimport torch\n"
 STATED = SOURCE.replace("import torch\n", IMPORTS, 1).replace("def own_biases(", FACTS.lstrip(), 1)
 X = torch.randn(5, 6)
 
@@ -126,7 +126,9 @@ def test_what_it_states_of_itself_is_used_everywhere(stated, pluribus):
     assert [row["settings"] for row in pb.plan(mlp(), X, methods=["own_biases"], sizes=[2]).rows] == [{"spread": 0.5}]
     assert "half_own_biases" in pluribus("compare", "--help")
     whole, half = (
-        build(run, load_data(run)) for name in ("own_biases", "half_own_biases") for run in [Run("moons", "mlp", name)]
+        build_ensemble(run, load_data(run))
+        for name in ("own_biases", "half_own_biases")
+        for run in [Run("moons", "mlp", name)]
     )
     assert whole.settings["spread"] == 0.25
     assert (whole.module.fc1.out_features, half.module.fc1.out_features) == (200, 100)

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from pluribus.core.layers import Dropped, GroupedLinear, Joined, Masked, RankOne, Split
+from pluribus.core.layers import Dropped, GroupedLinear, JointInput, JointOutput, Masked, RankOne
 from pluribus.core.row_members import MemberLayer
 from pluribus.methods._packed import group_, groups_of
 from pluribus.surgery.attention import Attention
-from pluribus.surgery.probing import Layout
+from pluribus.surgery.probing import BatchLayout
 from pluribus.surgery.replacing import adapt_, expose_weights
 
 
@@ -304,18 +304,20 @@ ROWS, OTHERS, MEMBERS = 5, 4, 3
 INDEX = torch.tensor([2, 0, 1, 1, 2])
 # How (rows, others, channels) looks to the layer, and where its batch is then.
 FOLDS = {
-    "rows first": (Layout(0), lambda x: x),
-    "rows second": (Layout(1), lambda x: x.transpose(0, 1)),
-    "rows third": (Layout(2), lambda x: x.unflatten(1, (2, 2)).movedim(0, 2)),
-    "windows": (Layout(0), lambda x: x.flatten(0, 1)),
-    "time times batch": (Layout(0, True), lambda x: x.transpose(0, 1).flatten(0, 1)),
-    "windows second": (Layout(1), lambda x: x.unflatten(1, (2, 2)).movedim(1, 0).flatten(1, 2)),
-    "inner second": (Layout(1, True), lambda x: x.unflatten(1, (2, 2)).movedim(0, 2).flatten(1, 2)),
+    "rows first": (BatchLayout(0), lambda x: x),
+    "rows second": (BatchLayout(1), lambda x: x.transpose(0, 1)),
+    "rows third": (BatchLayout(2), lambda x: x.unflatten(1, (2, 2)).movedim(0, 2)),
+    "windows": (BatchLayout(0), lambda x: x.flatten(0, 1)),
+    "time times batch": (BatchLayout(0, True), lambda x: x.transpose(0, 1).flatten(0, 1)),
+    "windows second": (BatchLayout(1), lambda x: x.unflatten(1, (2, 2)).movedim(1, 0).flatten(1, 2)),
+    "inner second": (BatchLayout(1, True), lambda x: x.unflatten(1, (2, 2)).movedim(0, 2).flatten(1, 2)),
 }
 folds = pytest.mark.parametrize(("layout", "fold"), FOLDS.values(), ids=FOLDS)
 
 
-def adapted(layer: nn.Module, mixin: type, layout: Layout, index: Tensor | None, **tensors: Tensor | None) -> nn.Module:
+def adapted(
+    layer: nn.Module, mixin: type, layout: BatchLayout, index: Tensor | None, **tensors: Tensor | None
+) -> nn.Module:
     for name, tensor in tensors.items():
         layer.register_buffer(name, tensor)
     adapt_(layer, mixin)
@@ -363,34 +365,34 @@ def test_rows_of_convolutions_equal_rows_run_one_by_one(kind, function, windows)
     rows, columns = (r, s) if conv.transposed else (s, r)
     matrices = [conv.weight * torch.outer(rows[i], columns[i])[(..., *[None] * dims)] for i in range(MEMBERS)]
     expected = torch.cat([function(row, matrices[i], b[i]) for row, i in zip(x, INDEX, strict=True)])
-    close(adapted(conv, RankOne, Layout(), INDEX, r=r, s=s, b=b)(x.flatten(0, 1)), expected)
+    close(adapted(conv, RankOne, BatchLayout(), INDEX, r=r, s=s, b=b)(x.flatten(0, 1)), expected)
 
 
 def test_rows_may_stand_behind_the_channels():
     conv, mask = nn.Conv1d(4, 3, 1), torch.randint(2, (MEMBERS, 4)).float()
     x = torch.randn(ROWS, 4)
     expected = F.linear(x * mask[INDEX], conv.weight[..., 0], conv.bias)
-    close(adapted(conv, Masked, Layout(2), INDEX, mask=mask)(x.T[None])[0].T, expected)
+    close(adapted(conv, Masked, BatchLayout(2), INDEX, mask=mask)(x.T[None])[0].T, expected)
 
 
 def test_outside_such_a_pass_the_tensor_is_the_members():
     linear, mask = nn.Linear(6, 2), torch.tensor([1.0, 0, 1, 1, 0, 1])
     x = torch.randn(2, 3, 6)
     expected = F.linear(x * mask, linear.weight, linear.bias)
-    close(adapted(linear, Masked, Layout(), None, mask=mask)(x), expected)
+    close(adapted(linear, Masked, BatchLayout(), None, mask=mask)(x), expected)
 
 
 @pytest.mark.parametrize("mixin", [Masked, RankOne, Dropped])
 def test_adapted_layers_take_their_input_by_its_name(mixin):
     ones = torch.ones(3)
-    layer = adapted(nn.Linear(3, 3, bias=False), mixin, Layout(), None, mask=ones, r=ones, s=ones, b=None).eval()
+    layer = adapted(nn.Linear(3, 3, bias=False), mixin, BatchLayout(), None, mask=ones, r=ones, s=ones, b=None).eval()
     layer.rate = 0.5
     x = torch.randn(2, 3)
     close(layer(input=x), layer(x))
 
 
 def test_dropped_drops_its_input_in_training_only():
-    layer = adapted(nn.Linear(1000, 1000, bias=False), Dropped, Layout(), None)
+    layer = adapted(nn.Linear(1000, 1000, bias=False), Dropped, BatchLayout(), None)
     layer.rate = 0.3
     nn.init.eye_(layer.weight)
     x = torch.ones(10, 1000)
@@ -409,7 +411,7 @@ def test_split_gives_each_members_outputs_as_rows(layout, fold):
     x = torch.randn(ROWS, OTHERS, 6)
     parts = zip(linear.weight.chunk(MEMBERS), linear.bias.chunk(MEMBERS), strict=True)
     expected = torch.cat([F.linear(x, w, b) for w, b in parts])  # (members * rows, others, 2)
-    layer = adapted(linear, Split, layout, torch.arange(ROWS))
+    layer = adapted(linear, JointOutput, layout, torch.arange(ROWS))
     layer.members = MEMBERS
     close(layer(fold(x)), fold(expected))
 
@@ -418,7 +420,7 @@ def test_split_of_a_convolution_gives_each_members_outputs_as_rows():
     conv = nn.Conv2d(4, MEMBERS * 2, 3)
     x = torch.randn(ROWS, 4, 5, 5)
     expected = torch.cat([F.conv2d(x, w, b) for w, b in zip(conv.weight.chunk(3), conv.bias.chunk(3), strict=True)])
-    layer = adapted(conv, Split, Layout(), torch.arange(ROWS))
+    layer = adapted(conv, JointOutput, BatchLayout(), torch.arange(ROWS))
     layer.members = MEMBERS
     close(layer(x), expected)
 
@@ -434,7 +436,7 @@ def test_joined_reads_the_members_inputs_side_by_side(kind, given):
     }[kind]()
     parts = list(x) if given else [x[0]] * MEMBERS
     expected = layer(torch.cat(parts, 1 if kind == "convolution" else 2))
-    layer = adapted(layer, Joined, Layout(), None)
+    layer = adapted(layer, JointInput, BatchLayout(), None)
     layer.members, layer.parts = MEMBERS, parts[1:] if given else None
     found = layer(x[0])
     close(*((found[0], expected[0]) if kind == "recurrent" else (found, expected)))
@@ -443,6 +445,6 @@ def test_joined_reads_the_members_inputs_side_by_side(kind, given):
 def test_joined_embedding_is_the_sum_of_the_members_embeddings():
     words = torch.randint(11, (MEMBERS, ROWS, 6))
     tables = torch.randn(MEMBERS, 11, 4)
-    layer = adapted(nn.Embedding.from_pretrained(tables.flatten(0, 1)), Joined, Layout(), None)
+    layer = adapted(nn.Embedding.from_pretrained(tables.flatten(0, 1)), JointInput, BatchLayout(), None)
     layer.members, layer.parts = MEMBERS, list(words)[1:]
     close(layer(words[0]), sum(F.embedding(w, t) for w, t in zip(words, tables, strict=True)))

@@ -14,8 +14,8 @@ import pluribus as pb
 from pluribus.deploy import exporting
 from pluribus.deploy.export_graph import Members, resize, trace_program
 from pluribus.deploy.exporting import _onnx_runner, export
-from pluribus.deploy.fixed_dropout import Fixed, drawn
-from pluribus.uncertainty.outputs import Answers
+from pluribus.deploy.fixed_dropout import Fixed, find_draws
+from pluribus.uncertainty.outputs import AnswerModule
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -208,7 +208,7 @@ class TestDraws:
     def test_draws_do_not_grow_with_the_batch(self):
         ensemble, x = make("mc_dropout", "encoder")
         ensemble(x)
-        found = drawn(Members(ensemble).eval(), ((x,), {}))
+        found = find_draws(Members(ensemble).eval(), ((x,), {}))
         assert all(5 not in draw.shape for draw in found)
 
     def test_nothing_random_to_draw_is_refused(self, tmp_path):
@@ -291,7 +291,7 @@ class TestRefusals:
 class Broken(nn.Module):
     def __init__(self, ensemble):
         super().__init__()
-        self.answers = Answers(ensemble)
+        self.answers = AnswerModule(ensemble)
 
     def forward(self, x):
         return {name: tensor + 1 for name, tensor in self.answers(x).items()}

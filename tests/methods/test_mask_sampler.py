@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from pluribus.methods.mask_sampler import _log_finishes, expected_iou, grow_width, masks, mean_iou, ones
+from pluribus.methods.mask_sampler import _log_finishes, expected_iou, grow_width, masks, mean_mask_iou, ones
 
 WIDTHS = (4, 8, 10, 12, 16, 20, 32, 64, 100, 128, 256, 512, 2048)
 SIZES = (1, 2, 4, 8, 16)
@@ -69,7 +69,7 @@ def test_a_table_built_in_blocks_equals_one_built_at_once():
 @pytest.mark.parametrize("scale", [1, 1.1, 1.5, 2, 3, 4, 6])
 def test_mean_iou_of_wide_masks_is_one_over_two_scale_minus_one(scale):
     drawn = masks(2048, 16, scale, generator=seeded())
-    assert mean_iou(drawn) == pytest.approx(expected_iou(scale), abs=0.01)
+    assert mean_mask_iou(drawn) == pytest.approx(expected_iou(scale), abs=0.01)
 
 
 @pytest.mark.parametrize("scale", [1.5, 2, 3])
@@ -182,7 +182,7 @@ def test_masks_of_a_grown_width_keep_the_capacity():
         (lambda: grow_width(0, 4, 2.0), "grow_width: capacity must be at least 1, but is 0"),
         (lambda: grow_width(8, 4, 0.0), "grow_width: scale"),
         (lambda: expected_iou(0.5), "expected_iou: scale"),
-        (lambda: mean_iou(torch.ones(1, 4)), r"mean_iou: compares two or more masks.*\(1, 4\)"),
+        (lambda: mean_mask_iou(torch.ones(1, 4)), r"mean_mask_iou: compares two or more masks.*\(1, 4\)"),
     ],
 )
 def test_bad_input_names_the_rule_and_the_value(call, words):

@@ -7,30 +7,30 @@ from torch import nn
 from pluribus.methods._mc_dropout import dropout_rate
 from pluribus.methods._shared_trunk import last_part
 from pluribus.models import MODELS
-from pluribus.models.by_name import network, usual
+from pluribus.models.by_name import build_network, usual
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_network_of_ours_fits_small_images(name):
     with torch.device("meta"):
-        model = network(name, (1, 28, 28), 7, width=0.25)
+        model = build_network(name, (1, 28, 28), 7, width=0.25)
         assert model.eval()(torch.zeros(2, 1, 28, 28)).shape == (2, 7)
 
 
 def test_large_images_get_a_stem_for_them():
     with torch.device("meta"):
-        assert network("resnet18", (3, 224, 224), 10).conv1.stride == (2, 2)
-        assert network("resnet18", (3, 32, 32), 10).conv1.stride == (1, 1)
+        assert build_network("resnet18", (3, 224, 224), 10).conv1.stride == (2, 2)
+        assert build_network("resnet18", (3, 32, 32), 10).conv1.stride == (1, 1)
 
 
 def test_networks_of_timm_take_the_size_and_channels_of_the_data():
     for name in ("resnet10t", "vit_tiny_patch16_224"):
-        model = network(f"timm:{name}", (1, 32, 32), 5)
+        model = build_network(f"timm:{name}", (1, 32, 32), 5)
         assert model.eval()(torch.zeros(2, 1, 32, 32)).shape == (2, 5)
 
 
 def test_a_network_without_a_width_is_thinned():
-    whole, half = (network("timm:resnet10t", (3, 32, 32), 5, width=width) for width in (1.0, 0.5))
+    whole, half = (build_network("timm:resnet10t", (3, 32, 32), 5, width=width) for width in (1.0, 0.5))
     count = lambda model: sum(p.numel() for p in model.parameters())  # noqa: E731
     assert 0.2 < count(half) / count(whole) < 0.35
 
@@ -42,7 +42,7 @@ def test_a_function_of_your_own_gets_what_it_takes(tmp_path, monkeypatch):
         "    units = int(8 * width)\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, units), nn.Linear(units, num_classes))\n"
     )
-    model = network(f"python:{tmp_path / 'nets.py'}:build", (3, 4, 4), 6, width=2.0)
+    model = build_network(f"python:{tmp_path / 'nets.py'}:build", (3, 4, 4), 6, width=2.0)
     assert [layer.weight.shape for layer in model[1:]] == [(16, 48), (6, 16)]
 
 
@@ -60,14 +60,14 @@ def test_a_function_of_your_own_gets_what_it_takes(tmp_path, monkeypatch):
 )
 def test_what_is_unknown_or_does_not_fit_is_said(spec, shape, message):
     with pytest.raises(ValueError) as error:
-        network(spec, shape, 3)
+        build_network(spec, shape, 3)
     assert message in str(error.value)
 
 
 def test_the_usual_network_fits_the_shape():
     for shape in ((4,), (1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 96, 96)):
         with torch.device("meta"):
-            assert network(usual(shape), shape, 3).eval()(torch.zeros(2, *shape)).shape == (2, 3)
+            assert build_network(usual(shape), shape, 3).eval()(torch.zeros(2, *shape)).shape == (2, 3)
 
 
 @pytest.mark.parametrize(

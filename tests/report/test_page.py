@@ -12,7 +12,7 @@ from browser import chromium, show
 
 from pluribus.report.charts import CHARTS
 from pluribus.report.examples import png_address
-from pluribus.report.figure import assign_styles
+from pluribus.report.figure import number_styles
 from pluribus.report.page import report
 from pluribus.report.svg import COLOURS, SHAPES, Axis, dash, marker, tick_text
 from pluribus.results.store import Result, group_runs
@@ -131,14 +131,14 @@ def test_every_chart_of_the_table_is_drawn_for_some_run():
         name
         for name, kind in CHARTS.items()
         for groups in (classification, regression)
-        if kind.function(groups, assign_styles(groups))
+        if kind.function(groups, number_styles(groups))
     }
     assert drawn == set(CHARTS)
 
 
 def test_the_sweep_shows_the_setting_that_differs():
     groups = group_runs(fakes.many(1))["digits", "lenet"]
-    figure = CHARTS["sweeps"].function(groups, assign_styles(groups))
+    figure = CHARTS["sweeps"].function(groups, number_styles(groups))
     assert [row[:2] for row in figure.rows] == [[f"packed alpha={alpha}", str(alpha)] for alpha in (1, 2, 3)]
     assert all("against alpha" in panel.svg for panel in figure.panels)
 
@@ -150,13 +150,13 @@ def test_a_sweep_of_two_settings_draws_a_line_for_each_value_of_the_second():
         for g in (1, 2)
     ]
     groups = group_runs(runs)["digits", "lenet"]
-    figure = CHARTS["sweeps"].function(groups, assign_styles(groups))
+    figure = CHARTS["sweeps"].function(groups, number_styles(groups))
     assert [name for _, name in figure.legend] == ["gamma=1", "gamma=2"]
 
 
 def test_labels_have_one_style_each_that_no_other_has():
     groups = [group for groups in group_runs(fakes.many(1)).values() for group in groups]
-    found = assign_styles(groups)
+    found = number_styles(groups)
     assert found["single"] == 0 and len(set(found.values())) == len(found)
     looks = {(style % COLOURS, marker(style, 0, 0, 1)) for style in range(COLOURS * SHAPES)}
     assert len(looks) == COLOURS * SHAPES

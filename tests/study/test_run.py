@@ -10,7 +10,7 @@ import pluribus as pb
 from pluribus.data.dataset import Points, Split
 from pluribus.study import judging
 from pluribus.study import run as runs
-from pluribus.study.baselines import build
+from pluribus.study.baselines import build_ensemble
 from pluribus.study.run import compute, load_data
 from pluribus.study.settings import Run
 from pluribus.training.recipes import Recipe
@@ -22,7 +22,7 @@ DIGITS = Run(data="digits", model="lenet", method="single", training={"epochs": 
 def digits():
     data = load_data(DIGITS)
     torch.manual_seed(0)
-    return data, build(DIGITS, data).eval()
+    return data, build_ensemble(DIGITS, data).eval()
 
 
 @pytest.mark.parametrize("augment", [None, {"flip": True, "crop": 1}])

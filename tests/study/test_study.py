@@ -20,7 +20,7 @@ from places import SUPPORT
 
 import pluribus as pb
 from pluribus.results.store import read, read_all
-from pluribus.study.baselines import build, entries
+from pluribus.study.baselines import build_ensemble, entries
 from pluribus.study.folder import conduct
 from pluribus.study.grid import Study, choose_settings
 from pluribus.study.run import compute, load_data
@@ -74,7 +74,7 @@ class TestRuns:
         study = Study(**SMALL | {"methods": ["packed"]}, sweep={"alpha": [1], "width": [0.5], "l2": [0.1], "size": [3]})
         (run,) = study.runs()
         assert (run.settings, run.width, run.training["l2"], run.size) == ({"alpha": 1}, 0.5, 0.1, 3)
-        ensemble = build(run, load_data(run))
+        ensemble = build_ensemble(run, load_data(run))
         assert ensemble.size == 3
         assert ensemble.member(0).fc1.out_features == -(-100 // 3)
 
@@ -83,10 +83,10 @@ class TestRuns:
         sizes = {}
         for said in (None, 2, 5):
             (run,) = Study(**SMALL | {"methods": ["deep"], "size": said, "recipe": name}).runs()
-            sizes[said] = build(run, load_data(run)).size
+            sizes[said] = build_ensemble(run, load_data(run)).size
         assert sizes == {None: 3, 2: 2, 5: 5}
         study = Study(**SMALL | {"methods": ["deep"], "recipe": name}, sweep={"size": [2, 4]})
-        assert [build(run, load_data(run)).size for run in study.runs()] == [2, 4]
+        assert [build_ensemble(run, load_data(run)).size for run in study.runs()] == [2, 4]
 
     @pytest.mark.parametrize("method", entries())
     def test_every_method_and_baseline_gives_a_complete_record(self, method):
@@ -106,7 +106,7 @@ class TestRuns:
     @staticmethod
     def hidden(method: str) -> int:
         run = Run("moons", "mlp", method, method, size=2)
-        return build(run, load_data(run)).module.fc1.weight.shape[-2]
+        return build_ensemble(run, load_data(run)).module.fc1.weight.shape[-2]
 
     def test_the_same_seed_gives_the_same_result_and_another_seed_another(self):
         first, second, third = (compute(Run("iris", "mlp", training={"epochs": 2}, seed=seed)) for seed in (0, 0, 1))
@@ -350,7 +350,7 @@ def dies_once(run):
     return compute(run)
 
 
-def fails_for_deep(run):
+def fails_for_deep(run, folder=None):
     if run.method == "deep":
         raise RuntimeError("no memory")
     return compute(run)

@@ -1,5 +1,6 @@
 """Two processes that talk to each other, as distributed training has them."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,5 +29,7 @@ def _run(work: Callable[..., Any], rank: int, store: str, results: Any, args: tu
     result = work(rank, *args)
     if rank == 0:
         results.put(result)
+    results.close()
+    results.join_thread()
     torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    os._exit(0)  # taking gloo's threads down with the interpreter aborts the process now and then

@@ -10,7 +10,7 @@ import pluribus as pb
 from pluribus._common.trees import as_batch
 from pluribus.core.layers import Masked
 from pluribus.core.row_members import locate_rows_
-from pluribus.surgery.probing import Layout, find_bypassed, find_entrances, find_exits
+from pluribus.surgery.probing import BatchLayout, find_bypassed, find_entrances, find_exits
 from pluribus.surgery.replacing import adapt_
 
 # -------------------------------------------------------------------- where the batch is
@@ -30,7 +30,7 @@ class Seen(nn.Module):
         return self.layer(self.turn(x if times is None else x * times))
 
 
-def layout(model: nn.Module, x) -> Layout | None:
+def layout(model: nn.Module, x) -> BatchLayout | None:
     """Where the model's masked layer finds the batch."""
     model.layer.register_buffer("mask", torch.ones(getattr(model.layer, "in_features", 6)))
     adapt_(model.layer, Masked)
@@ -45,15 +45,15 @@ def windows(x: Tensor) -> Tensor:
 
 
 TURNS = {
-    "plain": (lambda x: x, Layout(0)),
-    "the mean": (lambda x: x.mean(1), Layout(0)),
-    "time first": (lambda x: x.transpose(0, 1), Layout(1)),
-    "third": (lambda x: x.unflatten(1, (2, 2)).movedim(0, 2), Layout(2)),
-    "windows": (windows, Layout(0)),
-    "each step a row": (lambda x: x.flatten(0, 1), Layout(0)),
-    "steps times batch": (lambda x: x.transpose(0, 1).flatten(0, 1), Layout(0, True)),
-    "steps times batch, behind a dimension": (lambda x: x.transpose(0, 1).flatten(0, 1)[None], Layout(1, True)),
-    "windows behind a dimension": (lambda x: windows(x).transpose(0, 1), Layout(1)),
+    "plain": (lambda x: x, BatchLayout(0)),
+    "the mean": (lambda x: x.mean(1), BatchLayout(0)),
+    "time first": (lambda x: x.transpose(0, 1), BatchLayout(1)),
+    "third": (lambda x: x.unflatten(1, (2, 2)).movedim(0, 2), BatchLayout(2)),
+    "windows": (windows, BatchLayout(0)),
+    "each step a row": (lambda x: x.flatten(0, 1), BatchLayout(0)),
+    "steps times batch": (lambda x: x.transpose(0, 1).flatten(0, 1), BatchLayout(0, True)),
+    "steps times batch, behind a dimension": (lambda x: x.transpose(0, 1).flatten(0, 1)[None], BatchLayout(1, True)),
+    "windows behind a dimension": (lambda x: windows(x).transpose(0, 1), BatchLayout(1)),
 }
 turns = pytest.mark.parametrize(("turn", "expected"), TURNS.values(), ids=TURNS)
 
@@ -76,25 +76,25 @@ def test_rows_that_are_equal_do_not_hide_the_batch(turn, expected):
 
 
 def test_words_that_are_all_equal_do_not_hide_the_batch():
-    assert layout(Seen(lambda x: x.transpose(0, 1), words=9), torch.zeros(3, 4, dtype=torch.long)) == Layout(1)
+    assert layout(Seen(lambda x: x.transpose(0, 1), words=9), torch.zeros(3, 4, dtype=torch.long)) == BatchLayout(1)
 
 
 def test_small_values_do_not_hide_the_batch():
-    assert layout(Seen(lambda x: 1e-5 * x.transpose(0, 1)), torch.randn(3, 4, 6)) == Layout(1)
+    assert layout(Seen(lambda x: 1e-5 * x.transpose(0, 1)), torch.randn(3, 4, 6)) == BatchLayout(1)
 
 
 def test_large_common_part_does_not_hide_the_batch():
-    assert layout(Seen(lambda x: 100 + 0.01 * x.transpose(0, 1)), torch.randn(3, 4, 6)) == Layout(1)
+    assert layout(Seen(lambda x: 100 + 0.01 * x.transpose(0, 1)), torch.randn(3, 4, 6)) == BatchLayout(1)
 
 
 def test_batch_of_a_convolution_comes_before_its_channels():
     conv = nn.Conv2d(6, 6, 1)
-    assert layout(Seen(lambda x: x, layer=conv), torch.randn(3, 6, 4, 4)) == Layout(0)
+    assert layout(Seen(lambda x: x, layer=conv), torch.randn(3, 6, 4, 4)) == BatchLayout(0)
 
 
 def test_named_arguments_and_tensors_without_rows_are_passed_on():
     x = {"x": torch.randn(3, 4, 6), "times": torch.tensor(2.0)}
-    assert layout(Seen(lambda x: x.transpose(0, 1)), x) == Layout(1)
+    assert layout(Seen(lambda x: x.transpose(0, 1)), x) == BatchLayout(1)
 
 
 def test_layer_that_is_never_called_has_no_layout():
@@ -112,11 +112,11 @@ def test_layer_whose_input_has_no_batch_is_named():
 
 
 def test_rows_that_look_the_same_to_a_layer_are_found_by_their_number():
-    assert layout(Seen(lambda x: torch.ones(6).expand(len(x), 5, 6)), torch.randn(3, 4, 6)) == Layout(0)
+    assert layout(Seen(lambda x: torch.ones(6).expand(len(x), 5, 6)), torch.randn(3, 4, 6)) == BatchLayout(0)
 
 
 def test_rows_that_look_the_same_and_stand_second_are_found_by_their_number():
-    assert layout(Seen(lambda x: torch.ones(6).expand(4, len(x), 6)), torch.randn(3, 4, 6)) == Layout(1)
+    assert layout(Seen(lambda x: torch.ones(6).expand(4, len(x), 6)), torch.randn(3, 4, 6)) == BatchLayout(1)
 
 
 class Table(nn.Module):

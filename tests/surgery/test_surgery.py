@@ -10,12 +10,12 @@ from small import Residual, Tied, cnn
 from torch import Tensor, nn
 
 import pluribus as pb
-from pluribus.core.layers import Dropped, Masked, Split
+from pluribus.core.layers import Dropped, JointOutput, Masked
 from pluribus.core.row_members import Rows
 from pluribus.surgery.calling import call, call_order, check_example, evaluation_mode
 from pluribus.surgery.copying import aliases, assign_, duplicate, state
-from pluribus.surgery.laws import reinitialize
-from pluribus.surgery.probing import Layout
+from pluribus.surgery.initial_laws import reinitialize
+from pluribus.surgery.probing import BatchLayout
 from pluribus.surgery.replacing import adapt_, expose_weights, replace
 from pluribus.surgery.selecting import exact_pattern, matches, pick, quote_names
 
@@ -402,10 +402,10 @@ def test_adapted_layer_keeps_its_tensors_its_kind_and_its_place():
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
 def test_copies_of_an_adapted_layer_are_of_its_class_and_share_nothing(again):
     layer = masked(nn.Linear(6, 2), torch.tensor([1.0, 0, 1, 0, 1, 1]))
-    layer.layouts = (Layout(1),)
+    layer.layouts = (BatchLayout(1),)
     other = again(layer)
     assert type(other) is type(layer)
-    assert (other.layouts, other.rows is layer.rows) == ((Layout(1),), False)
+    assert (other.layouts, other.rows is layer.rows) == ((BatchLayout(1),), False)
     x = torch.randn(2, 6)
     assert torch.equal(other(x), layer(x))
     with torch.no_grad():
@@ -434,7 +434,7 @@ def test_layer_can_be_adapted_twice():
 
 def test_layer_adapted_twice_can_be_pickled():
     layer = nn.Linear(3, 2)
-    adapt_(layer, Split)
+    adapt_(layer, JointOutput)
     adapt_(layer, Dropped)
     assert type(pickle.loads(pickle.dumps(layer))) is type(layer)
 

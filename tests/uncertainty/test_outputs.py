@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import pluribus as pb
-from pluribus.uncertainty.outputs import Answers, answer_names, compute_answers
+from pluribus.uncertainty.outputs import AnswerModule, answer_names, compute_answers
 from pluribus.uncertainty.prediction import prediction_of
 
 
@@ -35,7 +35,7 @@ def test_answers_are_those_of_a_prediction(case):
     outputs, class_dim = CASES[case]
     task = case.partition(",")[0]
     expected = prediction_of(task, outputs, class_dim)
-    given = Answers(Given(outputs), task, class_dim)(torch.zeros(5))
+    given = AnswerModule(Given(outputs), task, class_dim)(torch.zeros(5))
     assert tuple(given) == answer_names(task)
     for name, tensor in given.items():
         torch.testing.assert_close(tensor, getattr(expected, name), rtol=1e-5, atol=1e-6)
@@ -45,7 +45,7 @@ def test_answers_are_those_of_a_prediction(case):
 def test_an_ensemble_answers_as_it_predicts(method):
     ensemble = pb.METHODS[method](nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), 3).eval()
     x = torch.randn(5, 6)
-    expected, given = ensemble.predict(x), Answers(ensemble)(x)
+    expected, given = ensemble.predict(x), AnswerModule(ensemble)(x)
     torch.testing.assert_close(given["epistemic"], expected.epistemic, rtol=1e-4, atol=1e-6)
     assert torch.equal(given["label"], expected.label)
 
@@ -64,4 +64,4 @@ def test_half_precision_is_answered_in_single():
 def test_the_task_is_the_modules_own():
     ensemble = pb.deep(nn.Linear(2, 1), 2)
     ensemble.task = "regression"
-    assert Answers(ensemble).task == "regression"
+    assert AnswerModule(ensemble).task == "regression"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 try:
@@ -16,16 +17,16 @@ except ModuleNotFoundError as error:  # only torch and numpy are installed
     ) from None
 
 from . import options
-from .compare import compare
-from .data import data
-from .export import export
-from .landscape import landscape
+from .compare import compare_command
+from .data import data_command
+from .export import export_command
+from .landscape import landscape_command
 from .messages import INTERRUPTED, messages, say
-from .plan import plan
-from .predict import predict
-from .recipes import recipes
-from .report import report
-from .train import train
+from .plan import plan_command
+from .predict import predict_command
+from .recipes import recipes_command
+from .report import report_command
+from .train import train_command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,8 +35,20 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (compare, train, predict, report, data, plan, export, landscape, recipes):
-    app.command(cls=options.ListsMethods)(command)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "compare": compare_command,
+    "train": train_command,
+    "predict": predict_command,
+    "report": report_command,
+    "data": data_command,
+    "plan": plan_command,
+    "export": export_command,
+    "landscape": landscape_command,
+    "recipes": recipes_command,
+}
+
+for name, command in COMMANDS.items():
+    app.command(name, cls=options.ListsMethods)(command)
 
 
 def main() -> None:

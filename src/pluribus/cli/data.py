@@ -8,10 +8,10 @@ import os
 from rich.table import Table
 
 from . import options
-from .messages import screen, shown
+from .messages import safe_text, screen
 
 
-def data(
+def data_command(
     data_dir: options.Folder = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -39,7 +39,9 @@ def data(
         table.add_column(heading, overflow="fold")
     for row in rows:
         here = row["here"].replace(str(place) + os.sep, "") if isinstance(row["here"], str) else ""
-        table.add_row(*(shown(str(text or "")) for text in (row["name"], here, row["what"], row["from"])))
+        table.add_row(*(safe_text(str(text or "")) for text in (row["name"], here, row["what"], row["from"])))
     show = screen()
     show.print(table)
-    show.print(f"looked for in {shown(str(place))}; --data-dir or PLURIBUS_DATA names another folder", soft_wrap=True)
+    show.print(
+        f"looked for in {safe_text(str(place))}; --data-dir or PLURIBUS_DATA names another folder", soft_wrap=True
+    )

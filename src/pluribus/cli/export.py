@@ -11,7 +11,7 @@ import typer
 from . import options
 
 
-def export(
+def export_command(
     folder: Annotated[Path, typer.Argument(help="What `pluribus train` wrote.")],
     path: Annotated[Path, typer.Argument(help="The file to write: .onnx, or .pt2 for torch.export.")],
     draws: Annotated[str, typer.Option(help="Of dropout in predictions: fixed (stored) or random.")] = "fixed",
@@ -28,8 +28,8 @@ def export(
 
         pluribus export digits/ digits.onnx
     """
-    from ..deploy.exporting import export as write
+    from ..deploy.exporting import export
     from ..deploy.predictor import load_predictor
 
-    written = write(*load_predictor(folder, model=model).for_export(rows, freeze), path, draws=draws)
+    written = export(*load_predictor(folder, model=model).for_export(rows, freeze), path, draws=draws)
     typer.echo(json.dumps(written.record(), indent=1) if as_json else written.explain())

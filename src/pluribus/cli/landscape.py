@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from . import options
-from .messages import messages, say_notes, shown
+from .messages import messages, safe_text, say_notes
 
 
-def landscape(
+def landscape_command(
     data: options.Data = "digits",
     ensemble: Annotated[
         Path | None, typer.Option(help="A folder of `pluribus train`: its members in place of new runs.")
@@ -77,7 +77,7 @@ def landscape(
 
     def say(text: str) -> None:
         if not (quiet or as_json):
-            messages.print(f"{time.monotonic() - started:5.0f} s  {shown(text)}", soft_wrap=True)
+            messages.print(f"{time.monotonic() - started:5.0f} s  {safe_text(text)}", soft_wrap=True)
 
     settings: dict[str, Any] = {"grid": grid, "samples": samples, "steps": steps, "corruptions": chosen}
     if ensemble is not None:
@@ -85,9 +85,11 @@ def landscape(
     else:
         run = Run(
             data=data, model=model or "auto", width=width, dropout=dropout, seed=seed,
-            training=options.training(epochs=epochs, batch_size=batch_size, lr=lr),
-            source=options.source(folder=data_dir, target=target, task=None, outside="", shifted="", variants="",
-                                  image_size=image_size, split=0, broken=broken),
+            training=options.training_options(epochs=epochs, batch_size=batch_size, lr=lr),
+            source=options.source_options(
+                folder=data_dir, target=target, task=None, outside="", shifted="", variants="",
+                image_size=image_size, split=0, broken=broken,
+            ),
         )  # fmt: skip
         found = load_data(run)
         if not (quiet or as_json):

@@ -26,10 +26,10 @@ def screen(stderr: bool = False) -> Console:
 
 def say(what: str, text: str) -> None:
     """Write a line beside the output: what it is, and a text in which names from files can do no harm."""
-    messages.print(f"{what} {shown(text)}", soft_wrap=True)
+    messages.print(f"{what} {safe_text(text)}", soft_wrap=True)
 
 
-def shown(text: str) -> str:
+def safe_text(text: str) -> str:
     """A text that rich writes as it is, and in which no letter steers the terminal."""
     return escape(printable(text))
 

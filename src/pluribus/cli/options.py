@@ -55,6 +55,14 @@ UnpackLimit = Annotated[
 
 Width = Annotated[float, typer.Option(help="Hidden widths, relative to the network's own.")]
 
+StudyWidth = Annotated[float | None, typer.Option(help="Hidden widths, relative to the network's own [digits: 2].")]
+
+TrainRows = Annotated[int | None, typer.Option(help="Train on so many rows only, from each class alike.", min=2)]
+
+Patience = Annotated[
+    int | None, typer.Option(help="Stop after so many epochs in which nothing improved on validation data.", min=1)
+]
+
 Dropout = Annotated[float | None, typer.Option(help="The rate of dropout.")]
 
 Method = Annotated[str, typer.Option(help="One of {methods}; or of the baselines {baselines}.")]
@@ -83,7 +91,9 @@ Files = Annotated[list[Path], typer.Argument(help="Images, folders of images, .n
 
 Recipe = Annotated[str | None, typer.Option(help="A paper's training by name; see `pluribus recipes`.")]
 
-Epochs = Annotated[int | None, typer.Option(help="Passes over the training data.", min=1)]
+Epochs = Annotated[
+    int | None, typer.Option(help="Passes over the training data [by the number of rows, with early stopping].", min=1)
+]
 
 BatchSize = Annotated[int | None, typer.Option(min=1)]
 
@@ -117,7 +127,16 @@ def _name_methods_(option: Any) -> None:
     option.help = option.help.format(methods=", ".join(METHODS), baselines=", ".join(baselines))
 
 
-def source(**arguments: Any) -> dict[str, Any]:
+def is_demo(data: list[str], model: str | None, recipe: str | None) -> bool:
+    """Whether nobody said what to train on or how: then the built-in digits show what ensembles are for."""
+    return data == ["digits"] and model is None and recipe is None
+
+
+# The papers' regime in small: a network that is larger than its task, trained until validation stops improving.
+DEMO_ROWS, DEMO_WIDTH = 1000, 2.0
+
+
+def source_options(**arguments: Any) -> dict[str, Any]:
     """What `data.load` is given beside the name; only what was said."""
     several = {key: specs(arguments.pop(key)) for key in ("outside", "shifted", "variants")}
     if arguments.get("folder") is not None:
@@ -127,7 +146,7 @@ def source(**arguments: Any) -> dict[str, Any]:
     return {**said, **{key: value for key, value in several.items() if value}}
 
 
-def training(**arguments: Any) -> dict[str, Any]:
+def training_options(**arguments: Any) -> dict[str, Any]:
     """What is changed in the recipe; only what was said."""
     return {key: value for key, value in arguments.items() if value is not None}
 

@@ -13,7 +13,7 @@ Shape = Annotated[str, typer.Option(help="One row's shape, with commas: 3,224,22
 Budget = Annotated[str | None, typer.Option(help="At most: 1.5 (times the network), or an absolute 2M, 0.5G.")]
 
 
-def plan(
+def plan_command(
     model: Annotated[str, typer.Option(help="A network of ours, timm:NAME, or python:MODULE:FUNCTION.")] = "resnet18",
     shape: Shape = "3,32,32",
     classes: Annotated[int, typer.Option(help="How many numbers the network gives.", min=1)] = 10,
@@ -38,8 +38,8 @@ def plan(
     """
     import torch
 
-    from ..deploy.budget.planning import plan as make_plan
-    from ..models.by_name import network
+    from ..deploy.budget.planning import plan
+    from ..models.by_name import build_network
 
     row = tuple(options.whole_number("--shape", part) for part in options.split_names(shape))
     limits = {"parameters": parameters, "mult_adds": mult_adds, "memory": memory, "latency": latency}
@@ -50,8 +50,8 @@ def plan(
     budget: dict[str, Any] = {name: value for name, (value, _) in values.items()}
     measured = latency is not None
     with torch.device("cpu" if measured else "meta"):
-        planned = network(model, row, classes, width=width)
-    found = make_plan(
+        planned = build_network(model, row, classes, width=width)
+    found = plan(
         planned,
         torch.zeros(rows, *row, device="cpu" if measured else "meta"),
         **budget,

@@ -14,12 +14,12 @@ import typer
 from rich.table import Table
 
 from . import options
-from .messages import say_notes, screen, shown
+from .messages import safe_text, say_notes, screen
 
 NO_THRESHOLD = "no validation data said when to abstain, so nothing is accepted"
 
 
-def predict(
+def predict_command(
     folder: Annotated[Path, typer.Argument(help="What `pluribus train` wrote.")],
     files: options.Files,
     form: Annotated[str, typer.Option("--format", help="table, jsonl or csv.")] = "table",
@@ -99,5 +99,5 @@ def _print_table(rows: Iterator[dict[str, Any]]) -> None:
         if not i:
             for name, value in row.items():
                 table.add_column(name, justify="left" if isinstance(value, str) else "right")
-        table.add_row(*(shown(v).replace("\n", "\\n") if isinstance(v, str) else f"{v:.4g}" for v in row.values()))
+        table.add_row(*(safe_text(v).replace("\n", "\\n") if isinstance(v, str) else f"{v:.4g}" for v in row.values()))
     screen().print(table)

@@ -7,7 +7,7 @@ from rich.table import Table
 from .messages import screen
 
 
-def recipes() -> None:
+def recipes_command() -> None:
     """The papers' training settings, by name."""
     from ..training.recipes import RECIPES
 

@@ -12,13 +12,13 @@ from . import options
 from .messages import say, screen
 
 
-def report(
+def report_command(
     folder: Annotated[Path, typer.Argument(help="The folder of a study.")],
     out: Annotated[Path | None, typer.Option(help="The page to write [FOLDER/report.html].")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Write the page of a study again, from its results."""
-    from ..report.page import report as write
+    from ..report.page import report
     from ..results.quantities import Differences
     from ..results.store import read_all
     from ..study.folder import Outcome
@@ -33,11 +33,11 @@ def report(
     page, differences = out or folder / "report.html", Differences()
     for error in damaged:
         say("[yellow]warning:[/]", str(error))
-    write(results if metric else folder, page, known=results, differences=differences)
+    report(results if metric else folder, page, known=results, differences=differences)
     if as_json:
         print(display.as_json(Outcome(results, {}, damaged), results, differences, page=str(page)))
         return
-    for table in display.tables(results):
+    for table in display.result_tables(results):
         screen().print(table)
     print(f"The page: {page}")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .._common.timing import race
 from .._common.trees import Batch, device_of, map_tensors, tensors_of
-from .isolation import kept_on_error
+from .isolation import restore_on_error
 
 Runs = Mapping[str, Callable[[Batch], Any]]
 
@@ -114,7 +114,7 @@ def _inputs_last(weight: Tensor) -> Tensor:
 
 def _works(module: nn.Module, backend: Backend, once: Callable[[Backend], None]) -> bool:
     try:
-        with kept_on_error(list(module.buffers())):
+        with restore_on_error(list(module.buffers())):
             once(backend)
     except (RuntimeError, ValueError, TypeError, NotImplementedError):
         return False

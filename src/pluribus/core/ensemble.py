@@ -27,15 +27,15 @@ from .._common.trees import (
     unstack,
 )
 from ..surgery.calling import evaluation_mode
-from ..surgery.copying import assign_, clear_caches_, duplicate, share, state
+from ..surgery.copying import assign_, clear_caches_, duplicate, share_tensors, state
 from ..surgery.selecting import dotted_name, quote_names
 from ..uncertainty.outputs import pool
 from ..uncertainty.prediction import Prediction, join_outputs
 from .execution import Runner
 from .feeds import EVERY, Criterion, Feed, row_members
+from .mixed_runner import MixedRunner
 from .row_members import Rows, member_layers
 from .shared_inputs import find_rows
-from .unlike_networks import MixedRunner
 
 TASKS = ("classification", "binary", "regression", "gaussian")
 
@@ -279,7 +279,7 @@ class Ensemble(nn.Module):
 
     def explain(self) -> str:
         """What the members own and share, how they run and why, and what was decided on the way, as text."""
-        owned = self.runner.owned()
+        owned = self.runner.own_tensors()
         shared = {name: t for name, t in state(self.module) if name not in owned}
         count = lambda ts: sum(t.numel() for t in ts.values() if isinstance(t, nn.Parameter))  # noqa: E731
         lines = [
@@ -329,7 +329,7 @@ class Ensemble(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled: a copy that shares the tensors, since a pickle is written later."""
         with self.runner.lock:
-            return vars(share(self))
+            return vars(share_tensors(self))
 
     def extra_repr(self) -> str:
         """What `print` shows."""

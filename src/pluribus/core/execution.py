@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -11,7 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from .._common.torch_private import is_dispatch_watched, is_function_watched, is_transforming, parts_of, pytree
+from .._common.torch_private import (
+    is_dispatch_watched,
+    is_function_watched,
+    is_transforming,
+    parts_of,
+    pytree,
+    uncompiled,
+)
 from .._common.trees import (
     Batch,
     device_of,
@@ -26,40 +34,39 @@ from .._common.trees import (
 from ..surgery.copying import assign_, run_with, state
 from ..surgery.selecting import CONVOLUTIONS, quote_names
 from .autotune import Backend, explain_measured, fastest, measurement_key
+from .given_inputs import InputChanges
 from .isolation import (
+    RecomputesError,
     attention_under_vmap,
     average_,
     differs,
     is_autocast,
-    kept_on_error,
     note_checkpoints,
+    restore_on_error,
     run_once,
-    unowned,
+    shared_parts,
+    slice_members,
+    unbatchable,
 )
 from .kept_attributes import (
     Attributes,
+    CarriesError,
+    are_close,
     drop_stale_caches_,
     find_switches,
     holds_batched,
     holds_tensor,
+    keepers,
     look_at,
     refuse_parameters_made,
     same_outputs,
-    same_values,
 )
 from .locking import lock_of
 from .replicas import run_replica
 from .row_members import Rows, locate_rows_, member_layers
 
 Tensors = Mapping[str, Tensor]
-
-
-class RecomputesError(NotImplementedError):
-    """The model runs parts of itself again in backward, which vmap cannot."""
-
-
-class CarriesError(ValueError):
-    """The model goes on from what it kept in an attribute."""
+BY_VMAP = 'what a member keeps in attributes is undone before the next; set ensemble.run = "vmap" for one graph'
 
 
 class Runner:
@@ -82,14 +89,14 @@ class Runner:
         self.rows = Rows()
         for layer in member_layers(module).values():
             layer.rows = self.rows
-        self._backend, self.why = self.preferred()
+        self._backend, self.why = self.preferred_backend()
         self.measured: dict[tuple[Any, ...], Backend] = {}  # what "auto" has found
         self._trunk: Sequence[str] | None = None
         self._fresh = False  # the given model's caches are known to be those of its weights
         self._kept: set[str] = set()  # attributes in which the model keeps tensors that it made
         self._written: set[str] | None = None  # shared buffers that eval mode changes; None: not known yet
         self._resized: dict[str, list[Tensor]] = {}  # buffers that members have assigned in another shape
-        self._changes_input: bool | None = None  # the model changes its input in place; None: not known yet
+        self._changes_input: dict[tuple[bool, bool], InputChanges] = defaultdict(InputChanges)  # training, gradients
         self._tried: set[tuple[bool, bool, bool]] = set()
         self._is_complete = False  # a pass for all members has made no parameters
         self._attributes: Attributes | None = None  # as they were before the last pass, if nothing has changed them
@@ -108,7 +115,7 @@ class Runner:
             raise ValueError(f"ensemble.run must be {self.RULE}, but it is {value!r}.")
         self._backend, self.why, self.measured = value, "set by hand", {}
 
-    def preferred(self) -> tuple[str, str]:
+    def preferred_backend(self) -> tuple[str, str]:
         """The backend to begin with, and why."""
         if layer := unbatchable(self.module):
             return "loop", f"torch has no batching rule for {layer}"
@@ -131,7 +138,7 @@ class Runner:
     def run_each(self, batch: Batch, per_member: bool = False) -> Any:
         """Every member's output, stacked; with `per_member` each on its own batch, (members, batch, ...)."""
         with self.alone():
-            if torch.is_grad_enabled():
+            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
                 self._look()
             self._look_for_stale_caches(batch, per_member)
             run = self.backend
@@ -150,7 +157,7 @@ class Runner:
         """One pass of the module in which row j belongs to member `index[j]`."""
         with self.alone():
             if index is not None:
-                locate_rows_(self.method, self.module, self.owned(), batch)
+                locate_rows_(self.method, self.module, self.own_tensors(), batch)
             return self.in_one_pass(batch, index)
 
     def in_one_pass(self, batch: Batch, index: Tensor | None) -> Any:
@@ -168,13 +175,13 @@ class Runner:
                     self._is_complete = True
                 return output
 
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             self._look()
         return run(self.format(batch, run))
 
     def run_member(self, i: int, batch: Batch, statistics: Tensors, pieces: Mapping[str, Any] | None = None) -> Any:
         """Member i's output; what it would do to shared buffers it does to `statistics`."""
-        own = {name: tensors[i] for name, tensors in (pieces or self.owned()).items()}
+        own = {name: tensors[i] for name, tensors in (pieces or self.own_tensors()).items()}
         given = {**own, **statistics}
         output, changed = self._call(given, batch)
         with torch.no_grad():
@@ -204,8 +211,9 @@ class Runner:
         members = torch.arange(self.size)  # mapped over even when nothing is owned
         once = self.trunk() if self.training or not torch.compiler.is_compiling() else ()
         across = vmap(run, in_dims=(0, 0, mapped), randomness="different")
-        with self._guarded() as before, attention_under_vmap(parts_of(self.module)), run_once(self.module, once):
-            tensors, changed = across(members, self.owned(), leaves)
+        guard = nullcontext() if torch.compiler.is_compiling() else self._guarded()
+        with guard as before, attention_under_vmap(parts_of(self.module)), run_once(self.module, once):
+            tensors, changed = across(members, self.own_tensors(), leaves)
         if before and not before.are_unchanged():
             self._undo_batched(before, unstack(batch, self.size)[0] if per_member else batch)
         self._write_back(changed)
@@ -215,30 +223,39 @@ class Runner:
     def _by_loop(self, batch: Batch, per_member: bool) -> Any:
         shared = self._shared_buffers()
         asleep = {name: buffer for name, buffer in shared.items() if not self._updates(name)}
-        outputs, seen, pieces = [], [], slice_members(self.owned())
-        with self._guarded() as before:
-            forgets = before is not None and before.has_function_caches
-            for i, own_batch in enumerate(unstack(batch, self.size) if per_member else [batch] * self.size):
-                if not per_member and self._changes_input is not False:
-                    own_batch = map_tensors(own_batch, lambda t: t.clone())
-                statistics = {name: buffer.clone() for name, buffer in shared.items()}
-                outputs.append(self.run_member(i, own_batch, statistics, pieces))
-                seen.append(statistics)
-                lost = {name for name, buffer in asleep.items() if differs(statistics[name], buffer)}
-                if before and before.parts and (lost or not before.are_unchanged()):
-                    self._undo(before, lost, own_batch, last=i == self.size - 1)
-                    before = self._before()
-                if before and forgets:
-                    before.clear_function_caches()
-                if self._changes_input is None and not torch.compiler.is_compiling():
-                    tensors = tensors_of(own_batch)
-                    if not any(tensor.is_inference() for tensor in tensors):
-                        self._changes_input = any(tensor._version for tensor in tensors)
+        seen = [{name: buffer.clone() for name, buffer in shared.items()} for _ in range(self.size)]
+        if torch.compiler.is_dynamo_compiling() and not keepers(parts_of(self.module)):
+            outputs = self._traced_one_by_one(batch, per_member, seen)
+        else:
+            outputs = self._one_by_one(batch, per_member, seen, asleep)
         if not self.training:
             self._written = {name for each in seen for name, t in each.items() if differs(t, shared[name])}
         average_({name: buffer for name, buffer in shared.items() if name not in asleep}, seen)
         self._resize_buffers(asleep)
         return stack_trees(outputs)
+
+    def _traced_one_by_one(self, batch: Batch, per_member: bool, seen: Sequence[Tensors]) -> list[Any]:
+        """The members' outputs, of a module whose parts are torch's own and keep nothing."""
+        pieces = slice_members(self.own_tensors())
+        batches = unstack(batch, self.size) if per_member else [batch] * self.size
+        return [self.run_member(i, batches[i], seen[i], pieces) for i in range(self.size)]
+
+    @uncompiled(BY_VMAP)
+    def _one_by_one(self, batch: Batch, per_member: bool, seen: Sequence[Tensors], asleep: Tensors) -> list[Any]:
+        """The members' outputs; what each of them has kept is undone before the next."""
+        outputs, pieces = [], slice_members(self.own_tensors())
+        changes = self._changes_input[self.training, torch.is_grad_enabled()]
+        batches = unstack(batch, self.size) if per_member else changes.inputs(batch, self.size)
+        with self.lock, self._guarded() as before:
+            for i, own_batch in enumerate(batches):
+                outputs.append(self.run_member(i, own_batch, seen[i], pieces))
+                lost = {name for name, buffer in asleep.items() if differs(seen[i][name], buffer)}
+                if before.parts and (lost or not before.are_unchanged()):
+                    self._undo(before, lost, own_batch, last=i == self.size - 1)
+                    before = self._look()
+                if before.has_function_caches:
+                    before.clear_function_caches()
+        return outputs
 
     def _shared_buffers(self) -> dict[str, Tensor]:
         """The buffers that a pass may change and no member owns: in eval mode those that it is known to change."""
@@ -266,7 +283,7 @@ class Runner:
         chance, before = torch.get_rng_state(), look_at(self.module)
         reason = ""
         try:
-            with kept_on_error(list(self.module.buffers())):
+            with restore_on_error(list(self.module.buffers())):
                 return self._first_vmap(batch, per_member)
         except CarriesError:
             raise
@@ -297,6 +314,7 @@ class Runner:
 
     # ---------------------------------------------------------------- what a pass leaves behind
 
+    @uncompiled(BY_VMAP)
     def _undo(self, before: Attributes, lost: set[str], batch: Batch, last: bool) -> None:
         """Put back what a member's pass has kept in attributes.
 
@@ -308,7 +326,7 @@ class Runner:
         changes = before.changes()
         refuse_parameters_made(self.module, changes)
         tensors = {change.name for change in changes if holds_tensor(change.now) or holds_tensor(change.before)}
-        made = tensors | lost | set(before.changed_in_place())
+        made = tensors | lost | set(before.names_changed_in_place())
         if made or not last:
             for change in changes:
                 change.undo()
@@ -323,22 +341,11 @@ class Runner:
             change.undo()
         self._check_kept(made, batch)
 
-    def _look(self) -> None:
-        """Note the module's attributes as they are now: those of the last time, as long as they hold."""
-        if torch.compiler.is_compiling():
-            return
-        if self._attributes is None or not self._attributes.hold():
-            self._attributes = Attributes(self.module)
-        if self._attributes is not self._switches_of and torch.is_grad_enabled():
-            self._look_at_switches(self._attributes)
-
     @contextmanager
-    def _guarded(self) -> Iterator[Attributes | None]:
+    @uncompiled(BY_VMAP)
+    def _guarded(self) -> Iterator[Attributes]:
         """Passes without what functions have cached, and with the attributes of before if one fails."""
-        before = self._before()
-        if before is None:
-            yield None
-            return
+        before = self._look()
         before.clear_function_caches()
         try:
             yield before
@@ -348,10 +355,14 @@ class Runner:
         finally:
             before.clear_function_caches()
 
-    def _before(self) -> Attributes | None:
-        """The attributes as they are before a pass; compiled code does without."""
-        self._look()  # a call that is compiled in parts has not looked yet
-        return None if torch.compiler.is_compiling() else self._attributes
+    @uncompiled(BY_VMAP)
+    def _look(self) -> Attributes:
+        """The module's attributes as they are now: those of the last time, as long as they hold."""
+        if self._attributes is None or not self._attributes.hold():
+            self._attributes = Attributes(self.module)
+        if self._attributes is not self._switches_of and torch.is_grad_enabled():
+            self._look_at_switches(self._attributes)
+        return self._attributes
 
     @torch.no_grad()
     def _check_kept(self, names: set[str], batch: Batch) -> None:
@@ -368,11 +379,7 @@ class Runner:
         first = self.try_member(batch, fresh)  # by the same draws: what was kept may have been drawn
         before.restore()
         if not any(t.is_meta for t in first) and not same_outputs(first, second):
-            raise CarriesError(
-                f"{self.method}: the model goes on from what it has kept in {quote_names(sorted(names))}, which is no "
-                "buffer that each member has of its own, so the members would mix theirs. Keep it in a buffer "
-                "(register_buffer), and let the members own it: pb.deep does."
-            )
+            raise CarriesError.of(self.method, names)
 
     def _look_for_stale_caches(self, batch: Batch, per_member: bool) -> None:
         """Forget, on the first batch in eval mode, what the given model had cached of its own weights."""
@@ -388,7 +395,7 @@ class Runner:
 
     def try_member(self, batch: Batch, shared: dict[str, Tensor] | None = None, seed: int = 0) -> list[Tensor]:
         """What member 0 gives, on copies of all that it may change; what it does to `shared` buffers stays there."""
-        own = {name: tensor[0].clone() for name, tensor in self.owned().items()}
+        own = {name: tensor[0].clone() for name, tensor in self.own_tensors().items()}
         if shared is None:
             shared = {name: buffer.clone() for name, buffer in self.module.named_buffers() if name not in self.own}
         with torch.random.fork_rng(devices=[]):
@@ -427,7 +434,7 @@ class Runner:
     def _measure_each(self, batch: Batch, per_member: bool) -> tuple[str, Batch]:
         """How the members run on this batch, and the batch in the memory format for it."""
         if torch.compiler.is_compiling() or is_transforming():
-            return self.preferred()[0], batch
+            return self.preferred_backend()[0], batch
         runs: dict[str, Callable[[Batch], Any]] = {"loop": lambda b: self._by_loop(b, per_member)}
         if not unbatchable(self.module):
             runs = {"vmap": lambda b: self._first_vmap(b, per_member), **runs}
@@ -448,21 +455,21 @@ class Runner:
 
     # ---------------------------------------------------------------- what the members own
 
-    def owned(self) -> dict[str, Tensor]:
+    def own_tensors(self) -> dict[str, Tensor]:
         """The stacked tensors by name."""
         return {name: tensor for name, tensor in state(self.module) if name in self.own}
 
     def trunk(self) -> Sequence[str]:
         """Names of the largest submodules that no member owns a tensor of."""
         if self._trunk is None:
-            self._trunk = unowned(self.module, self.own) if self.own else ()
+            self._trunk = shared_parts(self.module, self.own) if self.own else ()
         return self._trunk
 
     def _has_shared_statistics(self) -> bool:
         return any(True for name in self.trunk() for _ in self.module.get_submodule(name).buffers())
 
     def _write_back(self, changed: Tensors) -> None:
-        own = self.owned()
+        own = self.own_tensors()
         with torch.no_grad():
             for name, tensor in changed.items():
                 if tensor.shape == own[name].shape:
@@ -475,7 +482,7 @@ class Runner:
         """Store buffers that the members have assigned in another shape."""
         resized, self._resized = self._resized, {}
         for name, tensors in ((name, tensors) for name, tensors in resized.items() if name not in but):
-            if len({t.shape for t in tensors}) > 1 or (name not in self.own and not same_values(tensors)):
+            if len({t.shape for t in tensors}) > 1 or (name not in self.own and not are_close(tensors)):
                 raise ValueError(
                     f"{self.method}: the members assign buffer {name!r} in shapes {[tuple(t.shape) for t in tensors]}, "
                     "which cannot be stored for all of them. Give it its size when the model is built."
@@ -489,15 +496,3 @@ class Runner:
     def alone(self) -> AbstractContextManager[None]:
         """One thread at a time; compiled code has no locks."""
         return nullcontext() if torch.compiler.is_compiling() else self.lock
-
-
-def slice_members(stacked: Tensors) -> dict[str, Sequence[Tensor]]:
-    """Each member's slices; where gradients are wanted by one operation, so that there is one stacked gradient."""
-    wanted = torch.is_grad_enabled()
-    return {n: t.unbind(0) if wanted and t.requires_grad else t for n, t in stacked.items()}  # type: ignore[misc]
-
-
-def unbatchable(module: nn.Module) -> str:
-    """The first layer for which torch has no batching rule, or nothing."""
-    found = ((name, part) for name, part in module.named_modules() if isinstance(part, nn.RNNBase))
-    return next((f"{type(part).__name__}, {name!r}" for name, part in found), "")

@@ -25,6 +25,10 @@ from ..surgery.selecting import DROPOUTS
 from .kept_attributes import is_torchs_own
 
 
+class RecomputesError(NotImplementedError):
+    """The model runs parts of itself again in backward, which vmap cannot."""
+
+
 @contextmanager
 def run_once(module: nn.Module, names: Sequence[str]) -> Iterator[None]:
     """Under vmap, the named submodules run outside of it while their input is shared.
@@ -72,7 +76,7 @@ def is_autocast(device: torch.device) -> bool:
 
 
 @contextmanager
-def kept_on_error(tensors: Sequence[Tensor]) -> Iterator[None]:
+def restore_on_error(tensors: Sequence[Tensor]) -> Iterator[None]:
     """Put the tensors' values back if what follows fails."""
     values = [tensor.clone() for tensor in tensors]
     try:
@@ -84,7 +88,7 @@ def kept_on_error(tensors: Sequence[Tensor]) -> Iterator[None]:
         raise
 
 
-def unowned(module: nn.Module, own: Collection[str]) -> list[str]:
+def shared_parts(module: nn.Module, own: Collection[str]) -> list[str]:
     """Names of the largest submodules that hold no owned tensor, and have state or may draw something at random."""
     names = {alias for name, others in aliases(module).items() if name in own for alias in others}
     owners = {name.rpartition(".")[0] for name in names}
@@ -210,3 +214,15 @@ def average_(shared: Mapping[str, Tensor], seen: Sequence[Mapping[str, Tensor]])
 def differs(copy: Tensor, buffer: Tensor) -> bool:
     """Whether a pass has changed a copy of a buffer; batch normalisation does so without a new version."""
     return not buffer.is_meta and not torch.equal(copy, buffer)
+
+
+def slice_members(stacked: Mapping[str, Tensor]) -> dict[str, Sequence[Tensor]]:
+    """Each member's slices; where gradients are wanted by one operation, so that there is one stacked gradient."""
+    wanted = torch.is_grad_enabled()
+    return {n: t.unbind(0) if wanted and t.requires_grad else t for n, t in stacked.items()}  # type: ignore[misc]
+
+
+def unbatchable(module: nn.Module) -> str:
+    """The first layer for which torch has no batching rule, or nothing."""
+    found = ((name, part) for name, part in module.named_modules() if isinstance(part, nn.RNNBase))
+    return next((f"{type(part).__name__}, {name!r}" for name, part in found), "")

@@ -36,6 +36,19 @@ _CONTAINERS = (dict, list, set, deque)
 _CONTAINING = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
+class CarriesError(ValueError):
+    """The model goes on from what it kept in attributes, which the members would share."""
+
+    @classmethod
+    def of(cls, method: str, names: Collection[str]) -> CarriesError:
+        """The error that names the attributes."""
+        return cls(
+            f"{method}: the model goes on from what it has kept in {quote_names(sorted(names))}, which is no buffer "
+            "that each member has of its own, so the members would mix theirs. Keep it in a buffer (register_buffer), "
+            "and let the members own it: pb.deep does."
+        )
+
+
 class Kept(NamedTuple):
     """An attribute that a pass has changed: of which module, in which of its tables, with both values."""
 
@@ -137,7 +150,7 @@ class Attributes:
             return False
         if self.containers and any(_differs(now, before) for now, before in self.containers):
             return False
-        return not self.versions or not self.changed_in_place()
+        return not self.versions or not self.names_changed_in_place()
 
     def clear_function_caches(self) -> None:
         """Empty what `functools.cache` has stored of the modules' methods, and what parametrizations have."""
@@ -181,7 +194,7 @@ class Attributes:
                     found.append(Kept(self._path(part), now, key, table, [(table, before)]))
         return found
 
-    def changed_in_place(self) -> list[str]:
+    def names_changed_in_place(self) -> list[str]:
         """The names of tensors, no buffers, that hold other values."""
         changed = ((part, key) for part, key, tensor, version in self.versions if tensor._version != version)
         return [dotted_name(self._path(part), key) for part, key in changed]
@@ -220,20 +233,20 @@ def is_torchs_own(kind: Any) -> bool:
 
 def holds_tensor(value: Any) -> bool:
     """Whether there is a tensor in an attribute's value."""
-    return any(True for _ in tensors_held(value))
+    return any(True for _ in held_tensors(value))
 
 
 def holds_batched(value: Any) -> bool:
     """Whether there is a tensor of a vmap in an attribute's value: when that is over nobody can use it."""
-    return any(is_batched(tensor) for tensor in tensors_held(value))
+    return any(is_batched(tensor) for tensor in held_tensors(value))
 
 
-def tensors_held(value: Any) -> Iterator[Tensor]:
+def held_tensors(value: Any) -> Iterator[Tensor]:
     """The tensors in a value: in containers, and in the attributes of objects."""
-    return (leaf for leaf in leaves(value) if isinstance(leaf, Tensor))
+    return (leaf for leaf in leaves_of_objects(value) if isinstance(leaf, Tensor))
 
 
-def leaves(value: Any) -> Iterator[Any]:
+def leaves_of_objects(value: Any) -> Iterator[Any]:
     """What is in a value, in containers and in the attributes of objects, and holds no more itself."""
     seen: set[int] = set()
     stack = [value]
@@ -262,7 +275,7 @@ def refuse_parameters_made(module: nn.Module, changes: Sequence[Kept]) -> None:
 
 
 def _parameters_in(value: Any) -> Iterator[nn.Parameter]:
-    for leaf in leaves(value):
+    for leaf in leaves_of_objects(value):
         if isinstance(leaf, nn.Parameter):
             yield leaf
         elif isinstance(leaf, nn.Module):
@@ -347,7 +360,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(a, b, rtol=1e-3, atol=1e-4 * scale + 1e-30, equal_nan=True)
 
 
-def same_values(tensors: Sequence[Tensor]) -> bool:
+def are_close(tensors: Sequence[Tensor]) -> bool:
     """Whether the tensors are the same, to float tolerance."""
     return all(same_outputs([tensors[0]], [tensor]) for tensor in tensors)
 
@@ -385,7 +398,7 @@ def drop_stale_caches_(module: nn.Module, run: Run) -> None:
 
 def _drop_if_stale_(module: nn.Module, part: nn.Module, key: str, run: Run) -> None:
     def made_by(seed: int) -> tuple[list[Tensor], list[Tensor]] | None:
-        return _try_out(module, lambda: (run(seed), list(tensors_held(vars(part).get(key)))))
+        return _try_out(module, lambda: (run(seed), list(held_tensors(vars(part).get(key)))))
 
     given = made_by(0)
     clears = (_clear,) if isinstance(vars(part)[key], _CONTAINERS) else ()

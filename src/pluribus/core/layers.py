@@ -1,6 +1,6 @@
 """What a layer can become inside an ensemble.
 
-`Masked`, `RankOne`, `Dropped`, `Joined` and `Split` are mixed into an existing layer by `surgery.adapt_`:
+`Masked`, `RankOne`, `Dropped`, `JointInput` and `JointOutput` are mixed into an existing layer by `surgery.adapt_`:
 the layer keeps its class, its tensors and its name. `Attention` and `GroupedLinear` take a layer's place.
 
 A layer finds its member's tensor in one of two ways. Under vmap or the loop the tensor that it sees *is* the
@@ -57,7 +57,7 @@ class Dropped:
         return super().forward(F.dropout(input, self.rate, self.training), *args, **kwargs)  # type: ignore[misc]
 
 
-class Joined:
+class JointInput:
     """A first layer that reads the inputs of all members side by side (MIMO).
 
     `parts` are the inputs of the members but the first while training; without them every member reads the same.
@@ -77,7 +77,7 @@ class Joined:
         return sum(F.embedding(p, t, self.padding_idx, *options) for p, t in zip(parts, tables, strict=True))
 
 
-class Split(MemberLayer):
+class JointOutput(MemberLayer):
     """A last layer that makes the outputs of all members; they leave as rows, members outermost (MIMO)."""
 
     members: int

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from .._common.torch_private import tables
-from ..surgery.copying import share, state
+from ..surgery.copying import share_tensors, state
 from ..surgery.selecting import dotted_name
-from .kept_attributes import Kept, leaves, look_at, refuse_parameters_made
+from .kept_attributes import Kept, leaves_of_objects, look_at, refuse_parameters_made
 
 
 def run_replica(
@@ -22,7 +22,7 @@ def run_replica(
     the copy assigned anew are put into the module; where no tensor is replaced, so is what it has kept of them.
     """
     known = dict(state(module))
-    replica = share(module, {id(known[name]): tensor for name, tensor in tensors.items()})
+    replica = share_tensors(module, {id(known[name]): tensor for name, tensor in tensors.items()})
     before = look_at(replica)
     output = replica(*args, **kwargs)
     changes = before.changes()
@@ -34,7 +34,7 @@ def run_replica(
 
 
 def _carry_over_(module: nn.Module, change: Kept, kinds: tuple[type, ...]) -> None:
-    if change.is_plain and all(leaf is None or isinstance(leaf, kinds) for leaf in leaves(change.now)):
+    if change.is_plain and all(leaf is None or isinstance(leaf, kinds) for leaf in leaves_of_objects(change.now)):
         vars(module.get_submodule(change.path))[change.key] = change.now
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .._common.torch_private import in_backward
 from .._common.trees import Batch, rows_of, tensors_of
-from ..surgery.probing import Layout, Layouts, find_layouts
+from ..surgery.probing import BatchLayout, Layouts, find_layouts
 from ..surgery.selecting import channel_dim
 from .kept_attributes import look_at
 
@@ -52,7 +52,7 @@ class MemberLayer:
         """Set what every such layer has."""
         self.rows, self.layouts, self.place = rows or Rows(), (), ""
 
-    def own(self, tensor: Tensor, x: Tensor, layout: Layout | None = None) -> Tensor:
+    def own(self, tensor: Tensor, x: Tensor, layout: BatchLayout | None = None) -> Tensor:
         """The tensor, (channels) or (members, channels), shaped to be multiplied with `x`.
 
         Args:
@@ -76,10 +76,10 @@ class MemberLayer:
             picked = picked.T
         return picked.reshape([x.shape[dim] if d == dim else -1 if d == channel else 1 for d in range(x.ndim)])
 
-    def next_layout(self) -> Layout:
+    def next_layout(self) -> BatchLayout:
         """Where the input of the call that begins now has the batch; outside of a pass over rows: the usual place."""
         if self.rows.index is None:
-            return Layout()
+            return BatchLayout()
         if not self.layouts:
             raise ValueError(
                 f"layer {self.place!r} was not called when the rows of the batch were looked for in all layers, so "

@@ -58,6 +58,7 @@ def load(
     image_size: int | None = None,
     broken: Broken = "stop",
     unpack_limit: int | str | None = None,
+    train_rows: int | None = None,
 ) -> Data:
     """A data set, divided into training, validation and test part; the same for the same seed.
 
@@ -78,14 +79,15 @@ def load(
         broken: "stop" at images that cannot be read, or "skip" them with a note; the message names all of them
         unpack_limit: bytes that a packed file may unpack to, or "8G"; default: 20 times its size, at least 537 MB (of
             tables 34 MB, of one image 268 MB), at most half of the memory
+        train_rows: train on so many rows only, from each class alike; the other parts stay as they are
 
     >>> load("moons")
     Data('moons': table of shape (2,), 2 classes; 700 training, 100 validation and 200 test rows)
     """
-    _check_arguments(task, validation, image_size, broken, unpack_limit)
+    _check_arguments(task, validation, image_size, broken, unpack_limit, train_rows)
     outside, shifted, variants = ((s,) if isinstance(s, str) else s for s in (outside, shifted, variants))
     request = Request("", "", data_folder(folder), target, task, seed, split, image_size, broken)
-    request = replace(request, unpack_limit=unpack_limit)
+    request = replace(request, unpack_limit=unpack_limit, train_rows=train_rows)
     request, found = _read_spec(request, spec, "data")
     if isinstance(found, TableParts):
         data = build_table_data(request, found, validation)
@@ -93,7 +95,7 @@ def load(
         data = build_image_data(request, found, validation)
     data = replace(data, name=spec)
     more = replace(request, shape=tuple(data.encoding["shape"]) if data.encoding and data.kind == "images" else None)
-    return _mix_rows(_with_variants(_with_shifted(_with_ood(data, more, outside), more, shifted), more, variants), seed)
+    return _mix_rows(_with_variants(_add_shifted(_with_ood(data, more, outside), more, shifted), more, variants), seed)
 
 
 def locate(spec: str, folder: str | Path | None = None) -> Path | None:
@@ -165,8 +167,9 @@ def _read_images(request: Request, source: Any) -> ImageParts:
 
 
 def _check_arguments(
-    task: str | None, validation: float, image_size: int | None, broken: str, unpack_limit: int | str | None
-) -> None:
+    task: str | None, validation: float, image_size: int | None, broken: str, unpack_limit: int | str | None,
+    train_rows: int | None,
+) -> None:  # fmt: skip
     if unpack_limit is not None:
         parse_bytes(unpack_limit)
     if task not in (None, "classification", "regression"):
@@ -177,6 +180,8 @@ def _check_arguments(
         raise ValueError(f"load: validation must be a share in [0, {1 - TEST_SHARE}), but is {validation}.")
     if image_size is not None and image_size < 1:
         raise ValueError(f"load: image_size must be at least 1, but is {image_size}.")
+    if train_rows is not None and train_rows < 2:
+        raise ValueError(f"load: train_rows must be at least 2, but is {train_rows}.")
 
 
 def _read_spec(request: Request, spec: str, role: str) -> tuple[Request, SourceParts]:
@@ -208,7 +213,7 @@ def _with_ood(data: Data, request: Request, specs: Sequence[str]) -> Data:
     return replace(data, outside=found)
 
 
-def _with_shifted(data: Data, request: Request, specs: Sequence[str]) -> Data:
+def _add_shifted(data: Data, request: Request, specs: Sequence[str]) -> Data:
     found, notes = dict(data.shifted), list(data.notes)
     for spec in specs:
         own, parts = _read_spec(request, spec, "shifted")
@@ -268,7 +273,7 @@ def file_source(description: str, page: str, files: dict[str, Reader], **more: A
 def _mnist_like(name: str, folder: str, page: str, description: str, classes: tuple[str, ...]) -> Source:
     read_folder = partial(archives.read_idx_folder, classes=classes)
     files: dict[str, Reader] = {f"{folder}/raw": read_folder, folder: read_folder, name: read_folder}
-    return file_source(description, page, {**files, f"{name}.npz": partial(archives.read_npz, classes=classes)})
+    return file_source(description, page, {**files, f"{name}.npz": partial(archives.read_npz_images, classes=classes)})
 
 
 _MNIST = "The MNIST database (http://yann.lecun.com/exdb/mnist/)"
@@ -319,7 +324,7 @@ DATA: dict[str, Source] = {
     "notmnist": file_source(
         "letters A to J in many fonts, 28x28",
         _NOTMNIST,
-        {"notMNIST_small": folders.read_image_folder, "notmnist.npz": archives.read_npz},
+        {"notMNIST_small": folders.read_image_folder, "notmnist.npz": archives.read_npz_images},
     ),
     "cifar10": file_source(
         "60,000 images in 10 classes, 32x32",
@@ -329,7 +334,7 @@ DATA: dict[str, Source] = {
             "cifar-10-batches-bin": archives.read_cifar,
             "cifar-10-python.tar.gz": archives.read_cifar,
             "cifar-10-binary.tar.gz": archives.read_cifar,
-            "cifar10.npz": partial(archives.read_npz, classes=archives.CIFAR_10),
+            "cifar10.npz": partial(archives.read_npz_images, classes=archives.CIFAR_10),
         },
     ),
     "cifar100": file_source(
@@ -340,7 +345,7 @@ DATA: dict[str, Source] = {
             "cifar-100-binary": archives.read_cifar,
             "cifar-100-python.tar.gz": archives.read_cifar,
             "cifar-100-binary.tar.gz": archives.read_cifar,
-            "cifar100.npz": archives.read_npz,
+            "cifar100.npz": archives.read_npz_images,
         },
     ),
     "cifar10_c": file_source(
@@ -356,7 +361,7 @@ DATA: dict[str, Source] = {
             "svhn/test_32x32.mat": archives.read_svhn,
             "SVHN/test_32x32.mat": archives.read_svhn,
             "test_32x32.mat": archives.read_svhn,
-            "svhn.npz": partial(archives.read_npz, classes=builtin.DIGITS),
+            "svhn.npz": partial(archives.read_npz_images, classes=builtin.DIGITS),
         },
     ),
     "tiny_imagenet": file_source(
@@ -364,8 +369,8 @@ DATA: dict[str, Source] = {
         _TINY,
         {
             "tiny-imagenet-200": folders.read_tiny_imagenet,
-            "tiny_imagenet.npz": archives.read_npz,
-            "tiny_imagenet32.npz": archives.read_npz,
+            "tiny_imagenet.npz": archives.read_npz_images,
+            "tiny_imagenet32.npz": archives.read_npz_images,
         },
     ),
     "imagenet": file_source(
@@ -398,7 +403,7 @@ DATA: dict[str, Source] = {
     "textures": file_source(
         "5,640 textures in 47 classes",
         _DTD,
-        {"dtd/images": folders.read_image_folder, "textures.npz": archives.read_npz},
+        {"dtd/images": folders.read_image_folder, "textures.npz": archives.read_npz_images},
     ),
     "uci": Source(
         tables.load_uci, "nine regression tables with their standard splits", "table", ("uci",), tables.UCI_PAGE, "name"

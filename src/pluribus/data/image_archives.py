@@ -28,7 +28,7 @@ from .source import (
     SourceParts,
     TableParts,
     argument_path,
-    check_width,
+    check_columns,
     damaged_error,
     missing_error,
 )
@@ -290,7 +290,7 @@ def _map_npy(path: Path) -> np.ndarray:
 
 def load_npz(request: Request) -> SourceParts:
     """An .npz archive with x_train, y_train, x_test, y_test; only x_test is enough for outside data."""
-    return read_npz(request, argument_path(request))
+    return read_npz_images(request, argument_path(request))
 
 
 def load_npy(request: Request) -> SourceParts:
@@ -304,7 +304,7 @@ def load_npy(request: Request) -> SourceParts:
     return parts_from_arrays(request, arrays)
 
 
-def read_npz(request: Request, path: Path, page: str = "", classes: tuple[str, ...] = ()) -> SourceParts:
+def read_npz_images(request: Request, path: Path, page: str = "", classes: tuple[str, ...] = ()) -> SourceParts:
     """What an .npz archive holds under the names in ARRAYS."""
     try:
         arrays, keys = unpacking.read_npz(path, ARRAYS, request.unpack_limit)
@@ -409,7 +409,7 @@ def _table_parts(request: Request, inputs: Mapping[str, np.ndarray], arrays: Map
     pandas = require("pandas", "reading tables", "data")
     frames = {}
     for part, x in inputs.items():
-        check_width(f"{request.spec}, x_{part}", x.shape[-1])
+        check_columns(f"{request.spec}, x_{part}", x.shape[-1])
         frame = pandas.DataFrame(np.asarray(x), columns=[f"x{i}" for i in range(x.shape[1])])
         if f"y_{part}" in arrays:
             frame["y"] = arrays[f"y_{part}"].reshape(-1)

@@ -33,6 +33,7 @@ def build_image_data(request: Request, parts: ImageParts, share: float) -> Data:
         kept = {"train": whole}
     _check_labels(request, kept, parts.classes, notes)
     train, validation, test = _divide_images(request, kept, bool(parts.classes), share)
+    train = train.take(_some_rows(request, train.y, bool(parts.classes), notes))
     shape = _image_shape(train, request.image_size)
     train, validation, test = (with_shape(part, shape) for part in (train, validation, test))
     few = isinstance(train.inputs, ImageFiles) and len(train) > MEASURED_FILES
@@ -122,6 +123,18 @@ def _divide_images(
     return train, parts.get("validation", validation), test
 
 
+def _some_rows(request: Request, targets: torch.Tensor, stratified: bool, notes: list[str]) -> torch.Tensor:
+    """As many of the training rows as were asked for, from each class alike; all by default."""
+    wanted, there = request.train_rows, len(targets)
+    if wanted is None or wanted == there:
+        return torch.arange(there)
+    if wanted > there:
+        raise ValueError(f"{request.spec}: train_rows {wanted} asks for more than the {there} training rows.")
+    _, chosen = divide(targets, [(there - wanted) / there], request.seed, stratified=stratified)
+    notes.append(f"{request.spec}: trained on {len(chosen)} of {there} rows, as train_rows says.")
+    return chosen
+
+
 def _image_shape(split: Split, image_size: int | None) -> Shape:
     inputs = split.inputs
     assert isinstance(inputs, ImageArrays | ImageFiles)
@@ -149,6 +162,8 @@ def build_table_data(request: Request, frames: TableParts, share: float) -> Data
     task: Task = frames.task or _task(parts["train"][target], request, notes)
     classes = _classes(request, parts, target, task, notes)
     divided = _divide_table(request, parts, target, classes, share)
+    codes = _class_numbers(divided["train"][target], classes)
+    divided["train"] = divided["train"].iloc[_some_rows(request, codes, bool(classes), notes).tolist()]
     encoding: dict[str, Any] = {"kind": "table", "task": task, "target": target, "classes": list(classes)}
     encoding |= _target_moments(divided["train"][target]) if task == "regression" else {}
     encoding["columns"] = column_rules(divided["train"].drop(columns=target), notes, scale=frames.scale)
@@ -254,11 +269,7 @@ def _divide_table(
     request: Request, parts: dict[str, Frame], target: str, classes: tuple[str, ...], share: float
 ) -> dict[str, Frame]:
     whole = parts["train"]
-    if classes:
-        number = {name: i for i, name in enumerate(classes)}
-        codes = torch.from_numpy(map_values(whole[target], lambda value: number[label_of(value)], NO_CLASS))
-    else:
-        codes = torch.zeros(len(whole))
+    codes = _class_numbers(whole[target], classes)
     shares = {"test": 0.0 if "test" in parts else TEST_SHARE, "validation": 0.0 if "validation" in parts else share}
     rows = divide(codes, list(shares.values()), request.seed, stratified=bool(classes))
     for name, chosen in zip((*shares, "train"), rows, strict=True):
@@ -268,6 +279,14 @@ def _divide_table(
         if len(parts[name]) == 0:
             raise ValueError(f"{request.spec}: {len(whole)} rows are too few: none is left for the {name} part.")
     return parts
+
+
+def _class_numbers(values: Series, classes: tuple[str, ...]) -> torch.Tensor:
+    """The number of each row's class; zeros for regression."""
+    if not classes:
+        return torch.zeros(len(values))
+    number = {name: i for i, name in enumerate(classes)}
+    return torch.from_numpy(map_values(values, lambda value: number[label_of(value)], NO_CLASS))
 
 
 def _target_moments(values: Series) -> dict[str, float]:

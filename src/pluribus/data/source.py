@@ -41,6 +41,7 @@ class Request:
     broken: Broken = "stop"
     shape: Shape | None = None
     unpack_limit: Limit = None
+    train_rows: int | None = None
 
     @property
     def spec(self) -> str:
@@ -148,7 +149,7 @@ def damaged_error(path: Path, why: object) -> ValueError:
     )
 
 
-def check_width(what: object, columns: int) -> None:
+def check_columns(what: object, columns: int) -> None:
     """Refuse a table with more columns than any that people make; each takes its time."""
     if columns > MOST_COLUMNS:
         raise ValueError(

@@ -19,7 +19,7 @@ from .._common.optional import require
 from .._common.unpacking import Bounded, Limit, TooLargeError, limit_for, unpack
 from .._common.untrusted import open_file
 from .dataset import NO_CLASS, Points, Split
-from .source import Request, TableParts, argument_path, check_width, damaged_error, missing_error
+from .source import Request, TableParts, argument_path, check_columns, damaged_error, missing_error
 
 Frame = Any  # a pandas.DataFrame
 
@@ -170,7 +170,7 @@ def _read_parquet(file: BinaryIO, path: Path, allowed: int) -> Frame:
     """Read batch by batch: repeated values take no room in the file, whatever its header says."""
     arrow = require("pyarrow", "reading Parquet files", "data")
     parquet = require("pyarrow.parquet", "reading Parquet files", "data").ParquetFile(file)
-    check_width(path, parquet.metadata.num_columns)
+    check_columns(path, parquet.metadata.num_columns)
     if parquet.metadata.num_rows * parquet.metadata.num_columns * 4 > allowed:
         raise TooLargeError(path, allowed)
     texts = [one.name for one in parquet.schema_arrow if arrow.types.is_string(one.type)]
@@ -208,7 +208,7 @@ def _separator(text: TextIO) -> str:
     first = next((line for line in iter(lambda: text.readline(LONGEST_LINE), "") if line.strip()), "")
     names = re.sub(r'"[^"]*"', "", first)  # names may hold commas
     found = max(",;\t", key=names.count)
-    check_width("the header", names.count(found) + 1)
+    check_columns("the header", names.count(found) + 1)
     return found
 
 

@@ -25,9 +25,9 @@ from ..core.ensemble import Ensemble
 from ..surgery.calling import call
 from ..surgery.copying import duplicate, state
 from ..surgery.selecting import quote_names
-from ..uncertainty.outputs import Answers, answer_names
+from ..uncertainty.outputs import AnswerModule, answer_names
 from .export_graph import first_words, plain_of, resize, trace_program
-from .fixed_dropout import Fixed, Redrawn, drawn
+from .fixed_dropout import Fixed, Redrawn, find_draws
 
 FORMATS = {".onnx": "onnx", ".pt2": "torch"}
 
@@ -126,7 +126,7 @@ def export(
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         call("export", given, example)  # here an ensemble looks at its first batch
     plain = plain_of(given)
-    chance = bool(drawn(plain, batch))
+    chance = bool(find_draws(plain, batch))
     if chance and draws == "fixed":
         given = plain = Fixed(plain, batch, generator)
     elif chance:
@@ -138,7 +138,7 @@ def export(
     inputs, outputs = _input_names(ensemble, batch, answer_names(task)), answer_names(task)
     about = {"task": task, "members": str(getattr(ensemble, "size", "")), "draws": draws}
     with torch.no_grad(), _quiet(), _beside(path) as temporary:
-        program = trace_program(Answers(plain, task, class_dim).eval(), batch, dynamic)
+        program = trace_program(AnswerModule(plain, task, class_dim).eval(), batch, dynamic)
         if format == "onnx":
             _write_onnx(program, temporary, inputs, outputs, opset, about)
         else:
@@ -149,7 +149,7 @@ def export(
             sizes = tuple(sorted({1, size, 2 * size + 1})) if dynamic else (size,)
             run = _onnx_runner(temporary, inputs, outputs) if format == "onnx" else _torch_runner(temporary)
             compare = _compare_random if draws == "random" else _compare
-            expected = Answers(given, task, class_dim).eval()
+            expected = AnswerModule(given, task, class_dim).eval()
             difference = max(compare(expected, run, resize(batch, n), tolerance) for n in sizes)
         written = sum(file.stat().st_size for file in temporary.parent.iterdir())
     return Export(

@@ -38,7 +38,7 @@ class Fixed(nn.Module):
     def __init__(self, module: nn.Module, batch: Batch, generator: torch.Generator | None = None):
         super().__init__()
         self.module = module
-        found = drawn(module, batch)
+        found = find_draws(module, batch)
         device = next((t.device for t in (*module.parameters(), *module.buffers())), torch.device("cpu"))
         for number, draw in enumerate(found):
             for name, tensor in zip(("scale", "shift"), _affine(draw, generator), strict=True):
@@ -68,7 +68,7 @@ class Redrawn(nn.Module):
             return self.module(*args, **kwargs)
 
 
-def drawn(module: nn.Module, batch: Batch) -> list[Draw]:
+def find_draws(module: nn.Module, batch: Batch) -> list[Draw]:
     """Every dropout that the module calls, in order; length 1 in dimensions that grow with the batch."""
     rows = rows_of(batch)
     seen = []
@@ -176,7 +176,7 @@ class _Noting(_Dropouts):
         self.found: list[Draw] = []
 
     def drop(self, x: Tensor, rate: float, kind: str) -> Tensor:
-        self.found.append(Draw(tuple(_dropped(x, kind).shape), float(rate), kind))
+        self.found.append(Draw(tuple(_one_value_per_draw(x, kind).shape), float(rate), kind))
         return x
 
 
@@ -184,12 +184,12 @@ class _Drawing(_Dropouts):
     """Draws each time."""
 
     def drop(self, x: Tensor, rate: float, kind: str) -> Tensor:
-        keep = (torch.rand_like(_dropped(x, kind)) >= rate).to(x.dtype)
+        keep = (torch.rand_like(_one_value_per_draw(x, kind)) >= rate).to(x.dtype)
         scale, shift = _scale_and_shift(keep, rate, kind)
         return x * scale if shift is None else x * scale + shift
 
 
-def _dropped(x: Tensor, kind: str) -> Tensor:
+def _one_value_per_draw(x: Tensor, kind: str) -> Tensor:
     """What has one draw for each of its values: x, or one value of each channel."""
     return x[(slice(None), slice(None), *[slice(0, 1)] * (x.ndim - 2))] if kind.endswith("channels") else x
 

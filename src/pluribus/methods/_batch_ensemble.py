@@ -16,7 +16,7 @@ from ..surgery.replacing import expose_weights
 from ..surgery.selecting import dotted_name, exact_pattern, quote_names
 from .building import begin_, check_model, check_number, check_size
 from .facts import states
-from .layer_choice import check_all_called, inputs_of, layers_of, note_left_out, outputs_of
+from .layer_choice import check_all_called, count_input_channels, count_output_channels, layers_of, note_left_out
 
 
 @states(style=Style("#E69F00", "v"))
@@ -65,14 +65,14 @@ def batch_ensemble(
 
 def _rank_one_(layer: nn.Module, size: int, init: str, std: float, generator: torch.Generator | None) -> None:
     weight = cast(Tensor, layer.weight)
-    outputs = outputs_of(layer)
+    outputs = count_output_channels(layer)
 
     def draw(channels: int) -> nn.Parameter:
         normal = torch.randn(size, channels, generator=generator)
         drawn = 1 + std * normal if init == "normal" else normal.sign()
         return nn.Parameter(drawn.to(weight.device, weight.dtype))
 
-    layer.r, layer.s = draw(inputs_of(layer)), draw(outputs)
+    layer.r, layer.s = draw(count_input_channels(layer)), draw(outputs)
     bias = cast("nn.Parameter | None", layer.bias)
     layer.register_parameter(
         "b", None if bias is None else nn.Parameter(bias.detach().repeat(size, 1), bias.requires_grad)

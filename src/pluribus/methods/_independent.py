@@ -10,10 +10,10 @@ from torch import nn
 
 from ..core.ensemble import Ensemble, MixedEnsemble
 from ..results.styles import Style
-from ..surgery.laws import Laws
+from ..surgery.initial_laws import Laws
 from .building import Init, Source, check_model, check_size, members_of, note_guesses, stack
 from .facts import Baseline, Candidate, Wish, states
-from .likeness import find_difference
+from .model_comparison import find_difference
 
 
 @states(

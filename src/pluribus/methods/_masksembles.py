@@ -23,7 +23,7 @@ from ..surgery.thinning.widths import Widths, rebuild
 from . import mask_sampler as sampler
 from .building import begin_, check_model, check_number, check_size
 from .facts import REFUSALS, Candidate, Wish, first_line, states
-from .layer_choice import inputs_of, layers_of, note_left_out
+from .layer_choice import count_input_channels, layers_of, note_left_out
 
 
 @states(candidates=lambda wish: _candidates(wish), style=Style("#009E73", "D"))
@@ -58,13 +58,13 @@ def masksembles(
         )
     model = expose_weights(check_model("masksembles", model))
     names = layers_of("masksembles", model, where, example, but_first=True, per_row=True)
-    before = {name: inputs_of(model.get_submodule(name)) for name in names}
+    before = {name: count_input_channels(model.get_submodule(name)) for name in names}
     if capacity is not None:
         model, widths = _grow(model, size, scale, capacity, example, names, widths, generator)
     full: list[bool] = []
     for name in names:
         layer = model.get_submodule(name)
-        inputs = inputs_of(layer)
+        inputs = count_input_channels(layer)
         ones = None if capacity is None else _ones(capacity * before[name], inputs, size)
         mask = sampler.masks(inputs, size, scale if ones is None else None, capacity=ones, generator=generator)
         full.append(bool(mask.all()))
@@ -128,7 +128,9 @@ def _with_empty_masks(view: nn.Module, names: Sequence[str], size: int) -> Ensem
     for name in names:
         layer = model.get_submodule(name)
         weight = cast(Tensor, layer.weight)
-        layer.register_buffer("mask", torch.ones(size, inputs_of(layer), dtype=weight.dtype, device=weight.device))
+        layer.register_buffer(
+            "mask", torch.ones(size, count_input_channels(layer), dtype=weight.dtype, device=weight.device)
+        )
         begin_(layer, Masked)
     return Ensemble(model, size, [dotted_name(name, "mask") for name in names], method="masksembles", feed=SHARE)
 
@@ -138,7 +140,7 @@ def _kept_share(view: nn.Module, names: Sequence[str], scale: float, size: int, 
     dropped, ones, channels = 0.0, 0, 0
     for name in names:
         layer = view.get_submodule(name)
-        inputs = inputs_of(layer)
+        inputs = count_input_channels(layer)
         kept = sampler.ones(inputs, size, scale)
         dropped += cast(Tensor, layer.weight).numel() * (1 - kept / inputs)
         ones, channels = ones + kept, channels + inputs

@@ -27,7 +27,7 @@ from ..surgery.replacing import adapt_, expose_weights
 from ..surgery.selecting import DROPOUTS, exact_pattern, quote_names
 from ._independent import single
 from .building import check_model, check_number, check_size
-from .facts import Baseline, Candidate, Wish, family, states
+from .facts import Baseline, Candidate, Wish, candidates_by_size, states
 from .layer_choice import heads_of, layers_of
 
 
@@ -259,10 +259,10 @@ def _path(model: nn.Module) -> Iterator[list[str]]:
 
 def _candidates(wish: Wish) -> list[Candidate]:
     if dropout_modules(expose_weights(wish.model)):
-        return family(mc_dropout, wish)
+        return candidates_by_size(mc_dropout, wish)
     rate = wish.options["rate"]
     last = "|".join(map(re.escape, heads_of(wish.model, None, wish.example)))
-    return family(mc_dropout, wish, rate=rate) + family(mc_dropout, wish, rate=rate, where=last)
+    return candidates_by_size(mc_dropout, wish, rate=rate) + candidates_by_size(mc_dropout, wish, rate=rate, where=last)
 
 
 @states(

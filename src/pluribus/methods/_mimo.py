@@ -26,13 +26,13 @@ from .._common.trees import (
 from ..core.ensemble import Ensemble
 from ..core.execution import Runner
 from ..core.feeds import sum_losses
-from ..core.layers import Joined, Split
+from ..core.layers import JointInput, JointOutput
 from ..core.row_members import MemberLayer, locate_rows_
 from ..results.styles import Style
 from ..surgery.calling import check_example, evaluation_mode
 from ..surgery.copying import aliases, duplicate
 from ..surgery.dataflow import Flow, goes_around, trace_flow
-from ..surgery.laws import Laws, draw_anew_
+from ..surgery.initial_laws import Laws, draw_anew_
 from ..surgery.probing import find_entrances, find_exits
 from ..surgery.replacing import adapt_, expose_weights
 from ..surgery.selecting import READERS, dotted_name, exact_pattern, pick, quote_names, weighted_layers
@@ -46,7 +46,7 @@ class MimoRunner(Runner):
     BACKENDS = ("once", "auto")
     RULE = '"once" for mimo, whose members are one pass'
 
-    def preferred(self) -> tuple[str, str]:
+    def preferred_backend(self) -> tuple[str, str]:
         """One pass, always; "auto" also measures which memory format of images is faster."""
         return "once", "one pass answers for all members"
 
@@ -149,7 +149,7 @@ class MimoEnsemble(Ensemble):
     @contextmanager
     def _reading(self, parts: Mapping[str, list[Tensor]] | None) -> Iterator[None]:
         """Let the first layers read these inputs of the members but the first; None: all read the same."""
-        layers = {name: cast(Joined, self.module.get_submodule(name)) for name in self.first}
+        layers = {name: cast(JointInput, self.module.get_submodule(name)) for name in self.first}
         for name, layer in layers.items():
             layer.parts = None if parts is None else parts[name]
         try:
@@ -266,7 +266,7 @@ def widen_(module: nn.Module, size: int, first: Sequence[str], last: Sequence[st
             _tile_(layer, "bias", 0, size, 1)
         widened += [dotted_name(name, "weight"), dotted_name(name, "bias")]
         _multiply_(layer, ("out_features", "out_channels"), size)
-        adapt_(layer, Split)
+        adapt_(layer, JointOutput)
         cast(MemberLayer, layer).begin_()
         layer.members = size  # type: ignore[assignment]
     for name in first:
@@ -278,7 +278,7 @@ def widen_(module: nn.Module, size: int, first: Sequence[str], last: Sequence[st
             _tile_(layer, key, 0 if rows else 1, size, size)
         widened += [dotted_name(name, key) for key in weights]
         _multiply_(layer, ("in_features", "in_channels", "num_embeddings", "input_size"), size)
-        adapt_(layer, Joined)
+        adapt_(layer, JointInput)
         layer.members, layer.parts = size, None  # type: ignore[assignment]
     return widened
 

@@ -16,15 +16,15 @@ from ..core.layers import GroupedLinear
 from ..results.styles import Style
 from ..surgery.calling import check_example
 from ..surgery.copying import duplicate, state
+from ..surgery.initial_laws import Laws, draw_anew_
 from ..surgery.initialization import resize_evenly
-from ..surgery.laws import Laws, draw_anew_
 from ..surgery.selecting import CONVOLUTIONS, dotted_name, matches, pick, quote_names, weighted_layers
 from ..surgery.thinning.attributes import named_tensors
 from ..surgery.thinning.rescaling import solve_widths
 from ..surgery.thinning.widths import Widths, rebuild
 from .building import (
     Init,
-    build,
+    call_builder,
     check_model,
     check_number,
     check_size,
@@ -214,7 +214,7 @@ def _packed_builder(
     generator: torch.Generator | None, init: str,
 ) -> Ensemble:  # fmt: skip
     def thin() -> nn.Module:
-        model = build("packed", builder, None, factor)
+        model = call_builder("packed", builder, None, factor)
         groups = groups_of(model, 1.0, gamma, settings["where"], settings["min_channels"])
         return group_(model, groups, generator)
 

@@ -14,10 +14,10 @@ from ..core.ensemble import Ensemble
 from ..results.styles import Style
 from ..surgery.calling import evaluation_mode
 from ..surgery.copying import aliases, duplicate
-from ..surgery.laws import Laws, reinitialize
+from ..surgery.initial_laws import Laws, reinitialize
 from ..surgery.selecting import exact_pattern, matches, pick, quote_names
-from .building import Init, check_model, check_size, note_guesses, refuse_alike, same_values, stack
-from .facts import Candidate, Wish, family, states
+from .building import Init, check_model, check_size, note_guesses, refuse_alike, stack, start_alike
+from .facts import Candidate, Wish, candidates_by_size, states
 from .layer_choice import check_heads, heads_of
 
 
@@ -36,7 +36,7 @@ def make_branches(
     if init == "different":
         laws = Laws(model)
         members = [reinitialize(model, generator, own, revive=revive, laws=laws) for _ in range(size)]
-        if not revive and same_values(members, own):
+        if not revive and start_alike(members, own):
             members = [reinitialize(model, generator, own, revive=True, laws=laws) for _ in range(size)]
         notes = [*notes, *note_guesses(laws, own)]
     refuse_alike(method, members, own, init)
@@ -52,7 +52,7 @@ def make_branches(
 
 def _treenet_candidates(wish: Wish) -> list[Candidate]:
     branches = wish.options["branches"] or branch_points(wish.model, wish.example)
-    return [candidate for branch in branches for candidate in family(treenet, wish, branch=branch)]
+    return [candidate for branch in branches for candidate in candidates_by_size(treenet, wish, branch=branch)]
 
 
 @states(

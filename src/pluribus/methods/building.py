@@ -13,10 +13,10 @@ from .._common.seeds import follow_generator
 from ..core.ensemble import Ensemble
 from ..core.row_members import MemberLayer
 from ..surgery.copying import assign_, duplicate, state
-from ..surgery.laws import Laws, reinitialize
+from ..surgery.initial_laws import Laws, reinitialize
 from ..surgery.replacing import adapt_
 from ..surgery.selecting import quote_names
-from .likeness import find_difference
+from .model_comparison import find_difference
 
 Init = Literal["different", "same"]
 
@@ -54,7 +54,7 @@ def members_of(
         return members
     if not callable(model):
         raise TypeError(f"{method}: model must be an nn.Module or a function that builds one, but it is {type(model)}.")
-    members = [build(method, model, generator, nests=nests) for _ in range(size if init == "different" else 1)]
+    members = [call_builder(method, model, generator, nests=nests) for _ in range(size if init == "different" else 1)]
     members = members if init == "different" else members * size
     if differing := next(filter(None, (find_difference(members[0], member) for member in members)), None):
         raise ValueError(
@@ -70,7 +70,7 @@ def note_guesses(laws: Laws, names: Collection[str] | None = None) -> list[str]:
     return [f"drawn as their values look, which is a guess: {quote_names(guessed, 6)}"] if guessed else []
 
 
-def build(
+def call_builder(
     method: str, builder: Callable[..., Any], generator: torch.Generator | None, *args: Any, nests: bool = False
 ) -> nn.Module:
     """What the builder gives; a generator seeds what it draws."""
@@ -80,14 +80,14 @@ def build(
 
 def refuse_alike(method: str, members: Sequence[nn.Module], own: Collection[str], init: str) -> None:
     """Refuse members that start alike and see the same rows."""
-    if init == "different" and same_values(members, own):
+    if init == "different" and start_alike(members, own):
         raise ValueError(
             f"{method}: what the members own, {quote_names(own, 6)}, starts alike in all of them (constants), and they "
             "see the same rows: they would stay alike for ever. Let them own a layer with weights too."
         )
 
 
-def same_values(models: Sequence[nn.Module], names: Collection[str]) -> bool:
+def start_alike(models: Sequence[nn.Module], names: Collection[str]) -> bool:
     """Whether the first two models have equal values under these names."""
     if len(models) < 2:
         return False

@@ -127,7 +127,7 @@ def call_method(method: Method, model: Any, size: int, settings: Mapping[str, An
     return method(model, **{name: value for name, value in given.items() if takes(method, name) or name in settings})
 
 
-def family(method: Method, wish: Wish, **settings: Any) -> list[Candidate]:
+def candidates_by_size(method: Method, wish: Wish, **settings: Any) -> list[Candidate]:
     """One candidate for each number of members."""
 
     def make(size: int) -> Ensemble:

@@ -112,7 +112,7 @@ def check_all_called(ensemble: Ensemble, batch: Batch) -> Findings:
     return Findings()
 
 
-def inputs_of(layer: nn.Module) -> int:
+def count_input_channels(layer: nn.Module) -> int:
     """How many channels the layer reads, as its weight says (its attributes may lag behind)."""
     weight = cast(Tensor, layer.weight)
     if getattr(layer, "transposed", False):
@@ -120,7 +120,7 @@ def inputs_of(layer: nn.Module) -> int:
     return weight.shape[1] * cast(int, getattr(layer, "groups", 1))
 
 
-def outputs_of(layer: nn.Module) -> int:
+def count_output_channels(layer: nn.Module) -> int:
     """How many channels the layer makes."""
     weight = cast(Tensor, layer.weight)
     if getattr(layer, "transposed", False):

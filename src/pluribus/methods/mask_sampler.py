@@ -97,18 +97,18 @@ def expected_iou(scale: float) -> float:
     return 1 / (2 * _scale("expected_iou", scale) - 1)
 
 
-def mean_iou(masks: Tensor) -> float:
+def mean_mask_iou(masks: Tensor) -> float:
     """Give the mean intersection over union of all pairs of masks.
 
     Shapes: the masks are (members, width), zeros and ones.
 
-    >>> mean_iou(torch.tensor([[1., 1., 0.], [0., 1., 1.]]))
+    >>> mean_mask_iou(torch.tensor([[1., 1., 0.], [0., 1., 1.]]))
     0.3333333333333333
     """
     if masks.ndim != 2 or len(masks) < 2:
         shape = tuple(masks.shape)
         raise ValueError(
-            f"mean_iou: compares two or more masks in one tensor (members, width), but got shape {shape}. "
+            f"mean_mask_iou: compares two or more masks in one tensor (members, width), but got shape {shape}. "
             "Stack the masks along dim 0."
         )
     rows = masks.double()

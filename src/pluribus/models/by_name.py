@@ -27,7 +27,7 @@ LARGE = 128  # images of this side and larger get a stem for ImageNet
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A network in plain values, from which it is built anywhere; arguments as for `network`.
+    """A network in plain values, from which it is built anywhere; arguments as for `build_network`.
 
     >>> ModelSpec("mlp", (8,), 3, width=0.5).build().fc1
     Linear(in_features=8, out_features=100, bias=True)
@@ -46,7 +46,7 @@ class ModelSpec:
 
     def build(self) -> nn.Module:
         """A new network."""
-        return network(self.model, tuple(self.shape), self.outputs, width=self.width, dropout=self.dropout)
+        return build_network(self.model, tuple(self.shape), self.outputs, width=self.width, dropout=self.dropout)
 
     def widen(self, factor: float) -> ModelSpec:
         """The same network with so many times its hidden widths."""
@@ -61,7 +61,7 @@ class ModelSpec:
         return dataclasses.replace(self, model=f"python:{Path(path).absolute()}:{function}")
 
 
-def network(
+def build_network(
     spec: str, shape: tuple[int, ...], outputs: int, *, width: float = 1.0, dropout: float | None = None
 ) -> nn.Module:
     """A new network that takes rows of `shape` and gives `outputs` numbers for each.
@@ -72,7 +72,7 @@ def network(
         width: hidden widths relative to the network's own; where its builder takes none, it is thinned or widened
         dropout: the rate, where the builder takes one; None: its own
 
-    >>> network("mlp", (8,), 3, width=0.5).fc1
+    >>> build_network("mlp", (8,), 3, width=0.5).fc1
     Linear(in_features=8, out_features=100, bias=True)
     """
     kind, _, name = spec.partition(":")

@@ -51,7 +51,7 @@ class Figure:
     rows: list[list[str]] = field(default_factory=list)
 
 
-def assign_styles(groups: Iterable[Group]) -> Styles:
+def number_styles(groups: Iterable[Group]) -> Styles:
     """The style of each label, the same in every chart: 0, a neutral one, for the single network."""
     found: Styles = {}
     numbers = itertools.count(1)
@@ -147,7 +147,7 @@ def legend(labels: Iterable[str], styles: Styles) -> list[tuple[int, str]]:
     return [(styles[label], label) for label in labels]
 
 
-def span(numbers: Iterable[float]) -> tuple[float, float]:
+def finite_range(numbers: Iterable[float]) -> tuple[float, float]:
     """The least and the largest finite number; (0, 1) where there is none."""
     finite = [float(number) for number in numbers if math.isfinite(number)]
     return (min(finite), max(finite)) if finite else (0.0, 1.0)

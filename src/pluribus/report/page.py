@@ -22,7 +22,7 @@ from ..results.store import Damaged, Group, Result, group_runs, read_all
 from ..results.verdict import Verdict, relation, verdicts
 from .charts import CHARTS
 from .examples import group_examples
-from .figure import Figure, Styles, assign_styles
+from .figure import Figure, Styles, number_styles
 from .svg import series_class, swatch
 
 TEMPLATES = ("base.", "parts.", "page.", "questions.")  # and the style and the script
@@ -92,7 +92,7 @@ def render(template: str, context: dict[str, Any]) -> str:
 def _sections(results: list[Result], differences: Differences) -> list[dict[str, Any]]:
     """What the template shows of each data set and model."""
     sections = group_runs(results)
-    styles = assign_styles(group for groups in sections.values() for group in groups)
+    styles = number_styles(group for groups in sections.values() for group in groups)
     found = zip(verdicts(results, differences), sections.values(), strict=True)  # both in the order of group_runs
     return [_section(i, verdict, groups, styles, differences) for i, (verdict, groups) in enumerate(found)]
 
@@ -280,6 +280,7 @@ SIGNS = {"higher": "↑", "lower": "↓", "neither": ""}
 
 TOPICS = {
     "budget": "What to use",
+    "training": "Training",
     "result": "In detail",
     "accuracy": "Accuracy",
     "error": "Error",

@@ -54,7 +54,7 @@ def value(result: Result, name: str) -> float:
         found = (record.get("seconds") or {}).get("training")
     elif name in ("parameters", "mult_adds", "latency"):
         found = record["cost"].get(name)
-    elif name in ("relative_mult_adds", "relative_latency", "relative_parameters"):
+    elif name in ("relative_mult_adds", "relative_latency", "relative_parameters", "relative_training"):
         found = (record["cost"].get("relative") or {}).get(name.removeprefix("relative_"))
     else:
         found = record["metrics"].get(name)
@@ -281,6 +281,13 @@ QUANTITIES: dict[str, Quantity] = {
     "parameters": Quantity("Parameters", "lower", digits=None, meaning="numbers that are stored"),
     "mult_adds": Quantity("Mult-adds", "lower", digits=None, meaning="of one prediction"),
     "relative_mult_adds": Quantity("Cost", "lower", "×", 2, meaning="mult-adds relative to the plain single network"),
+    "relative_training": Quantity(
+        "Training cost",
+        "lower",
+        "×",
+        2,
+        meaning="mult-adds of an epoch relative to the plain single network: tiled rows",
+    ),
     "latency": Quantity("Latency", "lower", "ms", 2, 1000, "time of one batch, on the machine of the run"),
     "training": Quantity("Training", "lower", "s", 1, meaning="seconds to train"),
 }

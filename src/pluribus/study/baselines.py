@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -50,15 +51,31 @@ def settings_of(name: str) -> set[str]:
     return set(takes) - {"model", "example", "generator", "widths"}
 
 
-def recipe_of(run: Run) -> Recipe:
-    """The recipe that the run's method gets."""
-    return recipe(run.recipe).changed(**run.training).of(entry(run.method).method)
+def recipe_of(run: Run, data: Data) -> Recipe:
+    """The recipe that the run's method gets; where nobody says how long to train, the size of the data does."""
+    plan = recipe(run.recipe).changed(**run.training)
+    if run.recipe == "default" and "epochs" not in run.training:
+        plan = plan.changed(**{**usual_length(len(data.train), plan.batch_size), **run.training})
+    return plan.of(entry(run.method).method)
+
+
+def usual_length(rows: int, batch_size: int) -> dict[str, int]:
+    """How long a network is trained on so many rows, the same for every method.
+
+    About 2,000 steps, at least 20 epochs and at most 200; fewer where nothing improves on validation data for a fifth
+    of them (10 epochs at least).
+
+    >>> usual_length(630, 128), usual_length(45_000, 128)
+    ({'epochs': 200, 'patience': 40}, {'epochs': 20, 'patience': 10})
+    """
+    epochs = min(max(math.ceil(2000 / math.ceil(rows / batch_size)), 20), 200)
+    return {"epochs": epochs, "patience": max(10, epochs // 5)}
 
 
 def model_spec(run: Run, data: Data) -> ModelSpec:
     """The network that the methods of the study have in common; "auto" is a small one that fits the data."""
     name = usual(data.shape) if run.model == "auto" else run.model
-    return ModelSpec(name, tuple(data.shape), outputs_of(data), run.width, run.dropout)
+    return ModelSpec(name, tuple(data.shape), count_outputs(data), run.width, run.dropout)
 
 
 def own_model_spec(run: Run, data: Data) -> ModelSpec:
@@ -66,12 +83,12 @@ def own_model_spec(run: Run, data: Data) -> ModelSpec:
     return model_spec(run, data).widen(entry(run.method).baseline.width)
 
 
-def outputs_of(data: Data) -> int:
+def count_outputs(data: Data) -> int:
     """How many numbers a network gives for a row: the classes, or a mean and a variance."""
     return len(data.classes) if data.task == "classification" else 2
 
 
-def build(run: Run, data: Data) -> Ensemble:
+def build_ensemble(run: Run, data: Data) -> Ensemble:
     """The run's ensemble, untrained, drawn from torch's own generator."""
     return _make(run, data, own_model_spec(run, data).build(), _example(data))
 
@@ -110,9 +127,9 @@ def _make(run: Run, data: Data, model: nn.Module, example: Tensor) -> Ensemble:
 
 
 def _check_outputs(run: Run, data: Data, outputs: Any) -> None:
-    if not isinstance(outputs, Tensor) or outputs.shape[-1] != outputs_of(data):
+    if not isinstance(outputs, Tensor) or outputs.shape[-1] != count_outputs(data):
         shape = tuple(outputs.shape[2:]) if isinstance(outputs, Tensor) else type(outputs).__name__
         what = f"{len(data.classes)} classes" if data.classes else "a mean and a variance"
         raise ValueError(
-            f"model: {run.model} must give {outputs_of(data)} numbers for each row ({what}), but it gives {shape}."
+            f"model: {run.model} must give {count_outputs(data)} numbers for each row ({what}), but it gives {shape}."
         )

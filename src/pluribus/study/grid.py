@@ -24,7 +24,7 @@ from .baselines import check_run, entry, settings_of
 from .run import load_data
 from .settings import Conditions, Run
 
-TRAINING_AXES = ("epochs", "batch_size", "lr", "weight_decay", "l1", "l2", "clip")
+TRAINING_AXES = ("epochs", "patience", "batch_size", "lr", "weight_decay", "l1", "l2", "clip")
 
 AXES = ("size", "width", "dropout", *TRAINING_AXES)  # of any method
 
@@ -35,7 +35,7 @@ class Study(Conditions):
 
     Args:
         data: names or "kind:path" (see `data.load`)
-        model: a name (see `models.by_name.network`); None: a small network that fits the data
+        model: a name (see `models.by_name.build_network`); None: a small network that fits the data
         methods: names of methods, and of baselines that they state
         sweep: values by setting: an argument of a method, or one of AXES; a method that does not take a setting
             runs without it

@@ -17,8 +17,9 @@ from .._common.timing import medians
 from ..core.ensemble import Ensemble
 from ..data.corruptions.catalogue import corrupt
 from ..data.dataset import Data, Split
-from ..deploy.budget.counting import Cost, cost
+from ..deploy.budget.counting import Cost, cost, training_mult_adds
 from ..methods import single
+from ..training.criteria import CRITERIA, USUAL
 from ..uncertainty.evaluation import bootstrap, by_member, evaluate, ood
 from ..uncertainty.regression import Regression
 from ..uncertainty.summary import Summary
@@ -60,7 +61,9 @@ def judge(
         "task": data.task,
         "kind": data.kind,
         "classes": list(data.classes),
-        "training": {k: v for k, v in dataclasses.asdict(recipe_of(run)).items() if k not in ("methods", "source")},
+        "training": {
+            k: v for k, v in dataclasses.asdict(recipe_of(run, data)).items() if k not in ("methods", "source")
+        },
         "metrics": _metrics(inside),
         "validation": evaluate(summarise(ensemble, data, data.validation)) if len(data.validation) else {},
         "members": by_member(inside, metrics=_of_members(data)),
@@ -191,8 +194,18 @@ def _cost(run: Run, data: Data, ensemble: Ensemble, rows: int = 32) -> dict[str,
         **dataclasses.asdict(own),
         "latency": latency,
         "latency_rows": len(x),
-        "relative": {**_relative(own, one), "latency": latency / other},
+        "relative": {**_relative(own, one), "latency": latency / other, "training": _training(run, data, ensemble)},
     }
+
+
+def _training(run: Run, data: Data, ensemble: Ensemble, rows: int = 32) -> float:
+    """The mult-adds of an epoch of training, relative to those of the plain single network."""
+    device = next((p.device for p in ensemble.parameters()), torch.device("cpu"))
+    x, y = data.train[: min(rows, len(data.train))]
+    x, y, criterion = data.normalise(x).to(device), y.to(device), CRITERIA[USUAL[ensemble.task]]
+    network = single(model_spec(run, data).build().to(device))
+    network.task = ensemble.task
+    return training_mult_adds(ensemble, x, y, criterion) / max(training_mult_adds(network, x, y, criterion), 1)
 
 
 def _relative(own: Cost, one: Cost) -> dict[str, float]:

@@ -43,7 +43,7 @@ class Run(Conditions):
     """Everything that a result depends on; plain values only.
 
     Args:
-        model: a name (see `models.by_name.network`); "auto": a small network that fits the data
+        model: a name (see `models.by_name.build_network`); "auto": a small network that fits the data
         method: the name of a method, or of a baseline that one states
         label: what tables call it; runs that differ by their seed only have the same label
         settings: arguments of the method

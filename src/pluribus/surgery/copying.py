@@ -40,7 +40,7 @@ def restore_modes_(modes: Mapping[nn.Module, bool]) -> None:
             module.train(mode)
 
 
-def share(model: nn.Module, others: Mapping[int, Tensor] | None = None) -> nn.Module:
+def share_tensors(model: nn.Module, others: Mapping[int, Tensor] | None = None) -> nn.Module:
     """A copy of a model that shares its tensors, but for `others` in place of those with the given ids."""
     shared = {id(t): t for part in model.modules() for t in tensors_in(vars(part))}
     return _duplicate(model, {**shared, **(others or {})})

@@ -34,7 +34,7 @@ def trace_flow(model: nn.Module, layers: Collection[str], batch: Batch) -> Flow:
 
     def cut(inputs: Any, output: Any) -> Any:
         entering.update(*(follow.marks_of(t) for t in tensors_of(inputs)))
-        with follow.paused():
+        with follow.pause():
             return map_tensors(output, lambda t: t.clone())
 
     with _watching(model, layers, cut) as copy, follow:
@@ -88,7 +88,7 @@ class _Follow(TorchDispatchMode):
         return self.marks.get(storage_key(tensor.untyped_storage()), frozenset())
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Compute without marks for a while."""
         self.is_paused = True
         try:

@@ -16,7 +16,7 @@ from .copying import duplicate, run_with
 from .selecting import READERS, channel_dim, weighted_layers
 
 
-class Layout(NamedTuple):
+class BatchLayout(NamedTuple):
     """Where a layer's input has the batch: in dimension `dim`, where it may be folded with others.
 
     Args:
@@ -34,7 +34,7 @@ class Layout(NamedTuple):
         return outside, copies // outside
 
 
-Layouts = tuple[Layout, ...]  # of a layer's calls in one pass, in their order; one, where all are alike
+Layouts = tuple[BatchLayout, ...]  # of a layer's calls in one pass, in their order; one, where all are alike
 
 DRAWS = 3  # batches looked at: rows that are picked by their values (sparse experts) are others each time
 
@@ -61,7 +61,7 @@ def _layouts_in_mode(
     module: nn.Module, names: Collection[str], own: Mapping[str, Tensor], batch: Batch
 ) -> dict[str, Layouts | None]:
     channels = {name: channel_dim(module.get_submodule(name)) for name in names}
-    seen: dict[str, list[list[set[Layout]]]] = {}
+    seen: dict[str, list[list[set[BatchLayout]]]] = {}
     with torch.random.fork_rng(devices=[]), _NothingDrops(), torch.no_grad():
         for draw in range(DRAWS):
             pair = _two_rows(batch, draw)
@@ -80,14 +80,14 @@ def _layouts_in_mode(
     return {name: _agree(draws) for name, draws in seen.items()}
 
 
-def _possible_layouts(runs: list[list[Tensor]], channel: int) -> list[set[Layout]]:
+def _possible_layouts(runs: list[list[Tensor]], channel: int) -> list[set[BatchLayout]]:
     """The layouts that each call may have; none, where the three runs do not make as many calls."""
     if len({len(calls) for calls in runs}) > 1:
         return [set()]
     return [_fitting_layouts(a, b, four, channel) for a, b, four in zip(*runs, strict=True)]
 
 
-def _agree(draws: list[list[set[Layout]]]) -> Layouts | None:
+def _agree(draws: list[list[set[BatchLayout]]]) -> Layouts | None:
     """The layouts that fit all draws: one for all calls, or else one for each call."""
     if common := set.intersection(*(layouts for calls in draws for layouts in calls)):
         return (min(common),)
@@ -159,10 +159,10 @@ def _record_inputs(
     return seen
 
 
-def _fitting_layouts(a: Tensor, b: Tensor, four: Tensor, channel: int) -> set[Layout]:
+def _fitting_layouts(a: Tensor, b: Tensor, four: Tensor, channel: int) -> set[BatchLayout]:
     """The places of the batch that explain what became of an input when its rows were exchanged, and doubled."""
     if a.device.type == "meta":
-        return {Layout()}
+        return {BatchLayout()}
     if a.shape != b.shape or a.ndim != four.ndim:
         return set()
     doubled = [d for d in range(a.ndim) if four.shape[d] == 2 * a.shape[d] and a.shape[d] % 2 == 0]
@@ -174,13 +174,13 @@ def _fitting_layouts(a: Tensor, b: Tensor, four: Tensor, channel: int) -> set[La
     return {fold for fold, error in zip(folds, errors, strict=True) if error <= min(enough, 2 * min(errors) + rounding)}
 
 
-def _folds(dim: int, copies: int) -> list[Layout]:
+def _folds(dim: int, copies: int) -> list[BatchLayout]:
     """Every way in which the batch can be folded with so many others."""
-    between = [Layout(dim, False, n) for n in range(2, copies) if copies % n == 0]
-    return [Layout(dim), Layout(dim, True), *between]
+    between = [BatchLayout(dim, False, n) for n in range(2, copies) if copies % n == 0]
+    return [BatchLayout(dim), BatchLayout(dim, True), *between]
 
 
-def _flip(a: Tensor, layout: Layout) -> Tensor:
+def _flip(a: Tensor, layout: BatchLayout) -> Tensor:
     """The input with its two rows exchanged."""
     dim = layout.dim
     outside, inside = layout.unfold(a.shape[dim] // 2)

@@ -102,7 +102,7 @@ def fit(
         select: keep the weights of the epoch in which the "ensemble" was best on the validation data, or those in
             which each "member" was, whose epochs may differ (Packed-Ensembles, appendix K); None: the last epoch's.
             Best is most accurate, and of equally accurate ones the likeliest
-        patience: stop after so many epochs without an improvement
+        patience: stop after so many epochs in which neither accuracy nor likelihood improved on validation data
         precision, devices, strategy, callbacks: lightning's own, such as "bf16-mixed", 2, "ddp"
         logger: "csv" or "tensorboard" (in `folder`), or one of lightning's
 
@@ -116,8 +116,9 @@ def fit(
             f"fit: takes an Ensemble, but got a {type(ensemble).__name__}. Make one with pb.single(model) or pb.deep."
         )
     plan = resolve_recipe(
-        recipe, epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay, clip=clip, l1=l1, l2=l2
-    ).of(ensemble.method)
+        recipe, epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay, clip=clip, l1=l1, l2=l2,
+        patience=patience,
+    ).of(ensemble.method)  # fmt: skip
     _check(ensemble, plan, train, validation, select, patience)
     home, mode = _device(ensemble), ensemble.training
     batches = loader(train, plan.batch_size, shuffle=True, seed=seed)
@@ -132,7 +133,7 @@ def fit(
             select=select if held_out is not None else None, seed=seed,
         )  # fmt: skip
         trainer = _trainer(module, plan, precision, device or home, devices, strategy, folder, logger, progress)
-        trainer.callbacks.extend([*callbacks, *_early_stopping(patience, ensemble)])
+        trainer.callbacks.extend(callbacks)
         going_on, epoch = _find_checkpoint(folder, module, trainer) if resume and folder is not None else (None, 0)
         module.reseed(epoch)
         try:
@@ -179,6 +180,7 @@ def lightning_module(
         l1=plan.l1,
         l2=plan.l2,
         select=select,
+        patience=plan.patience,
         seed=seed,
     )
 
@@ -329,14 +331,6 @@ def _logger(logger: Any, folder: Any, pytorch: Any) -> Any:
     if folder is None:
         raise ValueError(f"fit: logger={logger!r} needs a folder to write to. Give folder=.")
     return _look_up(known, "logger", logger)(str(folder), name="logs")
-
-
-def _early_stopping(patience: int | None, ensemble: Ensemble) -> list[Any]:
-    if patience is None:
-        return []
-    pytorch = require("lightning.pytorch", "pb.fit", "train")
-    figure, mode = {"regression": ("mse", "min"), "gaussian": ("nll", "min")}.get(ensemble.task, ("accuracy", "max"))
-    return [pytorch.callbacks.EarlyStopping(f"validation/{figure}", patience=patience, mode=mode)]
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from ..uncertainty.classification import Classification
 from ..uncertainty.prediction import Prediction, prediction_of
 from .batching import mix_seeds, set_epoch
 from .optimizers import optimizer_of
+from .patience import epochs_without_improvement
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule
@@ -44,6 +45,7 @@ class Training(LightningModule):
         build: takes parameter groups and gives an optimizer
         rate: rate(epoch), what the learning rate is multiplied by
         select: "ensemble" keeps the weights of the best epoch, "member" each member's best (see `pb.fit`)
+        patience: stop after so many epochs without an improvement on validation data
     """
 
     def __init__(
@@ -59,12 +61,13 @@ class Training(LightningModule):
         l1: float = 0.0,
         l2: float = 0.0,
         select: str | None = None,
+        patience: int | None = None,
         seed: int = 0,
     ):
         super().__init__()
         self.ensemble, self.criterion, self.build, self.groups = ensemble, criterion, build, groups
         self.rate, self.augment, self.clip, self.l1, self.l2 = rate, augment, clip, l1, l2
-        self.select, self.seed = select, seed
+        self.select, self.patience, self.seed = select, patience, seed
         self.rows: list[dict[str, float]] = []  # one for each finished epoch
         self.best: dict[str, tuple[list[float], int]] = {}  # figures and epoch of the ensemble and of each member
         self.kept: State = {}
@@ -139,10 +142,10 @@ class Training(LightningModule):
         what = f"batch {index} of the validation data gives NaN or infinity at the end"
         self._check(all(bool((tensor < math.inf).all()) for tensor in tensors_of(outputs)), what, x, y)
         whole = prediction_of(self.ensemble.task, outputs, self.ensemble.class_dim)
-        figures = {f"validation/{name}": value for name, value in judge(whole, y).items()}
+        figures = {f"validation/{name}": value for name, value in validation_scores(whole, y).items()}
         self._check(not any(bool(value.isnan()) for value in figures.values()), what, x, y)
         for i in range(self.ensemble.size if self.select == "member" else 0):
-            figures |= {f"member {i}/{name}": value for name, value in judge(whole.member(i), y).items()}
+            figures |= {f"member {i}/{name}": value for name, value in validation_scores(whole.member(i), y).items()}
         self._add(figures, rows_of((args, kwargs)))
 
     def on_validation_epoch_end(self) -> None:
@@ -173,6 +176,8 @@ class Training(LightningModule):
         self.rows.append(
             {"epoch": self.current_epoch, "lr": self._rate} | {names[n]: v for n, v in self._means().items()}
         )
+        if self.patience and names.keys() - {"loss"} and epochs_without_improvement(self.rows) >= self.patience:
+            self.trainer.should_stop = self.stopped = True
 
     def restore(self) -> None:
         """Put the best weights back."""
@@ -238,8 +243,9 @@ class LastCheckpoint(Checkpoint):
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Training that stops early is over, and is not taken up again."""
-        pl_module.stopped = trainer.current_epoch < trainer.max_epochs and bool(trainer.early_stopping_callbacks)
-        if pl_module.stopped:
+        early = trainer.current_epoch < trainer.max_epochs and bool(trainer.early_stopping_callbacks)
+        if early and not pl_module.stopped:
+            pl_module.stopped = True
             self._write(trainer)
 
     def _write(self, trainer: Any) -> None:
@@ -262,7 +268,7 @@ def _diagnose(data: tuple[Any, ...]) -> str:
     return "it diverges, though the data are finite; lower lr, or give clip="
 
 
-def judge(prediction: Prediction, y: Any) -> dict[str, Tensor]:
+def validation_scores(prediction: Prediction, y: Any) -> dict[str, Tensor]:
     """What a model is chosen by, first; then the loss that it has as a whole."""
     if isinstance(prediction, Classification):
         target = y.argmax(-1) if y.is_floating_point() and y.ndim == prediction.label.ndim + 1 else y

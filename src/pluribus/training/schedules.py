@@ -9,15 +9,15 @@ from functools import partial
 Rate = Callable[[int], float]  # epoch -> what the learning rate is multiplied by; a partial, so that it can be sent
 
 
-def constant(epochs: int) -> Rate:
+def constant_schedule(epochs: int) -> Rate:
     """The learning rate stays."""
     return partial(_factor, milestones=(), factors=())
 
 
-def multistep(epochs: int, *, milestones: Sequence[int], factors: Sequence[float] | float = 0.1) -> Rate:
+def multistep_schedule(epochs: int, *, milestones: Sequence[int], factors: Sequence[float] | float = 0.1) -> Rate:
     """At each milestone the rate becomes the next of `factors` of its start; one factor: times it at each milestone.
 
-    >>> rate = multistep(75, milestones=[25, 50], factors=0.1)
+    >>> rate = multistep_schedule(75, milestones=[25, 50], factors=0.1)
     >>> [round(rate(epoch), 3) for epoch in (0, 25, 50)]
     [1.0, 0.1, 0.01]
     """
@@ -30,12 +30,12 @@ def multistep(epochs: int, *, milestones: Sequence[int], factors: Sequence[float
     return partial(_factor, milestones=tuple(milestones), factors=tuple(each))
 
 
-def step(epochs: int, *, every: int, factor: float = 0.5) -> Rate:
+def step_schedule(epochs: int, *, every: int, factor: float = 0.5) -> Rate:
     """Times `factor` every so many epochs."""
     return partial(_power, every=every, factor=factor)
 
 
-def cosine(epochs: int, *, warmup: int = 0, last: float = 0.0) -> Rate:
+def cosine_schedule(epochs: int, *, warmup: int = 0, last: float = 0.0) -> Rate:
     """Half a cosine down to `last`, after a linear rise over `warmup` epochs."""
     return partial(_cosine, epochs=epochs, warmup=warmup, last=last)
 
@@ -55,8 +55,8 @@ def _cosine(epoch: int, epochs: int, warmup: int, last: float) -> float:
 
 
 SCHEDULES: dict[str, Callable[..., Rate]] = {
-    "constant": constant,
-    "multistep": multistep,
-    "step": step,
-    "cosine": cosine,
+    "constant": constant_schedule,
+    "multistep": multistep_schedule,
+    "step": step_schedule,
+    "cosine": cosine_schedule,
 }

@@ -106,7 +106,7 @@ CLASS_ANSWERS = ("mean", "label", "confidence", "total", "aleatoric", "epistemic
 NUMBER_ANSWERS = ("mean", "total", "aleatoric", "epistemic")
 
 
-class Answers(nn.Module):
+class AnswerModule(nn.Module):
     """A module that gives what `predict` gives, without its checks: tensors by name, in the order of `answer_names`.
 
     Classification and binary: mean probabilities, label, confidence, and total = aleatoric + epistemic in nats.
@@ -121,7 +121,7 @@ class Answers(nn.Module):
         task: what its outputs are; by default what the module says, or else classification
         class_dim: where a member's output, (batch, ...), has its classes; by default what the module says
 
-    >>> given = Answers(nn.Unflatten(1, (-1, 2)), "classification")(torch.tensor([[0.0, 0.0, 2.0, 0.0]]))
+    >>> given = AnswerModule(nn.Unflatten(1, (-1, 2)), "classification")(torch.tensor([[0.0, 0.0, 2.0, 0.0]]))
     >>> list(given)
     ['mean', 'label', 'confidence', 'total', 'aleatoric', 'epistemic']
     """

@@ -10,7 +10,7 @@ from torch import nn
 
 import pluribus as pb
 from pluribus.deploy.budget.activation_memory import activations
-from pluribus.deploy.budget.planning import build, plan
+from pluribus.deploy.budget.planning import build_planned, plan
 from pluribus.methods import mask_sampler
 from pluribus.methods._shared_trunk import branch_points
 
@@ -46,7 +46,7 @@ def test_counts_are_those_of_the_ensembles_really_built(name):
     found = plan(model, x, sizes=(2, 4, 5))
     assert {row["method"] for row in found.rows} == set(pb.METHODS) - {"single"}
     for row in found.rows:
-        cost = pb.cost(build(row, model, x), x)
+        cost = pb.cost(build_planned(row, model, x), x)
         counted = row["parameters"], row["mult_adds"], row["forward_passes"]
         assert counted == (cost.parameters, cost.mult_adds, cost.forward_passes), row["call"]
 

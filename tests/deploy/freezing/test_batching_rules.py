@@ -9,7 +9,7 @@ import pluribus as pb
 from pluribus.core.layers import RankOne
 from pluribus.deploy.freezing import frozen as freezing
 from pluribus.deploy.freezing import lowering
-from pluribus.deploy.freezing.batching_rules import MODULES, RULES, Written
+from pluribus.deploy.freezing.batching_rules import MODULES, RULES, NewValue
 from pluribus.deploy.freezing.calls import Example
 
 MEMBERS, ROWS = 3, 2
@@ -232,7 +232,7 @@ def test_modules(kind, rows):
 
 def test_a_form_that_does_not_run_is_left_out(monkeypatch):
     def wrong(writer, node):
-        return Written(writer.graph.call_function(torch.bmm, (writer.first(node.all_input_nodes[0]),) * 2))
+        return NewValue(writer.graph.call_function(torch.bmm, (writer.first(node.all_input_nodes[0]),) * 2))
 
     monkeypatch.setitem(RULES, "softmax", wrong)
     x, ensemble = torch.randn(ROWS, 4, 6), pb.deep(Model(CASES["softmax"][0]), MEMBERS).eval()

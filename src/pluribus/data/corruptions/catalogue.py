@@ -210,7 +210,7 @@ def elastic_transform(x: Tensor, rng: ExampleRng, amount: float, sigma: float, s
     size, pixels = min(height, width), height * width
     numbers = rng.uniform(6 + 2 * pixels).mul_(2).sub_(1)
     down, right = torch.meshgrid(*(torch.arange(n).to(x) for n in (height, width)), indexing="ij")
-    matrix = affine(numbers[:, :6].view(-1, 3, 2) * (shift * size), height, width)
+    matrix = affine_maps(numbers[:, :6].view(-1, 3, 2) * (shift * size), height, width)
     source = torch.stack([right, down, torch.ones_like(down)], -1).flatten(0, 1) @ matrix  # (batch, pixels, 2)
     source = source.view(-1, height, width, 2)
     x = sample_at(x, source[..., 1], source[..., 0], border="mirror")
@@ -221,7 +221,7 @@ def elastic_transform(x: Tensor, rng: ExampleRng, amount: float, sigma: float, s
     return sample_at(x, down + fields[:, 1], right + fields[:, 0], border="reflect")
 
 
-def affine(shift: Tensor, height: int, width: int) -> Tensor:
+def affine_maps(shift: Tensor, height: int, width: int) -> Tensor:
     """The maps, (batch, 3, 2), that bring three points of a square back from where they were shifted to (x, y)."""
     third = min(height, width) // 3
     corners = torch.tensor([[1, 1], [1, -1], [-1, -1]]).to(shift) * third + shift.new_tensor([width // 2, height // 2])

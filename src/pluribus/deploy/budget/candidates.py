@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ..._common.trees import as_batch, rows_of, tensors_of
 from ...core.ensemble import Ensemble
 from ...methods import METHODS, single
-from ...methods.facts import REFUSALS, Candidate, Wish, facts_of, family, first_line
+from ...methods.facts import REFUSALS, Candidate, Wish, candidates_by_size, facts_of, first_line
 from ...surgery.calling import evaluation_mode
 from .activation_memory import Activations, Watching
 from .counting import FORMULAS, plain_operators
@@ -67,7 +67,7 @@ def count_candidates(wish: Wish, methods: Sequence[str]) -> tuple[Figures, list[
     for name in methods:
         offer = facts_of(METHODS[name]).candidates
         try:
-            offered = family(METHODS[name], wish) if offer is None else offer(wish)
+            offered = candidates_by_size(METHODS[name], wish) if offer is None else offer(wish)
             found += counter.count_all(name, offered)
         except REFUSALS as error:
             found.append(Counted(name, Candidate({}, 0), None, reason=first_line(error)))

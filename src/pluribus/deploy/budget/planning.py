@@ -278,7 +278,7 @@ def _measure(model: Any, example: Any, single: dict[str, Any], rows: list[dict[s
     times = []
     for row in rows:
         try:
-            made = build(row, model, example).eval()
+            made = build_planned(row, model, example).eval()
             ours, theirs = _latencies([alone, made], example)
         except REFUSALS as error:
             notes.append(f"{row['call']} was not measured: {error}")
@@ -300,7 +300,7 @@ def _latencies(modules: Sequence[nn.Module], example: Any) -> list[float]:
     return medians([partial(module, *args, **kwargs) for module in modules], tensors_of((args, kwargs))[0].device)
 
 
-def build(row: Mapping[str, Any], model: nn.Module, example: Any) -> nn.Module:
+def build_planned(row: Mapping[str, Any], model: nn.Module, example: Any) -> nn.Module:
     """The ensemble that a row of a plan stands for."""
     return call_method(METHODS[row["method"]], model, row["size"], row["settings"], example)
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from ...core.layers import RankOne
-from .folding import Network, arguments, attribute, plain_type
+from .folding import Network, arguments, plain_type, read_attribute
 from .kernels import Convolution, Linear
 from .live_channels import ELEMENTWISE, ELEMENTWISE_METHODS, ELEMENTWISE_MODULES, POOL_MODULES, POOLS
 from .module_code import known_name
@@ -24,7 +24,7 @@ class NoRule(Exception):  # noqa: N818
     """The operation has no rule, or not for such arguments."""
 
 
-class Written(NamedTuple):
+class NewValue(NamedTuple):
     """A value of the new graph, and its form: "stacked", or "shared" by all members."""
 
     value: Any
@@ -56,16 +56,16 @@ class Stacker(Protocol):
         """The name of the module that the node calls, as member i has it."""
 
 
-Rule = Callable[[Stacker, fx.Node], Written]
+Rule = Callable[[Stacker, fx.Node], NewValue]
 
 
-def stack_members(writer: Stacker, node: fx.Node) -> Written:
+def stack_members(writer: Stacker, node: fx.Node) -> NewValue:
     """The node for all members at once; `NoRule` where nothing is known about it."""
     network = writer.network
     if node.op == "get_attr":
         path = cast(str, node.target)
-        tensors = [attribute(tree, path) for tree in network.trees]
-        return Written(writer.own(path, tensors))
+        tensors = [read_attribute(tree, path) for tree in network.trees]
+        return NewValue(writer.own(path, tensors))
     if node.op == "call_module":
         kind = RankOne if isinstance(network.module(node), RankOne) else network.kind(node)
         rule = MODULES.get(kind)
@@ -122,7 +122,7 @@ def _align(writer: Stacker, node: fx.Node, rank: int) -> Any:
 def _along(*places: tuple[int, str, int | None]) -> Rule:
     """An operation with dimensions among its arguments: where, under which name, and what they are if not given."""
 
-    def rule(writer: Stacker, node: fx.Node) -> Written:
+    def rule(writer: Stacker, node: fx.Node) -> NewValue:
         args, kwargs = _map_arguments(writer, node)
         if "axis" in kwargs:
             kwargs["dim"] = kwargs.pop("axis")
@@ -133,39 +133,39 @@ def _along(*places: tuple[int, str, int | None]) -> Rule:
                 kwargs[name] = _move(kwargs.get(name, default))
             else:
                 raise NoRule
-        return Written(_again(writer, node, args, kwargs))
+        return NewValue(_again(writer, node, args, kwargs))
 
     return rule
 
 
-def _join(writer: Stacker, node: fx.Node) -> Written:
+def _join(writer: Stacker, node: fx.Node) -> NewValue:
     """Several tensors along a dimension."""
     given = arguments(node, ("tensors", "dim"))
     tensors, dim = given["tensors"], _move(given.get("dim", given.get("axis", 0)))
     parts = writer.first(tensors) if isinstance(tensors, fx.Node) else [writer.expand(part) for part in tensors]
-    return Written(_again(writer, node, (parts, dim)))
+    return NewValue(_again(writer, node, (parts, dim)))
 
 
-def _reorder(writer: Stacker, node: fx.Node) -> Written:
+def _reorder(writer: Stacker, node: fx.Node) -> NewValue:
     if node.kwargs:
         raise NoRule
     args, _ = _map_arguments(writer, node)
     dims = _several(args[1:])
     moved = (0, *(_move(dim % len(dims)) for dim in dims))
-    return Written(writer.graph.call_function(torch.permute, (args[0], moved)))
+    return NewValue(writer.graph.call_function(torch.permute, (args[0], moved)))
 
 
-def _flip(writer: Stacker, node: fx.Node) -> Written:
+def _flip(writer: Stacker, node: fx.Node) -> NewValue:
     if node.kwargs:
         raise NoRule
     args, _ = _map_arguments(writer, node)
-    return Written(writer.graph.call_function(torch.flip, (args[0], _move(_several(args[1:])))))
+    return NewValue(writer.graph.call_function(torch.flip, (args[0], _move(_several(args[1:])))))
 
 
 def _resize(method: str, first: int | None) -> Rule:
     """An operation whose arguments are the sizes of its result; the members' comes first."""
 
-    def rule(writer: Stacker, node: fx.Node) -> Written:
+    def rule(writer: Stacker, node: fx.Node) -> NewValue:
         args, _ = _map_arguments(writer, node)
         sizes = _several(args[1:])
         several = len(sizes) == 1 and isinstance(sizes[0], fx.Node)  # perhaps: all of another tensor's
@@ -175,8 +175,10 @@ def _resize(method: str, first: int | None) -> Rule:
         value = args[0] if method == "reshape" else _align(writer, source, len(sizes))
         size = writer.network.size if first is None else first
         if several:
-            return Written(writer.graph.call_method(method, (value, writer.graph.call_function(after, (size, *sizes)))))
-        return Written(writer.graph.call_method(method, (value, size, *sizes)))
+            return NewValue(
+                writer.graph.call_method(method, (value, writer.graph.call_function(after, (size, *sizes))))
+            )
+        return NewValue(writer.graph.call_method(method, (value, size, *sizes)))
 
     return rule
 
@@ -186,27 +188,27 @@ def after(first: int, sizes: Any) -> tuple[int, ...]:
     return (first, *sizes) if isinstance(sizes, Sequence) else (first, sizes)
 
 
-def _pointwise(writer: Stacker, node: fx.Node) -> Written:
+def _pointwise(writer: Stacker, node: fx.Node) -> NewValue:
     if node not in writer.network.shapes or "memory_format" in node.kwargs:
         raise NoRule
     rank = len(writer.network.shapes[node])
     drawn = all(writer.is_shared(source) for source in node.all_input_nodes)  # for each member anew
     give = writer.expand if drawn else lambda source: _align(writer, source, rank)
     args, kwargs = fx.map_arg((node.args, node.kwargs), give)
-    return Written(_again(writer, node, args, kwargs))
+    return NewValue(_again(writer, node, args, kwargs))
 
 
-def _product(writer: Stacker, node: fx.Node) -> Written:
+def _product(writer: Stacker, node: fx.Node) -> NewValue:
     """A product of matrices; whatever is before their two dimensions is broadcast."""
     shapes, factors = writer.network.shapes, node.all_input_nodes
     if len(node.args) != 2 or len(factors) != 2 or any(len(shapes.get(factor, ())) < 2 for factor in factors):
         raise NoRule
     rank = len(shapes[node])
     first, second = (_align(writer, cast(fx.Node, factor), rank) for factor in node.args)
-    return Written(writer.graph.call_function(torch.matmul, (first, second)))
+    return NewValue(writer.graph.call_function(torch.matmul, (first, second)))
 
 
-def _linear(writer: Stacker, node: fx.Node) -> Written:
+def _linear(writer: Stacker, node: fx.Node) -> NewValue:
     """A linear layer as a function."""
     names = ("input", "weight", "bias")
     given = arguments(node, names)
@@ -214,11 +216,11 @@ def _linear(writer: Stacker, node: fx.Node) -> Written:
     x, weight = (_align(writer, given[name], rank) for name in names[:2])
     value = writer.graph.call_function(torch.matmul, (x, writer.graph.call_function(getattr, (weight, "mT"))))
     if given.get("bias") is None:
-        return Written(value)
-    return Written(writer.graph.call_function(torch.add, (value, _align(writer, given["bias"], rank))))
+        return NewValue(value)
+    return NewValue(writer.graph.call_function(torch.add, (value, _align(writer, given["bias"], rank))))
 
 
-def _einsum(writer: Stacker, node: fx.Node) -> Written:
+def _einsum(writer: Stacker, node: fx.Node) -> NewValue:
     text, *operands = node.args
     given, arrow, result = str(text).replace(" ", "").partition("->")
     operands = _several(operands)
@@ -230,23 +232,23 @@ def _einsum(writer: Stacker, node: fx.Node) -> Written:
     letters = [part if writer.is_shared(operand) else letter + part for part, operand in pairs]
     values = [writer.first(operand) for operand in nodes]
     text = f"{','.join(letters)}->{letter}{result}"
-    return Written(writer.graph.call_function(torch.einsum, (text, *values)))
+    return NewValue(writer.graph.call_function(torch.einsum, (text, *values)))
 
 
-def _rows(writer: Stacker, node: fx.Node) -> Written:
+def _rows(writer: Stacker, node: fx.Node) -> NewValue:
     """An operation on each row by itself: all members' rows are one batch."""
     source = node.all_input_nodes[0]
     if len(node.all_input_nodes) != 1 or node.args[:1] != (source,) or node not in writer.network.shapes:
         raise NoRule
     flat = writer.graph.call_function(torch.flatten, (writer.expand(source), 0, 1))
-    return Written(_apart(writer, _again(writer, node, (flat, *node.args[1:]), dict(node.kwargs))))
+    return NewValue(_apart(writer, _again(writer, node, (flat, *node.args[1:]), dict(node.kwargs))))
 
 
 def _apart(writer: Stacker, value: Any) -> Any:
     return writer.graph.call_method("unflatten", (value, 0, (writer.network.size, -1)))
 
 
-def _attention(writer: Stacker, node: fx.Node) -> Written:
+def _attention(writer: Stacker, node: fx.Node) -> NewValue:
     """Query, key and value with all members' rows in one batch; masks that all rows share."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = arguments(node, names)
@@ -262,10 +264,10 @@ def _attention(writer: Stacker, node: fx.Node) -> Written:
     given = {name: writer.first(value) if isinstance(value, fx.Node) else value for name, value in given.items()}
     flat = [writer.graph.call_function(torch.flatten, (writer.expand(each), 0, 1)) for each in qkv]
     value = writer.graph.call_function(F.scaled_dot_product_attention, tuple(flat), given)
-    return Written(_apart(writer, value))
+    return NewValue(_apart(writer, value))
 
 
-def _normalise(writer: Stacker, node: fx.Node) -> Written:
+def _normalise(writer: Stacker, node: fx.Node) -> NewValue:
     """Layer normalisation as a function: each member has its scale and shift, or all share them."""
     names = ("input", "normalized_shape", "weight", "bias", "eps")
     given = arguments(node, names)
@@ -274,7 +276,7 @@ def _normalise(writer: Stacker, node: fx.Node) -> Written:
         raise NoRule
     rank = len(writer.network.shapes[node])
     affine = [None if each is None else _align(writer, each, rank) for each in (weight, bias)]
-    return Written(_normal(writer, given["input"], given["normalized_shape"], given.get("eps", 1e-5), affine))
+    return NewValue(_normal(writer, given["input"], given["normalized_shape"], given.get("eps", 1e-5), affine))
 
 
 def _normal(writer: Stacker, source: fx.Node, shape: Any, eps: float, affine: Sequence[Any]) -> Any:
@@ -289,16 +291,16 @@ def _affine(writer: Stacker, value: Any, scale: Any, shift: Any) -> Any:
     return writer.graph.call_function(torch.addcmul, (shift, value, scale))
 
 
-def _norm_module(writer: Stacker, node: fx.Node) -> Written:
+def _norm_module(writer: Stacker, node: fx.Node) -> NewValue:
     """Layer normalisation as a module."""
     network, source = writer.network, node.all_input_nodes[0]
     module = cast(nn.LayerNorm, network.module(node))
     shape, eps = module.normalized_shape, module.eps
     if not network.holds_own(module):
-        return Written(_again(writer, node, (writer.first(source),)))
+        return NewValue(_again(writer, node, (writer.first(source),)))
     lead = [1] * (len(network.shapes[node]) - len(shape))
     affine = [_vectors(writer, node, name, [*lead, *shape]) for name in ("weight", "bias")]
-    return Written(_normal(writer, source, list(shape), eps, affine))
+    return NewValue(_normal(writer, source, list(shape), eps, affine))
 
 
 def _vectors(writer: Stacker, node: fx.Node, name: str, shape: Sequence[int]) -> Any:
@@ -307,7 +309,7 @@ def _vectors(writer: Stacker, node: fx.Node, name: str, shape: Sequence[int]) ->
     return None if tensors[0] is None else writer.own(f"{node.target}.{name}", [t.reshape(shape) for t in tensors])
 
 
-def _rank_one(writer: Stacker, node: fx.Node) -> Written:
+def _rank_one(writer: Stacker, node: fx.Node) -> NewValue:
     """One layer for all members, between the vectors that scale what each of them reads and gives."""
     network, source = writer.network, node.all_input_nodes[0]
     first: Any = network.module(node)
@@ -323,30 +325,30 @@ def _rank_one(writer: Stacker, node: fx.Node) -> Written:
         options = first.stride, first.padding, first.dilation, first.groups
         value = writer.graph.call_function(torch.flatten, (value, 0, 1))
         value = _apart(writer, writer.add(str(node.target), Convolution(first.weight, None, *options), value))
-    return Written(_affine(writer, value, s, b))
+    return NewValue(_affine(writer, value, s, b))
 
 
-def _flat_module(writer: Stacker, node: fx.Node) -> Written:
+def _flat_module(writer: Stacker, node: fx.Node) -> NewValue:
     module = cast(nn.Flatten, writer.network.module(node))
     dims = _move((module.start_dim, module.end_dim))
-    return Written(writer.graph.call_function(torch.flatten, (writer.first(node.all_input_nodes[0]), *dims)))
+    return NewValue(writer.graph.call_function(torch.flatten, (writer.first(node.all_input_nodes[0]), *dims)))
 
 
-def _softmax_module(writer: Stacker, node: fx.Node) -> Written:
+def _softmax_module(writer: Stacker, node: fx.Node) -> NewValue:
     dim = _move(cast(nn.Softmax, writer.network.module(node)).dim)
-    return Written(writer.graph.call_function(torch.softmax, (writer.first(node.all_input_nodes[0]), dim)))
+    return NewValue(writer.graph.call_function(torch.softmax, (writer.first(node.all_input_nodes[0]), dim)))
 
 
-def _pad(writer: Stacker, node: fx.Node) -> Written:
+def _pad(writer: Stacker, node: fx.Node) -> NewValue:
     """Around the last dimensions."""
     args, kwargs = _map_arguments(writer, node)
     mode = args[2] if len(args) > 2 else kwargs.get("mode", "constant")
     if mode != "constant":
         raise NoRule
-    return Written(_again(writer, node, args, kwargs))
+    return NewValue(_again(writer, node, args, kwargs))
 
 
-def _item(writer: Stacker, node: fx.Node) -> Written:
+def _item(writer: Stacker, node: fx.Node) -> NewValue:
     """One of several tensors, or a part of one."""
     source, index = node.args
     value = writer.first(cast(fx.Node, source))
@@ -354,35 +356,35 @@ def _item(writer: Stacker, node: fx.Node) -> Written:
     if not all(place is None or place is Ellipsis or type(place) in (int, slice) for place in places):
         raise NoRule
     if source not in writer.network.shapes:  # several tensors
-        return Written(writer.graph.call_function(operator.getitem, (value, index)))
+        return NewValue(writer.graph.call_function(operator.getitem, (value, index)))
     places = fx.map_arg(places, writer.first)
-    return Written(writer.graph.call_function(operator.getitem, (value, (slice(None), *places))))
+    return NewValue(writer.graph.call_function(operator.getitem, (value, (slice(None), *places))))
 
 
-def _property(writer: Stacker, node: fx.Node) -> Written:
+def _property(writer: Stacker, node: fx.Node) -> NewValue:
     """What a tensor knows about itself."""
     source, name = node.args
     if source not in writer.network.shapes:
         raise NoRule
     shape, value = writer.network.shapes[cast(fx.Node, source)], writer.first(cast(fx.Node, source))
     if name == "shape":
-        return Written(_without_members(writer, _again(writer, node, (value, "shape"))), "shared")
+        return NewValue(_without_members(writer, _again(writer, node, (value, "shape"))), "shared")
     if name == "ndim":
-        return Written(len(shape), "shared")
+        return NewValue(len(shape), "shared")
     if name in ("dtype", "device"):
-        return Written(_again(writer, node, (value, name)), "shared")
+        return NewValue(_again(writer, node, (value, name)), "shared")
     if name == "mT" or (name == "T" and len(shape) == 2):
-        return Written(_again(writer, node, (value, "mT")))
+        return NewValue(_again(writer, node, (value, "mT")))
     raise NoRule
 
 
-def _size(writer: Stacker, node: fx.Node) -> Written:
+def _size(writer: Stacker, node: fx.Node) -> NewValue:
     args, kwargs = _map_arguments(writer, node)
     if kwargs:
         raise NoRule
     if len(args) == 1:
-        return Written(_without_members(writer, _again(writer, node, args)), "shared")
-    return Written(_again(writer, node, (args[0], _move(args[1]))), "shared")
+        return NewValue(_without_members(writer, _again(writer, node, args)), "shared")
+    return NewValue(_again(writer, node, (args[0], _move(args[1]))), "shared")
 
 
 def _without_members(writer: Stacker, sizes: Any) -> Any:

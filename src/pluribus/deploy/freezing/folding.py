@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from ...core.layers import Dropped, Joined, Masked, RankOne
+from ...core.layers import Dropped, JointInput, Masked, RankOne
 from .module_code import inner_type, torch_type
 from .tracing import Holder, draws
 
@@ -133,7 +133,7 @@ class Network:
             module = self.module(node)
             return self.holds_own(module) or any(part.training for part in module.modules())
         if node.op == "get_attr":
-            return id(attribute(self.trees[0], cast(str, node.target))) in self._own_ids
+            return id(read_attribute(self.trees[0], cast(str, node.target))) in self._own_ids
         return node.op in ("call_function", "call_method") and draws(node)
 
     def _drop_before_layers(self) -> None:
@@ -183,7 +183,7 @@ class Network:
         if not fixed or given.get("training") or read["running_mean"] is None or node not in self.shapes:
             return
         trees = self.trees if any(value in self.own for value in read.values()) else self.trees[:1]
-        tensors = ((v and attribute(tree, str(v.target)) for v in read.values()) for tree in trees)
+        tensors = ((v and read_attribute(tree, str(v.target)) for v in read.values()) for tree in trees)
         members = [scale_and_shift(given["eps"], *each) for each in cast(Any, tensors)]
         self.norms[node] = Norm(str(read["running_mean"].target).rpartition(".")[0], node, node, members)
 
@@ -269,7 +269,7 @@ def arguments(node: fx.Node, names: Sequence[str]) -> dict[str, Any]:
     return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
 
 
-def attribute(root: nn.Module, path: str) -> Any:
+def read_attribute(root: nn.Module, path: str) -> Any:
     """The value of a dotted name."""
     value: Any = root
     for part in path.split("."):
@@ -280,9 +280,9 @@ def attribute(root: nn.Module, path: str) -> Any:
 def plain_type(module: nn.Module) -> type | None:
     """Linear or a convolution, if the module computes what that does; None otherwise."""
     mixins, kind = getattr(type(module), "_made_of", ((), None))[0], inner_type(module)
-    if kind not in PLAIN or set(mixins) - {Masked, RankOne, Joined, Dropped}:
+    if kind not in PLAIN or set(mixins) - {Masked, RankOne, JointInput, Dropped}:
         return None
-    if len(mixins) > 1 or (isinstance(module, Joined) and getattr(module, "groups", 1) != 1):
+    if len(mixins) > 1 or (isinstance(module, JointInput) and getattr(module, "groups", 1) != 1):
         return None
     fits = kind is nn.Linear or (module.padding_mode == "zeros" and not isinstance(module.padding, str))
     return kind if fits else None
@@ -295,7 +295,7 @@ def plain(module: Any) -> Plain:
     if isinstance(module, RankOne):
         weight = _by_outputs(_by_inputs(weight, module.r, groups), module.s)
         bias = module.b
-    elif isinstance(module, Joined):  # every member reads the same input
+    elif isinstance(module, JointInput):  # every member reads the same input
         weight = weight.unflatten(1, (module.members, -1)).sum(1)
     elif isinstance(module, Masked) and groups > 1:
         weight = _by_inputs(weight, module.mask, groups)

@@ -28,7 +28,7 @@ from .kernel_choice import tune_, without_winograd_
 from .kernels import WAYS, Convolution, can_pack
 from .lowering import FORMS, Unable
 from .tracing import SAMPLES, Holder, member_trees, shapes_of, trace
-from .verification import agrees, run, runs_by_rows
+from .verification import agrees, run_on_copies, runs_by_rows
 
 CHUNK = 32  # larger buffers are mapped afresh at each call, which costs more than it saves
 
@@ -228,7 +228,7 @@ class _AsItWas(nn.Module):
         return self.ensemble(*args, **kwargs)
 
 
-class Written(NamedTuple):
+class TracedNetworks(NamedTuple):
     """The traced network, or one for each of several unlike members, and what a call of it takes and gives."""
 
     networks: list[Network]
@@ -237,7 +237,7 @@ class Written(NamedTuple):
     arguments: Call
 
 
-def _networks(copy: Ensemble, example: Example, apart: bool) -> Written:
+def _networks(copy: Ensemble, example: Example, apart: bool) -> TracedNetworks:
     """The ensemble as graphs."""
     around: Callable[[], AbstractContextManager[Any]] = copy.findings.around or nullcontext
     if not copy.stacked:
@@ -262,7 +262,7 @@ def _networks(copy: Ensemble, example: Example, apart: bool) -> Written:
             raise Unfit("the members' outputs are of different kinds")
         tree = traced.tree
     assert tree is not None
-    return Written(networks, tree, kept, arguments)
+    return TracedNetworks(networks, tree, kept, arguments)
 
 
 def _ways(copy: Ensemble, example: Example, choose: str, memory: str) -> dict[str, Frozen]:
@@ -273,7 +273,7 @@ def _ways(copy: Ensemble, example: Example, choose: str, memory: str) -> dict[st
     ways: dict[str, Frozen] = {}
     left_out: list[str] = []
 
-    def add(name: str, form: str, written: Written) -> None:
+    def add(name: str, form: str, written: TracedNetworks) -> None:
         try:
             made = _lower(copy, example, written, form)
         except Unable as reason:
@@ -302,12 +302,12 @@ def _ways(copy: Ensemble, example: Example, choose: str, memory: str) -> dict[st
     return ways
 
 
-def _lower(copy: Ensemble, example: Example, written: Written, form: str) -> Frozen:
+def _lower(copy: Ensemble, example: Example, written: TracedNetworks, form: str) -> Frozen:
     """The network in a form, if it can be written so and runs."""
     try:
         runs = [FORMS[form](network) for network in written.networks]
         made = Frozen(copy, written.arguments, runs, written.tree)
-        run(made, example.first(2))
+        run_on_copies(made, example.first(2))
     except Exception as error:  # an operation that takes no more dimensions than it had may raise anything
         raise Unable((str(error).strip() or repr(error)).split("\n")[0]) from error
     return made
@@ -358,7 +358,7 @@ def _chunk(made: Frozen, example: Example, choose: str) -> Frozen:
     return made
 
 
-def _tell_(made: Frozen, written: Written) -> None:
+def _tell_(made: Frozen, written: TracedNetworks) -> None:
     """Let it say what was done."""
     networks = written.networks
     layers = [layer for network in networks for layer in network.layers.values()]

@@ -23,7 +23,7 @@ from ..._common.torch_private import (
     is_onednn_enabled,
     reorder_weight,
 )
-from .winograd import Tiled, fits
+from .winograd import Tiled, can_tile
 
 CALL = nn.Module.__call__
 
@@ -65,8 +65,8 @@ class Convolution(Kernel):
         relu: bool = False,
     ):
         super().__init__()
-        self.weight = constant(channels_last(weight))
-        self.bias = None if bias is None else constant(bias)
+        self.weight = frozen_parameter(channels_last(weight))
+        self.bias = None if bias is None else frozen_parameter(bias)
         self.stride, self.padding, self.dilation = list(stride), list(padding), list(dilation)
         self.groups, self.relu, self.shape = groups, relu, tuple(weight.shape)
         self.way = "plain"
@@ -92,7 +92,7 @@ class Convolution(Kernel):
         """How it can run for inputs of this shape."""
         if len(shape) != 4:
             return ["plain"]
-        able = fits(self.shape[2:], self.stride, self.padding, self.dilation)
+        able = can_tile(self.shape[2:], self.stride, self.padding, self.dilation)
         return ["plain", "packed", "winograd"] if able else ["plain", "packed"]
 
     def pack_(self, shape: Sequence[int] | None = None, buffer: Tensor | None = None) -> None:
@@ -121,7 +121,7 @@ class Convolution(Kernel):
         shown = self._shown() if self._shown is not None else None
         if shown is None:
             assert self.packed is not None
-            shown = constant(channels_last(self.packed.plain()))
+            shown = frozen_parameter(channels_last(self.packed.plain()))
             self._shown = weakref.ref(shown)
         return shown
 
@@ -214,8 +214,8 @@ class Linear(Kernel):
 
     def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool = False):
         super().__init__()
-        self.weight = constant(weight.contiguous())
-        self.bias = None if bias is None else constant(bias)
+        self.weight = frozen_parameter(weight.contiguous())
+        self.bias = None if bias is None else frozen_parameter(bias)
         self.relu = relu
 
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
@@ -236,9 +236,10 @@ class StackedLinear(Kernel):
 
     def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], relu: bool, shared: bool):
         super().__init__()
-        self.weight = constant(torch.stack([weight.T.contiguous() for weight in weights]))  # (members, inputs, outputs)
+        stacked = torch.stack([weight.T.contiguous() for weight in weights])
+        self.weight = frozen_parameter(stacked)  # (members, inputs, outputs)
         filled = [torch.zeros_like(w[:, 0]) if b is None else b for w, b in zip(weights, biases, strict=True)]
-        self.bias = constant(torch.stack(filled).unsqueeze(1))  # (members, 1, outputs)
+        self.bias = frozen_parameter(torch.stack(filled).unsqueeze(1))  # (members, 1, outputs)
         self.relu, self.shared = relu, shared
 
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
@@ -260,8 +261,8 @@ class WideLinear(Kernel):
 
     def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool = False):
         super().__init__()
-        self.weight = constant(weight.T.contiguous())
-        self.bias = constant(torch.zeros_like(weight[:, 0]) if bias is None else bias)
+        self.weight = frozen_parameter(weight.T.contiguous())
+        self.bias = frozen_parameter(torch.zeros_like(weight[:, 0]) if bias is None else bias)
         self.relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
@@ -282,7 +283,7 @@ class Take(Kernel):
 
     def forward(self, x: Tensor) -> Tensor:
         """The channels, in the memory format of the input."""
-        check_width(x.shape[self.dim], self.width)
+        check_channels(x.shape[self.dim], self.width)
         here = not torch.compiler.is_compiling()  # compilers and other runtimes choose a format of their own
         if here and self.dim == 1 and x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last):
             rows = x.permute(0, 2, 3, 1)  # (batch, height, width, channels)
@@ -303,7 +304,7 @@ class TakeEach(Kernel):
 
     def forward(self, x: Tensor) -> Tensor:
         """The channels."""
-        check_width(x.shape[self.dim + 1], self.width)
+        check_channels(x.shape[self.dim + 1], self.width)
         parts = zip(x.unbind(0), self.index.unbind(0), strict=True)
         return torch.stack([part.index_select(self.dim, index) for part, index in parts])
 
@@ -316,7 +317,7 @@ class Affine(Kernel):
 
     def __init__(self, scale: Tensor, shift: Tensor, relu: bool = False):
         super().__init__()
-        self.scale, self.shift, self.relu = constant(scale), constant(shift), relu
+        self.scale, self.shift, self.relu = frozen_parameter(scale), frozen_parameter(shift), relu
         self.register_buffer("mean", torch.zeros_like(shift))
         self.register_buffer("variance", torch.ones_like(shift))
 
@@ -363,14 +364,14 @@ class Constant(Kernel):
 
     def __init__(self, value: Tensor):
         super().__init__()
-        self.value = constant(value)
+        self.value = frozen_parameter(value)
 
     def forward(self) -> Tensor:
         """The tensor."""
         return self.value
 
 
-def check_width(given: int, width: int) -> None:
+def check_channels(given: int, width: int) -> None:
     """Channels are taken by their numbers: where there are more of them, they would be others."""
     if given != width:
         raise ValueError(
@@ -379,7 +380,7 @@ def check_width(given: int, width: int) -> None:
         )
 
 
-def constant(tensor: Tensor) -> Tensor:
+def frozen_parameter(tensor: Tensor) -> Tensor:
     """The tensor as a parameter that is not trained: it moves, and is stored and counted, with its module."""
     return nn.Parameter(tensor.detach(), requires_grad=False)
 

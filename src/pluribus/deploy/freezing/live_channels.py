@@ -95,7 +95,7 @@ def _ask_inputs(
             ask(source, wanted, axis)
 
 
-def widen(network: Network, need: dict[fx.Node, Tensor]) -> dict[fx.Node, Tensor]:
+def widen_to_features(network: Network, need: dict[fx.Node, Tensor]) -> dict[fx.Node, Tensor]:
     """What is needed, with all features of a channel behind a flattening: they come together."""
     wide = dict(need)
     for node in network.graph.nodes:
@@ -116,7 +116,7 @@ def layouts_of(network: Network, alike: bool = False) -> list[dict[fx.Node, Tens
         alike: add channels of zeros until all members have equally many
     """
     axes = axes_of(network)
-    needs = [widen(network, live(network, axes, i)) for i in range(network.size)]
+    needs = [widen_to_features(network, live(network, axes, i)) for i in range(network.size)]
     found: list[dict[fx.Node, Tensor]] = [{} for _ in needs]
     for node in network.graph.nodes:
         masks = [need.get(node) for need in needs]
@@ -148,7 +148,7 @@ def read_channels(mask: Tensor | None) -> Channels:
     return None if mask is None or length == len(mask) else number_channels(mask, length)
 
 
-def cut(tensor: Tensor, dim: int, channels: Channels) -> Tensor:
+def slice_channels(tensor: Tensor, dim: int, channels: Channels) -> Tensor:
     """The slices of these channels; zeros for padding."""
     if channels is None:
         return tensor

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from .batching_rules import NoRule, stack_members
-from .folding import Layer, Network, Plain, attribute
+from .folding import Layer, Network, Plain, read_attribute
 from .kernels import (
     Affine,
     Apart,
@@ -25,7 +25,7 @@ from .kernels import (
     Together,
     WideLinear,
 )
-from .live_channels import Channels, axes_of, cut, kind_of, layouts_of, read_channels, steps
+from .live_channels import Channels, axes_of, kind_of, layouts_of, read_channels, slice_channels, steps
 from .tracing import without_dead
 
 
@@ -56,7 +56,7 @@ class Writer:
         self.root.add_module(unique, module)
         return unique
 
-    def kept(self, node: fx.Node, i: int) -> str:
+    def kept_module(self, node: fx.Node, i: int) -> str:
         """The name of a module that stays as it was, as member i has it."""
         key = ("kept", node.target, i)
         if key not in self.made:
@@ -136,7 +136,7 @@ class _Loop(Writer):
         if node in network.norms:
             return self._norm(node, channels, own)
         if node.op == "get_attr":
-            value = attribute(network.trees[self.i if len(network.trees) > 1 else 0], cast(str, node.target))
+            value = read_attribute(network.trees[self.i if len(network.trees) > 1 else 0], cast(str, node.target))
             return self.add(cast(str, node.target), Constant(value))
         value = lambda source: self.value(source, channels, self.axes.get(node))  # noqa: E731
         if channels is not None and kind_of(node, network) == "flatten":
@@ -144,7 +144,7 @@ class _Loop(Writer):
         args, kwargs = fx.map_arg((node.args, node.kwargs), value)
         if node.op == "call_module":
             i = self.i if own and network.holds_own(network.module(node)) else 0
-            return self.graph.call_module(self.kept(node, i), args, kwargs)
+            return self.graph.call_module(self.kept_module(node, i), args, kwargs)
         return self.graph.create_node(node.op, node.target, args, kwargs)
 
     def value(self, source: fx.Node, channels: Channels, axis: int | None, as_is: bool = False) -> Any:
@@ -176,12 +176,12 @@ class _Loop(Writer):
         key = ("layer", layer.node, None if whole else self.i)
         if key not in self.made:
             weight, bias = slice_layer(plain, reads, channels)
-            self.made[key] = self.install(str(layer.node.target), kernel(layer, weight, bias))
+            self.made[key] = self.install(str(layer.node.target), make_kernel(layer, weight, bias))
         return self.graph.call_module(self.made[key], tuple(args))
 
     def _norm(self, node: fx.Node, channels: Channels, own: bool) -> fx.Node:
         norm = self.network.norms[node]
-        scale, shift = (cut(vector, 0, channels) for vector in norm.plain(self.i))
+        scale, shift = (slice_channels(vector, 0, channels) for vector in norm.plain(self.i))
         x = self.value(norm.node.all_input_nodes[0], channels, 1)
         key = ("norm", norm.node, None if len(norm.members) == 1 and channels is None else self.i)
         if key not in self.made:
@@ -194,11 +194,11 @@ def slice_layer(plain: Plain, reads: Channels, channels: Channels) -> tuple[Tens
     weight = plain.weight
     if plain.mask is not None:
         weight = weight * plain.mask.to(weight).reshape(1, -1, *[1] * (weight.ndim - 2))
-    weight = cut(cut(weight, 1, reads), 0, channels)
-    return weight, None if plain.bias is None else cut(plain.bias, 0, channels)
+    weight = slice_channels(slice_channels(weight, 1, reads), 0, channels)
+    return weight, None if plain.bias is None else slice_channels(plain.bias, 0, channels)
 
 
-def kernel(layer: Layer, weight: Tensor, bias: Tensor | None, times: int = 1) -> nn.Module:
+def make_kernel(layer: Layer, weight: Tensor, bias: Tensor | None, times: int = 1) -> nn.Module:
     """The operation of a layer with this weight; `times` as many groups."""
     if layer.is_linear:
         return Linear(weight, bias, layer.relu)
@@ -297,16 +297,16 @@ class _Beside(Writer):
         if node in network.layers:
             layer = network.layers[node]
             read = [self.values[n] for n in (layer.source, layer.added) if n is not None]
-            return self.add(str(layer.node.target), kernel(layer, *slice_layer(layer.plain(0), None, None)), *read)
+            return self.add(str(layer.node.target), make_kernel(layer, *slice_layer(layer.plain(0), None, None)), *read)
         if node in network.norms:
             norm = network.norms[node]
             source = self.values[norm.node.all_input_nodes[0]]
             return self.add(norm.name, Affine(*norm.plain(0), norm.relu), source)
         if node.op == "get_attr":
-            return self.add(str(node.target), Constant(attribute(network.trees[0], cast(str, node.target))))
+            return self.add(str(node.target), Constant(read_attribute(network.trees[0], cast(str, node.target))))
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: self.values[n])
         if node.op == "call_module":
-            return self.graph.call_module(self.kept(node, 0), args, kwargs)
+            return self.graph.call_module(self.kept_module(node, 0), args, kwargs)
         return self.graph.create_node(node.op, node.target, args, kwargs)
 
     def _elementwise(self, node: fx.Node, kind: str) -> tuple[Any, str]:
@@ -338,7 +338,7 @@ class _Beside(Writer):
         source = self.values[layer.source] if one else self.beside(layer.source, reads)
         args = [source] if layer.added is None else [source, self.beside(layer.added, channels)]
         times = 1 if one else self.network.size
-        return self.add(str(layer.node.target), kernel(layer, weight, bias, times), *args)
+        return self.add(str(layer.node.target), make_kernel(layer, weight, bias, times), *args)
 
     def _linear(self, layer: Layer) -> tuple[Any, str]:
         shape = self.network.shapes[layer.source]
@@ -365,14 +365,14 @@ class _Beside(Writer):
     def _norm(self, node: fx.Node) -> Any:
         norm = self.network.norms[node]
         layouts = [layout.get(node) for layout in self.layouts]
-        each = [[cut(v, 0, c) for v in norm.plain(i)] for i, c in enumerate(layouts)]
+        each = [[slice_channels(v, 0, c) for v in norm.plain(i)] for i, c in enumerate(layouts)]
         scale, shift = (torch.cat(list(vectors)) for vectors in zip(*each, strict=True))
         source = self.beside(norm.node.all_input_nodes[0], layouts)
         return self.add(norm.name, Affine(scale, shift, norm.relu), source)
 
     def keep(self, node: fx.Node, i: int = 0) -> str:
         """The name of the module that the node calls, as member i has it."""
-        return self.kept(node, i if self.network.holds_own(self.network.module(node)) else 0)
+        return self.kept_module(node, i if self.network.holds_own(self.network.module(node)) else 0)
 
     # ---------------------------------------------------------------- forms of values
 

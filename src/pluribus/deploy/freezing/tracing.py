@@ -67,7 +67,7 @@ def trace(root: Holder, batches: Sequence[Batch], around: AbstractContextManager
         batches: the call with each of `SAMPLES` as its number of rows
     """
     tracer = _Tracer(batches)
-    with TRACING, around, torch.no_grad(), _attributes_kept(root):
+    with TRACING, around, torch.no_grad(), _restore_attributes(root):
         try:
             graph = tracer.trace(root)
         except Exception as error:
@@ -85,7 +85,7 @@ TRACING = threading.RLock()  # torch.fx puts functions of its own into torch whi
 
 
 @contextmanager
-def _attributes_kept(root: nn.Module) -> Iterator[None]:
+def _restore_attributes(root: nn.Module) -> Iterator[None]:
     """Take out afterwards what modules have remembered of the values that stand for tensors while code is traced."""
     others = list(root.modules())[1:]  # torch.fx puts constants into the first
     before = [(vars(module), _shallow(vars(module))) for module in others]
@@ -206,7 +206,7 @@ class _Tracer(fx.Tracer):
 
     def count(self, obj: fx.Proxy) -> int:
         """How many parts a value has."""
-        first, *others = self._seen(obj.node)
+        first, *others = self._node_values(obj.node)
         if not isinstance(first, tuple | list) or any(len(other) != len(first) for other in others):
             raise fx.proxy.TraceError("the model counts the rows of a tensor")
         self.sized = self.sized or not isinstance(first, torch.Size)
@@ -227,7 +227,7 @@ class _Tracer(fx.Tracer):
     def _by_rows(self, node: fx.Node) -> Callable[[int], Any]:
         """What a node about sizes gives for any number of rows."""
         if not _is_computed(node):
-            return extrapolate(self._seen(node))
+            return extrapolate(self._node_values(node))
         sources = {source: self._by_rows(source) for source in node.all_input_nodes}
 
         def give(rows: int) -> Any:
@@ -240,7 +240,7 @@ class _Tracer(fx.Tracer):
     def _places(batch: Batch) -> dict[Any, Any]:
         return {f"x{i}": leaf for i, leaf in enumerate(flatten(batch)[0]) if isinstance(leaf, Tensor)}
 
-    def _seen(self, node: fx.Node) -> list[Any]:
+    def _node_values(self, node: fx.Node) -> list[Any]:
         """What a node gives for each of the batches; for the last one only its sizes are right."""
         self.running = True
         try:

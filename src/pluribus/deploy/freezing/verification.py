@@ -40,7 +40,7 @@ def agrees(made: Network, ensemble: Network, example: Example) -> bool:
 def runs_by_rows(made: Network, example: Example) -> bool:
     """Whether each row's outputs follow from that row alone, so that rows may run in parts."""
     with torch.random.fork_rng(devices=[]), _without_chance(made, example):
-        first, more = (tensors_of(run(made, _vary(example.repeat(rows)))) for rows in (2, 4))
+        first, more = (tensors_of(run_on_copies(made, _vary(example.repeat(rows)))) for rows in (2, 4))
     pairs = list(zip(first, more, strict=True))
     by_rows = all(a.ndim > 1 and b.ndim > 1 and (a.shape[1], b.shape[1]) == (2, 4) for a, b in pairs)
     return by_rows and all(close(b[:, :2], a) for a, b in pairs)
@@ -52,12 +52,12 @@ def _without_chance(network: Network, example: Example) -> Iterator[bool]:
     batch = _vary(example.repeat(2))
     for context in (nullcontext, Still):  # torch has other ways to compute where a mode watches: only if need be
         with context():
-            if context is Still or close(run(network, batch), run(network, batch)):
-                yield context is nullcontext or close(run(network, batch), run(network, batch))
+            if context is Still or close(run_on_copies(network, batch), run_on_copies(network, batch)):
+                yield context is nullcontext or close(run_on_copies(network, batch), run_on_copies(network, batch))
                 return
 
 
-def run(network: Network, batch: Batch) -> Any:
+def run_on_copies(network: Network, batch: Batch) -> Any:
     """What a network gives for copies of the batch's tensors, which it may change."""
     args, kwargs = map_tensors(batch, lambda t: t.clone())
     return network(*args, **kwargs)
@@ -65,7 +65,7 @@ def run(network: Network, batch: Batch) -> Any:
 
 def _result(network: Network, batch: Batch) -> Any:
     try:
-        return run(network, batch)
+        return run_on_copies(network, batch)
     except Exception as error:  # whatever the model's code raises
         return error
 

@@ -163,6 +163,6 @@ def _tiles(size: int) -> int:
     return -(-size // TILE)
 
 
-def fits(kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> bool:
+def can_tile(kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> bool:
     """Whether a convolution can be run this way."""
     return (*kernel, *stride, *padding, *dilation) == (3, 3, 1, 1, 1, 1, 1, 1)

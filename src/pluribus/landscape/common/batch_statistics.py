@@ -13,7 +13,7 @@ from torch import nn
 from ..._common.torch_private import NormBase
 from ..._common.trees import as_batch, rows_of
 from ...core.ensemble import Ensemble
-from ...core.isolation import kept_on_error
+from ...core.isolation import restore_on_error
 from .examples import read_batches, ready
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -36,7 +36,7 @@ def refresh_(ensemble_or_model: Module, data: Any, *, batch_size: int = 128, bat
     if not layers:
         return ensemble_or_model
     seen, buffers = 0, [buffer for layer in layers for buffer in layer.buffers()]
-    with kept_on_error(buffers), _collecting(ensemble_or_model, layers), torch.no_grad():
+    with restore_on_error(buffers), _collecting(ensemble_or_model, layers), torch.no_grad():
         for number, (x, _) in enumerate(read_batches("refresh_", data, batch_size)):
             if batches is not None and number >= batches:
                 break

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...report.charts.landscape import diversity_chart
-from ...report.figure import Curve, Figure, Panel, curve_panels, legend, span
+from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
 from ...report.questions import Question
 from ...report.svg import Axis
 from ..plane_of_diversity import diversity_accuracy, limits
@@ -108,7 +108,7 @@ def _sample(name: str, base: Any, material: Material) -> Any:
 
 
 def _limits(points: dict[str, np.ndarray], reference: float, classes: int) -> dict[str, np.ndarray]:
-    low, high = span(value for own in points.values() for value in own[:, 0])
+    low, high = finite_range(value for own in points.values() for value in own[:, 0])
     room = 0.1 * (high - low or 0.1)
     accuracy = np.linspace(max(low - room, 1 / classes), min(high + room, 0.999), 60)
     lower, upper = limits(accuracy, reference, classes)
@@ -143,8 +143,8 @@ def _curves(found: Quality, figure: str) -> dict[str, Curve]:
 
 
 def _panel(title: str, curves: dict[str, Curve], across: str, styles: dict[str, int]) -> Panel:
-    x = span(value for own, _ in curves.values() for value in own)
-    y = span(value for _, own in curves.values() for value in own)
+    x = finite_range(value for own, _ in curves.values() for value in own)
+    y = finite_range(value for _, own in curves.values() for value in own)
     axes = Axis(*x, whole=True), Axis(*y)
     panels, _ = curve_panels(curves, styles, (across, title), axes, lambda label: f"{title}: {label}")
     return panels[0]

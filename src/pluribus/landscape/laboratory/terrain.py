@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...report.charts.landscape import surface_chart
-from ...report.figure import Curve, Figure, Panel, curve_panels, legend, span
+from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
 from ...report.questions import Question
 from ...report.svg import Axis
 from ..paths import Along, along, line, tunnel
@@ -112,7 +112,7 @@ def connection(material: Material) -> Question:
 
 
 def _profile(name: str, curves: dict[str, Curve], styles: dict[str, int]) -> Panel:
-    low, high = span(value for _, values in curves.values() for value in values)
+    low, high = finite_range(value for _, values in curves.values() for value in values)
     axes = Axis(0, 1, room=0.02), Axis(min(low, 0.0) if name == "loss" else low, high)
     panels, _ = curve_panels(curves, styles, ("place on the path", name), axes, lambda label: f"{name}: {label}")
     return panels[0]

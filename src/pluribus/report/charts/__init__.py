@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from ...results.store import Group
 from ..figure import Figure, Styles
-from .calibration import reliability
-from .diversity import agreement, diversity, methods_agreement
-from .outside import outside_histograms, roc
-from .quality import ranking, risk_coverage, trade_off, training_curves
-from .regression import coverage_curve, error_by_deviation, predictions_against_targets
-from .shift import shift_accuracy, shift_ece, shift_rmse
-from .sweeps import sweeps
+from .calibration import reliability_chart
+from .diversity import agreement_chart, member_diversity_chart, methods_agreement_chart
+from .outside import outside_histograms_chart, roc_chart
+from .quality import ranking_chart, risk_coverage_chart, trade_off_chart, training_curves_chart
+from .regression import coverage_curve_chart, error_by_deviation_chart, predictions_against_targets_chart
+from .shift import shift_accuracy_chart, shift_ece_chart, shift_rmse_chart
+from .sweeps import sweeps_chart
 
 
 @dataclass(frozen=True)
@@ -32,23 +32,25 @@ _NO_OUTSIDE = "No outside data were given, so there is nothing about noticing th
 _NO_COLUMNS = "The runs stored no finite values for each example, so charts made from them are left out."
 
 CHARTS: dict[str, Kind] = {
-    "ranking": Kind(ranking, "any", ""),
-    "trade_off": Kind(trade_off, "any", "No run has both a quality and a cost, so their trade-off is left out."),
-    "sweeps": Kind(sweeps, "any", ""),
-    "reliability": Kind(reliability, "classification", _NO_COLUMNS),
-    "predictions_against_targets": Kind(predictions_against_targets, "regression", _NO_COLUMNS),
+    "ranking": Kind(ranking_chart, "any", ""),
+    "trade_off": Kind(trade_off_chart, "any", "No run has both a quality and a cost, so their trade-off is left out."),
+    "sweeps": Kind(sweeps_chart, "any", ""),
+    "reliability": Kind(reliability_chart, "classification", _NO_COLUMNS),
+    "predictions_against_targets": Kind(predictions_against_targets_chart, "regression", _NO_COLUMNS),
     "coverage_curve": Kind(
-        coverage_curve, "regression", "No run has variances, so the check of intervals is left out."
+        coverage_curve_chart, "regression", "No run has variances, so the check of intervals is left out."
     ),
-    "error_by_deviation": Kind(error_by_deviation, "regression", ""),
-    "shift_accuracy": Kind(shift_accuracy, "classification", _NO_SHIFT),
-    "shift_ece": Kind(shift_ece, "classification", _NO_SHIFT),
-    "shift_rmse": Kind(shift_rmse, "regression", ""),
-    "outside_histograms": Kind(outside_histograms, "any", _NO_OUTSIDE),
-    "roc": Kind(roc, "any", _NO_OUTSIDE),
-    "risk_coverage": Kind(risk_coverage, "classification", _NO_COLUMNS),
-    "diversity": Kind(diversity, "classification", "No method has several members with stored labels: no diversity."),
-    "agreement": Kind(agreement, "classification", ""),
-    "methods_agreement": Kind(methods_agreement, "classification", ""),
-    "training_curves": Kind(training_curves, "any", "The runs stored no training curves."),
+    "error_by_deviation": Kind(error_by_deviation_chart, "regression", ""),
+    "shift_accuracy": Kind(shift_accuracy_chart, "classification", _NO_SHIFT),
+    "shift_ece": Kind(shift_ece_chart, "classification", _NO_SHIFT),
+    "shift_rmse": Kind(shift_rmse_chart, "regression", ""),
+    "outside_histograms": Kind(outside_histograms_chart, "any", _NO_OUTSIDE),
+    "roc": Kind(roc_chart, "any", _NO_OUTSIDE),
+    "risk_coverage": Kind(risk_coverage_chart, "classification", _NO_COLUMNS),
+    "diversity": Kind(
+        member_diversity_chart, "classification", "No method has several members with stored labels: no diversity."
+    ),
+    "agreement": Kind(agreement_chart, "classification", ""),
+    "methods_agreement": Kind(methods_agreement_chart, "classification", ""),
+    "training_curves": Kind(training_curves_chart, "any", "The runs stored no training curves."),
 }

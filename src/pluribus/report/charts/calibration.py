@@ -13,7 +13,7 @@ from ..figure import Figure, Panel, Styles, columns_by_group, small_chart
 from ..svg import Axis
 
 
-def reliability(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def reliability_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """Accuracy against confidence in 15 bins, over all seeds together."""
     found = columns_by_group(groups, "test/confidence", "test/label", "test/target")
     if not found:

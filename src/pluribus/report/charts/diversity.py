@@ -9,11 +9,11 @@ import numpy as np
 from ...results.store import Group
 from ...uncertainty import metrics
 from ..curves import divide_by_error
-from ..figure import SMALL, Figure, Panel, Styles, column, columns_by_group, legend, span
+from ..figure import SMALL, Figure, Panel, Styles, column, columns_by_group, finite_range, legend
 from ..svg import Axis, Chart
 
 
-def diversity(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def member_diversity_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """Disagreement with the first member, divided by the error, against accuracy: Fort et al. 2019, Figure 6."""
     points = []
     for group, runs in columns_by_group(groups, "test/member_label", "test/target"):
@@ -27,7 +27,7 @@ def diversity(groups: Sequence[Group], styles: Styles) -> Figure | None:
             ]
     if not points:
         return None
-    x, y = span(p[2] for p in points), span([0.0, *(p[3] for p in points)])
+    x, y = finite_range(p[2] for p in points), finite_range([0.0, *(p[3] for p in points)])
     chart = Chart(Axis(*x), Axis(*y))
     chart.axes("accuracy of a member", "disagreement / error")
     for label, number, accuracy, differs in points:
@@ -50,7 +50,7 @@ def diversity(groups: Sequence[Group], styles: Styles) -> Figure | None:
     )
 
 
-def agreement(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def agreement_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """How often members give the same label, as matrices; and how often methods do."""
     found = columns_by_group(groups, "test/member_label")
     matrices = {
@@ -76,7 +76,7 @@ def agreement(groups: Sequence[Group], styles: Styles) -> Figure | None:
     return Figure("agreement", "Agreement of members", caption, panels, "small", header=header, rows=rows)
 
 
-def methods_agreement(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def methods_agreement_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """How often the methods themselves give the same label, seed by seed."""
     labels = [group.label for group in groups if column(group.runs[0], "test/label") is not None]
     given = [group.runs[0].columns["test/label"] for group in groups if group.label in labels]

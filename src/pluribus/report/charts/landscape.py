@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..contours import contour_segments
-from ..figure import Styles, span
+from ..figure import Styles, finite_range
 from ..svg import CHARACTER, Axis, Chart, tick_text
 
 PLANE = 420  # width of a picture of a plane
@@ -53,7 +53,7 @@ def surface_chart(
         _path(chart, path, (styles or {})[label], label)
     for label, (x, y) in (points or {}).items():
         chart.mark(x, y, (styles or {})[label], f"{label}: ({x:.3g}, {y:.3g})", 6)
-    low, high = span(np.asarray(values, float).flatten())
+    low, high = finite_range(np.asarray(values, float).flatten())
     return chart.svg(f"{name} on a plane, from {low:.3g} to {high:.3g}")
 
 
@@ -73,7 +73,7 @@ def heat_map(
         ends: the values of the palest and of the darkest shade; by default the least and the largest
     """
     n, names = len(matrix), [f"{run}, {one}" for run, own in parts for one in own]
-    low, high = ends or span(np.asarray(matrix, float).flatten())
+    low, high = ends or finite_range(np.asarray(matrix, float).flatten())
     chart = Chart(Axis(0, n, room=0), Axis(0, n, room=0), (size, size), (34, 8, 8, 34))
     for i in range(n):
         for j in range(n):
@@ -98,7 +98,9 @@ def heat_map(
 def scatter_chart(runs: Mapping[str, np.ndarray], styles: Styles, hints: Mapping[str, Sequence[str]]) -> str:
     """Points in two dimensions, one colour for each run, joined from first to last; the last is the larger one."""
     places = np.concatenate(list(runs.values()))
-    chart = Chart(Axis(*span(places[:, 0])), Axis(*span(places[:, 1])), (PLANE, PLANE), (14, 14, 14, 14))
+    chart = Chart(
+        Axis(*finite_range(places[:, 0])), Axis(*finite_range(places[:, 1])), (PLANE, PLANE), (14, 14, 14, 14)
+    )
     for label, path in runs.items():
         chart.line(path.tolist(), styles[label], "line thin")
         for (x, y), hint in zip(path.tolist(), hints[label], strict=True):
@@ -120,7 +122,7 @@ def diversity_chart(
         limits: lines by name, (points, 2): what can be reached at each accuracy
     """
     given = np.concatenate(list(points.values()))
-    x, y = span(given[:, 0]), span([0.0, *given[:, 1]])
+    x, y = finite_range(given[:, 0]), finite_range([0.0, *given[:, 1]])
     chart = Chart(Axis(*x), Axis(y[0], y[1]))
     chart.axes("accuracy", "disagreement / error" if normalised else "disagreement")
     for line in (limits or {}).values():
@@ -149,7 +151,7 @@ def _plane(u: np.ndarray, v: np.ndarray) -> Chart:
 
 def height_scale(values: np.ndarray, decades: bool = False) -> Axis:
     """From values to shades, with the heights of contour lines as its ticks."""
-    low, high = span(np.asarray(values, float).flatten())
+    low, high = finite_range(np.asarray(values, float).flatten())
     high = high if high > low else low + (abs(low) or 1.0)
     return Axis(low, high, log=decades and low > 0 and high / low > 15, room=0, ticks=LEVELS)
 

@@ -15,7 +15,7 @@ from ..figure import GRID, Figure, Panel, Styles, column, curve_panels, legend, 
 from ..svg import Axis
 
 
-def outside_histograms(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def outside_histograms_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """Scores of test data and of outside data."""
     panels, rows, scores = [], [], set()
     for group in groups:
@@ -50,7 +50,7 @@ def outside_histograms(groups: Sequence[Group], styles: Styles) -> Figure | None
     return figure if panels else None
 
 
-def roc(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def roc_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """Outside data found against test data refused."""
     panels, layout, rows = [], "wide", []
     labels: dict[str, Curve] = {}

@@ -11,11 +11,11 @@ from ...results.quantities import estimate, format_interval, format_value, over_
 from ...results.store import Group
 from ...uncertainty import metrics
 from ..curves import Curve
-from ..figure import GRID, OVERLAID, Figure, Panel, Styles, columns_by_group, curve_panels, legend, span, values
+from ..figure import GRID, OVERLAID, Figure, Panel, Styles, columns_by_group, curve_panels, finite_range, legend, values
 from ..svg import Axis, Chart, place_labels, short_ticks
 
 
-def ranking(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def ranking_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """Every label with its interval, the best on top."""
     names = [name for name in ("nll", "accuracy", "rmse") if len(values(groups, name)) > 1][:2]
     if not names:
@@ -32,7 +32,7 @@ def ranking(groups: Sequence[Group], styles: Styles) -> Figure | None:
     return Figure("ranking", "Who is best, and how sure is that?", caption, panels, header=header, rows=rows)
 
 
-def trade_off(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def trade_off_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """Quality against cost, with the parameters as areas: Figure 1 of Packed-Ensembles (Laurent et al. 2023)."""
     first = "accuracy" if values(groups, "accuracy") else "rmse"
     pairs = [pair for pair in ((first, "latency"), ("nll", "mult_adds")) if _both(groups, *pair)]
@@ -53,7 +53,7 @@ def trade_off(groups: Sequence[Group], styles: Styles) -> Figure | None:
     return Figure("trade-off", "What quality costs", caption, panels, "wide", entries, header, rows)
 
 
-def risk_coverage(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def risk_coverage_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """The error of what is kept when the least certain are refused."""
     found = {}
     for group, runs in columns_by_group(groups, "test/confidence", "test/label", "test/target"):
@@ -83,7 +83,7 @@ def risk_coverage(groups: Sequence[Group], styles: Styles) -> Figure | None:
     return Figure("risk-coverage", "What abstaining buys", caption, panels, layout, entries, header, rows)
 
 
-def training_curves(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def training_curves_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """What was measured after each epoch, mean over seeds."""
     judged = ("validation_accuracy", "validation_nll", "validation_loss", "validation_rmse")
     keys = [next((key for key in judged if any(_history(group, key) for group in groups)), ""), "loss"]
@@ -97,7 +97,7 @@ def training_curves(groups: Sequence[Group], styles: Styles) -> Figure | None:
         def summary(label: str, key: str = key, found: dict = found) -> str:
             return f"{label}: {key.replace('_', ' ')} {found[label][1][-1]:.4g} at the end"
 
-        x, y = (span(number for curve in found.values() for number in curve[side]) for side in (0, 1))
+        x, y = (finite_range(number for curve in found.values() for number in curve[side]) for side in (0, 1))
         titles, axes = ("epoch", key.replace("_", " ")), (Axis(*x, whole=True), Axis(*y))
         more, layout = curve_panels(found, styles, titles, axes, summary)
         panels += [Panel(p.svg, f"{p.heading} · {key.replace('_', ' ')}" if p.heading else "", p.style) for p in more]
@@ -128,10 +128,10 @@ def _bubbles(groups: Sequence[Group], styles: Styles, name: str, price: str) -> 
     good, paid = values(groups, name), values(groups, price)
     shown = [group for group in groups if group.label in good and group.label in paid]
     factors = quantity(price).factor, quantity(name).factor
-    x = span(paid[group.label] * factors[0] for group in shown)
+    x = finite_range(paid[group.label] * factors[0] for group in shown)
     ends = [end for group in shown for end in estimate(group, name) if math.isfinite(end)]
     log = x[0] > 0 and x[1] / x[0] > 5
-    chart = Chart(Axis(*x, log=log, room=0.14), Axis(*span(end * factors[1] for end in ends), room=0.1))
+    chart = Chart(Axis(*x, log=log, room=0.14), Axis(*finite_range(end * factors[1] for end in ends), room=0.1))
     count = x[1] >= 1e4
     chart.axes(_title(price), _title(name), x_text=_large if count else short_ticks if log else None)
     size = values(groups, "parameters")
@@ -162,7 +162,7 @@ def _forest(groups: Sequence[Group], styles: Styles, name: str) -> str:
     shown.sort(key=lambda group: found[group.label], reverse=kind.better == "higher")
     ends = [end * kind.factor for group in shown for end in estimate(group, name) if math.isfinite(end)]
     size, margin = (420, 44 + 24 * len(shown)), (138, 14, 6, 32)
-    chart = Chart(Axis(*span(ends)), Axis(0, len(shown), room=0), size, margin)
+    chart = Chart(Axis(*finite_range(ends)), Axis(0, len(shown), room=0), size, margin)
     chart.y.ticks = []
     chart.axes()
     for group in shown:

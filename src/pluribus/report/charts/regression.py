@@ -11,7 +11,7 @@ import numpy as np
 from ...results.quantities import estimate, format_interval, format_value
 from ...results.store import Group
 from ..curves import Curve
-from ..figure import SMALL, SMALL_MARGIN, Figure, Panel, Styles, columns_by_group, curve_panels, legend, span
+from ..figure import SMALL, SMALL_MARGIN, Figure, Panel, Styles, columns_by_group, curve_panels, finite_range, legend
 from ..svg import Axis, Chart
 
 SHOWN = 150  # examples in a panel
@@ -19,7 +19,7 @@ SHOWN = 150  # examples in a panel
 LEVELS = np.linspace(0.05, 0.95, 19)
 
 
-def predictions_against_targets(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def predictions_against_targets_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """Predictions with their intervals against targets, of the first seed."""
     found = columns_by_group(groups, "test/target", "test/mean")
     if not found:
@@ -37,7 +37,7 @@ def predictions_against_targets(groups: Sequence[Group], styles: Styles) -> Figu
     return Figure("predicted", "Predicted and true", caption, panels, "small", header=header, rows=rows)
 
 
-def coverage_curve(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def coverage_curve_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """The share of targets inside intervals against the share that they promise."""
     found: dict[str, Curve] = {}
     for group, runs in _spread(groups):
@@ -67,7 +67,7 @@ def coverage_curve(groups: Sequence[Group], styles: Styles) -> Figure | None:
     )
 
 
-def error_by_deviation(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def error_by_deviation_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """The error of examples against the deviation that was predicted for them, in ten parts."""
     found: dict[str, Curve] = {}
     for group, runs in _spread(groups):
@@ -83,7 +83,7 @@ def error_by_deviation(groups: Sequence[Group], styles: Styles) -> Figure | None
         x, y = found[label]
         return f"{label}: error {y[0]:.3g} where it is surest, {y[-1]:.3g} where it is least sure"
 
-    both = span([0.0, *(v for curve in found.values() for side in curve for v in side)])
+    both = finite_range([0.0, *(v for curve in found.values() for side in curve for v in side)])
     titles = ("predicted deviation", "root mean squared error")
     panels, layout = curve_panels(
         found, styles, titles, (Axis(*both, room=0.03), Axis(*both, room=0.03)), summary, diagonal=True
@@ -102,7 +102,7 @@ def _scatter(group: Group, style: int) -> str:
     columns = next(run.columns for run in group.runs if "test/mean" in run.columns)
     target, mean = (np.ravel(columns[f"test/{name}"]) for name in ("target", "mean"))
     chosen = np.random.default_rng(0).permutation(len(target))[:SHOWN]
-    both = span([*target[chosen], *mean[chosen]])
+    both = finite_range([*target[chosen], *mean[chosen]])
     chart = Chart(Axis(*both, ticks=4), Axis(*both, ticks=4), size=SMALL, margin=SMALL_MARGIN, font=12)
     chart.axes("true")
     chart.line([(both[0], both[0]), (both[1], both[1])], None, "line diagonal")

@@ -9,21 +9,21 @@ import numpy as np
 
 from ...results.quantities import quantity
 from ...results.store import Group
-from ..figure import Figure, Panel, Styles, small_chart, span, values
+from ..figure import Figure, Panel, Styles, finite_range, small_chart, values
 from ..svg import Axis
 
 
-def shift_accuracy(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def shift_accuracy_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """Accuracy against the severity of corruptions."""
     return _shift(groups, styles, "accuracy", "Accuracy under shift")
 
 
-def shift_ece(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def shift_ece_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """ECE against the severity of corruptions."""
     return _shift(groups, styles, "ece", "Calibration under shift")
 
 
-def shift_rmse(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def shift_rmse_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """The error of regression against the severity of shifts."""
     return _shift(groups, styles, "rmse", "Error under shift")
 
@@ -34,7 +34,7 @@ def _shift(groups: Sequence[Group], styles: Styles, name: str, title: str) -> Fi
         return None
     numbers = [v for boxes in found.values() for box in boxes.values() for v in box]
     clean = values(groups, name)
-    y = Axis(*span([*numbers, *clean.values()]))
+    y = Axis(*finite_range([*numbers, *clean.values()]))
     last = max(severity for boxes in found.values() for severity in boxes)
     panels, rows = [], []
     for label, boxes in found.items():

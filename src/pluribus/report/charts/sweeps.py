@@ -8,11 +8,11 @@ from typing import Any
 
 from ...results.quantities import estimate, format_interval, format_short, format_value, quantity
 from ...results.store import Group
-from ..figure import Figure, Panel, Styles, legend, span, values
+from ..figure import Figure, Panel, Styles, finite_range, legend, values
 from ..svg import Axis, Chart
 
 
-def sweeps(groups: Sequence[Group], styles: Styles) -> Figure | None:
+def sweeps_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """A panel for each swept method and quantity, a line for each combination of the other settings."""
     panels: list[Panel] = []
     rows: list[list[str]] = []
@@ -81,8 +81,8 @@ def _panel(method: str, axis: str, series: dict[str, list[tuple[Any, Group]]], s
     factor = quantity(name).factor
     place = {_text(x): float(x) if numeric else float(texts.index(_text(x))) for x, _ in points}
     chart = Chart(
-        Axis(*span(place.values()), room=0.1),
-        Axis(*span(end * factor for end in ends)),
+        Axis(*finite_range(place.values()), room=0.1),
+        Axis(*finite_range(end * factor for end in ends)),
         size=(240, 200),
         margin=(52, 8, 8, 40),
         font=12,

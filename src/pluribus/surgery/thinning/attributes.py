@@ -88,7 +88,7 @@ def set_attributes_(model: nn.Module, attributes: Iterable[Attribute]) -> None:
         dictionary[key] = _replace(dictionary[key], attribute.path[1:], attribute.value)
 
 
-def leaves(value: Any) -> Iterator[tuple[tuple[Key, ...], Any]]:
+def leaves_with_paths(value: Any) -> Iterator[tuple[tuple[Key, ...], Any]]:
     """The path and value of everything inside tuples, lists and dictionaries, at any depth."""
     if type(value) in (tuple, list):
         items: Iterable[tuple[Key, Any]] = enumerate(value)
@@ -98,7 +98,7 @@ def leaves(value: Any) -> Iterator[tuple[tuple[Key, ...], Any]]:
         yield (), value
         return
     for key, inner in list(items):
-        for path, leaf in leaves(inner):
+        for path, leaf in leaves_with_paths(inner):
             yield (key, *path), leaf
 
 

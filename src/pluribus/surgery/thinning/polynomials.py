@@ -98,7 +98,7 @@ class Terms:
         if method == "neg":
             return add(ZERO, arguments[0], -1)
         if all(is_constant(a) for a in arguments):
-            return constant(self.operator(method)(*(a[0][1] if a else 0 for a in arguments)))
+            return constant_term(self.operator(method)(*(a[0][1] if a else 0 for a in arguments)))
         if method in ("int_floordiv", "mod"):
             result = self._divide(method, *arguments)
             if result is not None:
@@ -111,7 +111,7 @@ class Terms:
         """The term in symbols that are not solved."""
         result = ZERO
         for monomial, coefficient in term:
-            product = constant(coefficient)
+            product = constant_term(coefficient)
             for atom in monomial:
                 product = multiply(product, self._rewrite_atom(atom))
             result = add(result, product)
@@ -129,7 +129,7 @@ class Terms:
         for symbol, coefficient in self._candidates(term):
             rest = add(term, (((symbol,), coefficient),), -1)
             if symbol not in self.free(rest):
-                self.solved[symbol], self.why[symbol] = multiply(constant(-coefficient), rest), where
+                self.solved[symbol], self.why[symbol] = multiply(constant_term(-coefficient), rest), where
                 return True
         self.left.setdefault(term, where)
         return False
@@ -258,7 +258,7 @@ class Terms:
         return f"{inner.method}({', '.join(map(self.text, inner.arguments))})"
 
 
-def constant(value: Any) -> Term:
+def constant_term(value: Any) -> Term:
     """A number as a term."""
     return (((), value),) if value else ZERO
 

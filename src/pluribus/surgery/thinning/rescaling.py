@@ -14,10 +14,10 @@ from torch import nn
 
 from ..selecting import dotted_name
 from .attributes import Attribute, holders, named_tensors
-from .followers import follow_floats, note_tables
+from .dependent_values import follow_floats, note_tables
 from .plain_rule import UNSCALED, scale_layer_by_layer
 from .shape_runs import RunError, ShapeRun, dry_run
-from .solver import Factor, Trace, UnsolvableError, WidthSolver, find_roots
+from .solver import Factor, SizeTrace, UnsolvableError, WidthSolver, find_roots
 from .widths import ThinError, Widths, rebuild
 
 BUILDER = "Give a function width_factor -> module that builds it instead"
@@ -103,7 +103,7 @@ def _solve_equations(
     return widths
 
 
-def _trace_sizes(model: nn.Module, example: Any, run: ShapeRun) -> Trace:
+def _trace_sizes(model: nn.Module, example: Any, run: ShapeRun) -> SizeTrace:
     """Run with unknown sizes; modules that insist on plain integers as attributes get them."""
     from .symbolic_run import trace_sizes  # which loads torch's symbolic shapes
 

@@ -23,7 +23,7 @@ class Use:
 
 
 @dataclass
-class Trace:
+class SizeTrace:
     """What a run of a model with unknown sizes has shown."""
 
     terms: Terms
@@ -90,7 +90,7 @@ class WidthSolver:
 
     def __init__(
         self,
-        trace: Trace,
+        trace: SizeTrace,
         parameters: Collection[str],
         factor: Factor,
         layers: Collection[str] | None = None,
@@ -105,7 +105,7 @@ class WidthSolver:
     def solve(self) -> dict[int, int]:
         """The new values of the symbols that change."""
         for symbol in map(self.terms.lone, self._widths):
-            if symbol is not None and symbol not in self._fixed | self._heads:
+            if symbol is not None and symbol not in self._fixed_symbols | self._heads:
                 self.new[symbol] = self.target(symbol)
         self._spread()
         self._repair()
@@ -118,7 +118,7 @@ class WidthSolver:
         """A number that nothing binds, at which a width is cut (its half), stays at its share of the width."""
         for bound, size in self.trace.cuts.items():
             symbol = self.terms.lone(self.terms.rewrite(bound))
-            if symbol is None or symbol in self.new or symbol in self._fixed:
+            if symbol is None or symbol in self.new or symbol in self._fixed_symbols:
                 continue
             share, rest = divmod(self.terms.hint(symbol) * self.value(size), self.terms.value(size))
             if not rest and share and not (symbol in self._equations and self._count_broken(symbol, share)):
@@ -172,7 +172,7 @@ class WidthSolver:
         return dict.fromkeys(map(self.terms.rewrite, [*sizes, *self.trace.attributes.values()]))
 
     @cached_property
-    def _fixed(self) -> set[int]:
+    def _fixed_symbols(self) -> set[int]:
         """The symbols that keep their values: sizes of data, and what constants bind."""
         terms = self.terms
         made: set[int] = set()
@@ -222,7 +222,7 @@ class WidthSolver:
         """The counted symbols that make a width together with another one, the width of a head."""
         counted = set().union(*(self.terms.free(self.terms.rewrite(term)) for term in self.trace.counts))
         monomials = [m for term in self._widths for m, _ in term]
-        shared = [symbols for m in monomials if len(symbols := self.terms.free(((m, 1),)) - self._fixed) > 1]
+        shared = [symbols for m in monomials if len(symbols := self.terms.free(((m, 1),)) - self._fixed_symbols) > 1]
         return counted & set().union(*shared)
 
     @cached_property
@@ -265,7 +265,7 @@ class WidthSolver:
                 continue
             choice = [
                 symbol
-                for symbol in self.terms.free(((monomial, 1),)) - self.new.keys() - self._fixed - self._heads
+                for symbol in self.terms.free(((monomial, 1),)) - self.new.keys() - self._fixed_symbols - self._heads
                 if self.terms.degree(monomial, {*self.new, symbol}) > now
             ]
             if choice:
@@ -284,7 +284,7 @@ class WidthSolver:
     def _repair(self, kept: Collection[int] = ()) -> None:
         """Rounding may have broken equations: move one symbol to the nearest value that helps, repeat."""
         while broken := [e for e in self.terms.left if self.terms.value(e, self.new)]:
-            candidates = set().union(*map(self.terms.free, broken[:8])) - self._fixed - set(kept)
+            candidates = set().union(*map(self.terms.free, broken[:8])) - self._fixed_symbols - set(kept)
             moves = [move for symbol in sorted(candidates) if (move := self._move(symbol))]
             if not moves:
                 shown = " and ".join(f'{self.terms.text(e)} = 0 (module "{self.terms.left[e]}")' for e in broken[:3])
@@ -335,7 +335,7 @@ class WidthSolver:
     def _raises(self, term: Term, number: int) -> list[tuple[int, int]]:
         """Larger values of a symbol that make a term a multiple, those that raise it least first."""
         found = []
-        for symbol in self.terms.free(term) - self._fixed - self._heads:
+        for symbol in self.terms.free(term) - self._fixed_symbols - self._heads:
             now = self.new.get(symbol, self.terms.hint(symbol))
             values = (
                 (self.terms.value(term, {**self.new, symbol: v}), v) for v in range(now + 1, now + 8 * number + 1)

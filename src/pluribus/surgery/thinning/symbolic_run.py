@@ -37,24 +37,24 @@ from ..._common.torch_symbolic import (
     sizes_strides_methods,
 )
 from ..selecting import dotted_name
-from .attributes import GEOMETRY, Holder, holders, leaves, named_tensors, size_attributes
-from .polynomials import Operation, Term, Terms, add, constant, is_constant
+from .attributes import GEOMETRY, Holder, holders, leaves_with_paths, named_tensors, size_attributes
+from .polynomials import Operation, Term, Terms, add, constant_term, is_constant
 from .shape_runs import RunError, make_fake, run_fake
-from .solver import Trace, Use, find_roots
+from .solver import SizeTrace, Use, find_roots
 
 aten = torch.ops.aten
 
 
 def trace_sizes(
     model: nn.Module, example: Any, modes: Iterable[bool], plain: set[str], plain_parts: bool = False
-) -> Trace:
+) -> SizeTrace:
     """Run the model with unknown sizes and note the equations.
 
     Args:
         plain: names of modules whose attributes stay plain integers.
         plain_parts: whether the attributes of configurations stay plain integers.
     """
-    recorder = Recorder()
+    recorder = EquationRecorder()
     trace = recorder.trace
     mode = fake_tensor_mode(shape_env=recorder, allow_non_fake_inputs=True)
     mode.cache_enabled = False
@@ -84,7 +84,7 @@ def trace_sizes(
 class SizeNode(SymNode):
     """What a symbolic integer holds: a term, and its value in the original model."""
 
-    def __init__(self, recorder: Recorder, term: Term, hint: Any):
+    def __init__(self, recorder: EquationRecorder, term: Term, hint: Any):
         if any(atom in recorder.terms.solved for monomial, _ in term for atom in monomial):
             term = recorder.terms.rewrite(term)
         self.recorder, self.term, self._hint = recorder, term, hint
@@ -100,7 +100,7 @@ class SizeNode(SymNode):
 
     def wrap(self, value: Any) -> SizeNode:
         """A number as a node."""
-        return SizeNode(self.recorder, constant(value), value)
+        return SizeNode(self.recorder, constant_term(value), value)
 
     wrap_int = wrap_float = wrap_bool = wrap  # type: ignore[assignment]
 
@@ -137,14 +137,14 @@ for _method, _rule in sizes_strides_methods.items():
     setattr(SizeNode, f"_{_method}", _layout(_method, _rule))
 
 
-class Recorder(ShapeEnv):
+class EquationRecorder(ShapeEnv):
     """Answers every question about a size by its value in the original model, and notes the equations."""
 
     def __init__(self) -> None:
         super().__init__(duck_shape=False)
         self.stack = [""]  # names of the running modules
         self.terms = Terms(method_to_operator, lambda: self.stack[-1])
-        self.trace = Trace(self.terms)
+        self.trace = SizeTrace(self.terms)
         self.names: dict[Term, sympy.Symbol] = {}
 
     def name(self, term: Term) -> sympy.Symbol:
@@ -166,7 +166,7 @@ class Recorder(ShapeEnv):
     def note(self, term: Term, value: Any) -> None:
         """Take note that a term has a value, as far as that is an equation between sizes."""
         if type(value) is int:
-            self.terms.equate(add(term, constant(value), -1))
+            self.terms.equate(add(term, constant_term(value), -1))
         elif type(value) is bool and len(term) == 1 and len(term[0][0]) == 1:
             atom = self.terms.atoms[term[0][0][0]]
             if isinstance(atom, Operation):
@@ -202,7 +202,7 @@ class SizeObserver(TorchDispatchMode):
     PRODUCTS = {aten.mm: 1, aten.addmm: 2}  # the position of the second factor
     COPIES = (aten.clone, TO_COPY)
 
-    def __init__(self, recorder: Recorder, names: Mapping[int, str], parameters: Collection[str]):
+    def __init__(self, recorder: EquationRecorder, names: Mapping[int, str], parameters: Collection[str]):
         super().__init__()
         self.recorder, self.trace, self.parameters = recorder, recorder.trace, parameters
         self.names: dict[int, str | None] = dict(names)  # by identity: the model's tensors and copies of them
@@ -402,7 +402,9 @@ CELLS = {torch.lstm_cell: 4, torch.gru_cell: 3, torch.rnn_tanh_cell: 1, torch.rn
 RECURRENT = {torch.lstm: 4, torch.gru: 3, torch.rnn_tanh: 1, torch.rnn_relu: 1}
 
 
-def _known_sizes(module: nn.Module, path: str, recorder: Recorder, unknown: Mapping[str, Any]) -> dict[str, Any]:
+def _known_sizes(
+    module: nn.Module, path: str, recorder: EquationRecorder, unknown: Mapping[str, Any]
+) -> dict[str, Any]:
     """The attributes of a known layer that state sizes of its own tensors."""
     found = {}
     for key, tensor, dim in size_attributes(module):
@@ -424,7 +426,7 @@ def _known_sizes(module: nn.Module, path: str, recorder: Recorder, unknown: Mapp
 def _lift_attributes(
     fake: nn.Module,
     model: nn.Module,
-    recorder: Recorder,
+    recorder: EquationRecorder,
     unknown: Mapping[str, Any],
     plain: set[str],
     plain_parts: bool,
@@ -444,15 +446,15 @@ def _lift_attributes(
                 _set_attribute(attributes, holder, key, new, recorder.trace)
 
 
-def _set_attribute(attributes: dict[str, Any], holder: Holder, key: str, new: Any, trace: Trace) -> None:
-    unknown = {(key, *path): leaf for path, leaf in leaves(new) if isinstance(leaf, SymInt)}
+def _set_attribute(attributes: dict[str, Any], holder: Holder, key: str, new: Any, trace: SizeTrace) -> None:
+    unknown = {(key, *path): leaf for path, leaf in leaves_with_paths(new) if isinstance(leaf, SymInt)}
     if unknown:
         attributes[key] = new
         trace.attributes |= {(holder, path): _term(leaf) for path, leaf in unknown.items()}
 
 
 def _term(size: Any) -> Term:
-    return size.node.term if isinstance(size, SymInt) else constant(int(size))
+    return size.node.term if isinstance(size, SymInt) else constant_term(int(size))
 
 
 def _hint(size: Any) -> int:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from ..._common.torch_private import ConvNd, NormBase
 from ..copying import duplicate_with
+from ..initial_laws import Laws, draw_anew_
 from ..initialization import draw_like, fits_fan, is_random, resize_evenly
-from ..laws import Laws, draw_anew_
 from ..selecting import dotted_name
 from .attributes import Attribute, named_tensors, set_attributes_
 from .solver import RoundedWidth

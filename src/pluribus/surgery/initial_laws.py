@@ -43,11 +43,11 @@ class Laws:
             torch.manual_seed(0)
             self.values = slots(self.given)
             for path, module in reversed(list(self.given.named_modules())):  # inner modules first
-                self.own[path] = self._drawn_by(path, module, known)
+                self.own[path] = self._names_drawn_by(path, module, known)
                 known |= {dotted_name(path, key) for key in self.own[path]}
             self.guessed = [name for name, value in self.values.items() if name not in known and is_random(value)]
 
-    def _drawn_by(self, path: str, module: nn.Module, known: Collection[str]) -> list[str]:
+    def _names_drawn_by(self, path: str, module: nn.Module, known: Collection[str]) -> list[str]:
         if not callable(getattr(module, "reset_parameters", None)):
             return []
         inside = f"{path}." if path else ""
@@ -99,7 +99,7 @@ def draw_anew_(
         fresh: dict[str, Tensor] = {}
         for path, module in model.named_modules():
             refresh_hooked_weights_(module)  # whose sizes a law asks for
-            keys = _revived(module) if revive else []
+            keys = _constant_parameters(module) if revive else []
             if keys := [*laws.own.get(path, ()), *keys]:
                 drawn = (_draw_by_class(module, 1) or [{}])[0]
                 fresh |= {dotted_name(path, key): drawn[key] for key in keys if key in drawn}
@@ -163,7 +163,7 @@ def _was_trained(module: nn.Module) -> bool:
     return any(not p.is_meta and bool((p != p.flatten()[0]).any()) for p in module.parameters(recurse=False))
 
 
-def _revived(module: nn.Module) -> list[str]:
+def _constant_parameters(module: nn.Module) -> list[str]:
     """The parameters of a convolution or linear layer whose weight is constant."""
     if not isinstance(module, WEIGHTED) or parametrize.is_parametrized(module):
         return []

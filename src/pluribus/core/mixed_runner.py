@@ -18,7 +18,7 @@ class MixedRunner(Runner):
     BACKENDS = ("loop",)
     RULE = '"loop" for members of unlike architectures'
 
-    def preferred(self) -> tuple[str, str]:
+    def preferred_backend(self) -> tuple[str, str]:
         """There is nothing to stack."""
         return "loop", "the members are of unlike architectures"
 

@@ -62,7 +62,7 @@ class _Comparison:
         if isinstance(a, (float, complex)):
             return repr(a) == repr(b)  # of NaN, and of a zero's sign
         if isinstance(a, FunctionType):
-            return a.__code__ is b.__code__ and _Comparison().same(_held(a), _held(b))
+            return a.__code__ is b.__code__ and _Comparison().same(_contents_of(a), _contents_of(b))
         one, two = _parts(a), _parts(b)
         if one is None or two is None or len(one) != len(two):
             return False
@@ -80,7 +80,7 @@ class _Comparison:
         return all(_same_tensor(x, y) for (_, x), (_, y) in zip(state(a), state(b), strict=True))
 
 
-def _held(function: FunctionType) -> list[Any]:
+def _contents_of(function: FunctionType) -> list[Any]:
     """What a function brings along; it is not copied with a model, so no part of a model may be in it."""
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     return [function.__defaults__, function.__kwdefaults__, vars(function), cells, id(function.__globals__)]
