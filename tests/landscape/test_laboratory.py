@@ -42,7 +42,8 @@ def material(runs=2, epochs=6, **settings):
     return Material(found, train, validation, test, **sizes | settings)
 
 
-PASTLESS = ["weights", "functions", "plane", "tunnel", "stitched", "diversity"]  # what needs neither past nor training
+# What needs neither past nor training.
+PASTLESS = ["weights", "functions", "plane", "tunnel", "stitched", "alignment", "diversity", "layers"]
 
 TRAINING = RunTraining(network, epochs=4, lr=0.02, batch_size=30)
 
