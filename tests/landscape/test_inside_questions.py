@@ -17,7 +17,7 @@ from pluribus.landscape.laboratory.inside import (
     trained_curves,
     units_of_members,
 )
-from pluribus.landscape.laboratory.material import Material, Training
+from pluribus.landscape.laboratory.material import Material, RunTraining
 
 
 def rows(count, seed):
@@ -35,7 +35,7 @@ def small():
     torch.manual_seed(0)
     train, test = rows(120, 0), rows(60, 1)
     runs = ls.trajectories(network, train, test, runs=2, epochs=8, lr=0.02, batch_size=30)
-    training = Training(network, epochs=8, lr=0.02, batch_size=30)
+    training = RunTraining(network, epochs=8, lr=0.02, batch_size=30)
     return Material(runs, train, test, test, grid=4, steps=10, training=training)
 
 
