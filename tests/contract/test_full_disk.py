@@ -74,6 +74,7 @@ def outcome(tmp_path_factory):
     return json.loads(ran.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow  # exports and trains once
 @pytest.mark.parametrize("name", NAMES)
 def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(outcome, name):
     said, left = outcome[name]

@@ -2,10 +2,8 @@
 
 import copy
 import dataclasses
-import io
 import json
 import os
-import struct
 import sys
 import warnings
 
@@ -13,7 +11,7 @@ import fakes
 import numpy as np
 import pytest
 import torch
-from hostile import TEXTS, npy_header, npz
+from hostile import TEXTS, header_of, npy, npy_header, npz, with_header
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -171,17 +169,6 @@ def test_a_claim_that_does_not_fit_is_refused_before_anything_is_allocated(folde
         load_predictor(changed(folder, **claim))
 
 
-def header_of(path):
-    content = path.read_bytes()
-    (size,) = struct.unpack("<Q", content[:8])
-    return json.loads(content[8 : 8 + size]), content[8 + size :]
-
-
-def with_header(path, header, rest):
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + rest)
-
-
 ABOUT = [
     {"size": 10**9},
     {"size": 3},
@@ -266,15 +253,7 @@ def test_no_label_in_a_csv_file_is_a_formula(folder, table, monkeypatch, capsys,
 def spoil(path, **members):
     with np.load(path) as found:
         arrays = {name: found[name] for name in found.files}
-    npz(path, **{name: _npy(array) for name, array in {**arrays, **members}.items()})
-
-
-def _npy(array):
-    if isinstance(array, bytes):
-        return array
-    content = io.BytesIO()
-    np.lib.format.write_array(content, np.asarray(array))
-    return content.getvalue()
+    npz(path, **{name: npy(array) for name, array in {**arrays, **members}.items()})
 
 
 @pytest.fixture
