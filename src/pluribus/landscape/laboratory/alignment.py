@@ -59,7 +59,7 @@ def alignment_question(
         f"{answer}: along the straight line the loss rises {before[1]:.3g} above its ends, and "
         + ", ".join(f"{value:.3g} once units are {name}" for name, value in after)
         + ".",
-        f"{len(groups)} groups of hidden units may change places, in 10^{groups.log10_orders:.0f} orders.",
+        f"{groups.number_in_words} of hidden units may change places, in 10^{groups.log10_orders:.0f} orders.",
     ]
     caption = (
         "From the first network (0), with its units in the order that it was trained with or in that of the second, to "
