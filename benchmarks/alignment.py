@@ -83,13 +83,6 @@ def lines(build: Callable[[], nn.Module], epochs: int, pair: int, x: Tensor, y: 
     return {name: ls.along(ls.line(model, other), (x, y), POINTS) for name, model in ways.items()}
 
 
-def ridge(found: ls.Along) -> float:
-    """How far the loss rises above the chord."""
-    assert found.loss is not None
-    chord = (1 - found.t) * found.loss[0] + found.t * found.loss[-1]
-    return float(max((found.loss - chord).max(), 0.0))
-
-
 def draw(found: dict[str, list[dict[str, ls.Along]]], path: str) -> None:
     """The losses along the lines, one panel for each kind of network."""
     import matplotlib.pyplot as plt
@@ -121,7 +114,7 @@ def main() -> None:
     for kind, (build, epochs) in KINDS.items():
         found[kind] = [lines(build, epochs, pair, x, y) for pair in range(chosen.pairs)]
         for name in COLOURS:
-            heights = np.array([ridge(pair[name]) for pair in found[kind]])
+            heights = np.array([max(pair[name].barrier, 0.0) for pair in found[kind]])
             print(f"{kind:20} {name:24} {heights.mean():.4f} [{heights.min():.4f}, {heights.max():.4f}]", flush=True)
     if chosen.picture:
         draw(found, chosen.picture)

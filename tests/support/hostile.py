@@ -211,6 +211,24 @@ def _uci(**files: str) -> Writer:
     return write
 
 
+def _npz(**arrays: np.ndarray) -> Writer:
+    def write(folder: Path, canary: Path) -> str:
+        np.savez(folder / "x.npz", **arrays)
+        return f"npz:{folder / 'x.npz'}"
+
+    return write
+
+
+def _tiny_imagenet(folder: Path, canary: Path) -> str:
+    at = folder / "tiny-imagenet-200"
+    image_folder(at / "train")
+    (at / "val" / "images").mkdir(parents=True)
+    (at / "val" / "val_annotations.txt").write_text("x.png\tcat\n" * 100_000)
+    return "tiny_imagenet"
+
+
+IMAGES, HALVES = np.zeros((20, 8, 8), np.uint8), np.arange(20) % 2
+
 MEMO = b"\x80\x02}" + b"r" + struct.pack("<I", 2**32 - 1) + b"."  # LONG_BINPUT: room for four billion objects
 
 DATA: dict[str, Writer] = {
@@ -219,6 +237,19 @@ DATA: dict[str, Writer] = {
     "an empty .png": _image_among_others(b""),
     "a .tif that is cut off": _image_among_others(b"II*\x00\x08\x00\x00\x00\xff\xff", "bad.tif"),
     "a picture of 10 GB": _bomb_image,
+    "a .jpg of fill bytes": _image_among_others(b"\xff\xd8" + b"\xff" * 20_000_000, "bad.jpg"),
+    "a .jpg of a million empty parts": _image_among_others(b"\xff\xd8" + b"\xff\xfe\0\2" * 3_000_000, "bad.jpg"),
+    "a .ppm of one comment": _image_among_others(b"P6 #" + b"x" * 20_000_000, "bad.ppm"),
+    "a .gif whose frame is larger than it": _image_among_others(
+        b"GIF89a"
+        + struct.pack("<HHBBB", 8, 8, 0, 0, 0)
+        + b","
+        + struct.pack("<HHHHB", 0, 0, 65535, 65535, 0)
+        + b"\x08;",
+        "bad.gif",
+    ),
+    "a picture with a line break in its name": _image_among_others(b"x", "bad\n\x1b[2J.png"),
+    "a list of pictures that are not there": _tiny_imagenet,
     "a pipe in place of a picture": _pipe_as_image,
     "a device in place of a picture": _device_as_image,
     "an .npz of 640 MB in 3": lambda folder, canary: f"npz:{bomb_npz(folder / 'x.npz')}",
@@ -231,6 +262,14 @@ DATA: dict[str, Writer] = {
     "an .npz of one number": _npz_of(x_train=npy_header("()") + bytes(1)),
     "an .npz of images without height": _npz_of(x_train=npy_header("(4, 0, 4)")),
     "an .npz with a pickle": _pickled_npz,
+    "an .npz of labels beyond all integers": _npz(x_train=IMAGES, y_train=np.full(20, 1e300) * (1 + HALVES)),
+    "an .npz of unsigned labels beyond integers": _npz(x_train=IMAGES, y_train=HALVES.astype(np.uint64) + 2**63),
+    "an .npz of values whose squares are infinite": _npz(
+        x_train=np.where(np.arange(160).reshape(20, 8) % 2, 1e308, -1e308), y_train=HALVES
+    ),
+    "an .npz of labels that are all different": _npz(
+        x_train=np.zeros((30_000, 2, 2), np.uint8), y_train=np.arange(30_000)
+    ),
     "an .npz of 10,001 members": _many_members,
     "an .npz that is text": _file("x.npz", b"hello", "npz"),
     "a pipe in place of an .npz": _pipe("x.npz", "npz"),
@@ -248,6 +287,9 @@ DATA: dict[str, Writer] = {
     "a CIFAR pickle that runs code": _cifar(lambda canary: pickle.dumps(Trap(canary))),
     "a CIFAR pickle with a huge memo": _cifar(lambda canary: MEMO),
     "a CIFAR pickle of other values": _cifar(lambda canary: pickle.dumps({b"data": 3, b"labels": {}}, 2)),
+    "a CIFAR pickle of NaN": _cifar(
+        lambda canary: pickle.dumps({b"data": np.full((2, 3072), np.nan), b"labels": [0, 1]}, 2)
+    ),
     "a CIFAR archive of 2 GB": _tar_bomb,
     "a CIFAR archive of links": _tar_of_links,
     "a CIFAR archive cut off": lambda f, c: (
@@ -262,12 +304,18 @@ DATA: dict[str, Writer] = {
     "a table of bytes": _file("x.csv", bytes(range(128, 256)) * 40),
     "a table whose columns have one name": _file("x.csv", b"a,a ,b\n1,2,3\n4,5,6\n"),
     "a table with an open quote": _file("x.csv", b'a,b\n"1,2\n' + b"3,4\n" * 100),
+    "a table of numbers of 300 digits": _file(
+        "x.csv", b"a,b\n" + b"".join(b"%d,%d\n" % (10 ** (300 + i), i % 2) for i in range(50))
+    ),
+    "a table of values whose squares are infinite": _file("x.csv", b"a,b\n" + b"1.7e308,1\n-1.7e308,2\n" * 20),
     "a pipe in place of a table": _pipe("x.csv", "table"),
     "a Parquet file that is text": _file("x.parquet", b"PAR1helloPAR1"),
     "a Parquet file of 100 GB": _parquet_bomb,
     "a UCI set of words": _uci(data="a b\nc d"),
     "a UCI set with rows that are not there": _uci(index_train_0="0\n99"),
     "a UCI set with columns that are not there": _uci(index_features="-1"),
+    "a UCI set whose target is one column too far": _uci(index_target="2"),
+    "a UCI set whose test row is one too far": _uci(index_test_0="3"),
     "a UCI set without splits": _uci(n_splits=""),
 }
 

@@ -9,6 +9,7 @@ import lzma
 import math
 import os
 import re
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Collection
@@ -120,6 +121,31 @@ class Bounded(io.RawIOBase):
         return len(block)
 
 
+class FewReads:
+    """A file that refuses to be read in more pieces than an honest one is; the rest is the file's own.
+
+    A reader that asks for byte after byte, or for a million empty blocks, takes minutes for some megabytes.
+    """
+
+    def __init__(self, file: BinaryIO, size: int):
+        self.file, self.left = file, MOST_READS + size // SMALL_READ
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        self.left -= 1
+        if self.left < 0:
+            raise ValueError("it is in more pieces than a file of its size has")
+        return self.file.read(size)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
+MOST_READS = 2**16  # of any file
+
+SMALL_READ = 2**8  # bytes; a larger file may be read in so large pieces
+
+
 OPENERS: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
     b"BZh": bz2.BZ2File,
@@ -205,7 +231,9 @@ def read_array_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"an array has the format {version}, which is not read")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, columns_first, dtype = read(stream)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Reading `.npy` or `.npz` file required additional header parsing")
+        shape, columns_first, dtype = read(stream)
     if dtype.hasobject:
         raise ValueError("an array holds Python objects, which only a pickle could restore: it is not read")
     if any(side < 0 for side in shape) or not dtype.itemsize and 0 not in shape:

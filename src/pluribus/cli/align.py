@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from . import options
-from .messages import say_notes
+from .common import options
+from .common.messages import say_notes
 
 Checkpoint = Annotated[Path, typer.Argument(help="Weights: .safetensors, or what torch.save wrote of a state_dict.")]
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
+import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Annotated
 
@@ -16,17 +19,18 @@ except ModuleNotFoundError as error:  # only torch and numpy are installed
         f"The command line needs {error.name}, which is not installed. Install it with: pip install 'pluribus[all]'"
     ) from None
 
-from . import options
 from .align import align_command
+from .common import options
+from .common.messages import INTERRUPTED, messages, say
 from .compare import compare_command
 from .data import data_command
 from .export import export_command
 from .landscape import landscape_command
-from .messages import INTERRUPTED, messages, say
 from .plan import plan_command
 from .predict import predict_command
 from .recipes import recipes_command
 from .report import report_command
+from .reproduce import reproduce_command
 from .train import train_command
 
 app = typer.Typer(
@@ -45,6 +49,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "plan": plan_command,
     "export": export_command,
     "landscape": landscape_command,
+    "reproduce": reproduce_command,
     "align": align_command,
     "recipes": recipes_command,
 }
@@ -55,6 +60,7 @@ for name, command in COMMANDS.items():
 
 def main() -> None:
     """Run the command line; what goes wrong is said in a line, with exit code 2 for bad input and 1 otherwise."""
+    _hush_pillow()
     try:
         sys.exit(app(prog_name="pluribus", standalone_mode=False) or 0)
     except typer.Exit as stop:
@@ -76,6 +82,12 @@ def main() -> None:
         sys.exit(_explain(error))
 
 
+def _hush_pillow() -> None:
+    """What Pillow thinks of a picture is not shown beside what we say of it."""
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)
+
+
 TRACEBACK = "PLURIBUS_TRACEBACK"
 
 GIVEN = (
@@ -86,7 +98,7 @@ GIVEN = (
 
 def _explain(error: Exception) -> int:
     """Say what went wrong, and give the exit code: 2 for what was given, 1 for the machine and for our own faults."""
-    if isinstance(error, GIVEN):
+    if isinstance(error, GIVEN) or isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         say("[bold red]error:[/]", str(error))
         return 2
     if isinstance(error, MemoryError):

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from . import options
-from .messages import safe_text, say, say_how_to_go_on, say_notes, screen
+from .common import options
+from .common.messages import safe_text, say, say_how_to_go_on, say_notes, screen
 
 
 def compare_command(
@@ -28,6 +28,7 @@ def compare_command(
     broken: options.Broken = "stop",
     unpack_limit: options.UnpackLimit = None,
     train_rows: options.TrainRows = None,
+    validation: options.Validation = None,
     model: options.Model = None,
     width: options.StudyWidth = None,
     dropout: options.Dropout = None,
@@ -88,7 +89,7 @@ def compare_command(
         source=options.source_options(
             folder=data_dir, target=target, task=task, outside=outside, shifted=shifted, variants=variants,
             image_size=image_size, split=split, broken=broken, unpack_limit=unpack_limit,
-            train_rows=train_rows or (options.DEMO_ROWS if demo else None),
+            train_rows=train_rows or (options.DEMO_ROWS if demo else None), validation=validation,
         ),
         corruptions=_corruptions(corruptions),
         shift_rows=shift_rows,
@@ -105,7 +106,7 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool
     from ..study.folder import conduct
     from ..study.grid import choose_settings
     from ..study.run import load_data
-    from . import display
+    from .common import display
 
     folder = out or Path("pluribus-runs") / study.name
     talk = screen(stderr=True)
@@ -116,7 +117,7 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool
             outcome = conduct(study, folder, jobs=jobs, ray=ray, command=command, report=watch)
     results = choose_settings(outcome.results, study.choose) if study.choose else outcome.results
     if not (quiet or as_json):
-        say_notes(note for run in study.runs()[:1] for note in load_data(run).notes)
+        say_notes([*(note for run in study.runs()[:1] for note in load_data(run).notes), *_notes(results)])
     page, differences = folder / "report.html", Differences()
     if results:
         report(results if study.choose else folder, page, known=results, differences=differences)
@@ -136,12 +137,18 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool
         raise typer.Exit(1)
 
 
+def _notes(results: list[Any]) -> list[str]:
+    """What the methods decided about the network, once for all seeds."""
+    found = [(result.record["label"], note) for result in results for note in result.record.get("own_notes") or []]
+    return list(dict.fromkeys(f"{label}: {note}" for label, note in found))
+
+
 def _forecast(study: Any, folder: Path, jobs: int, yes: bool, talk: Any) -> dict[str, float]:
     """The seconds that each missing run is expected to take; where that is hours, the user is asked first."""
     from ..study.estimating import estimate_seconds
     from ..study.folder import missing_runs
     from ..study.grid import prepare
-    from .display import say_duration
+    from .common.display import say_duration
 
     missing = missing_runs(study, folder)
     prepare(study, missing)

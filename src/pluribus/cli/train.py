@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from . import options
-from .messages import messages, say_how_to_go_on, say_notes
+from .common import options
+from .common.messages import messages, say_how_to_go_on, say_notes
 
 
 def train_command(
@@ -24,6 +24,8 @@ def train_command(
     split: options.Split = 0,
     broken: options.Broken = "stop",
     unpack_limit: options.UnpackLimit = None,
+    train_rows: options.TrainRows = None,
+    validation: options.Validation = None,
     model: options.Model = None,
     width: options.StudyWidth = None,
     dropout: options.Dropout = None,
@@ -74,7 +76,8 @@ def train_command(
             epochs=epochs, patience=patience, batch_size=batch_size, lr=lr, weight_decay=weight_decay
         ),
         source=options.source_options(folder=data_dir, target=target, task=task, outside="", shifted="", variants="",
-                       image_size=image_size, split=split, broken=broken, unpack_limit=unpack_limit),
+                       image_size=image_size, split=split, broken=broken, unpack_limit=unpack_limit,
+                       train_rows=train_rows, validation=validation),
         threads=threads, device=device,
     )  # fmt: skip
     options.check_device(device)
@@ -99,5 +102,5 @@ def _show(predictor: Any, notes: list[str], seconds: float, out: Path, quiet: bo
         names = ("accuracy", "nll", "ece", "rmse", "coverage")
         text = ", ".join(f"{name} {figures[name]:.4g}" for name in names if name in figures)
         print(f"test: {text}; {seconds:.0f} s of training")
-        print(threshold.explain() if threshold else record.get("no_threshold", ""))
+        print("\n".join([*filter(None, [record.get("no_threshold")]), *([threshold.explain()] if threshold else [])]))
         print(f"written to {out}; next: pluribus predict {shlex.quote(str(out))} FILES")

@@ -43,6 +43,8 @@ SEVERITIES = 5
 
 MOST = 100_000  # classes of a published set
 
+LARGEST = 2.0**63  # no whole number from there on has its own place among labels
+
 
 # ---------------------------------------------------------------- idx files: MNIST and those in its format
 
@@ -184,6 +186,8 @@ def _read_pickle(data: bytes, path: Path) -> tuple[np.ndarray, np.ndarray]:
     pixels = batch.get("data")
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != 3072:
         raise damaged_error(path, "it has no data of 3,072 columns")
+    if pixels.dtype.kind not in "iu" or pixels.size and not 0 <= pixels.min() <= pixels.max() <= 255:
+        raise damaged_error(path, f"its pixels must be whole numbers from 0 to 255, but are of {pixels.dtype}")
     labels = labels.tolist() if isinstance(labels, np.ndarray) else labels
     if not isinstance(labels, list) or not all(isinstance(y, int) and 0 <= y < 2**31 for y in labels):
         raise damaged_error(path, "it has no list of labels")
@@ -388,8 +392,10 @@ def _check_targets(request: Request, targets: Mapping[str, np.ndarray], values: 
     for part, y in targets.items():
         if values and y.dtype.kind in "US":
             raise ValueError(f"{request.spec}: the targets of a regression must be numbers, but y_{part} holds text.")
-        if not values and y.dtype.kind == "f" and not np.isfinite(y).all():
-            raise ValueError(f"{request.spec}: labels must be finite, but y_{part} has some that are not.")
+        if not values and y.dtype.kind in "fu" and not (np.isfinite(y) & (abs(y) < LARGEST)).all():
+            raise ValueError(
+                f"{request.spec}: labels must be finite and below {LARGEST:.0g}, but y_{part} has some that are not."
+            )
 
 
 def _number_labels(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .._common.optional import require
-from .._common.unpacking import Limit, TooLargeError, limit_for
+from .._common.unpacking import FewReads, Limit, TooLargeError, limit_for
 from .._common.untrusted import open_file
 from .dataset import NO_CLASS, Shape, Split, covering_size, labelled_split, part_in_view
 from .source import ImageParts, Request, argument_path, damaged_error, missing_error
@@ -61,7 +61,7 @@ def read_image_folder(request: Request, path: Path, page: str = "") -> ImagePart
         del found["test"]
     if set(found) == {"train", "validation"}:  # as ImageNet: what is called val is what is judged on
         found = {"train": found["train"], "test": found["validation"]}
-    read = _build_parts(request, path, found)
+    read = build_parts(request, path, found)
     return replace(read, notes=notes + read.notes)
 
 
@@ -78,7 +78,7 @@ def _part_folders(path: Path) -> dict[str, str]:
 def read_variant(request: Request, path: Path, page: str = "") -> ImageParts:
     """Another test set, such as ImageNet-R: one folder per class, of some of the classes."""
     notes = list[str]()
-    read = _build_parts(request, path, {"test": list_images(path, notes)})
+    read = build_parts(request, path, {"test": list_images(path, notes)})
     return replace(read, notes=notes + read.notes)
 
 
@@ -90,7 +90,7 @@ def read_imagenet_c(request: Request, path: Path, page: str) -> ImageParts:
     shifted, classes = {}, _class_names(list_images(severities[0]))
     for first in severities:
         levels = [at for at in sorted(first.parent.iterdir()) if at.is_dir() and at.name.isdigit()]
-        parts = [_build_parts(request, at, {"test": list_images(at)}, classes) for at in levels]
+        parts = [build_parts(request, at, {"test": list_images(at)}, classes) for at in levels]
         shifted[first.parent.name] = [part.rows for part in parts]
     return ImageParts(classes=classes, shifted=shifted)
 
@@ -105,8 +105,12 @@ def read_tiny_imagenet(request: Request, path: Path, page: str) -> ImageParts:
     rows = [line.split("\t") for line in lines if line]
     if not all(len(row) > 1 and row[0] == os.path.basename(row[0]) for row in rows):
         raise damaged_error(labels, "each line must be the name of an image, a tab and its class")
-    test = [(str(path / "val" / "images" / row[0]), row[1]) for row in rows]
-    return _build_parts(request, path, {"train": list_images(path / "train"), "test": test})
+    images = path / "val" / "images"
+    there = set(_list_folder(str(images))[1])
+    if absent := next((row[0] for row in rows if row[0] not in there), None):
+        raise damaged_error(labels, f"it names {absent}, which is not in {images}")
+    test = [(str(images / row[0]), row[1]) for row in rows]
+    return build_parts(request, path, {"train": list_images(path / "train"), "test": test})
 
 
 # ---------------------------------------------------------------- from files to parts
@@ -124,20 +128,27 @@ def list_images(path: Path, notes: list[str] | None = None) -> Listing:
     for at, inside, files in walk_once(path, left_out):
         label = inside[0] if inside else ""
         for name in files:
-            if os.path.splitext(name)[1].lower() in ENDINGS and not name.startswith("."):
+            if is_image(name):
                 found.append((os.path.join(at, name), label))
     if left_out and notes is not None:
         shown = ", ".join(left_out[:5]) + (f" and {len(left_out) - 5} more" if len(left_out) > 5 else "")
         notes.append(
-            f"{path}: {shown} lead to folders that are read at another place, or that hold this folder: left out."
+            f"{path}: {shown} lead to folders that are read at another place, that hold this folder or that are the "
+            "system's own: left out."
         )
     return sorted(found, key=lambda one: one[1])
+
+
+def is_image(name: str) -> bool:
+    """Whether a file of this name is taken for an image."""
+    return os.path.splitext(name)[1].lower() in ENDINGS and not name.startswith(".")
 
 
 def walk_once(root: Path, left_out: list[str]) -> Iterator[tuple[str, tuple[str, ...], list[str]]]:
     """Each folder under the root once: its path, the names that lead to it, and its files in order.
 
-    A link out of the root is followed, the first to a folder only; one to a folder inside or around the root is not.
+    A link out of the root is followed, the first to a folder only; one to a folder inside or around the root, or
+    of the system's own as /proc, is not.
     """
     home = os.path.realpath(root)
     seen, waiting = {home}, list[tuple[str, tuple[str, ...]]]([(str(root), ())])
@@ -149,7 +160,8 @@ def walk_once(root: Path, left_out: list[str]) -> Iterator[tuple[str, tuple[str,
         for name in folders:
             path = os.path.join(at, name)
             place = os.path.realpath(path)
-            if place in seen or os.path.islink(path) and (_is_inside(place, home) or _is_inside(home, place)):
+            is_link = os.path.islink(path)
+            if place in seen or is_link and (_is_inside(place, home) or _is_inside(home, place) or _is_no_disk(place)):
                 left_out.append(os.path.relpath(path, root))
                 continue
             seen.add(place)
@@ -159,6 +171,14 @@ def walk_once(root: Path, left_out: list[str]) -> Iterator[tuple[str, tuple[str,
 
 def _is_inside(path: str, folder: str) -> bool:
     return os.path.commonpath([path, folder]) == folder
+
+
+def _is_no_disk(path: str) -> bool:
+    """Whether the system makes up what is in a folder, as in /proc: its files have no end, or wait for ever."""
+    try:
+        return hasattr(os, "statvfs") and os.statvfs(path).f_blocks == 0
+    except OSError:
+        return True
 
 
 def _list_folder(path: str) -> tuple[list[str], list[str]]:
@@ -175,9 +195,10 @@ def _class_names(found: Listing) -> tuple[str, ...]:
     return tuple(sorted({label for _, label in found if label}))
 
 
-def _build_parts(
+def build_parts(
     request: Request, path: Path, found: dict[str, Listing], classes: tuple[str, ...] | None = None
 ) -> ImageParts:
+    """The parts of listed images, with their classes numbered in order."""
     empty = [name for name, images in found.items() if not images]
     if empty or not found:
         endings = ", ".join(sorted(ENDINGS))
@@ -185,7 +206,7 @@ def _build_parts(
     classes = classes or _class_names([one for images in found.values() for one in images])
     number = {name: i for i, name in enumerate(classes)}
     notes: list[str] = []
-    shape = request.shape or _choose_shape(request, [at for at, _ in next(iter(found.values()))], notes)
+    shape = request.shape or choose_shape(request, [at for at, _ in next(iter(found.values()))], notes)
     splits = {}
     for name, images in found.items():
         inputs = ImageFiles([at for at, _ in images], shape, path, request.unpack_limit)
@@ -215,7 +236,7 @@ def take_readable(request: Request, split: Split, notes: list[str]) -> Split:
     return split.take(kept)
 
 
-def _choose_shape(request: Request, paths: Sequence[str], notes: list[str]) -> Shape:
+def choose_shape(request: Request, paths: Sequence[str], notes: list[str]) -> Shape:
     """Channels, height and width of the images, where the request says nothing."""
     sample = [paths[i] for i in range(0, len(paths), max(1, len(paths) // 200))]
     heads = [head for head in map(_read_header, sample) if head is not None]
@@ -250,8 +271,15 @@ def _read_header(path: str) -> tuple[int, int, bool] | None:
 class ImageFiles:
     """Images on disk, decoded when they are asked for; a set that is small when decoded is decoded once."""
 
-    def __init__(self, paths: Sequence[str], shape: Shape, root: Path | None = None, unpack_limit: Limit = None):
-        self.paths, self.shape, self.root, self.unpack_limit = paths, shape, root, unpack_limit
+    def __init__(
+        self,
+        paths: Sequence[str],
+        shape: Shape,
+        root: Path | None = None,
+        unpack_limit: Limit = None,
+        border: int = 0,
+    ):
+        self.paths, self.shape, self.root, self.unpack_limit, self.border = paths, shape, root, unpack_limit, border
         self._decoded: Tensor | None = None
         self._is_decoded: Tensor | None = None
 
@@ -263,7 +291,7 @@ class ImageFiles:
 
     def with_shape(self, shape: Shape) -> ImageFiles:
         """The same images in another size or number of channels."""
-        return ImageFiles(self.paths, shape, self.root, self.unpack_limit)
+        return ImageFiles(self.paths, shape, self.root, self.unpack_limit, self.border)
 
     def batch(self, rows: Tensor) -> Tensor:
         """These images, (rows, channels, height, width) in [0, 1]."""
@@ -301,15 +329,17 @@ class ImageFiles:
 
     def _decode(self, row: int) -> Tensor:
         if self._decoded is None or self._is_decoded is None:
-            return decode(self.paths[row], self.shape, self.unpack_limit)
+            return decode(self.paths[row], self.shape, self.unpack_limit, self.border)
         if not self._is_decoded[row]:
-            self._decoded[row] = decode(self.paths[row], self.shape, self.unpack_limit)
+            self._decoded[row] = decode(self.paths[row], self.shape, self.unpack_limit, self.border)
             self._is_decoded[row] = True
         return self._decoded[row]
 
 
-def decode(path: str | Path, shape: Shape, limit: Limit = None) -> Tensor:
-    """One image as bytes, (channels, height, width): turned upright, short side resized, centre cut out."""
+def decode(path: str | Path, shape: Shape, limit: Limit = None, border: int = 0) -> Tensor:
+    """One image as bytes, (channels, height, width): turned upright, without so many pixels of border, short side
+    resized, centre cut out.
+    """
     _pillow()  # without Pillow it is not the image that is broken
     try:
         with open_file(path) as file:
@@ -320,11 +350,19 @@ def decode(path: str | Path, shape: Shape, limit: Limit = None) -> Tensor:
                 raise TooLargeError(f"its {image.width}x{image.height} pixels", allowed)
             with _ONE_LARGE if size > LARGE else nullcontext():
                 require("PIL.ImageOps", "reading images", "data").exif_transpose(image, in_place=True)
-                return _resize_and_crop(_as_bytes(image, shape[0]), shape)
+                return _resize_and_crop(_as_bytes(_without_border(image, border), shape[0]), shape)
     except Exception as error:  # each format of Pillow fails in ways of its own
         raise ValueError(
             f'{path}: the image cannot be read: {error}. Remove it, or load with broken="skip".'
         ) from error
+
+
+def _without_border(image: Any, border: int) -> Any:
+    if not border:
+        return image
+    if min(image.size) <= 2 * border:
+        raise ValueError(f"of its {image.width}x{image.height} pixels nothing is left inside a border of {border}")
+    return image.crop((border, border, image.width - border, image.height - border))
 
 
 _ONE_LARGE = threading.Lock()
@@ -341,7 +379,7 @@ def _open_image(file: BinaryIO) -> Any:
         build, accepts = pillow.OPEN.get(name, (None, None))
         if build is not None and accepts(start) is True:
             file.seek(0)
-            return build(file, "")
+            return build(FewReads(file, os.fstat(file.fileno()).st_size), "")
     raise ValueError(f"it is none of {', '.join(FORMATS)}")
 
 

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from .dataset import NO_CLASS, Data, ImageArrays, Shape, Split, divide, moments, without_targets
+from .dataset import NO_CLASS, AnswerKey, Data, ImageArrays, Shape, Split, divide, moments, without_targets
 from .image_folders import ImageFiles
-from .source import ImageParts, Request, SourceParts, TableParts, Task
+from .source import ImageParts, Request, SourceParts, TableParts, Task, list_names
 from .tables import CLASSES, Frame, Series, column_rules, encode_table, label_counts, label_of, map_values
 
 TEST_SHARE = 0.2
+
+IMAGENET_CLASSES = 1000
 
 MEASURED_FILES = 2000  # files that are read for the mean and the standard deviation of a large folder
 
@@ -106,7 +108,7 @@ def _check_labels(request: Request, parts: dict[str, Split], classes: tuple[str,
     counts = train.bincount(minlength=len(classes))
     once = [name for name, count in zip(classes, counts.tolist(), strict=True) if count == 1]
     if once and len(parts) < 3:
-        notes.append(f"{request.spec}: one example only, kept for training: {', '.join(once)}.")
+        notes.append(f"{request.spec}: one example only, kept for training: {list_names(once)}.")
 
 
 def _divide_images(
@@ -187,14 +189,14 @@ def build_table_data(request: Request, frames: TableParts, share: float) -> Data
 
 
 def _target(request: Request, frames: TableParts) -> str:
-    columns = ", ".join(map(str, frames.train.columns))
+    columns = list_names(list(map(str, frames.train.columns)))
     if frames.target is None:
         raise ValueError(
             f"{request.spec}: name the column to predict with target= (command line: --target). There are: {columns}."
         )
     for part in (frames.train, frames.validation, frames.test):
         if part is not None and frames.target not in part.columns:
-            columns = ", ".join(map(str, part.columns))
+            columns = list_names(list(map(str, part.columns)))
             raise ValueError(f'{request.spec}: the target "{frames.target}" is no column. There are: {columns}.')
     return frames.target
 
@@ -252,7 +254,7 @@ def _classes(request: Request, parts: dict[str, Frame], target: str, task: str, 
     counts = label_counts(values)
     once = [name for name in classes if counts[name] == 1]
     if once and len(parts) < 3:
-        notes.append(f"{request.spec}: one row only, kept for training: {', '.join(once)}.")
+        notes.append(f"{request.spec}: one row only, kept for training: {list_names(once)}.")
     return classes
 
 
@@ -260,7 +262,7 @@ def check_seen(request: Request, part: str, unseen: list[str]) -> None:
     """Refuse labels that training never saw."""
     if unseen:
         raise ValueError(
-            f"{request.spec}: every class of the {part} part must occur in training, but {', '.join(unseen)} never "
+            f"{request.spec}: every class of the {part} part must occur in training, but {list_names(unseen)} never "
             "does. Remove these rows, or give them as outside data."
         )
 
@@ -313,6 +315,8 @@ def encode_rows(data: Data, request: Request, parts: SourceParts) -> Split:
 def encode_labelled_rows(data: Data, request: Request, parts: SourceParts, notes: list[str]) -> Split:
     """The rows of other data with targets that mean what they mean in this data."""
     rows = encode_rows(data, request, parts)
+    if isinstance(parts, ImageParts) and data.classes and parts.numbered:
+        return _take_numbered_classes(data, request, rows, parts, notes)
     if isinstance(parts, ImageParts) and data.classes:
         return take_known_classes(data, request, rows, parts.classes, notes)
     if data.classes and (rows.y == NO_CLASS).all() or rows.y.is_floating_point() and rows.y.isnan().all():
@@ -335,6 +339,45 @@ def take_known_classes(data: Data, request: Request, rows: Split, classes: tuple
     if not known.all():
         notes.append(f"{request.spec}: {int((~known).sum())} examples of classes not in {data.name} were left out.")
     return mapped.take(known)
+
+
+def _take_numbered_classes(data: Data, request: Request, rows: Split, parts: ImageParts, notes: list[str]) -> Split:
+    place = place_of_numbers(data, request, parts)
+    mapped = renumber(rows, [place[int(name)] for name in parts.classes])
+    notes += [note for note in parts.notes if note not in notes]
+    return mapped
+
+
+def encode_answers(data: Data, request: Request, parts: ImageParts, notes: list[str]) -> tuple[Split, AnswerKey]:
+    """The rows of a variant with classes of its own, and what counts as right for each of those."""
+    place, rows = place_of_numbers(data, request, parts), encode_rows(data, request, parts)
+    assert parts.answers is not None
+    answers = torch.zeros(len(parts.answers), len(data.classes), dtype=torch.bool)
+    for kind, numbers in enumerate(parts.answers):
+        answers[kind, [place[number] for number in numbers]] = True
+    notes += [note for note in parts.notes if note not in notes]
+    return rows, AnswerKey(answers, None if parts.sets is None else torch.tensor(parts.sets))
+
+
+def place_of_numbers(data: Data, request: Request, parts: ImageParts) -> dict[int, int]:
+    """Where each of ImageNet's 1,000 classes is among those of the data: by its WordNet id, or by its number."""
+    names = data.classes
+    wnids, numbers = all(map(_is_wnid, names)), names == tuple(map(str, range(len(names))))
+    if len(names) != IMAGENET_CLASSES or not (wnids or numbers):
+        few = ", ".join(names[:3])
+        raise ValueError(
+            f"load: {request.spec} numbers its classes as ImageNet does, from 0 to {IMAGENET_CLASSES - 1} in the order "
+            f"of their WordNet ids, but {data.name} has {len(names)} classes: {few} ... Load the whole ImageNet, with "
+            "its classes named by those ids, such as n01440764, or by numbers."
+        )
+    place = {name: i for i, name in enumerate(names)}
+    if wnids and (unknown := [wnid for wnid in parts.wnids.values() if wnid not in place]):
+        raise ValueError(f"load: {request.spec} has the class {unknown[0]}, which {data.name} has not.")
+    return {i: place[parts.wnids[i]] if wnids and i in parts.wnids else i for i in range(IMAGENET_CLASSES)}
+
+
+def _is_wnid(name: str) -> bool:
+    return len(name) == 9 and name[0] == "n" and name[1:].isdigit()
 
 
 def renumber(rows: Split, numbers: Sequence[int]) -> Split:

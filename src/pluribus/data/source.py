@@ -51,7 +51,14 @@ class Request:
 
 @dataclass
 class ImageParts:
-    """Images as a source holds them, before anything is divided; targets are numbers into `classes`, or values."""
+    """Images as a source holds them, before anything is divided; targets are numbers into `classes`, or values.
+
+    Args:
+        numbered: whether classes are named by their numbers among ImageNet's 1,000, or `answers` are such numbers
+        answers: for each class here the classes of other data that count as right for it
+        wnids: the WordNet ids of those numbers, where the source has them
+        sets: the set of similar frames that each row of `test` belongs to, its anchor first
+    """
 
     train: Split | None = None
     validation: Split | None = None
@@ -60,6 +67,10 @@ class ImageParts:
     ood: dict[str, Split] = field(default_factory=dict)
     shifted: dict[str, list[Split]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    numbered: bool = False
+    answers: list[list[int]] | None = None
+    wnids: dict[int, str] = field(default_factory=dict)
+    sets: list[int] | None = None
 
     @property
     def rows(self) -> Split:
@@ -169,6 +180,15 @@ def argument_path(request: Request) -> Path:
             return candidate.absolute()
     places = str(path.absolute()) if path.is_absolute() else f"{path.absolute()} and {request.folder / path}"
     raise FileNotFoundError(f"{request.spec}: looked for {places}, which is not there. Check the path.")
+
+
+def list_names(names: Sequence[str], most: int = 100) -> str:
+    """Names with commas; of very many the first, and how many more.
+
+    >>> list_names(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def unknown_error(what: str, name: str, known: Mapping[str, Any] | Sequence[str]) -> ValueError:

@@ -19,21 +19,25 @@ from .._common.optional import require
 from .._common.unpacking import Bounded, Limit, TooLargeError, limit_for, unpack
 from .._common.untrusted import open_file
 from .dataset import NO_CLASS, Points, Split
-from .source import Request, TableParts, argument_path, check_columns, damaged_error, missing_error
+from .source import Request, TableParts, argument_path, check_columns, damaged_error, list_names, missing_error
 
 Frame = Any  # a pandas.DataFrame
 
 Series = Any
 
+LARGEST = 1e150  # of a column; the square of a larger number is infinite
+
 LEVELS = 100  # of a category; rarer ones share a column
 
 CLASSES = 20  # whole numbers with more values than these are predicted as numbers
 
-ALWAYS = 2**25  # bytes that any packed table may unpack to; in memory it takes many times as much
+ALWAYS = 2**24  # bytes that any packed table may unpack to; in memory it takes many times as much
 
 LONGEST_LINE = 2**26  # letters of a header
 
 DECIMAL = r"[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][-+]?\d+)?"  # with a decimal comma
+
+ROW_NUMBER = re.compile(r"(?i:(^|[\W_])(id|index|idx|key|row|nr|no|rownames|unnamed: 0)$)|[a-z](Id|ID)$")
 
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
@@ -73,7 +77,7 @@ def load_uci(request: Request) -> TableParts:
             f'{request.spec}: looked for "data.txt" in {root / request.argument}, which is not there.{here} Get the '
             f"sets from {UCI_PAGE}, and name one as in uci:concrete."
         )
-    splits = int(_read_numbers(folder / "n_splits.txt", 1000)[0])
+    splits = int(_read_numbers(folder / "n_splits.txt", 1001)[0])
     if not 0 <= request.split < splits:
         raise ValueError(f"{request.spec}: split must be 0 to {splits - 1}, but is {request.split}.")
     values = _read_numbers(folder / "data.txt", columns=2)
@@ -94,7 +98,7 @@ def _has_table(folder: Path) -> bool:
 
 
 def _read_numbers(path: Path, below: int | None = None, columns: Literal[1, 2] = 1) -> np.ndarray:
-    """The numbers in a text file; with `below`, whole numbers from 0 to below it."""
+    """The numbers in a text file; with `below`, whole numbers from 0 on that are below it."""
     try:
         with open_file(path) as file:
             lines = file.read().decode().split("\n")
@@ -105,8 +109,8 @@ def _read_numbers(path: Path, below: int | None = None, columns: Literal[1, 2] =
         raise damaged_error(path, error) from None
     if below is None:
         return values
-    if values.ndim != 1 or not ((values >= 0) & (values <= below) & (values == values.round())).all():
-        raise damaged_error(path, f"it must hold whole numbers from 0 to {below}")
+    if values.ndim != 1 or not ((values >= 0) & (values < below) & (values == values.round())).all():
+        raise damaged_error(path, f"it must hold whole numbers from 0 to {below - 1}")
     return values.astype(int)
 
 
@@ -229,12 +233,20 @@ def _column_rule(values: Series, notes: list[str], scale: bool) -> dict[str, Any
     kind = _column_kind(values)
     if kind == "category":
         return _category_rule(values, notes)
+    if kind == "number" and _numbers_rows(present):
+        notes.append(f'Column "{values.name}" has another whole number in each row, as numbers of rows do: left out.')
+        return None
     numbers = _numbers(values, kind)
     if np.isnan(numbers).all() or np.nanmin(numbers) == np.nanmax(numbers):
         notes.append(f'Column "{values.name}" has one finite value: left out.')
         return None
     if kind == "date":
         notes.append(f'Column "{values.name}" holds dates: it became the number of days since 1970.')
+    if abs(numbers[~np.isnan(numbers)]).max() > LARGEST:
+        raise ValueError(
+            f'column "{values.name}" reaches {np.nanmin(numbers):g} to {np.nanmax(numbers):g}, which no network can '
+            "compute with. Scale it, take its logarithm, or leave it out."
+        )
     mean, std = (float(np.nanmean(numbers)), float(np.nanstd(numbers))) if scale else (0.0, 1.0)
     return {"name": values.name, "kind": kind, "mean": mean, "std": std, "missing": bool(np.isnan(numbers).any())}
 
@@ -244,6 +256,13 @@ def _has_one_value(present: Series) -> bool:
         numbers = present.to_numpy()
         return not len(numbers) or bool((numbers == numbers[0]).all())
     return present.nunique() < 2
+
+
+def _numbers_rows(present: Series) -> bool:
+    """Whether a column of numbers is called an identifier and is one: whole, and no two alike."""
+    if not ROW_NUMBER.search(str(present.name)) or len(present) <= CLASSES or present.nunique() < len(present):
+        return False
+    return bool((present == present.round()).all())
 
 
 def _column_kind(values: Series) -> str:
@@ -280,8 +299,8 @@ def encode_table(encoding: dict[str, Any], frame: Frame) -> Split:
     """The rows of a table in the form that an encoding says; targets where the table has them."""
     absent = [column["name"] for column in encoding["columns"] if column["name"] not in frame.columns]
     if absent:
-        there = ", ".join(map(str, frame.columns))
-        raise ValueError(f"the table must have the columns {', '.join(absent)}, but has only: {there}.")
+        there = list_names(list(map(str, frame.columns)))
+        raise ValueError(f"the table must have the columns {list_names(absent)}, but has only: {there}.")
     blocks = [_encode_column(column, frame[column["name"]]) for column in encoding["columns"]]
     inputs = Points(torch.from_numpy(np.concatenate(blocks, axis=1, dtype=np.float32)), list(map(str, frame.index)))
     return Split(inputs, _encode_targets(encoding, frame))
@@ -366,6 +385,8 @@ def _as_floats(values: Series) -> np.ndarray:
     pandas = require("pandas", "reading tables", "data")
     if values.dtype.kind in "iuf" and isinstance(values.dtype, np.dtype):
         return values.to_numpy(float)
+    if values.dtype.kind == "O":  # whole numbers of hundreds of digits are no floats
+        values = values.map(lambda value: math.inf if isinstance(value, int) and abs(value) > LARGEST else value)
     return pandas.to_numeric(values, errors="coerce").astype("float64").to_numpy(dtype=float, na_value=math.nan)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,29 @@ class Trajectory(Networks):
         _load_(module, parts["solution."], None)
         more = (header["steps"], tensors.get("answers"), tensors.get("targets"), header["task"], header["class_dim"])
         return cls(module, tensors["weights"], parts["buffers."], *more)
+
+
+@dataclass(frozen=True)
+class Course:
+    """What one member of an ensemble said along training, where it may be no network of its own.
+
+    Shapes:
+        answers: (checkpoints, rows, classes), logarithms of probabilities; in regression (checkpoints, rows, ...)
+        outputs: the same as probabilities, or values
+    """
+
+    answers: Tensor
+    steps: list[int]
+    targets: Tensor | None = None
+    task: str = "classification"
+
+    @property
+    def outputs(self) -> Tensor:
+        """Probabilities, or values in regression."""
+        return self.answers.exp() if is_classifying(self.task) else self.answers
+
+    def __len__(self) -> int:
+        return len(self.answers)
 
 
 class Record:

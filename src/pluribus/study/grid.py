@@ -6,21 +6,18 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..data.catalogue import locate
 from ..data.dataset import Data
-from ..data.image_folders import walk_once
 from ..results.store import Result
 from ..training.recipes import recipe
 from ..uncertainty.metrics import METRICS
 from .baselines import check_run, entry, settings_of
+from .fingerprints import fingerprints
 from .run import load_data
 from .settings import Conditions, Run
 
@@ -74,7 +71,7 @@ class Study(Conditions):
     def _own(self) -> dict[str, Any]:
         """What every run of the study's folder has in common; runs of more seeds and methods may join them."""
         plain = {key: value for key, value in self.to_json().items() if key not in ("seeds", "methods", "choose")}
-        return {**plain, "files": fingerprints(self)}
+        return {**plain, "files": fingerprints(self.data, self.source, self.model)}
 
     def to_json(self) -> dict[str, Any]:
         """The study as plain values."""
@@ -159,30 +156,3 @@ def _check(study: Study) -> None:
             )
     if study.choose is not None and study.choose not in METRICS:
         raise ValueError(f"compare: the metric {study.choose!r} is unknown. Choose from {', '.join(METRICS)}.")
-
-
-def fingerprints(study: Study) -> dict[str, str]:
-    """A mark of each file or folder that the study reads: another content, another mark."""
-    specs = [*study.data, *(spec for key in ("outside", "shifted", "variants") for spec in study.source.get(key, ()))]
-    paths = [path for spec in specs if (path := locate(spec, study.source.get("folder"))) is not None]
-    if study.model and study.model.startswith("python:"):
-        paths += [path for path in [Path(study.model.split(":")[1])] if path.is_file()]
-    return {str(path): _mark(path) for path in paths}
-
-
-def _mark(path: Path) -> str:
-    """Of files up to 2 GB in all, their names and contents; of more, for which that takes too long, sizes and times."""
-    found = [path] if path.is_file() else [Path(at) / name for at, _, names in walk_once(path, []) for name in names]
-    files = [(file, file.stat()) for file in found if file.is_file()]
-    whole = sum(status.st_size for _, status in files) <= READ_WHOLE
-    digest = hashlib.sha256()
-    for file, status in files:
-        name = os.fsencode(file.relative_to(path))
-        digest.update(b"%s %d %d\n" % (name, status.st_size, 0 if whole else status.st_mtime_ns))
-        if whole:
-            with open(file, "rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return digest.hexdigest()[:16]
-
-
-READ_WHOLE = 2**31

@@ -15,7 +15,7 @@ from .._common.untrusted import Finite, check_shape
 from ..data.catalogue import load
 from ..data.dataset import Data, Split
 from ..deploy.predictor import RECORD, load_predictor
-from ..landscape.laboratory.material import Material, Rows
+from ..landscape.laboratory.material import Material, Rows, Training
 from ..landscape.runs import trajectories
 from ..models.by_name import usual as usual_model
 from .baselines import check_run, model_spec
@@ -23,8 +23,6 @@ from .run import load_data
 from .settings import Run
 
 EPOCHS, RATE, BATCH = 20, 1.6e-3, 64  # the rate of Fort et al.
-
-QUARTERS = 4  # the rate is halved at each: with a constant one, a run differs from itself as much as from others
 
 
 def record_runs(
@@ -46,12 +44,12 @@ def record_runs(
     check_run(run, data)
     parts, epochs = _parts(data, rows), int(run.training["epochs"])
     say(f"training {runs} runs of {epochs} epochs on {len(parts['train'][1]):,} rows")
+    training = Training(model_spec(run, data).build, epochs, float(run.training["lr"]), int(run.training["batch_size"]))
     found = trajectories(
-        model_spec(run, data).build, parts["train"], parts["test"], runs=runs, epochs=epochs, start=True, seed=run.seed,
-        optimizer="adam", lr=float(run.training["lr"]), batch_size=int(run.training["batch_size"]),
-        schedule=lambda epoch: 0.5 ** (QUARTERS * epoch // epochs), task="classification",
+        training.build, parts["train"], parts["test"], runs=runs, lr=training.lr, start=True, seed=run.seed,
+        **training.options(epochs),
     )  # fmt: skip
-    return Material(list(found), say=say, seed=run.seed, **parts, **settings), run
+    return Material(list(found), say=say, seed=run.seed, training=training, **parts, **settings), run
 
 
 def read_members(
@@ -116,8 +114,11 @@ def _parts(data: Data, rows: int) -> dict[str, Any]:
     validation = draw_rows(data.validation, max(rows // 2, 2)) if len(data.validation) else train
     found: dict[str, Any] = {"train": train, "validation": validation, "test": test}
     parts = {name: (data.normalise(x), y) for name, (x, y) in found.items()}
-    images = {"images": test, "normalise": data.normalise} if data.kind == "images" else {}
-    return parts | images
+    more: dict[str, Any] = {"images": test, "normalise": data.normalise} if data.kind == "images" else {}
+    if data.outside:
+        first = next(iter(data.outside.values()))
+        more["outside"] = data.normalise(draw_rows(first, max(rows // 2, 2))[0])
+    return parts | more
 
 
 def draw_rows(split: Split, rows: int) -> Rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from .._common.atomic import atomic_write
 from .._common.untrusted import read_json
 from ..data.dataset import Data
 from ..deploy.predictor import RECORD, Predictor, make_predictor
+from ..training.fitting import LAST
 from ..uncertainty.evaluation import evaluate
 from .baselines import check_run, own_model_spec
 from .judging import summarise
@@ -27,7 +29,11 @@ def train_predictor(
     """The predictor that the folder holds afterwards, and the seconds of its training; options as for `fit`."""
     check_run(run, data)
     claim(run, folder, overwrite)
-    ensemble, _, seconds = train(run, data, folder=folder / TRAINING, **options)
+    try:
+        ensemble, _, seconds = train(run, data, folder=folder / TRAINING, **options)
+    except Exception:
+        _remove_without_epochs(folder)
+        raise
     figures = evaluate(summarise(ensemble, data, data.test))
     about = {"method": run.method, "data": run.data, "figures": figures, "run": _plain(run)}
     predictor = make_predictor(own_model_spec(run, data), data, ensemble, risk, about)
@@ -55,6 +61,14 @@ def claim(run: Run, folder: Path, overwrite: bool = False) -> None:
     mark.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(mark) as temporary:
         temporary.write_text(json.dumps(mine))
+
+
+def _remove_without_epochs(folder: Path) -> None:
+    """A training that failed before its first epoch leaves nothing to go on from, and nothing behind."""
+    if not (folder / TRAINING / LAST).exists():
+        shutil.rmtree(folder / TRAINING, ignore_errors=True)
+        with suppress(OSError):  # it holds other files
+            folder.rmdir()
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -82,7 +82,9 @@ class Plan:
 
     def _head(self) -> str:
         limits = ", ".join(f"{name} <= {_number(name, value)}" for name, value in self.budget.items())
-        return f"{len(self.rows)} settings fit{': ' + limits if limits else ' (no budget)'}, in {self.seconds:.1f} s"
+        fit = f"{len(self.rows)} {'setting fits' if len(self.rows) == 1 else 'settings fit'}"
+        beside = f"{fit}{': ' + limits if limits else ' (no budget)'}"
+        return f"{beside}, in {self.seconds:.1f} s; the single network stands first, for comparison"
 
     def _name(self, row: Mapping[str, Any]) -> str:
         return " ".join([row["method"], *(f"{k}={v}" for k, v in row["settings"].items())]) + " cannot be used"

@@ -9,9 +9,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from .._common.untrusted import printable
+from ..._common.untrusted import printable
 
 WIDE = 150  # columns, where the output is no terminal
+
+NEW_LINE, NEW_LINE_AS_TEXT = "\n", "\\n"  # a message is one line, though names of files may hold several
 
 INTERRUPTED = 130  # what shells give for Ctrl-C
 
@@ -26,7 +28,7 @@ def screen(stderr: bool = False) -> Console:
 
 def say(what: str, text: str) -> None:
     """Write a line beside the output: what it is, and a text in which names from files can do no harm."""
-    messages.print(f"{what} {safe_text(text)}", soft_wrap=True)
+    messages.print(f"{what} {safe_text(text).replace(NEW_LINE, NEW_LINE_AS_TEXT)}", soft_wrap=True)
 
 
 def safe_text(text: str) -> str:

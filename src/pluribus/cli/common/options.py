@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from .._common.untrusted import parse_json
+from ..._common.untrusted import parse_json
 
 _DATA = "What to train on: a name (see `pluribus data`) or KIND:PATH, such as folder:photos/ or table:houses.csv."
 
@@ -39,8 +39,8 @@ Broken = Annotated[str, typer.Option(help="What to do about images that cannot b
 Model = Annotated[
     str | None,
     typer.Option(
-        help="A network of ours (resnet18, mlp, ...), timm:NAME, or python:MODULE:FUNCTION; by default a small one "
-        "that fits the data."
+        help="A network of ours (resnet18, mlp, ...), timm:NAME (its architecture, with random weights), or "
+        "python:MODULE:FUNCTION; by default a small one that fits the data."
     ),
 ]
 
@@ -58,6 +58,11 @@ Width = Annotated[float, typer.Option(help="Hidden widths, relative to the netwo
 StudyWidth = Annotated[float | None, typer.Option(help="Hidden widths, relative to the network's own [digits: 2].")]
 
 TrainRows = Annotated[int | None, typer.Option(help="Train on so many rows only, from each class alike.", min=2)]
+
+Validation = Annotated[
+    float | None,
+    typer.Option("--validation", help="The share of rows for validation, where the data have none [0.1].", min=0.0),
+]
 
 Patience = Annotated[
     int | None, typer.Option(help="Stop after so many epochs in which nothing improved on validation data.", min=1)
@@ -120,8 +125,8 @@ class ListsMethods(TyperCommand):
 
 
 def _name_methods_(option: Any) -> None:
-    from ..methods import METHODS
-    from ..study.baselines import entries
+    from ...methods import METHODS
+    from ...study.baselines import entries
 
     baselines = [name for name in entries() if name not in METHODS]
     option.help = option.help.format(methods=", ".join(METHODS), baselines=", ".join(baselines))
