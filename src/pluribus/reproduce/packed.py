@@ -7,7 +7,7 @@ from typing import Any
 from . import packed_counts as counts
 from .checks.comparisons import better, cheaper, detects, expecting, improves, near, steadier, within
 from .checks.counts import check_counts
-from .checks.exact import check_forms, check_formula
+from .checks.exact import check_formula, check_forms
 from .checks.regression import check_table11
 from .claims import EXACT, Claim
 from .experiments.comparison import StudyExperiment

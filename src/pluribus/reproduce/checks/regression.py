@@ -78,7 +78,7 @@ def _against_2017(splits: Mapping[str, Any], published: Mapping[str, Any]) -> li
         if (names := [name for name in NAMES if not no_worse(one["deep 5"][name], published["lakshminarayanan"][table][name])])
     }  # fmt: skip
     text = (
-        "Deep with five members is no worse than Lakshminarayanan et al. (2017) by more than half of their spread on "
+        f"Deep with five members is no worse than Lakshminarayanan et al. (2017) by more than half of their spread on "
     )
     text += f"{len(known) - len(worse)} of {plural(len(known), 'table')}"
     missed = ", ".join(f"{table} ({' and '.join(NAMES[name] for name in names)})" for table, names in worse.items())
