@@ -224,6 +224,24 @@ def test_tensors_that_lie_about_their_place_are_refused(folder):
             load_predictor(folder)
 
 
+@pytest.mark.parametrize("dtype, factor", [("I32", 1), ("BOOL", 0.25), ("F8_E4M3", 0.25), ("C64", 2)])
+def test_weights_of_another_kind_of_number_are_refused(folder, dtype, factor):
+    header, rest = header_of(folder / WEIGHTS)
+    for name, entry in header.items():
+        if name != "__metadata__":
+            header[name] = {**entry, "dtype": dtype, "data_offsets": [int(factor * at) for at in entry["data_offsets"]]}
+    with_header(folder / WEIGHTS, header, (rest * 2)[: int(factor * len(rest))])
+    with pytest.raises(ValueError, match="load: .* must hold numbers as"):
+        load_predictor(folder)
+
+
+def test_weights_in_a_million_tensors_are_refused(folder):
+    empty = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    with_header(folder / WEIGHTS, {f"t{i}": empty for i in range(100_001)}, b"")
+    with pytest.raises(ValueError, match="100001 tensors"):
+        load_predictor(folder)
+
+
 # ---------------------------------------------------------------- names that steer a terminal, a table or a page
 
 
@@ -301,6 +319,25 @@ def test_what_is_no_file_is_named_and_the_rest_is_shown(study, monkeypatch, caps
     put(study / "results" / "other.npz")
     code, _, said = run(monkeypatch, capsys, "report", study)
     assert code == 0 and "other.npz" in said and (study / "report.html").exists()
+
+
+@pytest.mark.parametrize("values", [np.inf, np.nan, 1.5])
+def test_examples_with_numbers_that_are_no_rows_are_named(study, values):
+    with np.load(study / "results" / "deep.npz") as found:
+        rows = found["examples/index"]
+    spoil(study / "results" / "deep.npz", **{"examples/index": np.full(rows.shape, values)})
+    with pytest.raises(Damaged, match="must hold whole numbers"):
+        read(study / "results" / "deep.npz")
+
+
+def test_a_choice_by_what_was_not_measured_is_refused(study, monkeypatch, capsys):
+    (study / "study.json").write_text('{"choose": "nll"}')
+    for path in (study / "results").iterdir():
+        with np.load(path) as found:
+            record = {key: value for key, value in json.loads(str(found["record"])).items() if key != "validation"}
+        spoil(path, record=np.array(json.dumps(record)))
+    code, _, said = run(monkeypatch, capsys, "report", study)
+    assert code == 2 and "was not measured on validation data" in said and not (study / "report.html").exists()
 
 
 def test_the_page_shows_names_as_text(study):

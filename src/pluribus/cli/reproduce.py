@@ -90,7 +90,7 @@ def _list(as_json: bool, out: Path) -> None:
     from ..reproduce.running import read_verdicts
 
     stored = {record["item"]: record for record in read_verdicts(out)}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "item": name,
             "title": claim.title,

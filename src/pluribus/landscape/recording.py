@@ -151,7 +151,10 @@ class Trajectory(Networks):
         header = {"format": FORMAT, "steps": self.steps, "task": self.task, "class_dim": self.class_dim}
         save_file = require("safetensors.torch", "Trajectory.save", "save").save_file
         with atomic_write(path) as temporary:
-            save_file(plain, temporary, {"pluribus_trajectory": json.dumps(header)})
+            try:
+                save_file(plain, temporary, {"pluribus_trajectory": json.dumps(header)})
+            except require("safetensors", "Trajectory.save", "save").SafetensorError as error:
+                raise OSError(f"save: {str(path)!r} could not be written ({error}).") from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module) -> Trajectory:

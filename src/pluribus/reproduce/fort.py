@@ -104,7 +104,7 @@ ITEMS = [
     _claim(
         "figureS5", "Figure S5: cSG-MCMC",
         "Deep Ensembles are more diverse than the cycles of cSG-MCMC.",
-        settings={"network": "ResNet-18", "chains": "3 initialisations, 3 cycles of 50 epochs", "data": "CIFAR-10, -100"},
+        settings={"network": "ResNet-18", "chains": "3 starts, 3 cycles of 50 epochs", "data": "CIFAR-10, CIFAR-100"},
     ),
     _claim(
         "figureS6", "Figure S6: a model of the trade-off",

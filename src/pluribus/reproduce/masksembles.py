@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from .checks.comparisons import better, expecting, grows, improves, more, near
+from .checks.analyses import check_transition
+from .checks.comparisons import better, cheaper, expecting, grows, improves, more, near
 from .checks.exact import check_drawn, check_figure1
 from .claims import EXACT, Claim
+from .experiments.analyses import TRANSITION
 from .experiments.drawn_masks import DRAWN, FIGURE1
 from .packed import SWEEP_COSTS
 from .published import masksembles as published
@@ -69,7 +71,8 @@ ITEMS = [
         "figure4", "Figure 4: from one network to an ensemble on two sinusoids",
         "The entropy outside the training range rises as masks overlap less, from one network's to an ensemble's.",
         settings={"network": "2 hidden layers, capacity M = 100", "N": 4, "S": (1.1, 2.0, 3.0, 10.0)},
-        costs={"smoke": "seconds", "laptop": "minutes", "paper": "minutes"},
+        costs={"smoke": "seconds", "laptop": "minutes", "paper": "minutes"}, reduced=("smoke",),
+        experiment=TRANSITION, check=check_transition,
         notes=("The paper gives neither amplitude nor noise of the sinusoids.",),
     ),
     _claim(
@@ -91,7 +94,7 @@ ITEMS = [
         settings={**SETTINGS, "S": "1 to 5", "M": "0.3 C to 2 C"}, costs=SWEEP_COSTS, experiment=GRID,
         check=expecting(*(near("masksembles scale=2.0 capacity=1.0", "deep", metric, "single")
                           for metric in ("accuracy", "ece")),
-                        more("deep", "masksembles scale=2.0 capacity=1.0", "parameters"),
+                        cheaper("masksembles scale=2.0 capacity=1.0", "deep", "parameters"),
                         metrics=("accuracy", "ece", "parameters")),
         notes=("Judged at S = 2 with the capacity of the network, fixed before anything was run.",),
     ),
@@ -153,8 +156,8 @@ ITEMS = [
     ),
     _claim(
         "table2", "Table 2: ImageNet",
-        "With the size of one network Masksembles come close to Deep Ensembles in accuracy and ECE, and are better than "
-        "MC-Dropout.",
+        "With the size of one network Masksembles come close to Deep Ensembles in accuracy and ECE, and are better "
+        "than MC-Dropout.",
         published={"table": published.TABLE2}, settings=IMAGENET, costs=IMAGENET_COSTS, experiment=LARGE,
         check=expecting(*(near("masksembles", "deep", metric, "single") for metric in ("accuracy", "ece")),
                         *(better("masksembles", "mc_dropout", metric) for metric in ("accuracy", "ece")),

@@ -37,8 +37,8 @@ def _table1() -> dict[str, Part]:
 
 def _table10() -> dict[str, Part]:
     found = {}
-    for short, options, alpha in (("r50", {}, 3), ("r50x4", {"width": 4}, 2)):
-        options = {"style": "imagenet", **options}
+    for short, width, alpha in (("r50", 1, 3), ("r50x4", 4, 2)):
+        options = {"style": "imagenet", "width": width}
         found[f"single {short}"] = counted_row("single", "resnet50", 1000, 1, options)
         found[f"batch_ensemble {short}"] = counted_row("batch_ensemble", "resnet50", 1000, 4, options)
         found[f"mimo {short}"] = counted_row("mimo", "resnet50", 1000, 4, options)

@@ -53,8 +53,8 @@ def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Judged
     write_verdict(claim, context, verdict, seconds, command)
     settings = {"scale": context.scale, "cost": _cost(seconds), **_texts(claim.settings)}
     about = f"{PAPERS[claim.paper]}. Scale {context.scale}."
-    questions_page(claim.title, [question(claim, verdict)], page, about=about, command=command, settings=settings,
-                   notes=claim.notes)  # fmt: skip
+    section = question(claim, dataclasses.replace(verdict, found=[*verdict.found, *claim.notes]))
+    questions_page(claim.title, [section], page, about=about, command=command, settings=settings)
     collect(context.folder)
     return Judged(claim, verdict, seconds, page)
 
@@ -103,8 +103,8 @@ def write_verdict(claim: Claim, context: Context, verdict: ClaimVerdict, seconds
     """Store a verdict for the page of all."""
     folder = context.folder / "verdicts"
     folder.mkdir(parents=True, exist_ok=True)
-    record = {"item": claim.name, "scale": context.scale, "judgement": verdict.judgement, "found": verdict.found}
-    record |= {"header": verdict.header, "rows": verdict.rows, "seconds": seconds, "command": command}
+    record: dict[str, Any] = {"item": claim.name, "scale": context.scale, "seconds": seconds, "command": command}
+    record |= {name: getattr(verdict, name) for name in ("judgement", "found", "header", "rows")}
     with atomic_write(folder / f"{claim.paper}-{claim.item}-{context.scale}.json") as temporary:
         temporary.write_text(json.dumps(record, indent=1))
 

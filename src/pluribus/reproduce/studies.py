@@ -1,4 +1,4 @@
-"""The studies that items share: small data for `smoke`, CIFAR-10 images for `laptop`, the papers' recipes for `paper`."""
+"""The studies that items share: tiny for `smoke`, CIFAR-10 images for `laptop`, the papers' recipes for `paper`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ SMOKE: dict[str, Any] = {
 }  # fmt: skip
 
 LAPTOP: dict[str, Any] = {
-    "data": ["cifar10"], "model": "small_cnn", "size": 4, "seeds": [0, 1, 2], "training": {"epochs": 30, "batch_size": 128},
+    "data": ["cifar10"], "model": "small_cnn", "size": 4, "seeds": [0, 1, 2],
+    "training": {"epochs": 30, "batch_size": 128},
     "source": {"outside": ["svhn"]}, "corruptions": list(SOME), "severities": [1, 3, 5], "shift_rows": 500,
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from .._common.untrusted import Finite, check_shape
 from ..data.catalogue import load
 from ..data.dataset import Data, Split
 from ..deploy.predictor import RECORD, load_predictor
-from ..landscape.laboratory.material import Material, Rows, Training
+from ..landscape.laboratory.material import Material, Rows, RunTraining
 from ..landscape.runs import trajectories
 from ..models.by_name import usual as usual_model
 from .baselines import check_run, model_spec
@@ -44,7 +44,9 @@ def record_runs(
     check_run(run, data)
     parts, epochs = _parts(data, rows), int(run.training["epochs"])
     say(f"training {runs} runs of {epochs} epochs on {len(parts['train'][1]):,} rows")
-    training = Training(model_spec(run, data).build, epochs, float(run.training["lr"]), int(run.training["batch_size"]))
+    training = RunTraining(
+        model_spec(run, data).build, epochs, float(run.training["lr"]), int(run.training["batch_size"])
+    )
     found = trajectories(
         training.build, parts["train"], parts["test"], runs=runs, lr=training.lr, start=True, seed=run.seed,
         **training.options(epochs),

@@ -129,7 +129,8 @@ def measure_settings(
         for name, make in entries.items():
             if progress is not None:
                 progress(f"{name}, seed {seed + 1} of {seeds}")
-            ensemble = trained("measure_settings", name, make, train, seed, options)
+            own = mix_seeds(seed, 11), mix_seeds(seed, 12)
+            ensemble = trained("measure_settings", name, make, train, own, options)
             figures = _figures(ensemble, inside, others, shifted)
             rows.append({"setting": name, "seed": seed, **(about or {}).get(name, {}), **figures})
     return Measured(rows)
@@ -146,15 +147,15 @@ def example_of(train: Any) -> Any:
 
 
 def trained(
-    caller: str, name: Any, make: Callable[[], Ensemble], train: Any, seed: int, options: Mapping[str, Any]
+    caller: str, name: Any, make: Callable[[], Ensemble], train: Any, seeds: tuple[int, int], options: Mapping[str, Any]
 ) -> Ensemble:
-    """What `make` gives, trained; what it draws, and training, follow the seed."""
+    """What `make` gives, trained; what it draws follows the first seed, training the second."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(mix_seeds(seed, 11))
+        torch.manual_seed(seeds[0])
         ensemble = make()
         if not isinstance(ensemble, Ensemble):
             raise TypeError(f"{caller}: make must give an Ensemble to train, but gave a {type(ensemble).__name__}.")
-        history = fit(ensemble, train, seed=mix_seeds(seed, 12), **options)
+        history = fit(ensemble, train, seed=seeds[1], **options)
     if history.failure:
         raise ValueError(f"{caller}: training of {name!r} failed: {history.failure}")
     return ensemble

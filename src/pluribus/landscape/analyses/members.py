@@ -11,6 +11,7 @@ import torch
 
 from ...core.ensemble import Ensemble
 from ...methods.building import check_whole
+from ...training.batching import mix_seeds
 from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate
 from ..common.examples import Examples, target_labels
@@ -133,7 +134,8 @@ def _sweep(
         for setting, columns, own in tries:
             if progress is not None:
                 progress(f"{setting}, seed {seed + 1} of {seeds}")
-            made = trained(caller, setting, partial(make, setting), train, seed, {**options, **own})
+            chance = mix_seeds(0, seed), mix_seeds(0, seed, 1)
+            made = trained(caller, setting, partial(make, setting), train, chance, {**options, **own})
             with torch.random.fork_rng(devices=[]):
                 figures = {**member_figures(made, examples), "share": _share(made)}
             rows.append({"setting": setting, "seed": seed, **columns, **figures})

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from ..._common.torch_private import OperatorMode, SlowPath
 from ..._common.trees import Batch, as_batch, cut_rows, long_tensors, rows_of, tensors_of
 from ..common.examples import map_arrays
-from .groups import Groups, UnitPart, units_at
+from .groups import Groups, DimensionPart, units_at
 from .operations import PRODUCERS, operator_name
 from .trial import as_precise, precisely
 
 MOST_CHUNKS = 128  # of the few rows that the groups were found with
 MOST_NUMBERS = 2**20  # of one tensor that are compared
 
-Layout = dict[int, tuple[UnitPart, ...]]  # by the turn of an operation among those that make activations
+Layout = dict[int, tuple[DimensionPart, ...]]  # by the turn of an operation among those that make activations
 
 
 def record_activations(
@@ -27,7 +27,7 @@ def record_activations(
 ) -> tuple[Layout, dict[int, Tensor], dict[int, Tensor]]:
     """Where units stand in the activations, and those of both networks, each unit with mean 0 and length 1."""
     chunks = list(_chunks(as_batch(map_arrays(example)), groups))[:MOST_CHUNKS]
-    layout = {key: (UnitPart(len(chunks)), *parts) for key, parts in groups.activations.items()}
+    layout = {key: (DimensionPart(len(chunks)), *parts) for key, parts in groups.activations.items()}
     if rows_of(as_batch(example)) < 2 or not layout:
         raise ValueError(
             f'{caller}: by="activations" compares what units say to the rows of the example, but there is '
@@ -84,7 +84,7 @@ class _Recorder(OperatorMode):
         return out
 
 
-def _thin(tensor: Tensor, parts: Sequence[UnitPart]) -> Tensor:
+def _thin(tensor: Tensor, parts: Sequence[DimensionPart]) -> Tensor:
     """Every so many of the places that hold no units, so that not too many numbers are left; rows are all kept."""
     plain = [dim for dim, part in enumerate(parts) if dim and not part.groups]
     while tensor.numel() > MOST_NUMBERS // 16 and any(tensor.shape[dim] > 1 for dim in plain):
@@ -93,7 +93,7 @@ def _thin(tensor: Tensor, parts: Sequence[UnitPart]) -> Tensor:
     return tensor.float().clone()
 
 
-def _standardise(parts: Sequence[UnitPart], chunks: Sequence[Tensor]) -> Tensor:
+def _standardise(parts: Sequence[DimensionPart], chunks: Sequence[Tensor]) -> Tensor:
     """The activations of all chunks, (chunks, ...), each unit with mean 0 and length 1 over all its places."""
     most = max(1, MOST_NUMBERS // chunks[0].numel())
     values = torch.stack(list(chunks[: max(most, 16)]))
@@ -107,7 +107,7 @@ def _standardise(parts: Sequence[UnitPart], chunks: Sequence[Tensor]) -> Tensor:
     return (flat / torch.where(silent, torch.inf, length)[places]).reshape(values.shape).float()
 
 
-def _labels(parts: Sequence[UnitPart], shape: Sequence[int]) -> tuple[Tensor, int]:
+def _labels(parts: Sequence[DimensionPart], shape: Sequence[int]) -> tuple[Tensor, int]:
     """A number for each place of a tensor, the same where the same units stand, and how many numbers there are."""
     labels, count = torch.zeros((), dtype=torch.long), 1
     for dim, part in enumerate(parts):
@@ -122,7 +122,7 @@ def _labels(parts: Sequence[UnitPart], shape: Sequence[int]) -> tuple[Tensor, in
     return labels.expand(*shape), count
 
 
-def _shortened(parts: Sequence[UnitPart], shape: Sequence[int]) -> Iterator[UnitPart]:
+def _shortened(parts: Sequence[DimensionPart], shape: Sequence[int]) -> Iterator[DimensionPart]:
     """The dimensions when every so many places are left of those without units."""
     for part, size in zip(parts, shape, strict=True):
-        yield part if part.size == size else UnitPart(size)
+        yield part if part.size == size else DimensionPart(size)

@@ -22,7 +22,7 @@ from ...surgery.selecting import quote_names
 from ..common.examples import map_arrays
 from ..common.networks import network_of
 from .axes import UnitAxis, free_axes, settle
-from .groups import Groups, Orders, UnitPart
+from .groups import Groups, Orders, DimensionPart
 from .operations import Stack
 from .trial import as_precise, confirm, precisely, same_function
 from .walk import Walk, lasting_state, walk
@@ -178,11 +178,11 @@ def _as_groups(found: Walk, model: nn.Module) -> Groups:
     )  # fmt: skip
 
 
-def _as_part(axis: UnitAxis, number: dict[int, int]) -> UnitPart:
+def _as_part(axis: UnitAxis, number: dict[int, int]) -> DimensionPart:
     axis = settle(axis)
     if axis.kind:
-        return UnitPart(axis.size, kind=axis.kind, parts=tuple(_as_part(part, number) for part in axis.parts))
-    return UnitPart(axis.size, number.get(id(axis)) if axis.is_free else None)
+        return DimensionPart(axis.size, kind=axis.kind, parts=tuple(_as_part(part, number) for part in axis.parts))
+    return DimensionPart(axis.size, number.get(id(axis)) if axis.is_free else None)
 
 
 def _all_axes(found: Walk) -> Iterator[list[UnitAxis]]:

@@ -15,7 +15,7 @@ Orders = list[Tensor]  # of each group: which unit comes to each place, (units),
 
 
 @dataclass(frozen=True)
-class UnitPart:
+class DimensionPart:
     """A dimension of a tensor, or a part of it: units of a group, units that are fixed, or a sum or product of parts.
 
     Args:
@@ -25,7 +25,7 @@ class UnitPart:
     size: int
     group: int | None = None
     kind: str = ""
-    parts: tuple[UnitPart, ...] = ()
+    parts: tuple[DimensionPart, ...] = ()
 
     @property
     def groups(self) -> set[int]:
@@ -33,7 +33,7 @@ class UnitPart:
         own = set() if self.group is None else {self.group}
         return own.union(*(part.groups for part in self.parts))
 
-    def renumber(self, numbers: Mapping[int, int]) -> UnitPart:
+    def renumber(self, numbers: Mapping[int, int]) -> DimensionPart:
         """The same with new numbers of groups; those that have none are fixed."""
         group = None if self.group is None else numbers.get(self.group)
         return replace(self, group=group, parts=tuple(part.renumber(numbers) for part in self.parts))
@@ -86,13 +86,13 @@ class Groups(Sequence[UnitGroup]):
         example: what the function is checked on
     """
 
-    layout: dict[str, tuple[UnitPart, ...]]
+    layout: dict[str, tuple[DimensionPart, ...]]
     sizes: tuple[int, ...]
     outer: tuple[int | None, ...]
     shapes: dict[str, tuple[int, ...]]
     without_rule: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
-    activations: dict[int, tuple[UnitPart, ...]] = field(default_factory=dict)
+    activations: dict[int, tuple[DimensionPart, ...]] = field(default_factory=dict)
     example: Any = None
     rows: int = 0  # of the example, that the groups were found with
     is_exact: bool = True  # checked in double precision
@@ -182,8 +182,8 @@ Key = TypeVar("Key")
 
 
 def _renumber(
-    layout: Mapping[Key, tuple[UnitPart, ...]], numbers: Mapping[int, int]
-) -> dict[Key, tuple[UnitPart, ...]]:
+    layout: Mapping[Key, tuple[DimensionPart, ...]], numbers: Mapping[int, int]
+) -> dict[Key, tuple[DimensionPart, ...]]:
     """The layout with new numbers of groups, without tensors that hold none any more."""
     made = {key: tuple(part.renumber(numbers) for part in parts) for key, parts in layout.items()}
     return {key: parts for key, parts in made.items() if any(part.groups for part in parts)}
@@ -192,7 +192,7 @@ def _renumber(
 # ---------------------------------------------------------------- tensors in another order
 
 
-def reorder(parts: Sequence[UnitPart], tensor: Tensor, orders: Orders, outer: Sequence[int | None]) -> Tensor:
+def reorder(parts: Sequence[DimensionPart], tensor: Tensor, orders: Orders, outer: Sequence[int | None]) -> Tensor:
     """A tensor with the units of its dimensions in these orders."""
     crossed = []
     for dim, part in enumerate(parts):
@@ -210,7 +210,7 @@ def reorder(parts: Sequence[UnitPart], tensor: Tensor, orders: Orders, outer: Se
     return tensor
 
 
-def units_at(part: UnitPart, group: int) -> Tensor:
+def units_at(part: DimensionPart, group: int) -> Tensor:
     """Which unit of a group stands at each place of a dimension; -1 where none does."""
     if part.kind == "sum":
         return torch.cat([units_at(own, group) for own in part.parts])
@@ -226,7 +226,9 @@ def units_at(part: UnitPart, group: int) -> Tensor:
     return found
 
 
-def elsewhere(parts: Sequence[UnitPart], dim: int, outer: Sequence[int | None]) -> tuple[int, dict[int, Tensor]] | None:
+def elsewhere(
+    parts: Sequence[DimensionPart], dim: int, outer: Sequence[int | None]
+) -> tuple[int, dict[int, Tensor]] | None:
     """Another dimension that holds the outer group of a group in this one, and its unit at each place there."""
     inside = _above(parts[dim])
     for group in parts[dim].groups:
@@ -239,17 +241,17 @@ def elsewhere(parts: Sequence[UnitPart], dim: int, outer: Sequence[int | None]) 
     return None
 
 
-def whole_groups(part: UnitPart) -> set[int]:
+def whole_groups(part: DimensionPart) -> set[int]:
     """The groups of which every place holds a unit."""
     return {p.group for p in (part.parts if part.kind == "product" else [part]) if p.group is not None}
 
 
-def _above(part: UnitPart) -> dict[int, set[int]]:
+def _above(part: DimensionPart) -> dict[int, set[int]]:
     """Of each group here, the groups in whose units it lies."""
     return {group: above for group, above in _paths(part, ())}
 
 
-def _paths(part: UnitPart, above: tuple[int, ...]) -> Iterator[tuple[int, set[int]]]:
+def _paths(part: DimensionPart, above: tuple[int, ...]) -> Iterator[tuple[int, set[int]]]:
     for own in part.parts:
         yield from _paths(own, above)
         if part.kind == "product" and own.group is not None:
@@ -259,7 +261,7 @@ def _paths(part: UnitPart, above: tuple[int, ...]) -> Iterator[tuple[int, set[in
 
 
 def _sources(
-    part: UnitPart, orders: Orders, outer: Sequence[int | None], above: Mapping[int, Tensor], copies: int
+    part: DimensionPart, orders: Orders, outer: Sequence[int | None], above: Mapping[int, Tensor], copies: int
 ) -> Tensor:
     """Where each unit of a dimension comes from, (copies, size): in each copy at other units of outer groups."""
     if part.kind == "sum":

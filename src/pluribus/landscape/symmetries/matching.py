@@ -14,10 +14,10 @@ from ...methods.building import check_whole
 from ..common.networks import networks_of
 from .activations import record_activations
 from .finding import check_groups, one_network, permutations, reordered
-from .groups import Groups, Orders, UnitPart, elsewhere, reorder, units_at
+from .groups import Groups, Orders, DimensionPart, elsewhere, reorder, units_at
 from .walk import lasting_state
 
-Layout = Mapping[Any, tuple[UnitPart, ...]]
+Layout = Mapping[Any, tuple[DimensionPart, ...]]
 
 SWEEPS = 100  # over all groups, at most; a descent ends when none changes
 
@@ -154,7 +154,7 @@ class Search:
 
 
 def unit_rows(
-    parts: Sequence[UnitPart], tensor: Tensor, dim: int, g: int, groups: Groups, inner: Sequence[int] = ()
+    parts: Sequence[DimensionPart], tensor: Tensor, dim: int, g: int, groups: Groups, inner: Sequence[int] = ()
 ) -> Tensor:
     """What a tensor has for each unit of a group along a dimension, without places of the groups `inner`.
 
@@ -181,7 +181,7 @@ def _places(order: Tensor) -> Tensor:
     return torch.argsort(order, stable=True)[int((order < 0).sum()) :]
 
 
-def _lies_across(parts: Sequence[UnitPart], child: int, dim: int, outer: Sequence[int | None]) -> bool:
+def _lies_across(parts: Sequence[DimensionPart], child: int, dim: int, outer: Sequence[int | None]) -> bool:
     """Whether a group stands in another dimension, inside of the units of this one."""
     others = [other for other, part in enumerate(parts) if other != dim and child in part.groups]
     return any((found := elsewhere(parts, other, outer)) is not None and found[0] == dim for other in others)

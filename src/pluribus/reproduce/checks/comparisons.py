@@ -205,7 +205,7 @@ def _pictures(told: Sequence[tuple[str, Expectation, Interval, str]]) -> list[An
     }
     if not scaled:
         return []
-    caption = "Each difference with its 95 % interval over seeds, in units of its own largest end; right of zero as the claim has it."
+    caption = "Each difference with its 95 % interval over seeds, in units of its own largest end."
     return [intervals_figure("parts", "The parts of the claim", caption, {"difference": scaled})]
 
 

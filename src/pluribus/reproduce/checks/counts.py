@@ -38,7 +38,7 @@ class Cell:
         return f"{self.ours:.{decimals(self.printed) + (not self.agrees)}f}"
 
 
-def cells(
+def count_cells(
     found: Mapping[str, Stored],
     rows: Mapping[str, Part],
     published: Mapping[str, Mapping[str, str]],
@@ -72,7 +72,7 @@ def check_counts(
         counted = {name: part for name, part in rows.items() if part.name in found}
         if not counted:
             return ClaimVerdict(OPEN, ["No row of the table was counted."])
-        every = cells(found, counted, published["counts"], reasons)
+        every = count_cells(found, counted, published["counts"], reasons)
         wrong = contradictions({name: found[part.name].figures for name, part in counted.items()})
         unexplained = [cell for cell in every if not cell.agrees and not cell.reason]
         table = [
@@ -91,9 +91,7 @@ def _summary(every: Sequence[Cell], unexplained: Sequence[Cell], counted: int, r
     agreeing = sum(cell.agrees for cell in every)
     said = [f"{agreeing} of {plural(len(every), 'count')} agree with the paper to the last printed digit."]
     if named := len(every) - agreeing - len(unexplained):
-        said.append(
-            f"{plural(named, 'printed count')} cannot be right beside the paper's own text and other rows, as said below."
-        )
+        said.append(f"{plural(named, 'printed count')} contradict the paper's own text or rows, as said below.")
     if unexplained:
         names = ", ".join(f"{cell.row} ({TITLES[cell.column]})" for cell in unexplained)
         said.append(f"No reason is known for {plural(len(unexplained), 'difference')}: {names}.")

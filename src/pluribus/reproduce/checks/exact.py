@@ -123,7 +123,7 @@ FORMULA_TEXTS = {"iou": "1/(2S - 1)", "size": "S (1 - (1 - 1/S)^N)"}
 
 def check_footnote2(found: Mapping[str, Stored], published: Mapping[str, Any]) -> ClaimVerdict:
     """MIMO's parameters and operations beside the single network's."""
-    if not {"single", "mimo"} <= {_method(name) for name in found}:
+    if not published["counts"].keys() <= {_method(name) for name in found}:
         return ClaimVerdict(OPEN, ["Both networks must be counted."])
     ours = {_method(name): part.figures for name, part in found.items()}
     rows, agree = [], []

@@ -24,8 +24,8 @@ def check_findings(*names: str) -> Callable[[Mapping[str, Stored], Mapping[str, 
         judgements = [WORDS[one.verdict] for one in told.values()]
         counts = {word: judgements.count(word) for word in (HOLDS, FAILS, OPEN)}
         said = [
-            f"Of {plural(len(told), 'finding')} {counts[HOLDS]} hold, {counts[FAILS]} do not, and {counts[OPEN]} cannot "
-            "be told."
+            f"Of {plural(len(told), 'finding')} {counts[HOLDS]} hold, {counts[FAILS]} do not, and {counts[OPEN]} "
+            "cannot be told."
         ]
         for one, judgement in zip(told.values(), judgements, strict=True):
             said.append(

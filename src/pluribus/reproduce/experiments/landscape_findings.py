@@ -37,16 +37,17 @@ def compute_findings(part: Part, folder: Path | None, needed: Mapping[str, Store
     given = part.settings
     data = load(given["data"], folder=folder, outside=[given["outside"]], validation=0.1)
     splits = (data.train, data.validation, data.test)
-    parts = [(data.normalise(x), y) for x, y in (split[: min(given["rows"], len(split))] for split in splits)]
+    rows = (split[: min(given["rows"], len(split))] for split in splits)
+    train, validation, test = ((data.normalise(x), y) for x, y in rows)
     outside = data.normalise(next(iter(data.outside.values()))[:500][0])
     model = ModelSpec(given["model"], tuple(data.shape), len(data.classes)).build()
     options = {key: given[key] for key in ("seeds", "runs", "epochs", "lr", "batch_size")}
-    found = findings(model, *parts, outside, **options)
-    rows = {
+    found = findings(model, train, validation, test, outside, **options)
+    figures = {
         name: {"claim": one.claim, "figure": one.figure, "values": one.values, "bar": one.bar, "below": one.below}
         for name, one in zip(CLAIMS, found, strict=True)
     }
-    return {"findings": rows}, {}
+    return {"findings": figures}, {}
 
 
 FINDINGS = InParts("fort-findings", plan_findings, compute_findings)

@@ -46,7 +46,7 @@ FORMULA = InParts(
 
 
 def compare_forms(part: Part, data: Path | None, needed: Mapping[str, Stored]) -> Given:
-    """Outputs and gradients of three forms of one packed ensemble: member by member, grouped, and with a full first layer."""
+    """Outputs and gradients of one packed ensemble's forms: member by member, grouped, with a full first layer."""
     members, settings = int(part.settings["members"]), part.settings
     model = nn.Sequential(
         *(nn.Conv2d(3, 12, 3, padding=1), nn.ReLU(), nn.Conv2d(12, 24, 3, stride=2, padding=1), nn.ReLU()),

@@ -82,7 +82,7 @@ def stacked_forward(ensemble: Ensemble) -> Callable[[Tensor], Tensor]:
     member = ensemble.member(0)
     tensors = dict(ensemble.module.named_parameters())
 
-    def one(own: dict[str, Tensor], x: Tensor) -> Any:
+    def one(own: Any, x: Tensor) -> Any:
         return functional_call(member, own, (x,))
 
     return lambda x: vmap(one)(tensors, x)

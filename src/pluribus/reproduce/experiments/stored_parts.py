@@ -1,4 +1,4 @@
-"""An experiment in parts: each is computed once and stored, so that it can be cut short, gone on with and judged again."""
+"""An experiment in parts: each is computed once and stored, so that it can be gone on with and judged again."""
 
 from __future__ import annotations
 
@@ -98,9 +98,9 @@ class InParts:
             context.say(f"{self.name}: {len(missing)} of {len(parts)} parts to compute")
         at_once = context.jobs > 1 or context.ray is not None
         for wave in _waves(missing, found) if at_once else [[part] for part in missing]:
-            for part, given, seconds in _carry_out(self, wave, found, context):
-                write_part(part_path(folder, part), self.name, part, *given, seconds)
-                found[part.name] = Stored(*given, seconds)
+            for part, (figures, columns), seconds in _carry_out(self, wave, found, context):
+                write_part(part_path(folder, part), self.name, part, figures, columns, seconds)
+                found[part.name] = Stored(figures, columns, seconds)
                 context.say(f"{self.name}: {part.name} in {seconds:.0f} s")
         return {part.name: found[part.name] for part in parts}
 

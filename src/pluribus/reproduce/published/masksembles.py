@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from .packed import rows_of
+from .packed import printed_rows
 
 FIGURE1 = {"N=4 M=2 S=2": "0.44", "N=4 M=2 S=3": "0.16"}  # IoU of the drawn examples
 
 FIGURE2 = {"S": (1.0, 1.7, 2.3), "hidden units": (3, 5, 7), "M": 3}
 
-TABLE1 = rows_of(
+TABLE1 = printed_rows(
     """
 single: 0.89 0.06 1 10 0.91 0.94
 mc_dropout: 0.90 0.01 1 12 0.92 0.95
@@ -18,7 +18,7 @@ deep: 0.92 0.01 4 40 0.94 0.96
     ("accuracy", "ece", "size", "minutes", "auroc", "aupr"),
 )
 
-TABLE2 = rows_of(
+TABLE2 = printed_rows(
     """
 single: 0.71 0.07 1.0 50
 masksembles IoU=0.7: 0.72 0.03 0.7 55

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .packed import rows_of
+from .packed import printed_rows
 
 COLUMNS = ("accuracy", "nll", "ece", "cacc", "cnll", "cece", "milliseconds", "passes")
 
-TABLE1 = rows_of(
+TABLE1 = printed_rows(
     """
 single: 96 0.159 0.023 76.1 1.050 0.153 0.632 1
 dropout_single_pass: 95.9 0.160 0.024 68.8 1.270 0.166 0.656 1
@@ -20,7 +20,7 @@ deep: 96.6 0.114 0.010 77.9 0.810 0.087 2.536 4
     COLUMNS,
 )
 
-TABLE2 = rows_of(
+TABLE2 = printed_rows(
     """
 single: 79.8 0.875 0.086 51.4 2.700 0.239 0.632 1
 dropout_single_pass: 79.6 0.830 0.050 42.6 2.900 0.202 0.656 1
@@ -34,7 +34,7 @@ deep: 82.7 0.666 0.021 54.1 2.270 0.138 2.536 4
     COLUMNS,
 )
 
-TABLE3 = rows_of(
+TABLE3 = printed_rows(
     """
 single: 76.100 0.943 0.039 40.500 3.200 0.105 0.640 1
 multihead: 76.611 0.929 0.043 40.616 3.250 0.122 0.638 1
@@ -54,7 +54,7 @@ _TABLE4_COLUMNS = (
     *("ece imagenet_v2", "imagenet_vid_robust", "yttb_robust", "objectnet"),
 )
 
-TABLE4 = rows_of(
+TABLE4 = printed_rows(
     """
 single: 0.939 76.2 0.032 3.21 40.5 0.103 75.4 8.09 0.7 0.425 1.58 64.4 0.074 29.9 21.7 25.9
 mimo: 0.887 77.5 0.037 3.03 43.3 0.106 71.7 7.76 1.4 0.432 1.51 65.7 0.084 31.8 22.2 28.1
@@ -63,6 +63,6 @@ wide mimo: 0.843 79.3 0.061 3.1 45.0 0.150 69.6 7.52 3.3 0.46 1.49 67.9 0.109 35
     _TABLE4_COLUMNS,
 )
 
-FOOTNOTE2 = rows_of("single: 36.479 10.559\nmimo: 36.492 10.561", ("parameters", "flops"))
+FOOTNOTE2 = printed_rows("single: 36.479 10.559\nmimo: 36.492 10.561", ("parameters", "flops"))
 
 INCREASE = {"parameters": "0.03 %", "flops": "0.01 %"}  # of the text of section 2

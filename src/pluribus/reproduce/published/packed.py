@@ -175,10 +175,10 @@ yacht: 1.58+-0.48 1.18+-0.21
 """
 
 
-def rows_of(text: str, columns: tuple[str, ...]) -> dict[str, dict[str, str]]:
+def printed_rows(text: str, columns: tuple[str, ...]) -> dict[str, dict[str, str]]:
     """A table as it is printed: row, column, text.
 
-    >>> rows_of("single: 1.0 2.50", ("a", "b"))
+    >>> printed_rows("single: 1.0 2.50", ("a", "b"))
     {'single': {'a': '1.0', 'b': '2.50'}}
     """
     found = {}
@@ -188,16 +188,16 @@ def rows_of(text: str, columns: tuple[str, ...]) -> dict[str, dict[str, str]]:
     return found
 
 
-TABLE1 = rows_of(_TABLE1, TABLE1_COLUMNS)
-TABLE2 = rows_of(_TABLE2, TABLE2_COLUMNS)
-TABLE5 = rows_of(_TABLE5, ("accuracy", "ece", "aupr"))
-TABLE6 = rows_of(_TABLE6, TABLE6_COLUMNS)
-TABLE7 = rows_of(_TABLE7, TABLE7_COLUMNS)
-TABLE8 = rows_of(_TABLE8, TABLE8_COLUMNS)
-TABLE9 = rows_of(_TABLE9, TABLE9_COLUMNS)
-TABLE10 = rows_of(_TABLE10, ("parameters", "mult_adds"))
-TABLE11 = rows_of(_TABLE11, TABLE11_COLUMNS)
-LAKSHMINARAYANAN = rows_of(_LAKSHMINARAYANAN, ("rmse", "nll"))  # 2017, five members, 40 epochs
+TABLE1 = printed_rows(_TABLE1, TABLE1_COLUMNS)
+TABLE2 = printed_rows(_TABLE2, TABLE2_COLUMNS)
+TABLE5 = printed_rows(_TABLE5, ("accuracy", "ece", "aupr"))
+TABLE6 = printed_rows(_TABLE6, TABLE6_COLUMNS)
+TABLE7 = printed_rows(_TABLE7, TABLE7_COLUMNS)
+TABLE8 = printed_rows(_TABLE8, TABLE8_COLUMNS)
+TABLE9 = printed_rows(_TABLE9, TABLE9_COLUMNS)
+TABLE10 = printed_rows(_TABLE10, ("parameters", "mult_adds"))
+TABLE11 = printed_rows(_TABLE11, TABLE11_COLUMNS)
+LAKSHMINARAYANAN = printed_rows(_LAKSHMINARAYANAN, ("rmse", "nll"))  # 2017, five members, 40 epochs
 
 APPENDIX_J: dict[str, Any] = {"standard deviation of accuracy, ResNet-50, CIFAR-100": {
     "single": "0.68", "deep": "0.43", "packed": "0.19",
