@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..._common.torch_private import OperatorMode, SlowPath
 from ..._common.trees import Batch, as_batch, cut_rows, long_tensors, rows_of, tensors_of
 from ..common.examples import map_arrays
-from .groups import Groups, DimensionPart, units_at
+from .groups import DimensionPart, Groups, units_at
 from .operations import PRODUCERS, operator_name
 from .trial import as_precise, precisely
 

@@ -22,7 +22,7 @@ from ...surgery.selecting import quote_names
 from ..common.examples import map_arrays
 from ..common.networks import network_of
 from .axes import UnitAxis, free_axes, settle
-from .groups import Groups, Orders, DimensionPart
+from .groups import DimensionPart, Groups, Orders
 from .operations import Stack
 from .trial import as_precise, confirm, precisely, same_function
 from .walk import Walk, lasting_state, walk

@@ -14,7 +14,7 @@ from ...methods.building import check_whole
 from ..common.networks import networks_of
 from .activations import record_activations
 from .finding import check_groups, one_network, permutations, reordered
-from .groups import Groups, Orders, DimensionPart, elsewhere, reorder, units_at
+from .groups import DimensionPart, Groups, Orders, elsewhere, reorder, units_at
 from .walk import lasting_state
 
 Layout = Mapping[Any, tuple[DimensionPart, ...]]
