@@ -356,6 +356,25 @@ def test_cached_parametrizations_can_be_forgotten():
         assert layer.weight is not before
 
 
+class Counting(torch_private.OperatorMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append((func, torch_private.named_arguments(func, args, kwargs or {})))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_sees_operators_with_their_arguments_by_name():
+    with Counting() as mode:
+        torch.ones(2).add_(torch.ones(2)).sum(0, keepdim=True)
+    (added, other), (summed, arguments) = mode.seen[-2:]
+    assert [torch_private.changes_inputs(operator) for operator in (added, summed)] == [True, False]
+    assert set(other) >= {"self", "other", "alpha"} and other["alpha"] == 1  # its default
+    assert arguments["dim"] == [0] and arguments["keepdim"] is True
+
+
 @pytest.mark.filterwarnings("ignore")  # of torch.compile
 def test_uncompiled_code_runs_as_python_and_what_it_calls_is_compiled():
     def inner(x):

@@ -78,6 +78,8 @@ def read_network(path: Path, model: nn.Module) -> nn.Module:
         raise FileNotFoundError(f"align: there is no file {str(path)!r}.") from None
     except (ValueError, TypeError) as error:
         said = str(error).removeprefix("Trajectory.of: ").replace("checkpoint 0", "the file")
+        if "eights only" in said:  # torch's own words advise to run what is in the file
+            said = "it holds something else than weights, and nothing in a checkpoint is run. Save model.state_dict()."
         raise ValueError(f"align: {str(path)!r} does not fit: {said}") from error
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
@@ -51,7 +50,7 @@ def alignment_question(
         refresh: training data, for the statistics of batch normalisation along the line
     """
     found = {name: along(line(model, reference), data, points, refresh=refresh) for name, model in ways.items()}
-    heights = {name: height(one) for name, one in found.items()}
+    heights = {name: max(one.barrier, 0.0) for name, one in found.items()}
     before, *after = heights.items()
     best = min(after, key=lambda pair: pair[1])
     answer = "Yes" if best[1] < 0.1 * before[1] else "In part" if best[1] < 0.5 * before[1] else "No"
@@ -59,7 +58,7 @@ def alignment_question(
         f"{answer}: along the straight line the loss rises {before[1]:.3g} above its ends, and "
         + ", ".join(f"{value:.3g} once units are {name}" for name, value in after)
         + ".",
-        f"{len(groups)} groups of hidden units may change places, in 10^{groups.log10_orders:.0f} orders.",
+        f"{groups.number_in_words} of hidden units may change places, in 10^{groups.log10_orders:.0f} orders.",
     ]
     caption = (
         "From the first network (0), with its units in the order that it was trained with or in that of the second, to "
@@ -71,13 +70,6 @@ def alignment_question(
     header = ["Order of units", "Loss of the first", "Largest loss", "Ridge"]
     figure = Figure("alignment", "Along the line", caption, panels, "wide", legend(found, STYLES), header, rows)
     return Question("alignment", TITLE, CLAIM, said, [figure])
-
-
-def height(found: Along) -> float:
-    """How far the loss rises above the chord between the ends; 0 where it stays below."""
-    assert found.loss is not None
-    chord = (1 - found.t) * found.loss[0] + found.t * found.loss[-1]
-    return float(max(np.max(found.loss - chord), 0.0))
 
 
 def _panel(name: str, found: Mapping[str, Along]) -> Panel:

@@ -113,17 +113,15 @@ class Groups(Sequence[UnitGroup]):
         return UnitGroup(number, self.sizes[number], tuple(places), outer, 1 if outer is None else self.sizes[outer])
 
     def __repr__(self) -> str:
-        kinds = "group" if len(self) == 1 else "groups"
         least, most = min(self.sizes, default=0), max(self.sizes, default=0)
         sizes = f"{least} units" if least == most else f"{least} to {most} units"
         inner = sum(outer is not None for outer in self.outer)
         inside = f", {inner} inside others" if inner else ""
-        return f"Groups({len(self)} {kinds} of {sizes}{inside}, in {len(self.layout)} of {len(self.shapes)} tensors)"
+        return f"Groups({self.number_in_words} of {sizes}{inside}, in {len(self.layout)} of {len(self.shapes)} tensors)"
 
     def explain(self) -> str:
         """What may change places, and what may not and why, in words."""
-        count = "1 group" if len(self) == 1 else f"{len(self)} groups"
-        lines = [f"{count} of hidden units; 10^{self.log10_orders:.0f} orders give the same function."]
+        lines = [f"{self.number_in_words} of hidden units; 10^{self.log10_orders:.0f} orders give the same function."]
         lines += [f"  {group}" for group in self]
         kept = [name for name in self.shapes if name not in self.layout]
         if kept:
@@ -132,6 +130,11 @@ class Groups(Sequence[UnitGroup]):
             lines.append(f"Operations without a rule, which fix what they touch: {', '.join(self.without_rule)}.")
         lines += [f"Left out: {text}." for text in self.dropped]
         return "\n".join(lines)
+
+    @property
+    def number_in_words(self) -> str:
+        """How many groups there are: "1 group", "2 groups"."""
+        return "1 group" if len(self) == 1 else f"{len(self)} groups"
 
     @property
     def log10_orders(self) -> float:

@@ -44,6 +44,7 @@ def align(
         groups: of `permutations`, where they are known already
         restarts: descents from random orders, besides the one that starts with the order as it is; the best counts
 
+    >>> from pluribus.landscape import permute
     >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> x = torch.randn(4, 3)
     >>> groups = permutations(model, x)
