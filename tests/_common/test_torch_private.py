@@ -375,6 +375,12 @@ def test_a_mode_sees_operators_with_their_arguments_by_name():
     assert arguments["dim"] == [0] and arguments["keepdim"] is True
 
 
+def test_only_modules_that_train_and_have_buffers_of_their_own_update_them():
+    parts = [nn.Linear(2, 2), nn.BatchNorm1d(2).eval()]
+    assert not torch_private.updates_buffers(parts)
+    assert torch_private.updates_buffers([part.train() for part in parts])
+
+
 @pytest.mark.filterwarnings("ignore")  # of torch.compile
 def test_uncompiled_code_runs_as_python_and_what_it_calls_is_compiled():
     def inner(x):

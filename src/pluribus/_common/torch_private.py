@@ -60,6 +60,11 @@ def parts_of(module: nn.Module) -> list[nn.Module]:
     return stack
 
 
+def updates_buffers(parts: Sequence[nn.Module]) -> bool:
+    """Whether a module that has buffers of its own is in training mode: batch normalisation then updates them."""
+    return any(part.training and part._buffers for part in parts)
+
+
 def has_forward_hooks(module: nn.Module) -> bool:
     """Whether the module runs hooks of its own before or after its forward."""
     return bool(module._forward_hooks or module._forward_pre_hooks)

@@ -19,6 +19,7 @@ from .._common.torch_private import (
     parts_of,
     pytree,
     uncompiled,
+    updates_buffers,
 )
 from .._common.trees import (
     Batch,
@@ -97,7 +98,7 @@ class Runner:
         self._written: set[str] | None = None  # shared buffers that eval mode changes; None: not known yet
         self._resized: dict[str, list[Tensor]] = {}  # buffers that members have assigned in another shape
         self._changes_input: dict[tuple[bool, bool], InputChanges] = defaultdict(InputChanges)  # training, gradients
-        self._tried: set[tuple[bool, bool, bool]] = set()
+        self._tried: set[tuple[bool, ...]] = set()
         self._is_complete = False  # a pass for all members has made no parameters
         self._attributes: Attributes | None = None  # as they were before the last pass, if nothing has changed them
         self._switches: list[list[tuple[str, Any]]] = []
@@ -146,7 +147,7 @@ class Runner:
                 run, batch = self._measure_each(batch, per_member)
             if run == "loop" or self._needs_loop(batch, per_member):
                 return self._by_loop(batch, per_member)
-            key = (self.training, torch.is_grad_enabled(), per_member)
+            key = (self.training, updates_buffers(parts_of(self.module)), torch.is_grad_enabled(), per_member)
             if key in self._tried or torch.compiler.is_compiling():
                 return self._by_vmap(batch, per_member)
             output = self._vmap_or_loop(batch, per_member)
@@ -259,9 +260,10 @@ class Runner:
 
     def _shared_buffers(self) -> dict[str, Tensor]:
         """The buffers that a pass may change and no member owns: in eval mode those that it is known to change."""
-        if not self.training and (torch.compiler.is_compiling() or self._written == set()):
+        awake = self.training or updates_buffers(parts_of(self.module))
+        if not awake and (torch.compiler.is_compiling() or self._written == set()):
             return {}
-        every = self.training or self._written is None
+        every = awake or self._written is None
         return {
             name: buffer
             for name, buffer in self.module.named_buffers()
@@ -306,11 +308,10 @@ class Runner:
     def _first_vmap(self, batch: Batch, per_member: bool) -> Any:
         try:
             with self._noting_checkpoints():
-                output = self._by_vmap(batch, per_member)
+                return self._by_vmap(batch, per_member)
         finally:
             if self._runs_again():
                 raise RecomputesError("the model runs parts again in backward (gradient checkpointing)")
-        return output
 
     # ---------------------------------------------------------------- what a pass leaves behind
 

@@ -234,6 +234,7 @@ def _check(
                 f"fit: {name} must be readable once per epoch, but it is a {type(source).__name__}, which is empty "
                 "after one. Give a list of batches or a loader."
             )
+        _check_precision(ensemble, name, source)
     if select not in ("ensemble", "member", None):
         raise ValueError(f'fit: select must be "ensemble", "member" or None, but it is {select!r}.')
     if plan.epochs < 1:
@@ -252,6 +253,18 @@ def _check(
                 f'fit: select="member" needs members that share nothing, but those of {ensemble.method} share '
                 f'{len(shared)} tensors, such as {shared[0]!r}. Use select="ensemble".'
             )
+
+
+def _check_precision(ensemble: Ensemble, name: str, source: Any) -> None:
+    """Refuse tensors of another precision than the weights', as torch would in the midst of the first pass."""
+    if not isinstance(source, (tuple, list)) or not source or not isinstance(source[0], torch.Tensor):
+        return
+    given, weights = source[0].dtype, {p.dtype for p in ensemble.module.parameters() if p.is_floating_point()}
+    if source[0].is_floating_point() and len(weights) == 1 and given not in weights:
+        raise ValueError(
+            f"fit: the inputs of {name} must have the weights' precision, {weights.pop()}, but they have {given}. "
+            "Convert one of them: x.to(dtype), or ensemble.to(dtype)."
+        )
 
 
 def _look_up(table: Mapping[str, Any], what: str, name: str) -> Any:
