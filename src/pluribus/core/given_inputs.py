@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torch import Tensor
+
 from .._common.trees import Batch, map_tensors, tensors_of
 
 
@@ -15,7 +17,7 @@ class InputChanges:
 
     def inputs(self, batch: Batch, size: int) -> Iterator[Batch]:
         """The batch for each of `size` passes: the given one if nothing changes it, and otherwise copies."""
-        watched = [tensor for tensor in tensors_of(batch) if not tensor.is_inference()]
+        watched = [tensor for tensor in _tensors(batch) if not tensor.is_inference()]
         versions = [tensor._version for tensor in watched]
         for _ in range(size):
             if self.seen is False:
@@ -36,3 +38,9 @@ class InputChanges:
             "would see another one. Give the input anew: from now on each member gets a copy. Or set inplace=False in "
             "the model's first layer."
         )
+
+
+def _tensors(batch: Batch) -> list[Tensor]:
+    """As `tensors_of`, in a tenth of the time where every argument is a tensor."""
+    given = [*batch[0], *batch[1].values()]
+    return given if all(isinstance(value, Tensor) for value in given) else tensors_of(batch)
