@@ -291,3 +291,15 @@ def test_numbers_are_printed_with_what_their_intervals_support():
     assert (
         format_fixed(-0.0001, 2) == "0.00" and format_fixed(-1.5, 1) == "−1.5" and format_value(math.inf, "nll") == "∞"
     )
+
+
+def test_a_method_whose_validation_loss_still_fell_is_named_with_more_epochs_to_try():
+    falling = [{"epoch": i, "validation_nll": 2.0 / (i + 1)} for i in range(10)]
+    settled = [{"epoch": i, "validation_nll": 2.0 / min(i + 1, 4)} for i in range(10)]
+    results = runs(single=[0.2, 0.21], deep=[0.1, 0.12])
+    for result in results:
+        result.record["history"] = falling if result.record["label"] == "deep" else settled
+    assert "Still improving when training ended: deep. Try --epochs 20." in texts(results)
+    for result in results:
+        result.record["history"] = settled
+    assert not any("Still improving" in text for text in texts(results))
