@@ -96,8 +96,8 @@ def draw(found: dict[str, list[dict[str, ls.Along]]], path: str) -> None:
         panel.set_xlabel("from the first network to the second")
         panel.spines[["top", "right"]].set_visible(False)
     panels[0][0].set_ylabel("training loss")
-    panels[0][0].legend(frameon=False, fontsize=9)
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0.08, 1, 1))
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="lower center", ncol=len(COLOURS), frameon=False)
     figure.savefig(path, dpi=110)
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from zoo import ZOO
 
 from pluribus import landscape as ls
-from pluribus._common.trees import as_batch, logits_of, tensors_of
+from pluribus._common.trees import as_batch, logits_of, map_tensors, tensors_of
 from pluribus.landscape.symmetries import layers, rules
 
 FAST = ("lstm", "transformer_encoder", "unet", "tied", "bert")
@@ -78,13 +78,13 @@ def test_units_whose_places_count_keep_them(name):
 
 @pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in ZOO])
 def test_a_permuted_network_of_the_zoo_is_the_same_function(name):
-    model, example = built(ZOO[name].build), ZOO[name].example()
+    model, example = built(ZOO[name].build), map_tensors(ZOO[name].example(), lambda t: t[:1])
     groups = ls.permutations(model, example)
     held = sum(torch.Size(groups.shapes[name]).numel() for name in groups.layout)
     assert held > 0.9 * sum(parameter.numel() for parameter in model.parameters())
     assert not groups.without_rule and groups.is_exact
     other = ls.permute(model, groups, seeded())
-    assert_permuted(model, other)
+    assert any(not torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
     assert_same_function(model, other, example)
 
 
