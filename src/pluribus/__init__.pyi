@@ -40,12 +40,14 @@ from .uncertainty.calibration import calibrate as calibrate
 from .uncertainty.classification import Classification as Classification
 from .uncertainty.conformal_prediction import Conformal as Conformal
 from .uncertainty.conformal_prediction import conformal as conformal
+from .uncertainty.evaluation import answered as answered
 from .uncertainty.evaluation import bootstrap as bootstrap
 from .uncertainty.evaluation import by_member as by_member
 from .uncertainty.evaluation import compare as compare
 from .uncertainty.evaluation import evaluate as evaluate
 from .uncertainty.evaluation import ood as ood
 from .uncertainty.evaluation import shift as shift
+from .uncertainty.evaluation import stability as stability
 from .uncertainty.metrics import METRICS as METRICS
 from .uncertainty.outputs import gaussian_nll as gaussian_nll
 from .uncertainty.regression import Regression as Regression

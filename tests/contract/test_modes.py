@@ -133,3 +133,25 @@ def test_the_mode_of_the_whole_is_set_as_ever():
         ensemble = pb.deep(models)
         assert all(modes(ensemble.train()))
         assert not any(modes(ensemble.eval()))
+
+
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+@pytest.mark.parametrize("method", ["masksembles", "multihead"])
+def test_a_batch_norm_that_is_woken_after_a_first_call_counts_each_batch_once(method, run):
+    torch.manual_seed(0)
+    network, x = (
+        nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).eval(),
+        torch.randn(16, 6),
+    )
+    expected = copy.deepcopy(network)
+    ensemble = getattr(pb, method)(network, 4).eval()
+    ensemble.run = run
+    with torch.no_grad():
+        ensemble(x)
+        ensemble.module[1].train()
+        ensemble(x)
+        expected[1].train()
+        expected(x)
+    assert ensemble.module[1].num_batches_tracked == expected[1].num_batches_tracked == 1
+    torch.testing.assert_close(ensemble.module[1].running_mean, expected[1].running_mean)
+    torch.testing.assert_close(ensemble.module[1].running_var, expected[1].running_var)

@@ -334,3 +334,14 @@ def test_the_class_itself_needs_no_method():
     module.bias = nn.Parameter(torch.randn(5, 3))
     ensemble, x = Ensemble(module, 5, ["bias"]), torch.randn(2, 4)
     close(ensemble(x), (x @ module.weight.T)[None] + module.bias[:, None])
+
+
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+@pytest.mark.filterwarnings("ignore")  # of torch.jit: deprecated
+def test_torch_jit_is_refused_with_the_ways_out(run):
+    ensemble = pb.deep(nn.Linear(4, 3), 2).eval()
+    ensemble.run = run
+    with pytest.raises(TypeError, match="torch.export.export"):
+        torch.jit.trace(ensemble.pooled(), torch.randn(5, 4))
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(torch.export.export(ensemble.pooled(), (x,)).module()(x), ensemble.pooled()(x))

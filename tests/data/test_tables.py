@@ -15,7 +15,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from pluribus.data.catalogue import encoded, load
-from pluribus.data.tables import feature_names, read_table
+from pluribus.data.tables import column_rules, feature_names, read_table
 
 
 def houses(rows=200, seed=0):
@@ -421,3 +421,22 @@ def test_packed_tables_are_read_up_to_a_limit_that_can_be_raised(tmp_path, monke
     with pytest.raises(ValueError, match="unpacks to more than 1 kB"):
         load(f"table:{path}", target="b")
     assert load(f"table:{path}", target="b", unpack_limit="1M").train.names() == plain.train.names()
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "left_out"),
+    [
+        ("customer_id", range(100), True),
+        ("PassengerId", range(100), True),
+        ("id", range(7, 107), True),
+        ("humid", range(100), False),  # no identifier by its name
+        ("paid", range(100), False),
+        ("id", [i // 2 for i in range(100)], False),  # two rows alike: it groups them
+        ("id", [i + 0.5 for i in range(100)], False),
+    ],
+)
+def test_numbers_of_rows_are_noticed_and_left_out(name, values, left_out):
+    notes = []
+    rules = column_rules(pd.DataFrame({name: list(values), "a": range(100)}), notes)
+    assert [rule["name"] for rule in rules] == (["a"] if left_out else [name, "a"])
+    assert any(name in note for note in notes) == left_out

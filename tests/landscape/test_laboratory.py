@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,12 @@ from torch import nn
 
 import pluribus.cli.app as cli
 from pluribus import landscape as ls
-from pluribus.landscape.laboratory.exploration import explore
-from pluribus.landscape.laboratory.material import Material, pairs_of, spread
+from pluribus.landscape.laboratory.chance import _compare, sources_of_difference
+from pluribus.landscape.laboratory.exploration import QUESTIONS, explore
+from pluribus.landscape.laboratory.material import Material, RunTraining, pairs_of, spread
 from pluribus.landscape.laboratory.spaces import _own_neighbours, function_space, weight_space
-from pluribus.landscape.laboratory.terrain import _valleys, connection, cut, plane_between
+from pluribus.landscape.laboratory.terrain import _valleys, connection, cut, dig, plane_between, stitched_cut
+from pluribus.report.questions import Question
 
 CENTRES = torch.tensor([[2.0, 0.0], [-1.0, 1.7], [-1.0, -1.7]])
 
@@ -37,6 +40,11 @@ def material(runs=2, epochs=6, **settings):
     found = ls.trajectories(network, train, test, runs=runs, epochs=epochs, lr=0.02, batch_size=30, start=True)
     sizes = {"grid": 5, "samples": 2, "steps": 5}
     return Material(found, train, validation, test, **sizes | settings)
+
+
+PASTLESS = [name for name in QUESTIONS if name not in ("map", "size", "randomness", "chain")]  # those need a past
+
+TRAINING = RunTraining(network, epochs=4, lr=0.02, batch_size=30)
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +90,7 @@ def test_neighbours_of_two_clouds_are_their_own():
 
 
 def test_the_plane_shows_the_losses_of_its_solutions(small):
-    surface = cut(small)
-    question = plane_between(small, surface)
+    question, surface = plane_between(small), small.once(cut)
     svg = question.figures[0].panels[0].svg
     told = [float(n) for n in re.findall(r"<title>\([^)]*\): loss ([\d.e+-]+)", svg)]
     assert len(told) == 25 and told == pytest.approx(surface.loss.flatten(), rel=1e-3)
@@ -103,17 +110,64 @@ def test_a_tunnel_is_judged_against_the_straight_line(small):
     assert f"straight line {max(0, (straight - chord).max()):.2f}"[:-1] in question.found[0]
 
 
+def test_the_stitched_cut_shows_what_was_measured_and_judges_the_middle_of_the_tunnel(small):
+    question, path = stitched_cut(small), small.once(dig)
+    fan = ls.stitched(path, small.test, grid=(5, 3))
+    svg = question.figures[0].panels[1].svg
+    told = [float(n) for n in re.findall(r"radius: accuracy ([\d.]+)", svg)]
+    assert told == pytest.approx(fan.accuracy.flatten(), abs=1e-4) and len(question.figures[0].panels) == 4
+    x, _ = small.test
+    with torch.no_grad():
+        first, middle, last = (path.at(t)(x).argmax(-1) for t in (0.0, 0.5, 1.0))
+    apart = [100 * (middle != end).double().mean() for end in (first, last)]
+    assert f"{apart[0]:.1f} % of the labels are not those of run 1 and {apart[1]:.1f} %" in question.found[0]
+    assert small.once(dig) is path  # two questions share it
+
+
+def test_sources_of_difference_are_told_as_they_were_measured(small):
+    told = replace(small, training=TRAINING, retrained=2)
+    question = sources_of_difference(told)
+    x, _ = small.test
+    for kind, (init, batches) in {
+        "initialisation": ("different", "same"),
+        "order of batches": ("same", "different"),
+    }.items():
+        runs = ls.trajectories(
+            network, small.train, runs=2, init=init, batches=batches, lr=0.02, epochs=2, batch_size=30,
+            optimizer="adam", schedule=lambda epoch: 0.5 ** (2 * epoch), together=False,
+        )  # fmt: skip
+        one, two = (run.solution(x).argmax(-1) for run in runs)
+        assert f"{100 * (one != two).double().mean():.1f} % ({kind})" in question.found[0]
+    assert "0.0 % (nothing)" in question.found[0] and len(question.figures[0].rows) == 12
+    assert sources_of_difference(replace(told, retrained=0)) is None and sources_of_difference(small) is None
+
+
+@pytest.mark.parametrize(
+    ("cycles", "chains", "answer"),
+    [([0.1, 0.2], [0.3], "No, and in every chain:"), ([0.1, 0.3], [0.25], "No:"), ([0.3], [0.2], "Yes:")],
+)
+def test_chains_are_judged_whichever_way_they_come_out(cycles, chains, answer):
+    found = _compare(np.array(cycles), np.array(chains), np.array([0.4]))
+    assert found[0].startswith(answer) and "40.0 %" in found[1]
+
+
 # ---------------------------------------------------------------- the page
+
+
+def test_a_question_is_added_by_one_line(small, tmp_path, monkeypatch):
+    monkeypatch.setitem(QUESTIONS, "new", lambda material: Question("new", "New?", "Yes.", [f"{len(material.runs)}"]))
+    found = explore(small, tmp_path / "page.html", only=["weights", "new"])
+    assert [question.name for question in found] == ["weights", "new"]
+    assert 'id="new">New?</h2>' in (tmp_path / "page.html").read_text()
 
 
 def test_the_page_answers_every_question_and_the_animation_moves(small, tmp_path):
     said = []
-    told = Material(**{**vars(small), "say": said.append})
+    told = replace(small, say=said.append, training=TRAINING, outside=3 * small.test[0], retrained=2)
     found = explore(told, tmp_path / "page.html", about="three classes", command="pluribus landscape",
                     settings={"runs": "3"}, animation=tmp_path / "training.svg")  # fmt: skip
     page = (tmp_path / "page.html").read_text()
-    names = ["weights", "functions", "map", "plane", "tunnel", "diversity", "size"]
-    assert [question.name for question in found] == names and len(said) > 5
+    assert [question.name for question in found] == list(QUESTIONS) and len(said) > 5
     for question in found:
         assert question.found and question.figures and f'id="{question.name}"' in page
     assert "no images, so nothing is said about corruptions" in page and "nan" not in page.replace("nano", "")
@@ -126,7 +180,7 @@ def test_a_gif_has_a_frame_for_every_checkpoint(small, tmp_path):
     image = pytest.importorskip("PIL.Image")
     from pluribus.landscape.laboratory.animation import animate
 
-    surface = cut(small)
+    surface = small.once(cut)
     animate(surface, dict(zip(small.names, small.runs[:2], strict=False)), small.styles, tmp_path / "training.gif")
     with image.open(tmp_path / "training.gif") as found:
         assert found.n_frames == 7 and max(found.size) == 480
@@ -141,7 +195,7 @@ def test_networks_without_a_past_are_asked_what_they_can_answer(tmp_path):
     torch.manual_seed(0)
     members = Material([network(), network()], train, train, test, grid=4, samples=2, steps=2)
     found = explore(members, tmp_path / "page.html")
-    assert [question.name for question in found] == ["weights", "functions", "plane", "tunnel", "diversity"]
+    assert [question.name for question in found] == PASTLESS
     assert "come without checkpoints" in (tmp_path / "page.html").read_text()
     with pytest.raises(ValueError, match="come without their past"):
         explore(members, tmp_path / "other.html", animation=tmp_path / "a.gif")
@@ -150,7 +204,7 @@ def test_networks_without_a_past_are_asked_what_they_can_answer(tmp_path):
 
 @pytest.mark.parametrize(("runs", "animation", "words"), [(1, None, "at least 2 runs"), (2, "a.mp4", ".gif or .svg")])
 def test_what_cannot_be_done_is_said_before_anything_is_computed(small, tmp_path, runs, animation, words):
-    few = Material(**{**vars(small), "runs": small.runs[:runs]})
+    few = replace(small, runs=small.runs[:runs])
     with pytest.raises(ValueError, match=words):
         explore(few, tmp_path / "page.html", animation=animation)
     assert list(tmp_path.iterdir()) == []
@@ -172,7 +226,7 @@ def pluribus(capsys, monkeypatch, tmp_path):
     return run
 
 
-QUICK = ["--rows", "80", "--grid", "4", "--samples", "2", "--steps", "2", "--threads", "1"]
+QUICK = ["--rows", "80", "--grid", "4", "--samples", "2", "--steps", "2", "--retrained", "0", "--threads", "1"]
 
 
 def test_the_command_trains_and_writes_the_page(pluribus):
@@ -190,7 +244,7 @@ def test_the_command_takes_an_ensemble_that_was_trained(pluribus):
     assert code == 0
     code, out, _ = pluribus("landscape", "--ensemble", "model", *QUICK, "--json")
     found = json.loads(out)
-    assert code == 0 and set(found["questions"]) == {"weights", "functions", "plane", "tunnel", "diversity"}
+    assert code == 0 and list(found["questions"]) == PASTLESS
     assert "members of model" in Path(found["page"]).read_text()
 
 
@@ -200,6 +254,7 @@ def test_the_command_takes_an_ensemble_that_was_trained(pluribus):
         (["--data", "diabetes"], "compares labels, but diabetes is a regression"),
         (["--data", "moons", "--corruptions", "rain"], "'rain' is unknown"),
         (["--data", "moons", "--animation", "a.mp4"], ".gif or .svg"),
+        (["--data", "moons", "--only", "weather"], "the question 'weather' is unknown"),
         (["--data", "moons", "--out", "."], "cannot be written"),
         (["--ensemble", "nothing"], "is no trained ensemble"),
         (["--data", "moons", "--model", "nonsense"], "'nonsense' is unknown"),

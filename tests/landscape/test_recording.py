@@ -197,6 +197,8 @@ def test_a_shuffling_loader_as_probe_is_read_once():
     [
         (lambda: ls.Recorder(X, every="step"), "every must be"),
         (lambda: ls.Recorder(X, every=0), "every must be"),
+        (lambda: ls.Recorder(X, every=float("nan")), "every must be"),
+        (lambda: ls.Recorder(X, every=2.5), "every must be"),
         (lambda: ls.Recorder(X, keep=0), "keep, the number"),
         (lambda: ls.Recorder(X, dtype="int8"), "dtype must be one of"),
         (lambda: ls.Recorder(X).trajectory, "nothing was recorded"),

@@ -68,6 +68,26 @@ def test_diagonal_samples_have_each_weights_mean_and_variance_and_no_covariance(
     assert np.abs(correlation - np.eye(SIZE)).max() < 0.1
 
 
+@pytest.mark.parametrize(("rank", "scale"), [(4, 0.5), (0, 1.0), (3, 2.0)])
+def test_swag_has_the_mean_and_the_covariance_of_its_paper(rank, scale):
+    options = {} if scale != 2 else {"scale": scale}
+    found = weights(ls.swag(of_rows(WALK), 6000, rank=rank, last=6, **options)).numpy()
+    rows = WALK.double().numpy()
+    mean, squares, deviations = np.zeros(SIZE), np.zeros(SIZE), []
+    for n, row in enumerate(rows):  # as the authors' code collects them
+        mean = (n * mean + row) / (n + 1)
+        squares = (n * squares + row**2) / (n + 1)
+        deviations.append(row - mean)
+    covariance = scale * np.diag(squares - mean**2)
+    if rank:
+        kept = np.array(deviations[-rank:]).T
+        covariance += scale * kept @ kept.T / (rank - 1)
+    spread = np.sqrt(covariance.diagonal())
+    assert ((found.mean(0) - mean) / spread) == pytest.approx(np.zeros(SIZE), abs=5 / np.sqrt(6000))
+    gaps = (np.cov(found.T) - covariance) / np.outer(spread, spread)
+    assert gaps == pytest.approx(np.zeros((SIZE, SIZE)), abs=7 / np.sqrt(6000))
+
+
 def test_random_samples_are_at_the_distance_in_all_directions():
     model = network()
     base = weights(pb.single(model))[0]
@@ -193,6 +213,26 @@ def test_snapshots_are_those_of_a_loop_written_apart():
     assert weights(made).numpy() == pytest.approx(torch.stack(seen).numpy(), abs=1e-5)
 
 
+@pytest.mark.parametrize("batches", [1, 3])
+def test_fast_geometric_ensembles_are_those_of_a_loop_written_apart(batches):
+    data = [(X[i::batches], Y[i::batches]) for i in range(batches)]
+    made = ls.fast_geometric(network(), data, 2, cycle=4, lr=(0.3, 0.01), momentum=0.8, weight_decay=0.01)
+    apart, seen, speed = network(), [], {}
+    length = 4 * batches
+    for i in range(1, 8 * batches + 1):
+        t = ((i - 1) % length + 1) / length  # equation of section 4, with alpha_1 0.3 and alpha_2 0.01
+        rate = (1 - 2 * t) * 0.3 + 2 * t * 0.01 if t <= 0.5 else (2 - 2 * t) * 0.01 + (2 * t - 1) * 0.3
+        x, y = data[(i - 1) % batches]
+        slopes = torch.autograd.grad(nn.functional.cross_entropy(apart(x), y), list(apart.parameters()))
+        for k, (p, slope) in enumerate(zip(apart.parameters(), slopes, strict=True)):
+            speed[k] = 0.8 * speed.get(k, 0) - rate * (slope + 0.01 * p.detach())
+            p.data += speed[k]
+        if t == 0.5:
+            seen.append(torch.cat([p.detach().reshape(-1) for p in apart.parameters()]).double())
+    assert made.size == len(seen) == 2
+    assert weights(made).numpy() == pytest.approx(torch.stack(seen).numpy(), abs=1e-5)
+
+
 MAKERS = {
     "random": lambda run: ls.random_subspace(run, 3, distance=0.1, data=X),
     "accepted": lambda run: ls.random_subspace(run, 3, distance=0.1, accept=((X, Y), 0.0), data=X),
@@ -201,6 +241,8 @@ MAKERS = {
     "low rank": lambda run: ls.low_rank_gaussian(run, 3, rank=2, data=(X, Y)),
     "average": lambda run: ls.weight_average(run, data=(X, Y)),
     "moving": lambda run: ls.moving_average(run, decay=0.5, data=(X, Y)),
+    "swag": lambda run: ls.swag(run, 3, rank=3, data=(X, Y)),
+    "fast geometric": lambda run: ls.fast_geometric(run, (X, Y), 2, lr=0.02),
     "snapshots": lambda run: ls.snapshots(run, (X, Y), 2, epochs=2),
     "csgmcmc": lambda run: ls.csgmcmc(run, (X, Y), 2, epochs=20, lr=0.01),
     "of subspaces": lambda run: ls.of_subspaces([run, run], "random", 2, distance=0.1, data=X),
@@ -232,6 +274,7 @@ def test_every_sampler_gives_an_ensemble_on_which_everything_works(make, tmp_pat
 def test_statistics_that_do_not_fit_are_said():
     run = of_rows(WALK, norm=True)
     for make in (
+        lambda: ls.swag(run, 2, rank=3),
         lambda: ls.random_subspace(run, 2), lambda: ls.diagonal_gaussian(run, 2), lambda: ls.weight_average(run),
     ):  # fmt: skip
         with pytest.warns(UserWarning, match="batch normalisation.*Give data="):
@@ -263,6 +306,11 @@ def test_the_task_goes_with_the_samples():
         (lambda: ls.dropout_subspace(network(), 2, keep=0.0), "keep must be"),
         (lambda: ls.of_subspaces([], "random", 2), "at least one trajectory"),
         (lambda: ls.of_subspaces([network()], "nuts", 2), "'nuts' is unknown. Choose from"),
+        (lambda: ls.swag(of_rows(WALK), 2), "rank 20 needs at least 20 checkpoints, but the trajectory has 6"),
+        (lambda: ls.swag(of_rows(WALK), 2, rank=1), "rank must be 0, .* but it is 1"),
+        (lambda: ls.swag(of_rows(WALK), 2, rank=3, scale=0.0), "scale must be positive"),
+        (lambda: ls.fast_geometric(network(), (X, Y), 2, cycle=3), "even number of epochs, but cycle is 3"),
+        (lambda: ls.fast_geometric(network(), (X, Y), 2, lr=(0.1, 0.2)), "smallest rate must be from 0"),
         (lambda: ls.csgmcmc(network(), (X, Y), 2, cycles=3), "3 cycles are asked for 2"),
         (lambda: ls.csgmcmc(network(), (X, Y), 50, cycles=1, epochs=1), "50 samples need as many steps"),
         (lambda: ls.csgmcmc(network(), (X, Y), 2, temperature=-1), "temperature must be"),

@@ -6,6 +6,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.distance import jensenshannon
+from sklearn.metrics import average_precision_score
 from torch import nn
 
 import pluribus as pb
@@ -71,15 +73,41 @@ def test_runs_differ_by_what_differs_between_them():
     found = ls.randomness(model, (X, Y), (X, Y), runs=2, rates=(0.01,), epochs=2, batch_size=10)
     assert found.mean("neither") == 0 and "deterministic" in found.note
     assert found.mean("initialisation") > found.mean("batches") > 0 and found.mean("both", 0.01) > 0
+    far = 5 * X
+    row = ls.randomness(model, (X, Y), (X, Y), runs=2, kinds=["both"], outside=far, epochs=2, batch_size=10).rows[0]
+    runs = ls.trajectories(model, (X, Y), runs=2, epochs=2, batch_size=10, lr=1.6e-3, together=False)
+    inside, outside = (np.stack([_probabilities(run.solution, x) for run in runs]) for x in (X, far))
+    mean = inside.mean(0)
+    assert row["disagreement"] == pytest.approx((inside[0].argmax(-1) != inside[1].argmax(-1)).mean())
+    assert row["accuracy"] == pytest.approx((mean.argmax(-1) == Y.numpy()).mean())
+    assert row["nll"] == pytest.approx(-np.log(mean[np.arange(90), Y]).mean(), rel=1e-4)
+    for name, p in (("mutual_information", inside), ("outside", outside)):
+        js = [jensenshannon(a, b) ** 2 for a, b in zip(*p, strict=True)]
+        assert row[name] == pytest.approx(np.mean(js), rel=1e-3)
+    sure = np.concatenate([mean.max(-1), outside.mean(0).max(-1)])
+    assert row["aupr"] == pytest.approx(average_precision_score(np.repeat([0, 1], 90), -sure), rel=1e-3)
     with pytest.raises(ValueError, match="kind 'weather' is unknown"):
         ls.randomness(model, (X, Y), (X, Y), kinds=["weather"])
 
 
+def _probabilities(network, x):
+    with torch.no_grad():
+        return network(x).softmax(-1).double().numpy()
+
+
 def test_cycles_of_a_chain_are_compared_with_chains():
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-    found = ls.chain_against_runs(model, (X, Y), X, chains=2, cycles=3, epochs=6, lr=0.05)
-    assert len(found["within"]) == 2 and len(found["between"]) == 1
-    assert all(0 <= value <= 1 for values in found.values() for value in values)
+    found = ls.chain_against_runs(model, (X, Y), (X, Y), chains=2, cycles=3, epochs=6, lr=0.05)
+    starts = pb.deep(model, 2, generator=torch.Generator().manual_seed(0))
+    chains = [ls.csgmcmc(starts.member(i), (X, Y), 3, cycles=3, epochs=6, lr=0.05, seed=i) for i in range(2)]
+    labels = [[chain.member(k)(X).argmax(-1) for k in range(3)] for chain in chains]
+    apart = [[(a != b).double().mean().item() for a, b in itertools.combinations(own, 2)] for own in labels]
+    assert found["within"] == pytest.approx([np.mean(own) for own in apart])
+    assert found["between"] == pytest.approx([(labels[0][-1] != labels[1][-1]).double().mean().item()])
+    assert found["accuracy"] == pytest.approx([(one == Y).double().mean().item() for own in labels for one in own])
+    assert "accuracy" not in ls.chain_against_runs(model, (X, Y), X, chains=2, cycles=2, epochs=2)
+    with pytest.raises(ValueError, match="at least 2 chains of at least 2 cycles, but there are 2 of 1"):
+        ls.chain_against_runs(model, (X, Y), X, chains=2, cycles=1)
 
 
 @pytest.mark.parametrize(

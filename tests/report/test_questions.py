@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 from browser import chromium, show
 
-from pluribus.report.charts.landscape import diversity_chart, heat_map, scatter_chart, surface_chart
+from pluribus.report.charts.landscape import (
+    diversity_chart,
+    fan_chart,
+    heat_map,
+    scatter_chart,
+    strip_chart,
+    surface_chart,
+)
 from pluribus.report.contours import contour_segments
 from pluribus.report.figure import Figure, Panel
 from pluribus.report.questions import Question, questions_page
@@ -97,11 +104,32 @@ def test_a_surface_of_one_value_and_of_decades_are_drawn():
     assert {"1", "10", "100"} & set(re.findall(r'contour-text"[^>]*>([^<]*)<', svg))
 
 
+def test_a_fan_stands_upright_and_tells_every_value_at_its_place():
+    angles = np.linspace(0.3, 2.5, 5)
+    corners = np.stack([np.cos(angles), np.sin(angles)], 1)
+    places = corners[:, None] * np.linspace(0, 1.5, 4)[None, :, None]
+    z = np.arange(20.0).reshape(5, 4)
+    svg = fan_chart(places, z, "loss", others={"accuracy": z / 20}, corners=corners, ends=list(STYLES), styles=STYLES)
+    told = [one for one in titles(svg) if "of the way" in one]
+    assert told[7] == "0.25 of the way, 1.00 of the radius: loss 7, accuracy 0.35" and len(told) == 20
+    (line,) = re.findall(r'<path class="line strong plain"[^>]* d="M([^"]*)"', svg)
+    drawn = np.array([[float(n) for n in point.split()] for point in line.split("L")])
+    gaps, expected = (np.linalg.norm(p[:, None] - p[None], axis=-1) for p in (drawn, corners))
+    assert gaps / gaps.max() == pytest.approx(expected / expected.max(), abs=0.01)  # turned, and not distorted
+    assert drawn[0, 0] < drawn[-1, 0] and drawn[2, 1] == drawn[:, 1].min()  # from left to right, the middle on top
+
+
+def test_a_strip_has_a_mark_for_every_value_and_for_the_mean():
+    told = titles(strip_chart({"run 0": [0.1, 0.3], "run 1": [0.2]}, STYLES, "disagreement"))
+    assert told == ["run 0: 0.1", "run 0: 0.3", "run 0, mean: 0.2", "run 1: 0.2", "run 1, mean: 0.2"]
+
+
 def test_a_matrix_names_both_networks_and_divides_the_runs():
     matrix = np.array([[1.0, 0.5, 0.1], [0.5, 1.0, 0.2], [0.1, 0.2, 1.0]])
     svg = heat_map(matrix, [("run 0", ["epoch 1", "epoch 2"]), ("run 1", ["epoch 1"])], "cosine")
     assert titles(svg)[2] == "run 0, epoch 1 and run 1, epoch 1: cosine 0.100"
     assert svg.count('class="divide') == 2 and len(titles(svg)) == 9
+    assert 'data-up="-3" data-right="1"' in svg
 
 
 def test_points_and_limits_are_drawn():
@@ -179,3 +207,28 @@ def test_shades_follow_the_values_in_light_and_dark(driver, tmp_path):
         scale = [255 if "srgb" in one else 1 for one in (pale, deep, back)]
         pale, deep, back = (c * s for c, s in zip(colours, scale, strict=True))
         assert np.abs(pale - back).sum() < 40 < 150 < np.abs(deep - back).sum()
+
+
+def test_a_surface_is_read_off_by_keys_and_by_pointing(driver, tmp_path):
+    example(folder=tmp_path / "page.html")
+    show(driver, tmp_path / "page.html", width=390)
+    keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
+    charts = driver.find_elements("css selector", ".readable")
+    readouts = driver.find_elements("css selector", ".readout")
+    assert len(charts) == len(readouts) == 2 and "arrow keys" in readouts[0].text
+    places = []
+    for key in (keys.ARROW_UP, keys.ARROW_UP, keys.ARROW_RIGHT, keys.ARROW_DOWN, keys.ARROW_LEFT):
+        charts[0].send_keys(key)
+        places.append([float(n) for n in re.match(r"\(([^,]*), ([^)]*)\)", readouts[0].text).groups()])
+    middle, up, right, down, left = places
+    step_u, step_v = U[1] - U[0], V[1] - V[0]
+    assert up == pytest.approx([middle[0], middle[1] + step_v], abs=5e-3) and middle == pytest.approx([0, 0], abs=0.1)
+    assert right == pytest.approx([up[0] + step_u, up[1]], abs=5e-3)
+    assert down == pytest.approx([right[0], middle[1]], abs=5e-3) and left == pytest.approx(middle, abs=5e-3)
+    assert driver.execute_script('return document.getElementById("status").textContent') == readouts[0].text
+    for _ in range(40):
+        charts[0].send_keys(keys.ARROW_UP)  # it stays inside
+    assert "1.5)" in readouts[0].text
+    patch = charts[1].find_elements("css selector", ".patch")[4]
+    driver.execute_script("arguments[0].dispatchEvent(new PointerEvent('pointerdown', {bubbles: true}))", patch)
+    assert "cosine 0.000" in readouts[1].text and driver.get_log("browser") == []

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pluribus import metrics
-from pluribus.results.intervals import bootstrap_interval, t_interval
+from pluribus.results.intervals import bootstrap_interval, seeds_to_settle, t_interval
 from pluribus.results.quantities import (
     Differences,
     difference,
@@ -115,21 +115,56 @@ def test_equal_differences_in_every_seed_do_not_make_an_interval_of_no_width():
     assert found.value == pytest.approx(-0.125) and not found.known
 
 
-def test_the_winner_comes_first_with_interval_and_cost():
-    assert texts(runs(**CLEAR))[0] == (
-        "deep has the lowest NLL, 0.111 [0.108, 0.115], at 4.00 times the mult-adds of one network."
+def test_the_advice_comes_first_the_cheapest_that_matches_the_best_with_its_gain_and_cost():
+    assert texts(runs(**CLEAR))[0] == "Use packed: NLL 0.113 against 0.202 of one network, at 1.08 times its cost."
+
+
+def test_what_is_shown_to_be_worse_than_the_best_is_not_advised_though_it_is_cheaper():
+    found = texts(runs(**{**CLEAR, "packed": [0.150, 0.152, 0.151, 0.149]}))
+    assert found[0] == "Use deep: NLL 0.111 against 0.202 of one network, at 4.00 times its cost."
+
+
+def test_every_method_that_beats_the_single_network_is_named_with_gain_and_cost():
+    (found,) = [text for text in texts(runs(**CLEAR)) if text.startswith("Better than")]
+    number = r"0\.0\d+ \[0\.0\d+, 0\.\d+\], at"
+    assert re.fullmatch(
+        rf"Better than the single network in NLL: deep by {number} 4\.00 times its cost; packed by {number} 1\.08 "
+        "times its cost.",
+        found,
     )
 
 
 def test_what_is_within_noise_of_the_winner_is_said_with_its_share_of_the_cost():
-    assert "packed matches deep within noise (difference 0.001 [−0.003, 0.005]) at 0.27 of its cost." in texts(
-        runs(**CLEAR)
-    )
+    found = "Within noise of the best, deep: packed (difference 0.001 [−0.003, 0.005], 0.27 of its cost)."
+    assert found in texts(runs(**CLEAR))
 
 
 def test_what_is_worse_than_the_single_network_is_said():
-    (found,) = [text for text in texts(runs(**CLEAR)) if "worse" in text]
-    assert re.fullmatch(r"mimo is worse than the single network by 0\.049 \[0\.04\d, 0\.05\d\]\.", found)
+    (found,) = [text for text in texts(runs(**CLEAR)) if text.startswith("Worse")]
+    assert re.fullmatch(r"Worse than the single network: mimo by 0\.049 \[0\.04\d, 0\.05\d\]\.", found)
+
+
+def test_a_large_difference_that_few_seeds_do_not_show_is_not_called_equal():
+    found = texts(runs(single=[0.20, 0.21], deep=[0.10, 0.112], mimo=[0.3, 0.6]))
+    (said,) = [text for text in found if text.startswith("Not settled")]
+    assert re.match(
+        r"Not settled against the single network \(0\.2\d*\): mimo looks worse, 0\.45, but 2 seeds do", said
+    )
+    assert not any("Not told" in text and "mimo" in text for text in found)
+
+
+@pytest.mark.parametrize("gaps", [[1.0, 2.0, 3.0], [0.2, 1.0], [-0.3, 0.1, -0.2, -0.25]])
+def test_so_many_seeds_with_the_same_mean_and_spread_would_settle_it(gaps):
+    mean, spread = np.mean(gaps), np.std(gaps, ddof=1)
+    half = {n: scipy.stats.t.ppf(0.975, n - 1) * spread / np.sqrt(n) for n in range(2, 21)}
+    expected = next((n for n in half if n > len(gaps) and half[n] < abs(mean)), None)
+    assert seeds_to_settle(t_interval(gaps), len(gaps)) == expected
+
+
+def test_one_seed_or_equal_means_are_settled_by_no_number_of_seeds():
+    assert seeds_to_settle(Interval(0.1, -0.1, 0.3), 1) is None
+    assert seeds_to_settle(t_interval([-1.0, 1.0]), 2) is None
+    assert seeds_to_settle(t_interval([0.01, 1.0, -1.0]), 3) is None
 
 
 def test_the_advice_names_the_best_for_one_pass_and_the_best_of_all():
@@ -139,15 +174,16 @@ def test_the_advice_names_the_best_for_one_pass_and_the_best_of_all():
 
 
 def test_where_nothing_beats_the_single_network_that_is_said():
-    found = texts(runs(single=[0.20, 0.21, 0.19], deep=[0.19, 0.22, 0.20], packed=[0.30, 0.33, 0.31]))
-    assert "Nothing here is shown to beat the single network." in found
+    assert texts(runs(single=[0.2, 0.21], deep=[0.3, 0.32]))[0].startswith("Keep the single network: its NLL, 0.2")
+    found = texts(runs(single=[0.20, 0.21, 0.19], deep=[0.19, 0.22, 0.18], packed=[0.30, 0.33, 0.31]))
+    assert found[0] == "Keep the single network: nothing here is shown to beat its NLL of 0.20."
     assert any(text.startswith("At the cost of one pass: the single network") for text in found)
 
 
 def test_a_wide_interval_is_not_called_a_match():
     found = texts(runs(single=[0.20, 0.21, 0.20], deep=[0.18, 0.19, 0.185], packed=[0.1, 0.3, 0.2]))
-    assert not any("packed matches" in text for text in found)
-    assert any(text.startswith("packed cannot be told from deep") for text in found)
+    assert not any("Within noise" in text and "packed" in text for text in found)
+    assert any(text.startswith("Not told from the best, deep, by these runs: packed") for text in found)
 
 
 @given(st.lists(st.lists(st.floats(0.01, 2), min_size=3, max_size=3), min_size=3, max_size=3))
@@ -155,12 +191,19 @@ def test_nothing_is_called_better_or_worse_against_its_interval(values):
     results = runs(**dict(zip(("single", "deep", "packed"), values, strict=True)))
     groups = {group.label: group for group in group_runs(results)["digits", "lenet"]}
     for text in texts(results):
-        if match := re.match(r"(\w+) (beats|is worse than) the single network", text):
-            gap = difference(groups[match[1]], groups["single"], "nll")
-            assert gap.high < 0 if match[2] == "beats" else gap.low > 0
-        if match := re.match(r"(\w+) (?:matches|cannot be told from) (deep|packed|single)\b", text):
-            gap = difference(groups[match[1]], groups[match[2]], "nll")
-            assert gap.low <= 0 <= gap.high
+        kind, _, rest = text.partition(": ")
+        named = [label for label in ("deep", "packed") if f"{label} " in rest]
+        if kind.startswith(("Better", "Worse")):
+            for label in named:
+                gap = difference(groups[label], groups["single"], "nll")
+                assert gap.high < 0 if kind.startswith("Better") else gap.low > 0
+        if kind.startswith(("Within noise of the best", "Not told from the best")):
+            best = re.search(r"the best, (\w+)", kind)[1]
+            for label in named:
+                gap = difference(groups[label], groups[best], "nll")
+                assert gap.low <= 0 <= gap.high
+        if kind.startswith("Use "):
+            assert difference(groups[kind.removeprefix("Use ")], groups["single"], "nll").high < 0
 
 
 def test_each_paired_difference_is_computed_once(monkeypatch):
@@ -187,7 +230,8 @@ def test_one_seed_says_what_its_intervals_leave_out():
 
 def test_without_columns_and_with_one_seed_nothing_is_claimed():
     found = texts(runs(single=[0.2], deep=[0.1]))
-    assert any("cannot be said" in text for text in found) and not any("beats" in text for text in found)
+    assert any("cannot be said" in text for text in found)
+    assert not any(text.startswith(("Use", "Better")) for text in found)
 
 
 def test_every_part_that_was_measured_is_spoken_of():
@@ -213,7 +257,7 @@ def test_an_infinite_nll_leaves_the_error_to_decide():
 
 def test_runs_that_failed_to_converge_do_not_stop_the_verdict():
     results = [*runs(single=[0.2, 0.21], deep=[0.1, 0.12]), run("mimo", math.nan), run("mimo", math.nan, 1)]
-    assert texts(results)[0].startswith("deep has the lowest NLL")
+    assert texts(results)[0].startswith("Use deep: NLL 0.11 against 0.21 of one network")
     assert "nothing to compare" in texts([run("single", math.nan)])[0]
 
 
@@ -247,3 +291,15 @@ def test_numbers_are_printed_with_what_their_intervals_support():
     assert (
         format_fixed(-0.0001, 2) == "0.00" and format_fixed(-1.5, 1) == "−1.5" and format_value(math.inf, "nll") == "∞"
     )
+
+
+def test_a_method_whose_validation_loss_still_fell_is_named_with_more_epochs_to_try():
+    falling = [{"epoch": i, "validation_nll": 2.0 / (i + 1)} for i in range(10)]
+    settled = [{"epoch": i, "validation_nll": 2.0 / min(i + 1, 4)} for i in range(10)]
+    results = runs(single=[0.2, 0.21], deep=[0.1, 0.12])
+    for result in results:
+        result.record["history"] = falling if result.record["label"] == "deep" else settled
+    assert "Still improving when training ended: deep. Try --epochs 20." in texts(results)
+    for result in results:
+        result.record["history"] = settled
+    assert not any("Still improving" in text for text in texts(results))

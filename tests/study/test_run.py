@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import pluribus as pb
-from pluribus.data.dataset import Points, Split
+from pluribus.data.dataset import AnswerKey, Points, Split
 from pluribus.study import judging
 from pluribus.study import run as runs
 from pluribus.study.baselines import build_ensemble
@@ -79,3 +79,23 @@ def test_other_test_sets_are_judged_among_the_classes_that_occur_in_them(digits)
     right = (y == 5).long()
     assert figures["accuracy"] == pytest.approx(float((chances.argmax(-1) == right).float().mean()))
     assert figures["nll"] == pytest.approx(float(-chances.gather(1, right[:, None]).log().mean()), rel=1e-4)
+
+
+def test_test_sets_with_classes_of_their_own_are_judged_by_their_key(digits):
+    data, ensemble = digits
+    x, y = data.test[:60]
+    answers = torch.zeros(2, 10, dtype=torch.bool)
+    answers[0, [0, 2, 4, 6, 8]] = True
+    answers[1, [1, 3, 5]] = True
+    split, sets = Split(Points(x), y % 2), torch.arange(60) // 3
+    keys = {"parity": AnswerKey(answers), "frames": AnswerKey(answers, sets)}
+    changed = dataclasses.replace(data, variants=dict.fromkeys(keys, split), answer_keys=keys)
+    figures = judging._variants(changed, ensemble)
+    with torch.no_grad():
+        label = ensemble(data.normalise(x)).softmax(-1).mean(0).argmax(-1)
+    right = answers[y % 2, label]
+    assert figures["parity"]["accuracy"] == pytest.approx(float(right.float().mean()))
+    frames = right.reshape(20, 3)
+    assert figures["frames"]["anchor_accuracy"] == pytest.approx(float(frames[:, 0].float().mean()))
+    assert figures["frames"]["stable_accuracy"] == pytest.approx(float(frames.all(1).float().mean()))
+    assert figures["parity"]["accuracy_among_known"] >= figures["parity"]["accuracy"]

@@ -19,7 +19,7 @@ import pytest
 from places import SUPPORT
 
 import pluribus as pb
-from pluribus.results.store import read, read_all
+from pluribus.results.store import Result, read, read_all
 from pluribus.study.baselines import build_ensemble, entries
 from pluribus.study.folder import conduct
 from pluribus.study.grid import Study, choose_settings
@@ -98,10 +98,18 @@ class TestRuns:
         assert len(columns["test/label"]) == len(columns["test/target"]) == len(load_data(Run("moons")).test)
 
     def test_baselines_are_what_the_papers_call_so(self):
-        width = {name: self.hidden(name) for name in ("single", "thin", "wide", "wide_mimo")}
-        assert width == {"single": 200, "thin": 100, "wide": 400, "wide_mimo": 400}
+        width = {name: self.hidden(name) for name in ("single", "thin", "wide", "wide_mimo", "thin_ensemble")}
+        assert width == {"single": 200, "thin": 100, "wide": 400, "wide_mimo": 400, "thin_ensemble": 100}
         record, _ = compute(Run("moons", "mlp", "dropout_single_pass", "d", training={"epochs": 1}))
         assert (record["size"], record["cost"]["forward_passes"]) == (1, 1.0)
+
+    def test_a_rate_of_dropout_is_chosen_on_the_validation_part(self):
+        """Masksembles, section 4.2; the test part has no say."""
+        study = Study(**SMALL | {"methods": ["mc_dropout"]}, sweep={"rate": [0.1, 0.9]}, choose="nll")
+        results = [Result(compute(run)[0]) for run in study.runs()]
+        losses = {result.record["label"]: result.record["validation"]["nll"] for result in results}
+        assert set(losses) == {"mc_dropout rate=0.1", "mc_dropout rate=0.9"}
+        assert [r.record["label"] for r in choose_settings(results, "nll")] == [min(losses, key=losses.get)]
 
     @staticmethod
     def hidden(method: str) -> int:
@@ -350,7 +358,7 @@ def dies_once(run):
     return compute(run)
 
 
-def fails_for_deep(run):
+def fails_for_deep(run, folder=None):
     if run.method == "deep":
         raise RuntimeError("no memory")
     return compute(run)

@@ -425,3 +425,13 @@ class TestLoading:
     def test_an_empty_set_is_refused(self):
         with pytest.raises(ValueError, match="at least one example"):
             loader((torch.zeros(0, 3), torch.zeros(0)), 3)
+
+
+def test_inputs_of_another_precision_than_the_weights_are_refused_with_the_way_out():
+    ensemble = pb.deep(nn.Linear(4, 3).double(), 2)
+    before = {name: tensor.clone() for name, tensor in ensemble.state_dict().items()}
+    x, y = torch.randn(8, 4), torch.randint(3, (8,))
+    with pytest.raises(ValueError, match=r"torch.float64, but they have torch.float32. Convert one"):
+        pb.fit(ensemble, (x, y), epochs=1)
+    assert all(torch.equal(before[name], tensor) for name, tensor in ensemble.state_dict().items())
+    pb.fit(ensemble, (x.double(), y), epochs=1)

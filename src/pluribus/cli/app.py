@@ -19,16 +19,18 @@ except ModuleNotFoundError as error:  # only torch and numpy are installed
         f"The command line needs {error.name}, which is not installed. Install it with: pip install 'pluribus[all]'"
     ) from None
 
-from . import options
+from .align import align_command
+from .common import options
+from .common.messages import INTERRUPTED, messages, say
 from .compare import compare_command
 from .data import data_command
 from .export import export_command
 from .landscape import landscape_command
-from .messages import INTERRUPTED, messages, say
 from .plan import plan_command
 from .predict import predict_command
 from .recipes import recipes_command
 from .report import report_command
+from .reproduce import reproduce_command
 from .train import train_command
 
 app = typer.Typer(
@@ -47,6 +49,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "plan": plan_command,
     "export": export_command,
     "landscape": landscape_command,
+    "reproduce": reproduce_command,
+    "align": align_command,
     "recipes": recipes_command,
 }
 

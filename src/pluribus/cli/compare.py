@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from . import options
-from .messages import safe_text, say, say_how_to_go_on, say_notes, screen
+from .common import options
+from .common.messages import safe_text, say, say_how_to_go_on, say_notes, screen
 
 
 def compare_command(
@@ -27,16 +27,20 @@ def compare_command(
     split: options.Split = 0,
     broken: options.Broken = "stop",
     unpack_limit: options.UnpackLimit = None,
+    train_rows: options.TrainRows = None,
+    validation: options.Validation = None,
     model: options.Model = None,
-    width: options.Width = 1.0,
+    width: options.StudyWidth = None,
     dropout: options.Dropout = None,
     methods: options.Methods = "",
     size: options.Size = None,
     seeds: Annotated[int, typer.Option(help="How many seeds: each trains everything anew.", min=1)] = 1,
+    first_seed: Annotated[int, typer.Option(help="The first of the seeds.", min=0)] = 0,
     sweep: options.Sweep = None,
     choose: options.Choose = None,
     recipe: options.Recipe = None,
     epochs: options.Epochs = None,
+    patience: options.Patience = None,
     batch_size: options.BatchSize = None,
     lr: options.Rate = None,
     weight_decay: options.Decay = None,
@@ -47,6 +51,7 @@ def compare_command(
     threads: Annotated[int, typer.Option(help="Threads of each run.", min=1)] = 1,
     ray: Annotated[str | None, typer.Option(help="Run on a Ray cluster: its address, auto, or local.")] = None,
     device: options.Device = "cpu",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start at once, however long it will take.")] = False,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -66,21 +71,25 @@ def compare_command(
     from ..study.grid import Study
 
     names = options.specs(data)
+    demo = options.is_demo(names, model, recipe)
     study = Study(
         data=names,
         model=model,
-        methods=options.split_names(methods) or list(METHODS),
+        methods=options.split_names(methods) or [*METHODS, *(BESIDE if demo else ())],
         size=size,
-        seeds=list(range(seeds)),
+        seeds=list(range(first_seed, first_seed + seeds)),
         sweep=options.settings(sweep or [], several=True),
         choose=choose,
-        width=width,
+        width=width or (options.DEMO_WIDTH if demo else 1.0),
         dropout=dropout,
         recipe=recipe or ("digits" if names == ["digits"] else "default"),
-        training=options.training_options(epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay),
+        training=options.training_options(
+            epochs=epochs, patience=patience, batch_size=batch_size, lr=lr, weight_decay=weight_decay
+        ),
         source=options.source_options(
             folder=data_dir, target=target, task=task, outside=outside, shifted=shifted, variants=variants,
             image_size=image_size, split=split, broken=broken, unpack_limit=unpack_limit,
+            train_rows=train_rows or (options.DEMO_ROWS if demo else None), validation=validation,
         ),
         corruptions=_corruptions(corruptions),
         shift_rows=shift_rows,
@@ -88,26 +97,27 @@ def compare_command(
         device=device,
     )  # fmt: skip
     options.check_device(device)
-    _conduct(study, out, jobs or (1 if device != "cpu" else os.cpu_count() or 1), ray, quiet, as_json)
+    _conduct(study, out, jobs or (1 if device != "cpu" else os.cpu_count() or 1), ray, yes, quiet, as_json)
 
 
-def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, quiet: bool, as_json: bool) -> None:
+def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool, quiet: bool, as_json: bool) -> None:
     from ..report.page import report
     from ..results.quantities import Differences
     from ..study.folder import conduct
     from ..study.grid import choose_settings
     from ..study.run import load_data
-    from . import display
+    from .common import display
 
     folder = out or Path("pluribus-runs") / study.name
     talk = screen(stderr=True)
+    seconds = _forecast(study, folder, jobs, yes, talk) if not (ray or quiet or as_json) else {}
     with say_how_to_go_on(lambda: f"{len(list(folder.glob('results/*.npz')))} finished runs are kept in {folder}"):
-        with display.watch_runs(talk, len(study.runs()), quiet or as_json) as watch:
+        with display.watch_runs(talk, quiet or as_json, folder, seconds, jobs) as watch:
             command = shlex.join(["pluribus", *sys.argv[1:]])
             outcome = conduct(study, folder, jobs=jobs, ray=ray, command=command, report=watch)
     results = choose_settings(outcome.results, study.choose) if study.choose else outcome.results
     if not (quiet or as_json):
-        say_notes(note for run in study.runs()[:1] for note in load_data(run).notes)
+        say_notes([*(note for run in study.runs()[:1] for note in load_data(run).notes), *_notes(results)])
     page, differences = folder / "report.html", Differences()
     if results:
         report(results if study.choose else folder, page, known=results, differences=differences)
@@ -116,7 +126,7 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, quiet: bo
         print(display.as_json(outcome, results, differences, **place))
     elif not quiet:
         show = screen()
-        for table in display.result_tables(results):
+        for table in display.result_tables(results, show.width):
             show.print()
             show.print(table)
         for text in ["", *display.sentences(results, differences)[:6], "", f"The page: {page}" if results else ""]:
@@ -125,6 +135,33 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, quiet: bo
         say("[bold red]failed:[/]", f"{name}: {reason}")
     if outcome.failed:
         raise typer.Exit(1)
+
+
+def _notes(results: list[Any]) -> list[str]:
+    """What the methods decided about the network, once for all seeds."""
+    found = [(result.record["label"], note) for result in results for note in result.record.get("own_notes") or []]
+    return list(dict.fromkeys(f"{label}: {note}" for label, note in found))
+
+
+def _forecast(study: Any, folder: Path, jobs: int, yes: bool, talk: Any) -> dict[str, float]:
+    """The seconds that each missing run is expected to take; where that is hours, the user is asked first."""
+    from ..study.estimating import estimate_seconds
+    from ..study.folder import missing_runs
+    from ..study.grid import prepare
+    from .common.display import say_duration
+
+    missing = missing_runs(study, folder)
+    prepare(study, missing)
+    seconds = estimate_seconds(missing)
+    whole = sum(seconds.values()) / max(min(jobs, len(missing)), 1)
+    if missing:
+        talk.print(f"{len(missing)} runs, {say_duration(whole)} here with --jobs {jobs}.")
+    if whole > HOURS and not yes and talk.is_terminal and sys.stdin.isatty():
+        typer.confirm("Start?", abort=True, default=True, err=True)
+    return seconds
+
+
+HOURS = 3600.0  # seconds, from which on one is asked
 
 
 def _corruptions(text: str) -> list[str]:
@@ -142,3 +179,5 @@ def _corruptions(text: str) -> list[str]:
 
 
 SOME = ("gaussian_noise", "impulse_noise", "motion_blur", "zoom_blur", "contrast", "elastic_transform")
+
+BESIDE = ("wide",)  # a single network as wide as the masked one, so that width and masks are told apart

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from . import options
-from .messages import messages, safe_text, say_notes
+from .common import options
+from .common.messages import messages, safe_text, say_notes
 
 
 def landscape_command(
@@ -40,6 +40,12 @@ def landscape_command(
     grid: Annotated[int, typer.Option(help="Points of a surface along each side.", min=3)] = 21,
     samples: Annotated[int, typer.Option(help="Networks sampled around a solution.", min=1)] = 5,
     steps: Annotated[int, typer.Option(help="Steps at each point of the tunnel.", min=1)] = 80,
+    retrained: Annotated[
+        int, typer.Option(help="Networks trained anew to compare ways of training; 0 leaves that out.", min=0)
+    ] = 3,
+    only: Annotated[
+        str, typer.Option(help="Questions to ask, with commas; by default all that take little time. See the docs.")
+    ] = "",
     corruptions: Annotated[str, typer.Option(help="How test images are shifted, with commas.")] = "gaussian_noise",
     seed: int = 0,
     threads: Annotated[int | None, typer.Option(min=1)] = None,
@@ -61,7 +67,7 @@ def landscape_command(
     import torch
 
     from ..data.corruptions import CORRUPTIONS
-    from ..landscape.laboratory.exploration import check_animation, explore
+    from ..landscape.laboratory.exploration import check_animation, check_questions, explore
     from ..study.laboratory import read_members, record_runs
     from ..study.run import load_data
     from ..study.settings import Run
@@ -70,6 +76,8 @@ def landscape_command(
     for name in chosen:
         if name not in CORRUPTIONS:
             raise ValueError(f"--corruptions: {name!r} is unknown. Choose from {', '.join(CORRUPTIONS)}.")
+    asked = tuple(name for name in only.split(",") if name)
+    check_questions(asked)
     check_animation(animation, recorded=ensemble is None)
     _check_writable(out, animation)
     torch.set_num_threads(threads or torch.get_num_threads())
@@ -80,6 +88,7 @@ def landscape_command(
             messages.print(f"{time.monotonic() - started:5.0f} s  {safe_text(text)}", soft_wrap=True)
 
     settings: dict[str, Any] = {"grid": grid, "samples": samples, "steps": steps, "corruptions": chosen}
+    settings["retrained"] = retrained
     if ensemble is not None:
         material, run, found = read_members(ensemble, rows, say, model=model, **settings)
     else:
@@ -98,7 +107,7 @@ def landscape_command(
     about = f"{len(material.runs)} networks on {found.name}: {run.model}"
     command = shlex.join(["pluribus", *sys.argv[1:]])
     how = _settings(run, material, ensemble)
-    questions = explore(material, out, about=about, command=command, settings=how, animation=animation)
+    questions = explore(material, out, about=about, command=command, settings=how, animation=animation, only=asked)
     _show(questions, out, animation, time.monotonic() - started, quiet, as_json)
 
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from . import options
-from .messages import safe_text, say_notes, screen
+from .common import options
+from .common.messages import safe_text, say_notes, screen
 
 NO_THRESHOLD = "no validation data said when to abstain, so nothing is accepted"
 
@@ -48,10 +48,11 @@ def predict_command(
             raise FileNotFoundError(f"predict: there is no file {str(path)!r}.")
     if abstained and not predictor.record["classes"]:
         raise ValueError("--abstained: a regression has no threshold; look at the intervals instead.")
-    if predictor.record["classes"] and predictor.threshold is None:
+    if predictor.record["classes"] and (predictor.threshold is None or "no_threshold" in predictor.record):
         say_notes([predictor.record.get("no_threshold", NO_THRESHOLD)])
     given = {"broken": broken, "unpack_limit": unpack_limit}
-    rows = (row for source in _sources(files) for row in _answers(predictor, source, len(files) > 1, **given))
+    answers = _beside_columns if form == "csv" and predictor.record["encoding"]["kind"] == "table" else _answers
+    rows = (row for source in _sources(files) for row in answers(predictor, source, len(files) > 1, **given))
     wanted = (row for row in rows if not abstained or row["decision"] == "abstain")
     {"table": _print_table, "jsonl": _print_lines, "csv": _print_csv}[form](wanted)
 
@@ -61,6 +62,19 @@ def _answers(predictor: Any, source: Path | list[Path], several: bool, **given: 
     of_table = several and isinstance(source, Path) and predictor.record["encoding"]["kind"] == "table"
     for row in predictor.answers(source, **given):
         yield {**row, "name": f"{source}: {row['name']}"} if of_table else row
+
+
+def _beside_columns(predictor: Any, source: Any, several: bool, **given: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a table as they were, each with its answer behind it."""
+    from ..data.tables import read_table
+
+    if not isinstance(source, Path):
+        yield from _answers(predictor, source, several, **given)
+        return
+    rows = read_table(source, given["unpack_limit"]).to_dict("records")
+    for row, answer in zip(rows, _answers(predictor, source, several, **given), strict=True):
+        answer = {f"predicted_{name}" if name in row else name: value for name, value in answer.items()}
+        yield {"name": answer.pop("name", answer.get("predicted_name")), **row, **answer}
 
 
 def _sources(files: list[Path]) -> Iterator[Path | list[Path]]:

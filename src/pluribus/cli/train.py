@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from . import options
-from .messages import messages, say_how_to_go_on, say_notes
+from .common import options
+from .common.messages import messages, say_how_to_go_on, say_notes
 
 
 def train_command(
@@ -24,8 +24,10 @@ def train_command(
     split: options.Split = 0,
     broken: options.Broken = "stop",
     unpack_limit: options.UnpackLimit = None,
+    train_rows: options.TrainRows = None,
+    validation: options.Validation = None,
     model: options.Model = None,
-    width: options.Width = 1.0,
+    width: options.StudyWidth = None,
     dropout: options.Dropout = None,
     size: options.Size = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="An argument of the method: alpha=3.")] = None,
@@ -39,7 +41,7 @@ def train_command(
     threads: Annotated[int | None, typer.Option(min=1)] = None,
     device: options.Device = "cpu",
     precision: Annotated[str | None, typer.Option(help="32-true, bf16-mixed, 16-mixed.")] = None,
-    patience: Annotated[int | None, typer.Option(help="Stop after so many epochs without improvement.", min=1)] = None,
+    patience: options.Patience = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what another training wrote there.")] = False,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
@@ -67,11 +69,15 @@ def train_command(
     threads = threads or torch.get_num_threads()
     torch.set_num_threads(threads)
     run = Run(
-        data=data, model=model or "auto", method=method, label=method, size=size, settings=given, width=width,
+        data=data, model=model or "auto", method=method, label=method, size=size, settings=given,
+        width=width or (options.DEMO_WIDTH if options.is_demo([data], model, recipe) else 1.0),
         dropout=dropout, seed=seed, recipe=recipe or ("digits" if data == "digits" else "default"),
-        training=options.training_options(epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay),
+        training=options.training_options(
+            epochs=epochs, patience=patience, batch_size=batch_size, lr=lr, weight_decay=weight_decay
+        ),
         source=options.source_options(folder=data_dir, target=target, task=task, outside="", shifted="", variants="",
-                       image_size=image_size, split=split, broken=broken, unpack_limit=unpack_limit),
+                       image_size=image_size, split=split, broken=broken, unpack_limit=unpack_limit,
+                       train_rows=train_rows, validation=validation),
         threads=threads, device=device,
     )  # fmt: skip
     options.check_device(device)
@@ -80,7 +86,7 @@ def train_command(
         say_notes(found.notes)
     with say_how_to_go_on(lambda: f"the epochs so far are kept in {out}"):
         predictor, seconds = train_predictor(
-            run, found, out, risk=risk, overwrite=overwrite, precision=precision, patience=patience,
+            run, found, out, risk=risk, overwrite=overwrite, precision=precision,
             progress=not (quiet or as_json) and messages.is_terminal,
         )  # fmt: skip
     _show(predictor, found.notes, seconds, out, quiet, as_json)
@@ -96,5 +102,5 @@ def _show(predictor: Any, notes: list[str], seconds: float, out: Path, quiet: bo
         names = ("accuracy", "nll", "ece", "rmse", "coverage")
         text = ", ".join(f"{name} {figures[name]:.4g}" for name in names if name in figures)
         print(f"test: {text}; {seconds:.0f} s of training")
-        print(threshold.explain() if threshold else record.get("no_threshold", ""))
+        print("\n".join([*filter(None, [record.get("no_threshold")]), *([threshold.explain()] if threshold else [])]))
         print(f"written to {out}; next: pluribus predict {shlex.quote(str(out))} FILES")

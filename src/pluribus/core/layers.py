@@ -16,8 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..surgery.replacing import restore_
 from ..surgery.selecting import channel_dim
 from .row_members import MemberLayer
+
+INPUT_SIZES = ("in_features", "in_channels", "num_embeddings", "input_size")
+
+OUTPUT_SIZES = ("out_features", "out_channels")
 
 
 class Masked(MemberLayer):
@@ -91,6 +96,27 @@ class JointOutput(MemberLayer):
         rows = y.shape[dim] if self.rows.index is None else self.rows.index.shape[0]
         y = y.unflatten(dim, (layout.unfold(y.shape[dim] // rows)[0], -1))  # the members go between the two
         return y.movedim(at + (at > dim), dim + 1).flatten(dim, dim + 2)
+
+
+def take_slice_(layer: nn.Module, mixin: type[JointInput] | type[JointOutput], member: int) -> None:
+    """Make such a layer a plain one, with the weights of one member's input, or output, alone."""
+    size = int(layer.members)  # type: ignore[arg-type]
+    restore_(layer, mixin)
+    inputs = mixin is JointInput
+    turned = isinstance(layer, nn.Embedding) or bool(getattr(layer, "transposed", False))  # inputs come first
+    for key, tensor in list(layer.named_parameters(recurse=False)):
+        if key == "weight" or (key.startswith("weight_ih_l0") if inputs else key == "bias"):
+            dim = 0 if key == "bias" or inputs == turned else 1
+            own = tensor.detach().chunk(size, dim)[member].clone()
+            setattr(layer, key, nn.Parameter(own, tensor.requires_grad))
+    widened = (
+        ("in_features", "in_channels", "num_embeddings", "input_size") if inputs else ("out_features", "out_channels")
+    )
+    for name in widened:
+        if isinstance(getattr(layer, name, None), int):
+            setattr(layer, name, getattr(layer, name) // size)
+    for name in ("members", "parts", "rows", "layouts", "place"):
+        vars(layer).pop(name, None)
 
 
 class GroupedLinear(nn.Module):

@@ -16,12 +16,14 @@ from .._common.unpacking import parse_bytes
 from . import builtin, tables
 from . import image_archives as archives
 from . import image_folders as folders
+from . import imagenet_variants as others
 from .dataset import NO_CLASS, Data, ImageArrays, Split, mix, unlabelled_split, without_targets
 from .encoding import check_encoding
 from .preparation import (
     TEST_SHARE,
     build_image_data,
     build_table_data,
+    encode_answers,
     encode_labelled_rows,
     encode_rows,
     renumber,
@@ -58,6 +60,7 @@ def load(
     image_size: int | None = None,
     broken: Broken = "stop",
     unpack_limit: int | str | None = None,
+    train_rows: int | None = None,
 ) -> Data:
     """A data set, divided into training, validation and test part; the same for the same seed.
 
@@ -78,14 +81,15 @@ def load(
         broken: "stop" at images that cannot be read, or "skip" them with a note; the message names all of them
         unpack_limit: bytes that a packed file may unpack to, or "8G"; default: 20 times its size, at least 537 MB (of
             tables 17 MB, of one image 268 MB), at most half of the memory
+        train_rows: train on so many rows only, from each class alike; the other parts stay as they are
 
     >>> load("moons")
     Data('moons': table of shape (2,), 2 classes; 700 training, 100 validation and 200 test rows)
     """
-    _check_arguments(task, validation, image_size, broken, unpack_limit)
+    _check_arguments(task, validation, image_size, broken, unpack_limit, train_rows)
     outside, shifted, variants = ((s,) if isinstance(s, str) else s for s in (outside, shifted, variants))
     request = Request("", "", data_folder(folder), target, task, seed, split, image_size, broken)
-    request = replace(request, unpack_limit=unpack_limit)
+    request = replace(request, unpack_limit=unpack_limit, train_rows=train_rows)
     request, found = _read_spec(request, spec, "data")
     if isinstance(found, TableParts):
         data = build_table_data(request, found, validation)
@@ -165,8 +169,9 @@ def _read_images(request: Request, source: Any) -> ImageParts:
 
 
 def _check_arguments(
-    task: str | None, validation: float, image_size: int | None, broken: str, unpack_limit: int | str | None
-) -> None:
+    task: str | None, validation: float, image_size: int | None, broken: str, unpack_limit: int | str | None,
+    train_rows: int | None,
+) -> None:  # fmt: skip
     if unpack_limit is not None:
         parse_bytes(unpack_limit)
     if task not in (None, "classification", "regression"):
@@ -177,6 +182,8 @@ def _check_arguments(
         raise ValueError(f"load: validation must be a share in [0, {1 - TEST_SHARE}), but is {validation}.")
     if image_size is not None and image_size < 1:
         raise ValueError(f"load: image_size must be at least 1, but is {image_size}.")
+    if train_rows is not None and train_rows < 2:
+        raise ValueError(f"load: train_rows must be at least 2, but is {train_rows}.")
 
 
 def _read_spec(request: Request, spec: str, role: str) -> tuple[Request, SourceParts]:
@@ -223,17 +230,23 @@ def _add_shifted(data: Data, request: Request, specs: Sequence[str]) -> Data:
 
 def _with_variants(data: Data, request: Request, specs: Sequence[str]) -> Data:
     found, subsets, notes = dict(data.variants), dict(data.subsets), list(data.notes)
+    keys = dict(data.answer_keys)
     for spec in specs:
         name = _free_name(_short_name(spec), found)
         own, parts = _read_spec(request, spec, "variant")
+        if isinstance(parts, ImageParts) and parts.answers is not None:
+            found[name], keys[name] = encode_answers(data, own, parts, notes)
+            continue
         found[name] = encode_labelled_rows(data, own, parts, notes)
         subsets[name] = found[name].y.unique().tolist() if data.classes else []
-    return replace(data, variants=found, subsets=subsets, notes=notes)
+    return replace(data, variants=found, subsets=subsets, answer_keys=keys, notes=notes)
 
 
 def _mix_rows(data: Data, seed: int) -> Data:
     """Most sources have their rows class by class; here they are mixed, so that any slice is a fair sample."""
-    outside, variants = ({name: mix(part, seed) for name, part in of.items()} for of in (data.outside, data.variants))
+    videos = {name for name, key in data.answer_keys.items() if key.sets is not None}  # whose sets stay together
+    outside = {name: mix(part, seed) for name, part in data.outside.items()}
+    variants = {name: part if name in videos else mix(part, seed) for name, part in data.variants.items()}
     train, validation, test = (mix(part, seed) for part in (data.train, data.validation, data.test))
     return replace(data, train=train, validation=validation, test=test, outside=outside, variants=variants)
 
@@ -294,6 +307,12 @@ _IMAGENET_C = "ImageNet-C (https://zenodo.org/records/2235448)"
 _IMAGENET_R = "ImageNet-R (https://github.com/hendrycks/imagenet-r)"
 
 _IMAGENET_A = "ImageNet-A and ImageNet-O (https://github.com/hendrycks/natural-adv-examples)"
+
+_IMAGENET_V2 = "ImageNetV2 (https://github.com/modestyachts/ImageNetV2), matched frequency"
+
+_OBJECTNET = "ObjectNet (https://objectnet.dev)"
+
+_VIDEOS = "ImageNet-Vid-Robust and YTBB-Robust (https://modestyachts.github.io/robust-vid)"
 
 _TINY = "Tiny ImageNet (http://cs231n.stanford.edu/tiny-imagenet-200.zip)"
 
@@ -390,6 +409,39 @@ DATA: dict[str, Source] = {
         "difficult photographs of 200 classes of ImageNet",
         _IMAGENET_A,
         {"imagenet-a": folders.read_variant},
+        role="variant",
+    ),
+    "imagenet_v2": file_source(
+        "10,000 new photographs of ImageNet's classes",
+        _IMAGENET_V2,
+        {
+            "imagenetv2-matched-frequency-format-val": others.read_imagenet_v2,
+            "ImageNetV2-matched-frequency": others.read_imagenet_v2,
+        },
+        role="variant",
+    ),
+    "objectnet": file_source(
+        "objects in unusual places and poses, 113 classes that ImageNet has too",
+        _OBJECTNET,
+        {"objectnet-1.0": others.read_objectnet, "objectnet": others.read_objectnet},
+        role="variant",
+    ),
+    "imagenet_vid_robust": file_source(
+        "1,109 sets of similar frames of videos, 30 classes",
+        _VIDEOS,
+        {
+            "imagenet-vid-robust": others.read_vid_robust,
+            "imagenet_vid_ytbb_robust/imagenet-vid-robust": others.read_vid_robust,
+        },
+        role="variant",
+    ),
+    "ytbb_robust": file_source(
+        "2,530 sets of similar frames of Youtube-BB, 24 classes",
+        _VIDEOS,
+        {
+            "ytbb-robust": others.read_ytbb_robust,
+            "imagenet_vid_ytbb_robust/ytbb-robust": others.read_ytbb_robust,
+        },
         role="variant",
     ),
     "imagenet_o": file_source(

@@ -107,6 +107,20 @@ def without_targets(split: Split) -> Split:
     return Split(split.inputs, torch.full((len(split.targets),), NO_CLASS), split.rows)
 
 
+@dataclass(frozen=True, eq=False)
+class AnswerKey:
+    """What counts as right in a variant whose classes are not those of the data, as ObjectNet's and videos' are not.
+
+    Args:
+        answers: whether a class of the data is right for a row whose target is this class of the variant:
+            (classes of the variant, classes), bool
+        sets: for videos, the set of similar frames that each row belongs to, its anchor first: (rows)
+    """
+
+    answers: Tensor
+    sets: Tensor | None = None
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Data:
     """A data set, divided and measured.
@@ -118,6 +132,7 @@ class Data:
         shifted: corruption -> one part per severity, of published sets such as CIFAR-10-C
         variants: other test sets, such as ImageNet-R, judged like `test` among the classes in `subsets`
         subsets: the class numbers that occur in a variant, for `Classification.restrict`
+        answer_keys: of variants with classes of their own, what counts as right: for `answered` and `stability`
         mean, std: of the training images, per channel, (channels, 1, 1); of tables 0 and 1: they are encoded already
         target_mean, target_std: of the training targets: targets of regression are (value - mean) / std
         encoding: how `encoded` makes inputs of files of this kind; plain JSON
@@ -135,6 +150,7 @@ class Data:
     shifted: Mapping[str, list[Split]] = field(default_factory=dict)
     variants: Mapping[str, Split] = field(default_factory=dict)
     subsets: Mapping[str, list[int]] = field(default_factory=dict)
+    answer_keys: Mapping[str, AnswerKey] = field(default_factory=dict)
     mean: Tensor = field(default_factory=lambda: torch.zeros(1))
     std: Tensor = field(default_factory=lambda: torch.ones(1))
     target_mean: float = 0.0

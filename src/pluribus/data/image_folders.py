@@ -61,7 +61,7 @@ def read_image_folder(request: Request, path: Path, page: str = "") -> ImagePart
         del found["test"]
     if set(found) == {"train", "validation"}:  # as ImageNet: what is called val is what is judged on
         found = {"train": found["train"], "test": found["validation"]}
-    read = _build_parts(request, path, found)
+    read = build_parts(request, path, found)
     return replace(read, notes=notes + read.notes)
 
 
@@ -78,7 +78,7 @@ def _part_folders(path: Path) -> dict[str, str]:
 def read_variant(request: Request, path: Path, page: str = "") -> ImageParts:
     """Another test set, such as ImageNet-R: one folder per class, of some of the classes."""
     notes = list[str]()
-    read = _build_parts(request, path, {"test": list_images(path, notes)})
+    read = build_parts(request, path, {"test": list_images(path, notes)})
     return replace(read, notes=notes + read.notes)
 
 
@@ -90,7 +90,7 @@ def read_imagenet_c(request: Request, path: Path, page: str) -> ImageParts:
     shifted, classes = {}, _class_names(list_images(severities[0]))
     for first in severities:
         levels = [at for at in sorted(first.parent.iterdir()) if at.is_dir() and at.name.isdigit()]
-        parts = [_build_parts(request, at, {"test": list_images(at)}, classes) for at in levels]
+        parts = [build_parts(request, at, {"test": list_images(at)}, classes) for at in levels]
         shifted[first.parent.name] = [part.rows for part in parts]
     return ImageParts(classes=classes, shifted=shifted)
 
@@ -110,7 +110,7 @@ def read_tiny_imagenet(request: Request, path: Path, page: str) -> ImageParts:
     if absent := next((row[0] for row in rows if row[0] not in there), None):
         raise damaged_error(labels, f"it names {absent}, which is not in {images}")
     test = [(str(images / row[0]), row[1]) for row in rows]
-    return _build_parts(request, path, {"train": list_images(path / "train"), "test": test})
+    return build_parts(request, path, {"train": list_images(path / "train"), "test": test})
 
 
 # ---------------------------------------------------------------- from files to parts
@@ -195,9 +195,10 @@ def _class_names(found: Listing) -> tuple[str, ...]:
     return tuple(sorted({label for _, label in found if label}))
 
 
-def _build_parts(
+def build_parts(
     request: Request, path: Path, found: dict[str, Listing], classes: tuple[str, ...] | None = None
 ) -> ImageParts:
+    """The parts of listed images, with their classes numbered in order."""
     empty = [name for name, images in found.items() if not images]
     if empty or not found:
         endings = ", ".join(sorted(ENDINGS))
@@ -205,7 +206,7 @@ def _build_parts(
     classes = classes or _class_names([one for images in found.values() for one in images])
     number = {name: i for i, name in enumerate(classes)}
     notes: list[str] = []
-    shape = request.shape or _choose_shape(request, [at for at, _ in next(iter(found.values()))], notes)
+    shape = request.shape or choose_shape(request, [at for at, _ in next(iter(found.values()))], notes)
     splits = {}
     for name, images in found.items():
         inputs = ImageFiles([at for at, _ in images], shape, path, request.unpack_limit)
@@ -235,7 +236,7 @@ def take_readable(request: Request, split: Split, notes: list[str]) -> Split:
     return split.take(kept)
 
 
-def _choose_shape(request: Request, paths: Sequence[str], notes: list[str]) -> Shape:
+def choose_shape(request: Request, paths: Sequence[str], notes: list[str]) -> Shape:
     """Channels, height and width of the images, where the request says nothing."""
     sample = [paths[i] for i in range(0, len(paths), max(1, len(paths) // 200))]
     heads = [head for head in map(_read_header, sample) if head is not None]
@@ -270,8 +271,15 @@ def _read_header(path: str) -> tuple[int, int, bool] | None:
 class ImageFiles:
     """Images on disk, decoded when they are asked for; a set that is small when decoded is decoded once."""
 
-    def __init__(self, paths: Sequence[str], shape: Shape, root: Path | None = None, unpack_limit: Limit = None):
-        self.paths, self.shape, self.root, self.unpack_limit = paths, shape, root, unpack_limit
+    def __init__(
+        self,
+        paths: Sequence[str],
+        shape: Shape,
+        root: Path | None = None,
+        unpack_limit: Limit = None,
+        border: int = 0,
+    ):
+        self.paths, self.shape, self.root, self.unpack_limit, self.border = paths, shape, root, unpack_limit, border
         self._decoded: Tensor | None = None
         self._is_decoded: Tensor | None = None
 
@@ -283,7 +291,7 @@ class ImageFiles:
 
     def with_shape(self, shape: Shape) -> ImageFiles:
         """The same images in another size or number of channels."""
-        return ImageFiles(self.paths, shape, self.root, self.unpack_limit)
+        return ImageFiles(self.paths, shape, self.root, self.unpack_limit, self.border)
 
     def batch(self, rows: Tensor) -> Tensor:
         """These images, (rows, channels, height, width) in [0, 1]."""
@@ -321,15 +329,17 @@ class ImageFiles:
 
     def _decode(self, row: int) -> Tensor:
         if self._decoded is None or self._is_decoded is None:
-            return decode(self.paths[row], self.shape, self.unpack_limit)
+            return decode(self.paths[row], self.shape, self.unpack_limit, self.border)
         if not self._is_decoded[row]:
-            self._decoded[row] = decode(self.paths[row], self.shape, self.unpack_limit)
+            self._decoded[row] = decode(self.paths[row], self.shape, self.unpack_limit, self.border)
             self._is_decoded[row] = True
         return self._decoded[row]
 
 
-def decode(path: str | Path, shape: Shape, limit: Limit = None) -> Tensor:
-    """One image as bytes, (channels, height, width): turned upright, short side resized, centre cut out."""
+def decode(path: str | Path, shape: Shape, limit: Limit = None, border: int = 0) -> Tensor:
+    """One image as bytes, (channels, height, width): turned upright, without so many pixels of border, short side
+    resized, centre cut out.
+    """
     _pillow()  # without Pillow it is not the image that is broken
     try:
         with open_file(path) as file:
@@ -340,11 +350,19 @@ def decode(path: str | Path, shape: Shape, limit: Limit = None) -> Tensor:
                 raise TooLargeError(f"its {image.width}x{image.height} pixels", allowed)
             with _ONE_LARGE if size > LARGE else nullcontext():
                 require("PIL.ImageOps", "reading images", "data").exif_transpose(image, in_place=True)
-                return _resize_and_crop(_as_bytes(image, shape[0]), shape)
+                return _resize_and_crop(_as_bytes(_without_border(image, border), shape[0]), shape)
     except Exception as error:  # each format of Pillow fails in ways of its own
         raise ValueError(
             f'{path}: the image cannot be read: {error}. Remove it, or load with broken="skip".'
         ) from error
+
+
+def _without_border(image: Any, border: int) -> Any:
+    if not border:
+        return image
+    if min(image.size) <= 2 * border:
+        raise ValueError(f"of its {image.width}x{image.height} pixels nothing is left inside a border of {border}")
+    return image.crop((border, border, image.width - border, image.height - border))
 
 
 _ONE_LARGE = threading.Lock()

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from .dataset import NO_CLASS, Data, ImageArrays, Shape, Split, divide, moments, without_targets
+from .dataset import NO_CLASS, AnswerKey, Data, ImageArrays, Shape, Split, divide, moments, without_targets
 from .image_folders import ImageFiles
 from .source import ImageParts, Request, SourceParts, TableParts, Task, list_names
 from .tables import CLASSES, Frame, Series, column_rules, encode_table, label_counts, label_of, map_values
 
 TEST_SHARE = 0.2
+
+IMAGENET_CLASSES = 1000
 
 MEASURED_FILES = 2000  # files that are read for the mean and the standard deviation of a large folder
 
@@ -33,6 +35,7 @@ def build_image_data(request: Request, parts: ImageParts, share: float) -> Data:
         kept = {"train": whole}
     _check_labels(request, kept, parts.classes, notes)
     train, validation, test = _divide_images(request, kept, bool(parts.classes), share)
+    train = train.take(_some_rows(request, train.y, bool(parts.classes), notes))
     shape = _image_shape(train, request.image_size)
     train, validation, test = (with_shape(part, shape) for part in (train, validation, test))
     few = isinstance(train.inputs, ImageFiles) and len(train) > MEASURED_FILES
@@ -122,6 +125,18 @@ def _divide_images(
     return train, parts.get("validation", validation), test
 
 
+def _some_rows(request: Request, targets: torch.Tensor, stratified: bool, notes: list[str]) -> torch.Tensor:
+    """As many of the training rows as were asked for, from each class alike; all by default."""
+    wanted, there = request.train_rows, len(targets)
+    if wanted is None or wanted == there:
+        return torch.arange(there)
+    if wanted > there:
+        raise ValueError(f"{request.spec}: train_rows {wanted} asks for more than the {there} training rows.")
+    _, chosen = divide(targets, [(there - wanted) / there], request.seed, stratified=stratified)
+    notes.append(f"{request.spec}: trained on {len(chosen)} of {there} rows, as train_rows says.")
+    return chosen
+
+
 def _image_shape(split: Split, image_size: int | None) -> Shape:
     inputs = split.inputs
     assert isinstance(inputs, ImageArrays | ImageFiles)
@@ -149,6 +164,8 @@ def build_table_data(request: Request, frames: TableParts, share: float) -> Data
     task: Task = frames.task or _task(parts["train"][target], request, notes)
     classes = _classes(request, parts, target, task, notes)
     divided = _divide_table(request, parts, target, classes, share)
+    codes = _class_numbers(divided["train"][target], classes)
+    divided["train"] = divided["train"].iloc[_some_rows(request, codes, bool(classes), notes).tolist()]
     encoding: dict[str, Any] = {"kind": "table", "task": task, "target": target, "classes": list(classes)}
     encoding |= _target_moments(divided["train"][target]) if task == "regression" else {}
     encoding["columns"] = column_rules(divided["train"].drop(columns=target), notes, scale=frames.scale)
@@ -254,11 +271,7 @@ def _divide_table(
     request: Request, parts: dict[str, Frame], target: str, classes: tuple[str, ...], share: float
 ) -> dict[str, Frame]:
     whole = parts["train"]
-    if classes:
-        number = {name: i for i, name in enumerate(classes)}
-        codes = torch.from_numpy(map_values(whole[target], lambda value: number[label_of(value)], NO_CLASS))
-    else:
-        codes = torch.zeros(len(whole))
+    codes = _class_numbers(whole[target], classes)
     shares = {"test": 0.0 if "test" in parts else TEST_SHARE, "validation": 0.0 if "validation" in parts else share}
     rows = divide(codes, list(shares.values()), request.seed, stratified=bool(classes))
     for name, chosen in zip((*shares, "train"), rows, strict=True):
@@ -268,6 +281,14 @@ def _divide_table(
         if len(parts[name]) == 0:
             raise ValueError(f"{request.spec}: {len(whole)} rows are too few: none is left for the {name} part.")
     return parts
+
+
+def _class_numbers(values: Series, classes: tuple[str, ...]) -> torch.Tensor:
+    """The number of each row's class; zeros for regression."""
+    if not classes:
+        return torch.zeros(len(values))
+    number = {name: i for i, name in enumerate(classes)}
+    return torch.from_numpy(map_values(values, lambda value: number[label_of(value)], NO_CLASS))
 
 
 def _target_moments(values: Series) -> dict[str, float]:
@@ -294,6 +315,8 @@ def encode_rows(data: Data, request: Request, parts: SourceParts) -> Split:
 def encode_labelled_rows(data: Data, request: Request, parts: SourceParts, notes: list[str]) -> Split:
     """The rows of other data with targets that mean what they mean in this data."""
     rows = encode_rows(data, request, parts)
+    if isinstance(parts, ImageParts) and data.classes and parts.numbered:
+        return _take_numbered_classes(data, request, rows, parts, notes)
     if isinstance(parts, ImageParts) and data.classes:
         return take_known_classes(data, request, rows, parts.classes, notes)
     if data.classes and (rows.y == NO_CLASS).all() or rows.y.is_floating_point() and rows.y.isnan().all():
@@ -316,6 +339,45 @@ def take_known_classes(data: Data, request: Request, rows: Split, classes: tuple
     if not known.all():
         notes.append(f"{request.spec}: {int((~known).sum())} examples of classes not in {data.name} were left out.")
     return mapped.take(known)
+
+
+def _take_numbered_classes(data: Data, request: Request, rows: Split, parts: ImageParts, notes: list[str]) -> Split:
+    place = place_of_numbers(data, request, parts)
+    mapped = renumber(rows, [place[int(name)] for name in parts.classes])
+    notes += [note for note in parts.notes if note not in notes]
+    return mapped
+
+
+def encode_answers(data: Data, request: Request, parts: ImageParts, notes: list[str]) -> tuple[Split, AnswerKey]:
+    """The rows of a variant with classes of its own, and what counts as right for each of those."""
+    place, rows = place_of_numbers(data, request, parts), encode_rows(data, request, parts)
+    assert parts.answers is not None
+    answers = torch.zeros(len(parts.answers), len(data.classes), dtype=torch.bool)
+    for kind, numbers in enumerate(parts.answers):
+        answers[kind, [place[number] for number in numbers]] = True
+    notes += [note for note in parts.notes if note not in notes]
+    return rows, AnswerKey(answers, None if parts.sets is None else torch.tensor(parts.sets))
+
+
+def place_of_numbers(data: Data, request: Request, parts: ImageParts) -> dict[int, int]:
+    """Where each of ImageNet's 1,000 classes is among those of the data: by its WordNet id, or by its number."""
+    names = data.classes
+    wnids, numbers = all(map(_is_wnid, names)), names == tuple(map(str, range(len(names))))
+    if len(names) != IMAGENET_CLASSES or not (wnids or numbers):
+        few = ", ".join(names[:3])
+        raise ValueError(
+            f"load: {request.spec} numbers its classes as ImageNet does, from 0 to {IMAGENET_CLASSES - 1} in the order "
+            f"of their WordNet ids, but {data.name} has {len(names)} classes: {few} ... Load the whole ImageNet, with "
+            "its classes named by those ids, such as n01440764, or by numbers."
+        )
+    place = {name: i for i, name in enumerate(names)}
+    if wnids and (unknown := [wnid for wnid in parts.wnids.values() if wnid not in place]):
+        raise ValueError(f"load: {request.spec} has the class {unknown[0]}, which {data.name} has not.")
+    return {i: place[parts.wnids[i]] if wnids and i in parts.wnids else i for i in range(IMAGENET_CLASSES)}
+
+
+def _is_wnid(name: str) -> bool:
+    return len(name) == 9 and name[0] == "n" and name[1:].isdigit()
 
 
 def renumber(rows: Split, numbers: Sequence[int]) -> Split:

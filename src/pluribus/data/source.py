@@ -41,6 +41,7 @@ class Request:
     broken: Broken = "stop"
     shape: Shape | None = None
     unpack_limit: Limit = None
+    train_rows: int | None = None
 
     @property
     def spec(self) -> str:
@@ -50,7 +51,14 @@ class Request:
 
 @dataclass
 class ImageParts:
-    """Images as a source holds them, before anything is divided; targets are numbers into `classes`, or values."""
+    """Images as a source holds them, before anything is divided; targets are numbers into `classes`, or values.
+
+    Args:
+        numbered: whether classes are named by their numbers among ImageNet's 1,000, or `answers` are such numbers
+        answers: for each class here the classes of other data that count as right for it
+        wnids: the WordNet ids of those numbers, where the source has them
+        sets: the set of similar frames that each row of `test` belongs to, its anchor first
+    """
 
     train: Split | None = None
     validation: Split | None = None
@@ -59,6 +67,10 @@ class ImageParts:
     ood: dict[str, Split] = field(default_factory=dict)
     shifted: dict[str, list[Split]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    numbered: bool = False
+    answers: list[list[int]] | None = None
+    wnids: dict[int, str] = field(default_factory=dict)
+    sets: list[int] | None = None
 
     @property
     def rows(self) -> Split:

@@ -37,6 +37,8 @@ LONGEST_LINE = 2**26  # letters of a header
 
 DECIMAL = r"[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][-+]?\d+)?"  # with a decimal comma
 
+ROW_NUMBER = re.compile(r"(?i:(^|[\W_])(id|index|idx|key|row|nr|no|rownames|unnamed: 0)$)|[a-z](Id|ID)$")
+
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 PARTS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
@@ -231,6 +233,9 @@ def _column_rule(values: Series, notes: list[str], scale: bool) -> dict[str, Any
     kind = _column_kind(values)
     if kind == "category":
         return _category_rule(values, notes)
+    if kind == "number" and _numbers_rows(present):
+        notes.append(f'Column "{values.name}" has another whole number in each row, as numbers of rows do: left out.')
+        return None
     numbers = _numbers(values, kind)
     if np.isnan(numbers).all() or np.nanmin(numbers) == np.nanmax(numbers):
         notes.append(f'Column "{values.name}" has one finite value: left out.')
@@ -251,6 +256,13 @@ def _has_one_value(present: Series) -> bool:
         numbers = present.to_numpy()
         return not len(numbers) or bool((numbers == numbers[0]).all())
     return present.nunique() < 2
+
+
+def _numbers_rows(present: Series) -> bool:
+    """Whether a column of numbers is called an identifier and is one: whole, and no two alike."""
+    if not ROW_NUMBER.search(str(present.name)) or len(present) <= CLASSES or present.nunique() < len(present):
+        return False
+    return bool((present == present.round()).all())
 
 
 def _column_kind(values: Series) -> str:

@@ -138,6 +138,7 @@ def export(
     task, class_dim = getattr(ensemble, "task", "classification"), getattr(ensemble, "class_dim", None)
     inputs, outputs = _input_names(ensemble, batch, answer_names(task)), answer_names(task)
     about = {"task": task, "members": str(getattr(ensemble, "size", "")), "draws": draws}
+    about |= getattr(ensemble, "about", {})
     with torch.no_grad(), _quiet(), _beside(path) as temporary:
         program = trace_program(AnswerModule(plain, task, class_dim).eval(), batch, dynamic)
         if format == "onnx":

@@ -20,6 +20,7 @@ from ..core.ensemble import Ensemble
 from ..data.catalogue import encoded
 from ..data.dataset import Data
 from ..data.encoding import check_encoding, encoded_shape
+from ..data.tables import feature_names
 from ..models.by_name import ModelSpec
 from ..uncertainty.abstention import Threshold, abstain
 from ..uncertainty.classification import SCORES, Classification
@@ -49,7 +50,7 @@ class Predictor:
 
     @property
     def threshold(self) -> Threshold | None:
-        """Below it an answer is accepted; None where the validation data could not promise the risk."""
+        """Below it an answer is accepted; None where the validation data could promise nothing."""
         found = self.record.get("threshold")
         return None if found is None else Threshold(**found)
 
@@ -114,6 +115,7 @@ class SelfNormalising(nn.Module):
         super().__init__()
         ensemble, record = predictor.ensemble, predictor.record
         self.task, self.class_dim = ensemble.task, ensemble.class_dim
+        self.size, self.about = ensemble.size, _describe(record)
         self.inner = Members(ensemble) if example is None else freeze(ensemble, example)
         self.mean = nn.Buffer(torch.tensor(record["mean"]))
         self.std = nn.Buffer(torch.tensor(record["std"]))
@@ -126,6 +128,18 @@ class SelfNormalising(nn.Module):
             return outputs
         means, variances = gaussian(outputs)
         return means * self.scale + self.shift, variances * self.scale**2
+
+
+def _describe(record: Mapping[str, Any]) -> dict[str, str]:
+    """What whoever runs an exported file must know: what the outputs mean and what the inputs are."""
+    kind = record["encoding"]["kind"]
+    inputs = "values in [0, 1], channels first" if kind == "images" else json.dumps(feature_names(record["encoding"]))
+    return {
+        "classes": json.dumps(record["classes"]),
+        "inputs": inputs,
+        "shape": json.dumps(list(record["shape"])),
+        "normalisation": json.dumps({"inside": True, "mean": record["mean"], "std": record["std"]}),
+    }
 
 
 def make_predictor(
@@ -151,11 +165,36 @@ def make_predictor(
     }
     if data.classes and risk is not None and len(data.validation):
         prediction: Any = ensemble.predict((data.normalise(x), y) for x, y in data.validation.batches(ROWS))
-        try:
-            record["threshold"] = dataclasses.asdict(abstain(prediction, data.validation.y, risk))
-        except ValueError as error:
-            record["no_threshold"] = str(error)
+        record |= _find_threshold(prediction, data.validation.y, risk)
     return Predictor(ensemble, record)
+
+
+def _find_threshold(prediction: Classification, target: Tensor, risk: float) -> dict[str, Any]:
+    """The threshold for the risk, or for the least that can be promised, and why it is not the one asked for.
+
+    Risks are tried from the largest down until one fails: tests in an order that is fixed before keep their level.
+    """
+    try:
+        return {"threshold": dataclasses.asdict(abstain(prediction, target, risk))}
+    except ValueError as error:
+        reason = str(error)
+    found = None
+    for allowed in (each for each in RISKS if each > risk):
+        try:
+            found = abstain(prediction, target, allowed)
+        except ValueError:
+            break
+    if found is None:
+        return {"no_threshold": reason}
+    needed = math.ceil(math.log((1 - found.confidence) / found.candidates) / math.log1p(-risk) / found.coverage)
+    said = (
+        f"abstain: {len(target):,} validation examples do not suffice to promise an error of at most {risk:g}: that "
+        f"takes about {max(needed, len(target) + 1):,} or more. The threshold promises one of at most {found.risk:g}."
+    )
+    return {"threshold": dataclasses.asdict(found), "no_threshold": said}
+
+
+RISKS = (0.5, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.03, 0.02, 0.01)
 
 
 def load_predictor(folder: str | Path, device: torch.device | str = "cpu", *, model: str | None = None) -> Predictor:

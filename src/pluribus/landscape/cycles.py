@@ -1,11 +1,11 @@
-"""Ensembles from one training run with a cyclic rate: snapshots, and cyclic stochastic gradient MCMC."""
+"""Ensembles from one training run with a cyclic rate: snapshots, fast geometric ensembles, cyclic SG-MCMC."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -15,11 +15,34 @@ from .._common.trees import as_batch, logits_of
 from ..core.ensemble import Ensemble
 from ..methods.building import check_number, check_size, check_whole
 from ..surgery.copying import state
+from ..surgery.selecting import quote_names
 from ..training.batching import loader, mix_seeds, set_epoch
 from ..training.criteria import Criterion
 from .common.batch_statistics import refresh_, statistics_layers
 from .common.examples import choose_criterion, map_arrays, ready
 from .common.networks import Buffers, Layout, Networks, ensemble_of, network_of, rest_of
+
+
+class Cyclic(TypedDict, total=False):
+    """How a network is trained in cycles: what `snapshots` and `csgmcmc` both take.
+
+    Args:
+        lr: of the mean loss, at the start of a cycle; by default 0.1
+        weight_decay: by default 0
+        batch_size: by default 128
+        criterion: a name or a function of outputs and targets; by default what the task needs
+        task: what the outputs are; by default what the model says, or classification
+        augment: what is done to every batch (x, y)
+        seed: of the order of rows, and of the noise
+    """
+
+    lr: float
+    weight_decay: float
+    batch_size: int
+    criterion: str | Criterion | None
+    task: str | None
+    augment: Callable[[Any, Any], tuple[Any, Any]] | None
+    seed: int
 
 
 def snapshots(
@@ -28,14 +51,8 @@ def snapshots(
     size: int,
     *,
     epochs: int | None = None,
-    lr: float = 0.1,
     momentum: float = 0.9,
-    weight_decay: float = 0.0,
-    batch_size: int = 128,
-    criterion: str | Criterion | None = None,
-    task: str | None = None,
-    augment: Callable[[Any, Any], tuple[Any, Any]] | None = None,
-    seed: int = 0,
+    **training: Unpack[Cyclic],
 ) -> Ensemble:
     """An ensemble of the networks at the ends of `size` cycles of one run (Huang et al., 2017).
 
@@ -44,10 +61,51 @@ def snapshots(
     Args:
         model: where training starts; it is not changed
         epochs: in all; by default 10 for each cycle
+        training: lr, 0.1, and weight_decay, batch_size, criterion, task, augment and seed: see `Cyclic`
     """
     size = check_size("snapshots", size)
-    plan = _Plan("snapshots", size, size, epochs or 10 * size, lr, momentum, weight_decay, batch_size)
-    return _run(plan, model, train, criterion, task, augment, seed)
+    return _run(_Plan("snapshots", size, size, epochs or 10 * size, momentum, training=training), model, train)
+
+
+def fast_geometric(
+    model: Any,
+    train: Any,
+    size: int,
+    *,
+    cycle: int = 2,
+    lr: float | tuple[float, float] = (5e-2, 5e-4),
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    batch_size: int = 128,
+    criterion: str | Criterion | None = None,
+    task: str | None = None,
+    augment: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+    seed: int = 0,
+) -> Ensemble:
+    """An ensemble of networks that one run passes on its way from a trained one (Garipov et al., 2018).
+
+    In each cycle the rate falls along a line from the larger one to the smaller and rises again, step by step; a
+    network is taken in the middle, where it is smallest.
+
+    Args:
+        model: where the run starts: a network that is trained; it is not changed
+        cycle: how many epochs one has, an even number
+        lr: the largest rate and the smallest; one number is the largest, and the smallest a hundredth of it
+    """
+    size = check_size("fast_geometric", size)
+    if check_whole("fast_geometric", "cycle", cycle) % 2:
+        raise ValueError(
+            f"fast_geometric: networks are taken in the middle of a cycle, so it has an even number of epochs, "
+            f"but cycle is {cycle}."
+        )
+    high, low = lr if isinstance(lr, (tuple, list)) and len(lr) == 2 else (lr, 0.01 * lr)
+    check_number("fast_geometric", "the smallest rate", low, f"from 0 to the largest, {high}", lambda v: 0 <= v <= high)
+    training = Cyclic(
+        lr=high, weight_decay=weight_decay, batch_size=batch_size, criterion=criterion, task=task, augment=augment,
+        seed=seed,
+    )  # fmt: skip
+    plan = _Triangles("fast_geometric", size, size, cycle * size, momentum, training=training, least=low)
+    return _run(plan, model, train)
 
 
 def csgmcmc(
@@ -58,15 +116,9 @@ def csgmcmc(
     temperature: float = 1.0,
     *,
     epochs: int | None = None,
-    lr: float = 0.1,
     momentum: float = 0.0,
-    weight_decay: float = 0.0,
     exploration: float = 0.8,
-    batch_size: int = 128,
-    criterion: str | Criterion | None = None,
-    task: str | None = None,
-    augment: Callable[[Any, Any], tuple[Any, Any]] | None = None,
-    seed: int = 0,
+    **training: Unpack[Cyclic],
 ) -> Ensemble:
     """An ensemble of samples of the posterior by cyclic stochastic gradient MCMC (Zhang et al., 2020).
 
@@ -79,11 +131,10 @@ def csgmcmc(
         cycles: by default one for every three samples
         temperature: 1: the posterior; 0: no noise. The authors' code has 1 / N
         epochs: in all; by default 10 for each cycle
-        lr: of the mean loss, at the start of a cycle
         momentum: of SGHMC; 0 is Langevin dynamics
-        weight_decay: the prior: 1 / (N times its variance)
         exploration: the share of a cycle without noise and samples
-        criterion: minus the mean log-likelihood of a row, for the posterior to be one
+        training: as for `snapshots`. For the posterior to be one, the criterion is minus the mean log-likelihood of
+            a row, and weight_decay the prior: 1 / (N times its variance)
     """
     size = check_size("csgmcmc", size)
     cycles = check_whole("csgmcmc", "cycles", -(-size // 3) if cycles is None else cycles)
@@ -91,10 +142,8 @@ def csgmcmc(
         raise ValueError(f"csgmcmc: each cycle gives a sample at least, but {cycles} cycles are asked for {size}.")
     check_number("csgmcmc", "temperature", temperature, "0 or more", lambda value: value >= 0)
     check_number("csgmcmc", "exploration", exploration, "from 0 to below 1", lambda value: 0 <= value < 1)
-    plan = _Plan(
-        "csgmcmc", size, cycles, epochs or 10 * cycles, lr, momentum, weight_decay, batch_size, temperature, exploration
-    )
-    return _run(plan, model, train, criterion, task, augment, seed)
+    plan = _Plan("csgmcmc", size, cycles, epochs or 10 * cycles, momentum, temperature, exploration, training)
+    return _run(plan, model, train)
 
 
 @dataclass(frozen=True)
@@ -103,17 +152,23 @@ class _Plan:
     size: int
     cycles: int
     epochs: int
-    lr: float
     momentum: float
-    weight_decay: float
-    batch_size: int
     temperature: float | None = None  # None: no sampling, the end of each cycle
     exploration: float = 1.0
+    training: Cyclic = field(default_factory=lambda: Cyclic())
 
     def __post_init__(self) -> None:
+        known = Cyclic.__annotations__
+        if unknown := [name for name in self.training if name not in known]:
+            raise TypeError(f"{self.caller}: the argument {unknown[0]!r} is unknown. Choose from {quote_names(known)}.")
         check_whole(self.caller, "epochs", self.epochs)
         check_number(self.caller, "lr", self.lr, "positive", lambda value: value > 0)
         check_number(self.caller, "momentum", self.momentum, "from 0 to below 1", lambda value: 0 <= value < 1)
+
+    @property
+    def lr(self) -> float:
+        """The rate at the start of each cycle."""
+        return self.training.get("lr", 0.1)
 
     def rate(self, step: int, steps: int) -> float:
         """The rate at a step, of so many in all."""
@@ -134,11 +189,25 @@ class _Plan:
         return found
 
 
-def _run(plan: _Plan, model: Any, train: Any, criterion: Any, task: str | None, augment: Any, seed: int) -> Ensemble:
-    known = network_of(plan.caller, model)
-    kind = task or known.task or "classification"
-    loss = choose_criterion(plan.caller, criterion, kind)
-    batches = loader(train, plan.batch_size, shuffle=True, seed=seed)
+@dataclass(frozen=True)
+class _Triangles(_Plan):
+    """The rate falls to its least and rises again in each cycle, and a sample is taken where it is least."""
+
+    least: float = 0.0
+
+    def rate(self, step: int, steps: int) -> float:
+        t = self.place(step, steps) + self.cycles / steps  # when the step is done
+        return self.least + abs(1 - 2 * t) * (self.lr - self.least)
+
+    def samples(self, steps: int) -> list[int]:
+        return [round(steps * (cycle + 0.5) / self.cycles) for cycle in range(self.cycles)]
+
+
+def _run(plan: _Plan, model: Any, train: Any) -> Ensemble:
+    known, seed = network_of(plan.caller, model), plan.training.get("seed", 0)
+    kind = plan.training.get("task") or known.task or "classification"
+    loss = choose_criterion(plan.caller, plan.training.get("criterion"), kind)
+    batches = loader(train, plan.training.get("batch_size", 128), shuffle=True, seed=seed)
     if not hasattr(batches, "__len__"):
         raise ValueError(f"{plan.caller}: the rate falls step by step, so train must know its length. Give (x, y).")
     steps, rows = len(batches) * plan.epochs, _rows(batches)
@@ -152,18 +221,21 @@ def _run(plan: _Plan, model: Any, train: Any, criterion: Any, task: str | None, 
     layout, found, rests = known.layout, [], []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix_seeds(seed, 1))
-        for step in _steps(plan, module, layout, batches, loss, augment, steps, rows):
+        for step in _steps(plan, module, layout, batches, loss, steps, rows):
             if step in set(wanted):
                 tensors = dict(state(module))
                 found.append(layout.vector(tensors))
                 rests.append(rest_of(layout, tensors))
+            if len(found) == plan.size:
+                break  # what would follow is in no sample
     return _collect(plan, known, kind, found, rests, train)
 
 
 def _steps(
-    plan: _Plan, module: nn.Module, layout: Layout, batches: Any, loss: Criterion, augment: Any, steps: int, rows: int
+    plan: _Plan, module: nn.Module, layout: Layout, batches: Any, loss: Criterion, steps: int, rows: int
 ) -> Iterator[int]:
     """Train, and give the number of each step when it is done."""
+    augment = plan.training.get("augment")
     own = dict(state(module))
     moving = [own[name].requires_grad_() for name, moves in zip(layout.names, layout.moves, strict=True) if moves]
     speed = [torch.zeros_like(p) for p in moving]
@@ -196,7 +268,7 @@ def _move_(
     for parameter, velocity, gradient in zip(moving, speed, gradients, strict=True):
         if gradient is None:
             continue
-        velocity.mul_(plan.momentum).sub_(gradient + plan.weight_decay * parameter, alpha=lr)
+        velocity.mul_(plan.momentum).sub_(gradient + plan.training.get("weight_decay", 0.0) * parameter, alpha=lr)
         if deviation:
             velocity.add_(torch.randn_like(velocity), alpha=deviation)
         parameter.add_(velocity)

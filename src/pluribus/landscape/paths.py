@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
@@ -14,13 +13,12 @@ from .._common.trees import as_batch, logits_of
 from ..methods.building import check_number, check_whole
 from ..surgery.copying import state
 from ..surgery.selecting import quote_names
-from ..training.batching import loader, set_epoch
 from ..training.optimizers import OPTIMIZERS
 from .common.batch_statistics import refresh_, statistics_layers
-from .common.examples import Criterion, Examples, choose_criterion, choose_task, map_arrays, ready
+from .common.examples import Criterion, Examples, choose_criterion, choose_task, endless, map_arrays, ready
 from .common.networks import Networks, network_of, networks_of, put_
-from .common.points import Report, Span, check_grid, make_judge, measure
-from .planes import Surface, choose_statistics, split_columns
+from .common.points import Measuring, Span, check_measuring, measure
+from .planes import Surface, check_grid
 
 
 class Path:
@@ -41,10 +39,14 @@ class Path:
 
     def mixtures(self, t: np.ndarray) -> np.ndarray:
         """The coefficients of the corners at each t: (len(t), corners)."""
-        if t.min() < 0 or t.max() > 1:
-            raise ValueError(f"path: t must be from 0 to 1, but it is {t[(t < 0) | (t > 1)][0]:g}.")
+        self.check(t)
         corners = np.eye(len(self.t))
         return np.stack([np.interp(t, self.t, corner) for corner in corners], -1)
+
+    def check(self, t: np.ndarray) -> None:
+        """Refuse places beyond the ends."""
+        if t.min() < 0 or t.max() > 1:
+            raise ValueError(f"path: t must be from 0 to 1, but it is {t[(t < 0) | (t > 1)][0]:g}.")
 
     def ends(self) -> Networks:
         """The two networks that the path connects."""
@@ -89,7 +91,7 @@ def tunnel(
         raise ValueError(f"tunnel: the optimizer {optimizer!r} is unknown. Choose from {quote_names(OPTIMIZERS)}.")
     if start not in ("line", "neighbour"):
         raise ValueError(f'tunnel: start must be "line" or "neighbour", but it is {start!r}.')
-    first = Examples("tunnel", [next(iter(_endless(data, batch_size, seed)))], labelled=True)
+    first = Examples("tunnel", [next(endless("tunnel", data, batch_size, seed))], labelled=True)
     kind = task or ends.task or ("regression" if callable(criterion) else None)
     kind = choose_task("tunnel", kind, None, first, ends[0])
     loss = choose_criterion("tunnel", criterion, kind)
@@ -128,47 +130,38 @@ class Along:
     agreement: np.ndarray | None
     statistics: str
 
+    @property
+    def barrier(self) -> float:
+        """The largest loss above the chord between the losses of the ends; 0 where it stays below."""
+        if self.loss is None:
+            raise ValueError("barrier: the loss was not measured. Give data with labels.")
+        return float(np.max(self.loss - (1 - self.t) * self.loss[0] - self.t * self.loss[-1]))
 
-def along(
-    path: Path,
-    data: Any,
-    points: int = 25,
-    *,
-    refresh: Any = True,
-    criterion: str | Criterion | None = None,
-    task: str | None = None,
-    batch_size: int = 256,
-    processes: int = 1,
-    progress: Report = False,
-) -> Along:
-    """Loss, accuracy and agreement with both ends at evenly spread points of a path; arguments as for `surface`."""
+
+def along(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -> Along:
+    """Loss, accuracy and agreement with both ends at evenly spread points of a path.
+
+    Args:
+        data: (x, y), a data set or a loader
+        points: how many, the ends included; a single one is the middle
+        how: as for `surface`
+    """
     points = check_whole("along", "points", points)
-    judge = make_judge(
-        "along", path.networks, data, references=path.ends(), criterion=criterion, task=task,
-        batch_size=batch_size,
-    )  # fmt: skip
     t = np.linspace(0, 1, points) if points > 1 else np.array([0.5])
     mixtures = path.mixtures(t)
-    statistics, said = choose_statistics("along", path.networks.model, refresh, judge.examples)
-    values = measure(
-        "along", path.span, mixtures, mixtures, judge, refresh=statistics, processes=processes, progress=progress
-    )
-    return Along(t, *split_columns(values, judge.measures), said)
+    return Along(t, *measure("along", path.span, mixtures, mixtures, data, references=path.ends(), **how))
 
 
-def barrier(path: Path, data: Any, points: int = 25, **options: Any) -> float:
+def barrier(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -> float:
     """The largest loss along a path above the chord between the losses of its ends; 0 where it stays below.
 
     Args:
         points: where the loss is measured, the ends included
-        options: as for `along`
+        how: as for `surface`
     """
     if points < 3:
         raise ValueError(f"barrier: needs at least 3 points, the ends included, but points is {points}.")
-    found = along(path, data, points, **options)
-    assert found.loss is not None
-    chord = (1 - found.t) * found.loss[0] + found.t * found.loss[-1]
-    return float(np.max(found.loss - chord))
+    return along(path, data, points, **how).barrier
 
 
 def stitched(
@@ -177,43 +170,28 @@ def stitched(
     grid: int | tuple[int, int] = 25,
     *,
     reach: float = 1.25,
-    normalised: bool = False,
-    refresh: Any = True,
-    criterion: str | Criterion | None = None,
-    task: str | None = None,
-    batch_size: int = 256,
-    memory: float | None = None,
-    processes: int = 1,
-    progress: Report = False,
     file: Any = None,
+    **how: Unpack[Measuring],
 ) -> Fan:
     """The cut of Figure S3: triangles of the origin and each piece of the path, side by side.
 
     Args:
+        data: (x, y), a data set or a loader
         grid: how many points along the path and along each radius
         reach: radii go from 0, the origin, to so many times the path's
-        file: as `path` of `surface`, whose other arguments these are too
+        file: as `path` of `surface`
+        how: as for `surface`
     """
-    sides = tuple(grid) if isinstance(grid, (tuple, list)) else (grid, grid)
-    rows, columns = (check_whole("stitched", "grid", side) for side in sides)
-    check_grid("stitched", rows * columns, 4, memory)
-    judge = make_judge(
-        "stitched", path.networks, data, references=path.ends(), criterion=criterion, task=task,
-        normalised=normalised, batch_size=batch_size, memory=memory,
-    )  # fmt: skip
+    rows, columns = check_grid("stitched", grid)
+    check_measuring("stitched", rows * columns, 4, how)
     check_number("stitched", "reach", reach, "positive", lambda value: value > 0)
     t, r = np.linspace(0, 1, rows), np.linspace(0, reach, columns)
-    mixtures = path.mixtures(t)
-    scaled = (mixtures[:, None] * r[None, :, None]).reshape(rows * columns, -1)
-    statistics, said = choose_statistics("stitched", path.networks.model, refresh, judge.examples)
-    values = measure(
-        "stitched", path.span, scaled, np.repeat(mixtures, columns, 0), judge, refresh=statistics,
-        processes=processes, path=file, progress=progress,
-    )  # fmt: skip
-    figures = split_columns(values.reshape(rows, columns, -1), judge.measures)
     corners, angles = _unfold(path, path.t), _unfold(path, t)
-    fan = angles[:, None] * r[None, :, None]
-    return Fan(path, t, r, *figures, corners[[0, -1]], normalised, said, fan, corners)
+    mixtures = np.repeat(path.mixtures(t)[:, None], columns, 1)
+    radii, normalised = r[None, :, None], how.get("normalised", False)
+    found = measure("stitched", path.span, mixtures * radii, mixtures, data, references=path.ends(), file=file, **how)
+    ends, fan = corners[[0, -1]], angles[:, None] * radii
+    return Fan(path, t, r, *found[:3], ends, normalised, found.statistics, fan, corners)
 
 
 @dataclass(frozen=True)
@@ -238,14 +216,17 @@ class Fan(Surface):
 
 def _unfold(path: Path, t: np.ndarray) -> np.ndarray:
     """Where points of the path are in the plane when the triangles with the origin lie beside each other."""
-    products = path.span.products()
-    lengths = np.sqrt(np.diag(products))
+    places, inverse = np.unique(np.concatenate([path.t, t]), return_inverse=True)
+    mixtures = path.mixtures(places)  # neighbours on a straight piece are in the plane of its triangle
+    products = mixtures @ path.span.products() @ mixtures.T
+    lengths = np.sqrt(np.clip(np.diag(products), 0, None))
     if not lengths.all():
         raise ValueError("stitched: a corner of the path is the origin, so that there is no triangle.")
     cosines = [products[i, i + 1] / (lengths[i] * lengths[i + 1]) for i in range(len(lengths) - 1)]
     angles = np.concatenate([[0], np.cumsum(np.arccos(np.clip(cosines, -1, 1)))])
-    corners = lengths[:, None] * np.stack([np.cos(angles), np.sin(angles)], -1)
-    return path.mixtures(t) @ corners  # pieces are straight here too
+    points = lengths[:, None] * np.stack([np.cos(angles), np.sin(angles)], -1)
+    found: np.ndarray = points[inverse[len(path.t) :]]
+    return found
 
 
 def _first_shift(ends: Networks, along: Tensor, seed: int) -> Tensor:
@@ -270,7 +251,7 @@ def _descend(
     for layer in statistics_layers(module):
         layer.training = True
     moved = base + shift
-    for step, (x, y) in enumerate(_endless(data, batch_size, seed)):
+    for step, (x, y) in enumerate(endless("tunnel", data, batch_size, seed)):
         if step == steps:
             break
         args, kwargs = as_batch(ready(module, x))
@@ -289,16 +270,3 @@ def _descend(
         )
     module.eval()
     return moved
-
-
-def _endless(data: Any, batch_size: int, seed: int) -> Iterator[tuple[Any, Any]]:
-    batches, epoch = loader(data, batch_size, shuffle=True, seed=seed), 0
-    while True:
-        set_epoch(batches, epoch)
-        count = 0
-        for x, y in batches:
-            count += 1
-            yield map_arrays(x), torch.as_tensor(y)
-        if not count:
-            raise ValueError("tunnel: there must be at least one batch of data, but there is none.")
-        epoch += 1

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .common.batch_statistics import statistics_layers
-from .common.examples import Criterion, Examples
 from .common.networks import Networks, check_alike, gram, network_of, networks_of
-from .common.points import MEASURES, Report, Span, check_grid, make_judge, measure
+from .common.points import MEASURES, Measuring, Span, check_measuring, measure
 from .recording import Trajectory
 
 Extent = tuple[tuple[float, float], tuple[float, float]]
@@ -77,14 +75,14 @@ class Plane:
         return np.array(gaps)
 
     def mixtures(self, coordinates: np.ndarray) -> np.ndarray:
-        """The coefficients of networks and directions at coordinates, (n, 2)."""
+        """The coefficients of networks and directions at coordinates, (..., 2)."""
         return self.base + coordinates @ self.tangents.T
 
     def nearest(self, coordinates: np.ndarray) -> np.ndarray:
-        """Which network is nearest to each of the coordinates, (n, 2): ones and zeros, (n, networks)."""
-        gaps = coordinates[:, None] - self.points
-        squares = np.einsum("nki,ij,nkj->nk", gaps, self._metric, gaps)
-        return np.eye(len(self.networks))[squares.argmin(1)]
+        """Which network is nearest to each of the coordinates, (..., 2): ones and zeros, (..., networks)."""
+        gaps = coordinates[..., None, :] - self.points
+        squares = np.einsum("...ki,ij,...kj->...k", gaps, self._metric, gaps)
+        return np.eye(len(self.networks))[squares.argmin(-1)]
 
     def extent(self, margin: float = 0.25, cover: Any = None) -> Extent:
         """The ranges of u and v that show the networks, and those of `cover`, with a margin around them."""
@@ -210,18 +208,11 @@ def surface(
     grid: int | tuple[int, int] = 25,
     measures: Sequence[str] = MEASURES,
     *,
-    normalised: bool = False,
     extent: Extent | None = None,
     margin: float = 0.25,
     cover: Any = None,
-    refresh: Any = True,
-    criterion: str | Criterion | None = None,
-    task: str | None = None,
-    batch_size: int = 256,
-    memory: float | None = None,
-    processes: int = 1,
     path: str | Path | None = None,
-    progress: Report = False,
+    **how: Unpack[Measuring],
 ) -> Surface:
     """Loss, accuracy and agreement with the plane's networks at every point of a grid on it.
 
@@ -231,60 +222,26 @@ def surface(
         data: (x, y), a data set or a loader; x alone for agreement alone. It is read once and kept
         grid: how many points along u and v
         measures: any of "loss", "accuracy" and "agreement"; in regression the loss alone
-        normalised: in place of agreement, disagreement divided by the error (Figure S1)
         extent: ((least u, largest u), (least v, largest v)); by default what shows the networks
         cover: runs or ensembles that the extent should show too
-        refresh: True: statistics of batch normalisation are estimated on `data` at every point, for one more pass;
-            or the data to estimate them on, such as training data; False: those of the nearest network
-        batch_size: rows that are run at once, which bounds the memory of a pass
-        memory: the most bytes for data and figures; by default what the machine has left
-        processes: how many share the points; each has its copy of data and networks
         path: a file that figures go to as they come; the same call goes on from it after a stop
-        progress: True: a line on stderr; or a function of (done, total, seconds left)
+        how: normalised, refresh, criterion, task, batch_size, memory, processes and progress: see `Measuring`
     """
     if not isinstance(plane, Plane):
         raise TypeError(f"surface: takes a plane, but got a {type(plane).__name__}. Make one with ls.plane(a, b).")
-    count = _checked_grid("surface", grid)
-    check_grid("surface", count[0] * count[1], 2 + len(plane.networks), memory)
-    (low_u, high_u), (low_v, high_v) = extent or plane.extent(margin, cover)
-    u, v = np.linspace(low_u, high_u, count[0]), np.linspace(low_v, high_v, count[1])
-    judge = make_judge(
-        "surface", plane.networks, data, measures, criterion=criterion, task=task, normalised=normalised,
-        batch_size=batch_size, memory=memory,
-    )  # fmt: skip
-    coordinates = np.stack(np.meshgrid(u, v, indexing="ij"), -1).reshape(-1, 2)
-    statistics, said = choose_statistics("surface", plane.networks.model, refresh, judge.examples)
-    values = measure(
-        "surface", plane.span, plane.mixtures(coordinates), plane.nearest(coordinates), judge,
-        refresh=statistics, processes=processes, path=path, progress=progress,
-    )  # fmt: skip
-    loss, accuracy, agreement = split_columns(values.reshape(*count, -1), judge.measures)
-    return Surface(plane, u, v, loss, accuracy, agreement, plane.points, normalised, said)
-
-
-def choose_statistics(caller: str, model: nn.Module, refresh: Any, examples: Examples) -> tuple[Examples | None, str]:
-    """The data on which statistics of normalisation are estimated at each point, if any, and that in words."""
-    if not statistics_layers(model):
-        return None, "the network keeps no statistics"
-    if refresh is False or refresh is None:
-        return None, "statistics are those of the nearest network"
-    if refresh is True:
-        return examples, "statistics are estimated at every point, on the data itself"
-    return Examples(caller, refresh), "statistics are estimated at every point, on data given for that"
-
-
-def split_columns(
-    values: np.ndarray, measures: Sequence[str]
-) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None]:
-    """Loss, accuracy and agreement, (networks, ...), of what a judge gave; None where it was not asked for."""
-    return (
-        values[..., 0] if "loss" in measures else None,
-        values[..., 1] if "accuracy" in measures else None,
-        np.moveaxis(values[..., 2:], -1, 0) if "agreement" in measures else None,
+    count = check_grid("surface", grid)
+    check_measuring("surface", count[0] * count[1], 2 + len(plane.networks), how)
+    u, v = (np.linspace(*ends, side) for ends, side in zip(extent or plane.extent(margin, cover), count, strict=True))
+    places = np.stack(np.meshgrid(u, v, indexing="ij"), -1)
+    normalised = how.get("normalised", False)
+    found = measure(
+        "surface", plane.span, plane.mixtures(places), plane.nearest(places), data, measures, file=path, **how
     )
+    return Surface(plane, u, v, *found[:3], plane.points, normalised, found.statistics)
 
 
-def _checked_grid(caller: str, grid: Any) -> tuple[int, int]:
+def check_grid(caller: str, grid: Any) -> tuple[int, int]:
+    """How many points there are along each side."""
     sides = tuple(grid) if isinstance(grid, (tuple, list)) else (grid, grid)
     if len(sides) != 2 or any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1 for n in sides):
         raise ValueError(f"{caller}: grid must be a number of points, or two, from 1 on, but it is {grid!r}.")

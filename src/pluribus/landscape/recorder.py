@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -52,7 +53,8 @@ class Recorder(Callback):
         class_dim: int | None = None,
         model: str | None = None,
     ):
-        if every != "epoch" and (isinstance(every, (bool, str)) or int(every) != every or every < 1):
+        steps = isinstance(every, Integral) and not isinstance(every, bool) and every >= 1
+        if every != "epoch" and not steps:
             raise ValueError(f'Recorder: every must be "epoch" or a number of steps from 1 on, but it is {every!r}.')
         self.every, self.start, self.model, self.task, self.class_dim = every, start, model, task, class_dim
         self.options: dict[str, Any] = {"keep": keep, "dtype": dtype}

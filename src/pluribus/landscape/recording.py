@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ class Trajectory(Networks):
         record = Record(probe, task=task, class_dim=class_dim, dtype=dtype)
         for i, checkpoint in enumerate(checkpoints):
             module = duplicate(model)
-            _load_(module, _state_dict(checkpoint), i)
+            _load_(module, state_dict_of(checkpoint), i)
             record.add(module, i if steps is None else steps[i])
         return record.trajectory()
 
@@ -174,6 +175,29 @@ class Trajectory(Networks):
         _load_(module, parts["solution."], None)
         more = (header["steps"], tensors.get("answers"), tensors.get("targets"), header["task"], header["class_dim"])
         return cls(module, tensors["weights"], parts["buffers."], *more)
+
+
+@dataclass(frozen=True)
+class Course:
+    """What one member of an ensemble said along training, where it may be no network of its own.
+
+    Shapes:
+        answers: (checkpoints, rows, classes), logarithms of probabilities; in regression (checkpoints, rows, ...)
+        outputs: the same as probabilities, or values
+    """
+
+    answers: Tensor
+    steps: list[int]
+    targets: Tensor | None = None
+    task: str = "classification"
+
+    @property
+    def outputs(self) -> Tensor:
+        """Probabilities, or values in regression."""
+        return self.answers.exp() if is_classifying(self.task) else self.answers
+
+    def __len__(self) -> int:
+        return len(self.answers)
 
 
 class Record:
@@ -269,7 +293,7 @@ def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _state_dict(checkpoint: Any) -> Mapping[str, Tensor]:
+def state_dict_of(checkpoint: Any) -> Mapping[str, Tensor]:
     """The tensors of a checkpoint by name; a module has buffers that are not saved, too."""
     if isinstance(checkpoint, nn.Module):
         return dict(state(checkpoint))
@@ -297,7 +321,7 @@ def _load_(module: nn.Module, tensors: Mapping[str, Tensor], number: int | None)
     """Put the tensors into the module, if they are those of its architecture."""
     what = "the file" if number is None else f"checkpoint {number}"
     own = dict(state(module))
-    prefix = _prefix(own, tensors)
+    prefix = prefix_of(own, tensors)
     for name, tensor in own.items():
         given = tensors.get(prefix + name)
         if given is None and name in dict(module.named_buffers()) and name not in module.state_dict():
@@ -314,7 +338,7 @@ def _load_(module: nn.Module, tensors: Mapping[str, Tensor], number: int | None)
                 tensor.copy_(tensors[prefix + name])
 
 
-def _prefix(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> str:
+def prefix_of(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> str:
     """What stands before all names in the checkpoint: "module." of a wrapped model, "model." of a lightning one."""
     first = next(iter(own), "")
     if first in tensors:

@@ -22,19 +22,16 @@ from .recording import Trajectory
 
 Source = nn.Module | Callable[[], nn.Module]
 
+RECORDED = ("keep", "start", "dtype")  # options of the recorder; the others are for training
+
 
 def trajectory(
     model: nn.Module,
     train: Any,
     probe: Any = None,
     *,
-    epochs: int | None = None,
     every: str | int = "epoch",
-    keep: int | None = None,
-    start: bool = False,
-    dtype: str = "float32",
     task: str | None = None,
-    seed: int = 0,
     **options: Any,
 ) -> Trajectory:
     """The trajectory of a copy of the model, trained from the weights that it has; the model is not changed.
@@ -45,10 +42,9 @@ def trajectory(
         train: (x, y), a data set or a loader of (x, y)
         probe: the same, or x alone: where predictions are recorded
         every: "epoch", or a number of steps
-        keep: only the last so many checkpoints
-        start: record the network before the first step, too
-        dtype: how weights are kept: "float32", "float16", "bfloat16" or "float64"
-        options: as for `pb.fit`: recipe, optimizer, schedule, lr, batch_size, augment, validation, ...
+        options: for the `Recorder`: keep, only the last so many checkpoints; start, record the network before the
+            first step, too; dtype, how weights are kept. As for `pb.fit`: epochs, recipe, optimizer, schedule, lr,
+            batch_size, augment, validation, seed, ...
 
     >>> x, y = torch.randn(64, 4), torch.randint(3, (64,))
     >>> run = trajectory(nn.Linear(4, 3), (x, y), probe=(x, y), epochs=3)
@@ -57,7 +53,7 @@ def trajectory(
     """
     if isinstance(model, Ensemble) and model.size != 1:
         raise ValueError(f"trajectory: trains one network, but the ensemble has {model.size}. Use ls.trajectories.")
-    return _train(_begin(model, task), train, probe, every, keep, start, dtype, epochs=epochs, seed=seed, **options)[0]
+    return _train(_begin(model, task), train, probe, every, **options)[0]
 
 
 def trajectories(
@@ -69,11 +65,7 @@ def trajectories(
     init: str = "different",
     batches: str = "different",
     together: bool | None = None,
-    epochs: int | None = None,
     every: str | int = "epoch",
-    keep: int | None = None,
-    start: bool = False,
-    dtype: str = "float32",
     task: str | None = None,
     seed: int = 0,
     **options: Any,
@@ -101,19 +93,17 @@ def trajectories(
     alone = bool(options.get("augment")) or options.get("validation") is not None or options.get("devices", 1) != 1
     if together is None:
         together = runs > 1 and whole.run == "vmap" and not alone
-    how: tuple[Any, ...] = (every, keep, start, dtype)
     if not together:
         starts = [_begin(whole.member(i), whole.task) for i in range(runs)]
         return [
-            _train(one, train, probe, *how, epochs=epochs, seed=own, **options)[0]
-            for one, own in zip(starts, seeds, strict=True)
+            _train(one, train, probe, every, seed=own, **options)[0] for one, own in zip(starts, seeds, strict=True)
         ]
     if alone:
         raise ValueError("trajectories: together=True leaves augment, validation and devices out. Use together=False.")
     if batches == "different":
         size = resolve_recipe(options.get("recipe"), batch_size=options.get("batch_size")).of("single").batch_size
         whole.feed, train = _APART, _Zip([loader(train, size, shuffle=True, seed=own) for own in seeds])
-    return _train(whole, train, probe, *how, epochs=epochs, seed=seed, **options)
+    return _train(whole, train, probe, every, seed=seed, **options)
 
 
 def _begin(model: Any, task: str | None) -> Ensemble:
@@ -135,12 +125,10 @@ def _starts(model: Any, runs: int, init: str, task: str | None, seed: int) -> En
     return whole.train()
 
 
-def _train(
-    ensemble: Ensemble, train: Any, probe: Any, every: Any, keep: Any, start: bool, dtype: str, **options: Any
-) -> list[Trajectory]:
+def _train(ensemble: Ensemble, train: Any, probe: Any, every: str | int, **options: Any) -> list[Trajectory]:
     from .recorder import Recorder
 
-    recorder = Recorder(probe, every, keep, start=start, dtype=dtype)
+    recorder = Recorder(probe, every, **{key: options.pop(key) for key in RECORDED if key in options})
     if options.get("validation") is None or "select" not in options:
         options["select"] = None  # the solution is the end of the trajectory
     callbacks = [*options.pop("callbacks", ()), recorder]

@@ -95,10 +95,7 @@ def diagonal_gaussian(run: Any, size: int, last: int | None = None, *, data: Any
     size, checkpoints = check_size("diagonal_gaussian", size), _last("diagonal_gaussian", run, last, least=2)
     rows = checkpoints.weights
     mean = checkpoints.mix(np.full(len(rows), 1 / len(rows)))
-    square = torch.zeros_like(mean)
-    for row in rows:
-        square.add_((row.to(mean.dtype) - mean).square())
-    deviation = (square / (len(rows) - 1)).sqrt()
+    deviation = (_squares(checkpoints, mean) / (len(rows) - 1)).sqrt()
     generator = torch.Generator().manual_seed(seed)
     samples = [mean + deviation * torch.randn(len(mean), generator=generator).to(mean.dtype) for _ in range(size)]
     return _gather("diagonal_gaussian", checkpoints, samples, data)
@@ -146,6 +143,51 @@ def low_rank_gaussian(
     return _gather("low_rank_gaussian", checkpoints, samples, data)
 
 
+def swag(
+    run: Any,
+    size: int,
+    rank: int = 20,
+    last: int | None = None,
+    *,
+    scale: float | None = None,
+    data: Any = None,
+    seed: int = 0,
+) -> Ensemble:
+    """An ensemble drawn from the normal distribution of SWAG (Maddox et al., 2019).
+
+    mean + sqrt(scale) (deviation * z1 + D z2 / sqrt(rank - 1)): each weight's own deviation, and along with it the
+    last `rank` deviations from the running mean, which are the columns of D.
+
+    Args:
+        run: a trajectory, or checkpoints in their order, best of a constant or cyclic rate that is high
+        rank: how many columns; 0: each weight by itself (SWAG-Diagonal)
+        last: how many checkpoints; by default the last quarter, and at least five, or the rank
+        scale: of the covariance; by default 0.5, and 1 with rank 0, as in the paper
+        data: training data on which statistics of batch normalisation are estimated anew
+    """
+    size = check_size("swag", size)
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0 or rank == 1:
+        raise ValueError(
+            f"swag: rank must be 0, for each weight by itself, or a whole number from 2 on, but it is {rank!r}."
+        )
+    scale = (0.5 if rank else 1.0) if scale is None else scale
+    check_number("swag", "scale", scale, "positive", lambda value: 0 < value < math.inf)
+    checkpoints = _last("swag", run, last, least=max(rank, 2), why=f"rank {rank}" if rank else "a deviation")
+    count = len(checkpoints)
+    mean = checkpoints.mix(np.full(count, 1 / count))
+    deviation = (_squares(checkpoints, mean) / count).sqrt()
+    running = np.tril(np.ones((count, count))) / np.arange(1, count + 1)[:, None]  # each one's mean up to itself
+    columns = (np.eye(count) - running)[count - rank :] / math.sqrt(max(rank - 1, 1))
+    generator = torch.Generator().manual_seed(seed)
+    samples = []
+    for _ in range(size):
+        own = torch.randn(len(mean), generator=generator).to(mean.dtype)
+        z = torch.randn(rank, generator=generator, dtype=torch.float64).numpy()
+        along = checkpoints.mix(1 / count + math.sqrt(scale) * (z @ columns))
+        samples.append(along.add_(deviation * own, alpha=math.sqrt(scale)))
+    return _gather("swag", checkpoints, samples, data)
+
+
 def of_subspaces(runs: Sequence[Any], sampler: str | Sampler, size: int = 1, **options: Any) -> Ensemble:
     """An ensemble of subspaces: `size` samples around each of several independent runs, all in one ensemble.
 
@@ -176,6 +218,7 @@ SAMPLERS: Mapping[str, Sampler] = {
     "dropout": dropout_subspace,
     "diagonal": diagonal_gaussian,
     "low_rank": low_rank_gaussian,
+    "swag": swag,
     "weight_average": weight_average,
     "moving_average": moving_average,
 }
@@ -214,6 +257,14 @@ def _last(caller: str, run: Any, last: int | None, least: int, why: str = "a dev
             f"{caller}: {why} needs at least {least} checkpoints, but {where}. Record more often, or ask for less."
         )
     return held.last(caller, last, least)
+
+
+def _squares(networks: Networks, mean: Tensor) -> Tensor:
+    """The sum of the squares of each weight's deviations from the mean."""
+    total = torch.zeros_like(mean)
+    for row in networks.weights:
+        total.add_((row.to(mean.dtype) - mean).square())
+    return total
 
 
 def _gather(caller: str, base: Networks, samples: Sequence[Tensor], data: Any, notes: Sequence[str] = ()) -> Ensemble:

@@ -23,7 +23,7 @@ from .common.examples import (
     target_labels,
 )
 from .common.networks import Networks, check_alike, gram, networks_of
-from .recording import Trajectory
+from .recording import Course, Trajectory
 
 
 def cosine(a: Any, b: Any = None) -> np.ndarray:
@@ -150,7 +150,9 @@ def _answers(
     caller: str, holder: Any, examples: Examples | None, task: str | None
 ) -> tuple[Tensor, str, Tensor | None]:
     """The networks need not be of one architecture: they are asked, not compared."""
-    if examples is None and isinstance(holder, Trajectory) and holder.answers is not None:
+    if isinstance(holder, Course) and examples is not None:
+        raise ValueError(f"{caller}: what members said along training is known on their probe alone. Leave data= out.")
+    if examples is None and isinstance(holder, (Trajectory, Course)) and holder.answers is not None:
         return holder.answers, str(holder.task), holder.targets
     if isinstance(holder, (list, tuple)) and holder:
         parts = [_answers(caller, part, examples, task) for part in holder]

@@ -38,7 +38,12 @@ def _deep_candidates(wish: Wish) -> list[Candidate]:
     return [Candidate({}, size, member=wish.model, capacity=1.0) for size in wish.sizes]
 
 
-@states(nests=True, candidates=_deep_candidates, style=Style("#0072B2", "s"))
+@states(
+    nests=True,
+    candidates=_deep_candidates,
+    baselines={"thin_ensemble": Baseline("independent networks of half the width (MIMO, Tables 1 and 2)", width=0.5)},
+    style=Style("#0072B2", "s"),
+)
 def deep(
     model: Source | Sequence[nn.Module],
     size: int | None = None,

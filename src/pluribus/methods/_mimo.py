@@ -26,7 +26,7 @@ from .._common.trees import (
 from ..core.ensemble import Ensemble
 from ..core.execution import Runner
 from ..core.feeds import sum_losses
-from ..core.layers import JointInput, JointOutput
+from ..core.layers import INPUT_SIZES, OUTPUT_SIZES, JointInput, JointOutput, take_slice_
 from ..core.row_members import MemberLayer, locate_rows_
 from ..results.styles import Style
 from ..surgery.calling import check_example, evaluation_mode
@@ -105,9 +105,13 @@ class MimoEnsemble(Ensemble):
             orders = self.orders(rows)
             inputs = [map_rows(batch, rows, lambda t, i=i: t[i.to(t.device)]) for i in orders]
             targets = [map_rows(y, rows, lambda t, i=i: t[i.to(t.device)]) for i in orders]
-        self._check_inputs(inputs)
-        outputs = unstack(self._split(inputs[0], self._capture_parts(inputs)), self.size)
+        outputs = unstack(self.answer_apart(inputs), self.size)
         return sum_losses(criterion, [logits_of(output) for output in outputs], targets)
+
+    def answer_apart(self, inputs: Sequence[Batch]) -> Any:
+        """Each member on inputs of its own, as in training, in one pass: (members, batch, ...)."""
+        self._check_inputs(inputs)
+        return self._split(inputs[0], self._capture_parts(inputs))
 
     def orders(self, rows: int) -> list[Tensor]:
         """For each member the rows that it sees, in its order."""
@@ -122,6 +126,21 @@ class MimoEnsemble(Ensemble):
             f"mimo: member {i} is not a module of its own: the members share every layer but their slices of the "
             "first and the last. Use ensemble(x)[i]."
         )
+
+    def subnetwork(self, i: int) -> nn.Module:
+        """The part of the network that is member `i`'s: its slices of the first and last layers around the body.
+
+        A module with one input. It gives what the member gives while all others read zeros, which is not
+        `ensemble(x)[i]`, where all read the same input.
+        """
+        i = self._checked_index(i)
+        with self.runner.lock:
+            module = duplicate(self.module)
+        for name in self.first:
+            take_slice_(module.get_submodule(name), JointInput, i)
+        for name in self.last:
+            take_slice_(module.get_submodule(name), JointOutput, i)
+        return module
 
     def explain(self) -> str:
         """What was widened, and how the members are fed, as text."""
@@ -265,7 +284,7 @@ def widen_(module: nn.Module, size: int, first: Sequence[str], last: Sequence[st
         if layer.bias is not None:
             _tile_(layer, "bias", 0, size, 1)
         widened += [dotted_name(name, "weight"), dotted_name(name, "bias")]
-        _multiply_(layer, ("out_features", "out_channels"), size)
+        _multiply_(layer, OUTPUT_SIZES, size)
         adapt_(layer, JointOutput)
         cast(MemberLayer, layer).begin_()
         layer.members = size  # type: ignore[assignment]
@@ -277,7 +296,7 @@ def widen_(module: nn.Module, size: int, first: Sequence[str], last: Sequence[st
         for key in weights:
             _tile_(layer, key, 0 if rows else 1, size, size)
         widened += [dotted_name(name, key) for key in weights]
-        _multiply_(layer, ("in_features", "in_channels", "num_embeddings", "input_size"), size)
+        _multiply_(layer, INPUT_SIZES, size)
         adapt_(layer, JointInput)
         layer.members, layer.parts = size, None  # type: ignore[assignment]
     return widened

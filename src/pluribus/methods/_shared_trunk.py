@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -91,7 +92,18 @@ def treenet(
         for name, names in every.items()
         if name not in own and any(matches(branch, n) for n in names)
     ]
+    if _is_one_layer(model, own):
+        notes.append("members own the last layer alone: this is the ensemble that multihead makes")
     return make_branches("treenet", model, size, own, {"branch": branch}, notes, init, generator, freeze_trunk)
+
+
+def _is_one_layer(model: nn.Module, own: Sequence[str]) -> bool:
+    """Whether the tensors are those of the network's last layer, the one that multihead would take."""
+    layers = {name.rpartition(".")[0] for name in own}
+    try:
+        return len(layers) == 1 and layers == set(heads_of(model, None, None))
+    except (ValueError, TypeError):  # heads that nobody can tell without an example
+        return False
 
 
 @states(nests=True, style=Style("#999933", ">"))

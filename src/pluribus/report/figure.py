@@ -12,7 +12,7 @@ import numpy as np
 from ..results.quantities import estimate
 from ..results.store import Group, Result
 from .curves import Curve
-from .svg import Axis, Chart
+from .svg import CHARACTER, Axis, Chart, tick_text
 
 Styles = dict[str, int]
 
@@ -98,7 +98,7 @@ def curve_panels(
 ) -> tuple[list[Panel], str]:
     """Curves in one panel, or, when they are many, a panel each with the others in grey behind; and the layout."""
     if len(found) <= OVERLAID:
-        chart = Chart(*axes)
+        chart = Chart(*axes, margin=(room_for_ticks(axes[1]), 14, 14, 44))
         _diagonal(chart, diagonal)
         chart.axes(*titles)
         for label, (x, y) in found.items():
@@ -109,6 +109,13 @@ def curve_panels(
     return [
         Panel(_one(found, label, styles, titles, axes, summary, diagonal), label, styles[label]) for label in found
     ], ("small")
+
+
+def room_for_ticks(axis: Axis, font: int = 12) -> int:
+    """The margin that holds the title of an upright axis and its ticks beside each other."""
+    text = tick_text(axis.ticks)
+    longest = max((len(text(tick)) for tick in axis.ticks), default=0)
+    return max(54, round(CHARACTER * font * longest + 2 * font + 6))
 
 
 def _one(

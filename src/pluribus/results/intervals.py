@@ -20,10 +20,31 @@ def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
     mean = float(np.mean(values))
     if len(values) < 2:
         return Interval(mean)
-    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    quantile = require("scipy.special", "an interval over seeds", "report").stdtrit(len(values) - 1, (1 + level) / 2)
-    half = float(quantile) * error
+    half = _quantile(len(values), level) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return Interval(mean, mean - half, mean + half)
+
+
+def seeds_to_settle(found: Interval, seeds: int, level: float = LEVEL) -> int | None:
+    """How many seeds would leave zero out of the interval, if mean and spread stay what they are over these seeds.
+
+    None where they would be more than MANY, or where there is one seed, which says nothing about the spread.
+
+    >>> seeds_to_settle(t_interval([1.0, 2.0, 3.0]), 3)
+    4
+    """
+    if seeds < 2 or not found.known or not found.value:
+        return None
+    spread = (found.high - found.low) / 2 * math.sqrt(seeds) / _quantile(seeds, level)
+    enough = (n for n in range(seeds + 1, MANY + 1) if _quantile(n, level) * spread < abs(found.value) * math.sqrt(n))
+    return next(enough, None)
+
+
+MANY = 20  # seeds, more than anybody tries
+
+
+def _quantile(values: int, level: float) -> float:
+    """Student's t for the mean of so many values."""
+    return float(require("scipy.special", "an interval over seeds", "report").stdtrit(values - 1, (1 + level) / 2))
 
 
 def bootstrap_interval(statistic: Callable[[np.ndarray], np.ndarray], examples: int, level: float = LEVEL) -> Interval:

@@ -54,7 +54,7 @@ def value(result: Result, name: str) -> float:
         found = (record.get("seconds") or {}).get("training")
     elif name in ("parameters", "mult_adds", "latency"):
         found = record["cost"].get(name)
-    elif name in ("relative_mult_adds", "relative_latency", "relative_parameters"):
+    elif name in ("relative_mult_adds", "relative_latency", "relative_parameters", "relative_training"):
         found = (record["cost"].get("relative") or {}).get(name.removeprefix("relative_"))
     else:
         found = record["metrics"].get(name)
@@ -276,11 +276,25 @@ QUANTITIES: dict[str, Quantity] = {
     "cacc": replace(_SHARE, title="cAcc", meaning="accuracy, mean over corruptions and severities"),
     "cnll": Quantity("cNLL", "lower", meaning="NLL, mean over corruptions and severities"),
     "cece": Quantity("cECE", "lower", digits=4, meaning="ECE, mean over corruptions and severities"),
+    "accuracy_among_known": replace(_SHARE, title="Accuracy among known", meaning="only classes that can be right"),
+    "anchor_accuracy": replace(_SHARE, title="Anchors", meaning="share of anchor frames with a right label (pm-0)"),
+    "stable_accuracy": replace(_SHARE, title="Stable", meaning="sets of similar frames that are all right (pm-k)"),
+    "accuracy_drop": Quantity("Drop", "lower", "%", 2, 100, "anchors that are right though frames around are not"),
+    "anchor_accuracy_among_known": replace(_SHARE, title="Anchors among known", meaning="of classes that can be right"),
+    "stable_accuracy_among_known": replace(_SHARE, title="Stable among known", meaning="of classes that can be right"),
+    "accuracy_drop_among_known": Quantity("Drop among known", "lower", "%", 2, 100, "of classes that can be right"),
     "disagreement": Quantity("Disagreement", "neither", "%", 2, 100, "how often two members give different labels"),
     "mutual_information": Quantity("Mutual information", "neither", "nats", 4, meaning="mean epistemic uncertainty"),
     "parameters": Quantity("Parameters", "lower", digits=None, meaning="numbers that are stored"),
     "mult_adds": Quantity("Mult-adds", "lower", digits=None, meaning="of one prediction"),
     "relative_mult_adds": Quantity("Cost", "lower", "×", 2, meaning="mult-adds relative to the plain single network"),
+    "relative_training": Quantity(
+        "Training cost",
+        "lower",
+        "×",
+        2,
+        meaning="mult-adds of an epoch relative to the plain single network: tiled rows",
+    ),
     "latency": Quantity("Latency", "lower", "ms", 2, 1000, "time of one batch, on the machine of the run"),
     "training": Quantity("Training", "lower", "s", 1, meaning="seconds to train"),
 }

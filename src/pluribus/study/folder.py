@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from .._common.atomic import atomic_write
 from .._common.executors import run_here, run_in_processes, run_on_ray
@@ -54,14 +60,18 @@ def conduct(
     if ray:
         events = run_on_ray(compute, missing, ray, study.threads)
     else:
-        events = run_in_processes(compute, missing, jobs) if jobs > 1 else run_here(compute, missing)
+        resuming = partial(_compute_in, folder)
+        events = run_in_processes(resuming, missing, jobs) if jobs > 1 else run_here(resuming, missing)
     for event, run, given in events:
         if event == "done":
             write(_path(folder, run), *given)
+            shutil.rmtree(training_folder(folder, run), ignore_errors=True)
             given = _line(Result(*given))
         elif event == "failed":
             outcome.failed[run.name] = given
         report(event, run, given)
+    with suppress(OSError):
+        (folder / TRAINING).rmdir()  # unless a run is left to go on
     present = [run for run in runs if run.name not in outcome.failed]
     outcome.results = [kept.get(run.name) or read(_path(folder, run)) for run in present]
     return outcome
@@ -72,6 +82,23 @@ def conduct(
 
 def _path(folder: Path, run: Run) -> Path:
     return folder / "results" / f"{run.name}.npz"
+
+
+TRAINING = "training"
+
+
+def training_folder(folder: Path, run: Run) -> Path:
+    """Where a run keeps its last whole epoch until it is done."""
+    return folder / TRAINING / run.name
+
+
+def _compute_in(folder: Path, run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    return compute(run, training_folder(folder, run))
+
+
+def missing_runs(study: Study, folder: str | Path) -> list[Run]:
+    """The runs whose results are not in the folder."""
+    return [run for run in study.runs() if not _path(Path(folder), run).exists()]
 
 
 def _read_kept(run: Run, folder: Path, outcome: Outcome, report: Callable[[str, Run, str], None]) -> Result | None:

@@ -21,7 +21,7 @@ from .fingerprints import fingerprints
 from .run import load_data
 from .settings import Conditions, Run
 
-TRAINING_AXES = ("epochs", "batch_size", "lr", "weight_decay", "l1", "l2", "clip")
+TRAINING_AXES = ("epochs", "patience", "batch_size", "lr", "weight_decay", "l1", "l2", "clip")
 
 AXES = ("size", "width", "dropout", *TRAINING_AXES)  # of any method
 

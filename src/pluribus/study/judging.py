@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from .._common.timing import medians
 from ..core.ensemble import Ensemble
 from ..data.corruptions.catalogue import corrupt
-from ..data.dataset import Data, Split
-from ..deploy.budget.counting import Cost, cost
+from ..data.dataset import AnswerKey, Data, Split
+from ..deploy.budget.counting import Cost, cost, training_mult_adds
 from ..methods import single
-from ..uncertainty.evaluation import bootstrap, by_member, evaluate, ood
+from ..training.criteria import CRITERIA, USUAL
+from ..uncertainty.classification import Classification
+from ..uncertainty.evaluation import answered, bootstrap, by_member, evaluate, ood, stability
 from ..uncertainty.regression import Regression
 from ..uncertainty.summary import Summary
 from .baselines import model_spec, recipe_of
@@ -60,7 +62,9 @@ def judge(
         "task": data.task,
         "kind": data.kind,
         "classes": list(data.classes),
-        "training": {k: v for k, v in dataclasses.asdict(recipe_of(run)).items() if k not in ("methods", "source")},
+        "training": {
+            k: v for k, v in dataclasses.asdict(recipe_of(run, data)).items() if k not in ("methods", "source")
+        },
         "metrics": _metrics(inside),
         "validation": evaluate(summarise(ensemble, data, data.validation)) if len(data.validation) else {},
         "members": by_member(inside, metrics=_of_members(data)),
@@ -73,6 +77,7 @@ def judge(
         "history": history.rows,
         "best": history.best,
         "notes": [*data.notes, *ensemble.notes],
+        "own_notes": list(ensemble.notes),
     }
     return record, columns
 
@@ -151,12 +156,25 @@ def _variants(data: Data, ensemble: Ensemble) -> dict[str, dict[str, float]]:
     for name, split in data.variants.items():
         prediction: Any = ensemble.predict((data.normalise(x), y) for x, y in split.batches(ROWS))
         target = split.y
+        if name in data.answer_keys:
+            found[name] = _against_key(prediction, target, data.answer_keys[name])
+            continue
         if name in data.subsets:
             subset = torch.as_tensor(data.subsets[name])
             prediction = prediction.restrict(subset)
             target = torch.searchsorted(subset, target)
         found[name] = evaluate(prediction, target, metrics=["accuracy", "nll", "ece"])
     return found
+
+
+def _against_key(prediction: Classification, target: Tensor, key: AnswerKey) -> dict[str, float]:
+    """Figures of rows that have classes of their own: among all classes, and among those that can be right."""
+    figures: dict[str, float] = {}
+    for among, more in (("all", ""), ("known", "_among_known")):
+        right = answered(prediction, target, key.answers, among=among)  # type: ignore[arg-type]
+        own = {"accuracy": right.double().mean().item()} if key.sets is None else stability(right, key.sets)
+        figures |= {name + more: value for name, value in own.items()}
+    return figures
 
 
 def _examples(data: Data, summary: Summary) -> dict[str, np.ndarray]:
@@ -191,8 +209,18 @@ def _cost(run: Run, data: Data, ensemble: Ensemble, rows: int = 32) -> dict[str,
         **dataclasses.asdict(own),
         "latency": latency,
         "latency_rows": len(x),
-        "relative": {**_relative(own, one), "latency": latency / other},
+        "relative": {**_relative(own, one), "latency": latency / other, "training": _training(run, data, ensemble)},
     }
+
+
+def _training(run: Run, data: Data, ensemble: Ensemble, rows: int = 32) -> float:
+    """The mult-adds of an epoch of training, relative to those of the plain single network."""
+    device = next((p.device for p in ensemble.parameters()), torch.device("cpu"))
+    x, y = data.train[: min(rows, len(data.train))]
+    x, y, criterion = data.normalise(x).to(device), y.to(device), CRITERIA[USUAL[ensemble.task]]
+    network = single(model_spec(run, data).build().to(device))
+    network.task = ensemble.task
+    return training_mult_adds(ensemble, x, y, criterion) / max(training_mult_adds(network, x, y, criterion), 1)
 
 
 def _relative(own: Cost, one: Cost) -> dict[str, float]:

@@ -15,7 +15,7 @@ from .._common.untrusted import Finite, check_shape
 from ..data.catalogue import load
 from ..data.dataset import Data, Split
 from ..deploy.predictor import RECORD, load_predictor
-from ..landscape.laboratory.material import Material, Rows
+from ..landscape.laboratory.material import Material, Rows, RunTraining
 from ..landscape.runs import trajectories
 from ..models.by_name import usual as usual_model
 from .baselines import check_run, model_spec
@@ -23,8 +23,6 @@ from .run import load_data
 from .settings import Run
 
 EPOCHS, RATE, BATCH = 20, 1.6e-3, 64  # the rate of Fort et al.
-
-QUARTERS = 4  # the rate is halved at each: with a constant one, a run differs from itself as much as from others
 
 
 def record_runs(
@@ -46,12 +44,14 @@ def record_runs(
     check_run(run, data)
     parts, epochs = _parts(data, rows), int(run.training["epochs"])
     say(f"training {runs} runs of {epochs} epochs on {len(parts['train'][1]):,} rows")
+    training = RunTraining(
+        model_spec(run, data).build, epochs, float(run.training["lr"]), int(run.training["batch_size"])
+    )
     found = trajectories(
-        model_spec(run, data).build, parts["train"], parts["test"], runs=runs, epochs=epochs, start=True, seed=run.seed,
-        optimizer="adam", lr=float(run.training["lr"]), batch_size=int(run.training["batch_size"]),
-        schedule=lambda epoch: 0.5 ** (QUARTERS * epoch // epochs), task="classification",
+        training.build, parts["train"], parts["test"], runs=runs, lr=training.lr, start=True, seed=run.seed,
+        **training.options(epochs),
     )  # fmt: skip
-    return Material(list(found), say=say, seed=run.seed, **parts, **settings), run
+    return Material(list(found), say=say, seed=run.seed, training=training, **parts, **settings), run
 
 
 def read_members(
@@ -112,14 +112,18 @@ def _parts(data: Data, rows: int) -> dict[str, Any]:
     """Rows of each part, drawn at random, normalised; and test images as they are."""
     if rows < 2:
         raise ValueError(f"landscape: needs at least 2 rows, but --rows is {rows}.")
-    train, test = _draw(data.train, rows), _draw(data.test, max(rows // 2, 2))
-    validation = _draw(data.validation, max(rows // 2, 2)) if len(data.validation) else train
+    train, test = draw_rows(data.train, rows), draw_rows(data.test, max(rows // 2, 2))
+    validation = draw_rows(data.validation, max(rows // 2, 2)) if len(data.validation) else train
     found: dict[str, Any] = {"train": train, "validation": validation, "test": test}
     parts = {name: (data.normalise(x), y) for name, (x, y) in found.items()}
-    images = {"images": test, "normalise": data.normalise} if data.kind == "images" else {}
-    return parts | images
+    more: dict[str, Any] = {"images": test, "normalise": data.normalise} if data.kind == "images" else {}
+    if data.outside:
+        first = next(iter(data.outside.values()))
+        more["outside"] = data.normalise(draw_rows(first, max(rows // 2, 2))[0])
+    return parts | more
 
 
-def _draw(split: Split, rows: int) -> Rows:
+def draw_rows(split: Split, rows: int) -> Rows:
+    """Some rows of a split, the same each time."""
     chosen: Tensor = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:rows]
     return split[chosen]

@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,18 +22,26 @@ from ..training.fitting import fit
 from ..training.recipes import Recipe
 from .baselines import build_ensemble, entry, recipe_of
 from .judging import judge
+from .progress import progress_callback, read_progress
 from .settings import Run
 
 
-def compute(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Train and judge: the record and the columns of a result file (see `results`)."""
+def compute(run: Run, folder: Path | None = None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Train and judge: the record and the columns of a result file (see `results`).
+
+    Args:
+        folder: where the run keeps its last whole epoch, from which it goes on after a stop
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(run.threads)
     try:
         with torch.random.fork_rng(devices=[]):
             data = load_data(run)
-            ensemble, history, seconds = train(run, data)
-            return judge(run, data, ensemble, history, seconds)
+            earlier = read_progress(folder) if folder is not None else None
+            before = earlier.seconds if earlier else 0.0
+            callbacks = [] if folder is None else [progress_callback(folder, before)]
+            ensemble, history, seconds = train(run, data, folder=folder, callbacks=callbacks)
+            return judge(run, data, ensemble, history, before + seconds)
     finally:
         torch.set_num_threads(threads)
 
@@ -41,7 +50,7 @@ def train(run: Run, data: Data, **options: Any) -> tuple[Ensemble, Any, float]:
     """A new ensemble after training, its history, and how long that took; options as for `fit`."""
     torch.manual_seed(mix_seeds(run.seed, 1))
     ensemble = build_ensemble(run, data)
-    plan = recipe_of(run)
+    plan = recipe_of(run, data)
     normalise = NormalisedSplit(data.train, data) if plan.augment is None else data.train
     validation = NormalisedSplit(data.validation, data) if len(data.validation) else None
     with warnings.catch_warnings():

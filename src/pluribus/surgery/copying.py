@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -108,6 +109,11 @@ def run_with(
 
     A tensor is replaced wherever it stands: tied ones, and modules that are registered under several names.
     """
+    if torch.jit.is_tracing():
+        raise TypeError(
+            "torch.jit.trace records a module with its own tensors, but members run with theirs in place of them. Use "
+            "torch.export.export(ensemble, (x,)), pb.export(ensemble, x, path) or pb.freeze(ensemble, x)."
+        )
     places = _places(module)
     given = {place: tensor for name, tensor in tensors.items() for place in places[name]}
     before = dict(given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -40,9 +41,11 @@ DRAWS = 3  # batches looked at: rows that are picked by their values (sparse exp
 
 
 def find_layouts(
-    module: nn.Module, names: Collection[str], own: Mapping[str, Tensor], batch: Batch
+    module: nn.Module, names: Collection[str], own: Mapping[str, Tensor], batch: Batch, *, outputs: bool = False
 ) -> dict[str, Layouts | None]:
     """Where each call of the named layers that are called has the batch in its input; None: it cannot be said.
+
+    With `outputs`, where it has the batch in its output.
 
     Two rows are run in both orders, and twice over: where the layer's input is exchanged with them, and grows with
     them, there is the batch. It stands nowhere in a table of positions, and not always at the same place in rows
@@ -50,23 +53,24 @@ def find_layouts(
     other kinds hides the rows, so that what is not found is looked for in eval mode too.
     """
     module = duplicate(module)
-    found = _layouts_in_mode(module, names, own, batch)
+    found = _layouts_in_mode(module, names, own, batch, outputs)
     if module.training and None in found.values():
-        calm = _layouts_in_mode(module.eval(), names, own, batch)
+        calm = _layouts_in_mode(module.eval(), names, own, batch, outputs)
         found = {name: calm.get(name) if layouts is None else layouts for name, layouts in found.items()}
     return found
 
 
 def _layouts_in_mode(
-    module: nn.Module, names: Collection[str], own: Mapping[str, Tensor], batch: Batch
+    module: nn.Module, names: Collection[str], own: Mapping[str, Tensor], batch: Batch, outputs: bool
 ) -> dict[str, Layouts | None]:
-    channels = {name: channel_dim(module.get_submodule(name)) for name in names}
+    channels = {name: None if outputs else channel_dim(module.get_submodule(name)) for name in names}
+    record = record_outputs if outputs else _record_inputs
     seen: dict[str, list[list[set[BatchLayout]]]] = {}
     with torch.random.fork_rng(devices=[]), _NothingDrops(), torch.no_grad():
         for draw in range(DRAWS):
             pair = _two_rows(batch, draw)
             try:
-                runs = [_record_inputs(module, names, own, b) for b in (pair, _swap_rows(pair), tile(pair, 2, 2))]
+                runs = [record(module, names, own, b) for b in (pair, _swap_rows(pair), tile(pair, 2, 2))]
             except (RuntimeError, IndexError) as error:
                 if len(long_tensors(batch)) < 2:
                     raise  # torch's own words for an input that does not fit
@@ -80,7 +84,7 @@ def _layouts_in_mode(
     return {name: _agree(draws) for name, draws in seen.items()}
 
 
-def _possible_layouts(runs: list[list[Tensor]], channel: int) -> list[set[BatchLayout]]:
+def _possible_layouts(runs: list[list[Tensor]], channel: int | None) -> list[set[BatchLayout]]:
     """The layouts that each call may have; none, where the three runs do not make as many calls."""
     if len({len(calls) for calls in runs}) > 1:
         return [set()]
@@ -140,33 +144,47 @@ def _record_inputs(
     module: nn.Module, layers: Collection[str], own: Mapping[str, Tensor], batch: Batch
 ) -> dict[str, list[Tensor]]:
     """The inputs of the layers, call by call."""
+    hook = lambda record: lambda _, args, kwargs: record((args, kwargs))  # noqa: E731
+    return _record(module, layers, own, batch, "register_forward_pre_hook", hook)
+
+
+def record_outputs(
+    module: nn.Module, layers: Collection[str], own: Mapping[str, Tensor], batch: Batch
+) -> dict[str, list[Tensor]]:
+    """The outputs of the layers, call by call; of several tensors the first."""
+    hook = lambda record: lambda _, args, kwargs, output: record(output)  # noqa: E731
+    return _record(module, layers, own, batch, "register_forward_hook", hook)
+
+
+def _record(
+    module: nn.Module, layers: Collection[str], own: Mapping[str, Tensor], batch: Batch, register: str, hook: Any
+) -> dict[str, list[Tensor]]:
     seen: dict[str, list[Tensor]] = {}
 
-    def record(name: str, args: Any, kwargs: Any) -> None:
-        seen.setdefault(name, []).append(tensors_of((args, kwargs))[0].clone())  # it may be changed in place
+    def record(name: str, tree: Any) -> None:
+        if found := tensors_of(tree):
+            seen.setdefault(name, []).append(found[0].clone())  # it may be changed in place
 
     hooks = [
-        module.get_submodule(name).register_forward_pre_hook(
-            lambda _, args, kwargs, name=name: record(name, args, kwargs), with_kwargs=True
-        )
-        for name in layers
+        getattr(module.get_submodule(name), register)(hook(partial(record, name)), with_kwargs=True) for name in layers
     ]
     try:
         run_with(module, own, *batch)
     finally:
-        for hook in hooks:
-            hook.remove()
+        for handle in hooks:
+            handle.remove()
     return seen
 
 
-def _fitting_layouts(a: Tensor, b: Tensor, four: Tensor, channel: int) -> set[BatchLayout]:
+def _fitting_layouts(a: Tensor, b: Tensor, four: Tensor, channel: int | None) -> set[BatchLayout]:
     """The places of the batch that explain what became of an input when its rows were exchanged, and doubled."""
     if a.device.type == "meta":
         return {BatchLayout()}
     if a.shape != b.shape or a.ndim != four.ndim:
         return set()
     doubled = [d for d in range(a.ndim) if four.shape[d] == 2 * a.shape[d] and a.shape[d] % 2 == 0]
-    folds = [fold for dim in doubled if dim != channel % a.ndim for fold in _folds(dim, a.shape[dim] // 2)]
+    channel = None if channel is None else channel % a.ndim
+    folds = [fold for dim in doubled if dim != channel for fold in _folds(dim, a.shape[dim] // 2)]
     errors = [(b - _flip(a, fold)).nan_to_num().abs().max() for fold in folds]
     apart = (a - b).nan_to_num().abs().max()  # how much the two rows differ: nothing, where they look the same
     rounding = 1e-5 * a.nan_to_num().abs().max()

@@ -46,6 +46,17 @@ def adapt_(layer: nn.Module, mixin: type) -> None:
     layer.__class__ = _adapted_class(mixin, type(layer))  # type: ignore[arg-type]
 
 
+def restore_(layer: nn.Module, mixin: type) -> None:
+    """Make `layer`, an instance of `mixin` by `adapt_`, what it was before; its attributes stay."""
+    made: tuple[tuple[type, ...], type] = getattr(type(layer), "_made_of", ((), type(layer)))
+    mixins, plain = made
+    if mixin not in mixins:
+        raise ValueError(f"a {type(layer).__name__} was not made a {mixin.__name__}, so it cannot be restored.")
+    for other in reversed([kept for kept in mixins if kept is not mixin]):
+        plain = _adapted_class(other, plain)
+    layer.__class__ = plain
+
+
 @cache
 def _adapted_class(mixin: type, base: type) -> type:
     mixins, layer = getattr(base, "_made_of", ((), base))

@@ -15,7 +15,7 @@ from torch import Tensor
 from .._common.untrusted import Number, check_shape, open_file
 
 if TYPE_CHECKING:
-    from .lightning_module import Training
+    from .lightning_module import TrainingModule
 
 EXTRA = {"rows": [{str: Number}], "stopped": bool, "best": {str: Any}, "kept": {str: Any}}
 
@@ -31,7 +31,7 @@ PIECES = {
 }
 
 
-def read_checkpoint(path: Path, module: Training, trainer: Any) -> dict[str, Any]:
+def read_checkpoint(path: Path, module: TrainingModule, trainer: Any) -> dict[str, Any]:
     """The checkpoint's own state of the module; a `ValueError` says why training cannot go on from it."""
     try:
         with open_file(path) as file:
@@ -50,7 +50,7 @@ def read_checkpoint(path: Path, module: Training, trainer: Any) -> dict[str, Any
     return found["state_dict"]
 
 
-def _check_weights(found: Mapping[str, Any], module: Training) -> None:
+def _check_weights(found: Mapping[str, Any], module: TrainingModule) -> None:
     """The weights, and those of the best epoch, are tensors of the module's own names and shapes."""
     own = {name: tensor for name, tensor in module.state_dict().items() if name != "_extra_state"}
     _check_tensors({name: tensor for name, tensor in found.items() if name != "_extra_state"}, own, "weights")
@@ -72,7 +72,7 @@ def _check_tensors(found: Mapping[str, Any], own: Mapping[str, Tensor], what: st
             raise ValueError(f"its {what} are those of another model: they differ in {name}")
 
 
-def _check_optimizer(found: Mapping[str, Any], module: Training) -> None:
+def _check_optimizer(found: Mapping[str, Any], module: TrainingModule) -> None:
     """Tried on an optimizer and a schedule that are thrown away."""
     (optimizer,), (schedule,) = module.configure_optimizers()
     if len(found["optimizer_states"]) != 1 or len(found["lr_schedulers"]) != 1:

@@ -25,7 +25,7 @@ from .recipes import recipe as recipe_of
 from .schedules import SCHEDULES
 
 if TYPE_CHECKING:
-    from .lightning_module import Training
+    from .lightning_module import TrainingModule
 
 LAST = "last.ckpt"
 
@@ -102,7 +102,7 @@ def fit(
         select: keep the weights of the epoch in which the "ensemble" was best on the validation data, or those in
             which each "member" was, whose epochs may differ (Packed-Ensembles, appendix K); None: the last epoch's.
             Best is most accurate, and of equally accurate ones the likeliest
-        patience: stop after so many epochs without an improvement
+        patience: stop after so many epochs in which neither accuracy nor likelihood improved on validation data
         precision, devices, strategy, callbacks: lightning's own, such as "bf16-mixed", 2, "ddp"
         logger: "csv" or "tensorboard" (in `folder`), or one of lightning's
 
@@ -116,8 +116,9 @@ def fit(
             f"fit: takes an Ensemble, but got a {type(ensemble).__name__}. Make one with pb.single(model) or pb.deep."
         )
     plan = resolve_recipe(
-        recipe, epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay, clip=clip, l1=l1, l2=l2
-    ).of(ensemble.method)
+        recipe, epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay, clip=clip, l1=l1, l2=l2,
+        patience=patience,
+    ).of(ensemble.method)  # fmt: skip
     _check(ensemble, plan, train, validation, select, patience)
     home, mode = _device(ensemble), ensemble.training
     batches = loader(train, plan.batch_size, shuffle=True, seed=seed)
@@ -132,7 +133,7 @@ def fit(
             select=select if held_out is not None else None, seed=seed,
         )  # fmt: skip
         trainer = _trainer(module, plan, precision, device or home, devices, strategy, folder, logger, progress)
-        trainer.callbacks.extend([*callbacks, *_early_stopping(patience, ensemble)])
+        trainer.callbacks.extend(callbacks)
         going_on, epoch = _find_checkpoint(folder, module, trainer) if resume and folder is not None else (None, 0)
         module.reseed(epoch)
         try:
@@ -159,16 +160,16 @@ def lightning_module(
     select: str | None = None,
     seed: int = 0,
     **changes: Any,
-) -> Training:
+) -> TrainingModule:
     """The ensemble as a `LightningModule`, for a `lightning.Trainer` of your own; arguments as for `fit`.
 
     After training, `module.restore()` puts the weights back that `select` kept.
     """
-    from .lightning_module import Training
+    from .lightning_module import TrainingModule
 
     plan = resolve_recipe(recipe, **changes).of(ensemble.method)
     groups = ensemble.parameter_groups(plan.lr, plan.weight_decay, plan.fast_weight_factor)
-    return Training(
+    return TrainingModule(
         ensemble,
         _criterion(criterion or plan.criterion, ensemble.task),
         _optimizer(optimizer, plan),
@@ -179,6 +180,7 @@ def lightning_module(
         l1=plan.l1,
         l2=plan.l2,
         select=select,
+        patience=plan.patience,
         seed=seed,
     )
 
@@ -191,7 +193,7 @@ def resolve_recipe(recipe: str | Mapping[str, Any] | Recipe | None, **changes: A
 # ---------------------------------------------------------------- helpers
 
 
-def _fit(trainer: Any, module: Training, batches: Any, held_out: Any, checkpoint: Path | None) -> str:
+def _fit(trainer: Any, module: TrainingModule, batches: Any, held_out: Any, checkpoint: Path | None) -> str:
     """Train, and say why it stopped if a number was not finite."""
     from .lightning_module import NotFinite
 
@@ -206,7 +208,7 @@ def _fit(trainer: Any, module: Training, batches: Any, held_out: Any, checkpoint
         raise
 
 
-def _find_checkpoint(folder: str | Path, module: Training, trainer: Any) -> tuple[Path | None, int]:
+def _find_checkpoint(folder: str | Path, module: TrainingModule, trainer: Any) -> tuple[Path | None, int]:
     """The checkpoint to go on from, and the epoch; one that cannot be used is named and left aside."""
     path = Path(folder) / LAST
     if not path.exists():
@@ -232,6 +234,7 @@ def _check(
                 f"fit: {name} must be readable once per epoch, but it is a {type(source).__name__}, which is empty "
                 "after one. Give a list of batches or a loader."
             )
+        _check_precision(ensemble, name, source)
     if select not in ("ensemble", "member", None):
         raise ValueError(f'fit: select must be "ensemble", "member" or None, but it is {select!r}.')
     if plan.epochs < 1:
@@ -250,6 +253,18 @@ def _check(
                 f'fit: select="member" needs members that share nothing, but those of {ensemble.method} share '
                 f'{len(shared)} tensors, such as {shared[0]!r}. Use select="ensemble".'
             )
+
+
+def _check_precision(ensemble: Ensemble, name: str, source: Any) -> None:
+    """Refuse tensors of another precision than the weights', as torch would in the midst of the first pass."""
+    if not isinstance(source, (tuple, list)) or not source or not isinstance(source[0], torch.Tensor):
+        return
+    given, weights = source[0].dtype, {p.dtype for p in ensemble.module.parameters() if p.is_floating_point()}
+    if source[0].is_floating_point() and len(weights) == 1 and given not in weights:
+        raise ValueError(
+            f"fit: the inputs of {name} must have the weights' precision, {weights.pop()}, but they have {given}. "
+            "Convert one of them: x.to(dtype), or ensemble.to(dtype)."
+        )
 
 
 def _look_up(table: Mapping[str, Any], what: str, name: str) -> Any:
@@ -293,8 +308,8 @@ def _device(ensemble: Ensemble) -> torch.device:
 
 
 def _trainer(
-    module: Training, plan: Recipe, precision: Any, device: Any, devices: Any, strategy: str, folder: Any, logger: Any,
-    progress: bool,
+    module: TrainingModule, plan: Recipe, precision: Any, device: Any, devices: Any, strategy: str, folder: Any,
+    logger: Any, progress: bool,
 ) -> Any:  # fmt: skip
     pytorch = require("lightning.pytorch", "pb.fit", "train")
     callbacks = []
@@ -329,14 +344,6 @@ def _logger(logger: Any, folder: Any, pytorch: Any) -> Any:
     if folder is None:
         raise ValueError(f"fit: logger={logger!r} needs a folder to write to. Give folder=.")
     return _look_up(known, "logger", logger)(str(folder), name="logs")
-
-
-def _early_stopping(patience: int | None, ensemble: Ensemble) -> list[Any]:
-    if patience is None:
-        return []
-    pytorch = require("lightning.pytorch", "pb.fit", "train")
-    figure, mode = {"regression": ("mse", "min"), "gaussian": ("nll", "min")}.get(ensemble.task, ("accuracy", "max"))
-    return [pytorch.callbacks.EarlyStopping(f"validation/{figure}", patience=patience, mode=mode)]
 
 
 @contextmanager

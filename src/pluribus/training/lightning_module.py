@@ -18,6 +18,7 @@ from ..uncertainty.classification import Classification
 from ..uncertainty.prediction import Prediction, prediction_of
 from .batching import mix_seeds, set_epoch
 from .optimizers import optimizer_of
+from .patience import epochs_without_improvement
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule
@@ -33,7 +34,7 @@ class NotFinite(ArithmeticError):  # noqa: N818
     """Training cannot go on: a loss, the weights or an output on validation data is NaN or infinite."""
 
 
-class Training(LightningModule):
+class TrainingModule(LightningModule):
     """An ensemble as a `LightningModule`: its loss, per-member clipping, validation, and the best weights so far.
 
     Logs "loss", and with validation batches "validation/<figure>" of the ensemble and "member <i>/<figure>" of each.
@@ -44,6 +45,7 @@ class Training(LightningModule):
         build: takes parameter groups and gives an optimizer
         rate: rate(epoch), what the learning rate is multiplied by
         select: "ensemble" keeps the weights of the best epoch, "member" each member's best (see `pb.fit`)
+        patience: stop after so many epochs without an improvement on validation data
     """
 
     def __init__(
@@ -59,12 +61,13 @@ class Training(LightningModule):
         l1: float = 0.0,
         l2: float = 0.0,
         select: str | None = None,
+        patience: int | None = None,
         seed: int = 0,
     ):
         super().__init__()
         self.ensemble, self.criterion, self.build, self.groups = ensemble, criterion, build, groups
         self.rate, self.augment, self.clip, self.l1, self.l2 = rate, augment, clip, l1, l2
-        self.select, self.seed = select, seed
+        self.select, self.patience, self.seed = select, patience, seed
         self.rows: list[dict[str, float]] = []  # one for each finished epoch
         self.best: dict[str, tuple[list[float], int]] = {}  # figures and epoch of the ensemble and of each member
         self.kept: State = {}
@@ -173,6 +176,8 @@ class Training(LightningModule):
         self.rows.append(
             {"epoch": self.current_epoch, "lr": self._rate} | {names[n]: v for n, v in self._means().items()}
         )
+        if self.patience and names.keys() - {"loss"} and epochs_without_improvement(self.rows) >= self.patience:
+            self.trainer.should_stop = self.stopped = True
 
     def restore(self) -> None:
         """Put the best weights back."""
@@ -238,8 +243,9 @@ class LastCheckpoint(Checkpoint):
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Training that stops early is over, and is not taken up again."""
-        pl_module.stopped = trainer.current_epoch < trainer.max_epochs and bool(trainer.early_stopping_callbacks)
-        if pl_module.stopped:
+        early = trainer.current_epoch < trainer.max_epochs and bool(trainer.early_stopping_callbacks)
+        if early and not pl_module.stopped:
+            pl_module.stopped = True
             self._write(trainer)
 
     def _write(self, trainer: Any) -> None:

@@ -22,6 +22,7 @@ class Recipe:
         criterion: a name in CRITERIA; None: what the ensemble's task needs
         augment: a name in AUGMENTATIONS, or settings of `Augment`
         clip: the largest norm of each member's gradient
+        patience: stop after so many epochs in which nothing improved on validation data
         l1, l2: penalties on the weights, added to the loss
         methods: what changes for a method: fields of the recipe, or of the method under "settings"
         source: where it is printed, and what was left open there
@@ -36,6 +37,7 @@ class Recipe:
     criterion: str | None = None
     augment: str | Mapping[str, Any] | None = None
     clip: float | None = None
+    patience: int | None = None
     l1: float = 0.0
     l2: float = 0.0
     fast_weight_factor: float = 0.5
@@ -161,7 +163,14 @@ def _a3() -> Recipe:
 
 RECIPES: dict[str, Recipe] = {
     "default": Recipe(epochs=20, lr=1e-3, source="Adam at its usual rate"),
-    "digits": Recipe(epochs=10, batch_size=64, lr=1e-3, source="the default of `pluribus compare`"),
+    "digits": Recipe(
+        epochs=20, batch_size=64, lr=2e-3, schedule={"name": "cosine"},
+        methods={
+            "masksembles": {"settings": {"capacity": 1.0}},
+            "mimo": {"settings": {"size": 2, "batch_repetition": 4}},
+        },
+        source="the default of `pluribus compare`; members and settings as the papers choose them",
+    ),
     "packed/cifar10/resnet18": _packed(75, 0.05, 5e-4, 0.1, [25, 50], "hflip"),
     "packed/cifar10/resnet50": _with_slower_batch_ensemble(_packed(200, 0.1, 5e-4, 0.2, [60, 120, 160], "hflip")),
     "packed/cifar10/wide_resnet28_10": _packed(200, 0.1, 5e-4, 0.2, [60, 120, 160], "hflip"),

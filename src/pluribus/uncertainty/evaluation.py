@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ._columns import tensor_of
+from .classification import Classification
 from .metrics import METRICS, Metric, aupr, auroc, fpr95
 from .prediction import Prediction
 from .resampling import LEVEL, RESAMPLES, Interval, draw_swaps, percentile_interval, resample
@@ -103,6 +104,72 @@ def shift(
         errors = [1 - tensor_of(_table(rows, "accuracy")) for rows in (results, baseline)]
         values["mean_corruption_error"] = METRICS["mean_corruption_error"].function(*errors)
     return values
+
+
+def answered(
+    prediction: Classification | Summary, target: Target, answers: Tensor, *, among: Literal["all", "known"] = "all"
+) -> Tensor:
+    """Whether the label is one of those that count as right, where the targets are classes of another set: (batch).
+
+    Args:
+        target: for each row its row of `answers`
+        answers: (kinds, classes), bool: the classes that are right for each kind, as ObjectNet and videos have them
+        among: "all": the most probable of all classes is the label; "known": of those that are right for some kind,
+            as the published scripts for videos have it
+
+    >>> p = pb.Classification.from_logits(torch.tensor([[[2.0, 0.0, 1.0], [0.0, 1.0, 3.0]]]))
+    >>> answers = torch.tensor([[True, True, False]])  # the classes 0 and 1 are one kind
+    >>> answered(p, [0, 0], answers).tolist(), answered(p, [0, 0], answers, among="known").tolist()
+    ([True, False], [True, True])
+    """
+    kinds, table = tensor_of(target), tensor_of(answers).bool()
+    if table.ndim != 2 or table.shape[1] != prediction.classes:
+        raise ValueError(
+            f"answered: answers must be (kinds, {prediction.classes} classes), but their shape is {tuple(table.shape)}."
+        )
+    if kinds.shape != prediction.label.shape or not bool(((kinds >= 0) & (kinds < len(table))).all()):
+        raise ValueError(
+            f"answered: there must be a target from 0 to {len(table) - 1} for each of {tuple(prediction.label.shape)} "
+            f"labels, but they are {tuple(kinds.shape)}, from {kinds.min().item()} to {kinds.max().item()}."
+        )
+    label = prediction.label
+    if among == "known":
+        if not isinstance(prediction, Classification):
+            raise TypeError('answered: among="known" needs the probabilities of all classes: give a Classification.')
+        classes_last = prediction.log_mean.movedim(prediction.class_dim, -1)
+        label = classes_last.masked_fill(~table.any(0), -math.inf).argmax(-1)
+    elif among != "all":
+        raise ValueError(f'answered: among must be "all" or "known", but it is {among!r}.')
+    return table[kinds.long(), label]
+
+
+def stability(
+    right: Tensor | np.ndarray | Sequence[bool], sets: Tensor | np.ndarray | Sequence[int]
+) -> dict[str, float]:
+    """How accuracy holds over sets of similar frames, of which the first row is the anchor (Shankar et al., 2021).
+
+    "anchor_accuracy": share of anchors that are right (pm-0); "stable_accuracy": share of sets of which every frame is
+    (pm-k, of frames up to k steps from the anchor); "accuracy_drop": their difference.
+
+    Args:
+        right: whether each row is right, as `answered` says
+        sets: the number of the set of each row
+
+    >>> stability([True, True, True, False, False, True], [0, 0, 1, 1, 2, 2])
+    {'anchor_accuracy': 0.66..., 'stable_accuracy': 0.33..., 'accuracy_drop': 0.33...}
+    """
+    hits, numbers = tensor_of(right).bool(), tensor_of(sets)
+    if hits.ndim != 1 or hits.shape != numbers.shape or not len(hits):
+        raise ValueError(
+            f"stability: there must be one set for each row, and a row at least, but there are {tuple(hits.shape)} "
+            f"rows and {tuple(numbers.shape)} sets."
+        )
+    groups: dict[int, list[bool]] = {}
+    for number, hit in zip(numbers.tolist(), hits.tolist(), strict=True):
+        groups.setdefault(number, []).append(hit)
+    anchor = sum(found[0] for found in groups.values()) / len(groups)
+    stable = sum(all(found) for found in groups.values()) / len(groups)
+    return {"anchor_accuracy": anchor, "stable_accuracy": stable, "accuracy_drop": anchor - stable}
 
 
 class Comparison(NamedTuple):
@@ -216,11 +283,12 @@ def _metric(caller: str, summary: Summary, name: str) -> Metric:
         known = ", ".join(n for n, entry in METRICS.items() if entry.task in tasks)
         raise ValueError(f"{caller}: the metric {name!r} is unknown. Choose from {known}.")
     entry = METRICS[name]
-    missing = [need for need in entry.needs if need not in summary.names]
+    names = summary.names
+    missing = [need for need in entry.needs if need not in names]
     if entry.task not in tasks or missing:
         kind = "classification" if summary.classes else "regression"
         use = {"ood": " Use ood(inside, outside).", "shift": " Use shift(results)."}.get(entry.task, "")
-        use = use or (" Give the targets." if "target" not in summary.names else "")
+        use = use or (" Give the targets." if "target" not in names else "")
         raise ValueError(
             f"{caller}: {name} is a metric of {entry.task} and needs {', '.join(entry.needs)}, but this {kind} has "
             f"{'no ' + ', '.join(missing) if missing else 'another meaning of them'}.{use}"

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..._common.torch_private import TRILINEAR, unwrap_compiled
 from ..._common.trees import Batch, as_batch, map_tensors, tensors_of
+from ...core.ensemble import Ensemble
 from ...surgery.copying import duplicate_mapped
 
 aten = torch.ops.aten
@@ -56,6 +57,19 @@ def cost(model: nn.Module, x: Any) -> Cost:
     passes: Any = next((part.passes for part in model.modules() if _is_ensemble(part)), 1)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return Cost(parameters, -(-_mult_adds(model, x) // rows), float(passes))
+
+
+def training_mult_adds(ensemble: Ensemble, x: Any, y: Any, criterion: Callable[[Any, Any], Tensor]) -> int:
+    """Mult-adds of the loss of one example in training, forward: what a method repeats or tiles counts as often.
+
+    A copy runs; the ensemble and chance stay as they are.
+    """
+    copy: Any = duplicate_mapped(ensemble, lambda t: t.detach().clone()).requires_grad_(False).train()
+    with torch.random.fork_rng(devices=[]), plain_operators(), torch.no_grad():
+        copy.loss(x, y, criterion)  # here it finds out how its members run
+        with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
+            copy.loss(x, y, criterion)
+    return -(-counter.get_total_flops() // 2 // _rows(x))
 
 
 def _is_ensemble(module: nn.Module) -> bool:

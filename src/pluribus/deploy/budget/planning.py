@@ -21,7 +21,7 @@ from ...methods import METHODS
 from ...methods import single as baseline
 from ...methods.facts import REFUSALS, Candidate, Wish, call_method
 from ...surgery.selecting import quote_names
-from .candidates import Counted, Figures, count_candidates
+from .candidates import CostFigures, Counted, count_candidates
 from .counting import cost, duplicate_mapped
 
 NEAR = 0.05  # what misses by no more is shown beside what fits
@@ -82,7 +82,9 @@ class Plan:
 
     def _head(self) -> str:
         limits = ", ".join(f"{name} <= {_number(name, value)}" for name, value in self.budget.items())
-        return f"{len(self.rows)} settings fit{': ' + limits if limits else ' (no budget)'}, in {self.seconds:.1f} s"
+        fit = f"{len(self.rows)} {'setting fits' if len(self.rows) == 1 else 'settings fit'}"
+        beside = f"{fit}{': ' + limits if limits else ' (no budget)'}"
+        return f"{beside}, in {self.seconds:.1f} s; the single network stands first, for comparison"
 
     def _name(self, row: Mapping[str, Any]) -> str:
         return " ".join([row["method"], *(f"{k}={v}" for k, v in row["settings"].items())]) + " cannot be used"
@@ -215,7 +217,7 @@ def _without_values(model: Any, example: Any) -> tuple[nn.Module, Any, list[str]
 # -------------------------------------------------------------------- rows
 
 
-def _row(counted: Counted, base: Figures) -> dict[str, Any]:
+def _row(counted: Counted, base: CostFigures) -> dict[str, Any]:
     candidate, figures = counted.candidate, counted.figures
     assert figures is not None
     row: dict[str, Any] = {

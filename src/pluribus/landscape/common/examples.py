@@ -17,7 +17,7 @@ from ...core.ensemble import TASKS
 from ...surgery.calling import evaluation_mode
 from ...surgery.copying import state
 from ...surgery.selecting import quote_names
-from ...training.batching import loader
+from ...training.batching import loader, set_epoch
 from ...training.criteria import CRITERIA, USUAL
 from ...uncertainty.outputs import class_dim_of, gaussian, one_tensor, two_classes, wide
 
@@ -71,6 +71,20 @@ def read_batches(caller: str, data: Any, batch_size: int = 256) -> Iterator[tupl
         several = isinstance(item, (tuple, list)) and len(item) > 1
         x, y = (item[0], item[1]) if several else (item[0] if isinstance(item, (tuple, list)) else item, None)
         yield map_arrays(x), None if alone or y is None else torch.as_tensor(y)
+
+
+def endless(caller: str, data: Any, batch_size: int, seed: int) -> Iterator[tuple[Any, Any]]:
+    """Batches of (x, y) without end, shuffled anew for each epoch."""
+    batches, epoch = loader(data, batch_size, shuffle=True, seed=seed), 0
+    while True:
+        set_epoch(batches, epoch)
+        count = 0
+        for x, y in batches:
+            count += 1
+            yield map_arrays(x), torch.as_tensor(y)
+        if not count:
+            raise ValueError(f"{caller}: there must be at least one batch of data, but there is none.")
+        epoch += 1
 
 
 def map_arrays(tree: Any) -> Any:

@@ -7,11 +7,11 @@ import pickle
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -42,6 +42,40 @@ from .networks import Buffers, Networks, gram, put_
 MEASURES = ("loss", "accuracy", "agreement")
 SAVED_EVERY = 5.0  # seconds
 Report = bool | Callable[[int, int, float], None]
+
+
+class Measuring(TypedDict, total=False):
+    """How figures are measured at many points: what `surface`, `stitched`, `along` and `barrier` take beside data.
+
+    Args:
+        normalised: in place of agreement, disagreement divided by the error (Figure S1)
+        refresh: True: statistics of batch normalisation are estimated on the data at every point, for one more pass;
+            or the data to estimate them on, such as training data; False: those of the nearest network
+        criterion: the loss, by name or as a function of outputs and targets; by default what the task needs
+        task: what the outputs are; by default what the networks' holder says, or what labels and outputs tell
+        batch_size: rows that are run at once, which bounds the memory of a pass
+        memory: the most bytes for data and figures; by default what the machine has left
+        processes: how many share the points; each has its copy of data and networks
+        progress: True: a line on stderr; or a function of (done, total, seconds left)
+    """
+
+    normalised: bool
+    refresh: Any
+    criterion: str | Criterion | None
+    task: str | None
+    batch_size: int
+    memory: float | None
+    processes: int
+    progress: Report
+
+
+class PointFigures(NamedTuple):
+    """What was measured at many points, None where it was not, and how statistics of normalisation came about."""
+
+    loss: np.ndarray | None
+    accuracy: np.ndarray | None
+    agreement: np.ndarray | None
+    statistics: str
 
 
 class Span:
@@ -114,6 +148,56 @@ class Judge:
         return found
 
 
+def measure(
+    caller: str,
+    span: Span,
+    mixtures: np.ndarray,
+    buffers: np.ndarray,
+    data: Any,
+    measures: Sequence[str] = MEASURES,
+    references: Networks | None = None,
+    file: str | Path | None = None,
+    **how: Unpack[Measuring],
+) -> PointFigures:
+    """Loss, accuracy and agreement with the references at every mixture of networks and directions.
+
+    Args:
+        mixtures: coefficients of the span, (*shape, networks + directions)
+        buffers: how the buffers are mixed, (*shape, networks)
+        references: those that labels are compared with; by default the networks of the span
+        file: where figures go as they come, and are gone on from
+
+    Shapes:
+        loss, accuracy: shape
+        agreement: (references, *shape)
+    """
+    shape, points = mixtures.shape[:-1], int(np.prod(mixtures.shape[:-1]))
+    check_measuring(caller, points, 2 + len(span.networks if references is None else references), how)
+    judged = {key: value for key, value in how.items() if key not in ("refresh", "processes", "progress")}
+    judge = make_judge(caller, span.networks, data, measures, references=references, **judged)  # type: ignore[arg-type]
+    examples, said = _statistics(caller, span.networks.model, how.get("refresh", True), judge.examples)
+    work = Work(span, mixtures.reshape(points, -1), buffers.reshape(points, -1), judge, examples)
+    values = _carry_out_all(caller, work, how.get("processes", 1), file, how.get("progress", False))
+    values = values.reshape(*shape, -1)
+    return PointFigures(
+        values[..., 0] if "loss" in judge.measures else None,
+        values[..., 1] if "accuracy" in judge.measures else None,
+        np.moveaxis(values[..., 2:], -1, 0) if "agreement" in judge.measures else None,
+        said,
+    )
+
+
+def check_measuring(caller: str, points: int, columns: int, how: Mapping[str, Any]) -> None:
+    """Refuse unknown options, and a grid whose figures would not fit, before anything is read or computed."""
+    known = Measuring.__annotations__
+    if unknown := [name for name in how if name not in known]:
+        raise TypeError(f"{caller}: the argument {unknown[0]!r} is unknown. Choose from {quote_names(known)}.")
+    if how.get("processes", 1) < 1:
+        raise ValueError(f"{caller}: processes must be at least 1, but it is {how['processes']}.")
+    needed = points * (columns * 2 + 8) * 8
+    check_memory(caller, needed, f"a grid of {points:,} points", how.get("memory"), "Use a smaller grid.")
+
+
 def make_judge(
     caller: str,
     networks: Networks,
@@ -153,54 +237,6 @@ def make_judge(
     return replace(judge, references=torch.stack([_labels(judge, network) for network in others]))
 
 
-def measure(
-    caller: str,
-    span: Span,
-    mixtures: np.ndarray,
-    buffers: np.ndarray,
-    judge: Judge,
-    *,
-    refresh: Examples | None = None,
-    processes: int = 1,
-    path: str | Path | None = None,
-    progress: Report = False,
-) -> np.ndarray:
-    """What the judge gives for each mixture: (points, columns).
-
-    Args:
-        mixtures: coefficients of the span, (points, networks + directions)
-        buffers: how the buffers are mixed, (points, networks)
-        refresh: data that statistics of normalisation are estimated on at each point
-        path: a file that the figures go to as they come, and that is gone on from
-    """
-    if processes < 1:
-        raise ValueError(f"{caller}: processes must be at least 1, but it is {processes}.")
-    if not statistics_layers(span.networks.model):
-        refresh = None
-    work = Work(span, mixtures, buffers, judge, refresh)
-    file = None if path is None else _File(Path(path), _fingerprint(work))
-    values = np.full((len(mixtures), judge.columns), np.nan)
-    done = np.zeros(len(mixtures), bool)
-    if file is not None:
-        values, done = file.read(caller, values, done)
-    said, saved = _Progress(caller, len(mixtures), int(done.sum()), progress), time.monotonic()
-    for rows, found in _figures(caller, work, np.flatnonzero(~done), processes):
-        values[rows], done[rows] = found, True
-        said.tell(int(done.sum()))
-        if file is not None and time.monotonic() > saved + SAVED_EVERY:
-            file.write(values, done)
-            saved = time.monotonic()
-    if file is not None:
-        file.write(values, done)
-    return values
-
-
-def check_grid(caller: str, points: int, columns: int, memory: float | None) -> None:
-    """Refuse a grid whose figures, and what they are computed from, would not fit, before anything is computed."""
-    needed = points * (columns * 2 + 8) * 8
-    check_memory(caller, needed, f"a grid of {points:,} points", memory, "Use a smaller grid.")
-
-
 # ---------------------------------------------------------------- work
 
 
@@ -224,6 +260,36 @@ class Work:
                 refresh_(module, self.refresh)
             found.append(self.judge(module))
         return np.stack(found)
+
+
+def _carry_out_all(caller: str, work: Work, processes: int, file: str | Path | None, progress: Report) -> np.ndarray:
+    """What the judge gives for each point: (points, columns); what the file has of it is not computed again."""
+    kept = None if file is None else _File(Path(file), _fingerprint(work))
+    values = np.full((len(work.mixtures), work.judge.columns), np.nan)
+    done = np.zeros(len(values), bool)
+    if kept is not None:
+        values, done = kept.read(caller, values, done)
+    said, saved = _Progress(caller, len(values), int(done.sum()), progress), time.monotonic()
+    for rows, found in _figures(caller, work, np.flatnonzero(~done), processes):
+        values[rows], done[rows] = found, True
+        said.tell(int(done.sum()))
+        if kept is not None and time.monotonic() > saved + SAVED_EVERY:
+            kept.write(values, done)
+            saved = time.monotonic()
+    if kept is not None:
+        kept.write(values, done)
+    return values
+
+
+def _statistics(caller: str, model: nn.Module, refresh: Any, examples: Examples) -> tuple[Examples | None, str]:
+    """The data on which statistics of normalisation are estimated at each point, if any, and that in words."""
+    if not statistics_layers(model):
+        return None, "the network keeps no statistics"
+    if refresh is False or refresh is None:
+        return None, "statistics are those of the nearest network"
+    if refresh is True:
+        return examples, "statistics are estimated at every point, on the data itself"
+    return Examples(caller, refresh), "statistics are estimated at every point, on data given for that"
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,50 @@
-"""The whole tour: every question that the material can answer, as one page."""
+"""The whole tour: every question that the material can answer, as one page.
+
+A question is a function of the material that gives a `Question`, or None where the material cannot answer it. To add
+one, write it in a file of this folder and put it into QUESTIONS, at its place on the page: the command, its `--only`,
+its JSON and the page then have it. What several questions need is made by `material.once`.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...report.questions import Question, questions_page
+from ...surgery.selecting import quote_names
+from .alignment import aligned_runs
 from .animation import animate
+from .chance import one_chain, sources_of_difference
+from .inside import bending, layers, subnetworks_apart, trained_curves, units_of_members
 from .material import Material
 from .spaces import function_map, function_space, weight_space
 from .subspaces import diversity_plane, ensemble_size
-from .terrain import connection, cut, plane_between
+from .terrain import connection, cut, plane_between, stitched_cut
 
 TITLE = "Why do ensembles work?"
+
+QUESTIONS: dict[str, Callable[[Material], Question | None]] = {  # by the anchor on the page, in its order
+    "weights": weight_space,
+    "functions": function_space,
+    "map": function_map,
+    "plane": plane_between,
+    "tunnel": connection,
+    "stitched": stitched_cut,
+    "alignment": aligned_runs,
+    "diversity": diversity_plane,
+    "size": ensemble_size,
+    "randomness": sources_of_difference,
+    "chain": one_chain,
+    "layers": layers,
+}
+
+ON_REQUEST: dict[str, Callable[[Material], Question | None]] = {  # asked by name alone: they take minutes
+    "curve": trained_curves,
+    "curvature": bending,
+    "subnetworks": subnetworks_apart,
+    "units": units_of_members,
+}
 
 
 def explore(
@@ -24,24 +55,34 @@ def explore(
     command: str = "",
     settings: Mapping[str, str] | None = None,
     animation: str | os.PathLike[str] | None = None,
+    only: Sequence[str] = (),
 ) -> list[Question]:
     """The questions with what was found, written as a page that opens offline.
 
     Args:
         animation: a file, .gif or .svg, for training on the plane of the first two runs
+        only: names in QUESTIONS or ON_REQUEST; by default all of QUESTIONS
     """
+    check_questions(only)
     _check(material, animation)
-    surface = cut(material)
-    asked = [
-        weight_space(material), function_space(material), function_map(material), plane_between(material, surface),
-        connection(material), diversity_plane(material), ensemble_size(material),
-    ]  # fmt: skip
+    chosen = {name: ask for name, ask in (QUESTIONS | ON_REQUEST).items() if name in (only or QUESTIONS)}
+    asked = [ask(material) for ask in chosen.values()]
+    found = [question for question in asked if question is not None]
+    if not found:
+        raise ValueError(f"landscape: these networks cannot answer {quote_names(only)}. {' '.join(_notes(material))}")
     if animation is not None:
         material.say(f"the animation {os.fspath(animation)}")
-        animate(surface, dict(zip(material.names, material.runs[:2], strict=False)), material.styles, animation)
-    found = [question for question in asked if question is not None]
+        shown = dict(zip(material.names, material.runs[:2], strict=False))
+        animate(material.once(cut), shown, material.styles, animation)
     questions_page(TITLE, found, page, about=about, command=command, settings=settings, notes=_notes(material))
     return found
+
+
+def check_questions(names: Sequence[str]) -> None:
+    """Refuse a question that there is not."""
+    every = QUESTIONS | ON_REQUEST
+    if unknown := [name for name in names if name not in every]:
+        raise ValueError(f"landscape: the question {unknown[0]!r} is unknown. Choose from {quote_names(every)}.")
 
 
 def _check(material: Material, animation: Any) -> None:
@@ -68,7 +109,7 @@ def _notes(material: Material) -> list[str]:
     if not material.recorded:
         notes.append(
             "The networks come without checkpoints of their training, so there is nothing about trajectories, Gaussian "
-            "subspaces and quality against size."
+            "subspaces, quality against size, and other ways of training."
         )
     elif material.images is None:
         notes.append("The inputs are no images, so nothing is said about corruptions.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor, nn
@@ -14,7 +14,30 @@ from ..recording import Trajectory
 
 Rows = tuple[Tensor, Tensor]  # inputs and labels
 
+Made = TypeVar("Made")
+
 MOST = 10  # checkpoints of a run in a matrix
+
+
+@dataclass(frozen=True)
+class RunTraining:
+    """How the runs were trained, so that more networks can be.
+
+    Args:
+        build: a network with new weights
+    """
+
+    build: Callable[[], nn.Module]
+    epochs: int
+    lr: float
+    batch_size: int
+    optimizer: str = "adam"
+    schedule: str = "quarters"
+
+    def options(self, epochs: int) -> dict[str, Any]:
+        """The arguments of `trajectories` for so many epochs, but for the rate."""
+        how = {name: getattr(self, name) for name in ("batch_size", "optimizer", "schedule")}
+        return {**how, "epochs": epochs, "task": "classification"}
 
 
 @dataclass(frozen=True)
@@ -26,9 +49,12 @@ class Material:
         train, validation, test: normalised inputs and labels; nothing is chosen by the last
         images: test inputs from 0 to 1, for corruptions; None where there are none
         normalise: what makes inputs of images
+        outside: normalised inputs of other data; None where there are none
+        training: how to train further networks; None where that is not known
         grid: points of a surface along each side
         samples: networks of each subspace
         steps: of each point of a tunnel
+        retrained: networks that are trained anew for each comparison of ways of training; 0: none
         corruptions: names, and `severities` from 1 to 5
         say: told what is being done
     """
@@ -39,13 +65,24 @@ class Material:
     test: Rows
     images: Rows | None = None
     normalise: Callable[[Tensor], Tensor] | None = None
+    outside: Tensor | None = None
+    training: RunTraining | None = None
     grid: int = 21
     samples: int = 5
     steps: int = 80
+    retrained: int = 3
     corruptions: tuple[str, ...] = ("gaussian_noise",)
     severities: tuple[int, ...] = (1, 3, 5)
     seed: int = 0
     say: Callable[[str], None] = field(default=lambda text: None, repr=False)
+    made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def once(self, make: Callable[[Material], Made]) -> Made:
+        """What `make` gives for this material; several questions share it, and it is made for the first alone."""
+        if make not in self.made:
+            self.made[make] = make(self)
+        found: Made = self.made[make]
+        return found
 
     @property
     def names(self) -> list[str]:

@@ -28,7 +28,7 @@ def weight_space(material: Material) -> Question:
     ]
     if len(within):
         found.append(f"Between a solution and the later half of its own run it is {spread(within)}.")
-    caption = "Cosine of the angle between the weights of two networks, all parameters in one vector. Dark is alike."
+    caption = "Cosine of the angle between two networks, all parameters in one vector. The bluer, the more alike."
     figure = _matrix_figure(material, matrix, "cosine", caption, (min(0.0, float(matrix.min())), 1.0))
     claim = (
         "The weight vectors of two different initialisations are essentially orthogonal, while those along one "
@@ -49,8 +49,12 @@ def function_space(material: Material) -> Question:
     if np.isfinite(apart).all():
         found.append(f"Divided by the error of one of the two, disagreement is {spread(apart)} (Figure S1).")
     found.append(_accuracies(material))
-    caption = "Share of test rows on which two networks give different labels. Dark is different."
-    figure = _matrix_figure(material, matrix, "disagreement", caption)
+    ends = (0.0, _late(matrix, [_length(run) for run in material.runs]))
+    caption = (
+        "Share of test rows on which two networks give different labels. The bluer, the more different; the strongest "
+        f"shade is {100 * ends[1]:.1f} % and more, the most among networks of the second half of training."
+    )
+    figure = _matrix_figure(material, matrix, "disagreement", caption, ends)
     claim = (
         "Checkpoints of one trajectory are similar functions; functions of different initialisations disagree on many "
         "more predictions at the same accuracy (Fort et al., Figures 2 and 3)."
@@ -103,6 +107,15 @@ def _matrix_figure(
     panel = Panel(heat_map(shown, parts, name, ends=ends))
     title = f"{name.capitalize()} between checkpoints" if material.recorded else f"{name.capitalize()} of solutions"
     return Figure(name, title, caption, [panel], header=["Solution of", *material.names], rows=rows)
+
+
+def _late(matrix: np.ndarray, lengths: list[int]) -> float:
+    """The largest value between networks of the second halves of the runs."""
+    starts = np.cumsum([0, *lengths[:-1]])
+    late = [
+        i for start, length in zip(starts, lengths, strict=True) for i in range(start + length // 2, start + length)
+    ]
+    return float(matrix[np.ix_(late, late)].max()) or 1.0
 
 
 def _compare(within: np.ndarray, across: np.ndarray) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ...report.charts.landscape import surface_chart
+from ...report.charts.landscape import fan_chart, surface_chart
 from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
 from ...report.questions import Question
 from ...report.svg import Axis
-from ..paths import Along, along, line, tunnel
+from ..paths import Path, along, line, stitched, tunnel
 from ..planes import Surface, plane, surface
 from .material import Material
 
@@ -23,13 +24,13 @@ def cut(material: Material) -> Surface:
     return surface(plane(first, second), material.test, material.grid, cover=cover, refresh=material.train)
 
 
-def plane_between(material: Material, found: Surface) -> Question:
+def plane_between(material: Material) -> Question:
     """Loss, accuracy and agreement on the plane of two solutions: Figure 5."""
+    found = material.once(cut)
     names, styles = material.names[:2], material.styles
     paths = {name: found.project(run) for name, run in zip(names, material.runs, strict=False)}
     shown = dict(zip(names, map(tuple, found.points.tolist()), strict=True))
-    measured: dict[str, Any] = {"loss": found.loss, "accuracy": found.accuracy}
-    measured |= {f"agreement with {name}": part for name, part in zip(names, np.asarray(found.agreement), strict=True)}
+    measured = _measured(found, names)
     panels = []
     for title, values in measured.items():
         others = {other: array for other, array in measured.items() if other != title}
@@ -72,14 +73,16 @@ def _nearest(found: Surface, point: np.ndarray) -> tuple[int, int]:
     return int(np.abs(found.u - point[0]).argmin()), int(np.abs(found.v - point[1]).argmin())
 
 
-def connection(material: Material) -> Question:
-    """Loss, accuracy and agreement along the straight line and along a tunnel: Figures S2 and S3."""
+def dig(material: Material) -> Path:
+    """The tunnel between the solutions of the first two runs."""
     material.say("a tunnel between two solutions")
     first, second = material.runs[:2]
-    ways = {
-        "straight line": line(first, second),
-        "tunnel": tunnel(first, second, material.train, steps=material.steps, seed=material.seed),
-    }
+    return tunnel(first, second, material.train, steps=material.steps, seed=material.seed)
+
+
+def connection(material: Material) -> Question:
+    """Loss, accuracy and agreement along the straight line and along a tunnel: Figure S2."""
+    ways = {"straight line": line(*material.runs[:2]), "tunnel": material.once(dig)}
     found: dict[str, Any] = {name: along(way, material.test, refresh=material.train) for name, way in ways.items()}
     styles = {"straight line": 2, "tunnel": 3}
     panels = [
@@ -88,7 +91,7 @@ def connection(material: Material) -> Question:
         _profile("agreement with run 1", {name: (one.t, one.agreement[0]) for name, one in found.items()}, styles),
     ]
     labels = found["tunnel"].agreement[0]
-    heights = {name: _barrier(one) for name, one in found.items()}
+    heights = {name: max(one.barrier, 0.0) for name, one in found.items()}
     low = heights["tunnel"] < 0.25 * heights["straight line"]
     sentences = [
         f"{'Yes' if low else 'Not by this path'}: along the tunnel the loss rises {heights['tunnel']:.3g} above its "
@@ -111,15 +114,59 @@ def connection(material: Material) -> Question:
     return Question("tunnel", "Can one walk from one solution to another?", claim, sentences, [figure])
 
 
+def stitched_cut(material: Material) -> Question:
+    """Loss, accuracy and agreement on the triangles of the tunnel's pieces and the origin: Figure S3."""
+    path, names = material.once(dig), material.names[:2]
+    grid = material.grid, material.grid // 2 + 1
+    material.say(f"a stitched cut of {grid[0]} x {grid[1]} networks")
+    found = stitched(path, material.test, grid, refresh=material.train)
+    measured = _measured(found, names)
+    panels = []
+    for title, values in measured.items():
+        others = {other: array for other, array in measured.items() if other != title}
+        picture = fan_chart(
+            found.fan, values, title, others=others, corners=found.corners, ends=names, styles=material.styles,
+            decades=title == "loss",
+        )  # fmt: skip
+        panels.append(Panel(picture, title.capitalize()))
+    caption = (
+        "Each piece of the tunnel makes a triangle with the origin, where all weights are zero; the triangles lie side "
+        "by side, divided by thin lines. The strong line is the tunnel; outwards the weights grow to 1.25 times as "
+        "much. Lines join equal values; those of accuracy and agreement, and their shades, are for the outer half, for "
+        f"near the origin all is chance. Point at a place to read its values. Here {found.statistics}."
+    )
+    figure = Figure("stitched", "A cut along the tunnel", caption, panels, legend=legend(names, material.styles))
+    claim = (
+        "Along the tunnel accuracy stays what it is, but predictions do not: the two optima are connected and remain "
+        "different functions (Fort et al., Figure S3)."
+    )
+    title = "Is it one function all along the tunnel?"
+    return Question("stitched", title, claim, _along_the_tunnel(material, path), [figure])
+
+
+def _along_the_tunnel(material: Material, path: Path) -> list[str]:
+    """How accuracy and labels change from one end of the tunnel to the other."""
+    found = along(path, material.test, points=len(path.t), refresh=material.train)
+    accuracy, agreement = np.asarray(found.accuracy), np.asarray(found.agreement)
+    middle, ends = 1 - agreement[:, len(found.t) // 2], 1 - agreement[0, -1]
+    answer = "No" if middle.min() >= 0.5 * ends > 0 else "Nearly" if ends else "Yes"
+    return [
+        f"{answer}: in the middle of the tunnel {100 * middle[0]:.1f} % of the labels are not those of run 1 and "
+        f"{100 * middle[1]:.1f} % not those of run 2, which differ from each other in {100 * ends:.1f} %.",
+        f"Accuracy along it is between {100 * accuracy.min():.1f} and {100 * accuracy.max():.1f} %, at its ends "
+        f"{100 * accuracy[0]:.1f} and {100 * accuracy[-1]:.1f} %.",
+    ]
+
+
+def _measured(found: Surface, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """What was measured on a surface, by the title of its picture."""
+    agreement = zip(names, np.asarray(found.agreement), strict=True)
+    with_each = {f"agreement with {name}": values for name, values in agreement}
+    return {"loss": np.asarray(found.loss), "accuracy": np.asarray(found.accuracy), **with_each}
+
+
 def _profile(name: str, curves: dict[str, Curve], styles: dict[str, int]) -> Panel:
     low, high = finite_range(value for _, values in curves.values() for value in values)
     axes = Axis(0, 1, room=0.02), Axis(min(low, 0.0) if name == "loss" else low, high)
     panels, _ = curve_panels(curves, styles, ("place on the path", name), axes, lambda label: f"{name}: {label}")
     return panels[0]
-
-
-def _barrier(found: Along) -> float:
-    """The largest loss above the chord between the ends."""
-    assert found.loss is not None
-    chord = found.loss[0] + found.t * (found.loss[-1] - found.loss[0])
-    return float(max(0.0, (found.loss - chord).max()))

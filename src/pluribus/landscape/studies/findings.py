@@ -90,7 +90,7 @@ def findings(
     """
     seeds, runs = check_whole("findings", "seeds", seeds), check_whole("findings", "runs", runs)
     parts = [Examples("findings", part) for part in (train, validation, test, outside)]
-    options = {"schedule": lambda epoch: 0.5 ** (4 * epoch // epochs), **options}
+    options = {"schedule": "quarters", **options}
     found: list[dict[str, float]] = []
     for seed in range(seeds):
         if progress is not None:
@@ -172,13 +172,9 @@ def _connection(runs: Sequence[Trajectory], train: Examples, test: Examples, hal
     path = tunnel(runs[0], runs[1], train.batches, points=7, steps=100)
     straight, curved = along(line(runs[0], runs[1]), train, points=9), along(path, train, points=9)
     middle = disagreement([path.at(0.5), runs[0].solution, runs[1].solution], data=test)
-    heights = []
-    for found in (straight, curved):
-        assert found.loss is not None
-        heights.append(float(np.max(found.loss - (1 - found.t) * found.loss[0] - found.t * found.loss[-1])))
     return {
-        "barrier": heights[0],
-        "tunnel": heights[1] / max(heights[0], 1e-12),
+        "barrier": straight.barrier,
+        "tunnel": curved.barrier / max(straight.barrier, 1e-12),
         "along": float((middle[0, 1:].min() + half) / (middle[1, 2] + half)),
     }
 

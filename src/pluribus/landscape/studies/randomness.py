@@ -12,11 +12,15 @@ from torch import nn
 
 from ...methods import deep
 from ...methods.building import check_whole
-from ..common.examples import Examples
+from ...uncertainty.classification import Classification
+from ...uncertainty.evaluation import evaluate, ood
+from ..common.examples import Examples, target_labels
 from ..cycles import csgmcmc
+from ..plane_of_diversity import diversity_accuracy
+from ..recording import Trajectory
 from ..runs import trajectories
 from ..sampling import solutions
-from ..similarity import disagreement
+from ..similarity import answers_and_targets, disagreement
 
 KINDS = {  # kind: what differs between runs
     "both": ("different", "different"),
@@ -31,7 +35,9 @@ class Randomness:
     """How often two runs give different labels, by what differs between them and by learning rate.
 
     Args:
-        rows: {"kind", "lr", "disagreement" (mean over pairs of runs), "pairs"} for each
+        rows: {"kind", "lr", "disagreement" (mean over pairs of runs), "pairs" (that of each)} for each, and figures of
+            the ensemble of the runs as Table 7 of Packed-Ensembles has them: "mutual_information"; where there are
+            labels "accuracy", "nll" and "ece"; where there is outside data "aupr" and "outside", its mutual information
         note: what this device adds of its own
     """
 
@@ -54,22 +60,27 @@ def randomness(
     runs: int = 3,
     rates: Sequence[float] = (1.6e-3,),
     kinds: Sequence[str] = tuple(KINDS),
+    outside: Any = None,
     seed: int = 0,
     **options: Any,
 ) -> Randomness:
     """How different runs become by initialisation, by shuffling, by both and by neither (Figure S4).
 
+    With a member of a packed ensemble, `pb.packed(model, 4, example=x).member(0)`, it is Table 7 of Packed-Ensembles.
+
     Args:
-        probe: (x, y), where labels are compared
+        model: a model, or a function without arguments that builds one
+        probe: (x, y), where labels are compared; x alone will do
         runs: of each kind, at each rate
         rates: learning rates: shuffling counts for more at high ones
+        outside: x of other data, on which the ensembles should be less sure
         options: as for `trajectories`
     """
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         raise ValueError(f"randomness: the kind {unknown[0]!r} is unknown. Choose from {', '.join(KINDS)}.")
     if check_whole("randomness", "runs", runs) < 2:
         raise ValueError("randomness: needs at least 2 runs to compare, but runs is 1.")
-    examples = Examples("randomness", probe)
+    examples, other = Examples("randomness", probe), None if outside is None else Examples("randomness", outside)
     rows = []
     for lr in rates:
         for kind in kinds:
@@ -78,8 +89,23 @@ def randomness(
                 model, train, examples, runs=runs, init=init, batches=batches, lr=lr, seed=seed, keep=1, **options
             )
             apart = disagreement(found)[np.triu_indices(runs, 1)]
-            rows.append({"kind": kind, "lr": lr, "disagreement": float(apart.mean()), "pairs": len(apart)})
+            row = {"kind": kind, "lr": lr, "disagreement": float(apart.mean()), "pairs": apart.tolist()}
+            rows.append(row | _figures(found, examples, other))
     return Randomness(rows, _note(model))
+
+
+def _figures(runs: Sequence[Trajectory], inside: Examples, outside: Examples | None) -> dict[str, float]:
+    """What the ensemble of the runs is worth."""
+    said, _, targets = answers_and_targets("randomness", runs, None)
+    prediction = Classification(said.double())
+    names = ["mutual_information"] + (["accuracy", "nll", "ece"] if targets is not None else [])
+    target = None if targets is None else target_labels(targets, said.shape[-1])
+    found = evaluate(prediction, target, metrics=names)
+    if outside is None:
+        return found
+    other = Classification(answers_and_targets("randomness", solutions(runs), outside)[0].double())
+    information = evaluate(other, metrics=["mutual_information"])["mutual_information"]
+    return {**found, "aupr": ood(prediction, other)["aupr"], "outside": information}
 
 
 def chain_against_runs(
@@ -104,8 +130,15 @@ def chain_against_runs(
         options: as for `csgmcmc`
 
     Returns "within": one value for each chain, the mean over pairs of its cycles; "between": one for each pair of
-    chains, between their last samples.
+    chains, between their last samples; and, where the probe has labels, "accuracy": one for each sample.
     """
+    if (
+        check_whole("chain_against_runs", "chains", chains) < 2
+        or check_whole("chain_against_runs", "cycles", cycles) < 2
+    ):
+        raise ValueError(
+            f"chain_against_runs: compares at least 2 chains of at least 2 cycles, but there are {chains} of {cycles}."
+        )
     starts = deep(model, chains, generator=torch.Generator().manual_seed(seed))
     starts.task = options.get("task") or "classification"
     made = [
@@ -119,7 +152,11 @@ def chain_against_runs(
     within = [float(disagreement(chain, data=examples)[pairs].mean()) for chain in made]
     last = solutions([chain.member(cycles - 1) for chain in made])
     between = disagreement(last, data=examples)[np.triu_indices(chains, 1)]
-    return {"within": within, "between": between.tolist()}
+    found = {"within": within, "between": between.tolist()}
+    if examples.labelled:
+        figures = [diversity_accuracy(chain.member(0), chain, examples).accuracy for chain in made]
+        found["accuracy"] = np.concatenate(figures).tolist()
+    return found
 
 
 def _note(model: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from typing import Any
@@ -54,7 +54,64 @@ def surface_chart(
     for label, (x, y) in (points or {}).items():
         chart.mark(x, y, (styles or {})[label], f"{label}: ({x:.3g}, {y:.3g})", 6)
     low, high = finite_range(np.asarray(values, float).flatten())
-    return chart.svg(f"{name} on a plane, from {low:.3g} to {high:.3g}")
+    return _readable(chart.svg(f"{name} on a plane, from {low:.3g} to {high:.3g}"), 1, len(v))
+
+
+def fan_chart(
+    places: np.ndarray,
+    values: np.ndarray,
+    name: str,
+    *,
+    others: Mapping[str, np.ndarray] | None = None,
+    corners: np.ndarray,
+    ends: Sequence[str],
+    styles: Styles,
+    decades: bool = False,
+) -> str:
+    """A function on triangles side by side, drawn as `surface_chart` draws one on a plane; they meet at (0, 0).
+
+    Args:
+        places: (along, out, 2), where each value lies; values[i, j] is at places[i, j]
+        corners: (n, 2), where the outer sides of the triangles meet: the path
+        ends: the names of the first and the last corner
+        decades: as for `surface_chart`; without, shades and lines are those of the outer half, where networks differ
+    """
+    turn = _upright(corners)
+    places, corners = places @ turn, corners @ turn
+    (left, right), (low, high) = (finite_range([0.0, *places[..., axis].flatten()]) for axis in (0, 1))
+    height = round((PLANE - 24) * min(max((high - low) / (right - left), 0.4), 1.2)) + 24
+    chart = Chart(Axis(left, right, room=0), Axis(low, high, room=0), (PLANE, height), (12, 12, 12, 12))
+    scale = height_scale(values if decades else values[:, values.shape[1] // 2 :], decades)
+    _fan_patches(chart, places, {name: values, **(others or {})}, scale)
+    for x, y in corners.tolist():
+        chart.line([(0.0, 0.0), (x, y)], None, "spoke")
+    across, out = np.arange(len(places), dtype=float), np.arange(places.shape[1], dtype=float)
+    _contours(chart, across, out, values, scale, lambda a, b: chart.at(*_between(places, a, b)))
+    chart.line(corners.tolist(), None, "halo")
+    chart.line(corners.tolist(), None, "line strong")
+    for label, (x, y) in zip(ends, corners[[0, -1]].tolist(), strict=True):
+        chart.mark(x, y, styles[label], label, 6)
+    chart.mark(0.0, 0.0, 0, "the origin: all weights are zero", 4)
+    bottom, top = finite_range(np.asarray(values, float).flatten())
+    return _readable(chart.svg(f"{name} along a path, from {bottom:.3g} to {top:.3g}"), 1, len(out))
+
+
+def strip_chart(groups: Mapping[str, Sequence[float]], styles: Styles, title: str) -> str:
+    """Values of several kinds, a row for each: every value a small mark, their mean a large one."""
+    size, margin = (420, 58 + 34 * len(groups)), (150, 16, 8, 42)
+    low, high = finite_range([0.0, *(value for own in groups.values() for value in own)])
+    chart = Chart(Axis(low, high), Axis(0, len(groups), room=0), size, margin)
+    chart.y.ticks = []
+    chart.axes(title)
+    for row, (label, own) in enumerate(groups.items()):
+        y, mean = len(groups) - row - 0.5, float(np.mean(own))
+        chart.line([(min(own), y), (max(own), y)], styles[label], "whisker")
+        for value in own:
+            chart.mark(value, y, styles[label], f"{label}: {value:.4g}", 3, filled=False)
+        chart.mark(mean, y, styles[label], f"{label}, mean: {mean:.4g}", 6)
+        chart.text(margin[0] - 10, chart.at(0, y)[1] + 4, label, "end", "name")
+    means = "; ".join(f"{label} {np.mean(own):.3g}" for label, own in groups.items())
+    return chart.svg(f"{title}, means: {means}")
 
 
 def heat_map(
@@ -92,7 +149,7 @@ def heat_map(
         x, y = chart.at(middle, 0)[0], chart.at(0, n - middle)[1]
         chart.text(x, chart.size[1] - 14, run, "middle", "name")
         chart.text(14, y, run, "middle", "name", f' transform="rotate(-90 14 {y:.1f})"')
-    return chart.svg(f"{name} between {n} networks, from {low:.3g} to {high:.3g}")
+    return _readable(chart.svg(f"{name} between {n} networks, from {low:.3g} to {high:.3g}"), -n, 1)
 
 
 def scatter_chart(runs: Mapping[str, np.ndarray], styles: Styles, hints: Mapping[str, Sequence[str]]) -> str:
@@ -122,8 +179,10 @@ def diversity_chart(
         limits: lines by name, (points, 2): what can be reached at each accuracy
     """
     given = np.concatenate(list(points.values()))
-    x, y = finite_range(given[:, 0]), finite_range([0.0, *given[:, 1]])
-    chart = Chart(Axis(*x), Axis(y[0], y[1]))
+    x, (_, top) = finite_range(given[:, 0]), finite_range([0.0, *given[:, 1]])
+    lines = np.concatenate([given[:0], *(limits or {}).values()])
+    near = lines[(lines[:, 0] >= x[0]) & (lines[:, 0] <= x[1]) & (lines[:, 1] <= 3 * top), 1]
+    chart = Chart(Axis(*x), Axis(0.0, max([top, *near.tolist()])))
     chart.axes("accuracy", "disagreement / error" if normalised else "disagreement")
     for line in (limits or {}).values():
         inside = [(a, b) for a, b in line.tolist() if chart.x.low <= a <= chart.x.high and b <= chart.y.high]
@@ -156,14 +215,28 @@ def height_scale(values: np.ndarray, decades: bool = False) -> Axis:
     return Axis(low, high, log=decades and low > 0 and high / low > 15, room=0, ticks=LEVELS)
 
 
+def _readable(svg: str, up: int, right: int) -> str:
+    """The chart with patches that can be read off: by pointer, by touch, and by arrow keys where it has the focus.
+
+    Args:
+        up, right: how many patches further the one above it is, and the one to the right
+    """
+    return svg.replace('class="chart"', f'class="chart readable" tabindex="0" data-up="{up}" data-right="{right}"', 1)
+
+
 def _patch(chart: Chart, x: Any, y: Any, style: int, share: float, hint: str) -> None:
-    """A shaded rectangle, a little larger than asked for, so that no seam is seen; hatched where there is no number."""
+    """A shaded rectangle, a little larger than asked for, so that no seam is seen."""
     (left, bottom), (right, top) = chart.at(x[0], y[0]), chart.at(x[1], y[1])
     shape = f'x="{left:.1f}" y="{top:.1f}" width="{right - left + 0.6:.1f}" height="{bottom - top + 0.6:.1f}"'
+    chart.parts.append(_shaded("rect", shape, style, share, hint))
+
+
+def _shaded(element: str, shape: str, style: int, share: float, hint: str) -> str:
+    """An element with a shade, hatched where there is no number."""
     known = math.isfinite(share)
     look = f'style="--s:{4 + 76 * min(max(share, 0.0), 1.0):.0f}"' if known else ""
     kind = f"patch c{style}" if known else "gap"
-    chart.parts.append(f'<rect class="{kind}" {look} {shape}><title>{escape(hint)}</title></rect>')
+    return f'<{element} class="{kind}" {look} {shape}><title>{escape(hint)}</title></{element}>'
 
 
 def _patches(chart: Chart, u: np.ndarray, v: np.ndarray, values: Mapping[str, np.ndarray], scale: Axis) -> None:
@@ -178,11 +251,53 @@ def _patches(chart: Chart, u: np.ndarray, v: np.ndarray, values: Mapping[str, np
             _patch(chart, across[i : i + 2], up[j : j + 2], 1, share, f"({u[i]:.3g}, {v[j]:.3g}): {told}")
 
 
-def _contours(chart: Chart, u: np.ndarray, v: np.ndarray, values: np.ndarray, scale: Axis) -> None:
-    taken: list[Place] = []
+def _fan_patches(chart: Chart, places: np.ndarray, values: Mapping[str, np.ndarray], scale: Axis) -> None:
+    along, out = places.shape[:2]
+    first = next(iter(values.values()))
+    sides = [np.concatenate([[0], np.arange(n - 1) + 0.5, [n - 1]]) for n in (along, out)]
+    for i in range(along):
+        for j in range(out):
+            corners = [(a, b) for a, b in ((i, j), (i + 1, j), (i + 1, j + 1), (i, j + 1))]
+            points = [chart.at(*_between(places, sides[0][a], sides[1][b])) for a, b in corners]
+            value = float(first[i, j])
+            told = ", ".join(f"{name} {float(array[i, j]):.4g}" for name, array in values.items())
+            where = f"{i / max(along - 1, 1):.2f} of the way, {j / max(out - 1, 1):.2f} of the radius"
+            share = scale.share(value) if math.isfinite(value) else math.nan
+            shape = 'd="M' + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) + 'Z"'
+            chart.parts.append(_shaded("path", shape, 1, share, f"{where}: {told}"))
+
+
+def _between(places: np.ndarray, a: float, b: float) -> Place:
+    """The place at indices that need not be whole."""
+    i, j = min(int(a), len(places) - 2) if len(places) > 1 else 0, min(int(b), max(places.shape[1] - 2, 0))
+    k, m = min(i + 1, len(places) - 1), min(j + 1, places.shape[1] - 1)
+    near = (1 - (b - j)) * places[i, j] + (b - j) * places[i, m]
+    far = (1 - (b - j)) * places[k, j] + (b - j) * places[k, m]
+    x, y = (1 - (a - i)) * near + (a - i) * far
+    return float(x), float(y)
+
+
+def _upright(corners: np.ndarray) -> np.ndarray:
+    """The rotation, from the right, that puts the middle of a fan upwards and its beginning to the left."""
+    angles = np.unwrap(np.arctan2(corners[:, 1], corners[:, 0]))
+    middle = (angles[0] + angles[-1]) / 2
+    turn = math.pi / 2 - middle
+    rotated = np.array([[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]])
+    return rotated @ np.diag([-1.0 if angles[-1] > angles[0] else 1.0, 1.0])
+
+
+def _contours(
+    chart: Chart,
+    u: np.ndarray,
+    v: np.ndarray,
+    values: np.ndarray,
+    scale: Axis,
+    at: Callable[[float, float], Place] | None = None,
+) -> None:
+    at, taken = at or chart.at, list[Place]()
     text = tick_text(scale.ticks) if not scale.log else lambda tick: f"{tick:g}"
     for level in scale.ticks:
-        pieces = [[chart.at(*point) for point in piece] for piece in contour_segments(u, v, values, level)]
+        pieces = [[at(*point) for point in piece] for piece in contour_segments(u, v, values, level)]
         if not pieces:
             continue
         path = "".join(f"M{a:.1f} {b:.1f}L{c:.1f} {d:.1f}" for (a, b), (c, d) in pieces)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from .._common.untrusted import parse_json
+from ..._common.untrusted import parse_json
 
 _DATA = "What to train on: a name (see `pluribus data`) or KIND:PATH, such as folder:photos/ or table:houses.csv."
 
@@ -39,8 +39,8 @@ Broken = Annotated[str, typer.Option(help="What to do about images that cannot b
 Model = Annotated[
     str | None,
     typer.Option(
-        help="A network of ours (resnet18, mlp, ...), timm:NAME, or python:MODULE:FUNCTION; by default a small one "
-        "that fits the data."
+        help="A network of ours (resnet18, mlp, ...), timm:NAME (its architecture, with random weights), or "
+        "python:MODULE:FUNCTION; by default a small one that fits the data."
     ),
 ]
 
@@ -54,6 +54,19 @@ UnpackLimit = Annotated[
 ]
 
 Width = Annotated[float, typer.Option(help="Hidden widths, relative to the network's own.")]
+
+StudyWidth = Annotated[float | None, typer.Option(help="Hidden widths, relative to the network's own [digits: 2].")]
+
+TrainRows = Annotated[int | None, typer.Option(help="Train on so many rows only, from each class alike.", min=2)]
+
+Validation = Annotated[
+    float | None,
+    typer.Option("--validation", help="The share of rows for validation, where the data have none [0.1].", min=0.0),
+]
+
+Patience = Annotated[
+    int | None, typer.Option(help="Stop after so many epochs in which nothing improved on validation data.", min=1)
+]
 
 Dropout = Annotated[float | None, typer.Option(help="The rate of dropout.")]
 
@@ -83,7 +96,9 @@ Files = Annotated[list[Path], typer.Argument(help="Images, folders of images, .n
 
 Recipe = Annotated[str | None, typer.Option(help="A paper's training by name; see `pluribus recipes`.")]
 
-Epochs = Annotated[int | None, typer.Option(help="Passes over the training data.", min=1)]
+Epochs = Annotated[
+    int | None, typer.Option(help="Passes over the training data [by the number of rows, with early stopping].", min=1)
+]
 
 BatchSize = Annotated[int | None, typer.Option(min=1)]
 
@@ -110,11 +125,20 @@ class ListsMethods(TyperCommand):
 
 
 def _name_methods_(option: Any) -> None:
-    from ..methods import METHODS
-    from ..study.baselines import entries
+    from ...methods import METHODS
+    from ...study.baselines import entries
 
     baselines = [name for name in entries() if name not in METHODS]
     option.help = option.help.format(methods=", ".join(METHODS), baselines=", ".join(baselines))
+
+
+def is_demo(data: list[str], model: str | None, recipe: str | None) -> bool:
+    """Whether nobody said what to train on or how: then the built-in digits show what ensembles are for."""
+    return data == ["digits"] and model is None and recipe is None
+
+
+# The papers' regime in small: a network that is larger than its task, trained until validation stops improving.
+DEMO_ROWS, DEMO_WIDTH = 1000, 2.0
 
 
 def source_options(**arguments: Any) -> dict[str, Any]:

@@ -1,0 +1,229 @@
+"""What the command line shows: the progress of a study, its table and its verdict."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from ..._common.untrusted import printable
+from ...results.quantities import Differences, estimate, format_value, quantity, value
+from ...results.store import Group, Result, group_runs
+from ...results.verdict import verdicts
+from ...study.folder import Outcome, training_folder
+from ...study.progress import Progress as EpochsDone
+from ...study.progress import read_progress
+from ...study.settings import Run
+from .messages import safe_text
+
+FIGURES = ("accuracy", "rmse", "nll", "ece", "auroc", "cacc", "disagreement")
+
+COSTS = ("relative_parameters", "relative_mult_adds", "relative_latency", "relative_training")
+
+SPARE = (
+    "disagreement",
+    "relative_parameters",
+    "relative_latency",
+    "ece",
+    "cacc",
+    "relative_training",
+)  # left out first
+
+MAIN = ("accuracy", "rmse", "nll")  # whose spread is shown in a narrow table too
+
+
+class Watch:
+    """Shows runs as they start and end, how far those under way are, and the time that is left.
+
+    Args:
+        folder: of the study, where runs say how far they are
+        seconds: what each run is expected to take on one core, by its name
+        jobs: how many runs at once
+    """
+
+    def __init__(self, console: Console, quiet: bool, folder: Path, seconds: Mapping[str, float], jobs: int):
+        self.quiet, self.folder, self.seconds, self.jobs = quiet, folder, seconds, jobs
+        self.running: dict[str, Run] = {}
+        self.done, self.started = 0.0, time.monotonic()
+        self.progress = Progress(
+            RunsUnderWay(self), BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("runs,"),
+            TimeElapsedColumn(), TextColumn("gone,"), TimeLeft(self), TextColumn("left"),
+            console=console, disable=quiet or not console.is_terminal, transient=True, refresh_per_second=2,
+        )  # fmt: skip
+        self.task = self.progress.add_task("", total=len(seconds))
+
+    def __call__(self, event: str, run: Run, text: str) -> None:
+        """Take notice of what happened to a run."""
+        if event == "started":
+            self.running[run.name] = run
+        elif event in ("done", "failed", "retried", "kept"):
+            self.running.pop(run.name, None)
+        if event in ("done", "failed"):
+            self.done += self.seconds.get(run.name, 0.0)
+            self.progress.advance(self.task)
+        if event != "started" and not self.quiet:
+            colour = {"failed": "red", "damaged": "yellow", "retried": "yellow"}.get(event, "green")
+            name = f"{run.label} (seed {run.seed})"
+            self.progress.console.print(f"  [{colour}]{event:<8}[/] {safe_text(name):<28} {safe_text(text)}")
+
+    def under_way(self) -> dict[str, EpochsDone | None]:
+        """How far each run under way is, by what tables call it."""
+        runs = list(self.running.values())
+        return {f"{run.label} (seed {run.seed})": read_progress(training_folder(self.folder, run)) for run in runs}
+
+    def left(self) -> float:
+        """The seconds that are left, as fast as it went so far."""
+        done = self.done
+        for run in list(self.running.values()):
+            if found := read_progress(training_folder(self.folder, run)):
+                done += self.seconds.get(run.name, 0.0) * found.epoch / found.epochs
+        whole, gone = sum(self.seconds.values()), time.monotonic() - self.started
+        speed = done / gone if done > 0.02 * whole and gone > 5 else self.jobs
+        return max(whole - done, 0.0) / max(speed, 1e-9)
+
+
+class RunsUnderWay(ProgressColumn):
+    """The names of runs under way, with their epochs."""
+
+    def __init__(self, watch: Watch):
+        super().__init__()
+        self.watch = watch
+
+    def render(self, task: Any) -> Text:
+        """As many as there is room for."""
+        each = [
+            f"{name}, epoch {at.epoch} of {at.epochs}" if at else name for name, at in self.watch.under_way().items()
+        ]
+        return Text(printable("; ".join(each[:2])))
+
+
+class TimeLeft(RunsUnderWay):
+    """The time that is left."""
+
+    def render(self, task: Any) -> Text:
+        """Hours, minutes and seconds."""
+        return Text(str(timedelta(seconds=round(self.watch.left()))))
+
+
+def say_duration(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> say_duration(50), say_duration(100), say_duration(7000)
+    ('about 50 seconds', 'about 2 minutes', 'about 1.9 hours')
+    """
+    if seconds < 90:
+        return f"about {max(10 * round(seconds / 10), 10)} seconds"
+    return f"about {seconds / 60:.0f} minutes" if seconds < 5400 else f"about {seconds / 3600:.1f} hours"
+
+
+@contextmanager
+def watch_runs(console: Console, quiet: bool, folder: Path, seconds: Mapping[str, float], jobs: int) -> Iterator[Watch]:
+    """A watch that is on the screen while a study runs; arguments as for `Watch`."""
+    watch = Watch(console, quiet, folder, seconds, jobs)
+    with watch.progress:
+        yield watch
+
+
+def result_tables(results: Sequence[Result], width: int | None = None) -> list[Table]:
+    """One table for each data set: figures with intervals, costs relative to the single network.
+
+    Args:
+        width: columns of the terminal; what does not fit is left out, the least important first
+    """
+    return [_fitting(f"{data}, {model}", groups, width) for (data, model), groups in group_runs(results).items()]
+
+
+def _fitting(title: str, groups: list[Group], width: int | None) -> Table:
+    """The table with as much as fits."""
+    known = [name for name in (*FIGURES, *COSTS) if any(math.isfinite(estimate(one, name).value) for one in groups)]
+    spare, plain = [name for name in SPARE if name in known], 0
+    while True:
+        table = _table(title, groups, known, exact=plain == 0)
+        if width is None or Console(width=1000).measure(table).maximum <= width or (plain and not spare):
+            return table
+        if len(spare) > 3 or plain:
+            known.remove(spare.pop(0))
+        else:
+            plain = 1
+
+
+def _table(title: str, groups: list[Group], names: Sequence[str], exact: bool) -> Table:
+    table = Table(title=safe_text(title), title_justify="left", header_style="bold", box=None, pad_edge=False)
+    table.add_column("method")
+    for name in names:
+        table.add_column(_heading(name), justify="right", no_wrap=exact)
+    for group in groups:
+        table.add_row(safe_text(group.label), *(_cell(group, name, exact) for name in names))
+    return table
+
+
+def _heading(name: str) -> str:
+    titles = {
+        "relative_parameters": "parameters",
+        "relative_mult_adds": "mult-adds",
+        "relative_latency": "time",
+        "relative_training": "training",
+    }
+    kind = quantity(name)
+    arrow = {"higher": " ↑", "lower": " ↓"}.get(kind.better if name not in titles else "", "")
+    return titles.get(name, kind.title) + (f", {kind.unit}" if kind.unit and name not in titles else "") + arrow
+
+
+def _cell(group: Group, name: str, exact: bool) -> str:
+    found = estimate(group, name)
+    if name in COSTS:
+        return f"{found.value:.2f} x"
+    half = (found.high - found.low) / 2
+    spread = f" ± {format_value(half, name)}" if math.isfinite(half) and (exact or name in MAIN) else ""
+    return format_value(found.value, name) + spread
+
+
+def sentences(results: Sequence[Result], differences: Differences | None = None) -> list[str]:
+    """What was found, in words."""
+    return [sentence.text for found in verdicts(results, differences) for sentence in found.sentences]
+
+
+def as_json(outcome: Outcome, results: Sequence[Result], differences: Differences, **more: Any) -> str:
+    """Everything that a script wants to know."""
+    rows = [
+        {
+            "data": data,
+            "model": model,
+            "label": group.label,
+            "seeds": sorted(group.by_seed),
+            **{name: _number(estimate(group, name).value) for name in _all_names(group)},
+            "intervals": {name: [*map(_number, estimate(group, name)[1:3])] for name in _all_names(group)},
+        }
+        for (data, model), groups in group_runs(results).items()
+        for group in groups
+    ]
+    return json.dumps(
+        {
+            "rows": rows,
+            "verdict": sentences(results, differences),
+            "failed": outcome.failed,
+            "damaged": [str(error) for error in outcome.damaged],
+            **more,
+        },
+        indent=1,
+    )
+
+
+def _all_names(group: Group) -> list[str]:
+    names = [*group.record["metrics"], "cacc", "cnll", "cece", "auroc", "aupr", "fpr95", "parameters", "mult_adds"]
+    names += ["latency", *COSTS, "training"]
+    return [name for name in names if any(math.isfinite(value(run, name)) for run in group.runs)]
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,272 @@
+"""Bias and variance of an estimator over training sets, for ensembles of any size (MIMO, section 2.1 and Figure 2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from ...core.ensemble import Ensemble
+from ...methods.building import check_number, check_whole
+from ...results.intervals import t_interval
+from ...training.batching import mix_seeds
+from ...training.criteria import CRITERIA, USUAL
+from ...uncertainty.resampling import Interval
+from ..common.batch_statistics import statistics_layers
+
+Rows = tuple[Tensor, Tensor]
+Train = Callable[[Ensemble, Tensor, Tensor, int], Any]
+
+TEST_ROWS = 1000  # at least, of draws that nothing is trained on
+
+
+@dataclass(frozen=True)
+class BiasVariance:
+    """Squared bias, variance and error of an ensemble's mean prediction, for each size.
+
+    `error` is `bias` + `variance`. Without `truth` the noise of the test values is part of the bias, as in the paper.
+    Both are free of the bias that few training sets give them: the variance is over repeats - 1, and a repeats-th of
+    it is taken from the square of the mean's error.
+
+    Shapes:
+        predictions: (sizes, repeats, values), of each trained ensemble on the test rows
+        target: (values), what they are compared with
+        members: (sizes, repeats), the mean squared error of single members
+    """
+
+    sizes: list[int]
+    predictions: np.ndarray
+    target: np.ndarray
+    members: np.ndarray
+
+    @property
+    def bias(self) -> np.ndarray:
+        """The squared bias for each size: (sizes)."""
+        return np.array([self._figures(i)[0] for i in range(len(self.sizes))])
+
+    @property
+    def variance(self) -> np.ndarray:
+        """The variance over training sets for each size: (sizes)."""
+        return np.array([self._figures(i)[1] for i in range(len(self.sizes))])
+
+    @property
+    def error(self) -> np.ndarray:
+        """The mean squared error for each size: (sizes)."""
+        return np.array([self._figures(i)[2] for i in range(len(self.sizes))])
+
+    def interval(self, figure: str, size: int) -> Interval:
+        """ "bias", "variance", "error" or "members" of a size with its interval over training sets."""
+        return t_interval(self._pseudo_values(figure, size).tolist())
+
+    def difference(self, figure: str, first: int, second: int) -> Interval:
+        """A figure of the first size minus that of the second, both trained on the same sets, with its interval."""
+        return t_interval((self._pseudo_values(figure, first) - self._pseudo_values(figure, second)).tolist())
+
+    def _figures(self, i: int, left_out: int | None = None) -> tuple[float, float, float]:
+        found = self.predictions[i]
+        found = found if left_out is None else np.delete(found, left_out, 0)
+        variance = float(found.var(0, ddof=1).mean())
+        bias = float(np.square(found.mean(0) - self.target).mean()) - variance / len(found)
+        return bias, variance, bias + variance
+
+    def _pseudo_values(self, figure: str, size: int) -> np.ndarray:
+        """The jackknife: what each training set adds."""
+        names = ("bias", "variance", "error", "members")
+        if figure not in names or size not in self.sizes:
+            raise ValueError(
+                f"bias_variance: figures are {', '.join(names)} of the sizes {self.sizes}, but {figure!r} of {size} "
+                "was asked for."
+            )
+        i, count = self.sizes.index(size), self.predictions.shape[1]
+        if figure == "members":
+            return self.members[i]
+        k = names.index(figure)
+        whole = self._figures(i)[k]
+        return np.array([count * whole - (count - 1) * self._figures(i, r)[k] for r in range(count)])
+
+
+def bias_variance(
+    make: Callable[[int], Ensemble],
+    draw: Callable[[int], Rows],
+    sizes: Sequence[int],
+    repeats: int = 20,
+    *,
+    test: Rows | None = None,
+    truth: Callable[[Tensor], Tensor] | None = None,
+    train: Train | None = None,
+    steps: int = 1000,
+    lr: float = 0.01,
+    together: bool | None = None,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> BiasVariance:
+    """Squared bias, variance and error of ensembles of each size, each trained on `repeats` training sets.
+
+    Without `train`, the ensemble's own loss on the whole training set is minimised by Adam with a cosine rate, and all
+    training sets are trained side by side where vmap can do that.
+
+    Args:
+        make: an ensemble of a size, to be trained; what it draws is seeded
+        draw: a training set for a seed, (x, y); the same sets serve all sizes
+        test: (x, y); by default draws of other seeds, 1000 rows at least
+        truth: the values without noise; then noise is no part of bias and error
+        train: train(ensemble, x, y, seed), in place of the default
+        together: side by side, or one after the other
+
+    >>> def draw(seed):
+    ...     generator = torch.Generator().manual_seed(seed)
+    ...     x = torch.rand(32, 1, generator=generator)
+    ...     return x, x + 0.1 * torch.randn(32, 1, generator=generator)
+    >>> found = bias_variance(lambda size: pb.deep(nn.Linear(1, 1), size), draw, [1, 2], repeats=3, steps=5)
+    >>> found.bias.shape, bool(abs(found.bias + found.variance - found.error).max() < 1e-6)
+    ((2,), True)
+    """
+    repeats = check_whole("bias_variance", "repeats", repeats)
+    if repeats < 2:
+        raise ValueError("bias_variance: a variance needs at least 2 training sets, but repeats is 1.")
+    steps = check_whole("bias_variance", "steps", steps)
+    check_number("bias_variance", "lr", lr, "positive", lambda value: value > 0)
+    chosen = [check_whole("bias_variance", "size", size) for size in sizes]
+    if not chosen:
+        raise ValueError("bias_variance: there must be at least one size, but there is none.")
+    sets = [_checked(draw(seed + i)) for i in range(repeats)]
+    x, y = _checked(test) if test is not None else _unseen(draw, seed + repeats)
+    target = (y if truth is None else truth(x)).double().reshape(-1).numpy()
+    predictions, members = [], []
+    for size in chosen:
+        if progress is not None:
+            progress(f"size {size}")
+        made = [_make(make, size, mix_seeds(seed, size, i)) for i in range(repeats)]
+        _train_all(made, sets, train, steps, lr, together, mix_seeds(seed, size))
+        said = [ensemble.predict(x) for ensemble in made]
+        each = [answer.means.detach().double().flatten(1).numpy() for answer in said]  # type: ignore[union-attr]
+        if each[0].shape[1] != len(target):
+            raise ValueError(
+                f"bias_variance: the ensembles give {each[0].shape[1]} values for {len(target)} targets. Give y the "
+                "shape of the outputs."
+            )
+        predictions.append(np.stack([part.mean(0) for part in each]))
+        members.append([float(np.square(part - target).mean()) for part in each])
+    return BiasVariance(chosen, np.stack(predictions), target, np.array(members))
+
+
+def _checked(rows: Any) -> Rows:
+    if not isinstance(rows, (tuple, list)) or len(rows) != 2:
+        raise ValueError(f"bias_variance: a set is (x, y), but got a {type(rows).__name__}.")
+    x, y = (torch.as_tensor(part) for part in rows)
+    if not y.is_floating_point() or len(x) != len(y):
+        raise ValueError(
+            "bias_variance: errors are squared, so y must be numbers, one row for each of x, but it is "
+            f"{y.dtype} of the shape {tuple(y.shape)} beside {tuple(x.shape)}."
+        )
+    return x, y
+
+
+def _unseen(draw: Callable[[int], Rows], first: int) -> Rows:
+    drawn = [_checked(draw(first))]
+    while sum(len(y) for _, y in drawn) < TEST_ROWS:
+        drawn.append(_checked(draw(first + len(drawn))))
+    return torch.cat([x for x, _ in drawn]), torch.cat([y for _, y in drawn])
+
+
+def _make(make: Callable[[int], Ensemble], size: int, seed: int) -> Ensemble:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = make(size)
+    if not isinstance(made, Ensemble):
+        raise TypeError(
+            f"bias_variance: make(size) must give an Ensemble to train, but it gave a {type(made).__name__}."
+        )
+    if made.task == "classification":
+        made.task = "regression"
+    return made
+
+
+# ---------------------------------------------------------------- training
+
+
+class _Loss(nn.Module):
+    """The loss of an ensemble as a module's output."""
+
+    def __init__(self, ensemble: Ensemble):
+        super().__init__()
+        self.ensemble = ensemble
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.ensemble.loss(x, y, CRITERIA[USUAL[self.ensemble.task]])
+
+
+def _train_all(
+    made: Sequence[Ensemble], sets: Sequence[Rows], train: Train | None, steps: int, lr: float, together: bool | None,
+    seed: int,
+) -> None:  # fmt: skip
+    """Train each ensemble on its set, in place; they end in eval mode."""
+    alike = len({(x.shape, y.shape) for x, y in sets}) == 1 and not statistics_layers(made[0])
+    if together and (train is not None or not alike):
+        raise ValueError(
+            "bias_variance: together=True needs the default training, sets of one shape and no batch normalisation. "
+            "Leave it out."
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if train is not None:
+            for i, (ensemble, (x, y)) in enumerate(zip(made, sets, strict=True)):
+                train(ensemble, x, y, mix_seeds(seed, i))
+        elif together or (together is None and alike and _can_stack(made, sets)):
+            _descend_together(made, sets, steps, lr)
+        else:
+            for ensemble, (x, y) in zip(made, sets, strict=True):
+                _descend(list(ensemble.parameters()), partial(_Loss(ensemble.train()), x, y), steps, lr)
+    for ensemble in made:
+        ensemble.eval()
+
+
+def _can_stack(made: Sequence[Ensemble], sets: Sequence[Rows]) -> bool:
+    """Whether vmap runs two of them side by side."""
+    two = slice(0, 2)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            _stacked(made[two], sets[two])[1]()
+    except (RuntimeError, ValueError, NotImplementedError):  # torch says in many ways that it cannot
+        return False
+    return True
+
+
+def _stacked(made: Sequence[Ensemble], sets: Sequence[Rows]) -> tuple[dict[str, Tensor], Callable[[], Tensor]]:
+    """All parameters, (ensembles, *shape), and a function that gives the sum of all losses."""
+    losses = [_Loss(ensemble.train()) for ensemble in made]
+    x, y = (torch.stack(part) for part in zip(*sets, strict=True))
+    losses[0](*sets[0])  # what an ensemble finds out on its first batch, it cannot find out inside vmap
+    parameters, buffers = stack_module_state(losses)
+    run = vmap(lambda p, b, x, y: functional_call(losses[0], (p, b), (x, y)), randomness="different")
+    return parameters, lambda: run(parameters, buffers, x, y).sum()
+
+
+def _descend_together(made: Sequence[Ensemble], sets: Sequence[Rows], steps: int, lr: float) -> None:
+    parameters, loss = _stacked(made, sets)
+    _descend(list(parameters.values()), loss, steps, lr)
+    with torch.no_grad():
+        for i, ensemble in enumerate(made):
+            own = dict(_Loss(ensemble).named_parameters())
+            for name, stacked in parameters.items():
+                own[name].copy_(stacked[i])
+
+
+def _descend(parameters: list[Any], loss: Callable[[], Tensor], steps: int, lr: float) -> None:
+    """Adam is element by element, so that a sum of losses is minimised as each alone would be."""
+    optimizer = torch.optim.Adam(parameters, lr)
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / steps))
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+    if not all(bool(p.isfinite().all()) for p in parameters):
+        raise ValueError(f"bias_variance: the weights are not finite any more after {steps} steps of {lr:g}. Lower lr.")

@@ -1,0 +1,225 @@
+"""Masksembles between one network, MC-Dropout and independent networks (Durasov et al., 2021, 3.4, 4.2 and A)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ...core.ensemble import Ensemble
+from ...methods import deep, masksembles, mc_dropout, single
+from ...methods import mask_sampler as sampler
+from ...methods.building import check_whole
+from ...results.intervals import t_interval
+from ...surgery.selecting import exact_pattern
+from .measuring import Measured, example_of, measure_settings, redrawn
+
+
+def mask_overlap(
+    sizes: Sequence[int] = (2, 4, 8, 16),
+    scales: Sequence[float] = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0),
+    *,
+    ones: int = 64,
+    draws: int = 20,
+    seed: int = 0,
+) -> dict[str, np.ndarray]:
+    """Overlap and size of drawn masks beside their closed forms (Figures 3 and 12).
+
+    Args:
+        ones: the paper's M, of every mask
+        draws: sets of masks for each size and scale
+
+    Shapes:
+        "iou", "size": measured: (sizes, scales, 3), the mean and the ends of its interval over draws; "size" is the
+            width that the masks need, relative to `ones`
+        "iou_paper": 1 / (2 S - 1), "iou_exact": the expected value itself: (scales)
+        "size_paper": S (1 - (1 - 1/S)^N): (sizes, scales)
+
+    >>> found = mask_overlap(sizes=(4,), scales=(1.0, 2.0), ones=16, draws=5)
+    >>> found["iou"][0, 0].tolist(), found["iou_paper"].round(3).tolist()
+    ([1.0, 1.0, 1.0], [1.0, 0.333])
+    """
+    ones, draws = check_whole("mask_overlap", "ones", ones), check_whole("mask_overlap", "draws", draws)
+    if min(sizes, default=0) < 2 or min(scales, default=0) < 1:
+        raise ValueError(
+            "mask_overlap: overlap is that of two masks or more, with scales of 1 or more, but sizes are "
+            f"{list(sizes)} and scales {list(scales)}."
+        )
+    generator = torch.Generator().manual_seed(seed)
+    iou, size = np.empty((len(sizes), len(scales), 3)), np.empty((len(sizes), len(scales), 3))
+    for i, members in enumerate(sizes):
+        for j, scale in enumerate(scales):
+            drawn = [_draw(ones, members, scale, generator) for _ in range(draws)]
+            iou[i, j] = t_interval([one[0] for one in drawn])
+            size[i, j] = t_interval([one[1] for one in drawn])
+    every, counts = np.asarray(scales, float), np.asarray(sizes)[:, None]
+    return {
+        "iou": iou,
+        "iou_paper": 1 / (2 * every - 1),
+        "iou_exact": np.array([exact_iou(ones, round(ones * s)) for s in scales]),
+        "size": size,
+        "size_paper": every * (1 - (1 - 1 / every) ** counts),
+    }
+
+
+def exact_iou(ones: int, positions: int) -> float:
+    """The expected intersection over union of two masks with so many ones at random positions, exactly.
+
+    The paper divides the expected intersection by the expected union, which is 1 / (2 S - 1) and a little less.
+
+    >>> round(exact_iou(2, 4), 4), round(exact_iou(200, 400), 4)
+    (0.3889, 0.3337)
+    """
+    if not 1 <= ones <= positions:
+        raise ValueError(f"exact_iou: there must be from 1 to {positions} ones, but there are {ones}.")
+    common = range(max(0, 2 * ones - positions), ones + 1)
+    ways = [math.comb(ones, c) * math.comb(positions - ones, ones - c) for c in common]
+    return sum(w / math.comb(positions, ones) * (c / (2 * ones - c)) for w, c in zip(ways, common, strict=True))
+
+
+def _draw(ones: int, members: int, scale: float, generator: torch.Generator) -> tuple[float, float]:
+    """IoU and relative width of one set of masks."""
+    width = sampler.grow_width(ones, members, scale, generator)
+    return sampler.mean_mask_iou(sampler.masks(width, members, capacity=ones, generator=generator)), width / ones
+
+
+def mask_transition(
+    model: nn.Module,
+    train: Any,
+    test: Any,
+    *,
+    scales: Sequence[float] = (1.1, 2.0, 3.0, 5.0),
+    size: int = 4,
+    capacity: float | None = 1.0,
+    where: str | None = None,
+    **options: Any,
+) -> Measured:
+    """From one network to independent ones, as the masks overlap less (Figures 4, 8, 9, 13 and 14).
+
+    Settings are "single", "S 1.1", ..., "deep".
+
+    Args:
+        capacity: every mask keeps that fraction of the widths, and layers grow (Figures 4, 9, 13); None: the network
+            keeps its widths, and members get thinner (Figure 8)
+        where: the layers that are masked; by default all but the first
+        options: outside, shifts, seeds, progress, and as for `pb.fit`
+    """
+    example = example_of(train)
+    entries: dict[str, Callable[[], Ensemble]] = {"single": lambda: single(redrawn(model))}
+    about: dict[str, dict[str, Any]] = {}
+    for scale in scales:
+        entries[f"S {scale:g}"] = partial(_masked, model, size, scale, capacity, example, where)
+        about[f"S {scale:g}"] = {"scale": scale, "iou": sampler.expected_iou(scale)}
+    entries["deep"] = lambda: deep(model, size)
+    return measure_settings(entries, train, test, about=about, **options)
+
+
+def dropout_transition(
+    model: nn.Module,
+    train: Any,
+    test: Any,
+    *,
+    sizes: Sequence[int] = (2, 4, 8, 16, 32),
+    scale: float = 2.0,
+    where: str | None = None,
+    **options: Any,
+) -> Measured:
+    """From independent networks to MC-Dropout, as masks become many (Figure 5).
+
+    Settings are "deep", with as many members as the first size, "N 2", "N 4", ..., and "mc_dropout" with the rate
+    1 - 1/S before the same layers, and as many draws as the last size. All have the widths of the model.
+
+    Args:
+        options: as for `mask_transition`
+    """
+    if not scale > 1:
+        raise ValueError(f"dropout_transition: a dropout rate of 1 - 1/S needs a scale above 1, but it is {scale}.")
+    example = example_of(train)
+    entries: dict[str, Callable[[], Ensemble]] = {"deep": lambda: deep(model, sizes[0])}
+    for size in sizes:
+        entries[f"N {size}"] = partial(_masked, model, size, scale, None, example, where)
+    layers = where or _masked_layers(model, example)
+    entries["mc_dropout"] = partial(_dropped, model, sizes[-1], 1 - 1 / scale, example, layers)
+    return measure_settings(entries, train, test, about={f"N {size}": {"size": size} for size in sizes}, **options)
+
+
+def mask_grid(
+    model: nn.Module,
+    train: Any,
+    test: Any,
+    *,
+    scales: Sequence[float] = (1.0, 2.0, 3.0, 5.0),
+    capacities: Sequence[float] = (0.3, 1.0, 2.0),
+    size: int = 4,
+    rate: float = 0.1,
+    where: str | None = None,
+    **options: Any,
+) -> Measured:
+    """Every overlap with every capacity, beside one network, MC-Dropout and independent ones (Figure 7).
+
+    Settings are "single", "mc_dropout", "deep" and "S 2, M 1" for a scale of 2 and a capacity of 1.
+
+    Args:
+        rate: of MC-Dropout; `dropout_grid` chooses one on validation data
+        options: as for `mask_transition`
+    """
+    example = example_of(train)
+    entries: dict[str, Callable[[], Ensemble]] = {
+        "single": lambda: single(redrawn(model)),
+        "mc_dropout": partial(_dropped, model, size, rate, example, where),
+        "deep": lambda: deep(model, size),
+    }
+    about = {}
+    for scale in scales:
+        for capacity in capacities:
+            name = f"S {scale:g}, M {capacity:g}"
+            entries[name] = partial(_masked, model, size, scale, capacity, example, where)
+            about[name] = {"scale": scale, "capacity": capacity, "iou": sampler.expected_iou(scale)}
+    return measure_settings(entries, train, test, about=about, **options)
+
+
+def dropout_grid(
+    model: nn.Module,
+    train: Any,
+    validation: Any,
+    *,
+    rates: Sequence[float] = (0.05, 0.1, 0.2, 0.3, 0.5),
+    size: int = 4,
+    figure: str = "nll",
+    where: str | None = None,
+    **options: Any,
+) -> tuple[float, Measured]:
+    """The dropout rate that is best on validation data, as a mean over seeds, and what each gave (section 4.2).
+
+    Args:
+        figure: what is smallest at the best rate, or largest if it is "accuracy"
+        options: as for `mask_transition`
+    """
+    example = example_of(train)
+    entries = {f"rate {rate:g}": partial(_dropped, model, size, rate, example, where) for rate in rates}
+    about: Mapping[str, Mapping[str, Any]] = {f"rate {rate:g}": {"rate": rate} for rate in rates}
+    measured = measure_settings(entries, train, validation, about=about, **options)
+    sign = -1 if figure == "accuracy" else 1
+    best = min(rates, key=lambda rate: sign * measured.interval(f"rate {rate:g}", figure).value)
+    return best, measured
+
+
+def _masked(
+    model: nn.Module, size: int, scale: float, capacity: float | None, example: Any, where: str | None
+) -> Ensemble:
+    return masksembles(redrawn(model), size, scale, capacity, example, where=where)
+
+
+def _dropped(model: nn.Module, size: int, rate: float, example: Any, where: str | None) -> Ensemble:
+    return mc_dropout(redrawn(model), size, rate, where=where, example=example)
+
+
+def _masked_layers(model: nn.Module, example: Any) -> str:
+    """The layers before which masks are by default, as a pattern."""
+    made = masksembles(model, 2, example=example)
+    return exact_pattern([name.removesuffix(".mask") for name in made.own])

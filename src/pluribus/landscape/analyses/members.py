@@ -1,0 +1,142 @@
+"""Members and ensemble as a setting changes: size, repetition, method, regularisation (MIMO, Figures 4 to 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...core.ensemble import Ensemble
+from ...methods.building import check_whole
+from ...training.batching import mix_seeds
+from ...uncertainty.classification import Classification
+from ...uncertainty.evaluation import evaluate
+from ..common.examples import Examples, target_labels
+from ..similarity import answers_and_targets, disagreement, divergence
+from .measuring import Measured, trained
+
+SMALL = 1e-4  # a weight that is no larger counts as zero (MIMO, appendix C)
+
+
+def sweep(
+    make: Callable[[Any], Ensemble],
+    settings: Sequence[Any],
+    train: Any,
+    data: Any,
+    *,
+    seeds: int = 3,
+    progress: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Measured:
+    """Quality of members and of the ensemble, and how far members differ, for each setting, trained for each seed.
+
+    Figures are "accuracy" and "log_likelihood" (a row's mean) of the ensemble, "member_accuracy" and
+    "member_log_likelihood", "disagreement" and "kl" (means over pairs of members; 0 of one), and the "share" of weights
+    above 1e-4.
+
+    With sizes of MIMO this is Figure 5; with input repetitions or batch repetitions, Figure 6; with methods by name,
+    Figure 4 (right).
+
+    Args:
+        make: an ensemble for a setting, to be trained; what it draws is seeded
+        settings: sizes, repetitions, names of methods, ...
+        train: (x, y), a data set or a loader
+        data: what is judged on: (x, y), a data set or a loader
+        seeds: independent repetitions
+        options: as for `pb.fit`: epochs, lr, schedule, ...
+
+    >>> x, y = torch.randn(64, 4), torch.arange(64) % 3
+    >>> found = sweep(lambda size: pb.deep(nn.Linear(4, 3), size), [1, 2], (x, y), (x, y), seeds=2, epochs=1)
+    >>> found.settings, found.curve("accuracy").shape
+    ([1, 2], (2, 3))
+    """
+    chosen = list(settings)
+    if not chosen:
+        raise ValueError("sweep: there must be at least one setting, but there is none.")
+    tries: list[Any] = [(setting, {}, {}) for setting in chosen]
+    return _sweep("sweep", make, tries, train, data, seeds, progress, options)
+
+
+def regularization_path(
+    make: Callable[[], Ensemble],
+    train: Any,
+    data: Any,
+    l1: Sequence[float] = (),
+    l2: Sequence[float] = (),
+    *,
+    seeds: int = 3,
+    progress: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Measured:
+    """Accuracy, log-likelihood and the share of weights that are not zero, as regularisation grows (Figures 7 to 9).
+
+    Along one path l1 grows and l2 is 0, along the other the other way round. Settings are ("l1", 1e-4), ("l2", 1e-3),
+    and so on; `share` is that of all weights with an absolute value above 1e-4, figure 9's axis.
+
+    Args:
+        make: an ensemble to be trained; what it draws is seeded
+        l1, l2: factors of the sum of absolute values, and of squares, of all weights; what is added to the loss
+        options: as for `pb.fit`: epochs, lr, schedule, ... A rate that falls to 0 lets weights come to rest at zero
+    """
+    if wrong := [name for name in ("l1", "l2", "weight_decay") if name in options]:
+        raise ValueError(f"regularization_path: {wrong[0]} is what the path changes; it cannot be fixed too.")
+    paths = {"l1": list(l1), "l2": list(l2)}
+    for name, values in paths.items():
+        if bad := [value for value in values if not 0 <= value < float("inf")]:
+            raise ValueError(f"regularization_path: {name} must be 0 or more, but one is {bad[0]!r}.")
+    tries: list[Any] = []
+    for name, values in paths.items():
+        for value in values:
+            own = {"l1": 0.0, "l2": 0.0, name: float(value)}
+            tries.append(((name, float(value)), own, {**own, "weight_decay": 0.0}))
+    if not tries:
+        raise ValueError("regularization_path: give l1= or l2=, the factors to try.")
+    return _sweep("regularization_path", lambda setting: make(), tries, train, data, seeds, progress, options)
+
+
+def member_figures(ensemble: Ensemble, data: Any) -> dict[str, float]:
+    """Quality of an ensemble and of its members, and how far the members differ, on labelled data."""
+    examples = Examples("member_figures", data, labelled=True)
+    answers, _, targets = answers_and_targets("member_figures", ensemble, examples)
+    assert targets is not None
+    p, y = answers.double().exp(), target_labels(targets, answers.shape[-1])
+    quality = [_quality(part, y) for part in (p, *(member[None] for member in p))]
+    pairs = ~np.eye(len(p), dtype=bool)
+    return {
+        **quality[0],
+        **{f"member_{name}": float(np.mean([one[name] for one in quality[1:]])) for name in quality[0]},
+        "disagreement": float(disagreement(ensemble, data=examples)[pairs].mean()) if len(p) > 1 else 0.0,
+        "kl": float(divergence(ensemble, data=examples)[pairs].mean()) if len(p) > 1 else 0.0,
+    }
+
+
+def _quality(p: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
+    found = evaluate(Classification.from_probabilities(p), y, metrics=("accuracy", "nll"))
+    return {"accuracy": found["accuracy"], "log_likelihood": -found["nll"]}
+
+
+def _share(ensemble: Ensemble) -> float:
+    """The share of weights that are not zero."""
+    weights = [p.detach().abs() for p in ensemble.module.parameters()]
+    return sum(int((w > SMALL).sum()) for w in weights) / sum(w.numel() for w in weights)
+
+
+def _sweep(
+    caller: str, make: Callable[[Any], Ensemble], tries: Sequence[tuple[Any, Mapping[str, Any], Mapping[str, Any]]],
+    train: Any, data: Any, seeds: int, progress: Any, options: Mapping[str, Any],
+) -> Measured:  # fmt: skip
+    """Each (setting, columns of the table, options of fit), for each seed."""
+    examples, rows = Examples(caller, data, labelled=True), []
+    for seed in range(check_whole(caller, "seeds", seeds)):
+        for setting, columns, own in tries:
+            if progress is not None:
+                progress(f"{setting}, seed {seed + 1} of {seeds}")
+            chance = mix_seeds(0, seed), mix_seeds(0, seed, 1)
+            made = trained(caller, setting, partial(make, setting), train, chance, {**options, **own})
+            with torch.random.fork_rng(devices=[]):
+                figures = {**member_figures(made, examples), "share": _share(made)}
+            rows.append({"setting": setting, "seed": seed, **columns, **figures})
+    return Measured(rows)

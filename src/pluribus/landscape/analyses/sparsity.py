@@ -1,0 +1,139 @@
+"""How far a layer is from itself with only a share p of its weights (Packed-Ensembles, Proposition C.1 and Figure 5).
+
+The inputs of the layer are independent Gaussians, and each weight is kept with probability p. Both functions give one
+value for each output unit, in nats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Share = float | Sequence[float] | Tensor
+
+SHARES = tuple(i / 20 for i in range(1, 21))
+
+
+def sparsity_divergence(weight: Tensor, mean: Any, variance: Any, p: Share) -> Tensor:
+    """The Kullback-Leibler divergence of a layer's outputs from those of its sparse approximation (equation 17).
+
+    Shapes:
+        weight: (outputs, inputs)
+        mean, variance: of the inputs: (inputs), or a number for all of them
+        p: a number in (0, 1], or several: then they come first, (shares, outputs)
+        result: (outputs), float64
+
+    >>> sparsity_divergence(torch.ones(2, 100), 0.0, 1.0, 0.5)  # half the weights, half the variance
+    tensor([0.1534, 0.1534], dtype=torch.float64)
+    """
+    shares, spread, ratio, offset = _terms("sparsity_divergence", weight, mean, variance, p)
+    # The variance of the approximation is (1 + t) times that of the layer (equation 16), its mean is p times the
+    # layer's: log(1 + t) - t / (1 + t) loses no digits where p is near 1.
+    t = -(1 - shares) * (1 - shares * ratio / spread)
+    return (t.log1p() - t / (1 + t) + ((1 - shares) * offset).square() / spread / (1 + t)) / 2
+
+
+def sparsity_bound(weight: Tensor, mean: Any, variance: Any, p: Share) -> Tensor:
+    """What that divergence cannot exceed (equation 8); arguments and shapes as for `sparsity_divergence`.
+
+    >>> sparsity_bound(torch.ones(2, 100), 0.0, 1.0, 0.5)
+    tensor([0.2500, 0.2500], dtype=torch.float64)
+    """
+    shares, spread, ratio, offset = _terms("sparsity_bound", weight, mean, variance, p)
+    gap = (1 - shares).square() / shares  # p + 1 / p - 2
+    return (gap + shares * (1 - shares) * ratio / spread + gap * offset.square() / spread) / 2
+
+
+def sparsity_curves(
+    deviations: Sequence[float] = (0.2, 0.5, 1.0),
+    shares: Sequence[float] = SHARES,
+    *,
+    inputs: int = 100,
+    weight: float = 0.1,
+    mean: float = 0.1,
+    draws: int = 20_000,
+    seed: int = 0,
+) -> dict[str, Tensor]:
+    """Bound, divergence and what drawn masks give, against p, for standard deviations of the output (Figure 5).
+
+    "measured" is the divergence of two Gaussians with the means and variances of outputs that were computed with drawn
+    inputs and drawn masks.
+
+    Shapes: "shares": (shares), "deviations": (deviations), "bound", "divergence", "measured": (deviations, shares)
+    """
+    row = torch.full((1, inputs), float(weight))
+    kept = torch.as_tensor(shares, dtype=torch.float64)
+    found: dict[str, list[Tensor]] = {"bound": [], "divergence": [], "measured": []}
+    generator = torch.Generator().manual_seed(seed)
+    for deviation in deviations:
+        variance = deviation**2 / (inputs * weight**2)  # of each input, so that the output has this deviation
+        found["bound"].append(sparsity_bound(row, mean, variance, kept)[:, 0])
+        found["divergence"].append(sparsity_divergence(row, mean, variance, kept)[:, 0])
+        h = mean + variance**0.5 * torch.randn(draws, inputs, generator=generator)
+        dense = h @ row[0]
+        uniform = torch.rand(draws, inputs, generator=generator)
+        sparse = torch.stack([(h * (uniform < share)) @ row[0] for share in kept.tolist()])
+        found["measured"].append(_gaussian_divergence(dense.double(), sparse.double()))
+    stacked = {name: torch.stack(rows) for name, rows in found.items()}
+    return {"shares": kept, "deviations": torch.as_tensor(deviations, dtype=torch.float64), **stacked}
+
+
+def _terms(caller: str, weight: Tensor, mean: Any, variance: Any, p: Share) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The shares as a column, and for each unit its variance, the sum of (w mu)^2 and its mean: equations 9, 11, 14."""
+    shares = _check_shares(caller, p)
+    if not isinstance(weight, Tensor) or weight.ndim != 2 or 0 in weight.shape:
+        what = f"its shape is {tuple(weight.shape)}" if isinstance(weight, Tensor) else f"it is a {type(weight)}"
+        raise ValueError(
+            f"{caller}: weight must be a tensor (outputs, inputs), none of them empty, but {what}. "
+            "Of a convolution take weight.flatten(1), with a mean and a variance for each of its inputs."
+        )
+    weight = weight.detach().double()
+    mu, sigma = (_of_inputs(caller, name, value, weight) for name, value in (("mean", mean), ("variance", variance)))
+    if not bool(weight.isfinite().all()):
+        raise ValueError(f"{caller}: weights must be finite, but some are not.")
+    if bool((sigma < 0).any()):
+        raise ValueError(f"{caller}: variances must not be negative, but the least is {sigma.min().item():g}.")
+    squares = weight.square()
+    spread = squares @ sigma
+    if not bool((spread > 0).all()):
+        unit = int((spread <= 0).nonzero()[0])
+        raise ValueError(
+            f"{caller}: every output unit must vary, but unit {unit} has the variance 0, from which nothing diverges "
+            "by a finite amount. Leave out units without weights, and inputs that are constant."
+        )
+    return shares, spread, squares @ mu.square(), weight @ mu
+
+
+def _check_shares(caller: str, p: Share) -> Tensor:
+    shares = torch.as_tensor(p, dtype=torch.float64)
+    if not bool(((shares > 0) & (shares <= 1)).all()) or shares.ndim > 1 or not shares.numel():
+        raise ValueError(
+            f"{caller}: p is the share of the weights that stay, more than 0 and at most 1, but it is "
+            f"{shares.tolist() if shares.ndim else shares.item()}."
+        )
+    return shares[:, None] if shares.ndim else shares
+
+
+def _of_inputs(caller: str, name: str, value: Any, weight: Tensor) -> Tensor:
+    found = torch.as_tensor(value, dtype=torch.float64, device=weight.device).detach()
+    inputs = weight.shape[1]
+    if found.ndim == 0:
+        found = found.expand(inputs)
+    if found.shape != (inputs,):
+        way_out = " Give its diagonal: the inputs are taken as independent." if found.ndim == 2 else ""
+        raise ValueError(
+            f"{caller}: {name} must be one number, or one for each of {inputs} inputs, but its shape is "
+            f"{tuple(found.shape)}.{way_out}"
+        )
+    if not bool(found.isfinite().all()):
+        raise ValueError(f"{caller}: {name} must be finite, but it is not everywhere.")
+    return found
+
+
+def _gaussian_divergence(dense: Tensor, sparse: Tensor) -> Tensor:
+    """KL of the Gaussian with the moments of `dense`, (draws), from those with the moments of `sparse`, (n, draws)."""
+    first = torch.distributions.Normal(dense.mean(), dense.std())
+    return torch.distributions.kl_divergence(first, torch.distributions.Normal(sparse.mean(1), sparse.std(1)))

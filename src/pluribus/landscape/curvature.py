@@ -1,0 +1,255 @@
+"""The curvature of the loss at a network: leading eigenvalues, trace and density of its Hessian, never written down."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from .._common.trees import as_batch, logits_of, rows_of
+from ..methods.building import check_whole
+from ..surgery.copying import state
+from .common.examples import Criterion, Examples, choose_criterion, choose_task, ready
+from .common.networks import network_of
+
+Product = Callable[[Tensor], Tensor]  # of a symmetric matrix with a vector
+
+CHECKED = 5  # steps after which it is looked whether eigenvalues are settled
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """What is known of the Hessian of the mean loss at one network.
+
+    Shapes:
+        values: (top), the largest eigenvalues, the largest first
+        nodes, weights: (any number), where the density is and how much of it: weights sum to 1
+
+    Args:
+        lowest: the least eigenvalue: below 0 where the loss falls off in some direction
+        trace: the sum of all eigenvalues; `trace_error` is its standard error, 0 where it is exact
+        parameters: how many weights may change
+        exact: whether the whole matrix was computed
+    """
+
+    values: np.ndarray
+    lowest: float
+    trace: float
+    trace_error: float
+    nodes: np.ndarray
+    weights: np.ndarray
+    parameters: int
+    exact: bool
+
+    def density(self, points: Any, width: float | None = None) -> np.ndarray:
+        """The density of eigenvalues at these points, each one blurred to a normal distribution.
+
+        Args:
+            width: its standard deviation; by default a hundredth of the range of the spectrum
+        """
+        low, high = float(self.nodes.min()), float(self.nodes.max())
+        width = width or max(0.01 * (high - low), 1e-12 * max(abs(low), abs(high)), 1e-300)
+        gaps = (np.asarray(points, float)[..., None] - self.nodes) / width
+        return np.exp(-0.5 * gaps**2) @ self.weights / (width * math.sqrt(2 * math.pi))
+
+
+def spectrum(
+    model: Any,
+    data: Any,
+    top: int = 10,
+    *,
+    probes: int = 10,
+    steps: int = 60,
+    exact: bool | None = None,
+    tolerance: float = 1e-4,
+    criterion: str | Criterion | None = None,
+    task: str | None = None,
+    batch_size: int = 256,
+    seed: int = 0,
+) -> Spectrum:
+    """The leading eigenvalues, the trace and the density of the Hessian of the mean loss on `data`.
+
+    In eval mode: dropout is off, and statistics of batch normalisation are those that the network has. Leading
+    eigenvalues are found by Lanczos' method with full orthogonalisation, again beside those that are known until
+    nothing larger is left, so that equal ones are all found. The trace is Hutchinson's, the density by stochastic
+    Lanczos quadrature (Ghorbani et al., 2019), both from the same random vectors. Where the whole matrix costs no more
+    products than that, it is computed, and everything is exact.
+
+    Args:
+        top: how many eigenvalues
+        probes: random vectors for trace and density
+        steps: of Lanczos' method for each of them
+        exact: compute the whole matrix, or do not; by default where it has at most probes x steps columns
+        tolerance: how far an eigenvalue may be off, relative to the largest
+        criterion: by default what the task needs; a function (output, target) -> mean over rows
+
+    >>> found = spectrum(nn.Linear(4, 3), (torch.randn(32, 4), torch.arange(32) % 3), top=2)
+    >>> found.values.shape, found.parameters, found.exact
+    ((2,), 15, True)
+    """
+    top, probes = check_whole("spectrum", "top", top), check_whole("spectrum", "probes", probes)
+    hessian = _Hessian(model, data, criterion, task, batch_size)
+    size = hessian.size
+    if top > size:
+        raise ValueError(f"spectrum: there are {size} eigenvalues, one for each weight, but top is {top}.")
+    steps = min(check_whole("spectrum", "steps", steps), size)
+    if exact or (exact is None and size <= probes * steps):
+        return _exact(hessian, top)
+    generator = torch.Generator().manual_seed(seed)
+    values = _largest(hessian, size, top, tolerance, generator)
+    nodes, weights, first, lows = [], [], [], []
+    for _ in range(probes):
+        start = (torch.randint(2, (size,), generator=generator) * 2 - 1).double() / math.sqrt(size)
+        ritz, vectors, _ = lanczos(hessian, start, steps)
+        nodes.append(ritz)
+        weights.append(vectors[0] ** 2 / probes)  # the Gaussian quadrature of this vector's spectral measure
+        first.append(size * float(vectors[0] ** 2 @ ritz))  # v' H v
+        lows.append(ritz.min())
+    error = float(np.std(first, ddof=1)) / math.sqrt(probes) if probes > 1 else math.nan
+    return Spectrum(
+        values, float(min(lows)), float(np.mean(first)), error, np.concatenate(nodes), np.concatenate(weights), size,
+        False,
+    )  # fmt: skip
+
+
+def lanczos(
+    product: Product,
+    start: Tensor,
+    steps: int,
+    beside: Tensor | None = None,
+    settled: Callable[[np.ndarray, np.ndarray], bool] = lambda values, gaps: False,
+) -> tuple[np.ndarray, np.ndarray, Tensor]:
+    """Ritz values, largest first, their coefficients, (steps, values), and the orthonormal basis, (steps, size).
+
+    Args:
+        start: a vector of length 1
+        beside: orthonormal vectors, (n, size), whose complement is searched
+        settled: asked every few steps, of the Ritz values and how far at most an eigenvalue is from each
+    """
+    known = start.new_zeros(0, len(start)) if beside is None else beside
+    rows = [start]
+    diagonal: list[float] = []
+    off: list[float] = []
+    while True:
+        basis, image = torch.stack(rows), product(rows[-1])
+        diagonal.append(float(image @ rows[-1]))
+        length = float(image.norm())
+        for _ in range(2):  # twice is enough
+            image = image - basis.T @ (basis @ image) - known.T @ (known @ image)
+        rest = float(image.norm())
+        done = len(rows) == steps or rest <= 1e-10 * length
+        if done or len(rows) % CHECKED == 0:
+            values, vectors = _tridiagonal(diagonal, off)
+            if done or settled(values, rest * np.abs(vectors[-1])):
+                return values, vectors, basis
+        off.append(rest)
+        rows.append(image / rest)
+
+
+# ---------------------------------------------------------------- helpers
+
+
+class _Hessian:
+    """Products of the Hessian of the mean loss with vectors of the weights that may change."""
+
+    def __init__(self, model: Any, data: Any, criterion: Any, task: str | None, batch_size: int):
+        networks = network_of("spectrum", model)
+        self.examples = Examples("spectrum", data, labelled=True, batch_size=batch_size)
+        self.model = networks[0]
+        kind = task or networks.task or ("regression" if callable(criterion) else None)
+        kind = choose_task("spectrum", kind, None, self.examples, self.model)
+        self.loss = choose_criterion("spectrum", criterion, kind)
+        layout, own = networks.layout, dict(state(self.model))
+        names = [name for name, moves in zip(layout.names, layout.moves, strict=True) if moves]
+        if wrong := [name for name in names if own[name].is_complex()]:
+            raise ValueError(f"spectrum: weights must be real numbers, but {wrong[0]!r} are complex.")
+        for name, tensor in own.items():
+            if tensor.is_floating_point():
+                tensor.requires_grad_(name in names)
+        self.weights = [own[name] for name in names]
+        self.size = sum(weight.numel() for weight in self.weights)
+        self.kept = len(self.examples.batches) == 1
+        self.held: tuple[Sequence[Tensor], float] | None = None
+
+    def __call__(self, vector: Tensor) -> Tensor:
+        """The product in double precision."""
+        parts = [
+            part.reshape(weight.shape).to(weight)
+            for part, weight in zip(vector.split([w.numel() for w in self.weights]), self.weights, strict=True)
+        ]
+        total = torch.zeros(self.size, dtype=torch.float64)
+        for slopes, share in self._slopes():
+            with torch.enable_grad():
+                along = sum((slope * part).sum() for slope, part in zip(slopes, parts, strict=True))
+            if not isinstance(along, Tensor) or not along.requires_grad:
+                continue  # the loss is linear here
+            seconds = torch.autograd.grad(along, self.weights, retain_graph=self.kept, materialize_grads=True)
+            total += share * torch.cat([second.detach().reshape(-1).cpu().double() for second in seconds])
+        if not bool(total.isfinite().all()):
+            raise ValueError("spectrum: the loss has no finite second derivative at this network.")
+        return total
+
+    def _slopes(self) -> Iterator[tuple[Sequence[Tensor], float]]:
+        """The gradients of each batch, which can be derived again, and its share of the rows; of one batch, kept."""
+        if self.held is not None:
+            yield self.held
+            return
+        for x, y in self.examples.batches:
+            args, kwargs = as_batch(ready(self.model, x))
+            with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # the other kernels have no second derivative
+                value = self.loss(logits_of(self.model(*args, **kwargs)), y.to(self.weights[0].device))
+                slopes = torch.autograd.grad(value, self.weights, create_graph=True, materialize_grads=True)
+            found = slopes, rows_of(x) / self.examples.rows
+            if self.kept:
+                self.held = found
+            yield found
+
+
+def _exact(hessian: _Hessian, top: int) -> Spectrum:
+    size = hessian.size
+    matrix = torch.stack([hessian(row) for row in torch.eye(size, dtype=torch.float64)]).numpy()
+    values = np.linalg.eigvalsh((matrix + matrix.T) / 2)[::-1]
+    return Spectrum(
+        values[:top].copy(), float(values[-1]), float(values.sum()), 0.0, values.copy(), np.full(size, 1 / size), size,
+        True,
+    )  # fmt: skip
+
+
+def _largest(product: Product, size: int, top: int, tolerance: float, generator: torch.Generator) -> np.ndarray:
+    """The largest eigenvalues: a Krylov space holds one vector for each distinct one, so that it takes rounds."""
+    values, vectors = np.zeros(0), torch.zeros(0, size, dtype=torch.float64)
+    while len(vectors) < size:
+        known = np.sort(values)[::-1][:top]
+        wanted = max(top - len(known), 1)
+        start = torch.randn(size, generator=generator, dtype=torch.float64)
+        start -= vectors.T @ (vectors @ start)
+        found, rows = _leading(product, start / start.norm(), wanted, tolerance, vectors)
+        if len(known) == top and found[0] <= known[-1] + tolerance * np.abs(known).max():
+            break  # nothing larger is left
+        values, vectors = np.concatenate([values, found]), torch.cat([vectors, rows])
+    return np.sort(values)[::-1][:top].copy()
+
+
+def _leading(
+    product: Product, start: Tensor, wanted: int, tolerance: float, beside: Tensor
+) -> tuple[np.ndarray, Tensor]:
+    """The leading Ritz pairs beside known vectors, with as many steps as they need."""
+
+    def settled(values: np.ndarray, gaps: np.ndarray) -> bool:
+        return len(values) > wanted and bool(gaps[:wanted].max() <= tolerance * np.abs(values).max())
+
+    values, vectors, basis = lanczos(product, start, len(start) - len(beside), beside, settled)
+    rows = torch.from_numpy(vectors[:, :wanted].T.copy()) @ basis
+    return values[:wanted], rows
+
+
+def _tridiagonal(diagonal: list[float], off: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues, largest first, and eigenvectors of the symmetric matrix with these diagonals."""
+    values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(off, 1) + np.diag(off, -1))
+    return values[::-1], vectors[:, ::-1]

@@ -1,0 +1,1 @@
+"""What the items run: one file for each experiment, computed part by part and stored."""

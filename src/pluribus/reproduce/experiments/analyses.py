@@ -1,0 +1,116 @@
+"""Analyses of the landscape as experiments: the sparsity bound, the transition of masks, bias and variance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...data.catalogue import load
+from ...landscape.analyses.bias_variance import bias_variance
+from ...landscape.analyses.masks import mask_transition
+from ...landscape.analyses.sparsity import sparsity_curves
+from ...methods import METHODS
+from ...models.small import mlp
+from .stored_parts import Given, InParts, Part, Stored
+
+# ---------------------------------------------------------------- Packed-Ensembles, Figure 5
+
+
+def compute_sparsity(part: Part, folder: Path | None, needed: Mapping[str, Stored]) -> Given:
+    """Bound, divergence and what drawn masks give, against the share of the weights."""
+    found = sparsity_curves(part.settings["deviations"], part.settings["shares"], draws=part.settings["draws"])
+    return {name: values.tolist() for name, values in found.items()}, {}
+
+
+def plan_sparsity(scale: str) -> list[Part]:
+    """One part; more draws at larger scales."""
+    draws = {"smoke": 5_000, "laptop": 50_000, "paper": 200_000}[scale]
+    shares = [round(0.1 * k, 1) for k in range(1, 11)]
+    return [Part("curves", {"deviations": [0.2, 0.5, 1.0], "shares": shares, "draws": draws})]
+
+
+SPARSITY = InParts("packed-sparsity", plan_sparsity, compute_sparsity)
+
+# ---------------------------------------------------------------- Masksembles, Figure 4
+
+MASK_SCALES = (1.1, 2.0, 3.0, 10.0)
+
+
+def compute_transition(part: Part, folder: Path | None, needed: Mapping[str, Stored]) -> Given:
+    """Entropy and mutual information on a grid beyond the training range, for each overlap and seed."""
+    given = part.settings
+    data = load("sinusoids")
+    train, test = data.train[:], data.test[:]
+    model = mlp(2, 2, hidden=(given["hidden"], given["hidden"]))
+    found = mask_transition(
+        model, train, test, scales=MASK_SCALES, size=4, capacity=1.0, outside=_beyond(given["points"]),
+        seeds=given["seeds"], epochs=given["epochs"], lr=given["lr"],
+    )  # fmt: skip
+    kept = ("setting", "seed", "accuracy", "inside entropy", "outside entropy", "outside mutual_information")
+    return {"rows": [{name: row[name] for name in kept} for row in found.rows]}, {}
+
+
+def _beyond(points: int) -> Tensor:
+    """A grid of 6 < |x| <= 10, |y| <= 4, where no training row lies."""
+    side = torch.linspace(6.2, 10, points)
+    x, y = torch.meshgrid(torch.cat([-side, side]), torch.linspace(-4, 4, points), indexing="ij")
+    return torch.stack([x.flatten(), y.flatten()], 1)
+
+
+TRANSITION_SETTINGS: dict[str, dict[str, Any]] = {
+    "smoke": {"hidden": 20, "points": 5, "seeds": 2, "epochs": 2, "lr": 0.01},
+    "laptop": {"hidden": 100, "points": 20, "seeds": 10, "epochs": 60, "lr": 0.01},
+    "paper": {"hidden": 100, "points": 20, "seeds": 20, "epochs": 60, "lr": 0.01},
+}
+
+TRANSITION = InParts("masks-transition", lambda scale: [Part("grid", TRANSITION_SETTINGS[scale])], compute_transition)
+
+# ---------------------------------------------------------------- MIMO, Figure 2
+
+
+def compute_bias(part: Part, folder: Path | None, needed: Mapping[str, Stored]) -> Given:
+    """Bias, variance and error of each number of members, each over the same training sets, with intervals."""
+    given = part.settings
+    sizes = list(range(1, given["sizes"] + 1))
+
+    def make(size: int) -> Any:
+        ensemble = METHODS["mimo"](_Curve(), size, example=torch.zeros(2, 1), init="different")
+        ensemble.task = "regression"
+        return ensemble
+
+    found = bias_variance(make, _draw_curve, sizes, given["repeats"], steps=given["steps"], test=_draw_curve(-1, 3000))
+    names = ("bias", "variance", "error", "members")
+    figures: dict[str, Any] = {name: {str(size): list(found.interval(name, size)) for size in sizes} for name in names}
+    changes = {name: {str(size): list(found.difference(name, size, 1)) for size in sizes[1:]} for name in names}
+    columns = {"predictions": found.predictions.astype(np.float32), "target": found.target.astype(np.float32)}
+    return {"sizes": sizes, "figures": figures, "changes": changes}, columns
+
+
+class _Curve(nn.Sequential):
+    """Two hidden layers of 32 and 128 units."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(1, 32), nn.ReLU(), nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 1))
+
+
+def _draw_curve(seed: int, rows: int = 64) -> tuple[Tensor, Tensor]:
+    """Rows of the curve of Blundell et al. (2015), inputs standardised by their law."""
+    generator = torch.Generator().manual_seed(seed + 10_000)
+    x = 0.5 * torch.rand(rows, 1, generator=generator)
+    noise = 0.02 * torch.randn(rows, 1, generator=generator)
+    y = x + 0.3 * torch.sin(2 * torch.pi * (x + noise)) + 0.3 * torch.sin(4 * torch.pi * (x + noise)) + noise
+    return (x - 0.25) / (0.5 / 12**0.5), y
+
+
+BIAS_SETTINGS: dict[str, dict[str, Any]] = {
+    "smoke": {"sizes": 3, "repeats": 4, "steps": 30},
+    "laptop": {"sizes": 5, "repeats": 40, "steps": 1000},
+    "paper": {"sizes": 5, "repeats": 100, "steps": 1000},
+}
+
+BIAS = InParts("mimo-bias", lambda scale: [Part("sizes", BIAS_SETTINGS[scale])], compute_bias)

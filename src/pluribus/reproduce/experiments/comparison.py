@@ -1,0 +1,97 @@
+"""An experiment that is a study: methods under equal conditions, stored by run, as `pluribus compare` stores them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...results.quantities import Differences, estimate, value
+from ...results.store import Group, group_runs
+from ...study.folder import conduct
+from ...study.grid import Study
+from ...uncertainty.resampling import Interval
+from .stored_parts import Context
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The runs of a study on one data set, by label, and paired differences between them."""
+
+    groups: dict[str, Group]
+    differences: Differences = field(default_factory=Differences)
+    seconds: float = 0.0
+
+    def __contains__(self, label: str) -> bool:
+        return label in self.groups
+
+    def figure(self, label: str, name: str) -> Interval:
+        """The mean over seeds of a quantity, with its interval."""
+        return estimate(self.groups[label], name)
+
+    def gap(self, first: str, second: str, name: str) -> Interval:
+        """How much larger the quantity of the first is, paired."""
+        return self.differences.between(self.groups[first], self.groups[second], name)
+
+    def values(self, label: str, name: str) -> list[float]:
+        """The quantity for each seed."""
+        return [value(run, name) for run in self.groups[label].by_seed.values()]
+
+    def labels(self, start: str) -> list[str]:
+        """The labels of a method, in the order of its settings."""
+        return [label for label in self.groups if label == start or label.startswith(f"{start} ")]
+
+
+@dataclass(frozen=True)
+class StudyExperiment:
+    """Studies at each scale: usually one, several where the paper has several networks or data sets.
+
+    Args:
+        scales: arguments of `Study` by scale
+    """
+
+    name: str
+    scales: Mapping[str, Sequence[Mapping[str, Any]]]
+
+    def studies(self, context: Context) -> list[Study]:
+        """The studies of a scale; data are looked for in the context's folder."""
+        folder = {} if context.data is None else {"folder": str(context.data)}
+        return [
+            Study(**{**given, "source": {**folder, **given.get("source", {})}}) for given in self.scales[context.scale]
+        ]
+
+    def carry_out(self, context: Context) -> dict[str, Compared]:
+        """The runs of each study; equal studies of several items have one folder, and are run once."""
+        found = {}
+        for study in self.studies(context):
+            found[f"{', '.join(study.data)}, {study.model}"] = _conduct(self.name, study, context)
+        return found
+
+
+def _conduct(name: str, study: Study, context: Context) -> Compared:
+    def report(event: str, run: Any, text: str) -> None:
+        if event not in ("kept", "started"):
+            context.say(f"{name}: {run.label}, seed {run.seed}: {event} {text}")
+
+    folder = context.folder / "studies" / study.name
+    outcome = conduct(study, folder, jobs=context.jobs, ray=context.ray, report=report)
+    if outcome.failed:
+        run, reason = next(iter(outcome.failed.items()))
+        raise ValueError(f"reproduce: {len(outcome.failed)} runs of {name} failed; {run}: {reason}")
+    (groups,) = group_runs(outcome.results).values()
+    seconds = sum(sum((run.record.get("seconds") or {}).values()) for run in outcome.results)
+    return Compared({group.label: group for group in groups}, seconds=seconds)
+
+
+def swept(labels: Sequence[str], axis: str, **fixed: float) -> dict[float, str]:
+    """Labels of a sweep by the value of one of its settings, in its order, with others held.
+
+    >>> swept(["packed alpha=1", "packed alpha=2"], "alpha")
+    {1.0: 'packed alpha=1', 2.0: 'packed alpha=2'}
+    """
+    found = {}
+    for label in labels:
+        given = dict(part.split("=", 1) for part in label.split() if "=" in part)
+        if axis in given and all(float(given.get(key, "nan")) == value for key, value in fixed.items()):
+            found[float(given[axis])] = label
+    return dict(sorted(found.items()))

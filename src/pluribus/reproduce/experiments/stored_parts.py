@@ -1,0 +1,197 @@
+"""An experiment in parts: each is computed once and stored, so that it can be gone on with and judged again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..._common.atomic import atomic_write
+from ..._common.executors import run_here, run_in_processes, run_on_ray
+from ..._common.unpacking import read_npz
+from ..._common.untrusted import check_shape, parse_json
+
+SCALES = ("smoke", "laptop", "paper")
+
+RECORD = {"experiment": str, "part": str, "settings": {str: Any}, "figures": {str: Any}, "seconds": (int, float)}
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where and how an experiment is carried out.
+
+    Args:
+        folder: of all experiments; each has its own in it
+        data: where data sets are looked for
+        jobs: how many parts at once, each in a process of its own
+        ray: the address of a Ray cluster
+        say: told what is being done
+    """
+
+    scale: str
+    folder: Path
+    data: Path | None = None
+    jobs: int = 1
+    ray: str | None = None
+    say: Callable[[str], None] = field(default=lambda text: None, repr=False)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of an experiment: everything that its result depends on, in plain values.
+
+    Args:
+        needs: parts whose results it is computed from
+    """
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a part gave: plain values, arrays by name, and the seconds of one processor that it took."""
+
+    figures: dict[str, Any]
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+Given = tuple[dict[str, Any], dict[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class InParts:
+    """An experiment that is computed part by part.
+
+    Args:
+        name: of its folder
+        plan: the parts of a scale, each after those that it needs
+        compute: from a part, the folder of the data and the parts it needs to plain values and arrays
+        check: refuses data that is missing before anything is computed
+    """
+
+    name: str
+    plan: Callable[[str], list[Part]]
+    compute: Callable[[Part, Path | None, Mapping[str, Stored]], Given]
+    check: Callable[[str, Path | None], None] = lambda scale, data: None
+
+    def carry_out(self, context: Context) -> dict[str, Stored]:
+        """Every part by its name: what is stored is read, what is missing is computed."""
+        parts, found = self.plan(context.scale), dict[str, Stored]()
+        folder = context.folder / f"{self.name}-{context.scale}"
+        for part in parts:
+            if (path := part_path(folder, part)).exists():
+                found[part.name] = read_part(path, self.name, part)
+        missing = [part for part in parts if part.name not in found]
+        if missing:
+            self.check(context.scale, context.data)
+        if missing:
+            context.say(f"{self.name}: {len(missing)} of {len(parts)} parts to compute")
+        at_once = context.jobs > 1 or context.ray is not None
+        for wave in _waves(missing, found) if at_once else [[part] for part in missing]:
+            for part, (figures, columns), seconds in _carry_out(self, wave, found, context):
+                write_part(part_path(folder, part), self.name, part, figures, columns, seconds)
+                found[part.name] = Stored(figures, columns, seconds)
+                context.say(f"{self.name}: {part.name} in {seconds:.0f} s")
+        return {part.name: found[part.name] for part in parts}
+
+
+@dataclass(frozen=True)
+class _Task:
+    part: Part
+    data: Path | None
+    needed: dict[str, Stored]
+
+    @property
+    def name(self) -> str:
+        return self.part.name
+
+
+def _carry_out(experiment: InParts, parts: Sequence[Part], found: Mapping[str, Stored], context: Context) -> Any:
+    tasks = [_Task(part, context.data, {name: found[name] for name in part.needs}) for part in parts]
+    compute = partial(_timed, experiment.compute)
+    if context.ray:
+        events = run_on_ray(compute, tasks, context.ray, 1)
+    else:
+        events = run_in_processes(compute, tasks, context.jobs) if context.jobs > 1 else run_here(compute, tasks)
+    failed = []
+    for event, task, given in events:
+        if event == "done":
+            yield task.part, *given
+        elif event == "failed":
+            failed.append(f"{task.name}: {given}")
+    if failed:
+        raise ValueError(f"reproduce: {len(failed)} parts of {experiment.name} failed; {failed[0]}")
+
+
+def _timed(compute: Callable[..., Given], task: _Task) -> tuple[Given, float]:
+    """What a part gives, with one thread and from seeds of its own, and the seconds of the processor."""
+    threads, started = torch.get_num_threads(), time.process_time()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return compute(task.part, task.data, task.needed), time.process_time() - started
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _waves(missing: Sequence[Part], found: Mapping[str, Stored]) -> Any:
+    """Parts that can be computed at once, then those that need them."""
+    left, there = list(missing), set(found)
+    while left:
+        ready = [part for part in left if there.issuperset(part.needs)]
+        assert ready, "a part needs one that is not planned"
+        yield ready
+        there.update(part.name for part in ready)
+        left = [part for part in left if part.name not in there]
+
+
+# ---------------------------------------------------------------- files
+
+
+def part_path(folder: Path, part: Part) -> Path:
+    """Where a part is stored."""
+    return folder / f"{part.name}.npz"
+
+
+def write_part(
+    path: Path, experiment: str, part: Part, figures: dict[str, Any], columns: dict[str, np.ndarray], seconds: float
+) -> None:
+    """Write a part so that its file is complete or not there."""
+    record = {"experiment": experiment, "part": part.name, "settings": dict(part.settings)}
+    text = json.dumps(record | {"figures": figures, "seconds": seconds})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as temporary, open(temporary, "wb") as file:
+        np.savez_compressed(file, record=np.array(text), **columns)  # type: ignore[arg-type]
+
+
+def read_part(path: Path, experiment: str, part: Part) -> Stored:
+    """What `write_part` wrote for this part; a file that is damaged, or of another part or setting, is named."""
+    try:
+        columns, _ = read_npz(path)
+        record = parse_json(str(columns.pop("record", "")))
+        check_shape(record, RECORD, "its record")
+    except ValueError as error:
+        reason = str(error).removeprefix(f"{path}: ").rstrip(".")
+        raise ValueError(
+            f"reproduce: {str(path)!r} is damaged ({reason}). Delete it, and it is computed again."
+        ) from error
+    expected = json.loads(json.dumps({"experiment": experiment, "part": part.name, **part.settings}))
+    stored = {"experiment": record["experiment"], "part": record["part"], **record["settings"]}
+    differing = sorted(key for key in expected.keys() | stored.keys() if expected.get(key) != stored.get(key))
+    if differing:
+        raise ValueError(
+            f"reproduce: {str(path)!r} does not fit {experiment}, part {part.name}: it differs in "
+            f"{', '.join(differing)}. Delete it, or choose another --out."
+        )
+    return Stored(record["figures"], columns, float(record["seconds"]))

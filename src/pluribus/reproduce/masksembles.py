@@ -1,0 +1,166 @@
+"""The items of Masksembles (Durasov et al.)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .checks.analyses import check_transition
+from .checks.comparisons import better, cheaper, expecting, grows, improves, more, near
+from .checks.exact import check_drawn, check_figure1
+from .claims import EXACT, Claim
+from .experiments.analyses import TRANSITION
+from .experiments.drawn_masks import DRAWN, FIGURE1
+from .packed import SWEEP_COSTS
+from .published import masksembles as published
+from .studies import ALL, MASKS_CIFAR, MASKS_IMAGENET, study
+
+SETTINGS = {
+    "network": "Wide-ResNet-16-4, trained as by Zagoruyko and Komodakis",
+    "masks": "before every convolution and linear layer but the first; N = 4",
+    "dropout": "rate chosen on validation data (about 0.1)",
+    "outside": "SVHN",
+    "shift": "19 corruptions at 5 severities",
+}
+
+IMAGENET = {"network": "ResNet-50", "masks": "before every convolution from stage 3 on; total size fixed"}
+
+COSTS = {
+    "smoke": "10 s of one processor",
+    "laptop": "about 1.7 hours for all nine methods and three seeds on two cores (CIFAR-10, 10,000 images)",
+    "paper": "78 GPU minutes a seed by the times of Table 1, several GB",
+}
+
+IMAGENET_COSTS = {**COSTS, "paper": "455 GPU hours by the times of Table 2, 16 GB a GPU"}
+
+CIFAR = study("methods-masksembles", MASKS_CIFAR, methods=list(ALL))
+
+LARGE = study("methods-masksembles-imagenet", MASKS_IMAGENET, methods=list(ALL))
+
+WIDTH_SCALES = [1.0, 1.4, 2.0, 3.0]  # members of the original width
+
+FIXED_WIDTH = study("masks-fixed-width", MASKS_CIFAR, methods=["single", "deep", "masksembles"],
+                    sweep={"scale": WIDTH_SCALES})  # fmt: skip
+
+FIXED_WIDTH_LARGE = study("masks-fixed-width-imagenet", MASKS_IMAGENET, methods=["single", "deep", "masksembles"],
+                          sweep={"scale": WIDTH_SCALES})  # fmt: skip
+
+FIXED_CAPACITY = study("masks-fixed-capacity", MASKS_CIFAR, methods=["single", "deep", "masksembles"],
+                       sweep={"scale": [1.0, 2.0, 3.0, 4.0], "capacity": [1.0]})  # fmt: skip
+
+GRID = study("masks-grid", MASKS_CIFAR, methods=["single", "deep", "mc_dropout", "masksembles"],
+             sweep={"scale": [1.1, 2.0, 5.0], "capacity": [0.5, 1.0, 2.0]})  # fmt: skip
+
+
+def _claim(item: str, title: str, says: str, **given: Any) -> Claim:
+    return Claim("masksembles", item, title, says, **given)
+
+
+ITEMS = [
+    _claim(
+        "figure1", "Figure 1: examples of masks",
+        "With N = 4 masks of M = 2 ones, the examples overlap by 0.44 at S = 2 and by 0.16 at S = 3.",
+        published={"iou": published.FIGURE1}, costs=EXACT, experiment=FIGURE1, check=check_figure1,
+        notes=("0.16 is 1/6 cut off.",),
+    ),
+    _claim(
+        "figure3", "Figure 3: model size against S and N",
+        "The relative size of a model is S (1 - (1 - 1/S)^N), and the overlap depends on S alone.",
+        costs=EXACT, experiment=DRAWN, check=check_drawn("size"),
+    ),
+    _claim(
+        "figure4", "Figure 4: from one network to an ensemble on two sinusoids",
+        "The entropy outside the training range rises as masks overlap less, from one network's to an ensemble's.",
+        settings={"network": "2 hidden layers, capacity M = 100", "N": 4, "S": (1.1, 2.0, 3.0, 10.0)},
+        costs={"smoke": "seconds", "laptop": "minutes", "paper": "minutes"}, reduced=("smoke",),
+        experiment=TRANSITION, check=check_transition,
+        notes=("The paper gives neither amplitude nor noise of the sinusoids.",),
+    ),
+    _claim(
+        "figure5", "Figure 5: from ensembles to MC-Dropout",
+        "With many masks Masksembles behave like MC-Dropout, with masks that do not overlap like Deep Ensembles.",
+        settings=SETTINGS, costs=SWEEP_COSTS,
+    ),
+    _claim(
+        "figure6", "Figure 6: CIFAR-10 under corruptions",
+        "Masksembles are on par with Deep Ensembles under corruptions and consistently better than MC-Dropout.",
+        settings=SETTINGS, costs=COSTS, experiment=CIFAR,
+        check=expecting(*(near("masksembles", "deep", metric, "single") for metric in ("cacc", "cece")),
+                        *(better("masksembles", "mc_dropout", metric) for metric in ("cacc", "cece")),
+                        metrics=("cacc", "cece", "cnll")),
+    ),
+    _claim(
+        "figure7", "Figure 7: the space of behaviours",
+        "Some Masksembles of about half the size of an ensemble are as accurate and as calibrated as it is.",
+        settings={**SETTINGS, "S": "1 to 5", "M": "0.3 C to 2 C"}, costs=SWEEP_COSTS, experiment=GRID,
+        check=expecting(*(near("masksembles scale=2.0 capacity=1.0", "deep", metric, "single")
+                          for metric in ("accuracy", "ece")),
+                        cheaper("masksembles scale=2.0 capacity=1.0", "deep", "parameters"),
+                        metrics=("accuracy", "ece", "parameters")),
+        notes=("Judged at S = 2 with the capacity of the network, fixed before anything was run.",),
+    ),
+    _claim(
+        "figure8", "Figure 8: ECE under corruptions at fixed size, CIFAR-10",
+        "With the size of the network fixed, calibration under corruptions improves as masks overlap less.",
+        published={"S": published.FIGURE8_SCALES}, settings=SETTINGS, costs=SWEEP_COSTS, experiment=FIXED_WIDTH,
+        check=expecting(improves("masksembles", "scale", "cece"), metrics=("cece", "ece", "accuracy")),
+    ),
+    _claim(
+        "figure9", "Figure 9: fixed capacity, CIFAR-10",
+        "With the capacity fixed, ECE, accuracy and detection of outside data improve gradually with S.",
+        settings={**SETTINGS, "S": "1 to 4"}, costs=SWEEP_COSTS, experiment=FIXED_CAPACITY,
+        check=expecting(*(improves("masksembles", "scale", metric) for metric in ("ece", "accuracy", "auroc"))),
+    ),
+    _claim(
+        "figure10", "Figure 10: ECE under corruptions at fixed size, ImageNet",
+        "On ImageNet calibration under corruptions is that of an ensemble from S = 2 on.",
+        settings=IMAGENET, costs=IMAGENET_COSTS, experiment=FIXED_WIDTH_LARGE,
+        check=expecting(near("masksembles scale=2.0", "deep", "cece", "single"), metrics=("cece", "ece")),
+    ),
+    _claim(
+        "figure11", "Figure 11: ImageNet under corruptions",
+        "On ImageNet Masksembles are close to Deep Ensembles under corruptions and better than MC-Dropout.",
+        settings=IMAGENET, costs=IMAGENET_COSTS, experiment=LARGE,
+        check=expecting(*(near("masksembles", "deep", metric, "single") for metric in ("cacc", "cece")),
+                        *(better("masksembles", "mc_dropout", metric) for metric in ("cacc", "cece")),
+                        metrics=("cacc", "cece")),
+    ),
+    _claim(
+        "figure12", "Figure 12: overlap of masks, drawn and in a formula",
+        "The mean intersection over union of masks is close to 1/(2S - 1) in a wide range of S.",
+        costs=EXACT, experiment=DRAWN, check=check_drawn("iou"),
+    ),
+    _claim(
+        "figure13", "Figure 13: diversity against accuracy, CIFAR-10",
+        "Diversity rises with S; that of Deep Ensembles is largest.",
+        settings={**SETTINGS, "S": (2, 3, 4, 5)}, costs=SWEEP_COSTS, experiment=FIXED_CAPACITY,
+        check=expecting(grows("masksembles", "scale", "disagreement", capacity=1.0),
+                        more("deep", "masksembles scale=4.0 capacity=1.0", "disagreement"),
+                        metrics=("disagreement", "accuracy")),
+    ),
+    _claim(
+        "figure14", "Figure 14: calibration plots",
+        "Members that are less correlated are better calibrated.",
+        settings=SETTINGS, costs=SWEEP_COSTS, experiment=FIXED_CAPACITY,
+        check=expecting(improves("masksembles", "scale", "ece", capacity=1.0), metrics=("ece", "accuracy")),
+        notes=("Section 3.4 names Figure 14 where it means Figure 4.",),
+    ),
+    _claim(
+        "table1", "Table 1: CIFAR-10",
+        "Masksembles are as accurate, as calibrated and as good with outside data as Deep Ensembles, and better than "
+        "MC-Dropout and the single network.",
+        published={"table": published.TABLE1}, settings=SETTINGS, costs=COSTS, experiment=CIFAR,
+        check=expecting(*(near("masksembles", "deep", metric, "single") for metric in ("accuracy", "ece", "auroc")),
+                        *(better("masksembles", other, "auroc") for other in ("mc_dropout", "single")),
+                        metrics=("accuracy", "ece", "auroc", "aupr", "parameters")),
+        notes=("The paper's ECE formula is the idea: it is computed with 15 bins, as by Guo et al.",),
+    ),
+    _claim(
+        "table2", "Table 2: ImageNet",
+        "With the size of one network Masksembles come close to Deep Ensembles in accuracy and ECE, and are better "
+        "than MC-Dropout.",
+        published={"table": published.TABLE2}, settings=IMAGENET, costs=IMAGENET_COSTS, experiment=LARGE,
+        check=expecting(*(near("masksembles", "deep", metric, "single") for metric in ("accuracy", "ece")),
+                        *(better("masksembles", "mc_dropout", metric) for metric in ("accuracy", "ece")),
+                        metrics=("accuracy", "ece")),
+    ),
+]  # fmt: skip

@@ -1,0 +1,237 @@
+"""The items of Packed-Ensembles (Laurent et al.) and its supplement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import packed_counts as counts
+from .checks.analyses import check_sparsity
+from .checks.comparisons import better, cheaper, detects, expecting, improves, near, steadier, within
+from .checks.counts import check_counts
+from .checks.exact import check_forms, check_formula
+from .checks.regression import check_table11
+from .claims import EXACT, Claim
+from .experiments.analyses import SPARSITY
+from .experiments.comparison import StudyExperiment
+from .experiments.counting import counting
+from .experiments.packed_forms import FORMS, FORMULA
+from .experiments.uci import UCI
+from .published import packed as published
+from .studies import ALL, PACKED_CIFAR, PACKED_IMAGENET, PACKED_R50, study
+from .verdicts import most_of
+
+HYPERPARAMETERS = {
+    "training": "SGD, momentum 0.9, batches of 128, weight decay 5e-4 (ResNet-18 on CIFAR-100: 1e-4), rate 0.05 for 75 "
+    "epochs (ResNet-18) or 0.1 for 200, stepwise (Table 4)",
+    "ensembles": "M = 4, alpha = gamma = 2 (Wide-ResNet: gamma 1)",
+    "outside": "SVHN, maximum softmax probability",
+    "seeds": 5,
+}
+
+IMAGENET = {"training": "procedure A3 of Wightman et al. (2021)", "outside": "ImageNet-O, Texture; shift: ImageNet-R"}
+
+STUDY_COSTS = {
+    "smoke": "10 s of one processor",
+    "laptop": "about 1.7 hours for all nine methods and three seeds on two cores (CIFAR-10, 10,000 images)",
+    "paper": "ResNet-50 alone 126 GPU hours for five seeds by the seconds of Table 8 (RTX 3090), 24 GB",
+}
+
+SWEEP_COSTS = {
+    "smoke": "10 s of one processor",
+    "laptop": "about an hour on two cores",
+    "paper": "by Table 8 about 50 GPU hours for each setting and five seeds (RTX 3090), 24 GB",
+}
+
+IMAGENET_COSTS = {**STUDY_COSTS, "paper": "days on 2 to 8 A100 of 80 GB, as the paper says"}
+
+METHODS: StudyExperiment = study("methods", PACKED_CIFAR, methods=list(ALL))
+
+MAIN = ("accuracy", "nll", "ece", "auroc")
+
+
+def _table1(published_rows: dict[str, dict[str, str]]) -> dict[str, Any]:
+    """The rows of ResNet-18 on CIFAR-10, by method, beside all others."""
+    small = {name.split()[0]: row for name, row in published_rows.items() if name.endswith("r18 c10")}
+    return {"table": small, "all rows": published_rows}
+
+
+def _claim(item: str, title: str, says: str, **given: Any) -> Claim:
+    return Claim("packed", item, title, says, **given)
+
+
+ITEMS = [
+    _claim(
+        "figure1", "Figure 1: accuracy against inference speed, CIFAR-100",
+        "Packed-Ensembles are more accurate than the single network and faster than Deep Ensembles.",
+        settings=HYPERPARAMETERS, costs=STUDY_COSTS, experiment=METHODS,
+        check=expecting(better("packed", "single", "accuracy"), cheaper("packed", "deep", "latency"),
+                        metrics=("accuracy", "latency", "relative_mult_adds")),
+    ),
+    _claim(
+        "table1", "Table 1: CIFAR-10 and CIFAR-100",
+        "Packed-Ensembles with alpha = gamma = 2 yield results similar to those of Deep Ensembles.",
+        published=_table1(published.TABLE1), settings=HYPERPARAMETERS, costs=STUDY_COSTS, experiment=METHODS,
+        check=expecting(*(near("packed", "deep", metric, "single") for metric in MAIN), combine=most_of,
+                        metrics=(*MAIN, "aupr", "fpr95")),
+        notes=("Similar: nearer to Deep Ensembles than half of what those gain over the single network.",
+               "Its parameter and mult-add columns are the item packed/table1-cost."),
+    ),
+    _claim(
+        "table1-cost", "Table 1: parameters and mult-adds",
+        "With alpha = gamma = 2, four packed networks have fewer parameters and mult-adds than the single network.",
+        published={"counts": published.TABLE1}, costs=EXACT,
+        experiment=counting("counts-table1", counts.TABLE1, "r18 c10"),
+        check=check_counts(counts.TABLE1, counts.TABLE1_REASONS, counts.packed_is_smaller),
+        notes=("The caption says gamma = 1 for the Wide-ResNets, but on CIFAR-10 the printed counts are those of "
+               "gamma = 2; on CIFAR-100 those of gamma = 1.",),
+    ),
+    _claim(
+        "table2", "Table 2: ImageNet",
+        "Packed-Ensembles improve accuracy on the single network, and notice outside data better than Deep Ensembles.",
+        published={"table": {name.split()[0]: row for name, row in published.TABLE2.items() if name.endswith("r50")},
+                   "all rows": published.TABLE2},
+        settings=IMAGENET, costs=IMAGENET_COSTS,
+        experiment=study("methods-imagenet", PACKED_IMAGENET, methods=list(ALL)),
+        check=expecting(better("packed", "single", "accuracy"), better("packed", "deep", "auroc"),
+                        better("packed", "single", "cnll"), metrics=("accuracy", "ece", "auroc", "aupr", "cnll")),
+        notes=("On ImageNet the paper scores ensembles by mutual information, the single network and MIMO by the "
+               "maximum softmax probability.",),
+    ),
+    _claim(
+        "section3.2", "Section 3.2: the number of parameters of a layer",
+        "A packed layer has M [alpha C/M x alpha C'/M x s^2 / gamma] parameters: those of the single network's layer "
+        "with alpha = sqrt(M), those of M networks with alpha = M.",
+        costs=EXACT, experiment=FORMULA, check=check_formula,
+    ),
+    _claim(
+        "figure3", "Figure 3: equal forms of a packed ensemble",
+        "Members run one after the other, as grouped convolutions, and with a full first convolution give the same.",
+        costs=EXACT, experiment=FORMS, check=check_forms,
+    ),
+    _claim(
+        "figure5", "Figure 5: the bound on the divergence of a sparse layer",
+        "The Kullback-Leibler divergence between a layer and its sparse approximation stays below the bound (8).",
+        settings={"mean": 0.1, "weights": 0.1}, costs=EXACT, experiment=SPARSITY, check=check_sparsity,
+    ),
+    _claim(
+        "table5", "Table 5: alpha and gamma",
+        "Accuracy increases with alpha until a plateau, and results are stable with gamma.",
+        published={"table": published.TABLE5}, settings={**HYPERPARAMETERS, "network": "ResNet-50, CIFAR-100"},
+        costs=SWEEP_COSTS,
+        experiment=study("packed-alpha-gamma", PACKED_R50, methods=["packed"],
+                         sweep={"alpha": [1, 2, 3], "gamma": [1, 2]}),
+        check=expecting(
+            improves("packed", "alpha", "accuracy", gamma=1),
+            *(within(f"packed alpha={alpha} gamma=2", f"packed alpha={alpha} gamma=1", "accuracy", 0.01)
+              for alpha in (1, 2, 3)),
+            metrics=("accuracy", "ece", "aupr"),
+        ),
+        notes=("The paper leaves out alpha = 1 with gamma = 4: groups would have fewer than 64 channels.",
+               "Stable: less than one point of accuracy."),
+    ),
+    _claim(
+        "figure6", "Figure 6: accuracy and AUPR against alpha and M",
+        "Accuracy increases with alpha, and the more subnetworks, the better accuracy and AUPR.",
+        settings={**HYPERPARAMETERS, "network": "ResNet-50, CIFAR-100"}, costs=SWEEP_COSTS,
+        experiment=study("packed-alpha-size", PACKED_R50, methods=["packed"],
+                         sweep={"alpha": [1, 2, 4], "size": [2, 4]}),
+        check=expecting(improves("packed", "alpha", "accuracy", size=4),
+                        *(improves("packed", "size", metric, alpha=4) for metric in ("accuracy", "aupr")),
+                        metrics=("accuracy", "aupr")),
+    ),
+    _claim(
+        "figure7", "Figure 7: accuracy and AUPR against gamma",
+        "Results are stable with gamma.",
+        settings={**HYPERPARAMETERS, "network": "ResNet-50, CIFAR-100"}, costs=SWEEP_COSTS,
+        experiment=study("packed-alpha-gamma", PACKED_R50, methods=["packed"],
+                         sweep={"alpha": [1, 2, 3], "gamma": [1, 2]}),
+        check=expecting(
+            *(within(f"packed alpha={alpha} gamma=2", f"packed alpha={alpha} gamma=1", metric, 0.01)
+              for alpha in (1, 2, 3) for metric in ("accuracy", "aupr")),
+            metrics=("accuracy", "aupr"),
+        ),
+    ),
+    _claim(
+        "table6", "Table 6: criteria for outside data",
+        "The maximum logit detects outside data better than softmax probability, entropy and mutual information.",
+        published={"all rows": published.TABLE6}, settings=HYPERPARAMETERS, costs=STUDY_COSTS, experiment=METHODS,
+        check=expecting(*(detects("packed", "max_logit", other, "auroc")
+                          for other in ("msp", "entropy", "mutual_information")), metrics=("auroc", "aupr")),
+        notes=("The variation ratio is not among the scores that a study stores.",),
+    ),
+    _claim(
+        "table7", "Table 7: sources of stochasticity",
+        "Any one of non-deterministic algorithms, different initialisations and different batches is enough for "
+        "diversity, and no set of them is clearly best.",
+        published={"all rows": published.TABLE7}, settings={**HYPERPARAMETERS, "networks": "ResNet-18, ResNet-50"},
+        costs=SWEEP_COSTS,
+        notes=("On a CPU training is deterministic: the rows with non-deterministic algorithms need a GPU.",),
+    ),
+    _claim(
+        "table8", "Table 8: speed of training and inference",
+        "Packed-Ensembles train and predict faster than Deep Ensembles.",
+        published={"all rows": published.TABLE8}, settings={"device": "RTX 3090, torch 1.12.1", "network": "ResNet-50"},
+        costs=STUDY_COSTS, experiment=METHODS,
+        check=expecting(cheaper("packed", "deep", "training"), cheaper("packed", "deep", "latency"),
+                        metrics=("training", "latency")),
+        notes=("With float32 the paper's own figures say otherwise for training: 179.5 s an epoch against 145.3 s.",),
+    ),
+    _claim(
+        "figure8", "Figure 8: accuracy and AUPR against the width of one network",
+        "Accuracy increases with the width, while AUPR stays about the same.",
+        settings={**HYPERPARAMETERS, "networks": "ResNet-18, ResNet-50, CIFAR-100"}, costs=SWEEP_COSTS,
+        experiment=study("widths", PACKED_R50, methods=["single"], sweep={"width": [0.25, 0.5, 1, 2]}),
+        check=expecting(improves("single", "width", "accuracy"),
+                        within("single width=2", "single width=0.5", "aupr", 0.02), metrics=("accuracy", "aupr")),
+        notes=("About the same: less than two points between half and twice the width.",),
+    ),
+    _claim(
+        "figure9", "Figure 9: accuracy and calibration under shift, CIFAR-100-C",
+        "Packed-Ensembles achieve the highest accuracy and the lowest ECE under shift.",
+        settings=HYPERPARAMETERS, costs=STUDY_COSTS, experiment=METHODS,
+        check=expecting(*(better("packed", other, metric) for metric in ("cacc", "cece")
+                          for other in ("single", "deep", "masksembles", "batch_ensemble", "mimo")),
+                        metrics=("cacc", "cece", "cnll")),
+    ),
+    _claim(
+        "table9", "Table 9, appendix L: a ResNeXt as control",
+        "Groups alone do not explain it: Packed-Ensembles of ResNet-50 are better than a ResNeXt-50 (32x4d).",
+        published={"all rows": published.TABLE9}, settings={**HYPERPARAMETERS, "data": "CIFAR-10"}, costs=SWEEP_COSTS,
+    ),
+    _claim(
+        "table10", "Table 10: parameters and mult-adds on ImageNet",
+        "Packed-Ensembles need fewer parameters and mult-adds than Deep Ensembles.",
+        published={"counts": published.TABLE10}, costs=EXACT,
+        experiment=counting("counts-table10", counts.TABLE10, " r50"),
+        check=check_counts(counts.TABLE10, counts.TABLE10_REASONS, counts.packed_is_cheaper_than_deep),
+    ),
+    _claim(
+        "table11", "Table 11: UCI regression",
+        "Packed-Ensembles and Deep Ensembles give equivalent results on most UCI sets.",
+        published={"table11": published.TABLE11, "lakshminarayanan": published.LAKSHMINARAYANAN},
+        settings={"network": "one hidden layer of 200 (protein: 400), ReLU, mean and softplus variance",
+                  "ensembles": "Packed alpha 2, M 3, gamma 1; Deep M 3 (the first three of five)",
+                  "splits": "20 standard ones (protein: 5)", "batches": 100},
+        costs={"smoke": "3 s of one processor", "laptop": "about 20 minutes of one processor",
+               "paper": "about 4 hours of one processor: all candidates on all splits"},
+        experiment=UCI, check=check_table11, reduced=("smoke",),
+        notes=("The paper says nothing about training: rate, epochs and L2 are chosen on a fifth of the training rows, "
+               "then all training rows are used; the candidates are in the stored parts.",
+               "NLL is that of one Gaussian with the mixture's moments; the formula in appendix N lacks a square.",
+               "The paper's errors for Power and Wine are far below those of everybody else; they are not chased."),
+    ),
+    _claim(
+        "appendixJ", "Appendix J: stability over seeds",
+        "The accuracy of Packed-Ensembles varies less over seeds than those of one network and of Deep Ensembles.",
+        published=published.APPENDIX_J, settings={**HYPERPARAMETERS, "network": "ResNet-50, CIFAR-100"},
+        costs=STUDY_COSTS, experiment=METHODS,
+        check=expecting(steadier("packed", "single", "accuracy"), steadier("packed", "deep", "accuracy"),
+                        metrics=("accuracy",)),
+        notes=("With five seeds a ratio of variances is told from one only where it is above 9.6.",),
+    ),
+    _claim(
+        "appendixK", "Appendix K: selection of the ensemble or of each member",
+        "Selecting the epoch that is best for the ensemble is as good as selecting the best epoch of each member.",
+        settings=HYPERPARAMETERS, costs=SWEEP_COSTS,
+    ),
+]  # fmt: skip

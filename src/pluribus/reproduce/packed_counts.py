@@ -1,0 +1,131 @@
+"""The networks whose counts Packed-Ensembles prints (Tables 1 and 10) and MIMO (footnote 2), and known misprints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .experiments.counting import LATE, counted_row
+from .experiments.stored_parts import Part
+
+BIASED = {"bias": True, **LATE}  # the Wide-ResNet that the paper counts
+
+PLAIN_SHORTCUTS = r"(?!.*downsample).*"  # BatchEnsemble's vectors are not in the shortcuts
+
+NETWORKS = {"r18": "resnet18", "r50": "resnet50", "wr": "wide_resnet28_10"}
+
+
+def _table1() -> dict[str, Part]:
+    found = {}
+    for classes in (10, 100):
+        for short, network in NETWORKS.items():
+            wide = short == "wr"
+            options = BIASED if wide else {}
+            gamma = 1 if wide and classes == 100 else 2
+            end = f"{short} c{classes}"
+            found[f"single {end}"] = counted_row("single", network, classes, 1, options)
+            found[f"batch_ensemble {end}"] = counted_row(
+                "batch_ensemble", network, classes, 4, options, where=PLAIN_SHORTCUTS
+            )
+            found[f"mimo {end}"] = counted_row("mimo", network, classes, 4, options)
+            found[f"masksembles {end}"] = counted_row("masksembles", network, classes, 4, options, scale=2.0)
+            found[f"packed {end}"] = counted_row(
+                "packed", network, classes, 4, LATE if wide else {}, alpha=2, gamma=gamma
+            )
+            found[f"deep {end}"] = counted_row("deep", network, classes, 4, options)
+    return found
+
+
+def _table10() -> dict[str, Part]:
+    found = {}
+    for short, width, alpha in (("r50", 1, 3), ("r50x4", 4, 2)):
+        options = {"style": "imagenet", "width": width}
+        found[f"single {short}"] = counted_row("single", "resnet50", 1000, 1, options)
+        found[f"batch_ensemble {short}"] = counted_row("batch_ensemble", "resnet50", 1000, 4, options)
+        found[f"mimo {short}"] = counted_row("mimo", "resnet50", 1000, 4, options)
+        found[f"masksembles {short}"] = counted_row("masksembles", "resnet50", 1000, 4, options, scale=2.0)
+        found[f"packed alpha={alpha} {short}"] = counted_row(
+            "packed", "resnet50", 1000, 4, options, alpha=alpha, gamma=1
+        )
+        found[f"deep {short}"] = counted_row("deep", "resnet50", 1000, 4, options)
+    return found
+
+
+TABLE1 = _table1()
+
+TABLE10 = _table10()
+
+FOOTNOTE2 = {
+    "single": counted_row("single", "wide_resnet28_10", 10, 1),
+    "mimo": counted_row("mimo", "wide_resnet28_10", 10, 3),
+}
+
+_ONE_PASS = "four passes are counted, but MIMO makes its predictions in one"
+
+_COPIED = "copied from 10 classes: the head grows by 90 outputs"
+
+_MASKS = "the same for 10 and 100 classes, whose heads differ; the masks themselves are no parameters"
+
+_MASKS_STORED = "more than the single network, although the masks are no parameters"
+
+TABLE1_REASONS = {
+    **{(f"mimo {net} c{classes}", "mult_adds"): _ONE_PASS for net in NETWORKS for classes in (10, 100)},
+    **{(f"masksembles {net} c{classes}", "parameters"): _MASKS for net in NETWORKS for classes in (10, 100)},
+    **{(f"{method} wr c100", "parameters"): _COPIED for method in ("single", "batch_ensemble", "mimo", "deep")},
+    ("packed r18 c100", "parameters"): _COPIED,
+    ("packed r50 c100", "parameters"): "not the count of the network described: 0.63 M more, with equal mult-adds",
+    ("mimo r18 c100", "parameters"): "the rule that gives the other rows of MIMO gives 11.38",
+    **{
+        (f"batch_ensemble r50 c{classes}", "parameters"): "the rule that gives the rows of the other networks (no "
+        "vectors in shortcuts) gives more here, and vectors in every layer still more"
+        for classes in (10, 100)
+    },
+    **{
+        (f"{method} wr c{classes}", "mult_adds"): "four times the single network's 5.951 is 23.80"
+        for method in ("batch_ensemble", "masksembles", "deep")
+        for classes in (10, 100)
+    },
+    ("packed wr c100", "mult_adds"): "the rule that gives the other rows gives 5.95",
+}
+
+_STALE = "70.0 a network, where the table's own BatchEnsemble row has 256.0 for four, which is 64.0"
+
+TABLE10_REASONS = {
+    ("single r50x4", "mult_adds"): _STALE,
+    ("deep r50x4", "mult_adds"): _STALE,
+    ("batch_ensemble r50x4", "mult_adds"): "255.9, rounded to a whole number",
+    ("deep r50", "parameters"): "four times the rounded 25.6; four networks have 102.2",
+    ("deep r50x4", "parameters"): "four times the rounded 383.6; four networks have 1534.3",
+    (
+        "batch_ensemble r50",
+        "parameters",
+    ): "25.77 with vectors in every layer, 25.75 without those of the shortcuts: cut",
+    **{(f"masksembles {net}", "parameters"): _MASKS_STORED for net in ("r50", "r50x4")},
+    **{
+        (f"masksembles {net}", "mult_adds"): "four whole passes; masks before the first masked layer share one"
+        for net in ("r50", "r50x4")
+    },
+}
+
+
+Counts = Mapping[str, Mapping[str, float]]
+
+
+def packed_is_smaller(counts: Counts) -> list[str]:
+    """Where packed ensembles with alpha = gamma = 2 do not have fewer parameters and mult-adds than one network."""
+    nets = ("r18 c10", "r50 c10", "wr c10", "r18 c100", "r50 c100")
+    return _not_less(counts, [(f"packed {net}", f"single {net}") for net in nets])
+
+
+def packed_is_cheaper_than_deep(counts: Counts) -> list[str]:
+    """Where packed ensembles on ImageNet do not need fewer parameters and mult-adds than deep ones."""
+    return _not_less(counts, [("packed alpha=3 r50", "deep r50"), ("packed alpha=2 r50x4", "deep r50x4")])
+
+
+def _not_less(counts: Counts, pairs: Sequence[tuple[str, str]]) -> list[str]:
+    return [
+        f"{first} has no fewer {what.replace('_', '-')} than {second}"
+        for first, second in pairs
+        if first in counts and second in counts
+        for what in ("parameters", "mult_adds")
+        if counts[first][what] >= counts[second][what]
+    ]

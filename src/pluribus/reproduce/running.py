@@ -1,0 +1,170 @@
+"""One item from its experiment to its verdict and its page; and the page of all verdicts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .._common.atomic import atomic_write
+from .._common.untrusted import check_shape, read_json
+from ..report.figure import Figure
+from ..report.questions import Question, questions_page
+from .claims import PAPERS, Claim
+from .experiments.stored_parts import SCALES, Context
+from .registry import CLAIMS
+from .verdicts import FAILS, HOLDS, OPEN, ClaimVerdict, plural
+
+RECORD = {
+    **{"item": str, "scale": str, "judgement": str, "found": [str], "header": [str], "rows": [[str]]},
+    **{"seconds": (int, float), "command": str},
+}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict with what it cost, in seconds of one processor, and its page."""
+
+    claim: Claim
+    verdict: ClaimVerdict
+    seconds: float
+    page: Path
+
+
+def find_claim(name: str) -> Claim:
+    """The item of this name, such as "packed/table11"; an unknown one lists what there is."""
+    if name in CLAIMS:
+        return CLAIMS[name]
+    paper = name.partition("/")[0]
+    near = [known for known in CLAIMS if known.startswith(f"{paper}/")] or list(CLAIMS)
+    raise ValueError(f"reproduce: {name!r} is unknown. Choose from {', '.join(near)}.")
+
+
+def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Judged:
+    """Run what is missing of the item's experiment, judge it, and write its page and the page of all verdicts."""
+    check_runnable(claim, context.scale)
+    assert claim.experiment is not None
+    found = claim.experiment.carry_out(context)
+    verdict, seconds = _with_caution(claim, claim.judge(found), context.scale), _seconds(found)
+    page = context.folder / f"{claim.paper}-{claim.item}-{context.scale}.html"
+    write_verdict(claim, context, verdict, seconds, command)
+    settings = {"scale": context.scale, "cost": _cost(seconds), **_texts(claim.settings)}
+    about = f"{PAPERS[claim.paper]}. Scale {context.scale}."
+    section = question(claim, dataclasses.replace(verdict, found=[*verdict.found, *claim.notes]))
+    questions_page(claim.title, [section], page, about=about, command=command, settings=settings)
+    collect(context.folder)
+    return Judged(claim, verdict, seconds, page)
+
+
+def check_runnable(claim: Claim, scale: str) -> None:
+    """Refuse a scale that is unknown, and an item whose experiment is not written yet."""
+    if scale not in SCALES:
+        raise ValueError(f"reproduce: the scale {scale!r} is unknown. Choose from {', '.join(SCALES)}.")
+    if not claim.written:
+        written = [one.name for one in CLAIMS.values() if one.written]
+        raise ValueError(
+            f"reproduce: {claim.name} cannot be run yet: its experiment is not written, so there is no verdict on "
+            f'"{claim.says}" Those that can be run are {", ".join(written)}.'
+        )
+
+
+CAUTIONS = {
+    "smoke": "At this scale the data and the networks are tiny: that it runs is all that this shows.",
+    "laptop": "At this scale networks and data are smaller than the paper's.",
+}
+
+
+def _with_caution(claim: Claim, verdict: ClaimVerdict, scale: str) -> ClaimVerdict:
+    """The verdict, with what its scale means for it; what is computed exactly is the same at every scale."""
+    if claim.exact or scale not in claim.reduced:
+        return verdict
+    first, *others = verdict.found
+    return dataclasses.replace(verdict, found=[first, CAUTIONS[scale], *others])
+
+
+def question(claim: Claim, verdict: ClaimVerdict) -> Question:
+    """The item as a section of a page."""
+    figures = [*verdict.pictures]
+    if verdict.rows:
+        figures.append(
+            Figure("figures", "The paper's figures and ours", "", [], "wide", [], verdict.header, verdict.rows)
+        )
+    found = [f"The claim {verdict.judgement}." if verdict.judgement != OPEN else "It cannot be told.", *verdict.found]
+    return Question(claim.name.replace("/", "-"), claim.title, claim.says, found, figures)
+
+
+# ---------------------------------------------------------------- stored verdicts
+
+
+def write_verdict(claim: Claim, context: Context, verdict: ClaimVerdict, seconds: float, command: str) -> None:
+    """Store a verdict for the page of all."""
+    folder = context.folder / "verdicts"
+    folder.mkdir(parents=True, exist_ok=True)
+    record: dict[str, Any] = {"item": claim.name, "scale": context.scale, "seconds": seconds, "command": command}
+    record |= {name: getattr(verdict, name) for name in ("judgement", "found", "header", "rows")}
+    with atomic_write(folder / f"{claim.paper}-{claim.item}-{context.scale}.json") as temporary:
+        temporary.write_text(json.dumps(record, indent=1))
+
+
+def read_verdicts(folder: Path) -> list[dict[str, Any]]:
+    """The stored verdicts, in the order of the registry; of an item the one of the largest scale."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted((folder / "verdicts").glob("*.json")):
+        record = read_json(path)
+        try:
+            check_shape(record, RECORD, "its record")
+        except ValueError as error:
+            raise ValueError(f"reproduce: {str(path)!r} is damaged ({error}). Delete it.") from error
+        before = found.get(record["item"])
+        if record["item"] in CLAIMS and record["scale"] in SCALES:
+            if before is None or SCALES.index(before["scale"]) < SCALES.index(record["scale"]):
+                found[record["item"]] = record
+    return [found[name] for name in CLAIMS if name in found]
+
+
+def collect(folder: Path) -> Path:
+    """Write the page of all verdicts, from those that are stored: the claim, figures, holds or not, the cost."""
+    records, page = read_verdicts(folder), folder / "claims.html"
+    sections = [_collected(record) for record in records]
+    judged = {record["item"] for record in records}
+    left = [claim for claim in CLAIMS.values() if claim.name not in judged]
+    notes = [f"{claim.name}: {claim.title}. {_why_not(claim)}" for claim in left]
+    counts = {word: sum(record["judgement"] == word for record in records) for word in (HOLDS, FAILS, OPEN)}
+    about = f"{plural(len(records), 'item')} of {len(CLAIMS)} judged: " + ", ".join(
+        f"{number} {'cannot be told' if word == OPEN else word.replace('holds', 'hold').replace('does', 'do')}"
+        for word, number in counts.items()
+    )
+    if sections:
+        questions_page("The claims court", sections, page, about=f"{about}.", notes=notes, command="pluribus reproduce")
+    return page
+
+
+def _collected(record: Mapping[str, Any]) -> Question:
+    claim = CLAIMS[record["item"]]
+    verdict = ClaimVerdict(record["judgement"], record["found"], record["header"], record["rows"])
+    section = question(claim, verdict)
+    cost = f"Scale {record['scale']}; {_cost(record['seconds'])}. {record['command']}"
+    return Question(section.name, f"{claim.name}: {claim.title}", claim.says, [*section.found, cost], section.figures)
+
+
+def _why_not(claim: Claim) -> str:
+    return "Not run here." if claim.written else "Its experiment is not written yet."
+
+
+def _seconds(found: Any) -> float:
+    parts = found.values() if isinstance(found, Mapping) else [found]
+    return float(sum(getattr(part, "seconds", 0.0) for part in parts))
+
+
+def _cost(seconds: float) -> str:
+    return f"{seconds:.0f} s of one processor" if seconds < 600 else f"{seconds / 60:.0f} min of one processor"
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    def text(value: Any) -> str:
+        return ", ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+
+    return {f"the paper: {name}": text(value) for name, value in values.items()}

@@ -1,0 +1,110 @@
+"""What sentences about a comparison are made of: groups, who is best, paired differences, and words for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..uncertainty.resampling import Interval
+from .intervals import seeds_to_settle
+from .quantities import Differences, estimate, format_interval, quantity, relative_cost
+from .store import Group
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A plain sentence, and what it is about: "result", "budget", "accuracy", "calibration", "shift", "outside", ..."""
+
+    topic: str
+    text: str
+
+
+@dataclass(frozen=True)
+class ComparedGroups:
+    """Groups of runs on one data set, the best of them and the baseline by the main metric, and their differences."""
+
+    groups: list[Group]
+    metric: str
+    top: Group
+    baseline: Group | None
+    differences: Differences
+
+    def gap(self, first: Group, second: Group) -> Interval:
+        """How much larger the main metric of the first group is."""
+        return self.differences.between(first, second, self.metric)
+
+    def relation(self, first: Group, second: Group) -> str:
+        """How the first group stands beside the second, in words."""
+        return relation(self.gap(first, second), self.metric)
+
+    def seeds_to_settle(self, first: Group, second: Group) -> int | None:
+        """How many seeds would tell the two apart, if the difference is what it seems; None: too many to try."""
+        return seeds_to_settle(self.gap(first, second), len(first.by_seed.keys() & second.by_seed.keys()))
+
+    def cost(self, group: Group) -> float:
+        """Mult-adds of a prediction relative to those of one plain network."""
+        return relative_cost(group, self.groups)
+
+    def is_better(self, first: Group, second: Group) -> bool:
+        """Whether the first group's mean is better, shown or not."""
+        gap = self.gap(first, second).value
+        return gap > 0 if quantity(self.metric).better == "higher" else gap < 0
+
+
+def relation(gap: Interval, name: str) -> str:
+    """A paired difference of a quantity in words: "better", "worse", "within noise", or "" where nobody can say."""
+    if not gap.known or quantity(name).better == "neither":
+        return ""
+    if gap.low <= 0 <= gap.high:
+        return "within noise"
+    return "better" if (gap.value > 0) == (quantity(name).better == "higher") else "worse"
+
+
+# ---------------------------------------------------------------- words
+
+
+def name_of(metric: str) -> str:
+    """The metric's name as it stands in a sentence."""
+    title = quantity(metric).title
+    return title[0].lower() + title[1:] if title[1:].islower() else title
+
+
+def with_article(metric: str) -> str:
+    """The metric's name with "a" or "an"."""
+    return f"{'an' if name_of(metric)[0] in 'aNR' else 'a'} {name_of(metric)}"
+
+
+def say_value(group: Group, name: str, said: str = "") -> str:
+    """The quantity's name, where it was not said already, and its value."""
+    shown = format_interval(estimate(group, name), name)
+    return shown if name_of(name) in said else f"{name_of(name)} {shown}"
+
+
+def say_number(group: Group, name: str) -> str:
+    """The value with its unit, without an interval, with as many decimals as the interval supports."""
+    return format_interval(estimate(group, name), name).split(" [")[0]
+
+
+def say_gap(gap: Interval, name: str) -> str:
+    """A difference; between shares it is in points, not in percent of something."""
+    return format_interval(gap, name).replace(" %", " points")
+
+
+def say_size(gap: Interval, metric: str) -> str:
+    """The size of a difference, without its sign."""
+    if gap.value < 0:
+        gap = Interval(-gap.value, -gap.high, -gap.low)
+    return say_gap(gap, metric)
+
+
+def say_cost(times: float, of: str = "its cost") -> str:
+    """How much more a prediction costs: ", at 4.00 times its cost"; nothing where that is not known."""
+    if not math.isfinite(times):
+        return ""
+    return f", at {of}" if 0.995 <= times < 1.005 else f", at {times:.2f} times {of}"
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Names in a sentence: a, b and c."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,65 @@
+"""`pluribus reproduce`: lists, runs, judges, and says in one line what is wrong."""
+
+import json
+
+import pytest
+
+from pluribus.cli.app import main
+
+
+def command(capsys, monkeypatch, *arguments):
+    """Give exit code, output and messages of the command."""
+    monkeypatch.setattr("sys.argv", ["pluribus", "reproduce", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    said = capsys.readouterr()
+    return stop.value.code, said.out, said.err
+
+
+def test_without_an_item_all_are_listed(capsys, monkeypatch, tmp_path):
+    code, out, _ = command(capsys, monkeypatch, "--out", tmp_path)
+    assert (
+        code == 0
+        and "packed/table11" in out
+        and "fort/figureS6" in out
+        and "not yet" in out
+        and "of 63 items run" in out
+    )
+
+
+def test_the_list_as_json_has_claims_and_figures(capsys, monkeypatch, tmp_path):
+    _, out, _ = command(capsys, monkeypatch, "--json", "--out", tmp_path)
+    items = {row["item"]: row for row in json.loads(out)["items"]}
+    assert items["packed/table11"]["published"]["table11"]["yacht"]["packed rmse"] == "1.949+-0.215"
+    assert items["fort/figure4"]["runs"] is False
+
+
+def test_an_item_is_run_judged_and_kept(capsys, monkeypatch, tmp_path):
+    code, out, _ = command(capsys, monkeypatch, "masksembles/figure1", "--out", tmp_path)
+    assert code == 0 and "HOLDS" in out and "0.44" in out and "masksembles-figure1-smoke.html" in out
+    code, out, err = command(capsys, monkeypatch, "masksembles/figure1", "--out", tmp_path, "--json")
+    assert json.loads(out)["judgement"] == "holds" and not err
+    code, out, _ = command(capsys, monkeypatch, "--out", tmp_path)
+    assert "holds (smoke)" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["packed/table99"], "'packed/table99' is unknown. Choose from packed/figure1"),
+        (["packed/table11", "--scale", "huge"], "'huge' is unknown. Choose from smoke, laptop, paper"),
+        (["packed/table9"], "packed/table9 cannot be run yet: its experiment is not written"),
+        (["packed/table11", "--scale", "laptop", "--data-dir", "nowhere"], "looked for yacht, bostonHousing"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(capsys, monkeypatch, tmp_path, arguments, message):
+    code, out, err = command(capsys, monkeypatch, *arguments, "--out", tmp_path)
+    assert code == 2 and message in err.replace("\n", "") and "Traceback" not in err and not out
+
+
+def test_stored_results_that_do_not_fit_are_named(capsys, monkeypatch, tmp_path):
+    command(capsys, monkeypatch, "masksembles/figure1", "--out", tmp_path)
+    folder = tmp_path / "masks-figure1-smoke"
+    (folder / "S=2.npz").replace(folder / "S=3.npz")
+    code, _, err = command(capsys, monkeypatch, "masksembles/figure1", "--out", tmp_path)
+    assert code == 2 and "does not fit masks-figure1, part S=3" in err.replace("\n", "")

@@ -1,0 +1,66 @@
+"""A predictor abstains by what its validation data can promise, and its exported file says what it takes and gives."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+import pluribus as pb
+from pluribus.data.catalogue import load
+from pluribus.deploy.predictor import _find_threshold, make_predictor
+from pluribus.models.by_name import ModelSpec
+
+
+def predictions(rows: int, skill: float, seed: int = 0) -> tuple[pb.Classification, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = skill * torch.randn(1, rows, 3, generator=generator)
+    target = torch.multinomial(logits[0].softmax(-1), 1, generator=generator)[:, 0]
+    return pb.Classification.from_logits(logits), target
+
+
+def test_where_the_risk_can_be_promised_it_is():
+    found = _find_threshold(*predictions(4000, 4.0), 0.05)
+    assert found["threshold"]["risk"] == 0.05 and "no_threshold" not in found
+
+
+def test_too_few_rows_fall_back_to_the_best_risk_that_can_be_promised_and_say_how_many_rows_it_takes():
+    prediction, target = predictions(80, 4.0)
+    found = _find_threshold(prediction, target, 0.02)
+    threshold = found["threshold"]
+    assert 0.02 < threshold["risk"] <= 0.5 and threshold["kept"] > 0
+    assert "80 validation examples do not suffice to promise an error of at most 0.02" in found["no_threshold"]
+    # scipy's exact interval gives the same promise for what is kept
+    level = 1 - 0.05 / threshold["candidates"]
+    exact = scipy.stats.beta.ppf(level, threshold["errors"] + 1, threshold["kept"] - threshold["errors"])
+    assert threshold["bound"] == pytest.approx(exact, rel=1e-6) and exact <= threshold["risk"]
+
+
+def test_where_nothing_can_be_promised_there_is_no_threshold():
+    assert "threshold" not in _find_threshold(*predictions(5, 4.0), 0.05)
+
+
+def test_the_promise_of_the_fallback_holds_as_often_as_it_says():
+    broken = []
+    for seed in range(200):
+        prediction, target = predictions(120, 2.0, seed)
+        found = _find_threshold(prediction, target, 0.01).get("threshold")
+        if found is None:
+            continue
+        other, truth = predictions(4000, 2.0, 10_000 + seed)
+        kept = other.score("msp") < found["value"]
+        broken.append(bool(kept.any()) and float((other.label != truth)[kept].float().mean()) > found["risk"])
+    assert len(broken) > 100 and np.mean(broken) <= 0.05
+
+
+def test_the_exported_file_says_its_members_classes_and_inputs(tmp_path):
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    data = load("moons")
+    spec = ModelSpec("mlp", (2,), 2, width=0.05)
+    predictor = make_predictor(spec, data, pb.deep(spec.build(), 3))
+    pb.export(*predictor.for_export(4), tmp_path / "moons.onnx")
+    said = {one.key: one.value for one in onnx.load(tmp_path / "moons.onnx").metadata_props}
+    assert said["pluribus.members"] == "3" and json.loads(said["pluribus.classes"]) == list(data.classes)
+    assert json.loads(said["pluribus.inputs"]) == ["x", "y"] and json.loads(said["pluribus.shape"]) == [2]
+    assert json.loads(said["pluribus.normalisation"])["inside"] is True

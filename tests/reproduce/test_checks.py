@@ -1,0 +1,337 @@
+"""Each check comes out each way: fed results for which the claim holds, fails and cannot be told."""
+
+import numpy as np
+import pytest
+
+from pluribus.reproduce.experiments.comparison import Compared
+from pluribus.reproduce.experiments.stored_parts import Stored
+from pluribus.reproduce.registry import CLAIMS
+from pluribus.reproduce.verdicts import FAILS, HOLDS, OPEN
+from pluribus.results.store import Group, Result
+
+# ---------------------------------------------------------------- studies: what each label is worth, in steps
+
+PAR = {"single": 0, "deep": 1, "packed": 1, "masksembles": 1, "mc_dropout": 0.2, "mimo": 1}
+BEST = {"packed": 2, "masksembles": 1, "deep": 1, "batch_ensemble": 0, "mimo": 0, "single": 0}
+ONE_PASS = {"mimo": 2, "single": 0, "dropout_single_pass": 0, "multihead": 0}
+ALPHA_GAMMA = {f"packed alpha={a} gamma={g}": 0.05 * a for a in (1, 2, 3) for g in (1, 2)}
+ROUGH = {label: value + 2 * (label[-1] == "2") for label, value in ALPHA_GAMMA.items()}
+SCALES = {f"masksembles scale={s}": s for s in (1.0, 1.4, 2.0, 3.0)}
+CAPACITY = {f"masksembles scale={s} capacity=1.0": s for s in (1.0, 2.0, 3.0, 4.0)}
+STRONG = {"l1": "0.0001", "l2": "0.01"}
+REGULARISED = {
+    f"mimo size={m} {axis}={value}": 0 if value == "0.0" else -m
+    for axis, strong in STRONG.items()
+    for m in (1, 3)
+    for value in ("0.0", strong)
+}
+DIVERSE = {"mimo": 4, "deep": 4, "treenet": 1, "batch_ensemble": 1, "multihead": 0}
+
+WAYS = {  # item: levels for which it holds, and for which it fails
+    "masksembles/figure6": (PAR, {**PAR, "masksembles": -1}),
+    "masksembles/figure7": (
+        {"single": 0, "deep": 1, "masksembles scale=2.0 capacity=1.0": 1},
+        {"single": 0, "deep": 1, "masksembles scale=2.0 capacity=1.0": -3},
+    ),
+    "masksembles/figure8": (SCALES, {label: -value for label, value in SCALES.items()}),
+    "masksembles/figure9": (CAPACITY, {label: -value for label, value in CAPACITY.items()}),
+    "masksembles/figure10": (
+        {"single": 0, "deep": 1, "masksembles scale=2.0": 1},
+        {"single": 0, "deep": 1, "masksembles scale=2.0": -2},
+    ),
+    "masksembles/figure11": (PAR, {**PAR, "masksembles": -1}),
+    "masksembles/figure13": ({**CAPACITY, "deep": 5}, {**CAPACITY, "deep": 1}),
+    "masksembles/figure14": (CAPACITY, {label: -value for label, value in CAPACITY.items()}),
+    "masksembles/table1": (PAR, {**PAR, "masksembles": -1}),
+    "masksembles/table2": (PAR, {**PAR, "masksembles": -1}),
+    "packed/figure1": (BEST, {**BEST, "packed": -1}),
+    "packed/table1": (PAR, {**PAR, "packed": -1}),
+    "packed/table2": (BEST, {**BEST, "packed": -1}),
+    "packed/table5": (ALPHA_GAMMA, ROUGH),
+    "packed/figure6": (
+        {f"packed alpha={a} size={m}": a + m for a in (1, 2, 4) for m in (2, 4)},
+        {f"packed alpha={a} size={m}": a - m for a in (1, 2, 4) for m in (2, 4)},
+    ),
+    "packed/figure7": (ALPHA_GAMMA, ROUGH),
+    "packed/table8": (BEST, {**BEST, "packed": -1}),
+    "packed/figure9": (BEST, {**BEST, "packed": 0.5}),
+    "mimo/figure4": (DIVERSE, {**DIVERSE, "mimo": 0}),
+    "mimo/figure5": ({f"mimo size={m}": m for m in (1, 2, 3)}, {f"mimo size={m}": -m for m in (1, 2, 3)}),
+    "mimo/figure6": (
+        {"mimo input_repetition=0.0": 0, "mimo input_repetition=0.6": 2, "mimo input_repetition=1.0": 1},
+        {"mimo input_repetition=0.0": 0, "mimo input_repetition=0.6": -2, "mimo input_repetition=1.0": 1},
+    ),
+    "mimo/figure7": (REGULARISED, {label: -value for label, value in REGULARISED.items()}),
+    "mimo/figure8": (REGULARISED, {label: -value for label, value in REGULARISED.items()}),
+    "mimo/table1": (ONE_PASS, {**ONE_PASS, "mimo": -1}),
+    "mimo/table2": (ONE_PASS, {**ONE_PASS, "mimo": -1}),
+    "mimo/table3": (ONE_PASS, {**ONE_PASS, "mimo": -1}),
+    "mimo/table4": (ONE_PASS, {**ONE_PASS, "mimo": -1}),
+}
+
+
+def run(label, level, seed, noise, **changes):
+    """A result whose every figure is better, larger or cheaper by steps of its level."""
+    drawn = np.random.default_rng([seed, sum(map(ord, label))])
+    level = level + noise * drawn.standard_normal()
+    figures = {"accuracy": 0.7 + 0.01 * level, "nll": 1 - 0.05 * level, "ece": 0.2 - 0.01 * level}
+    metrics = {**figures, "disagreement": 0.3 + 0.01 * level}
+    scores = {
+        name: {"auroc": 0.7 + 0.01 * level, "aupr": 0.7 + 0.01 * level, "fpr95": 0.3} for name in ("msp", "entropy")
+    }
+    record = {
+        **{"run": f"{label}-{seed}", "method": label.split()[0], "label": label, "settings": {}, "data": "x"},
+        **{"task": "classification", "seed": seed, "metrics": metrics, "outside": {"other": scores}},
+        "cost": {"latency": float(np.exp(-level)), "parameters": 100 + level},
+        "seconds": {"training": float(np.exp(-level))},
+        "shift": {"noise": [{"severity": 1, **figures}]},
+    }
+    record["cost"]["parameters"] = 400 if label == "deep" else 100
+    return Result({**record, **changes})
+
+
+def study(levels, noise=0.001):
+    groups = {
+        label: Group(label, tuple(run(label, level, seed, noise) for seed in range(4)))
+        for label, level in levels.items()
+    }
+    return {"x, mlp": Compared(groups)}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_claim_about_a_study_can_hold_fail_and_be_open(name):
+    holding, failing = WAYS[name]
+    assert CLAIMS[name].judge(study(holding)).judgement == HOLDS
+    assert CLAIMS[name].judge(study(failing)).judgement == FAILS
+    assert CLAIMS[name].judge(study(holding, noise=50.0)).judgement == OPEN
+    assert CLAIMS[name].judge(study({"other": 1})).judgement == OPEN
+
+
+def test_widths_hold_where_accuracy_rises_and_detection_stays():
+    check, labels = CLAIMS["packed/figure8"].judge, [f"single width={w}" for w in (0.25, 0.5, 1, 2)]
+    assert check(study({label: 0.5 * i for i, label in enumerate(labels)})).judgement == HOLDS
+    assert check(study({label: -i for i, label in enumerate(labels)})).judgement == FAILS
+    assert check(study(dict.fromkeys(labels, 0), noise=50.0)).judgement == OPEN
+
+
+def test_stability_is_judged_by_a_ratio_of_variances():
+    def steady(packed, others):
+        groups = {
+            label: Group(label, tuple(run(label, 0, seed, noise) for seed in range(8)))
+            for label, noise in (("packed", packed), ("single", others), ("deep", others))
+        }
+        return CLAIMS["packed/appendixJ"].judge({"x": Compared(groups)}).judgement
+
+    assert steady(0.001, 5.0) == HOLDS
+    assert steady(5.0, 0.001) == FAILS
+    assert steady(1.0, 1.0) == OPEN
+
+
+def test_criteria_are_compared_on_the_same_predictions():
+    def told(logit, others):
+        def scores(value):
+            return {"auroc": value, "aupr": value, "fpr95": 0.5}
+
+        runs = []
+        for seed in range(4):
+            given = {"max_logit": scores(logit(seed))} | {
+                name: scores(others(seed)) for name in ("msp", "entropy", "mutual_information")
+            }
+            runs.append(run("packed", 0, seed, 0.0, outside={"other": given}))
+        return CLAIMS["packed/table6"].judge({"x": Compared({"packed": Group("packed", tuple(runs))})}).judgement
+
+    assert told(lambda s: 0.9 + 0.001 * s, lambda s: 0.8) == HOLDS
+    assert told(lambda s: 0.7 + 0.001 * s, lambda s: 0.8) == FAILS
+    assert told(lambda s: 0.8 + 0.1 * (-1) ** s, lambda s: 0.8) == OPEN
+
+
+# ---------------------------------------------------------------- counts and exact items
+
+COUNTED = {"packed/table1-cost", "packed/table10", "mimo/footnote2"}
+
+
+def counts(name, factor=1.0, only=None):
+    """Results that are the printed counts themselves, or others."""
+    from pluribus.reproduce import packed_counts as pc
+
+    rows = {"packed/table1-cost": pc.TABLE1, "packed/table10": pc.TABLE10, "mimo/footnote2": pc.FOOTNOTE2}[name]
+    found = {}
+    for row, part in rows.items():
+        printed = CLAIMS[name].published["counts"][row]
+        operations = float(printed.get("mult_adds") or float(printed["flops"]) / 2) * 1e9
+        grown = factor if row.startswith(("packed", "mimo")) else 1.0
+        if only is None or row in only:
+            found[part.name] = Stored(
+                {"parameters": float(printed["parameters"]) * 1e6 * grown, "mult_adds": operations}
+            )
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(COUNTED))
+def test_counts_hold_as_printed_fail_where_they_differ_and_are_open_where_there_are_none(name):
+    assert CLAIMS[name].judge(counts(name)).judgement == HOLDS
+    assert CLAIMS[name].judge(counts(name, factor=30.0)).judgement == FAILS
+    assert CLAIMS[name].judge(counts(name, only=())).judgement == OPEN
+
+
+def test_a_known_misprint_is_named_and_does_not_count_against_the_claim():
+    found = counts("packed/table10")
+    from pluribus.reproduce.packed_counts import TABLE10
+
+    name = TABLE10["single r50x4"].name
+    found[name] = Stored({**found[name].figures, "mult_adds": 63.986e9})
+    verdict = CLAIMS["packed/table10"].judge(found)
+    assert verdict.judgement == HOLDS
+    row = next(row for row in verdict.rows if row[:2] == ["single r50x4", "mult-adds, G"])
+    assert row[2:4] == ["70.0", "63.99"] and "BatchEnsemble row" in row[4]
+
+
+def test_the_formula_holds_fails_and_is_open():
+    check = CLAIMS["packed/section3.2"].judge
+    rows = [[8, 8, 1, 2, 4, 1, 64, 64.0, 64], [8, 8, 1, 4, 4, 1, 256, 256.0, 64]]
+    wrong = [[8, 8, 1, 2, 4, 1, 65, 64.0, 64]]
+    assert [check({"a": Stored({"rows": each})}).judgement for each in (rows, wrong, [])] == [HOLDS, FAILS, OPEN]
+
+
+def test_forms_hold_fail_and_are_open():
+    check = CLAIMS["packed/figure3"].judge
+
+    def forms(apart):
+        return {"a": Stored({"outputs": {"grouped": apart}, "gradients": {"grouped": 0.0}, "scale": 1.0})}
+
+    assert [check(found).judgement for found in (forms(1e-15), forms(1e-3), {})] == [HOLDS, FAILS, OPEN]
+
+
+def test_examples_of_masks_hold_fail_and_are_open():
+    check = CLAIMS["masksembles/figure1"].judge
+    two = Stored({"values": [0.2, 4 / 9], "shares": [0.5, 0.5]})
+    three = Stored({"values": [0.1, 1 / 6], "shares": [0.5, 0.5]})
+    never = Stored({"values": [0.2, 0.3], "shares": [0.5, 0.5]})
+    assert check({"S=2": two, "S=3": three}).judgement == HOLDS
+    assert check({"S=2": never, "S=3": three}).judgement == FAILS
+    assert check({"S=2": two}).judgement == OPEN
+
+
+@pytest.mark.parametrize(("name", "figure", "right"), [("figure3", "size", 1.875), ("figure12", "iou", 1 / 3)])
+def test_drawn_masks_hold_fail_and_are_open(name, figure, right):
+    check = CLAIMS[f"masksembles/{name}"].judge
+
+    def drawn(*values):
+        return {"M=32": Stored({"rows": [{"N": 4, "S": 2.0, figure: list(values)}]})}
+
+    assert check(drawn(right, 1.01 * right, 0.99 * right)).judgement == HOLDS
+    assert check(drawn(2 * right, 2.01 * right, 1.99 * right)).judgement == FAILS
+    assert check(drawn(0.1 * right, 2 * right)).judgement == OPEN
+
+
+@pytest.mark.parametrize("item", ["figure2", "figure3", "figure8", "figure9", "figureS2", "figureS3"])
+def test_findings_hold_fail_and_are_open(item):
+    from pluribus.landscape.studies.findings import CLAIMS as FINDINGS
+
+    def findings(offset, noise):
+        rows = {}
+        for name, (claim, figure, bar, below) in FINDINGS.items():
+            middle = (bar or 1.0) * (1 + offset * (-1 if below else 1))
+            values = [middle * factor for factor in (1 - noise, 1.0, 1 + noise)]
+            middle_at_zero = [offset * (1 + noise * k) for k in (-1, 0, 1)] if bar == 0 else values
+            rows[name] = {"claim": claim, "figure": figure, "bar": bar, "below": below, "values": middle_at_zero}
+        return {"findings": Stored({"findings": rows})}
+
+    check = CLAIMS[f"fort/{item}"].judge
+    assert check(findings(0.5, 0.01)).judgement == HOLDS
+    assert check(findings(-0.5, 0.01)).judgement == FAILS
+    assert check(findings(0.5, 0.9)).judgement == OPEN
+    assert check({"findings": Stored({"findings": {}})}).judgement == OPEN
+
+
+# ---------------------------------------------------------------- analyses
+
+
+def test_the_sparsity_bound_holds_fails_and_is_open():
+    check = CLAIMS["packed/figure5"].judge
+
+    def curves(bound, drawn):
+        figures = {"bound": [bound], "divergence": [[0.2, 0.0]], "measured": [drawn]}
+        return {"curves": Stored({"deviations": [1.0], "shares": [0.5, 1.0], **figures})}
+
+    assert check(curves([0.3, 0.0], [0.201, 0.0])).judgement == HOLDS
+    assert check(curves([0.1, 0.0], [0.201, 0.0])).judgement == FAILS
+    assert check(curves([0.3, 0.0], [0.5, 0.0])).judgement == OPEN
+    assert check({}).judgement == OPEN
+
+
+def test_the_transition_of_masks_holds_fails_and_is_open():
+    check, settings = CLAIMS["masksembles/figure4"].judge, ["single", "S 1.1", "S 2", "S 10", "deep"]
+
+    def rows(*levels, noise=0.001):
+        generator = np.random.default_rng(0)
+        found = []
+        for setting, level in zip(settings, levels, strict=False):
+            for seed in range(5):
+                value = level + noise * generator.standard_normal()
+                figures = {"outside entropy": value, "outside mutual_information": value}
+                found.append({"setting": setting, "seed": seed, **figures})
+        return {"grid": Stored({"rows": found})}
+
+    assert check(rows(0.1, 0.2, 0.3, 0.4, 0.4)).judgement == HOLDS
+    assert check(rows(0.4, 0.3, 0.2, 0.1, 0.4)).judgement == FAILS
+    assert check(rows(0.1, 0.2, 0.3, 0.4, 0.4, noise=5.0)).judgement == OPEN
+    assert check(rows(0.1)).judgement == OPEN
+
+
+def test_bias_and_variance_hold_fail_and_are_open():
+    check = CLAIMS["mimo/figure2"].judge
+
+    def sizes(bias, variance, error, half=0.1):
+        values = {"bias": bias, "variance": variance, "error": error, "members": 0.0}
+        changes = {name: {"2": [value, value - half, value + half]} for name, value in values.items()}
+        figures = {name: {"1": [1.0, 0.9, 1.1], "2": [1.0 + value, 0.0, 2.0]} for name, value in values.items()}
+        return {"sizes": Stored({"sizes": [1, 2], "figures": figures, "changes": changes})}
+
+    assert check(sizes(0.5, -1.0, -0.5)).judgement == HOLDS
+    assert check(sizes(0.5, 1.0, 1.5)).judgement == FAILS
+    assert check(sizes(0.5, -1.0, -0.5, half=3.0)).judgement == OPEN
+    assert check({}).judgement == OPEN
+
+
+# ---------------------------------------------------------------- UCI
+
+
+def uci(shift, noise, tables=("yacht", "wine", "energy")):
+    """Stored predictions of packed ensembles that are `shift` spreads of Deep's error worse."""
+    found, generator = {}, np.random.default_rng(0)
+    for table in tables:
+        target = np.zeros((10, 200))
+        base = 1 + 0.3 * generator.random(10)
+        for kind, members, worse in (("deep", 5, 0.0), ("packed", 3, shift)):
+            error = base + worse * 0.1 + noise * generator.standard_normal(10)
+            means = np.repeat(error[:, None, None], members, 1) * np.ones(200)
+            found[f"choice-{table}-{kind}"] = Stored({"chosen": [0.01, 40, 0.0]})
+            found[f"{table}-{kind}-0"] = Stored(
+                {}, {"means": means, "variances": np.ones_like(means), "target": target}
+            )
+    return found
+
+
+def test_regression_holds_fails_and_is_open():
+    check = CLAIMS["packed/table11"].judge
+    assert check(uci(0.0, 0.0001)).judgement == HOLDS
+    assert check(uci(5.0, 0.0001)).judgement == FAILS
+    assert check(uci(0.5, 0.5)).judgement == OPEN
+    assert check({}).judgement == OPEN
+
+
+def test_deep_is_held_against_2017_at_the_printed_digits():
+    from pluribus.reproduce.checks.regression import no_worse
+
+    assert no_worse(np.array([0.094]), "0.09+-0.00")  # 0.09 at two digits
+    assert not no_worse(np.array([0.096]), "0.09+-0.00")
+    assert no_worse(np.array([3.78]), "3.28+-1.00") and not no_worse(np.array([3.79]), "3.28+-1.00")
+
+
+def test_every_item_that_runs_is_fed_each_way_here():
+    fort = {f"fort/{item}" for item in ("figure2", "figure3", "figure8", "figure9", "figureS2", "figureS3")}
+    masks = {f"masksembles/{item}" for item in ("figure1", "figure3", "figure4", "figure12")}
+    others = ("figure3", "figure5", "figure8", "table6", "section3.2", "appendixJ", "table11")
+    here = {"mimo/figure2", *WAYS, *COUNTED, *fort, *masks, *(f"packed/{item}" for item in others)}
+    assert {name for name, claim in CLAIMS.items() if claim.written} == here

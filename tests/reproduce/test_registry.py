@@ -1,0 +1,64 @@
+"""The registry: every item of the papers is there, complete, and says so where it cannot be run yet."""
+
+import json
+
+import pytest
+
+from pluribus.reproduce.claims import PAPERS
+from pluribus.reproduce.experiments.stored_parts import SCALES
+from pluribus.reproduce.registry import CLAIMS
+from pluribus.reproduce.running import check_runnable, find_claim
+
+FIGURES = {
+    "masksembles": [f"figure{i}" for i in (1, *range(3, 15))] + ["table1", "table2"],
+    "packed": [f"table{i}" for i in (1, 2, *range(5, 12))]
+    + [f"figure{i}" for i in (1, 3, *range(5, 10))]
+    + ["appendixJ", "appendixK", "section3.2", "table1-cost"],
+    "mimo": [f"figure{i}" for i in range(2, 10)] + [f"table{i}" for i in range(1, 5)] + ["footnote2"],
+    "fort": [f"figure{i}" for i in range(2, 11)] + [f"figureS{i}" for i in range(1, 7)],
+}
+
+
+def test_every_table_and_figure_of_the_papers_is_there():
+    assert set(CLAIMS) == {f"{paper}/{item}" for paper, items in FIGURES.items() for item in items}
+    assert set(FIGURES) == set(PAPERS)
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_an_item_has_a_claim_as_a_sentence_and_a_cost_at_each_scale(name):
+    claim = CLAIMS[name]
+    assert claim.title and claim.says[0].isupper() and claim.says.endswith(".")
+    assert set(claim.costs) == set(SCALES) and all(claim.costs.values())
+    assert claim.published or claim.settings or claim.exact
+    json.dumps([dict(claim.published), dict(claim.settings)])
+    assert (claim.experiment is None) == (claim.check is None)
+
+
+def test_items_that_share_an_experiment_share_its_folder():
+    by_name = {}
+    for claim in CLAIMS.values():
+        if claim.experiment is not None:
+            by_name.setdefault(claim.experiment.name, []).append(claim.experiment)
+    several = {name: found for name, found in by_name.items() if len(found) > 1}
+    assert {"methods", "fort-findings"} <= set(several)
+    for found in several.values():
+        assert all(type(one) is type(found[0]) for one in found)
+        assert len({str(getattr(one, "scales", one.name)) for one in found}) == 1
+
+
+def test_an_unknown_item_lists_those_of_its_paper_or_all():
+    with pytest.raises(ValueError, match="'packed/table12' is unknown.*packed/table11"):
+        find_claim("packed/table12")
+    with pytest.raises(ValueError, match="masksembles/figure1, .*fort/figureS6"):
+        find_claim("table11")
+
+
+def test_an_item_that_is_not_written_is_refused_and_gives_no_verdict():
+    name = next(name for name, claim in CLAIMS.items() if not claim.written)
+    with pytest.raises(ValueError, match="its experiment is not written, so there is no verdict on"):
+        check_runnable(CLAIMS[name], "smoke")
+
+
+def test_an_unknown_scale_is_refused():
+    with pytest.raises(ValueError, match="'huge' is unknown. Choose from smoke, laptop, paper"):
+        check_runnable(CLAIMS["packed/table11"], "huge")

