@@ -58,7 +58,8 @@ for name, writer in WRITERS.items():
     except BaseException as error:
         said = f"{type(error).__name__}: {error}"
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    left = {str(path.relative_to(at)): path.read_text() for path in sorted(at.rglob("*")) if path.is_file()}
+    files = [path for path in sorted(at.rglob("*")) if path.is_file()]
+    left = {str(path.relative_to(at)): path.read_bytes()[:9].decode(errors="replace") for path in files}
     done[name] = said, left
 print(json.dumps(done))
 """

@@ -320,6 +320,7 @@ DATA: dict[str, Writer] = {
         and "cifar10"
     ),
     "an SVHN file of 1 GB": _svhn_bomb,
+    "a device in place of an SVHN file": lambda f, c: (f / "test_32x32.mat").symlink_to("/dev/zero") or "svhn",
     "an SVHN file that is text": lambda f, c: (f / "test_32x32.mat").write_text("hello") and "svhn",
     "a gzipped table of 2 GB": lambda f, c: f"table:{gzip_bomb(f / 'x.csv.gz', b'a,b;', b'1,2;')}",
     "a table with NUL bytes": _file("x.csv", b"a,b\n1,2\0\n3,4\n"),
