@@ -84,8 +84,6 @@ LOOP = ("loops", "fit_loop")
 
 STEPS = (*LOOP, "epoch_loop.automatic_optimization.optim_progress", "optimizer", "step", "total", "completed")
 
-EARLY = ("callbacks", "EarlyStopping{'monitor': 'validation/accuracy', 'mode': 'max'}")
-
 FORGED = {
     "the epoch": ("epoch", 10**6),
     "epochs that are done": (*LOOP, "epoch_progress", "current", "ready", 3),
@@ -98,8 +96,7 @@ FORGED = {
     "numbers of rows": ("state_dict", "_extra_state", "rows", 0, "epoch", 5),
     "more rows than epochs": ("state_dict", "_extra_state", "rows", [{"epoch": i} for i in range(4)]),
     "the best epoch": ("state_dict", "_extra_state", "best", "ensemble", ([-1.0, 0.0], 7)),
-    "patience": (*EARLY, "patience", 0),
-    "waiting": (*EARLY, "wait_count", 99),
+    "stopping": ("state_dict", "_extra_state", "stopped", True),
 }
 
 
