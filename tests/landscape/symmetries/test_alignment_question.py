@@ -1,4 +1,4 @@
-"""The page's question about the order of units: its figures are those of the lines, and nothing is claimed without one."""
+"""The question about the order of units: its figures are those of the lines, and nothing is claimed without one."""
 
 import pytest
 import torch
