@@ -117,7 +117,7 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool
             outcome = conduct(study, folder, jobs=jobs, ray=ray, command=command, report=watch)
     results = choose_settings(outcome.results, study.choose) if study.choose else outcome.results
     if not (quiet or as_json):
-        say_notes([*(note for run in study.runs()[:1] for note in load_data(run).notes), *_notes(results)])
+        say_notes(note for run in study.runs()[:1] for note in load_data(run).notes)
     page, differences = folder / "report.html", Differences()
     if results:
         report(results if study.choose else folder, page, known=results, differences=differences)
@@ -135,12 +135,6 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool
         say("[bold red]failed:[/]", f"{name}: {reason}")
     if outcome.failed:
         raise typer.Exit(1)
-
-
-def _notes(results: list[Any]) -> list[str]:
-    """What the methods decided about the network, once for all seeds."""
-    found = [(result.record["label"], note) for result in results for note in result.record.get("own_notes") or []]
-    return list(dict.fromkeys(f"{label}: {note}" for label, note in found))
 
 
 def _forecast(study: Any, folder: Path, jobs: int, yes: bool, talk: Any) -> dict[str, float]:

@@ -212,7 +212,8 @@ def look_at(module: nn.Module) -> Attributes:
 def keepers(parts: Sequence[nn.Module]) -> list[nn.Module]:
     """The parts of a module that may keep something when they run, and containers in which others may."""
     hooked = parts_with_hooks(parts)
-    kinds = {kind for kind in set(map(type, parts)) if not is_torchs_own(kind)}
+    known = _is_torchs_own if torch.compiler.is_dynamo_compiling() else is_torchs_own  # it sees no caches
+    kinds = {kind for kind in set(map(type, parts)) if not known(kind)}
     if not hooked and not kinds:
         return []
     return [part for part in parts if type(part) in kinds or part in hooked or isinstance(part, _CONTAINING)]
@@ -225,6 +226,10 @@ def _copy_hooks(part: nn.Module) -> dict[str, dict[int, Any]]:
 @functools.cache
 def is_torchs_own(kind: Any) -> bool:
     """Whether a class of modules, with all that it inherits, is torch's or made by us of torch's."""
+    return _is_torchs_own(kind)
+
+
+def _is_torchs_own(kind: Any) -> bool:
     return all(
         cls.__module__.startswith(("torch.nn.", "pluribus.core", "pluribus.surgery"))
         for cls in kind.__mro__[: kind.__mro__.index(nn.Module)]

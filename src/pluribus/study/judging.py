@@ -77,7 +77,6 @@ def judge(
         "history": history.rows,
         "best": history.best,
         "notes": [*data.notes, *ensemble.notes],
-        "own_notes": list(ensemble.notes),
     }
     return record, columns
 
