@@ -350,7 +350,7 @@ class TestWays:
         same(whole, killed)
 
 
-def dies_once(run):
+def dies_once(run, folder=None):
     marker = Path(os.environ["PLURIBUS_TEST_MARKER"])
     if run.method == "deep" and not marker.exists():
         marker.touch()

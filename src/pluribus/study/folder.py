@@ -60,7 +60,7 @@ def conduct(
     if ray:
         events = run_on_ray(compute, missing, ray, study.threads)
     else:
-        resuming = partial(_compute_in, folder)
+        resuming = partial(_compute_in, compute, folder)
         events = run_in_processes(resuming, missing, jobs) if jobs > 1 else run_here(resuming, missing)
     for event, run, given in events:
         if event == "done":
@@ -86,13 +86,16 @@ def _path(folder: Path, run: Run) -> Path:
 
 TRAINING = "training"
 
+Compute = Callable[[Run, Path], tuple[dict[str, Any], dict[str, np.ndarray]]]
+
 
 def training_folder(folder: Path, run: Run) -> Path:
     """Where a run keeps its last whole epoch until it is done."""
     return folder / TRAINING / run.name
 
 
-def _compute_in(folder: Path, run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _compute_in(compute: Compute, folder: Path, run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What `compute` gives for a run that keeps its epochs in the study's folder."""
     return compute(run, training_folder(folder, run))
 
 
