@@ -165,7 +165,7 @@ def units() -> None:
                 pb.fit(ensemble, train, seed=seed, **{**TRAINING, "epochs": epochs})
             found = ls.separation(ensemble, test)
             shares.append(found.separated(0.9))
-        print(f"{title}: {said('share of units with 0.9 of their variance from one input', ls_interval(shares))}")
+        print(f"{title}: {said('share of units with 0.9 of their variance from one input', interval(shares))}")
         normal = found.variance / found.variance.sum(0).clip(1e-12)
         axis.hist(normal[0], bins=np.linspace(0, 1, 21), color=COLOURS[0])
         axis.set(title=title, xlabel="share of variance with input 1")
@@ -173,9 +173,9 @@ def units() -> None:
     save(figure, "units")
 
 
-def ls_interval(values: list[float]) -> Any:
+def interval(values: list[float]) -> Any:
     """The mean over seeds with its interval."""
-    return ls.Sweep([{"setting": 0, "seed": i, "value": v} for i, v in enumerate(values)]).interval("value", 0)
+    return ls.Measured([{"setting": "", "value": value} for value in values]).interval("", "value")
 
 
 def methods() -> None:
@@ -192,11 +192,11 @@ def methods() -> None:
     found = ls.sweep(lambda name: made[name](), list(made), train, test, seeds=SEEDS, **TRAINING)
     for name in made:
         figures = ("disagreement", "kl", "accuracy", "member_accuracy")
-        print(f"{name}:", ", ".join(said(figure, found.interval(figure, name)) for figure in figures))
-    print("disagreement, mimo minus deep:", said("", found.difference("disagreement", "mimo", "deep")))
+        print(f"{name}:", ", ".join(said(figure, found.interval(name, figure)) for figure in figures))
+    print("disagreement, mimo minus deep:", said("", found.difference("mimo", "deep", "disagreement")))
     figure, axes = plt.subplots(1, 2, figsize=(9, 2.8))
     for axis, name in zip(axes, ("disagreement", "kl"), strict=True):
-        rows = found.curve(name)[1]
+        rows = found.curve(name)
         axis.barh(list(made), rows[:, 0], xerr=np.abs(rows[:, 1:] - rows[:, :1]).T, color=COLOURS[0], capsize=3)
         axis.set_xlabel(f"{name} between members")
     figure.tight_layout()
@@ -224,13 +224,13 @@ def sizes() -> None:
         found = ls.sweep(build, settings, train, test, seeds=SEEDS, **TRAINING)
         for setting in settings:
             figures = ("accuracy", "member_accuracy", "log_likelihood", "member_log_likelihood", "disagreement")
-            print(f"{title}, {setting}:", ", ".join(said(name, found.interval(name, setting)) for name in figures))
+            print(f"{title}, {setting}:", ", ".join(said(name, found.interval(setting, name)) for name in figures))
         for name in ("accuracy", "member_accuracy", "log_likelihood"):
-            change = found.difference(name, settings[-1], settings[0])
+            change = found.difference(settings[-1], settings[0], name)
             print(f"{title}, {name}, {settings[-1]} minus {settings[0]}:", said("", change))
         for axis, name in zip(axes[:, column], ("accuracy", "log_likelihood"), strict=True):
             for kind, colour in (("", COLOURS[0]), ("member_", COLOURS[1])):
-                rows = found.curve(kind + name)[1]
+                rows = found.curve(kind + name)
                 ends = np.abs(rows[:, 1:] - rows[:, :1]).T
                 label = "members" if kind else "ensemble"
                 axis.errorbar(settings, rows[:, 0], ends, fmt="o-", color=colour, label=label, capsize=3)
@@ -253,10 +253,10 @@ def paths() -> None:
         found = ls.regularization_path(make, train, test, l1=strengths, seeds=2, **TRAINING)
         for setting in found.settings:
             figures = ("accuracy", "log_likelihood", "share")
-            print(f"M = {size}, {setting}:", ", ".join(said(name, found.interval(name, setting)) for name in figures))
-        shares = found.curve("share")[1][:, 0]
+            print(f"M = {size}, {setting}:", ", ".join(said(name, found.interval(setting, name)) for name in figures))
+        shares = found.curve("share")[:, 0]
         for row, name in zip(axes, ("accuracy", "log_likelihood"), strict=True):
-            rows = found.curve(name)[1]
+            rows = found.curve(name)
             row[0].plot(range(len(strengths)), rows[:, 0], "o-", color=colour, label=f"M = {size}")
             row[0].set(xlabel="L1", ylabel=name.replace("_", "-"))
             row[0].set_xticks(range(len(strengths)), [f"{value:g}" for value in strengths])

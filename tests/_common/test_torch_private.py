@@ -347,11 +347,49 @@ def test_all_parts_of_a_module_are_met_once():
 
 def test_cached_parametrizations_can_be_forgotten():
     layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
+    assert not torch_private.is_parametrization_cached()
     with nn.utils.parametrize.cached():
+        assert torch_private.is_parametrization_cached()
         before = layer.weight
         assert layer.weight is before
         torch_private.clear_parametrization_cache()
         assert layer.weight is not before
+
+
+class Counting(torch_private.OperatorMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append((func, torch_private.named_arguments(func, args, kwargs or {})))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_sees_operators_with_their_arguments_by_name():
+    with Counting() as mode:
+        torch.ones(2).add_(torch.ones(2)).sum(0, keepdim=True)
+    (added, other), (summed, arguments) = mode.seen[-2:]
+    assert [torch_private.changes_inputs(operator) for operator in (added, summed)] == [True, False]
+    assert set(other) >= {"self", "other", "alpha"} and other["alpha"] == 1  # its default
+    assert arguments["dim"] == [0] and arguments["keepdim"] is True
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch.compile
+def test_uncompiled_code_runs_as_python_and_what_it_calls_is_compiled():
+    def inner(x):
+        return x + 1 if torch.compiler.is_dynamo_compiling() else x
+
+    @torch_private.uncompiled("a reason")
+    def outer(x):
+        return inner(x) * (10 if torch.compiler.is_dynamo_compiling() else 2)
+
+    def whole(x):
+        return outer(x)
+
+    assert torch.compile(whole, backend="eager")(torch.ones(())) == 4
+    with pytest.raises(Exception, match="a reason"):
+        torch.compile(lambda x: outer(x), backend="eager", fullgraph=True)(torch.ones(()))
 
 
 @pytest.mark.parametrize("module", [torch_private, torch_symbolic])

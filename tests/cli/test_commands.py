@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import pluribus.cli.app as cli
-from pluribus.cli.options import specs
+from pluribus.cli.common.options import specs
 
 QUICK = ["--data", "moons", "--model", "mlp", "--size", "2", "--epochs", "1", "--jobs", "1"]
 

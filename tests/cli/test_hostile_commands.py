@@ -1,5 +1,6 @@
 """Commands on hostile files, in a process with limits: a message, exit code 2, nothing half-written."""
 
+import contextlib
 import json
 import os
 import resource
@@ -7,7 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from hostile import bomb_npz, image_folder, npy_header, npz, postscript
+from hostile import DATA, bomb_npz, image_folder, npy_header, npz, postscript
+from PIL import Image
 
 import pluribus as pb
 from pluribus.data.catalogue import load
@@ -15,38 +17,67 @@ from pluribus.deploy.predictor import RECORD, make_predictor
 from pluribus.models.by_name import ModelSpec
 from pluribus.study import Study, conduct
 
+SECONDS, BYTES = 10, 10**9
+
+PROGRAMS = ("gs", "gswin64c", "magick", "convert", "ffmpeg", "sh", "bash")
+
 
 def limit():
-    resource.setrlimit(resource.RLIMIT_CPU, (20, 20))  # importing torch takes three
-    resource.setrlimit(resource.RLIMIT_DATA, (10**9, 10**9))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))  # of which importing torch takes some
+    resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
 
 
-def command(folder, *words):
-    ran = subprocess.run(
-        [sys.executable, "-m", "pluribus", *map(str, words)],
-        cwd=folder,
-        preexec_fn=limit,
-        capture_output=True,
-        text=True,
-    )
-    assert "Traceback" not in ran.stderr + ran.stdout
-    return ran.returncode, ran.stderr
+@pytest.fixture
+def canary(tmp_path_factory, monkeypatch):
+    """The file that appears when one of the programs is started that files have been known to start."""
+    place = tmp_path_factory.mktemp("programs")
+    for name in PROGRAMS:
+        (place / name).write_text(f"#!/bin/sh\n: > '{place / 'canary'}'\nexit 1\n")
+        (place / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(place))
+    return place / "canary"
 
 
-def test_training_on_an_archive_that_grows_writes_nothing(tmp_path):
+@pytest.fixture
+def command(canary):
+    """Runs a command with limits: its exit code and what it said, in one line and with no program started."""
+
+    def run(folder, *words):
+        ran = subprocess.run(
+            [sys.executable, "-m", "pluribus", *map(str, words)],
+            cwd=folder,
+            preexec_fn=limit,
+            capture_output=True,
+            text=True,
+        )
+        assert "Traceback" not in ran.stderr + ran.stdout and not ran.stdout
+        assert len(ran.stderr.splitlines()) == 1 and not canary.exists()
+        return ran.returncode, ran.stderr
+
+    return run
+
+
+def test_the_canary_sings_where_a_picture_is_opened_without_care(canary, tmp_path):
+    (tmp_path / "x.png").write_bytes(postscript(tmp_path / "unused"))
+    with contextlib.suppress(Exception), Image.open(tmp_path / "x.png") as image:
+        image.load()  # starts gs
+    assert canary.exists()
+
+
+def test_training_on_an_archive_that_grows_writes_nothing(command, tmp_path):
     bomb_npz(tmp_path / "x.npz")
     code, said = command(tmp_path, "train", "--out", "trained", "--data", "npz:x.npz")
     assert code == 2 and "--unpack-limit" in said and [path.name for path in tmp_path.iterdir()] == ["x.npz"]
 
 
 @pytest.mark.slow
-def test_comparing_on_pictures_that_are_programs_starts_none(tmp_path):
+def test_comparing_on_pictures_that_are_programs_starts_none(command, tmp_path):
     (image_folder(tmp_path / "photos") / "cat" / "x.png").write_bytes(postscript(tmp_path / "canary"))
     code, said = command(tmp_path, "compare", "--data", "folder:photos", "--methods", "single", "--out", "study")
     assert code == 2 and "cat/x.png" in said and [path.name for path in tmp_path.iterdir()] == ["photos"]
 
 
-def test_a_folder_that_names_code_gets_a_message(tmp_path):
+def test_a_folder_that_names_code_gets_a_message(command, tmp_path):
     spec = ModelSpec("mlp", (4,), 3, width=0.05)
     make_predictor(spec, load("iris"), pb.deep(spec.build(), 2), None).save(tmp_path / "sent")
     record = json.loads((tmp_path / "sent" / RECORD).read_text())
@@ -55,6 +86,16 @@ def test_a_folder_that_names_code_gets_a_message(tmp_path):
     (tmp_path / "sent" / RECORD).write_text(json.dumps({**record, "model": "python:net.py:build"}))
     code, said = command(tmp_path, "predict", "sent", "new.csv")
     assert code == 2 and "--model" in said and not (tmp_path / "canary").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DATA)
+def test_training_on_any_hostile_file_writes_nothing_and_starts_nothing(command, tmp_path, name):
+    spec = DATA[name](tmp_path, tmp_path / "canary")
+    before = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
+    code, said = command(tmp_path, "train", "--out", "new", "--data", spec, "--data-dir", tmp_path, "--target", "b")
+    assert code == 2 and len(said) < 3000
+    assert {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 @pytest.mark.parametrize("spoil", ["pipe", "folder", "promise", "other run"])

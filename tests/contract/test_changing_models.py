@@ -276,6 +276,71 @@ def test_compiled_members_have_their_own_caches_too(run, first):
     torch.testing.assert_close(ensemble(x), expected, rtol=1e-4, atol=1e-5)
 
 
+class KeepsInDict(Model):
+    """A cache that the compiler can follow."""
+
+    def begin(self):
+        self.cache = {}
+
+    def inside(self, h):
+        if "weight" not in self.cache:
+            self.cache["weight"] = self.enter.weight.sum(1)
+        return h * self.cache["weight"]
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch.compile and torch.export
+@pytest.mark.parametrize("way", ["compile", "export", "strict"])
+def test_a_cache_that_the_compiler_can_follow_is_each_members_own_or_refused(way):
+    models, x = apart(KeepsInDict)
+    ensemble, expected = pb.deep(models).eval(), torch.stack([copy.deepcopy(model)(x) for model in models])
+    ensemble.run = "loop"
+    if way == "compile":
+        torch.testing.assert_close(torch.compile(ensemble, backend="eager")(x), expected, rtol=1e-4, atol=1e-5)
+    elif way == "export":
+        torch.testing.assert_close(torch.export.export(ensemble, (x,)).module()(x), expected, rtol=1e-4, atol=1e-5)
+    else:
+        with pytest.raises(Exception, match='ensemble.run = "vmap"'):
+            torch.export.export(ensemble, (x,), strict=True)
+    torch.testing.assert_close(ensemble(x), expected, rtol=1e-4, atol=1e-5)
+
+
+class DropsInPlace(Model):
+    """In training alone it changes its input."""
+
+    def forward(self, x):
+        if self.training:
+            x.mul_(2)
+        return self.leave(self.enter(x).relu())
+
+
+class ChangesLongInputs(Model):
+    def forward(self, x):
+        if len(x) > 5:
+            x.mul_(2)
+        return self.leave(self.enter(x).relu())
+
+
+def test_what_only_training_does_to_an_input_does_not_reach_the_next_member():
+    models, x = apart(DropsInPlace)
+    ensemble = pb.deep(models)
+    ensemble.run = "loop"
+    ensemble.eval()(x)
+    ensemble.train()
+    expected = torch.stack([copy.deepcopy(model).train()(x.clone()) for model in models])
+    torch.testing.assert_close(ensemble(x.clone()), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_input_that_is_changed_in_place_later_than_the_first_is_refused_and_copied_from_then_on():
+    models, x = apart(ChangesLongInputs, rows=9)
+    ensemble = pb.deep(models)
+    ensemble.run = "loop"
+    ensemble(x[:5])
+    with pytest.raises(ValueError, match="changed its input in place"):
+        ensemble(x.clone())
+    expected = torch.stack([copy.deepcopy(model)(x.clone()) for model in models])
+    torch.testing.assert_close(ensemble(x), expected, rtol=1e-4, atol=1e-5)
+
+
 class RecordsAndCaches(Model):
     def begin(self):
         self.hooked, self.cache, self.recorded = False, None, []

@@ -2,10 +2,8 @@
 
 import copy
 import dataclasses
-import io
 import json
 import os
-import struct
 import sys
 import warnings
 
@@ -13,7 +11,7 @@ import fakes
 import numpy as np
 import pytest
 import torch
-from hostile import TEXTS, npy_header, npz
+from hostile import TEXTS, header_of, npy, npy_header, npz, with_header
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -171,17 +169,6 @@ def test_a_claim_that_does_not_fit_is_refused_before_anything_is_allocated(folde
         load_predictor(changed(folder, **claim))
 
 
-def header_of(path):
-    content = path.read_bytes()
-    (size,) = struct.unpack("<Q", content[:8])
-    return json.loads(content[8 : 8 + size]), content[8 + size :]
-
-
-def with_header(path, header, rest):
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + rest)
-
-
 ABOUT = [
     {"size": 10**9},
     {"size": 3},
@@ -224,6 +211,24 @@ def test_tensors_that_lie_about_their_place_are_refused(folder):
             load_predictor(folder)
 
 
+@pytest.mark.parametrize("dtype, factor", [("I32", 1), ("BOOL", 0.25), ("F8_E4M3", 0.25), ("C64", 2)])
+def test_weights_of_another_kind_of_number_are_refused(folder, dtype, factor):
+    header, rest = header_of(folder / WEIGHTS)
+    for name, entry in header.items():
+        if name != "__metadata__":
+            header[name] = {**entry, "dtype": dtype, "data_offsets": [int(factor * at) for at in entry["data_offsets"]]}
+    with_header(folder / WEIGHTS, header, (rest * 2)[: int(factor * len(rest))])
+    with pytest.raises(ValueError, match="load: .* must hold numbers as"):
+        load_predictor(folder)
+
+
+def test_weights_in_a_million_tensors_are_refused(folder):
+    empty = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    with_header(folder / WEIGHTS, {f"t{i}": empty for i in range(100_001)}, b"")
+    with pytest.raises(ValueError, match="100001 tensors"):
+        load_predictor(folder)
+
+
 # ---------------------------------------------------------------- names that steer a terminal, a table or a page
 
 
@@ -248,15 +253,7 @@ def test_no_label_in_a_csv_file_is_a_formula(folder, table, monkeypatch, capsys,
 def spoil(path, **members):
     with np.load(path) as found:
         arrays = {name: found[name] for name in found.files}
-    npz(path, **{name: _npy(array) for name, array in {**arrays, **members}.items()})
-
-
-def _npy(array):
-    if isinstance(array, bytes):
-        return array
-    content = io.BytesIO()
-    np.lib.format.write_array(content, np.asarray(array))
-    return content.getvalue()
+    npz(path, **{name: npy(array) for name, array in {**arrays, **members}.items()})
 
 
 @pytest.fixture
@@ -301,6 +298,25 @@ def test_what_is_no_file_is_named_and_the_rest_is_shown(study, monkeypatch, caps
     put(study / "results" / "other.npz")
     code, _, said = run(monkeypatch, capsys, "report", study)
     assert code == 0 and "other.npz" in said and (study / "report.html").exists()
+
+
+@pytest.mark.parametrize("values", [np.inf, np.nan, 1.5])
+def test_examples_with_numbers_that_are_no_rows_are_named(study, values):
+    with np.load(study / "results" / "deep.npz") as found:
+        rows = found["examples/index"]
+    spoil(study / "results" / "deep.npz", **{"examples/index": np.full(rows.shape, values)})
+    with pytest.raises(Damaged, match="must hold whole numbers"):
+        read(study / "results" / "deep.npz")
+
+
+def test_a_choice_by_what_was_not_measured_is_refused(study, monkeypatch, capsys):
+    (study / "study.json").write_text('{"choose": "nll"}')
+    for path in (study / "results").iterdir():
+        with np.load(path) as found:
+            record = {key: value for key, value in json.loads(str(found["record"])).items() if key != "validation"}
+        spoil(path, record=np.array(json.dumps(record)))
+    code, _, said = run(monkeypatch, capsys, "report", study)
+    assert code == 2 and "was not measured on validation data" in said and not (study / "report.html").exists()
 
 
 def test_the_page_shows_names_as_text(study):

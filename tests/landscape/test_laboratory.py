@@ -16,7 +16,7 @@ import pluribus.cli.app as cli
 from pluribus import landscape as ls
 from pluribus.landscape.laboratory.chance import _compare, sources_of_difference
 from pluribus.landscape.laboratory.exploration import QUESTIONS, explore
-from pluribus.landscape.laboratory.material import Material, Training, pairs_of, spread
+from pluribus.landscape.laboratory.material import Material, RunTraining, pairs_of, spread
 from pluribus.landscape.laboratory.spaces import _own_neighbours, function_space, weight_space
 from pluribus.landscape.laboratory.terrain import _valleys, connection, cut, dig, plane_between, stitched_cut
 from pluribus.report.questions import Question
@@ -42,9 +42,9 @@ def material(runs=2, epochs=6, **settings):
     return Material(found, train, validation, test, **sizes | settings)
 
 
-PASTLESS = ["weights", "functions", "plane", "tunnel", "stitched", "diversity"]  # what needs neither past nor training
+PASTLESS = [name for name in QUESTIONS if name not in ("map", "size", "randomness", "chain")]  # those need a past
 
-TRAINING = Training(network, epochs=4, lr=0.02, batch_size=30)
+TRAINING = RunTraining(network, epochs=4, lr=0.02, batch_size=30)
 
 
 @pytest.fixture(scope="module")

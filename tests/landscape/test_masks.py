@@ -119,6 +119,7 @@ def test_layers_grow_with_the_scale_at_a_fixed_capacity():
     assert small == found.values("single", "parameters")[0] < large < found.values("deep", "parameters")[0]
 
 
+@pytest.mark.slow
 def test_many_masks_lead_to_dropout_of_the_same_layers():
     found = ls.dropout_transition(network(), TRAIN, TEST, sizes=(2, 8), scale=2.0, **QUICK)
     assert found.settings == ["deep", "N 2", "N 8", "mc_dropout"]
@@ -129,6 +130,7 @@ def test_many_masks_lead_to_dropout_of_the_same_layers():
         ls.dropout_transition(network(), TRAIN, TEST, scale=1.0)
 
 
+@pytest.mark.slow
 def test_the_grid_has_every_overlap_with_every_capacity():
     found = ls.mask_grid(network(), TRAIN, TEST, scales=(1.0, 2.0), capacities=(0.5, 1.0), **{**QUICK, "seeds": 1})
     assert found.settings == ["single", "mc_dropout", "deep", "S 1, M 0.5", "S 1, M 1", "S 2, M 0.5", "S 2, M 1"]

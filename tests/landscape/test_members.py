@@ -48,24 +48,24 @@ def test_a_sweep_trains_every_setting_for_every_seed():
 
     found = ls.sweep(make, [1, 3], (X, Y), (X, Y), seeds=2, epochs=6, lr=0.05, batch_size=30)
     assert sizes == [1, 3, 1, 3] and found.settings == [1, 3] and len(found.rows) == 4
-    one, three = found.values("accuracy", 1), found.values("member_accuracy", 3)
+    one, three = found.values(1, "accuracy"), found.values(3, "member_accuracy")
     assert len({*one}) + len({*three}) >= 3 and min(one) > 0.6  # seeds differ, and something was learnt
-    assert found.values("disagreement", 1) == [0.0, 0.0] and min(found.values("disagreement", 3)) > 0
-    settings, curve = found.curve("accuracy")
-    assert settings == [1, 3] and curve.shape == (2, 3) and curve[0, 0] == pytest.approx(np.mean(one))
-    expected = np.mean([a - b for a, b in zip(one, found.values("accuracy", 3), strict=True)])
-    assert found.difference("accuracy", 1, 3).value == pytest.approx(expected)
+    assert found.values(1, "disagreement") == [0.0, 0.0] and min(found.values(3, "disagreement")) > 0
+    curve = found.curve("accuracy")
+    assert curve.shape == (2, 3) and curve[0, 0] == pytest.approx(np.mean(one))
+    expected = np.mean([a - b for a, b in zip(one, found.values(3, "accuracy"), strict=True)])
+    assert found.difference(1, 3, "accuracy").value == pytest.approx(expected)
     again = ls.sweep(make, [1, 3], (X, Y), (X, Y), seeds=2, epochs=6, lr=0.05, batch_size=30)
     assert again.rows == found.rows
-    with pytest.raises(ValueError, match="nothing is known of 'speed' at 1"):
-        found.values("speed", 1)
+    with pytest.raises(ValueError, match="there is no 'speed' of 1"):
+        found.values(1, "speed")
 
 
 def test_repetition_is_a_setting_like_others():
     found = ls.sweep(
         lambda repeated: mimo(2, input_repetition=repeated), [0.0, 1.0], (X, Y), (X, Y), seeds=1, epochs=30, lr=0.02
     )
-    assert found.values("kl", 1.0)[0] < found.values("kl", 0.0)[0]  # the same inputs, more alike
+    assert found.values(1.0, "kl")[0] < found.values(0.0, "kl")[0]  # the same inputs, more alike
 
 
 def test_a_path_makes_weights_zero_by_l1_and_small_by_l2():
@@ -79,14 +79,14 @@ def test_a_path_makes_weights_zero_by_l1_and_small_by_l2():
         make, (X, Y), (X, Y), l1=[0.0, 0.05, 10.0], l2=[3.0], seeds=1, epochs=40, lr=0.03, schedule="cosine",
     )  # fmt: skip
     assert found.settings == [("l1", 0.0), ("l1", 0.05), ("l1", 10.0), ("l2", 3.0)]
-    shares = [found.values("share", setting)[0] for setting in found.settings]
+    shares = [found.values(setting, "share")[0] for setting in found.settings]
     apart = []
     for made in kept:
         flat = torch.cat([p.detach().reshape(-1) for p in made.parameters()])
         apart.append(float((flat.abs() > 1e-4).double().mean()))
     assert shares == pytest.approx(apart)
     assert shares[0] > 0.99 and shares[0] > shares[1] > shares[2]
-    accuracy = [found.values("accuracy", setting)[0] for setting in found.settings]
+    accuracy = [found.values(setting, "accuracy")[0] for setting in found.settings]
     assert accuracy[0] > 0.6 and accuracy[2] <= max((Y == c).double().mean().item() for c in range(3)) + 1e-6
     norms = [sum(p.detach().square().sum().item() for p in made.parameters()) for made in kept]
     assert norms[3] < 0.01 * norms[0]

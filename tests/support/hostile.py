@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import os
 import pickle
 import struct
@@ -27,6 +28,28 @@ def npz(path: Path, **members: bytes) -> Path:
         for name, content in members.items():
             archive.writestr(f"{name}.npy", content)
     return path
+
+
+def npy(array) -> bytes:
+    """The bytes of an .npy file; bytes as they are."""
+    if isinstance(array, bytes):
+        return array
+    content = io.BytesIO()
+    np.lib.format.write_array(content, np.asarray(array))
+    return content.getvalue()
+
+
+def header_of(path: Path) -> tuple[dict, bytes]:
+    """The header of a safetensors file, and what follows it."""
+    content = path.read_bytes()
+    (size,) = struct.unpack("<Q", content[:8])
+    return json.loads(content[8 : 8 + size]), content[8 + size :]
+
+
+def with_header(path: Path, header: bytes | dict, rest: bytes) -> None:
+    """Write a safetensors file with any header."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + rest)
 
 
 def bomb_npz(path: Path) -> Path:

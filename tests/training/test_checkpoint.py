@@ -80,6 +80,53 @@ def test_a_checkpoint_that_lacks_something_is_named_and_training_starts_anew(sto
     assert figures(history) == figures(whole)
 
 
+LOOP = ("loops", "fit_loop")
+
+STEPS = (*LOOP, "epoch_loop.automatic_optimization.optim_progress", "optimizer", "step", "total", "completed")
+
+EARLY = ("callbacks", "EarlyStopping{'monitor': 'validation/accuracy', 'mode': 'max'}")
+
+FORGED = {
+    "the epoch": ("epoch", 10**6),
+    "epochs that are done": (*LOOP, "epoch_progress", "current", "ready", 3),
+    "epochs that are counted": (*LOOP, "epoch_progress", "current", "completed", 3),
+    "the schedule": ("lr_schedulers", 0, "last_epoch", 3),
+    "steps": ("global_step", 10**9),
+    "steps of the optimizer": (*STEPS, 10**9),
+    "batches": (*LOOP, "epoch_loop.batch_progress", "current", "ready", 9),
+    "rows": ("state_dict", "_extra_state", "rows", []),
+    "numbers of rows": ("state_dict", "_extra_state", "rows", 0, "epoch", 5),
+    "more rows than epochs": ("state_dict", "_extra_state", "rows", [{"epoch": i} for i in range(4)]),
+    "the best epoch": ("state_dict", "_extra_state", "best", "ensemble", ([-1.0, 0.0], 7)),
+    "patience": (*EARLY, "patience", 0),
+    "waiting": (*EARLY, "wait_count", 99),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_checkpoint_whose_counters_disagree_is_named_and_training_starts_anew(stopped, whole, tmp_path, name):
+    *path, key, value = FORGED[name]
+    changed = holder = copy.deepcopy(stopped)
+    for part in path:
+        holder = holder[part]
+    assert key in holder if isinstance(holder, dict) else key < len(holder)
+    holder[key] = value
+    torch.save(changed, tmp_path / LAST)
+    with pytest.warns(UserWarning, match=r"last\.ckpt.*cannot be read.*training starts anew"):
+        history = train(tmp_path)
+    assert figures(history) == figures(whole)
+
+
+def test_a_checkpoint_that_says_it_stopped_early_is_not_believed_where_nothing_stops(stopped, tmp_path):
+    changed = copy.deepcopy(stopped)
+    changed["state_dict"]["_extra_state"]["stopped"] = True
+    torch.save(changed, tmp_path / LAST)
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match="cannot be read"):
+        history = pb.fit(pb.deep(nn.Linear(4, 3), 2), (X, Y), (X, Y), epochs=3, folder=tmp_path)
+    assert len(history.rows) == 3
+
+
 @pytest.mark.parametrize("content", [b"", b"hello", json.dumps({}).encode()])
 def test_a_file_that_is_no_checkpoint_is_named(whole, tmp_path, content):
     (tmp_path / LAST).write_bytes(content)

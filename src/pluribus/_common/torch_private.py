@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
 __all__ = ["ConvNd", "NormBase", "TorchDispatchMode", "has_any_global_hook", "pytree"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # -------------------------------------------------------------------- modules
 
@@ -171,6 +173,11 @@ def is_function_watched() -> bool:
     return torch._C._len_torch_function_stack() > 0
 
 
+def is_parametrization_cached() -> bool:
+    """Whether this runs inside of `torch.nn.utils.parametrize.cached`."""
+    return bool(parametrize._cache_enabled)
+
+
 def clear_parametrization_cache() -> None:
     """Forget what `torch.nn.utils.parametrize.cached` has stored: it does not know whose tensors those are."""
     if parametrize._cache_enabled:
@@ -197,6 +204,26 @@ def is_pure_operator(target: Any) -> bool:
     return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
 
 
+class OperatorMode(TorchDispatchMode):
+    """A mode that sees every operator, and does not load the compiler on its first call as others do."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+def changes_inputs(operator: Any) -> bool:
+    """Whether an operator writes to one of its inputs."""
+    return bool(operator._schema.is_mutable)
+
+
+def named_arguments(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call of an operator by their names, with its defaults for those that were not given."""
+    arguments = operator._schema.arguments
+    defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    return {**defaults, **dict(zip((argument.name for argument in arguments), args, strict=False)), **kwargs}
+
+
 def view_base(tensor: Tensor) -> Tensor:
     """The tensor that this one is a view of, or itself."""
     return tensor if tensor._base is None else tensor._base
@@ -217,6 +244,23 @@ def fake_tensor_mode(**options: Any) -> Any:
 def disable_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, which torch.compile runs as plain Python."""
     return torch._dynamo.disable(function)  # loaded here: importing pluribus does not load the compiler
+
+
+def uncompiled(reason: str) -> Callable[[_Function], _Function]:
+    """Lets torch.compile leave a function's own code as it is, but not what that calls. Loads no compiler.
+
+    Args:
+        reason: what is said where one graph was asked for
+    """
+
+    def leave(function: _Function) -> _Function:
+        frames: Any = torch._C._dynamo.eval_frame
+        skipped = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+        frames.set_code_exec_strategy(function.__code__, skipped)
+        vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=reason)
+        return function
+
+    return leave
 
 
 EMBEDDING_BAGS = torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only  # with and without gradients

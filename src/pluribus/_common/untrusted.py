@@ -18,6 +18,8 @@ from .optional import require
 
 LONGEST_JSON = 2**26  # bytes; what we write ourselves has a few thousand
 
+MOST_TENSORS = 100_000  # of one file
+
 KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -77,6 +79,8 @@ def read_safetensors(path: str | os.PathLike[str], entry: str = "") -> tuple[str
     open_file(path).close()  # a pipe would be waited for
     try:
         with safetensors.safe_open(path, framework="pt", device="cpu") as file:
+            if len(file.keys()) > MOST_TENSORS:
+                raise ValueError(f"it holds {len(file.keys())} tensors, of {MOST_TENSORS} at most")
             header = (file.metadata() or {}).get(entry, "")
             return header, {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except Exception as error:  # a damaged file can fail in any way

@@ -19,12 +19,13 @@ except ModuleNotFoundError as error:  # only torch and numpy are installed
         f"The command line needs {error.name}, which is not installed. Install it with: pip install 'pluribus[all]'"
     ) from None
 
-from . import options
+from .align import align_command
+from .common import options
+from .common.messages import INTERRUPTED, messages, say
 from .compare import compare_command
 from .data import data_command
 from .export import export_command
 from .landscape import landscape_command
-from .messages import INTERRUPTED, messages, say
 from .plan import plan_command
 from .predict import predict_command
 from .recipes import recipes_command
@@ -49,6 +50,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "export": export_command,
     "landscape": landscape_command,
     "reproduce": reproduce_command,
+    "align": align_command,
     "recipes": recipes_command,
 }
 

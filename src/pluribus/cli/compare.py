@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from . import options
-from .messages import safe_text, say, say_how_to_go_on, say_notes, screen
+from .common import options
+from .common.messages import safe_text, say, say_how_to_go_on, say_notes, screen
 
 
 def compare_command(
@@ -106,7 +106,7 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool
     from ..study.folder import conduct
     from ..study.grid import choose_settings
     from ..study.run import load_data
-    from . import display
+    from .common import display
 
     folder = out or Path("pluribus-runs") / study.name
     talk = screen(stderr=True)
@@ -148,7 +148,7 @@ def _forecast(study: Any, folder: Path, jobs: int, yes: bool, talk: Any) -> dict
     from ..study.estimating import estimate_seconds
     from ..study.folder import missing_runs
     from ..study.grid import prepare
-    from .display import say_duration
+    from .common.display import say_duration
 
     missing = missing_runs(study, folder)
     prepare(study, missing)

@@ -7,8 +7,8 @@ import os
 
 from rich.table import Table
 
-from . import options
-from .messages import safe_text, screen
+from .common import options
+from .common.messages import safe_text, screen
 
 
 def data_command(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import options
+from .common import options
 
 
 def export_command(

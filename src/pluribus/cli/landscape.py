@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from . import options
-from .messages import messages, safe_text, say_notes
+from .common import options
+from .common.messages import messages, safe_text, say_notes
 
 
 def landscape_command(
@@ -43,7 +43,9 @@ def landscape_command(
     retrained: Annotated[
         int, typer.Option(help="Networks trained anew to compare ways of training; 0 leaves that out.", min=0)
     ] = 3,
-    only: Annotated[str, typer.Option(help="Questions to ask, with commas; by default all. See the docs.")] = "",
+    only: Annotated[
+        str, typer.Option(help="Questions to ask, with commas; by default all that take little time. See the docs.")
+    ] = "",
     corruptions: Annotated[str, typer.Option(help="How test images are shifted, with commas.")] = "gaussian_noise",
     seed: int = 0,
     threads: Annotated[int | None, typer.Option(min=1)] = None,

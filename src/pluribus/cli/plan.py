@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import options
+from .common import options
 
 Shape = Annotated[str, typer.Option(help="One row's shape, with commas: 3,224,224.")]
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from . import options
-from .messages import safe_text, say_notes, screen
+from .common import options
+from .common.messages import safe_text, say_notes, screen
 
 NO_THRESHOLD = "no validation data said when to abstain, so nothing is accepted"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from .messages import screen
+from .common.messages import screen
 
 
 def recipes_command() -> None:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from .._common.untrusted import check_shape, read_json
-from . import options
-from .messages import say, screen
+from .common import options
+from .common.messages import say, screen
 
 
 def report_command(
@@ -23,7 +23,7 @@ def report_command(
     from ..results.store import read_all
     from ..study.folder import Outcome
     from ..study.grid import choose_settings
-    from . import display
+    from .common import display
 
     if not (folder / "study.json").exists():
         raise FileNotFoundError(f"report: {str(folder)!r} is no study: there is no study.json in it.")

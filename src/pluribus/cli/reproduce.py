@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from . import options
-from .messages import messages, safe_text, say_how_to_go_on, screen
+from .common import options
+from .common.messages import messages, safe_text, say_how_to_go_on, screen
 
 
 def reproduce_command(

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from . import options
-from .messages import messages, say_how_to_go_on, say_notes
+from .common import options
+from .common.messages import messages, say_how_to_go_on, say_notes
 
 
 def train_command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -11,7 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from .._common.torch_private import is_dispatch_watched, is_function_watched, is_transforming, parts_of, pytree
+from .._common.torch_private import (
+    is_dispatch_watched,
+    is_function_watched,
+    is_transforming,
+    parts_of,
+    pytree,
+    uncompiled,
+)
 from .._common.trees import (
     Batch,
     device_of,
@@ -26,7 +34,9 @@ from .._common.trees import (
 from ..surgery.copying import assign_, run_with, state
 from ..surgery.selecting import CONVOLUTIONS, quote_names
 from .autotune import Backend, explain_measured, fastest, measurement_key
+from .given_inputs import InputChanges
 from .isolation import (
+    RecomputesError,
     attention_under_vmap,
     average_,
     differs,
@@ -35,11 +45,13 @@ from .isolation import (
     restore_on_error,
     run_once,
     shared_parts,
+    slice_members,
+    unbatchable,
 )
 from .kept_attributes import (
     Attributes,
+    CarriesError,
     are_close,
-    clear_function_caches,
     drop_stale_caches_,
     find_switches,
     holds_batched,
@@ -54,14 +66,7 @@ from .replicas import run_replica
 from .row_members import Rows, locate_rows_, member_layers
 
 Tensors = Mapping[str, Tensor]
-
-
-class RecomputesError(NotImplementedError):
-    """The model runs parts of itself again in backward, which vmap cannot."""
-
-
-class CarriesError(ValueError):
-    """The model goes on from what it kept in an attribute."""
+BY_VMAP = 'what a member keeps in attributes is undone before the next; set ensemble.run = "vmap" for one graph'
 
 
 class Runner:
@@ -91,10 +96,12 @@ class Runner:
         self._kept: set[str] = set()  # attributes in which the model keeps tensors that it made
         self._written: set[str] | None = None  # shared buffers that eval mode changes; None: not known yet
         self._resized: dict[str, list[Tensor]] = {}  # buffers that members have assigned in another shape
-        self._changes_input: bool | None = None  # the model changes its input in place; None: not known yet
+        self._changes_input: dict[tuple[bool, bool], InputChanges] = defaultdict(InputChanges)  # training, gradients
         self._tried: set[tuple[bool, bool, bool]] = set()
         self._is_complete = False  # a pass for all members has made no parameters
+        self._attributes: Attributes | None = None  # as they were before the last pass, if nothing has changed them
         self._switches: list[list[tuple[str, Any]]] = []
+        self._switches_of: Attributes | None = None
         self._recomputes = self._unknown = False  # parts run again in backward, with the switches as they are
 
     @property
@@ -131,7 +138,8 @@ class Runner:
     def run_each(self, batch: Batch, per_member: bool = False) -> Any:
         """Every member's output, stacked; with `per_member` each on its own batch, (members, batch, ...)."""
         with self.alone():
-            self._look_at_switches()
+            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                self._look()
             self._look_for_stale_caches(batch, per_member)
             run = self.backend
             if run == "auto":
@@ -167,7 +175,8 @@ class Runner:
                     self._is_complete = True
                 return output
 
-        self._look_at_switches()
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self._look()
         return run(self.format(batch, run))
 
     def run_member(self, i: int, batch: Batch, statistics: Tensors, pieces: Mapping[str, Any] | None = None) -> Any:
@@ -201,11 +210,12 @@ class Runner:
         mapped = [0 if per_member and isinstance(leaf, Tensor) else None for leaf in leaves]
         members = torch.arange(self.size)  # mapped over even when nothing is owned
         once = self.trunk() if self.training or not torch.compiler.is_compiling() else ()
-        parts = parts_of(self.module)
-        with self._undoing_kept(parts, batch, per_member), attention_under_vmap(parts), run_once(self.module, once):
-            tensors, changed = vmap(run, in_dims=(0, 0, mapped), randomness="different")(
-                members, self.own_tensors(), leaves
-            )
+        across = vmap(run, in_dims=(0, 0, mapped), randomness="different")
+        guard = nullcontext() if torch.compiler.is_compiling() else self._guarded()
+        with guard as before, attention_under_vmap(parts_of(self.module)), run_once(self.module, once):
+            tensors, changed = across(members, self.own_tensors(), leaves)
+        if before and not before.are_unchanged():
+            self._undo_batched(before, unstack(batch, self.size)[0] if per_member else batch)
         self._write_back(changed)
         joined = [leave_vmap(leaf, stacked, self.size) for leaf, stacked in zip(seen["leaves"], tensors, strict=True)]
         return pytree.tree_unflatten(joined, seen["tree"])
@@ -213,30 +223,39 @@ class Runner:
     def _by_loop(self, batch: Batch, per_member: bool) -> Any:
         shared = self._shared_buffers()
         asleep = {name: buffer for name, buffer in shared.items() if not self._updates(name)}
-        outputs, seen, pieces = [], [], slice_members(self.own_tensors())
-        parts = [] if torch.compiler.is_compiling() else keepers(parts_of(self.module))
-        for i, own_batch in enumerate(unstack(batch, self.size) if per_member else [batch] * self.size):
-            if not per_member and self._changes_input is not False:
-                own_batch = map_tensors(own_batch, lambda t: t.clone())
-            statistics = {name: buffer.clone() for name, buffer in shared.items()}
-            clear_function_caches(parts)
-            before = Attributes(self.module, parts) if parts else None
-            with before.restore_on_error() if before else nullcontext():
-                outputs.append(self.run_member(i, own_batch, statistics, pieces))
-            if before:
-                lost = {name for name, buffer in asleep.items() if differs(statistics[name], buffer)}
-                self._undo(before, lost, own_batch, last=i == self.size - 1)
-            seen.append(statistics)
-            if self._changes_input is None and not torch.compiler.is_compiling():
-                tensors = tensors_of(own_batch)
-                if not any(tensor.is_inference() for tensor in tensors):
-                    self._changes_input = any(tensor._version for tensor in tensors)
+        seen = [{name: buffer.clone() for name, buffer in shared.items()} for _ in range(self.size)]
+        if torch.compiler.is_dynamo_compiling() and not keepers(parts_of(self.module)):
+            outputs = self._traced_one_by_one(batch, per_member, seen)
+        else:
+            outputs = self._one_by_one(batch, per_member, seen, asleep)
         if not self.training:
             self._written = {name for each in seen for name, t in each.items() if differs(t, shared[name])}
         average_({name: buffer for name, buffer in shared.items() if name not in asleep}, seen)
         self._resize_buffers(asleep)
-        clear_function_caches(parts)
         return stack_trees(outputs)
+
+    def _traced_one_by_one(self, batch: Batch, per_member: bool, seen: Sequence[Tensors]) -> list[Any]:
+        """The members' outputs, of a module whose parts are torch's own and keep nothing."""
+        pieces = slice_members(self.own_tensors())
+        batches = unstack(batch, self.size) if per_member else [batch] * self.size
+        return [self.run_member(i, batches[i], seen[i], pieces) for i in range(self.size)]
+
+    @uncompiled(BY_VMAP)
+    def _one_by_one(self, batch: Batch, per_member: bool, seen: Sequence[Tensors], asleep: Tensors) -> list[Any]:
+        """The members' outputs; what each of them has kept is undone before the next."""
+        outputs, pieces = [], slice_members(self.own_tensors())
+        changes = self._changes_input[self.training, torch.is_grad_enabled()]
+        batches = unstack(batch, self.size) if per_member else changes.inputs(batch, self.size)
+        with self.lock, self._guarded() as before:
+            for i, own_batch in enumerate(batches):
+                outputs.append(self.run_member(i, own_batch, seen[i], pieces))
+                lost = {name for name, buffer in asleep.items() if differs(seen[i][name], buffer)}
+                if before.parts and (lost or not before.are_unchanged()):
+                    self._undo(before, lost, own_batch, last=i == self.size - 1)
+                    before = self._look()
+                if before.has_function_caches:
+                    before.clear_function_caches()
+        return outputs
 
     def _shared_buffers(self) -> dict[str, Tensor]:
         """The buffers that a pass may change and no member owns: in eval mode those that it is known to change."""
@@ -295,6 +314,7 @@ class Runner:
 
     # ---------------------------------------------------------------- what a pass leaves behind
 
+    @uncompiled(BY_VMAP)
     def _undo(self, before: Attributes, lost: set[str], batch: Batch, last: bool) -> None:
         """Put back what a member's pass has kept in attributes.
 
@@ -312,30 +332,37 @@ class Runner:
                 change.undo()
         self._check_kept(made, batch)
 
-    @contextmanager
-    def _undoing_kept(self, parts: Sequence[nn.Module], batch: Batch, per_member: bool) -> Iterator[None]:
-        """Put back attributes if modules have kept tensors there of a vmap that is over then."""
-        if torch.compiler.is_compiling():
-            yield
-            return
-        parts = keepers(parts)
-        clear_function_caches(parts)
-        if not parts:
-            yield
-            clear_function_caches(parts)
-            return
-        before = Attributes(self.module, parts)
-        try:
-            with before.restore_on_error():
-                yield
-        finally:
-            clear_function_caches(parts)
+    def _undo_batched(self, before: Attributes, batch: Batch) -> None:
+        """Put back attributes if modules have kept tensors there of a vmap that is over."""
         changes = before.changes()
         refuse_parameters_made(self.module, changes)
         made = {change.name for change in changes if holds_batched(change.now)}
         for change in changes if made else ():
             change.undo()
-        self._check_kept(made, unstack(batch, self.size)[0] if per_member else batch)
+        self._check_kept(made, batch)
+
+    @contextmanager
+    @uncompiled(BY_VMAP)
+    def _guarded(self) -> Iterator[Attributes]:
+        """Passes without what functions have cached, and with the attributes of before if one fails."""
+        before = self._look()
+        before.clear_function_caches()
+        try:
+            yield before
+        except BaseException:
+            before.restore()
+            raise
+        finally:
+            before.clear_function_caches()
+
+    @uncompiled(BY_VMAP)
+    def _look(self) -> Attributes:
+        """The module's attributes as they are now: those of the last time, as long as they hold."""
+        if self._attributes is None or not self._attributes.hold():
+            self._attributes = Attributes(self.module)
+        if self._attributes is not self._switches_of and torch.is_grad_enabled():
+            self._look_at_switches(self._attributes)
+        return self._attributes
 
     @torch.no_grad()
     def _check_kept(self, names: set[str], batch: Batch) -> None:
@@ -352,11 +379,7 @@ class Runner:
         first = self.try_member(batch, fresh)  # by the same draws: what was kept may have been drawn
         before.restore()
         if not any(t.is_meta for t in first) and not same_outputs(first, second):
-            raise CarriesError(
-                f"{self.method}: the model goes on from what it has kept in {quote_names(sorted(names))}, which is no "
-                "buffer that each member has of its own, so the members would mix theirs. Keep it in a buffer "
-                "(register_buffer), and let the members own it: pb.deep does."
-            )
+            raise CarriesError.of(self.method, names)
 
     def _look_for_stale_caches(self, batch: Batch, per_member: bool) -> None:
         """Forget, on the first batch in eval mode, what the given model had cached of its own weights."""
@@ -384,13 +407,12 @@ class Runner:
 
     # ---------------------------------------------------------------- what runs again in backward
 
-    def _look_at_switches(self) -> None:
+    def _look_at_switches(self, attributes: Attributes) -> None:
         """Whether it must be found out if the model, with its switches as they are, runs parts again in backward."""
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            now = find_switches(keepers(parts_of(self.module)))
-            if now != self._switches:
-                self._switches, self._unknown = now, True
-                self._tried.clear()
+        self._switches_of, now = attributes, find_switches(attributes.parts)
+        if now != self._switches:
+            self._switches, self._unknown = now, True
+            self._tried.clear()
 
     def _runs_again(self) -> bool:
         return (self._recomputes or self._unknown) and torch.is_grad_enabled()
@@ -467,18 +489,10 @@ class Runner:
                 )
             assign_(self.module, {name: torch.stack(tensors) if name in self.own else tensors[0]})
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles hold: they look at their own module's attributes."""
+        return {**vars(self), "_attributes": None, "_switches_of": None}
+
     def alone(self) -> AbstractContextManager[None]:
         """One thread at a time; compiled code has no locks."""
         return nullcontext() if torch.compiler.is_compiling() else self.lock
-
-
-def slice_members(stacked: Tensors) -> dict[str, Sequence[Tensor]]:
-    """Each member's slices; where gradients are wanted by one operation, so that there is one stacked gradient."""
-    wanted = torch.is_grad_enabled()
-    return {n: t.unbind(0) if wanted and t.requires_grad else t for n, t in stacked.items()}  # type: ignore[misc]
-
-
-def unbatchable(module: nn.Module) -> str:
-    """The first layer for which torch has no batching rule, or nothing."""
-    found = ((name, part) for name, part in module.named_modules() if isinstance(part, nn.RNNBase))
-    return next((f"{type(part).__name__}, {name!r}" for name, part in found), "")

@@ -25,6 +25,10 @@ from ..surgery.selecting import DROPOUTS
 from .kept_attributes import is_torchs_own
 
 
+class RecomputesError(NotImplementedError):
+    """The model runs parts of itself again in backward, which vmap cannot."""
+
+
 @contextmanager
 def run_once(module: nn.Module, names: Sequence[str]) -> Iterator[None]:
     """Under vmap, the named submodules run outside of it while their input is shared.
@@ -210,3 +214,15 @@ def average_(shared: Mapping[str, Tensor], seen: Sequence[Mapping[str, Tensor]])
 def differs(copy: Tensor, buffer: Tensor) -> bool:
     """Whether a pass has changed a copy of a buffer; batch normalisation does so without a new version."""
     return not buffer.is_meta and not torch.equal(copy, buffer)
+
+
+def slice_members(stacked: Mapping[str, Tensor]) -> dict[str, Sequence[Tensor]]:
+    """Each member's slices; where gradients are wanted by one operation, so that there is one stacked gradient."""
+    wanted = torch.is_grad_enabled()
+    return {n: t.unbind(0) if wanted and t.requires_grad else t for n, t in stacked.items()}  # type: ignore[misc]
+
+
+def unbatchable(module: nn.Module) -> str:
+    """The first layer for which torch has no batching rule, or nothing."""
+    found = ((name, part) for name, part in module.named_modules() if isinstance(part, nn.RNNBase))
+    return next((f"{type(part).__name__}, {name!r}" for name, part in found), "")

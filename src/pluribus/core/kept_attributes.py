@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from operator import getitem, is_
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -20,6 +20,7 @@ from .._common.torch_private import (
     hook_tables,
     hooks_so_far,
     is_batched,
+    is_parametrization_cached,
     parts_of,
     parts_with_hooks,
     tables,
@@ -33,6 +34,19 @@ _MISSING: Any = object()
 T = TypeVar("T")
 _CONTAINERS = (dict, list, set, deque)
 _CONTAINING = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+
+
+class CarriesError(ValueError):
+    """The model goes on from what it kept in attributes, which the members would share."""
+
+    @classmethod
+    def of(cls, method: str, names: Collection[str]) -> CarriesError:
+        """The error that names the attributes."""
+        return cls(
+            f"{method}: the model goes on from what it has kept in {quote_names(sorted(names))}, which is no buffer "
+            "that each member has of its own, so the members would mix theirs. Keep it in a buffer (register_buffer), "
+            "and let the members own it: pb.deep does."
+        )
 
 
 class Kept(NamedTuple):
@@ -81,18 +95,21 @@ class Attributes:
     Parts of torch's own are left out: their forward keeps nothing, unless something is hooked into it.
     """
 
-    def __init__(self, module: nn.Module, parts: Sequence[nn.Module]):
-        self.module = module
+    def __init__(self, module: nn.Module):
+        self.module, self.every = module, parts_of(module)
+        self.parts = keepers(self.every)
+        self.functions = [function for kind in set(map(type, self.parts)) for function in _cached_methods(kind)]
         self.tables: list[tuple[nn.Module, dict[str, Any], dict[str, Any]]] = []
         self.contents: list[list[tuple[str, list[tuple[Any, Any]]]]] = []
         self.versions: list[tuple[nn.Module, str, Tensor, int]] = []
-        self.hooks = {part: _copy_hooks(part) for part in parts_with_hooks(parts)}
+        self.hooks = {part: _copy_hooks(part) for part in parts_with_hooks(self.parts)}
         self.hooks_so_far = hooks_so_far()
-        for part in parts:
+        for part in self.parts:
             own = {key: value for key, value in vars(part).items() if key not in _OF_EVERY_MODULE}
             self._note(part, vars(part), own)
             for table in tables(part):
                 self._note(part, table, dict(table))
+        self._prepare_a_quick_look()
 
     def _note(self, part: nn.Module, table: dict[str, Any], own: dict[str, Any]) -> None:
         self.tables.append((part, table, own))
@@ -100,6 +117,51 @@ class Attributes:
         if "_parameters" in table:  # buffers may change in place
             tensors = ((key, value) for key, value in own.items() if isinstance(value, Tensor))
             self.versions += [(part, key, t, t._version) for key, t in tensors if not t.is_inference()]
+
+    def _prepare_a_quick_look(self) -> None:
+        """What `hold` compares, as flat lists: it runs before each call."""
+        held = [(table, key, value) for _, table, own in self.tables for key, value in own.items()]
+        self.holders, self.keys, self.held = ([entry[i] for entry in held] for i in range(3))
+        self.sized = [table for _, table, _ in self.tables]
+        self.length = sum(map(len, self.sized))
+        self.dicts = [vars(part) for part in self.every]
+        self.kinds = [*map(type, self.every)], [*map(len, self.dicts)]
+        self.children = [tables(part).children for part in set(self.every) - set(self.parts) if tables(part).children]
+        self.children_held = [dict(children) for children in self.children]
+        hooks = ((hook_tables(part)[key], held) for part in self.hooks for key, held in self.hooks[part].items())
+        self.containers = [*(pair for contents in self.contents for _, pairs in contents for pair in pairs), *hooks]
+
+    def hold(self) -> bool:
+        """Whether they are surely the same now, and so are the module's parts, found in microseconds."""
+        return (
+            self.are_unchanged()
+            and ([*map(type, self.every)], [*map(len, self.dicts)]) == self.kinds
+            and self.children == self.children_held
+        )
+
+    def are_unchanged(self) -> bool:
+        """Whether they are surely the same after a pass; `changes` takes a closer look."""
+        if sum(map(len, self.sized)) != self.length or hooks_so_far() != self.hooks_so_far:
+            return False
+        try:
+            if not all(map(is_, map(getitem, self.holders, self.keys), self.held)):
+                return False
+        except KeyError:  # one has gone, another has come
+            return False
+        if self.containers and any(_differs(now, before) for now, before in self.containers):
+            return False
+        return not self.versions or not self.names_changed_in_place()
+
+    def clear_function_caches(self) -> None:
+        """Empty what `functools.cache` has stored of the modules' methods, and what parametrizations have."""
+        for function in self.functions:
+            function.cache_clear()
+        clear_parametrization_cache()
+
+    @property
+    def has_function_caches(self) -> bool:
+        """Whether there is anything to clear."""
+        return bool(self.functions) or is_parametrization_cached()
 
     def changes(self) -> list[Kept]:
         """What is not as it was."""
@@ -120,15 +182,6 @@ class Attributes:
         """Put everything back."""
         for change in self.changes():
             change.undo()
-
-    @contextmanager
-    def restore_on_error(self) -> Iterator[None]:
-        """Put everything back if what follows fails."""
-        try:
-            yield
-        except BaseException:
-            self.restore()
-            raise
 
     def _changed_hooks(self) -> list[Kept]:
         new = hooks_so_far() != self.hooks_so_far
@@ -153,7 +206,7 @@ class Attributes:
 
 def look_at(module: nn.Module) -> Attributes:
     """The attributes of a module's parts as they are now."""
-    return Attributes(module, keepers(parts_of(module)))
+    return Attributes(module)
 
 
 def keepers(parts: Sequence[nn.Module]) -> list[nn.Module]:
@@ -285,14 +338,6 @@ def _refill(container: Any, held: Any) -> None:
 
 
 # -------------------------------------------------------------------- caches outside of attributes
-
-
-def clear_function_caches(parts: Sequence[nn.Module]) -> None:
-    """Empty what `functools.cache` has stored of the modules' methods, and what parametrizations have."""
-    for part in parts:
-        for function in _cached_methods(type(part)):  # type: ignore[arg-type]
-            function.cache_clear()
-    clear_parametrization_cache()
 
 
 @functools.cache

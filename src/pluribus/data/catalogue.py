@@ -80,7 +80,7 @@ def load(
         image_size: height and width of images; default: their own if it is the same for all, at most 256, else 224
         broken: "stop" at images that cannot be read, or "skip" them with a note; the message names all of them
         unpack_limit: bytes that a packed file may unpack to, or "8G"; default: 20 times its size, at least 537 MB (of
-            tables 34 MB, of one image 268 MB), at most half of the memory
+            tables 17 MB, of one image 268 MB), at most half of the memory
         train_rows: train on so many rows only, from each class alike; the other parts stay as they are
 
     >>> load("moons")

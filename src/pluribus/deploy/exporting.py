@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import os
 import re
@@ -143,7 +144,9 @@ def export(
         if format == "onnx":
             _write_onnx(program, temporary, inputs, outputs, opset, about)
         else:
-            torch.export.save(program, temporary, extra_files={"pluribus.json": json.dumps(about)})
+            content = io.BytesIO()  # on a full disk, torch's own writing of files ends the process
+            torch.export.save(program, content, extra_files={"pluribus.json": json.dumps(about)})
+            temporary.write_bytes(content.getbuffer())
         sizes: tuple[int, ...] = ()
         difference = None
         if check:

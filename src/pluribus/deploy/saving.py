@@ -87,6 +87,15 @@ def _check_fit(header: Mapping[str, Any], made: Ensemble, tensors: Mapping[str, 
                 f"load: {name!r} must have the shape {tuple(own[name].shape)}, but the file has {tuple(tensor.shape)}. "
                 f"Give the model that was given to pb.{header['method']}."
             )
+        if not _is_kind_of(tensor.dtype, own[name].dtype):
+            raise ValueError(f"load: {name!r} must hold numbers as {own[name].dtype} does, but holds {tensor.dtype}.")
+
+
+def _is_kind_of(found: torch.dtype, own: torch.dtype) -> bool:
+    """Whether both are floats to compute with, or both complex, or both the same."""
+    if own.is_floating_point:
+        return found.is_floating_point and found.itemsize > 1
+    return found == own or found.is_complex and own.is_complex
 
 
 def _header(ensemble: Ensemble) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from .analyses.masks import mask_overlap as mask_overlap
 from .analyses.masks import mask_transition as mask_transition
 from .analyses.measuring import Measured as Measured
 from .analyses.measuring import measure_settings as measure_settings
-from .analyses.members import Sweep as Sweep
 from .analyses.members import member_figures as member_figures
 from .analyses.members import regularization_path as regularization_path
 from .analyses.members import sweep as sweep
@@ -80,3 +79,9 @@ from .studies.randomness import randomness as randomness
 from .subnetworks import SubnetworkPlane as SubnetworkPlane
 from .subnetworks import subnetwork_plane as subnetwork_plane
 from .subnetworks import subnetworks as subnetworks
+from .symmetries.finding import permutations as permutations
+from .symmetries.finding import permute as permute
+from .symmetries.groups import Groups as Groups
+from .symmetries.groups import UnitGroup as UnitGroup
+from .symmetries.matching import align as align
+from .symmetries.soups import soup as soup

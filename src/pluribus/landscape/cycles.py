@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from .common.networks import Buffers, Layout, Networks, ensemble_of, network_of,
 
 
 class Cyclic(TypedDict, total=False):
-    """How a network is trained in cycles: what `snapshots`, `fast_geometric` and `csgmcmc` take.
+    """How a network is trained in cycles: what `snapshots` and `csgmcmc` both take.
 
     Args:
         lr: of the mean loss, at the start of a cycle; by default 0.1
@@ -75,7 +75,12 @@ def fast_geometric(
     cycle: int = 2,
     lr: float | tuple[float, float] = (5e-2, 5e-4),
     momentum: float = 0.9,
-    **training: Any,
+    weight_decay: float = 0.0,
+    batch_size: int = 128,
+    criterion: str | Criterion | None = None,
+    task: str | None = None,
+    augment: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+    seed: int = 0,
 ) -> Ensemble:
     """An ensemble of networks that one run passes on its way from a trained one (Garipov et al., 2018).
 
@@ -86,7 +91,6 @@ def fast_geometric(
         model: where the run starts: a network that is trained; it is not changed
         cycle: how many epochs one has, an even number
         lr: the largest rate and the smallest; one number is the largest, and the smallest a hundredth of it
-        training: as for `snapshots`
     """
     size = check_size("fast_geometric", size)
     if check_whole("fast_geometric", "cycle", cycle) % 2:
@@ -96,8 +100,11 @@ def fast_geometric(
         )
     high, low = lr if isinstance(lr, (tuple, list)) and len(lr) == 2 else (lr, 0.01 * lr)
     check_number("fast_geometric", "the smallest rate", low, f"from 0 to the largest, {high}", lambda v: 0 <= v <= high)
-    settings = cast(Cyclic, {**training, "lr": high})
-    plan = _Triangles("fast_geometric", size, size, cycle * size, momentum, training=settings, least=low)
+    training = Cyclic(
+        lr=high, weight_decay=weight_decay, batch_size=batch_size, criterion=criterion, task=task, augment=augment,
+        seed=seed,
+    )  # fmt: skip
+    plan = _Triangles("fast_geometric", size, size, cycle * size, momentum, training=training, least=low)
     return _run(plan, model, train)
 
 

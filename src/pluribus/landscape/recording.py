@@ -126,7 +126,7 @@ class Trajectory(Networks):
         record = Record(probe, task=task, class_dim=class_dim, dtype=dtype)
         for i, checkpoint in enumerate(checkpoints):
             module = duplicate(model)
-            _load_(module, _state_dict(checkpoint), i)
+            _load_(module, state_dict_of(checkpoint), i)
             record.add(module, i if steps is None else steps[i])
         return record.trajectory()
 
@@ -151,7 +151,10 @@ class Trajectory(Networks):
         header = {"format": FORMAT, "steps": self.steps, "task": self.task, "class_dim": self.class_dim}
         save_file = require("safetensors.torch", "Trajectory.save", "save").save_file
         with atomic_write(path) as temporary:
-            save_file(plain, temporary, {"pluribus_trajectory": json.dumps(header)})
+            try:
+                save_file(plain, temporary, {"pluribus_trajectory": json.dumps(header)})
+            except require("safetensors", "Trajectory.save", "save").SafetensorError as error:
+                raise OSError(f"save: {str(path)!r} could not be written ({error}).") from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module) -> Trajectory:
@@ -290,7 +293,7 @@ def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _state_dict(checkpoint: Any) -> Mapping[str, Tensor]:
+def state_dict_of(checkpoint: Any) -> Mapping[str, Tensor]:
     """The tensors of a checkpoint by name; a module has buffers that are not saved, too."""
     if isinstance(checkpoint, nn.Module):
         return dict(state(checkpoint))
@@ -318,7 +321,7 @@ def _load_(module: nn.Module, tensors: Mapping[str, Tensor], number: int | None)
     """Put the tensors into the module, if they are those of its architecture."""
     what = "the file" if number is None else f"checkpoint {number}"
     own = dict(state(module))
-    prefix = _prefix(own, tensors)
+    prefix = prefix_of(own, tensors)
     for name, tensor in own.items():
         given = tensors.get(prefix + name)
         if given is None and name in dict(module.named_buffers()) and name not in module.state_dict():
@@ -335,7 +338,7 @@ def _load_(module: nn.Module, tensors: Mapping[str, Tensor], number: int | None)
                 tensor.copy_(tensors[prefix + name])
 
 
-def _prefix(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> str:
+def prefix_of(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> str:
     """What stands before all names in the checkpoint: "module." of a wrapped model, "model." of a lightning one."""
     first = next(iter(own), "")
     if first in tensors:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from ..core.kept_attributes import same_outputs
 from ..core.layers import Dropped
 from ..results.styles import Style
 from ..surgery.attention import Attention
+from ..surgery.calling import track_modules
 from ..surgery.copying import duplicate
 from ..surgery.replacing import adapt_, expose_weights
 from ..surgery.selecting import DROPOUTS, exact_pattern, quote_names
@@ -100,7 +101,8 @@ def _is_kind(model: nn.Module, name: str, kinds: tuple[type, ...]) -> bool:
 def _note_calls(model: nn.Module, batch: Batch, around: TorchFunctionMode | None = None) -> Calls:
     """What drops in one pass; the model is a copy."""
     calls: Calls = {}
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), _path(model) as path, _Noting(path, calls):
+    path = [""]
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), track_modules(model, path), _Noting(path, calls):
         with around or nullcontext():
             model(*batch[0], **batch[1])
     return calls
@@ -241,20 +243,6 @@ def _caller() -> tuple[nn.Module | None, Line]:
 
 
 _INSIDE = (str(Path(torch.__file__).parent), __file__)
-
-
-@contextmanager
-def _path(model: nn.Module) -> Iterator[list[str]]:
-    """The names of the modules that are running, the innermost last."""
-    path, hooks = [""], []
-    for name, module in model.named_modules():
-        hooks.append(module.register_forward_pre_hook(lambda *_, name=name: path.append(name)))
-        hooks.append(module.register_forward_hook(lambda *_: (path.pop(), None)[1]))
-    try:
-        yield path
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _candidates(wish: Wish) -> list[Candidate]:

@@ -102,7 +102,8 @@ def _section(
 ) -> dict[str, Any]:
     figures, absent = _figures(groups, styles, found.task)
     names = [name for name in COLUMNS[found.task] if _has(groups, name)]
-    more = sorted({name for group in groups for name in group.record["metrics"]} - set(names) - {"coverage"})
+    rest = sorted({name for group in groups for name in group.record["metrics"]} - {*names, *FURTHER, "coverage"})
+    more = [*FURTHER, *rest]
     topics: dict[str, list[str]] = {}
     for sentence in found.sentences[1:]:
         topics.setdefault(TOPICS.get(sentence.topic, sentence.topic), []).append(_bind(sentence.text))
@@ -266,15 +267,17 @@ def write_page(path: Path, html: str) -> None:
         raise OSError(error.errno, f"the page could not be written ({error.strerror or error})", str(path)) from error
 
 
-COSTS = ("parameters", "mult_adds", "relative_mult_adds", "latency", "training")
+COSTS = ("relative_mult_adds", "relative_training", "parameters", "mult_adds", "latency", "training")
 
-COLUMNS = {
-    "classification": [
-        *("accuracy", "nll", "brier", "ece", "aurc", "auroc", "cacc", "cnll", "cece"),
-        *("disagreement", "mutual_information", *COSTS),
-    ],
-    "regression": ["rmse", "nll", "crps", "mae", "coverage", "width", "quantile_calibration", "auroc", *COSTS],
+COLUMNS = {  # as many as a screen of 1280 pixels shows, with what a prediction and an epoch cost
+    "classification": [*("accuracy", "nll", "ece", "auroc", "cacc", "disagreement"), *COSTS[:3]],
+    "regression": [*("rmse", "nll", "crps", "coverage", "width", "auroc"), *COSTS[:3]],
 }
+
+FURTHER = (  # in the table that unfolds
+    *("brier", "aurc", "cnll", "cece", "mutual_information", "mae", "quantile_calibration"),
+    *COSTS[3:],
+)
 
 SIGNS = {"higher": "↑", "lower": "↓", "neither": ""}
 

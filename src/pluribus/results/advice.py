@@ -78,8 +78,9 @@ def place(found: ComparedGroups) -> list[Sentence]:
     if better := kinds.get("better"):
         each = [f"{g.label} by {say_size(found.gap(g, baseline), metric)}{say_cost(found.cost(g))}" for g in better]
         texts.append(f"Better than the single network in {name_of(metric)}: {'; '.join(each)}.")
-    for group in kinds.get("unsettled", []):
-        texts.append(_say_unsettled(found, group, baseline))
+    if unsettled := kinds.get("unsettled"):
+        each = [_say_unsettled(found, group, baseline) for group in unsettled]
+        texts.append(f"Not settled against the single network ({say_number(baseline, metric)}): {'; '.join(each)}.")
     if same := kinds.get("within noise"):
         each = [f"{group.label} ({say_number(group, metric)})" for group in same]
         texts.append(f"Not told from the single network ({say_number(baseline, metric)}): {join_names(each)}.")
@@ -101,12 +102,11 @@ def _kind(found: ComparedGroups, group: Group, other: Group) -> str:
 
 
 def _say_unsettled(found: ComparedGroups, group: Group, other: Group) -> str:
-    seeds, metric = len(group.by_seed.keys() & other.by_seed.keys()), found.metric
+    seeds = len(group.by_seed.keys() & other.by_seed.keys())
     looks = "better" if found.is_better(group, other) else "worse"
     return (
-        f"{group.label} looks {looks} than the single network, {say_number(group, metric)} against "
-        f"{say_number(other, metric)}, but {seeds} seeds do not settle it (difference "
-        f"{say_gap(found.gap(group, other), metric)}); about {found.seeds_to_settle(group, other)} would."
+        f"{group.label} looks {looks}, {say_number(group, found.metric)}, but {seeds} seeds do not show it; about "
+        f"{found.seeds_to_settle(group, other)} would"
     )
 
 

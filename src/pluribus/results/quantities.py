@@ -111,7 +111,7 @@ def over_seeds(groups: Sequence[Group]) -> bool:
 
 def ood_score(result: Result) -> str:
     """The score that tells outside from inside data on the page: MSP, or the total variance, where stored."""
-    scores = [score for found in result.record.get("outside", {}).values() for score in found]
+    scores = [score for found in (result.record.get("outside") or {}).values() for score in found]
     return next((score for score in ("msp", "total") if score in scores), scores[0] if scores else "")
 
 
@@ -280,6 +280,9 @@ QUANTITIES: dict[str, Quantity] = {
     "anchor_accuracy": replace(_SHARE, title="Anchors", meaning="share of anchor frames with a right label (pm-0)"),
     "stable_accuracy": replace(_SHARE, title="Stable", meaning="sets of similar frames that are all right (pm-k)"),
     "accuracy_drop": Quantity("Drop", "lower", "%", 2, 100, "anchors that are right though frames around are not"),
+    "anchor_accuracy_among_known": replace(_SHARE, title="Anchors among known", meaning="of classes that can be right"),
+    "stable_accuracy_among_known": replace(_SHARE, title="Stable among known", meaning="of classes that can be right"),
+    "accuracy_drop_among_known": Quantity("Drop among known", "lower", "%", 2, 100, "of classes that can be right"),
     "disagreement": Quantity("Disagreement", "neither", "%", 2, 100, "how often two members give different labels"),
     "mutual_information": Quantity("Mutual information", "neither", "nats", 4, meaning="mean epistemic uncertainty"),
     "parameters": Quantity("Parameters", "lower", digits=None, meaning="numbers that are stored"),

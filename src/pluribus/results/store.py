@@ -218,6 +218,8 @@ def _check_columns(record: Mapping[str, Any], columns: Mapping[str, np.ndarray])
         rows = columns.get({"test": "test/target", "examples": "examples/index"}.get(room, name), column)
         if column.ndim == 0 or kind not in ("member_label", "pictures") and column.size != len(column):
             raise ValueError(f"its column {name!r} must be one value for each row, but is {column.shape}")
+        if kind == "index" and column.dtype.kind not in "iu":
+            raise ValueError(f"its column {name!r} must hold whole numbers, but holds {column.dtype}")
         if kind == "pictures" and (
             column.ndim not in (3, 4) or column.dtype != np.uint8 or column.shape[3:] not in ((), (3,), (4,))
         ):

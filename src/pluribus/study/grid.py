@@ -125,7 +125,7 @@ def choose_settings(results: Sequence[Result], metric: str) -> list[Result]:
         groups.setdefault((record["data"], record["method"]), {}).setdefault(record["label"], []).append(result)
 
     def score(runs: list[Result]) -> float:
-        values = [run.record["validation"].get(metric) for run in runs]
+        values = [(run.record.get("validation") or {}).get(metric) for run in runs]
         if None in values:
             raise ValueError(
                 f"choose: {metric} was not measured on validation data for {runs[0].record['label']!r}. "

@@ -15,7 +15,7 @@ from .._common.untrusted import Finite, check_shape
 from ..data.catalogue import load
 from ..data.dataset import Data, Split
 from ..deploy.predictor import RECORD, load_predictor
-from ..landscape.laboratory.material import Material, Rows, Training
+from ..landscape.laboratory.material import Material, Rows, RunTraining
 from ..landscape.runs import trajectories
 from ..models.by_name import usual as usual_model
 from .baselines import check_run, model_spec
@@ -44,7 +44,9 @@ def record_runs(
     check_run(run, data)
     parts, epochs = _parts(data, rows), int(run.training["epochs"])
     say(f"training {runs} runs of {epochs} epochs on {len(parts['train'][1]):,} rows")
-    training = Training(model_spec(run, data).build, epochs, float(run.training["lr"]), int(run.training["batch_size"]))
+    training = RunTraining(
+        model_spec(run, data).build, epochs, float(run.training["lr"]), int(run.training["batch_size"])
+    )
     found = trajectories(
         training.build, parts["train"], parts["test"], runs=runs, lr=training.lr, start=True, seed=run.seed,
         **training.options(epochs),
@@ -110,17 +112,18 @@ def _parts(data: Data, rows: int) -> dict[str, Any]:
     """Rows of each part, drawn at random, normalised; and test images as they are."""
     if rows < 2:
         raise ValueError(f"landscape: needs at least 2 rows, but --rows is {rows}.")
-    train, test = _draw(data.train, rows), _draw(data.test, max(rows // 2, 2))
-    validation = _draw(data.validation, max(rows // 2, 2)) if len(data.validation) else train
+    train, test = draw_rows(data.train, rows), draw_rows(data.test, max(rows // 2, 2))
+    validation = draw_rows(data.validation, max(rows // 2, 2)) if len(data.validation) else train
     found: dict[str, Any] = {"train": train, "validation": validation, "test": test}
     parts = {name: (data.normalise(x), y) for name, (x, y) in found.items()}
     more: dict[str, Any] = {"images": test, "normalise": data.normalise} if data.kind == "images" else {}
     if data.outside:
         first = next(iter(data.outside.values()))
-        more["outside"] = data.normalise(_draw(first, max(rows // 2, 2))[0])
+        more["outside"] = data.normalise(draw_rows(first, max(rows // 2, 2))[0])
     return parts | more
 
 
-def _draw(split: Split, rows: int) -> Rows:
+def draw_rows(split: Split, rows: int) -> Rows:
+    """Some rows of a split, the same each time."""
     chosen: Tensor = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:rows]
     return split[chosen]

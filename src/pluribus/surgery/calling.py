@@ -1,4 +1,4 @@
-"""Running a model on an example, to check that it fits or to see in which order layers are called."""
+"""Running a model on an example: whether it fits, in which order layers are called, and which of them runs now."""
 
 from __future__ import annotations
 
@@ -60,3 +60,28 @@ def evaluation_mode(model: nn.Module, *hooks: Any) -> Iterator[None]:
         for hook in hooks:
             hook.remove()
         restore_modes_(modes)
+
+
+@contextmanager
+def track_modules(model: nn.Module, stack: list[str], order: list[str] | None = None) -> Iterator[None]:
+    """Keep the names of the running modules on a stack; after an error its top shows where it happened.
+
+    Args:
+        order: also collects the names in the order in which the modules run.
+    """
+    stack[1:] = []
+
+    def enter(name: str) -> None:
+        stack.append(name)
+        if order is not None:
+            order.append(name)
+
+    hooks = []
+    for path, module in model.named_modules():
+        hooks.append(module.register_forward_pre_hook(lambda m, a, path=path: enter(path)))
+        hooks.append(module.register_forward_hook(lambda m, a, o: (stack.pop(), None)[1]))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

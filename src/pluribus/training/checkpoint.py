@@ -15,7 +15,7 @@ from torch import Tensor
 from .._common.untrusted import Number, check_shape, open_file
 
 if TYPE_CHECKING:
-    from .lightning_module import Training
+    from .lightning_module import TrainingModule
 
 EXTRA = {"rows": [{str: Number}], "stopped": bool, "best": {str: Any}, "kept": {str: Any}}
 
@@ -31,7 +31,7 @@ PIECES = {
 }
 
 
-def read_checkpoint(path: Path, module: Training, trainer: Any) -> dict[str, Any]:
+def read_checkpoint(path: Path, module: TrainingModule, trainer: Any) -> dict[str, Any]:
     """The checkpoint's own state of the module; a `ValueError` says why training cannot go on from it."""
     try:
         with open_file(path) as file:
@@ -44,12 +44,13 @@ def read_checkpoint(path: Path, module: Training, trainer: Any) -> dict[str, Any
         for callback in trainer.callbacks:
             if (state := (found.get("callbacks") or {}).get(callback.state_key)) is not None:
                 _check_alike(state, callback.state_dict(), f"its {type(callback).__name__}")
+        _check_counters(found, trainer)
     except Exception as error:  # whatever a damaged file makes torch raise
         raise ValueError(str(error) or type(error).__name__) from None
     return found["state_dict"]
 
 
-def _check_weights(found: Mapping[str, Any], module: Training) -> None:
+def _check_weights(found: Mapping[str, Any], module: TrainingModule) -> None:
     """The weights, and those of the best epoch, are tensors of the module's own names and shapes."""
     own = {name: tensor for name, tensor in module.state_dict().items() if name != "_extra_state"}
     _check_tensors({name: tensor for name, tensor in found.items() if name != "_extra_state"}, own, "weights")
@@ -71,7 +72,7 @@ def _check_tensors(found: Mapping[str, Any], own: Mapping[str, Tensor], what: st
             raise ValueError(f"its {what} are those of another model: they differ in {name}")
 
 
-def _check_optimizer(found: Mapping[str, Any], module: Training) -> None:
+def _check_optimizer(found: Mapping[str, Any], module: TrainingModule) -> None:
     """Tried on an optimizer and a schedule that are thrown away."""
     (optimizer,), (schedule,) = module.configure_optimizers()
     if len(found["optimizer_states"]) != 1 or len(found["lr_schedulers"]) != 1:
@@ -88,6 +89,36 @@ def _check_optimizer(found: Mapping[str, Any], module: Training) -> None:
         for name, value in state.items():
             if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
                 raise ValueError(f"its optimizer's {name} is {tuple(value.shape)}, not {tuple(parameter.shape)}")
+
+
+def _check_counters(found: Mapping[str, Any], trainer: Any) -> None:
+    """Every counter says the same number of whole epochs; training would otherwise end too soon, without a word."""
+    extra, loop = found["state_dict"]["_extra_state"], found["loops"]["fit_loop"]
+    epochs, batches = len(extra["rows"]), loop["epoch_loop.batch_progress"]
+    if not 1 <= epochs <= trainer.max_epochs or [row.get("epoch") for row in extra["rows"]] != list(range(epochs)):
+        raise ValueError(f"its rows are not those of 1 to {trainer.max_epochs} epochs")
+    schedule, progress = found["lr_schedulers"][0], loop["epoch_progress"]
+    told = [found["epoch"] + (not extra["stopped"]), schedule["last_epoch"], schedule["_step_count"] - 1]
+    told += [count[name] for count in progress.values() for name in ("ready", "started", "processed")]
+    told += [count["completed"] for count in progress.values() if count["completed"] != epochs - 1]
+    if any(one != epochs for one in told):
+        raise ValueError(f"its counters tell of {sorted(set(told))} epochs, its rows of {epochs}")
+    steps = loop["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]["total"]
+    if not batches["is_last_batch"] or batches["current"]["ready"] != batches["current"]["completed"]:
+        raise ValueError("it was not written at the end of an epoch")
+    if steps["completed"] != found["global_step"] or found["global_step"] < epochs:
+        raise ValueError(f"its counters tell of {found['global_step']} and {steps['completed']} steps")
+    if any(epoch >= epochs or epoch < 0 for _, epoch in extra["best"].values()):
+        raise ValueError(f"its best epoch is none of its {epochs}")
+    if extra["stopped"] and not (trainer.early_stopping_callbacks and epochs < trainer.max_epochs):
+        raise ValueError("it says that training stopped early, which this training does not")
+    for stopping in trainer.early_stopping_callbacks:
+        state = (found.get("callbacks") or {}).get(stopping.state_key) or {}
+        if (
+            state.get("patience", stopping.patience) != stopping.patience
+            or not 0 <= state.get("wait_count", 0) <= epochs
+        ):
+            raise ValueError("its early stopping has another patience, or waited longer than it ran")
 
 
 def _check_alike(found: Any, own: Any, what: str) -> None:

@@ -25,7 +25,7 @@ from .recipes import recipe as recipe_of
 from .schedules import SCHEDULES
 
 if TYPE_CHECKING:
-    from .lightning_module import Training
+    from .lightning_module import TrainingModule
 
 LAST = "last.ckpt"
 
@@ -160,16 +160,16 @@ def lightning_module(
     select: str | None = None,
     seed: int = 0,
     **changes: Any,
-) -> Training:
+) -> TrainingModule:
     """The ensemble as a `LightningModule`, for a `lightning.Trainer` of your own; arguments as for `fit`.
 
     After training, `module.restore()` puts the weights back that `select` kept.
     """
-    from .lightning_module import Training
+    from .lightning_module import TrainingModule
 
     plan = resolve_recipe(recipe, **changes).of(ensemble.method)
     groups = ensemble.parameter_groups(plan.lr, plan.weight_decay, plan.fast_weight_factor)
-    return Training(
+    return TrainingModule(
         ensemble,
         _criterion(criterion or plan.criterion, ensemble.task),
         _optimizer(optimizer, plan),
@@ -193,7 +193,7 @@ def resolve_recipe(recipe: str | Mapping[str, Any] | Recipe | None, **changes: A
 # ---------------------------------------------------------------- helpers
 
 
-def _fit(trainer: Any, module: Training, batches: Any, held_out: Any, checkpoint: Path | None) -> str:
+def _fit(trainer: Any, module: TrainingModule, batches: Any, held_out: Any, checkpoint: Path | None) -> str:
     """Train, and say why it stopped if a number was not finite."""
     from .lightning_module import NotFinite
 
@@ -208,7 +208,7 @@ def _fit(trainer: Any, module: Training, batches: Any, held_out: Any, checkpoint
         raise
 
 
-def _find_checkpoint(folder: str | Path, module: Training, trainer: Any) -> tuple[Path | None, int]:
+def _find_checkpoint(folder: str | Path, module: TrainingModule, trainer: Any) -> tuple[Path | None, int]:
     """The checkpoint to go on from, and the epoch; one that cannot be used is named and left aside."""
     path = Path(folder) / LAST
     if not path.exists():
@@ -295,8 +295,8 @@ def _device(ensemble: Ensemble) -> torch.device:
 
 
 def _trainer(
-    module: Training, plan: Recipe, precision: Any, device: Any, devices: Any, strategy: str, folder: Any, logger: Any,
-    progress: bool,
+    module: TrainingModule, plan: Recipe, precision: Any, device: Any, devices: Any, strategy: str, folder: Any,
+    logger: Any, progress: bool,
 ) -> Any:  # fmt: skip
     pytorch = require("lightning.pytorch", "pb.fit", "train")
     callbacks = []

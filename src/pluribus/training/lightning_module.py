@@ -34,7 +34,7 @@ class NotFinite(ArithmeticError):  # noqa: N818
     """Training cannot go on: a loss, the weights or an output on validation data is NaN or infinite."""
 
 
-class Training(LightningModule):
+class TrainingModule(LightningModule):
     """An ensemble as a `LightningModule`: its loss, per-member clipping, validation, and the best weights so far.
 
     Logs "loss", and with validation batches "validation/<figure>" of the ensemble and "member <i>/<figure>" of each.

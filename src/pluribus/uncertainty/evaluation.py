@@ -283,11 +283,12 @@ def _metric(caller: str, summary: Summary, name: str) -> Metric:
         known = ", ".join(n for n, entry in METRICS.items() if entry.task in tasks)
         raise ValueError(f"{caller}: the metric {name!r} is unknown. Choose from {known}.")
     entry = METRICS[name]
-    missing = [need for need in entry.needs if need not in summary.names]
+    names = summary.names
+    missing = [need for need in entry.needs if need not in names]
     if entry.task not in tasks or missing:
         kind = "classification" if summary.classes else "regression"
         use = {"ood": " Use ood(inside, outside).", "shift": " Use shift(results)."}.get(entry.task, "")
-        use = use or (" Give the targets." if "target" not in summary.names else "")
+        use = use or (" Give the targets." if "target" not in names else "")
         raise ValueError(
             f"{caller}: {name} is a metric of {entry.task} and needs {', '.join(entry.needs)}, but this {kind} has "
             f"{'no ' + ', '.join(missing) if missing else 'another meaning of them'}.{use}"

@@ -20,7 +20,7 @@ from pluribus.deploy.freezing.calls import Example
 from pluribus.deploy.freezing.folding import Plain
 from pluribus.deploy.freezing.frozen import CHUNK
 from pluribus.deploy.freezing.kernels import Kernel
-from pluribus.deploy.freezing.live_channels import read_channels
+from pluribus.deploy.freezing.live_channels import read_channels, slice_layer
 from pluribus.deploy.freezing.tracing import Still
 from pluribus.surgery.copying import state
 
@@ -130,7 +130,7 @@ def test_each_form_is_right_by_itself(build, method, form):
 
 def test_a_mask_that_lets_nothing_through_gives_zeros():
     plain = Plain(torch.randn(2, 1), None, torch.zeros(1))
-    assert not lowering.slice_layer(plain, read_channels(plain.mask), None)[0].any()
+    assert not slice_layer(plain, read_channels(plain.mask), None)[0].any()
 
 
 @pytest.mark.parametrize("method", sorted(set(pb.METHODS) - {"mc_dropout"}))

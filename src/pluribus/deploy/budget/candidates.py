@@ -27,7 +27,7 @@ OPTIMIZER = 4  # a weight, its gradient and two moments
 
 
 @dataclass(frozen=True)
-class Figures:
+class CostFigures:
     """What a network costs; bytes are those of the example's batch."""
 
     parameters: int
@@ -55,12 +55,12 @@ class Counted:
 
     method: str
     candidate: Candidate
-    figures: Figures | None
+    figures: CostFigures | None
     capacity: float = 1.0
     reason: str = ""
 
 
-def count_candidates(wish: Wish, methods: Sequence[str]) -> tuple[Figures, list[Counted]]:
+def count_candidates(wish: Wish, methods: Sequence[str]) -> tuple[CostFigures, list[Counted]]:
     """The model's own figures, and every candidate of the methods."""
     counter = Counter(wish)
     found: list[Counted] = []
@@ -133,13 +133,13 @@ class Counter:
         capacity = used / self.base.parameters if candidate.capacity is None else candidate.capacity
         return Counted(method, candidate, figures, capacity)
 
-    def _figures_of_family(self, candidate: Candidate, make: Callable[[int], Ensemble]) -> tuple[Figures, int]:
+    def _figures_of_family(self, candidate: Candidate, make: Callable[[int], Ensemble]) -> tuple[CostFigures, int]:
         """The figures, and the parameters that one member computes with."""
         one_pass = self.count_network(candidate.network or self.wish.model)
         if candidate.exact:
             count = count_ensemble(make(candidate.size), self.wish.example)
             kept = one_pass.results.total if count.one_pass else count.results.total
-            figures = Figures(
+            figures = CostFigures(
                 count.parameters, -(-count.mult_adds // self.rows), count.passes, count.weights, count.buffers,
                 count.results.peak, kept,
             )  # fmt: skip
@@ -182,18 +182,18 @@ def bytes_of(tensors: Sequence[Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def figures_of_copies(count: Count, copies: int, rows: int) -> Figures:
+def figures_of_copies(count: Count, copies: int, rows: int) -> CostFigures:
     """Of `copies` networks that share nothing, of which the count is one."""
     peak = count.results.peak * copies
     if count.run == "loop":  # one after the other; their outputs stay
         peak = count.results.peak + (copies - 1) * count.output
-    return Figures(
+    return CostFigures(
         count.parameters * copies, -(-count.mult_adds * copies // rows), float(copies), count.weights * copies,
         count.buffers * copies, peak, count.results.total * copies,
     )  # fmt: skip
 
 
-def figures_by_size(two: Count, three: Count, one_pass: Count, size: int, rows: int) -> Figures:
+def figures_by_size(two: Count, three: Count, one_pass: Count, size: int, rows: int) -> CostFigures:
     """Of `size` members, from the counts of two and of three."""
     parameters, total, weights, buffers, kept = (
         a + (b - a) * (size - 2) for a, b in zip(two.totals(), three.totals(), strict=True)
@@ -205,4 +205,4 @@ def figures_by_size(two: Count, three: Count, one_pass: Count, size: int, rows: 
         peak = two.results.peak + (three.results.peak - two.results.peak) * (size - 2)
     passes = two.passes + (three.passes - two.passes) * (size - 2)
     kept = one_pass.results.total if two.one_pass else kept
-    return Figures(parameters, -(-total // rows), passes, weights, buffers, peak, kept)
+    return CostFigures(parameters, -(-total // rows), passes, weights, buffers, peak, kept)

@@ -21,7 +21,7 @@ from ...methods import METHODS
 from ...methods import single as baseline
 from ...methods.facts import REFUSALS, Candidate, Wish, call_method
 from ...surgery.selecting import quote_names
-from .candidates import Counted, Figures, count_candidates
+from .candidates import CostFigures, Counted, count_candidates
 from .counting import cost, duplicate_mapped
 
 NEAR = 0.05  # what misses by no more is shown beside what fits
@@ -217,7 +217,7 @@ def _without_values(model: Any, example: Any) -> tuple[nn.Module, Any, list[str]
 # -------------------------------------------------------------------- rows
 
 
-def _row(counted: Counted, base: Figures) -> dict[str, Any]:
+def _row(counted: Counted, base: CostFigures) -> dict[str, Any]:
     candidate, figures = counted.candidate, counted.figures
     assert figures is not None
     row: dict[str, Any] = {

@@ -39,11 +39,6 @@ class Layer:
     folded: list[str] = field(default_factory=list)
 
     @property
-    def source(self) -> fx.Node:
-        """The node that it reads."""
-        return self.node.all_input_nodes[0]
-
-    @property
     def is_linear(self) -> bool:
         """A linear layer, or else a convolution."""
         return isinstance(self.module, nn.Linear)
@@ -109,6 +104,11 @@ class Network:
     def module(self, node: fx.Node, i: int = 0) -> nn.Module:
         """The module that a node calls, as member i has it."""
         return self.trees[i if len(self.trees) > 1 else 0].get_submodule(cast(str, node.target))
+
+    def source(self, layer: Layer) -> tuple[fx.Node, int]:
+        """The node that a layer reads, and the dimension of its value in which the channels are."""
+        node = layer.node.all_input_nodes[0]
+        return node, len(self.shapes[node]) - 1 if layer.is_linear else 1
 
     def kind(self, node: fx.Node) -> type | None:
         """The class of torch whose code, and no other, the module of a node runs; None if there is none."""

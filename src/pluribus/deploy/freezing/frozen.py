@@ -286,7 +286,7 @@ def _ways(copy: Ensemble, example: Example, choose: str, memory: str) -> dict[st
 
     written = _networks(copy, example, small)
     layers = [(layer, network) for network in written.networks for layer in network.layers.values()]
-    grouped = any(not layer.is_linear and layer.source in network.own for layer, network in layers)
+    grouped = any(not layer.is_linear and network.source(layer)[0] in network.own for layer, network in layers)
     for form in FORMS:
         if form == "beside" and grouped and rows > MANY:
             continue  # groups are slower than a loop, and need more memory

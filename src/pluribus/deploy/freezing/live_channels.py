@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from .folding import Network
+from .folding import Network, Plain
 from .module_code import known_name
 
 Channels = Tensor | None  # the channels that are computed, in order, -1 for padding; None: all
@@ -75,8 +75,8 @@ def _ask_inputs(
     axis = axes.get(node)
     if node in network.layers:
         layer = network.layers[node]
-        source_axis = len(network.shapes[layer.source]) - 1 if layer.is_linear else 1
-        ask(layer.source, layer.plain(i).mask, source_axis)
+        source, source_axis = network.source(layer)
+        ask(source, layer.plain(i).mask, source_axis)
         if layer.added is not None:
             ask(layer.added, wanted, axis)
         return
@@ -109,13 +109,15 @@ def widen_to_features(network: Network, need: dict[fx.Node, Tensor]) -> dict[fx.
     return wide
 
 
-def layouts_of(network: Network, alike: bool = False) -> list[dict[fx.Node, Tensor]]:
+def layouts_of(network: Network, axes: dict[fx.Node, int], alike: bool = False) -> list[dict[fx.Node, Tensor]]:
     """For each member the channels that each value holds; values that are not listed hold all.
 
     Args:
+        axes: as `axes_of` gives them
         alike: add channels of zeros until all members have equally many
     """
-    axes = axes_of(network)
+    if not any(plain.mask is not None for layer in network.layers.values() for plain in layer.members):
+        return [{} for _ in range(network.size)]  # masks alone leave channels out
     needs = [widen_to_features(network, live(network, axes, i)) for i in range(network.size)]
     found: list[dict[fx.Node, Tensor]] = [{} for _ in needs]
     for node in network.graph.nodes:
@@ -157,6 +159,15 @@ def slice_channels(tensor: Tensor, dim: int, channels: Channels) -> Tensor:
     if (channels < 0).any():
         taken = taken.masked_fill((channels < 0).reshape([-1 if d == dim else 1 for d in range(tensor.ndim)]), 0.0)
     return taken
+
+
+def slice_layer(plain: Plain, reads: Channels, channels: Channels) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias for some of the inputs and outputs."""
+    weight = plain.weight
+    if plain.mask is not None:
+        weight = weight * plain.mask.to(weight).reshape(1, -1, *[1] * (weight.ndim - 2))
+    weight = slice_channels(slice_channels(weight, 1, reads), 0, channels)
+    return weight, None if plain.bias is None else slice_channels(plain.bias, 0, channels)
 
 
 def steps(given: Channels, wanted: Channels) -> Tensor | None:

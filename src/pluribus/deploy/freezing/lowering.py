@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from .batching_rules import NoRule, stack_members
-from .folding import Layer, Network, Plain, read_attribute
+from .folding import Layer, Network, read_attribute
 from .kernels import (
     Affine,
     Apart,
@@ -25,8 +25,10 @@ from .kernels import (
     Together,
     WideLinear,
 )
-from .live_channels import Channels, axes_of, kind_of, layouts_of, read_channels, slice_channels, steps
+from .live_channels import Channels, axes_of, kind_of, layouts_of, read_channels, slice_channels, slice_layer, steps
 from .tracing import without_dead
+
+Slices = tuple[Tensor, Tensor | None]  # weight and bias of one member
 
 
 class Unable(Exception):  # noqa: N818
@@ -39,8 +41,8 @@ class Writer:
     def __init__(self, network: Network, alike: bool):
         self.network = network
         self.graph, self.root = fx.Graph(), nn.Module()
-        self.layouts = layouts_of(network, alike)
         self.axes = axes_of(network)
+        self.layouts = layouts_of(network, self.axes, alike)
         self.made: dict[tuple[Any, ...], str] = {}  # the names of modules that are called more than once
 
     def add(self, name: str, module: nn.Module, *args: Any, **kwargs: Any) -> fx.Node:
@@ -138,16 +140,18 @@ class _Loop(Writer):
         if node.op == "get_attr":
             value = read_attribute(network.trees[self.i if len(network.trees) > 1 else 0], cast(str, node.target))
             return self.add(cast(str, node.target), Constant(value))
-        value = lambda source: self.value(source, channels, self.axes.get(node))  # noqa: E731
+        value = lambda source: self.value(source, self.axes.get(node), channels)  # noqa: E731
         if channels is not None and kind_of(node, network) == "flatten":
-            return self.graph.call_function(torch.flatten, (self.value(node.all_input_nodes[0], None, None, True), 1))
+            return self.graph.call_function(
+                torch.flatten, (self.value(node.all_input_nodes[0], None, None, as_is=True), 1)
+            )
         args, kwargs = fx.map_arg((node.args, node.kwargs), value)
         if node.op == "call_module":
             i = self.i if own and network.holds_own(network.module(node)) else 0
             return self.graph.call_module(self.kept_module(node, i), args, kwargs)
         return self.graph.create_node(node.op, node.target, args, kwargs)
 
-    def value(self, source: fx.Node, channels: Channels, axis: int | None, as_is: bool = False) -> Any:
+    def value(self, source: fx.Node, axis: int | None, channels: Channels, as_is: bool = False) -> Any:
         """The value of a node with these channels."""
         mine = source in self.network.own
         value = self.member[source] if mine else self.shared[source]
@@ -168,10 +172,9 @@ class _Loop(Writer):
     def _layer(self, layer: Layer, channels: Channels, own: bool) -> fx.Node:
         plain = layer.plain(self.i)
         reads = read_channels(plain.mask)
-        axis = len(self.network.shapes[layer.source]) - 1 if layer.is_linear else 1
-        args = [self.value(layer.source, reads, axis)]
+        args = [self.value(*self.network.source(layer), reads)]
         if layer.added is not None:
-            args.append(self.value(layer.added, channels, self.axes[layer.last]))
+            args.append(self.value(layer.added, self.axes[layer.last], channels))
         whole = len(layer.members) == 1 and channels is None and reads is None
         key = ("layer", layer.node, None if whole else self.i)
         if key not in self.made:
@@ -182,20 +185,11 @@ class _Loop(Writer):
     def _norm(self, node: fx.Node, channels: Channels, own: bool) -> fx.Node:
         norm = self.network.norms[node]
         scale, shift = (slice_channels(vector, 0, channels) for vector in norm.plain(self.i))
-        x = self.value(norm.node.all_input_nodes[0], channels, 1)
+        x = self.value(norm.node.all_input_nodes[0], 1, channels)
         key = ("norm", norm.node, None if len(norm.members) == 1 and channels is None else self.i)
         if key not in self.made:
             self.made[key] = self.install(norm.name, Affine(scale, shift, norm.relu))
         return self.graph.call_module(self.made[key], (x,))
-
-
-def slice_layer(plain: Plain, reads: Channels, channels: Channels) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias for some of the inputs and outputs."""
-    weight = plain.weight
-    if plain.mask is not None:
-        weight = weight * plain.mask.to(weight).reshape(1, -1, *[1] * (weight.ndim - 2))
-    weight = slice_channels(slice_channels(weight, 1, reads), 0, channels)
-    return weight, None if plain.bias is None else slice_channels(plain.bias, 0, channels)
 
 
 def make_kernel(layer: Layer, weight: Tensor, bias: Tensor | None, times: int = 1) -> nn.Module:
@@ -205,6 +199,12 @@ def make_kernel(layer: Layer, weight: Tensor, bias: Tensor | None, times: int = 
     conv = cast(nn.Conv2d, layer.module)
     padding = cast(tuple[int, ...], conv.padding)
     return Convolution(weight, bias, conv.stride, padding, conv.dilation, conv.groups * times, layer.relu)
+
+
+def _join(tensors: Sequence[Slices]) -> Slices:
+    """The members' outputs one after the other."""
+    weight = torch.cat([weight for weight, _ in tensors])
+    return weight, None if tensors[0][1] is None else torch.cat([cast(Tensor, bias) for _, bias in tensors])
 
 
 def pure(module: nn.Module) -> nn.Module:
@@ -296,7 +296,7 @@ class _Beside(Writer):
         network = self.network
         if node in network.layers:
             layer = network.layers[node]
-            read = [self.values[n] for n in (layer.source, layer.added) if n is not None]
+            read = [self.values[n] for n in (network.source(layer)[0], layer.added) if n is not None]
             return self.add(str(layer.node.target), make_kernel(layer, *slice_layer(layer.plain(0), None, None)), *read)
         if node in network.norms:
             norm = network.norms[node]
@@ -325,40 +325,39 @@ class _Beside(Writer):
             return self.graph.call_module(self.keep(node), args, kwargs), form
         return self.graph.create_node(node.op, node.target, args, kwargs), form
 
-    def _convolution(self, layer: Layer) -> Any:
+    def _slices(self, layer: Layer) -> tuple[list[Channels], list[Channels], list[Slices]]:
+        """For each member the channels that the layer reads and makes, and its weight and bias for these."""
         plains = [layer.plain(i) for i in range(self.network.size)]
         reads = [read_channels(plain.mask) for plain in plains]
+        channels = [layout.get(layer.last) for layout in self.layouts]
+        return reads, channels, [slice_layer(*each) for each in zip(plains, reads, channels, strict=True)]
+
+    def _convolution(self, layer: Layer) -> Any:
+        reads, channels, tensors = self._slices(layer)
         if len({None if r is None else len(r) for r in reads}) > 1:
             raise Unable("the members read different numbers of channels")
-        channels = [layout.get(layer.last) for layout in self.layouts]
-        tensors = [slice_layer(*each) for each in zip(plains, reads, channels, strict=True)]
-        weight = torch.cat([weight for weight, _ in tensors])
-        bias = None if tensors[0][1] is None else torch.cat([cast(Tensor, b) for _, b in tensors])
-        one = self.forms[layer.source] == "shared" and reads[0] is None and layer.groups == 1
-        source = self.values[layer.source] if one else self.beside(layer.source, reads)
+        weight, bias = _join(tensors)
+        source, _ = self.network.source(layer)
+        one = self.forms[source] == "shared" and reads[0] is None and layer.groups == 1
+        source = self.values[source] if one else self.beside(source, reads)
         args = [source] if layer.added is None else [source, self.beside(layer.added, channels)]
         times = 1 if one else self.network.size
         return self.add(str(layer.node.target), make_kernel(layer, weight, bias, times), *args)
 
     def _linear(self, layer: Layer) -> tuple[Any, str]:
-        shape = self.network.shapes[layer.source]
-        plains = [layer.plain(i) for i in range(self.network.size)]
-        reads = [read_channels(plain.mask) for plain in plains]
-        channels = [layout.get(layer.last) for layout in self.layouts]
-        tensors = [slice_layer(*each) for each in zip(plains, reads, channels, strict=True)]
-        if len(shape) < 2:
+        source, axis = self.network.source(layer)
+        reads, channels, tensors = self._slices(layer)
+        if axis < 1:
             raise Unable(f"{layer.node} reads no rows")
         if len({weight.shape for weight, _ in tensors}) > 1:
             raise Unable("the members read different numbers of features")
-        shared = self.is_shared(layer.source) and reads[0] is None
-        if shared and layer.added is None and len(shape) == 2 and self.network.one:  # one row: one product
-            weight = torch.cat([weight for weight, _ in tensors])
-            bias = None if tensors[0][1] is None else torch.cat([cast(Tensor, b) for _, b in tensors])
-            wide = WideLinear(weight, bias, layer.relu)
-            return self.add(str(layer.node.target), wide, self.values[layer.source]), "beside"
-        args = [self.values[layer.source] if shared else self.stack(layer.source, reads, len(shape) - 1)]
+        shared = self.is_shared(source) and reads[0] is None
+        if shared and layer.added is None and axis == 1 and self.network.one:  # one row: one product
+            wide = WideLinear(*_join(tensors), layer.relu)
+            return self.add(str(layer.node.target), wide, self.values[source]), "beside"
+        args = [self.values[source] if shared else self.stack(source, reads, axis)]
         if layer.added is not None:
-            args.append(self.stack(layer.added, channels, len(shape) - 1))
+            args.append(self.stack(layer.added, channels, axis))
         made = StackedLinear([w for w, _ in tensors], [b for _, b in tensors], layer.relu, shared)
         return self.add(str(layer.node.target), made, *args), "stacked"
 

@@ -46,7 +46,7 @@ class Measured:
     rows: list[dict[str, Any]]
 
     @property
-    def settings(self) -> list[str]:
+    def settings(self) -> list[Any]:
         """The settings, in the order in which they were measured."""
         return list(dict.fromkeys(row["setting"] for row in self.rows))
 
@@ -56,7 +56,7 @@ class Measured:
         first = self.rows[0]
         return [name for name, value in first.items() if isinstance(value, float) and name != "seed"]
 
-    def values(self, setting: str, figure: str) -> list[float]:
+    def values(self, setting: Any, figure: str) -> list[float]:
         """The figure of a setting for every seed."""
         found = [row.get(figure) for row in self.rows if row["setting"] == setting]
         if not found or None in found or figure not in self.figures:
@@ -66,16 +66,16 @@ class Measured:
             )
         return [float(value) for value in found if value is not None]
 
-    def interval(self, setting: str, figure: str) -> Interval:
+    def interval(self, setting: Any, figure: str) -> Interval:
         """The mean over seeds with its 95 % interval by Student's t."""
         return t_interval(self.values(setting, figure))
 
-    def difference(self, first: str, second: str, figure: str) -> Interval:
+    def difference(self, first: Any, second: Any, figure: str) -> Interval:
         """The mean of first - second, seed by seed, with its interval."""
         pairs = zip(self.values(first, figure), self.values(second, figure), strict=True)
         return t_interval([one - two for one, two in pairs])
 
-    def curve(self, figure: str, settings: Sequence[str] | None = None) -> np.ndarray:
+    def curve(self, figure: str, settings: Sequence[Any] | None = None) -> np.ndarray:
         """Mean and ends of the interval for each setting: (settings, 3)."""
         return np.array([tuple(self.interval(one, figure)) for one in settings or self.settings])
 
@@ -129,7 +129,8 @@ def measure_settings(
         for name, make in entries.items():
             if progress is not None:
                 progress(f"{name}, seed {seed + 1} of {seeds}")
-            ensemble = _trained(name, make, train, seed, options)
+            own = mix_seeds(seed, 11), mix_seeds(seed, 12)
+            ensemble = trained("measure_settings", name, make, train, own, options)
             figures = _figures(ensemble, inside, others, shifted)
             rows.append({"setting": name, "seed": seed, **(about or {}).get(name, {}), **figures})
     return Measured(rows)
@@ -145,13 +146,18 @@ def example_of(train: Any) -> Any:
     return next(read_batches("analyses", train, 2))[0]
 
 
-def _trained(name: str, make: Callable[[], Ensemble], train: Any, seed: int, options: Mapping[str, Any]) -> Ensemble:
+def trained(
+    caller: str, name: Any, make: Callable[[], Ensemble], train: Any, seeds: tuple[int, int], options: Mapping[str, Any]
+) -> Ensemble:
+    """What `make` gives, trained; what it draws follows the first seed, training the second."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(mix_seeds(seed, 11))
+        torch.manual_seed(seeds[0])
         ensemble = make()
-        history = fit(ensemble, train, seed=mix_seeds(seed, 12), **options)
+        if not isinstance(ensemble, Ensemble):
+            raise TypeError(f"{caller}: make must give an Ensemble to train, but gave a {type(ensemble).__name__}.")
+        history = fit(ensemble, train, seed=seeds[1], **options)
     if history.failure:
-        raise ValueError(f"measure_settings: training of {name!r} failed: {history.failure}")
+        raise ValueError(f"{caller}: training of {name!r} failed: {history.failure}")
     return ensemble
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,58 +11,14 @@ import torch
 
 from ...core.ensemble import Ensemble
 from ...methods.building import check_whole
-from ...results.intervals import t_interval
-from ...surgery.selecting import quote_names
 from ...training.batching import mix_seeds
-from ...training.fitting import fit
 from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate
-from ...uncertainty.resampling import Interval
 from ..common.examples import Examples, target_labels
 from ..similarity import answers_and_targets, disagreement, divergence
+from .measuring import Measured, trained
 
 SMALL = 1e-4  # a weight that is no larger counts as zero (MIMO, appendix C)
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """Figures for each setting and seed.
-
-    Args:
-        rows: {"setting", "seed", "accuracy", "log_likelihood" (a row's mean), "member_accuracy",
-            "member_log_likelihood", "disagreement" and "kl" (means over pairs of members; 0 of one), "share" of
-            weights above 1e-4, and the settings of their own} for each
-    """
-
-    rows: list[dict[str, Any]]
-
-    @property
-    def settings(self) -> list[Any]:
-        """Every setting once, in order."""
-        return list(dict.fromkeys(row["setting"] for row in self.rows))
-
-    def values(self, figure: str, setting: Any) -> list[float]:
-        """The figure of a setting for every seed."""
-        found = [row[figure] for row in self.rows if row["setting"] == setting and figure in row]
-        if not found:
-            raise ValueError(
-                f"sweep: nothing is known of {figure!r} at {setting!r}. Settings are {self.settings}; figures are "
-                f"{quote_names(name for name in self.rows[0] if name not in ('setting', 'seed'))}."
-            )
-        return found
-
-    def interval(self, figure: str, setting: Any) -> Interval:
-        """The mean over seeds with its interval by Student's t."""
-        return t_interval(self.values(figure, setting))
-
-    def difference(self, figure: str, first: Any, second: Any) -> Interval:
-        """The figure of the first setting minus that of the second, seed by seed, with its interval."""
-        pairs = zip(self.values(figure, first), self.values(figure, second), strict=True)
-        return t_interval([a - b for a, b in pairs])
-
-    def curve(self, figure: str) -> tuple[list[Any], np.ndarray]:
-        """The settings, and the mean and the ends of the interval at each: (settings, 3)."""
-        return self.settings, np.array([self.interval(figure, setting) for setting in self.settings])
 
 
 def sweep(
@@ -72,11 +28,14 @@ def sweep(
     data: Any,
     *,
     seeds: int = 3,
-    seed: int = 0,
     progress: Callable[[str], None] | None = None,
     **options: Any,
-) -> Sweep:
+) -> Measured:
     """Quality of members and of the ensemble, and how far members differ, for each setting, trained for each seed.
+
+    Figures are "accuracy" and "log_likelihood" (a row's mean) of the ensemble, "member_accuracy" and
+    "member_log_likelihood", "disagreement" and "kl" (means over pairs of members; 0 of one), and the "share" of weights
+    above 1e-4.
 
     With sizes of MIMO this is Figure 5; with input repetitions or batch repetitions, Figure 6; with methods by name,
     Figure 4 (right).
@@ -91,14 +50,14 @@ def sweep(
 
     >>> x, y = torch.randn(64, 4), torch.arange(64) % 3
     >>> found = sweep(lambda size: pb.deep(nn.Linear(4, 3), size), [1, 2], (x, y), (x, y), seeds=2, epochs=1)
-    >>> found.settings, found.curve("accuracy")[1].shape
+    >>> found.settings, found.curve("accuracy").shape
     ([1, 2], (2, 3))
     """
     chosen = list(settings)
     if not chosen:
         raise ValueError("sweep: there must be at least one setting, but there is none.")
     tries: list[Any] = [(setting, {}, {}) for setting in chosen]
-    return _sweep("sweep", make, tries, train, data, seeds, seed, progress, options)
+    return _sweep("sweep", make, tries, train, data, seeds, progress, options)
 
 
 def regularization_path(
@@ -109,10 +68,9 @@ def regularization_path(
     l2: Sequence[float] = (),
     *,
     seeds: int = 3,
-    seed: int = 0,
     progress: Callable[[str], None] | None = None,
     **options: Any,
-) -> Sweep:
+) -> Measured:
     """Accuracy, log-likelihood and the share of weights that are not zero, as regularisation grows (Figures 7 to 9).
 
     Along one path l1 grows and l2 is 0, along the other the other way round. Settings are ("l1", 1e-4), ("l2", 1e-3),
@@ -136,7 +94,7 @@ def regularization_path(
             tries.append(((name, float(value)), own, {**own, "weight_decay": 0.0}))
     if not tries:
         raise ValueError("regularization_path: give l1= or l2=, the factors to try.")
-    return _sweep("regularization_path", lambda setting: make(), tries, train, data, seeds, seed, progress, options)
+    return _sweep("regularization_path", lambda setting: make(), tries, train, data, seeds, progress, options)
 
 
 def member_figures(ensemble: Ensemble, data: Any) -> dict[str, float]:
@@ -168,23 +126,17 @@ def _share(ensemble: Ensemble) -> float:
 
 def _sweep(
     caller: str, make: Callable[[Any], Ensemble], tries: Sequence[tuple[Any, Mapping[str, Any], Mapping[str, Any]]],
-    train: Any, data: Any, seeds: int, seed: int, progress: Any, options: Mapping[str, Any],
-) -> Sweep:  # fmt: skip
+    train: Any, data: Any, seeds: int, progress: Any, options: Mapping[str, Any],
+) -> Measured:  # fmt: skip
     """Each (setting, columns of the table, options of fit), for each seed."""
-    examples = Examples(caller, data, labelled=True)
-    rows = []
-    for run in range(check_whole(caller, "seeds", seeds)):
+    examples, rows = Examples(caller, data, labelled=True), []
+    for seed in range(check_whole(caller, "seeds", seeds)):
         for setting, columns, own in tries:
             if progress is not None:
-                progress(f"{setting}, seed {run + 1} of {seeds}")
+                progress(f"{setting}, seed {seed + 1} of {seeds}")
+            chance = mix_seeds(0, seed), mix_seeds(0, seed, 1)
+            made = trained(caller, setting, partial(make, setting), train, chance, {**options, **own})
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(mix_seeds(seed, run))
-                made = make(setting)
-                if not isinstance(made, Ensemble):
-                    raise TypeError(f"{caller}: make must give an Ensemble to train, but gave a {type(made).__name__}.")
-                history = fit(made, train, seed=mix_seeds(seed, run, 1), **{**options, **own})
-                figures = {} if history.failure else {**member_figures(made, examples), "share": _share(made)}
-            if history.failure:
-                raise ValueError(f"{caller}: training with {setting!r} failed: {history.failure}")
-            rows.append({"setting": setting, "seed": run, **columns, **figures})
-    return Sweep(rows)
+                figures = {**member_figures(made, examples), "share": _share(made)}
+            rows.append({"setting": setting, "seed": seed, **columns, **figures})
+    return Measured(rows)

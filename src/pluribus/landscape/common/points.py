@@ -69,7 +69,7 @@ class Measuring(TypedDict, total=False):
     progress: Report
 
 
-class Figures(NamedTuple):
+class PointFigures(NamedTuple):
     """What was measured at many points, None where it was not, and how statistics of normalisation came about."""
 
     loss: np.ndarray | None
@@ -158,7 +158,7 @@ def measure(
     references: Networks | None = None,
     file: str | Path | None = None,
     **how: Unpack[Measuring],
-) -> Figures:
+) -> PointFigures:
     """Loss, accuracy and agreement with the references at every mixture of networks and directions.
 
     Args:
@@ -179,7 +179,7 @@ def measure(
     work = Work(span, mixtures.reshape(points, -1), buffers.reshape(points, -1), judge, examples)
     values = _carry_out_all(caller, work, how.get("processes", 1), file, how.get("progress", False))
     values = values.reshape(*shape, -1)
-    return Figures(
+    return PointFigures(
         values[..., 0] if "loss" in judge.measures else None,
         values[..., 1] if "accuracy" in judge.measures else None,
         np.moveaxis(values[..., 2:], -1, 0) if "agreement" in judge.measures else None,

@@ -13,8 +13,10 @@ from typing import Any
 
 from ...report.questions import Question, questions_page
 from ...surgery.selecting import quote_names
+from .alignment import aligned_runs
 from .animation import animate
 from .chance import one_chain, sources_of_difference
+from .inside import bending, layers, subnetworks_apart, trained_curves, units_of_members
 from .material import Material
 from .spaces import function_map, function_space, weight_space
 from .subspaces import diversity_plane, ensemble_size
@@ -29,10 +31,19 @@ QUESTIONS: dict[str, Callable[[Material], Question | None]] = {  # by the anchor
     "plane": plane_between,
     "tunnel": connection,
     "stitched": stitched_cut,
+    "alignment": aligned_runs,
     "diversity": diversity_plane,
     "size": ensemble_size,
     "randomness": sources_of_difference,
     "chain": one_chain,
+    "layers": layers,
+}
+
+ON_REQUEST: dict[str, Callable[[Material], Question | None]] = {  # asked by name alone: they take minutes
+    "curve": trained_curves,
+    "curvature": bending,
+    "subnetworks": subnetworks_apart,
+    "units": units_of_members,
 }
 
 
@@ -50,11 +61,12 @@ def explore(
 
     Args:
         animation: a file, .gif or .svg, for training on the plane of the first two runs
-        only: names in QUESTIONS; by default all
+        only: names in QUESTIONS or ON_REQUEST; by default all of QUESTIONS
     """
     check_questions(only)
     _check(material, animation)
-    asked = [ask(material) for name, ask in QUESTIONS.items() if not only or name in only]
+    chosen = {name: ask for name, ask in (QUESTIONS | ON_REQUEST).items() if name in (only or QUESTIONS)}
+    asked = [ask(material) for ask in chosen.values()]
     found = [question for question in asked if question is not None]
     if not found:
         raise ValueError(f"landscape: these networks cannot answer {quote_names(only)}. {' '.join(_notes(material))}")
@@ -68,8 +80,9 @@ def explore(
 
 def check_questions(names: Sequence[str]) -> None:
     """Refuse a question that there is not."""
-    if unknown := [name for name in names if name not in QUESTIONS]:
-        raise ValueError(f"landscape: the question {unknown[0]!r} is unknown. Choose from {quote_names(QUESTIONS)}.")
+    every = QUESTIONS | ON_REQUEST
+    if unknown := [name for name in names if name not in every]:
+        raise ValueError(f"landscape: the question {unknown[0]!r} is unknown. Choose from {quote_names(every)}.")
 
 
 def _check(material: Material, animation: Any) -> None:

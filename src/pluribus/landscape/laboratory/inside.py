@@ -158,7 +158,9 @@ def subnetworks_apart(material: Material) -> Question | None:
     """Accuracy and agreement on the plane of three members of one network, and their courses: MIMO, Figures 3 and 4."""
     if material.training is None:
         return None
-    figures, found = [], []
+    figures: list[Figure] = []
+    found: list[str] = []
+    apart: list[float] = []
     names = [f"member {k + 1}" for k in range(MEMBERS)]
     styles = {name: number for number, name in enumerate([*names, "origin, projected"], 2)}
     for name, (ensemble, told) in material.once(members_of_one).items():
@@ -166,6 +168,7 @@ def subnetworks_apart(material: Material) -> Question | None:
         plane = subnetwork_plane(ensemble)
         cut = surface(plane, material.test, material.grid, refresh=material.train)
         quality = member_figures(ensemble, material.test)
+        apart.append(quality["disagreement"])
         found.append(
             f"{name}: members disagree on {100 * quality['disagreement']:.1f} % of the test rows; each has an accuracy "
             f"of {100 * quality['member_accuracy']:.1f} %, together {100 * quality['accuracy']:.1f} %. "
@@ -177,8 +180,8 @@ def subnetworks_apart(material: Material) -> Question | None:
         caption = (
             f"{name}. The plane goes through three members; what they share is the same everywhere on it. The origin, "
             f"where all weights are zero, is {plane.origin_distance:.3g} away from the plane and is projected onto it. "
-            f"A member of MIMO is shown while the others read zeros. Here {cut.statistics}. Courses: what members said "
-            "on the test rows along training, in the two principal components."
+            f"{'A member is shown while the others read zeros. ' if ensemble.joint else ''}Here {cut.statistics}. "
+            "Courses: what members said on the test rows along training, in the two principal components."
         )
         anchor = name.replace(" ", "-").lower()
         figures.append(Figure(f"members-{anchor}", name, caption, panels, legend=legend(styles, styles)))
@@ -186,6 +189,9 @@ def subnetworks_apart(material: Material) -> Question | None:
         "Members of MIMO converge to disconnected modes and disagree, those of the naive multihead end in the same "
         "mode and are nearly equal (Havasi et al., Figures 3 and 4)."
     )
+    more = apart[0] > apart[1]
+    answer = f"{'More' if more else 'Not more'} in MIMO than in the naive multihead: members disagree on "
+    found.insert(0, f"{answer}{100 * apart[0]:.1f} % and {100 * apart[1]:.1f} % of the test rows.")
     title = "Are the members of one network different functions?"
     return Question("subnetworks", title, claim, found, figures)
 

@@ -20,7 +20,7 @@ MOST = 10  # checkpoints of a run in a matrix
 
 
 @dataclass(frozen=True)
-class Training:
+class RunTraining:
     """How the runs were trained, so that more networks can be.
 
     Args:
@@ -66,7 +66,7 @@ class Material:
     images: Rows | None = None
     normalise: Callable[[Tensor], Tensor] | None = None
     outside: Tensor | None = None
-    training: Training | None = None
+    training: RunTraining | None = None
     grid: int = 21
     samples: int = 5
     steps: int = 80

@@ -132,7 +132,8 @@ def stitched_cut(material: Material) -> Question:
     caption = (
         "Each piece of the tunnel makes a triangle with the origin, where all weights are zero; the triangles lie side "
         "by side, divided by thin lines. The strong line is the tunnel; outwards the weights grow to 1.25 times as "
-        f"much. Lines join equal values; point at a place to read all of them. Here {found.statistics}."
+        "much. Lines join equal values; those of accuracy and agreement, and their shades, are for the outer half, for "
+        f"near the origin all is chance. Point at a place to read its values. Here {found.statistics}."
     )
     figure = Figure("stitched", "A cut along the tunnel", caption, panels, legend=legend(names, material.styles))
     claim = (

@@ -74,13 +74,14 @@ def fan_chart(
         places: (along, out, 2), where each value lies; values[i, j] is at places[i, j]
         corners: (n, 2), where the outer sides of the triangles meet: the path
         ends: the names of the first and the last corner
+        decades: as for `surface_chart`; without, shades and lines are those of the outer half, where networks differ
     """
     turn = _upright(corners)
     places, corners = places @ turn, corners @ turn
     (left, right), (low, high) = (finite_range([0.0, *places[..., axis].flatten()]) for axis in (0, 1))
     height = round((PLANE - 24) * min(max((high - low) / (right - left), 0.4), 1.2)) + 24
     chart = Chart(Axis(left, right, room=0), Axis(low, high, room=0), (PLANE, height), (12, 12, 12, 12))
-    scale = height_scale(values, decades)
+    scale = height_scale(values if decades else values[:, values.shape[1] // 2 :], decades)
     _fan_patches(chart, places, {name: values, **(others or {})}, scale)
     for x, y in corners.tolist():
         chart.line([(0.0, 0.0), (x, y)], None, "spoke")

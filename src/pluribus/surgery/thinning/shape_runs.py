@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..._common.torch_private import fake_tensor_mode, pytree
 from ..._common.trees import Batch, as_batch, tensors_of
+from ..calling import track_modules
 from ..copying import duplicate_with
 from .attributes import Attribute, named_tensors, set_attributes_
 
@@ -93,31 +94,6 @@ def dry_mode() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-
-
-@contextlib.contextmanager
-def track_modules(model: nn.Module, stack: list[str], order: list[str] | None = None) -> Iterator[None]:
-    """Keep the names of the running modules on a stack; after an error its top shows where it happened.
-
-    Args:
-        order: also collects the names in the order in which the modules run.
-    """
-    stack[1:] = []
-
-    def enter(name: str) -> None:
-        stack.append(name)
-        if order is not None:
-            order.append(name)
-
-    hooks = []
-    for path, module in model.named_modules():
-        hooks.append(module.register_forward_pre_hook(lambda m, a, path=path: enter(path)))
-        hooks.append(module.register_forward_hook(lambda m, a, o: (stack.pop(), None)[1]))
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _run_on_meta(

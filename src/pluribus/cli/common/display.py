@@ -16,14 +16,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
-from .._common.untrusted import printable
-from ..results.quantities import Differences, estimate, format_value, quantity, value
-from ..results.store import Group, Result, group_runs
-from ..results.verdict import verdicts
-from ..study.folder import Outcome, training_folder
-from ..study.progress import Progress as EpochsDone
-from ..study.progress import read_progress
-from ..study.settings import Run
+from ..._common.untrusted import printable
+from ...results.quantities import Differences, estimate, format_value, quantity, value
+from ...results.store import Group, Result, group_runs
+from ...results.verdict import verdicts
+from ...study.folder import Outcome, training_folder
+from ...study.progress import Progress as EpochsDone
+from ...study.progress import read_progress
+from ...study.settings import Run
 from .messages import safe_text
 
 FIGURES = ("accuracy", "rmse", "nll", "ece", "auroc", "cacc", "disagreement")

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from .._common.untrusted import printable
+from ..._common.untrusted import printable
 
 WIDE = 150  # columns, where the output is no terminal
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from .._common.untrusted import parse_json
+from ..._common.untrusted import parse_json
 
 _DATA = "What to train on: a name (see `pluribus data`) or KIND:PATH, such as folder:photos/ or table:houses.csv."
 
@@ -125,8 +125,8 @@ class ListsMethods(TyperCommand):
 
 
 def _name_methods_(option: Any) -> None:
-    from ..methods import METHODS
-    from ..study.baselines import entries
+    from ...methods import METHODS
+    from ...study.baselines import entries
 
     baselines = [name for name in entries() if name not in METHODS]
     option.help = option.help.format(methods=", ".join(METHODS), baselines=", ".join(baselines))

@@ -1,0 +1,131 @@
+"""`pluribus align`: two checkpoints of one architecture with their units in one order."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .common import options
+from .common.messages import say_notes
+
+Checkpoint = Annotated[Path, typer.Argument(help="Weights: .safetensors, or what torch.save wrote of a state_dict.")]
+
+
+def align_command(
+    first: Checkpoint,
+    second: Checkpoint,
+    model: Annotated[str, typer.Option(help="Their network: one of ours, timm:NAME, or python:MODULE:FUNCTION.")],
+    out: Annotated[Path, typer.Option(help="The first one's weights in the order of the second.")] = Path(
+        "aligned.safetensors"
+    ),
+    by: Annotated[str, typer.Option(help="What is compared: weights, or activations for --data.")] = "weights",
+    data: Annotated[
+        str | None, typer.Option(help="Data to judge on: a name or KIND:PATH; see `pluribus data`.")
+    ] = None,
+    page: Annotated[Path | None, typer.Option(help="A page with the line between both, before and after.")] = None,
+    shape: Annotated[str | None, typer.Option(help="Without --data: one row's shape, with commas: 3,32,32.")] = None,
+    classes: Annotated[int | None, typer.Option(help="Without --data: how many numbers it gives.", min=1)] = None,
+    data_dir: options.Folder = None,
+    target: options.Target = None,
+    image_size: options.ImageSize = None,
+    broken: options.Broken = "stop",
+    width: options.Width = 1.0,
+    dropout: options.Dropout = None,
+    rows: Annotated[int, typer.Option(help="Rows at most to compare and to judge on.", min=2)] = 1000,
+    points: Annotated[int, typer.Option(help="Places along the line.", min=3)] = 25,
+    restarts: Annotated[int, typer.Option(help="Further searches, from random orders.", min=0)] = 3,
+    seed: int = 0,
+    quiet: options.Quiet = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Put the hidden units of one network into the order of another's; it stays the same function.
+
+    Two networks that were trained apart can then be joined by a straight line, or averaged. No description of the
+    architecture is needed: which units may change places is found by running the network.
+
+    Examples:
+
+        pluribus align one.safetensors two.safetensors --model mlp --data digits --page align.html
+
+        pluribus align one.pt two.pt --model python:nets.py:build --shape 3,32,32 --classes 10
+    """
+    import torch
+
+    from ..models.by_name import ModelSpec
+    from ..report.questions import questions_page
+    from ..study.aligning import align_checkpoints, write_network
+    from ..study.laboratory import draw_rows
+
+    if by not in ("weights", "activations"):
+        raise ValueError(f"align: --by must be weights or activations, but it is {by!r}.")
+    if page is not None and data is None:
+        raise ValueError("align: the page shows the loss along a line, so --page needs --data.")
+    _check_writable(out, page)
+    settings: dict[str, Any] = {"by": by, "restarts": restarts, "seed": seed, "points": points}
+    if data is not None:
+        source = {"folder": data_dir, "target": target, "image_size": image_size, "broken": broken}
+        found, build = _load(data, source, model, width, dropout, seed)
+        if not (quiet or as_json):
+            say_notes(found.notes)
+        settings["train"], settings["test"] = (
+            (found.normalise(x), y) for x, y in (draw_rows(found.train, rows), draw_rows(found.test, rows))
+        )
+        example = settings["train"][0]
+    else:
+        if shape is None or classes is None:
+            raise ValueError("align: give --data, or --shape and --classes, so that the network can be built.")
+        if by == "activations":
+            raise ValueError("align: activations are compared on data, so --by activations needs --data.")
+        row = tuple(options.whole_number("--shape", part) for part in options.split_names(shape))
+        build = ModelSpec(model, row, classes, width, dropout).build
+        example = torch.randn(4, *row, generator=torch.Generator().manual_seed(seed))
+    aligned = align_checkpoints(first, second, build, example, **settings)
+    write_network(out, aligned.model)
+    if page is not None and aligned.question is not None:
+        how = {"first": str(first), "second": str(second), "network": model, "data": str(data), "by": by}
+        command = shlex.join(["pluribus", *sys.argv[1:]])
+        questions_page("Two networks in one order", [aligned.question], page, command=command, settings=how)
+    _show(aligned, out, page, quiet, as_json)
+
+
+def _load(data: str, source: dict[str, Any], model: str, width: float, dropout: float | None, seed: int) -> Any:
+    """The data, and what builds a network for it."""
+    from ..study.baselines import model_spec
+    from ..study.run import load_data
+    from ..study.settings import Run
+
+    options_of_source = options.source_options(**source, task=None, outside="", shifted="", variants="", split=0)
+    run = Run(data=data, model=model, width=width, dropout=dropout, seed=seed, source=options_of_source)
+    found = load_data(run)
+    return found, model_spec(run, found).build
+
+
+def _check_writable(*paths: Path | None) -> None:
+    """Refuse a file that could not be written, before anything is read."""
+    for path in paths:
+        if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+            raise ValueError(f"align: {str(path)!r} cannot be written: give a file in a folder that can be.")
+
+
+def _show(aligned: Any, out: Path, page: Path | None, quiet: bool, as_json: bool) -> None:
+    question = aligned.question
+    if as_json:
+        groups = [
+            {"size": g.size, "places": [f"{name}[{dim}]" for name, dim in g.places], "outer": g.outer}
+            for g in aligned.groups
+        ]
+        ridges = {row[0]: float(row[-1]) for row in question.figures[0].rows} if question else None
+        files = {"weights": str(out), "page": None if page is None else str(page)}
+        print(json.dumps({**files, "moved": aligned.moved, "barrier": ridges, "groups": groups}, indent=1))
+    elif not quiet:
+        print(aligned.groups.explain())
+        print(f"{aligned.moved:,} weights stand elsewhere now.")
+        if question is not None:
+            print(question.found[0])
+        print(f"The weights: {out}" + (f"; the page: {page}" if page else ""))

@@ -1,0 +1,82 @@
+"""Is it one valley but for the order of units? The straight line between two runs before and after alignment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
+from ...report.questions import Question
+from ...report.svg import Axis
+from ..paths import Along, along, line
+from ..symmetries.finding import permutations
+from ..symmetries.groups import Groups
+from ..symmetries.matching import align
+from .material import Material
+
+STYLES = {"as trained": 2, "aligned by weights": 3, "aligned by activations": 4}
+
+TITLE = "Is it one valley, but for the order of units?"
+
+CLAIM = (
+    "Hidden units can change places without a change of the function; once the units of two networks are in one order, "
+    "the straight line between them crosses a lower ridge, or none (Ainsworth et al., Git Re-Basin, 2023)."
+)
+
+
+def aligned_runs(material: Material) -> Question:
+    """The straight line between the solutions of two runs, as they are and with their units in one order."""
+    material.say("the order of units")
+    first, second = material.solutions[:2]
+    try:
+        groups = permutations(first, material.train[0])
+    except ValueError as error:
+        return Question("alignment", TITLE, CLAIM, [f"There is nothing to align: {error}"])
+    ways: dict[str, nn.Module] = {"as trained": first}
+    for by in ("weights", "activations"):
+        ways[f"aligned by {by}"] = align(first, second, material.train[0], by, groups=groups)
+    return alignment_question(ways, second, groups, material.test, material.train)
+
+
+def alignment_question(
+    ways: Mapping[str, nn.Module], reference: nn.Module, groups: Groups, data: Any, refresh: Any, points: int = 25
+) -> Question:
+    """Loss and accuracy along the lines from several forms of one network to another, and the ridge on each.
+
+    Args:
+        ways: names in STYLES, each with the network in that order; the first is as it was trained
+        refresh: training data, for the statistics of batch normalisation along the line
+    """
+    found = {name: along(line(model, reference), data, points, refresh=refresh) for name, model in ways.items()}
+    heights = {name: max(one.barrier, 0.0) for name, one in found.items()}
+    before, *after = heights.items()
+    best = min(after, key=lambda pair: pair[1])
+    answer = "Yes" if best[1] < 0.1 * before[1] else "In part" if best[1] < 0.5 * before[1] else "No"
+    said = [
+        f"{answer}: along the straight line the loss rises {before[1]:.3g} above its ends, and "
+        + ", ".join(f"{value:.3g} once units are {name}" for name, value in after)
+        + ".",
+        f"{groups.number_in_words} of hidden units may change places, in 10^{groups.log10_orders:.0f} orders.",
+    ]
+    caption = (
+        "From the first network (0), with its units in the order that it was trained with or in that of the second, to "
+        f"the second (1). The function at 0 is the same in all. Here {found[before[0]].statistics}."
+    )
+    panels = [_panel(name, found) for name in ("loss", "accuracy") if getattr(found[before[0]], name) is not None]
+    rows = [[name, f"{one.loss[0]:.4f}", f"{one.loss.max():.4f}", f"{heights[name]:.4f}"]
+            for name, one in found.items() if one.loss is not None]  # fmt: skip
+    header = ["Order of units", "Loss of the first", "Largest loss", "Ridge"]
+    figure = Figure("alignment", "Along the line", caption, panels, "wide", legend(found, STYLES), header, rows)
+    return Question("alignment", TITLE, CLAIM, said, [figure])
+
+
+def _panel(name: str, found: Mapping[str, Along]) -> Panel:
+    curves: dict[str, Curve] = {label: (one.t, getattr(one, name)) for label, one in found.items()}
+    y = finite_range(value for _, values in curves.values() for value in values)
+    panels, _ = curve_panels(
+        curves, STYLES, ("from the first network to the second", name), (Axis(0, 1), Axis(*y)),
+        lambda label: f"{name}, {label}: at most {max(curves[label][1]):.3g}",
+    )  # fmt: skip
+    return panels[0]

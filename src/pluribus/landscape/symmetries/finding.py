@@ -1,0 +1,243 @@
+"""The permutation symmetries of any network, found by running it, and tested before they are given back."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..._common.torch_private import plain_attributes
+from ..._common.trees import Batch, as_batch, cut_rows, long_tensors, map_tensors, rows_of
+from ...core.ensemble import Ensemble
+from ...methods.building import check_model
+from ...surgery.calling import check_example
+from ...surgery.copying import clear_caches_, duplicate, state, tensors_in
+from ...surgery.selecting import quote_names
+from ..common.examples import map_arrays
+from ..common.networks import network_of
+from .axes import UnitAxis, free_axes, settle
+from .groups import DimensionPart, Groups, Orders
+from .operations import Stack
+from .trial import as_precise, confirm, precisely, same_function
+from .walk import Walk, lasting_state, walk
+
+MOST_ROWS = 8  # more are not needed to see what is connected with what
+
+
+def permutations(model: Any, example: Any) -> Groups:
+    """The groups of hidden units of a network that may change places without a change of its function.
+
+    Found from runs of copies, without a specification of the architecture: each operation says which dimensions of
+    tensors hold the same units, and one without a rule fixes what it touches. At the end random orders of all
+    groups are tried in double precision, on the example and on another input; what changes the outputs is left out.
+    The function is what the network gives in eval mode: the `logits` of an output that has them, or all its tensors.
+
+    Args:
+        model: any network; it is not changed
+        example: what one call takes: a tensor, a tuple of arguments or a dict
+
+    >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> print(permutations(model, torch.randn(4, 3)).explain())
+    1 group of hidden units; 10^5 orders give the same function.
+      group 0: 8 units: 0.weight[0], 0.bias[0], 2.weight[1]
+    As they are: 2.bias.
+    """
+    model = one_network("permutations", model)
+    example = map_arrays(example)
+    check_example("permutations", model, example)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        found, batch, is_exact = _walk("permutations", model, as_batch(example))
+        groups = replace(_as_groups(found, model), example=_copied(example), rows=rows_of(batch), is_exact=is_exact)
+        groups = confirm(model, groups, batch)
+    if not len(groups):
+        raise ValueError(
+            "permutations: the model has no hidden units that could change places without a change of its function."
+            f"{_reasons(model, groups)} A network with a hidden layer of two units or more has some."
+        )
+    return groups
+
+
+def permute(model: Any, groups: Groups, generator: torch.Generator | None = None) -> nn.Module:
+    """A copy of the network with the units of all groups in random orders: another network with the same function.
+
+    >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> x = torch.randn(4, 3)
+    >>> other = permute(model, permutations(model, x))
+    >>> torch.allclose(other(x), model(x), atol=1e-5)
+    True
+    """
+    model = one_network("permute", model)
+    check_groups("permute", model, groups)
+    return reordered("permute", model, groups, groups.random(generator))
+
+
+def reordered(caller: str, model: nn.Module, groups: Groups, orders: Orders) -> nn.Module:
+    """A copy of the network with its units in these orders; one that is another function is refused."""
+    new = duplicate(model)
+    with torch.no_grad():
+        for name, tensor in lasting_state(new).items():
+            tensor.copy_(groups.reorder(name, tensor.detach(), orders))
+    clear_caches_(new)
+    if groups.example is not None and not same_function(model, new, as_batch(groups.example), groups.is_exact):
+        raise ValueError(
+            f"{caller}: with its units in another order the network is another function, so it must keep something "
+            "that it computed from its weights, in an attribute or by its mode. Let it forget that first (many do "
+            f"in model.train()), and find the groups of that network.{_reasons(model)}"
+        )
+    return new
+
+
+def one_network(caller: str, holder: Any) -> nn.Module:
+    """The one network that is meant, as a module: a trajectory's solution, or the only network that is held."""
+    if isinstance(holder, nn.Module) and not isinstance(holder, Ensemble):
+        return check_model(caller, holder, nests=True)
+    return network_of(caller, holder)[0]
+
+
+def check_groups(caller: str, model: nn.Module, groups: Any) -> None:
+    """Refuse groups of another architecture."""
+    if not isinstance(groups, Groups):
+        raise TypeError(f"{caller}: groups are what ls.permutations gives, but got a {type(groups).__name__}.")
+    own = {name: tuple(tensor.shape) for name, tensor in lasting_state(model).items()}
+    for name in [*groups.shapes, *own]:
+        if groups.shapes.get(name) != own.get(name):
+            first, second = ("absent" if s.get(name) is None else str(s[name]) for s in (own, groups.shapes))
+            raise ValueError(
+                f"{caller}: the groups must be those of the model, but {name!r} has the shape {first} in the model and "
+                f"{second} in the groups. Find them with ls.permutations(model, example)."
+            )
+
+
+def _reasons(model: nn.Module, groups: Groups | None = None) -> str:
+    """What may have fixed units: operations without a rule, groups that were left out, tensors that are kept."""
+    said = ""
+    if groups is not None and groups.without_rule:
+        said += f" Operations without a rule fix what they touch: {', '.join(groups.without_rule)}."
+    if groups is not None and groups.dropped:
+        said += f" Left out: {'; '.join(groups.dropped[:3])}."
+    own = {id(tensor) for _, tensor in state(model)}
+    kept = [
+        f"{path}.{name}".lstrip(".")
+        for path, part in model.named_modules()
+        for name, value in plain_attributes(part).items()
+        if any(t.is_floating_point() and id(t) not in own for t in tensors_in(value))
+    ]
+    if kept:
+        said += f" It keeps tensors beside its parameters and buffers, in {quote_names(kept, 3)}."
+    return said
+
+
+def _copied(example: Any) -> Any:
+    return map_tensors(example, lambda tensor: tensor.detach().clone())
+
+
+def _walk(caller: str, model: nn.Module, batch: Batch) -> tuple[Walk, Batch, bool]:
+    """The axes of a run on a few rows in double precision, or on all, or in the model's own precision if it must be."""
+    for rows in (_few_rows(batch), batch):
+        for is_exact in (True, False):
+            try:
+                return precisely(walk, as_precise(model, is_exact), rows, is_exact), rows, is_exact
+            except (RuntimeError, TypeError, ValueError, IndexError) as error:
+                problem = error
+    raise ValueError(f"{caller}: the model runs, but not while it is followed: {problem}.") from problem
+
+
+def _few_rows(batch: Batch) -> Batch:
+    if rows_of(batch) <= MOST_ROWS:
+        return batch
+    return cut_rows(batch, slice(0, MOST_ROWS // 2), long_tensors(batch))
+
+
+# ---------------------------------------------------------------- from axes to groups
+
+
+def _as_groups(found: Walk, model: nn.Module) -> Groups:
+    tensors = {name: [settle(axis) for axis in axes] for name, axes in found.state.items()}
+    units = list({id(a): a for axes in tensors.values() for axis in axes for a in free_axes(axis)}.values())
+    number = {id(axis): i for i, axis in enumerate(units)}
+    outer = _outer_groups(units, number, [*tensors.values(), *_all_axes(found)])
+    layout = {name: tuple(_as_part(axis, number) for axis in axes) for name, axes in tensors.items()}
+    made = {
+        turn: tuple(_as_part(axis, number) for axis in axes)
+        for turn, axes in found.activations.items()
+        if isinstance(axes, list)
+    }
+    return Groups(
+        {name: parts for name, parts in layout.items() if any(part.groups for part in parts)},
+        tuple(axis.size for axis in units), tuple(outer),
+        {name: tuple(tensor.shape) for name, tensor in lasting_state(model).items()},
+        without_rule=tuple(sorted(found.without_rule)),
+        activations={turn: parts for turn, parts in made.items() if any(part.groups for part in parts)},
+    )  # fmt: skip
+
+
+def _as_part(axis: UnitAxis, number: dict[int, int]) -> DimensionPart:
+    axis = settle(axis)
+    if axis.kind:
+        return DimensionPart(axis.size, kind=axis.kind, parts=tuple(_as_part(part, number) for part in axis.parts))
+    return DimensionPart(axis.size, number.get(id(axis)) if axis.is_free else None)
+
+
+def _all_axes(found: Walk) -> Iterator[list[UnitAxis]]:
+    for axes in found.known.values():
+        yield from axes.layers if isinstance(axes, Stack) else [axes]
+
+
+def _outer_groups(units: list[UnitAxis], number: dict[int, int], tensors: list[list[UnitAxis]]) -> list[int | None]:
+    """Of each group another one in each of whose units it may have an order of its own, as heads are for their width.
+
+    That is so where no tensor of the run holds a unit of the group without one of the other.
+    """
+    allowed: dict[int, set[int]] = {}
+    twice: set[int] = set()
+    for axes in tensors:
+        whole = [{id(a) for a in _whole(axis)} for axis in axes]
+        count = Counter[int]()
+        for i, axis in enumerate(axes):
+            count.update(_most_at_a_place(axis))
+            others = set().union(*whole[:i], *whole[i + 1 :])
+            for own, above in _paths(axis):
+                here = others | {id(a) for a in above}
+                allowed[id(own)] = allowed.get(id(own), here) & here
+        twice |= {key for key, times in count.items() if times > 1}
+    found: list[int | None] = []
+    for axis in units:
+        near = [key for key in allowed[id(axis)] - twice - {id(axis)} if key in number]
+        near = [
+            key for key in near if id(axis) not in allowed[key] and not (allowed[key] & number.keys()) - twice - {key}
+        ]
+        found.append(min((number[key] for key in near), default=None))
+    return found
+
+
+def _paths(axis: UnitAxis, above: tuple[UnitAxis, ...] = ()) -> Iterator[tuple[UnitAxis, tuple[UnitAxis, ...]]]:
+    """Each free axis inside an axis, with those in whose units it lies."""
+    axis = settle(axis)
+    for part in axis.parts if axis.kind else ():
+        yield from _paths(part, above)
+        if axis.kind == "product" and settle(part).is_free:
+            above = *above, settle(part)
+    if axis.is_free:
+        yield axis, above
+
+
+def _whole(axis: UnitAxis) -> list[UnitAxis]:
+    """The free axes of which every place of an axis holds a unit."""
+    axis = settle(axis)
+    return [part for part in map(settle, axis.parts if axis.kind == "product" else [axis]) if part.is_free]
+
+
+def _most_at_a_place(axis: UnitAxis) -> Counter[int]:
+    """How many units of each free axis one place of an axis may hold."""
+    axis = settle(axis)
+    if not axis.kind:
+        return Counter({id(axis): 1} if axis.is_free else {})
+    together = operator.add if axis.kind == "product" else operator.or_
+    return functools.reduce(together, (_most_at_a_place(part) for part in axis.parts))

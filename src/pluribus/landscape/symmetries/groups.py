@@ -1,0 +1,283 @@
+"""Groups of units that may change places: where each stands in a network's tensors, and tensors in another order."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Orders = list[Tensor]  # of each group: which unit comes to each place, (units), or (units of the outer group, units)
+
+
+@dataclass(frozen=True)
+class DimensionPart:
+    """A dimension of a tensor, or a part of it: units of a group, units that are fixed, or a sum or product of parts.
+
+    Args:
+        kind: "sum": parts one after the other; "product": parts inside one another, the outer first
+    """
+
+    size: int
+    group: int | None = None
+    kind: str = ""
+    parts: tuple[DimensionPart, ...] = ()
+
+    @property
+    def groups(self) -> set[int]:
+        """The groups that have units here."""
+        own = set() if self.group is None else {self.group}
+        return own.union(*(part.groups for part in self.parts))
+
+    def renumber(self, numbers: Mapping[int, int]) -> DimensionPart:
+        """The same with new numbers of groups; those that have none are fixed."""
+        group = None if self.group is None else numbers.get(self.group)
+        return replace(self, group=group, parts=tuple(part.renumber(numbers) for part in self.parts))
+
+
+@dataclass(frozen=True)
+class UnitGroup:
+    """Units that may change places together.
+
+    Args:
+        places: the tensors, and the dimension of each, in which the units stand
+        outer: the number of another group, in each of whose units these have an order of their own
+    """
+
+    number: int
+    size: int
+    places: tuple[tuple[str, int], ...]
+    outer: int | None = None
+    outer_size: int = 1
+
+    @property
+    def name(self) -> str:
+        """The first place of the units."""
+        return f"{self.places[0][0]}[{self.places[0][1]}]"
+
+    @property
+    def log10_orders(self) -> float:
+        """The logarithm, to base 10, of the number of orders."""
+        return self.outer_size * math.lgamma(self.size + 1) / math.log(10)
+
+    def __str__(self) -> str:
+        places = ", ".join(f"{name}[{dim}]" for name, dim in self.places[:4])
+        more = f" and {len(self.places) - 4} more" if len(self.places) > 4 else ""
+        each = "" if self.outer is None else f" in each of the {self.outer_size} units of group {self.outer}"
+        return f"group {self.number}: {self.size} units{each}: {places}{more}"
+
+
+@dataclass(frozen=True, repr=False)
+class Groups(Sequence[UnitGroup]):
+    """The groups of hidden units of a network that may change places without a change of its function.
+
+    Made by `permutations`. `groups[i]` says where the units of group i stand, and `groups.explain()` says it of all.
+
+    Args:
+        layout: of each tensor that holds units, its dimensions
+        outer: of each group the group in each of whose units it has an order of its own, or None
+        without_rule: operations of the model that have no rule: what they touch keeps its order
+        dropped: what the test of the function did not confirm, in words
+        activations: where units stand in what is computed in a run, by the turn of the operation
+        example: what the function is checked on
+    """
+
+    layout: dict[str, tuple[DimensionPart, ...]]
+    sizes: tuple[int, ...]
+    outer: tuple[int | None, ...]
+    shapes: dict[str, tuple[int, ...]]
+    without_rule: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    activations: dict[int, tuple[DimensionPart, ...]] = field(default_factory=dict)
+    example: Any = None
+    rows: int = 0  # of the example, that the groups were found with
+    is_exact: bool = True  # checked in double precision
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[i] for i in range(*number.indices(len(self)))]
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"there are groups 0 to {len(self) - 1}, but {number} was asked for.")
+        number %= len(self)
+        places = [
+            (name, dim) for name, parts in self.layout.items() for dim, p in enumerate(parts) if number in p.groups
+        ]
+        outer = self.outer[number]
+        return UnitGroup(number, self.sizes[number], tuple(places), outer, 1 if outer is None else self.sizes[outer])
+
+    def __repr__(self) -> str:
+        least, most = min(self.sizes, default=0), max(self.sizes, default=0)
+        sizes = f"{least} units" if least == most else f"{least} to {most} units"
+        inner = sum(outer is not None for outer in self.outer)
+        inside = f", {inner} inside others" if inner else ""
+        return f"Groups({self.number_in_words} of {sizes}{inside}, in {len(self.layout)} of {len(self.shapes)} tensors)"
+
+    def explain(self) -> str:
+        """What may change places, and what may not and why, in words."""
+        lines = [f"{self.number_in_words} of hidden units; 10^{self.log10_orders:.0f} orders give the same function."]
+        lines += [f"  {group}" for group in self]
+        kept = [name for name in self.shapes if name not in self.layout]
+        if kept:
+            lines.append(f"As they are: {', '.join(kept[:6])}{f' and {len(kept) - 6} more' if len(kept) > 6 else ''}.")
+        if self.without_rule:
+            lines.append(f"Operations without a rule, which fix what they touch: {', '.join(self.without_rule)}.")
+        lines += [f"Left out: {text}." for text in self.dropped]
+        return "\n".join(lines)
+
+    @property
+    def number_in_words(self) -> str:
+        """How many groups there are: "1 group", "2 groups"."""
+        return "1 group" if len(self) == 1 else f"{len(self)} groups"
+
+    @property
+    def log10_orders(self) -> float:
+        """The logarithm, to base 10, of the number of orders of all groups."""
+        return sum(group.log10_orders for group in self)
+
+    # ---------------------------------------------------------------- orders
+
+    def identity(self) -> Orders:
+        """The orders that change nothing."""
+        return [self._in_each(g, torch.arange(size)) for g, size in enumerate(self.sizes)]
+
+    def random(self, generator: torch.Generator | None = None, only: Collection[int] | None = None) -> Orders:
+        """A random order of every group, or of some."""
+        drawn = self.identity()
+        for g in range(len(self)) if only is None else sorted(only):
+            rows = drawn[g].reshape(-1, self.sizes[g])
+            mixed = [torch.randperm(self.sizes[g], generator=generator) for _ in rows]
+            drawn[g] = torch.stack(mixed).reshape(drawn[g].shape)
+        return drawn
+
+    def reorder(self, name: str, tensor: Tensor, orders: Orders) -> Tensor:
+        """A tensor of the network with its units in these orders."""
+        return reorder(self.layout[name], tensor, orders, self.outer) if name in self.layout else tensor
+
+    def without(self, reasons: Mapping[int, str]) -> Groups:
+        """All groups but these, and those inside them; the reasons are noted."""
+        inside = {g: reasons[outer] for g, outer in enumerate(self.outer) if outer is not None and outer in reasons}
+        gone = {**inside, **reasons}
+        kept = [g for g in range(len(self)) if g not in gone]
+        new = {g: i for i, g in enumerate(kept)}
+        said = [f"{self.sizes[g]} units of {self[g].name}, {reason}" for g, reason in sorted(gone.items())]
+        return replace(
+            self, layout=_renumber(self.layout, new), activations=_renumber(self.activations, new),
+            sizes=tuple(self.sizes[g] for g in kept), dropped=(*self.dropped, *said),
+            outer=tuple(None if (outer := self.outer[g]) is None else new[outer] for g in kept),
+        )  # fmt: skip
+
+    def _in_each(self, g: int, order: Tensor) -> Tensor:
+        outer = self.outer[g]
+        return order if outer is None else order.expand(self.sizes[outer], -1).clone()
+
+
+Key = TypeVar("Key")
+
+
+def _renumber(
+    layout: Mapping[Key, tuple[DimensionPart, ...]], numbers: Mapping[int, int]
+) -> dict[Key, tuple[DimensionPart, ...]]:
+    """The layout with new numbers of groups, without tensors that hold none any more."""
+    made = {key: tuple(part.renumber(numbers) for part in parts) for key, parts in layout.items()}
+    return {key: parts for key, parts in made.items() if any(part.groups for part in parts)}
+
+
+# ---------------------------------------------------------------- tensors in another order
+
+
+def reorder(parts: Sequence[DimensionPart], tensor: Tensor, orders: Orders, outer: Sequence[int | None]) -> Tensor:
+    """A tensor with the units of its dimensions in these orders."""
+    crossed = []
+    for dim, part in enumerate(parts):
+        if not part.groups:
+            continue
+        other = elsewhere(parts, dim, outer)
+        if other is not None:
+            crossed.append((dim, *other))
+        else:
+            tensor = tensor.index_select(dim, _sources(part, orders, outer, {}, 1)[0].to(tensor.device))
+    for dim, other_dim, above in crossed:  # the order in one dimension depends on the place in another
+        sources = _sources(parts[dim], orders, outer, above, tensor.shape[other_dim]).to(tensor.device)
+        rows = torch.arange(len(sources), device=tensor.device)[:, None]
+        tensor = tensor.movedim((other_dim, dim), (0, 1))[rows, sources].movedim((0, 1), (other_dim, dim))
+    return tensor
+
+
+def units_at(part: DimensionPart, group: int) -> Tensor:
+    """Which unit of a group stands at each place of a dimension; -1 where none does."""
+    if part.kind == "sum":
+        return torch.cat([units_at(own, group) for own in part.parts])
+    found = torch.full((part.size,), -1)
+    if part.kind == "product":
+        below = part.size
+        for own in part.parts:
+            below //= own.size
+            units = units_at(own, group)[torch.arange(part.size) // below % own.size]
+            found = torch.where(units >= 0, units, found)
+    elif part.group == group:
+        found = torch.arange(part.size)
+    return found
+
+
+def elsewhere(
+    parts: Sequence[DimensionPart], dim: int, outer: Sequence[int | None]
+) -> tuple[int, dict[int, Tensor]] | None:
+    """Another dimension that holds the outer group of a group in this one, and its unit at each place there."""
+    inside = _above(parts[dim])
+    for group in parts[dim].groups:
+        above = outer[group]
+        if above is None or above in inside.get(group, set()):
+            continue
+        for other, part in enumerate(parts):
+            if other != dim and above in whole_groups(part):
+                return other, {above: units_at(part, above)}
+    return None
+
+
+def whole_groups(part: DimensionPart) -> set[int]:
+    """The groups of which every place holds a unit."""
+    return {p.group for p in (part.parts if part.kind == "product" else [part]) if p.group is not None}
+
+
+def _above(part: DimensionPart) -> dict[int, set[int]]:
+    """Of each group here, the groups in whose units it lies."""
+    return {group: above for group, above in _paths(part, ())}
+
+
+def _paths(part: DimensionPart, above: tuple[int, ...]) -> Iterator[tuple[int, set[int]]]:
+    for own in part.parts:
+        yield from _paths(own, above)
+        if part.kind == "product" and own.group is not None:
+            above = *above, own.group
+    if part.group is not None:
+        yield part.group, set(above)
+
+
+def _sources(
+    part: DimensionPart, orders: Orders, outer: Sequence[int | None], above: Mapping[int, Tensor], copies: int
+) -> Tensor:
+    """Where each unit of a dimension comes from, (copies, size): in each copy at other units of outer groups."""
+    if part.kind == "sum":
+        starts = itertools.accumulate((own.size for own in part.parts), initial=0)
+        pieces = [_sources(p, orders, outer, above, copies) + s for p, s in zip(part.parts, starts, strict=False)]
+        return torch.cat(pieces, 1)
+    if part.kind == "product":
+        found = torch.zeros(copies, 1, dtype=torch.long)
+        for own in part.parts:
+            rows = found.numel()
+            found = found.reshape(-1, 1) * own.size + _sources(own, orders, outer, above, rows)
+            above = {group: units.repeat_interleave(own.size) for group, units in above.items()}
+            if own.group is not None:
+                above[own.group] = torch.arange(own.size).repeat(rows)
+        return found.reshape(copies, -1)
+    if part.group is None:
+        return torch.arange(part.size).expand(copies, -1)
+    order, parent = orders[part.group], outer[part.group]
+    return order.expand(copies, -1) if parent is None else order[above[parent]]

@@ -1,0 +1,109 @@
+"""Two checkpoint files in one order of units: read without running anything in them, aligned, judged, written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._common.atomic import atomic_write
+from .._common.optional import require
+from ..landscape.laboratory.alignment import alignment_question
+from ..landscape.recording import Trajectory, prefix_of, state_dict_of
+from ..landscape.symmetries.finding import permutations
+from ..landscape.symmetries.groups import Groups
+from ..landscape.symmetries.matching import align
+from ..report.questions import Question
+
+Rows = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """What became of two checkpoints.
+
+    Args:
+        question: the line between them before and after, where there was data
+    """
+
+    model: nn.Module
+    groups: Groups
+    moved: int
+    question: Question | None
+
+
+def align_checkpoints(
+    first: Path,
+    second: Path,
+    build: Callable[[], nn.Module],
+    example: Tensor,
+    *,
+    by: Any = "weights",
+    restarts: int = 3,
+    seed: int = 0,
+    train: Rows | None = None,
+    test: Rows | None = None,
+    points: int = 25,
+) -> Aligned:
+    """The network of the first file in the order of units of the second's.
+
+    Args:
+        build: a network of their architecture
+        example: rows of inputs
+        train, test: for statistics of batch normalisation, and for the loss along the line
+    """
+    model, reference = read_network(first, build()), read_network(second, build())
+    groups = permutations(model, example)
+    generator = torch.Generator().manual_seed(seed)
+    aligned = align(model, reference, example, by, groups=groups, restarts=restarts, generator=generator)
+    moved = _moved(model, aligned)
+    question = None
+    if test is not None:
+        ways = {"as trained": model, f"aligned by {by}": aligned}
+        question = alignment_question(ways, reference, groups, test, train, points)
+    return Aligned(aligned, groups, moved, question)
+
+
+def read_network(path: Path, model: nn.Module) -> nn.Module:
+    """The network with the weights in a checkpoint; a file that does not fit is refused by its name."""
+    try:
+        stored = state_dict_of(path)
+        _check_nothing_left(stored, model)
+        return Trajectory.of([stored], model).solution
+    except FileNotFoundError:
+        raise FileNotFoundError(f"align: there is no file {str(path)!r}.") from None
+    except (ValueError, TypeError) as error:
+        said = str(error).removeprefix("Trajectory.of: ").replace("checkpoint 0", "the file")
+        if "eights only" in said:  # torch's own words advise to run what is in the file
+            said = "it holds something else than weights, and nothing in a checkpoint is run. Save model.state_dict()."
+        raise ValueError(f"align: {str(path)!r} does not fit: {said}") from error
+
+
+def write_network(path: Path, model: nn.Module) -> None:
+    """Write what `model.state_dict()` holds as a safetensors file; it is complete or not there."""
+    save = require("safetensors.torch", "align", "save").save
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
+    content = save(tensors, {"format": "pt"})
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def _check_nothing_left(stored: Mapping[str, Any], model: nn.Module) -> None:
+    """Refuse weights that the model has no place for: they are of another architecture."""
+    own = model.state_dict()
+    prefix = prefix_of(own, stored)  # what stands before the names of a wrapped model
+    named = [name for name, value in stored.items() if isinstance(value, Tensor) and name.startswith(prefix)]
+    if more := [name for name in named if name.removeprefix(prefix) not in own]:
+        raise ValueError(
+            f"it has {len(more)} tensors that the model has not, such as {more[0]!r}. Give the model that was trained."
+        )
+
+
+def _moved(model: nn.Module, aligned: nn.Module) -> int:
+    """How many weights stand elsewhere now."""
+    pairs = zip(model.parameters(), aligned.parameters(), strict=True)
+    return sum(int((one != other).sum()) for one, other in pairs)
