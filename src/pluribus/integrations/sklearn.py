@@ -30,10 +30,10 @@ from ..uncertainty.prediction import Prediction
 from ..uncertainty.regression import Regression
 from .weighted_rows import WeightedRows, dense, dense_batches, moments
 
-_NEEDED = ("pluribus.integrations.sklearn", "sklearn")
-base = require("sklearn.base", *_NEEDED)
-multiclass = require("sklearn.utils.multiclass", *_NEEDED)
-validation = require("sklearn.utils.validation", *_NEEDED)
+require("sklearn", "pluribus.integrations.sklearn", "sklearn")
+
+from sklearn import base  # noqa: E402
+from sklearn.utils import multiclass, validation  # noqa: E402
 
 Network = Callable[[int, int], nn.Module] | nn.Module | str | None
 
@@ -55,14 +55,15 @@ class NetworkEstimator(base.BaseEstimator):
     device: str | None
     random_state: Any
     ensemble_: Ensemble
+    _state: dict[str, Any] | None  # of the optimizer, from which `partial_fit` goes on
 
     def predict_distribution(self, X: Any) -> Prediction:  # noqa: N803
         """The members' predictions as a `pb.Classification` or `pb.Regression`: aleatoric, epistemic and the rest."""
         validation.check_is_fitted(self)
-        X = validation.validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
+        rows = validation.validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)  # MC-Dropout draws
-            return self.ensemble_.predict(dense_batches(X, *self._scaling))
+            return self.ensemble_.predict(dense_batches(rows, *self._scaling))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -75,15 +76,14 @@ class NetworkEstimator(base.BaseEstimator):
         """This estimator after the change; where that fails, as it was."""
         changed = copy.copy(self)
         change(changed)
-        vars(self).clear()
-        vars(self).update(vars(changed))
+        self.__dict__ = changed.__dict__
         return self
 
     def _read(self, X: Any, y: Any, weight: Any, reset: bool, **options: Any) -> WeightedRows:  # noqa: N803
-        X, y = validation.validate_data(
+        x, y = validation.validate_data(
             self, X, y, accept_sparse="csr", dtype=(np.float64, np.float32), reset=reset, **options
         )
-        return WeightedRows(X, y, self._check_weight(weight, X.shape[0]))
+        return WeightedRows(x, y, self._check_weight(weight, x.shape[0]))
 
     def _check_weight(self, weight: Any, rows: int) -> np.ndarray:
         if weight is None:
@@ -236,7 +236,8 @@ class EnsembleClassifier(base.ClassifierMixin, NetworkEstimator):
             new.classes_ = np.unique(rows.y)
             if len(new.classes_) < 2:
                 raise ValueError(
-                    f"{new._name}: y must have two classes at least, but there is one class, {new.classes_.tolist()[0]!r}"
+                    f"{new._name}: y must have two classes at least, but there is one class, "
+                    f"{new.classes_.tolist()[0]!r}"
                     f"{'' if sample_weight is None else ', with a weight above 0'}."
                 )
             new._begin(rows, len(new.classes_), "classification")
@@ -290,12 +291,13 @@ class EnsembleClassifier(base.ClassifierMixin, NetworkEstimator):
         known = getattr(self, "classes_", None)
         if known is None and classes is None:
             raise ValueError(f"{self._name}: the first call of partial_fit needs classes, all that will come.")
-        found = known if classes is None else np.unique(classes)
+        found: np.ndarray = np.asarray(known) if classes is None else np.unique(classes)
         if known is not None and not np.array_equal(known, found):
             raise ValueError(f"{self._name}: classes must stay those of the first call, {known}, but they are {found}.")
-        if len(found) < 2 or (unknown := np.setdiff1d(labels, found)).size:
-            what = f"y has {unknown.tolist()[0]!r} too" if len(found) > 1 else f"there is one class, {found.tolist()[0]!r}"
-            raise ValueError(f"{self._name}: classes must be two at least and hold all of y, but {what}.")
+        if len(found) < 2:
+            raise ValueError(f"{self._name}: classes must be two at least, but there is one class, {found.tolist()}.")
+        if unknown := np.setdiff1d(labels, found).tolist():
+            raise ValueError(f"{self._name}: classes must hold all of y, but y has {unknown[0]!r} too.")
         return found
 
     def _weigh_classes(self, rows: WeightedRows) -> WeightedRows:
@@ -370,7 +372,7 @@ class EnsembleRegressor(base.RegressorMixin, NetworkEstimator):
         return self._commit(lambda new: new._learn(X, y, sample_weight, not hasattr(new, "ensemble_"), 1))
 
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
-        """The mean, and with `return_std` the standard deviation of the ensemble's mixture: (rows) or (rows, targets)."""
+        """The mean, with `return_std` also the standard deviation of the mixture: (rows) or (rows, targets)."""
         found = self.predict_distribution(X)
         return (found.mean.numpy(), found.total.sqrt().numpy()) if return_std else found.mean.numpy()
 
@@ -405,7 +407,9 @@ class EnsembleRegressor(base.RegressorMixin, NetworkEstimator):
             self._target_scaling = np.asarray(mean, rows.y.dtype), np.asarray(std, rows.y.dtype)
             self._begin(rows, int(mean.size) * (2 if self.task == "gaussian" else 1), self.task)
         elif rows.y.shape[1:] != self._target_scaling[0].shape:
-            raise ValueError(f"{self._name}: y must have the targets of the first call, but its shape is {rows.y.shape}.")
+            raise ValueError(
+                f"{self._name}: y must have the targets of the first call, but its shape is {rows.y.shape}."
+            )
         else:
             self.ensemble_ = copy.deepcopy(self.ensemble_)
         mean, std = self._target_scaling

@@ -27,7 +27,7 @@ class WeightedRows:
         return self.x.shape[0]
 
     def merged(self) -> WeightedRows:
-        """The rows in an order of their own, equal ones as one with the sum of their weights, without those of weight 0.
+        """The rows in an order of their own, equal ones as one with the sum of their weights; none of weight 0.
 
         To train with a weight of 3 is then the same, to the last digit, as to train on the row three times.
 
