@@ -28,7 +28,7 @@ from ..uncertainty.classification import Classification
 from ..uncertainty.outputs import gaussian
 from ..uncertainty.prediction import Prediction
 from ..uncertainty.regression import Regression
-from .weighted_rows import WeightedRows, dense, dense_batches, moments
+from .weighted_rows import WeightedRows, dense, dense_batches, weighted_moments
 
 require("sklearn", "pluribus.integrations.sklearn", "sklearn")
 
@@ -403,7 +403,7 @@ class EnsembleRegressor(base.RegressorMixin, NetworkEstimator):
             rows = WeightedRows(rows.x, validation.column_or_1d(rows.y, warn=True), rows.weight)
         rows = WeightedRows(rows.x, rows.y.astype(rows.x.dtype), rows.weight).merged()
         if first:
-            mean, std = moments(rows.y, rows.weight)
+            mean, std = weighted_moments(rows.y, rows.weight)
             self._target_scaling = np.asarray(mean, rows.y.dtype), np.asarray(std, rows.y.dtype)
             self._begin(rows, int(mean.size) * (2 if self.task == "gaussian" else 1), self.task)
         elif rows.y.shape[1:] != self._target_scaling[0].shape:

@@ -42,10 +42,10 @@ class WeightedRows:
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of each feature under the weights; 1 for a feature that does not vary."""
-        return moments(self.x, self.weight)
+        return weighted_moments(self.x, self.weight)
 
 
-def moments(x: Any, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def weighted_moments(x: Any, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of each column under the weights; 1 for a column that does not vary."""
     if isinstance(x, np.ndarray):
         mean = np.average(x, axis=0, weights=weight)
