@@ -108,6 +108,7 @@ def test_the_trainer_trains_as_a_plain_loop_does(method, tmp_path):
     assert max(float((start[n] - t).abs().max()) for n, t in ensemble.state_dict().items()) > 1e-3
 
 
+@pytest.mark.slow
 def test_accumulated_and_checkpointed_steps_are_steps_of_the_whole_batch(tmp_path):
     found = []
     for changes in (
