@@ -50,10 +50,10 @@ document.body.append(tip);
 const NEAR = 40; // pixels from the pointer to a point of a line
 
 function readings(chart) {
-  const found = new Map(); // by series and words: a circle and the mark in its middle are one
+  const found = new Map(); // by words: a circle and the mark in its middle are one
   const add = (element, x, y, text) => {
     const series = [...element.classList].find((name) => /^n\d+$/.test(name)) || "";
-    if (!found.has(series + text)) found.set(series + text, { chart, element, series, x, y, text });
+    if (!found.has(text)) found.set(text, { chart, element, series, x, y, text });
   };
   for (const element of chart.querySelectorAll("[data-hint], [data-read]")) {
     const { name, across, up, read, hint } = element.dataset;
