@@ -51,9 +51,11 @@ const NEAR = 40; // pixels from the pointer to a point of a line
 
 function readings(chart) {
   const found = new Map(); // by words: a circle and the mark in its middle are one
-  const add = (element, x, y, text) => {
+  const heading = chart.parentElement.querySelector("figcaption")?.textContent.trim() || "";
+  const add = (element, x, y, hint) => {
+    const text = hint.startsWith(heading) || element.dataset.name ? hint : `${heading} · ${hint}`;
     const series = [...element.classList].find((name) => /^n\d+$/.test(name)) || "";
-    if (!found.has(text)) found.set(text, { chart, element, series, x, y, text });
+    if (!found.has(text)) found.set(text, { chart, element, series, x, y, hint, text });
   };
   for (const element of chart.querySelectorAll("[data-hint], [data-read]")) {
     const { name, across, up, read, hint } = element.dataset;
@@ -144,7 +146,7 @@ for (const panels of document.querySelectorAll(".panels")) {
 }
 
 function nearest(all, { target, clientX, clientY }) {
-  const own = all.filter((one) => one.element === target || (target.dataset.hint && one.text === target.dataset.hint));
+  const own = all.filter((one) => one.element === target || (target.dataset.hint && one.hint === target.dataset.hint));
   const away = (one) => {
     const place = onScreen(one);
     return Math.hypot(place.x - clientX, place.y - clientY);
