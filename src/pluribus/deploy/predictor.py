@@ -83,10 +83,16 @@ class Predictor:
 
     def for_export(self, rows: int, frozen: bool = True) -> tuple[nn.Module, Tensor]:
         """A module that takes inputs as files have them and normalises them itself, and an example for it."""
+        if self.record["encoding"].get("columns", [{}])[0].get("kind") == "text":
+            raise ValueError(
+                "export: a predictor of texts takes tokens, not numbers. Export its ensemble with pb.export."
+            )
         example = torch.rand(rows, *self.record["shape"])
         return SelfNormalising(self, self._normalise(example) if frozen else None), example
 
     def _normalise(self, x: Tensor) -> Tensor:
+        if not x.is_floating_point():  # tokens
+            return x
         return (x - torch.tensor(self.record["mean"])) / torch.tensor(self.record["std"])
 
     def _classify(self, prediction: Classification, i: int) -> dict[str, Any]:
