@@ -71,8 +71,8 @@ def most_tokens(folder: str) -> int:
     config, tokenizer = transformers.AutoConfig.from_pretrained(folder, **OFFLINE), _tokenizer(folder)
     if len(tokenizer) > config.vocab_size:
         raise ValueError(
-            f"tokenizer: that of {folder!r} has {len(tokenizer)} tokens, but the model knows {config.vocab_size}. Give the "
-            "one that the model was trained with."
+            f"tokenizer: that of {folder!r} has {len(tokenizer)} tokens, but the model knows {config.vocab_size}. Give "
+            "the one that the model was trained with."
         )
     return min(longest(config, tokenizer), 2**14)
 
