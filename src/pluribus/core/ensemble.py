@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, overload
 
 import torch
@@ -195,7 +196,9 @@ class Ensemble(nn.Module):
 
         Each batch of outputs, (members, batch, ...), comes with the y of a loader of (x, y), or None.
         """
-        home = next((t.device for _, t in state(self)), torch.device("cpu"))
+        with self.runner.lock:
+            tensors = chain(self.module.parameters(), self.module.buffers())
+            home = next((t.device for t in tensors), torch.device("cpu"))
         place = torch.device(device) if device is not None else home
         try:
             if place != home:
