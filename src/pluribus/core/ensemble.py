@@ -32,11 +32,11 @@ from ..surgery.copying import assign_, clear_caches_, duplicate, share_tensors, 
 from ..surgery.selecting import dotted_name, quote_names
 from ..uncertainty.outputs import pool
 from ..uncertainty.prediction import Prediction, join_outputs
+from .batch_rows import find_rows
 from .execution import Runner
 from .feeds import EVERY, Criterion, Feed, row_members
 from .mixed_runner import MixedRunner
 from .row_members import Rows, member_layers
-from .shared_inputs import find_rows
 
 TASKS = ("classification", "binary", "regression", "gaussian")
 

@@ -35,7 +35,7 @@ from .._common.trees import (
 from ..surgery.copying import assign_, run_with, state
 from ..surgery.selecting import CONVOLUTIONS, quote_names
 from .autotune import Backend, explain_measured, fastest, measurement_key
-from .given_inputs import InputChanges
+from .input_changes import InputChanges
 from .isolation import (
     RecomputesError,
     average_,
