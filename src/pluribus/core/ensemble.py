@@ -95,6 +95,7 @@ class Ensemble(nn.Module):
         self.passes = size  # of the network for one prediction; last layers alone are no pass
         self.findings = Findings()
         self.asleep: frozenset[str] = frozenset()  # modules that stay in eval mode: a trunk that is kept as it is
+        self.base = ""  # the hash of all that is shared, where a method has frozen it: it need not be saved
         self._task = "classification"
         self.class_dim: int | None = None  # where a member's output has its classes, where its shape does not say
         self._have_rows: set[tuple[int, ...]] = set()  # which inputs, by number, were seen to have the batch's rows
