@@ -17,7 +17,7 @@ def part_(ensemble: pb.Ensemble, spread: float = 0.1) -> pb.Ensemble:
     """Let members differ, as if they had learnt."""
     with torch.no_grad():
         for name, p in ensemble.named_parameters():
-            if name.endswith("lora_B"):
+            if name.endswith("lora_b"):
                 p.normal_(0, spread)
     return ensemble
 
@@ -27,7 +27,7 @@ def merged(ensemble: pb.Ensemble, model: nn.Module, i: int, names: list[str], fa
     plain, state = copy.deepcopy(model), dict(ensemble.module.named_parameters())
     with torch.no_grad():
         for name in names:
-            plain.get_submodule(name).weight += factor * state[f"{name}.lora_B"][i] @ state[f"{name}.lora_A"][i]
+            plain.get_submodule(name).weight += factor * state[f"{name}.lora_b"][i] @ state[f"{name}.lora_a"][i]
     return plain
 
 
@@ -42,7 +42,7 @@ def test_members_start_as_the_model_given_and_differ_in_what_they_can_learn():
     model = mlp().eval()
     ensemble = pb.lora(model, 3, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(ensemble(X), model(X).expand(3, -1, -1), rtol=0, atol=1e-6)
-    drawn = ensemble.module[0].lora_A  # (members, rank, inputs)
+    drawn = ensemble.module[0].lora_a  # (members, rank, inputs)
     assert (drawn[0] - drawn[1]).abs().min() > 0
     bound = 10 * (6 / (6 + 8)) ** 0.5  # Xavier's law with the paper's gain
     assert 0.9 * bound < drawn.abs().max() <= bound
@@ -56,7 +56,7 @@ def test_all_but_the_matrices_is_frozen_statistics_too():
     ensemble.loss(torch.randn(4, 3, 8, 8), targets(4), F.cross_entropy).backward()
     optimizer.step()
     changed = {name for name, t in ensemble.state_dict().items() if not torch.equal(t, before[name])}
-    assert changed == {f"module.{name}" for name in ("6.lora_A", "6.lora_B", "7.weight", "7.bias")}
+    assert changed == {f"module.{name}" for name in ("6.lora_a", "6.lora_b", "7.weight", "7.bias")}
 
 
 def test_a_joint_step_equals_separate_steps():
@@ -66,7 +66,7 @@ def test_a_joint_step_equals_separate_steps():
     for i in range(2):
         alone = ensemble.member(i)
         F.cross_entropy(alone(X), y).backward()
-        for name in ("0.lora_A", "3.lora_B"):
+        for name in ("0.lora_a", "3.lora_b"):
             expected = alone.get_parameter(name).grad
             torch.testing.assert_close(ensemble.module.get_parameter(name).grad[i], expected, rtol=1e-4, atol=1e-6)
 
@@ -99,7 +99,7 @@ def test_fused_projections_count_as_three(where, parts):
         plain = copy.deepcopy(model)
         with torch.no_grad():
             for k, part in enumerate(parts):
-                product = layer.lora_B[i, 6 * k : 6 * k + 6] @ layer.lora_A[i, 2 * k : 2 * k + 2]
+                product = layer.lora_b[i, 6 * k : 6 * k + 6] @ layer.lora_a[i, 2 * k : 2 * k + 2]
                 plain.qkv.weight[6 * part : 6 * part + 6] += product
         torch.testing.assert_close(ensemble(X)[i], plain(X), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(pb.freeze(ensemble.eval(), X)(X), ensemble(X), rtol=1e-4, atol=1e-5)
@@ -154,7 +154,7 @@ def test_a_member_of_a_bert_equals_pefts_with_the_same_matrices():
         with torch.no_grad():
             for name, p in theirs.named_parameters():
                 if "lora_" in name:
-                    ours = name.removeprefix("base_model.model.").replace(".default.weight", "")
+                    ours = name.removeprefix("base_model.model.").replace(".default.weight", "").lower()
                     p.copy_(own[ours][i])
         expected = theirs(input_ids=words).logits
         assert not torch.allclose(expected, model(input_ids=words).logits, atol=1e-3)

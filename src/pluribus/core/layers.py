@@ -1,7 +1,8 @@
 """What a layer can become inside an ensemble.
 
-`Masked`, `RankOne`, `RankMany`, `LowRank`, `Dropped`, `JointInput` and `JointOutput` are mixed into an existing layer by `surgery.adapt_`:
-the layer keeps its class, its tensors and its name. `Attention` and `GroupedLinear` take a layer's place.
+`Masked`, `RankOne`, `RankMany`, `LowRank`, `Dropped`, `JointInput` and `JointOutput` are mixed into an existing layer
+by `surgery.adapt_`: the layer keeps its class, its tensors and its name. `Attention` and `GroupedLinear` take a layer's
+place.
 
 A layer finds its member's tensor in one of two ways. Under vmap or the loop the tensor that it sees *is* the
 member's, (channels). When the rows of one batch belong to several members it sees the stacked tensor,
@@ -76,17 +77,17 @@ class LowRank(MemberLayer):
         pieces: the outputs that get a product of their own, from and to; several in fused projections
     """
 
-    lora_A: nn.Parameter  # (pieces * rank, inputs)
-    lora_B: nn.Parameter  # (outputs of all pieces, rank)
+    lora_a: nn.Parameter  # (pieces * rank, inputs)
+    lora_b: nn.Parameter  # (outputs of all pieces, rank)
     pieces: tuple[tuple[int, int], ...]
     factor: float
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The layer's output, and what the member's matrices add to it."""
         y = super().forward(input, *args, **kwargs)  # type: ignore[misc]
-        inner = F.linear(input, self.lora_A) * self.factor
-        if len(self.pieces) == 1 and self.lora_B.shape[0] == y.shape[-1]:
-            return y + F.linear(inner, self.lora_B)
+        inner = F.linear(input, self.lora_a) * self.factor
+        if len(self.pieces) == 1 and self.lora_b.shape[0] == y.shape[-1]:
+            return y + F.linear(inner, self.lora_b)
         inner, parts, done = inner.unflatten(-1, (len(self.pieces), -1)), [], 0
         for k, ((start, stop), own) in enumerate(zip(self.pieces, self._split_outputs(), strict=True)):
             parts += [y[..., done:start], y[..., start:stop] + F.linear(inner[..., k, :], own)]
@@ -96,13 +97,13 @@ class LowRank(MemberLayer):
     def merged(self) -> Tensor:
         """The one weight that does the same."""
         weight = cast(Tensor, self.weight).detach().clone()
-        inner = self.lora_A.detach().chunk(len(self.pieces))
+        inner = self.lora_a.detach().chunk(len(self.pieces))
         for (start, stop), a, b in zip(self.pieces, inner, self._split_outputs(), strict=True):
             weight[start:stop] += self.factor * (b.detach() @ a)
         return weight
 
     def _split_outputs(self) -> tuple[Tensor, ...]:
-        return self.lora_B.split([stop - start for start, stop in self.pieces])
+        return self.lora_b.split([stop - start for start, stop in self.pieces])
 
 
 class Dropped:

@@ -17,6 +17,7 @@ from ..surgery.selecting import dotted_name, exact_pattern, quote_names
 from .building import begin_, check_model, check_number, check_size, check_whole
 from .facts import states
 from .layer_choice import check_all_called, count_input_channels, count_output_channels, layers_of, note_left_out
+from .starting_near import SHARES, start_near
 
 
 @states(style=Style("#E69F00", "v"))
@@ -28,6 +29,7 @@ def batch_ensemble(
     init: Literal["normal", "signs"] = "normal",
     std: float = 0.5,
     where: str | None = None,
+    trained: Any = None,
     example: Any = None,
     generator: torch.Generator | None = None,
 ) -> Ensemble:
@@ -41,6 +43,8 @@ def batch_ensemble(
             of this rank, for as many passes of each layer. It starts as BatchEnsemble does: further s_k are zero
         init: r and s are drawn from N(1, std), as in published recipes, or are random signs, as in the paper
         where: the layers that get r, s and b; by default every convolution and linear layer
+        trained: a batch of inputs says that the model's weights are trained: std is then the largest, from the given
+            one down, under which members keep 95 % of the network's answers on them
         example: with one, layers whose weights are read without being called are left as they are
     """
     size, rank = check_size("batch_ensemble", size), check_whole("batch_ensemble", "rank", rank)
@@ -48,6 +52,15 @@ def batch_ensemble(
         raise ValueError(f'batch_ensemble: init must be "normal" or "signs", but it is {init!r}.')
     rule = "positive, because members that start alike on a tiled batch stay alike for ever (choose 0.5)"
     std = check_number("batch_ensemble", "std", std, rule, lambda v: 0 < v < math.inf)
+    if trained is not None:
+        if init != "normal":
+            raise ValueError(f'batch_ensemble: with trained= init must be "normal", but it is {init!r}.')
+        return start_near(
+            "batch_ensemble", check_model("batch_ensemble", model), trained, [std * share for share in SHARES],
+            lambda found: batch_ensemble(
+                model, size, rank=rank, std=found, where=where, example=example, generator=generator
+            ), generator,
+        )  # fmt: skip
     model = expose_weights(check_model("batch_ensemble", model))
     names = layers_of("batch_ensemble", model, where, example, per_row=True)
     for name in names:

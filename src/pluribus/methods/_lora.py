@@ -23,7 +23,7 @@ FUSED = re.compile(r"(.*\.)?(qkv|qkv_proj|Wqkv|c_attn|in_proj)")  # queries, key
 PARTS = ("q", "k", "v")
 
 
-@states(style=Style("#332288", "p"))
+@states(for_trained=True, style=Style("#332288", "p"))
 def lora(
     model: nn.Module,
     size: int,
@@ -62,7 +62,7 @@ def lora(
     layers = dict.fromkeys(_layer_of(name, model) for name in names)
     for name in layers:
         _low_rank_(model.get_submodule(name), _pieces(name, names, model), size, rank, alpha / rank, gain, generator)
-    own = [f"{name}.{key}" for name in layers for key in ("lora_A", "lora_B")]
+    own = [f"{name}.{key}" for name in layers for key in ("lora_a", "lora_b")]
     tensors = [n for n, every in aliases(model).items() if all(place.rpartition(".")[0] in last for place in every)]
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in own or (name in tensors and parameter.requires_grad))
@@ -138,7 +138,7 @@ def _low_rank_(
     inputs, outputs = weight.shape[1], sum(stop - start for start, stop in pieces)
     bound = gain * math.sqrt(6 / (inputs + rank))  # of each A, (rank, inputs)
     drawn = torch.rand(size, len(pieces) * rank, inputs, generator=generator)
-    layer.lora_A = nn.Parameter(((2 * drawn - 1) * bound).to(weight.device, weight.dtype))
-    layer.lora_B = nn.Parameter(torch.zeros(size, outputs, rank, device=weight.device, dtype=weight.dtype))
+    layer.lora_a = nn.Parameter(((2 * drawn - 1) * bound).to(weight.device, weight.dtype))
+    layer.lora_b = nn.Parameter(torch.zeros(size, outputs, rank, device=weight.device, dtype=weight.dtype))
     layer.pieces, layer.factor = pieces, factor  # type: ignore[assignment]
     begin_(layer, LowRank)
