@@ -51,11 +51,11 @@ def test_members_keep_what_the_network_knew(method, trained):
     assert "% of its answers" in near.explain()
 
 
-@pytest.mark.parametrize("method", ["batch_ensemble", "multihead", "treenet"])
+@pytest.mark.parametrize("method", ["batch_ensemble", "multihead", "treenet", "mc_dropout"])
 def test_members_differ_where_they_start_near(method, trained):
     model, x = trained
-    outputs = pb.METHODS[method](model, 3, **CALLS[method], trained=x)(x)
-    assert (outputs[0] - outputs[1]).abs().max() > 1e-3
+    members = pb.METHODS[method](model, 3, **CALLS[method], trained=x).predict(x).members
+    assert (members[0] - members[1]).abs().max() > 1e-3
 
 
 def test_a_setting_that_is_near_already_is_taken_as_it_is(trained):

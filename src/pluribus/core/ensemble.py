@@ -202,8 +202,10 @@ class Ensemble(nn.Module):
             if place != home:
                 self.to(place)
             for (args, kwargs), y in batches_and_targets(x, batch_size, place, self._dtype(), self._find_rows):
-                with self.runner.lock, evaluation_mode(self):  # for one batch: nobody else sees the mode change
-                    outputs = self(*args, **kwargs)
+                with self.runner.lock:
+                    self.look_once((args, kwargs))  # before the mode is noted: dropout that it finds stays awake
+                    with evaluation_mode(self):  # for one batch: nobody else sees the mode change
+                        outputs = self(*args, **kwargs)
                 yield logits_of(outputs), y
         finally:
             if place != home:

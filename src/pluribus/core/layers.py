@@ -77,6 +77,7 @@ class LowRank(MemberLayer):
         pieces: the outputs that get a product of their own, from and to; several in fused projections
     """
 
+    weight: nn.Parameter
     lora_a: nn.Parameter  # (pieces * rank, inputs)
     lora_b: nn.Parameter  # (outputs of all pieces, rank)
     pieces: tuple[tuple[int, int], ...]
@@ -96,7 +97,7 @@ class LowRank(MemberLayer):
 
     def merged(self) -> Tensor:
         """The one weight that does the same."""
-        weight = cast(Tensor, self.weight).detach().clone()
+        weight = self.weight.detach().clone()
         inner = self.lora_a.detach().chunk(len(self.pieces))
         for (start, stop), a, b in zip(self.pieces, inner, self._split_outputs(), strict=True):
             weight[start:stop] += self.factor * (b.detach() @ a)

@@ -49,7 +49,7 @@ def save(ensemble: Ensemble, path: str | os.PathLike[str], *, whole: bool = Fals
         raise IsADirectoryError(f"save: {str(path)!r} is a folder. Give the name of a file in it.")
     to_bytes = require("safetensors.torch", "save", "save").save
     with ensemble.runner.lock:  # no other thread has a member's tensors in there
-        base = "" if whole else _base(ensemble)
+        base = "" if whole else _base_hash(ensemble)
         left_out = _shared(ensemble) if base else {}
         tensors = {name: _plain(tensor) for name, tensor in state(ensemble.module) if name not in left_out}
     content = to_bytes(tensors, {"pluribus": json.dumps({**_header(ensemble), "base": base})})
@@ -110,7 +110,7 @@ def _check_base(header: Mapping[str, Any], made: Ensemble) -> None:
         )
 
 
-def _base(ensemble: Ensemble) -> str:
+def _base_hash(ensemble: Ensemble) -> str:
     """The hash of what is shared, if it is what the ensemble was made of."""
     return ensemble.base if ensemble.base and hash_tensors(_shared(ensemble)) == ensemble.base else ""
 

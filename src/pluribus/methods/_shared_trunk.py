@@ -62,7 +62,7 @@ def _shake(model: nn.Module, own: Sequence[str], noise: float, generator: torch.
     with torch.no_grad():
         for name, p in copy.named_parameters():
             if name in own and p.is_floating_point() and p.numel() > 1:
-                p += noise * p.std() * torch.randn(p.shape, generator=generator).to(p)
+                p.add_(noise * p.std() * torch.randn(p.shape, generator=generator).to(p))
     return copy
 
 
