@@ -19,7 +19,7 @@ SMOKE: dict[str, Any] = {
 
 LAPTOP: dict[str, Any] = {
     "data": ["cifar10"], "model": "small_cnn", "size": 4, "seeds": [0, 1, 2],
-    "training": {"epochs": 10, "batch_size": 128},
+    "training": {"epochs": 10, "batch_size": 128, "lr": 2e-3, "schedule": {"name": "cosine"}},
     "source": {"outside": ["svhn"]}, "corruptions": list(SOME), "severities": [1, 3, 5], "shift_rows": 500,
 }  # fmt: skip
 
