@@ -1,0 +1,66 @@
+"""An experiment that is repeated with several seeds, each a part: figures by name, with intervals over the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from ...data.catalogue import load
+from ...data.dataset import Data
+from ...models.by_name import ModelSpec
+from .stored_parts import Given, InParts, Part, Stored
+
+Rows = tuple[Tensor, Tensor]
+
+
+def seeded(
+    name: str, scales: Mapping[str, Mapping[str, Any]], compute: Callable[[Mapping[str, Any], Path | None], Given]
+) -> InParts:
+    """An experiment with one part for each seed.
+
+    Args:
+        scales: settings by scale; "seeds" is how many
+        compute: from settings with a "seed", and the folder of the data, to {"values": figures by name, ...} and arrays
+    """
+    return InParts(name, lambda scale: seed_parts(scales[scale]), BySettings(compute))
+
+
+def seed_parts(settings: Mapping[str, Any], start: str = "") -> list[Part]:
+    """A part for each seed of the settings; `start` begins their names."""
+    own = {key: value for key, value in settings.items() if key != "seeds"}
+    return [Part(f"{start}seed-{seed}", {**own, "seed": seed}) for seed in range(settings["seeds"])]
+
+
+class BySettings(NamedTuple):
+    """What computes a part from its settings alone; a tuple, so that it can be sent to other processes."""
+
+    compute: Callable[[Mapping[str, Any], Path | None], Given]
+
+    def __call__(self, part: Part, folder: Path | None, needed: Mapping[str, Stored]) -> Given:
+        """What the part gives."""
+        return self.compute(part.settings, folder)
+
+
+class Prepared(NamedTuple):
+    """Data and a network for a part: rows are normalised, `plain` are the test rows as images from 0 to 1."""
+
+    data: Data
+    model: nn.Module
+    train: Rows
+    validation: Rows
+    test: Rows
+    plain: Rows
+    outside: Tensor
+
+
+def prepare(given: Mapping[str, Any], folder: Path | None) -> Prepared:
+    """What the settings name: data, outside, model, how many rows; the network is drawn anew, the rows are the same."""
+    data = load(given["data"], folder=folder, outside=[given["outside"]], validation=0.1)
+    rows = [split[: min(given["rows"], len(split))] for split in (data.train, data.validation, data.test)]
+    train, validation, test = ((data.normalise(x), y) for x, y in rows)
+    outside = data.normalise(next(iter(data.outside.values()))[:500][0])
+    model = ModelSpec(given["model"], tuple(data.shape), len(data.classes)).build()
+    return Prepared(data, model, train, validation, test, rows[2], outside)
