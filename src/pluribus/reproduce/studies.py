@@ -60,6 +60,25 @@ def _recipe(data: str, model: str, recipe: str) -> dict[str, Any]:
     return {**CIFAR, "data": [data], "model": model, "recipe": recipe}
 
 
+def control(name: str, *pairs: tuple[str, str]) -> StudyExperiment:
+    """One method on each of several networks, on CIFAR-10, compared with each other across the networks.
+
+    Args:
+        pairs: (network, method)
+    """
+    return StudyExperiment(
+        name,
+        {
+            "smoke": [{**SMOKE, "model": model, "methods": [method], "width": 0.5} for model, method in pairs],
+            "laptop": [{**LAPTOP, "model": model, "methods": [method], "width": 0.25} for model, method in pairs],
+            "paper": [
+                {**_recipe("cifar10", model, "packed/cifar10/resnet50"), "methods": [method]} for model, method in pairs
+            ],
+        },
+        merge=True,
+    )
+
+
 PACKED_CIFAR = [
     _recipe(data, model, f"packed/{data}/{model}")
     for data in ("cifar10", "cifar100")

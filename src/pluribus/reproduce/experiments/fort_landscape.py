@@ -19,7 +19,7 @@ from ...landscape.similarity import disagreement, embedding, ratios
 from ...landscape.studies.findings import finding_figures
 from ...landscape.studies.quality_curves import BASE, quality
 from ...training.batching import mix_seeds
-from .seeded import BySettings, Prepared, prepare, seed_parts
+from .seeded import BySettings, Prepared, prepare, seed_parts, training_options
 from .stored_parts import Given, InParts, Part
 
 TINY: dict[str, Any] = {
@@ -34,18 +34,21 @@ LAPTOP: dict[str, Any] = {
 
 PAPER: dict[str, Any] = {
     **LAPTOP, "model": "medium_cnn", "rows": 50_000, "runs": 5, "epochs": 40, "seeds": 5, "grid": 25,
+    "recipe": "fort/cifar10/medium_cnn",
 }  # fmt: skip
 
 SETTINGS = {"smoke": TINY, "laptop": LAPTOP, "paper": PAPER}
 
 IMAGENET: dict[str, Any] = {**PAPER, "data": "imagenet", "model": "resnet50v2", "rows": 1_281_167, "epochs": 160,
-                            "outside": "textures", "batch_size": 256, "lr": 0.15}  # fmt: skip
+                            "outside": "textures", "recipe": "fort/imagenet/resnet50v2"}  # fmt: skip
 
 EASIER: dict[str, dict[str, Any]] = {  # a problem that is easier than the first; the rest of the settings is the same
     "smoke": {"data": "digits", "outside": "letters"},
     "laptop": {"data": "fashion_mnist", "outside": "notmnist"},
-    "paper": {"data": "cifar10", "outside": "svhn"},
+    "paper": {"data": "cifar10", "outside": "svhn", "recipe": "fort/cifar10/resnet20"},
 }
+
+HARD = {"data": "cifar100", "model": "resnet20", "recipe": "fort/cifar100/resnet20"}  # at the paper's scale
 
 SUBSPACES = ("random", "dropout", "diagonal", "low_rank")
 
@@ -68,11 +71,11 @@ def compute_landscape(given: Mapping[str, Any], folder: Path | None) -> Given:
 
 
 def train_runs(given: Mapping[str, Any], own: Prepared) -> list[Trajectory]:
-    """Independent runs with all their checkpoints; the rate is halved at each quarter of training."""
-    options = {key: given[key] for key in ("runs", "epochs", "lr", "batch_size")}
+    """Independent runs with all their checkpoints, by the recipe, or with a rate that is halved at each quarter."""
     return trajectories(
-        own.model, own.train, own.test, seed=mix_seeds(given["seed"], 7), keep=None, schedule="quarters", **options
-    )
+        own.model, own.train, own.test, runs=given["runs"], seed=mix_seeds(given["seed"], 7), keep=None,
+        **training_options(given, schedule="quarters"),
+    )  # fmt: skip
 
 
 def _sampled(run: Trajectory, own: Prepared, seed: int) -> dict[str, Any]:
@@ -124,11 +127,12 @@ def _radial(runs: Sequence[Trajectory], own: Prepared, given: Mapping[str, Any])
     late = [disagreement(run.take(range(len(run) // 2, len(run) - 1)), ends, data=own.test) for run in (first, second)]
     own_side, other = late[0][:, 0].mean() + late[1][:, 1].mean(), late[0][:, 1].mean() + late[1][:, 0].mean()
     path = along(line(first, second), own.test, points=3, refresh=own.train)
-    error = 1 - float(np.mean([path.accuracy[0], path.accuracy[-1]]))
-    ridge = path.loss[1] - (path.loss[0] + path.loss[-1]) / 2
+    loss, accuracy = np.asarray(path.loss), np.asarray(path.accuracy)
+    error = 1 - float((accuracy[0] + accuracy[-1]) / 2)
+    ridge = loss[1] - (loss[0] + loss[-1]) / 2
     values = {
         "own": float((other + 2 * half) / (own_side + 2 * half)),
-        "similar": float(abs(path.loss[0] - path.loss[-1]) / max(ridge, 1e-9)),
+        "similar": float(abs(loss[0] - loss[-1]) / max(ridge, 1e-9)),
         "different": float(disagreement(ends, data=own.test)[0, 1] / max(error, half)),
     }
     columns = {f"plane {name}": getattr(found, name) for name in ("u", "v", "loss", "accuracy", "agreement", "points")}
@@ -153,16 +157,14 @@ def _diversity(runs: Sequence[Trajectory], own: Prepared, given: Mapping[str, An
     share = {name: attained(found) for name, found in points.items()}
     values = {f"apart_{name}": share["independent"] - share[name] for name in SUBSPACES}
     values["apart"] = share["independent"] - max(share[name] for name in SUBSPACES)
-    columns = {
-        f"diversity {name}": np.stack([found.accuracy, found.disagreement], 1) for name, found in points.items()
-    }
+    columns = {f"diversity {name}": np.stack([found.accuracy, found.disagreement], 1) for name, found in points.items()}
     columns["reference"] = np.array(points["independent"].reference_accuracy)
     return values | _fitted(_joined([points[name] for name in SUBSPACES])), columns
 
 
 def _joined(found: Sequence[DiversityAccuracy]) -> DiversityAccuracy:
-    parts = (np.concatenate([getattr(one, name) for one in found]) for name in ("accuracy", "disagreement"))
-    return DiversityAccuracy(*parts, found[0].reference_accuracy, found[0].classes)
+    accuracy, apart = (np.concatenate([getattr(one, name) for one in found]) for name in ("accuracy", "disagreement"))
+    return DiversityAccuracy(accuracy, apart, found[0].reference_accuracy, found[0].classes)
 
 
 def attained(found: DiversityAccuracy) -> float:
@@ -232,7 +234,7 @@ def plan_landscape(scale: str) -> list[Part]:
 
 def plan_harder(scale: str) -> list[Part]:
     """The same, and a part for each seed on a problem that is easier."""
-    hard = {**PAPER, "data": "cifar100", "model": "resnet20"} if scale == "paper" else SETTINGS[scale]
+    hard = {**SETTINGS[scale], **(HARD if scale == "paper" else {})}
     easy = {**hard, **EASIER[scale], "only": "diversity"}
     return [*seed_parts(hard, "hard-" if scale == "paper" else ""), *seed_parts(easy, "easier-")]
 

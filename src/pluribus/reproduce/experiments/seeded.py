@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,14 +35,34 @@ def seed_parts(settings: Mapping[str, Any], start: str = "") -> list[Part]:
     return [Part(f"{start}seed-{seed}", {**own, "seed": seed}) for seed in range(settings["seeds"])]
 
 
-class BySettings(NamedTuple):
-    """What computes a part from its settings alone; a tuple, so that it can be sent to other processes."""
+@dataclass(frozen=True)
+class BySettings:
+    """What computes a part from its settings alone; it can be sent to other processes."""
 
     compute: Callable[[Mapping[str, Any], Path | None], Given]
 
     def __call__(self, part: Part, folder: Path | None, needed: Mapping[str, Stored]) -> Given:
         """What the part gives."""
         return self.compute(part.settings, folder)
+
+
+def few(base: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    """What every experiment needs of the settings of another, with changes."""
+    kept = ("data", "outside", "model", "rows", "epochs", "batch_size", "seeds", "lr")
+    return {**{key: base[key] for key in kept}, **changes}
+
+
+def training_options(given: Mapping[str, Any], *, rate: bool = True, **usual: Any) -> dict[str, Any]:
+    """What `pb.fit` is given: the recipe of a paper where the settings name one, or epochs, batches, and the rate.
+
+    Args:
+        rate: False: the rate is not given, because it is what the experiment changes
+        usual: beside them, where there is no recipe
+    """
+    if "recipe" in given:
+        return {"recipe": given["recipe"]}
+    names = ("epochs", "batch_size", "lr") if rate else ("epochs", "batch_size")
+    return {**{name: given[name] for name in names}, **usual}
 
 
 class Prepared(NamedTuple):
