@@ -66,10 +66,11 @@ def control(name: str, *pairs: tuple[str, str]) -> StudyExperiment:
     Args:
         pairs: (network, method)
     """
+    brief = {"width": 0.25, "training": {"epochs": 1, "lr": 0.003}, "severities": [1], "shift_rows": 20}
     return StudyExperiment(
         name,
         {
-            "smoke": [{**SMOKE, "model": model, "methods": [method], "width": 0.5} for model, method in pairs],
+            "smoke": [{**SMOKE, **brief, "model": model, "methods": [method]} for model, method in pairs],
             "laptop": [{**LAPTOP, "model": model, "methods": [method], "width": 0.25} for model, method in pairs],
             "paper": [
                 {**_recipe("cifar10", model, "packed/cifar10/resnet50"), "methods": [method]} for model, method in pairs

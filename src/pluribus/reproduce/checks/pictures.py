@@ -23,6 +23,25 @@ def _first(found: Found, column: str) -> Stored | None:
     return next((part for part in found.values() if column in part.columns), None)
 
 
+def entropy_maps(found: Found) -> list[Figure]:
+    """Entropy around the training rows, from one network over masks to independent ones: Masksembles, Figure 4."""
+    part = _first(found, "across")
+    if part is None:
+        return []
+    given = part.columns
+    rows = list(zip(given["rows"].tolist()[:40], given["labels"].tolist()[:40], strict=True))
+    points = {f"class {label}, row {i}": (x, y) for i, ((x, y), label) in enumerate(rows)}
+    styles = {f"class {label}, row {i}": 2 + label for i, (_, label) in enumerate(rows)}
+    panels = [
+        Panel(surface_chart(given["across"], given["up"], values, "entropy", points=points, styles=styles),
+              name.removeprefix("entropy "))
+        for name, values in given.items() if name.startswith("entropy ")
+    ]  # fmt: skip
+    caption = "Entropy of the prediction in nats, dark where it is high, of one network of each kind; points are training rows."
+    keys = [(2, "class 0"), (3, "class 1")]
+    return [Figure("maps", "Entropy around the training rows", caption, panels, legend=keys)]
+
+
 def embedding_picture(found: Found) -> list[Figure]:
     """Trajectories and the samples around their ends in one plane: Figure 4."""
     part = _first(found, "samples")

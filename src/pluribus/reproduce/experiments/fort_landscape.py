@@ -19,8 +19,8 @@ from ...landscape.similarity import disagreement, embedding, ratios
 from ...landscape.studies.findings import finding_figures
 from ...landscape.studies.quality_curves import BASE, quality
 from ...training.batching import mix_seeds
-from .seeded import BySettings, Prepared, prepare, seed_parts, training_options
-from .stored_parts import Given, InParts, Part
+from .seeded import Prepared, in_seeds, prepare, seed_parts, training_options
+from .stored_parts import Given, Part
 
 TINY: dict[str, Any] = {
     "data": "sklearn_digits", "outside": "noise", "model": "mlp", "rows": 300, "runs": 3, "epochs": 8, "lr": 3e-3,
@@ -246,8 +246,8 @@ def plan_imagenet(scale: str) -> list[Part]:
 
 NAME = "fort-landscape"  # one folder: what one item has computed, the others read
 
-LANDSCAPE = InParts(NAME, plan_landscape, BySettings(compute_landscape))
+LANDSCAPE = in_seeds(NAME, plan_landscape, compute_landscape)
 
-HARDER = InParts(NAME, plan_harder, BySettings(compute_landscape))
+HARDER = in_seeds(NAME, plan_harder, compute_landscape)
 
-ON_IMAGENET = InParts(NAME, plan_imagenet, BySettings(compute_landscape))
+ON_IMAGENET = in_seeds(NAME, plan_imagenet, compute_landscape)

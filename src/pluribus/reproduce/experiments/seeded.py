@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,16 +17,28 @@ from .stored_parts import Given, InParts, Part, Stored
 Rows = tuple[Tensor, Tensor]
 
 
-def seeded(
-    name: str, scales: Mapping[str, Mapping[str, Any]], compute: Callable[[Mapping[str, Any], Path | None], Given]
-) -> InParts:
+Compute = Callable[[Mapping[str, Any], Path | None], Given]
+
+
+def seeded(name: str, scales: Mapping[str, Mapping[str, Any]], compute: Compute) -> InParts:
     """An experiment with one part for each seed.
 
     Args:
         scales: settings by scale; "seeds" is how many
         compute: from settings with a "seed", and the folder of the data, to {"values": figures by name, ...} and arrays
     """
-    return InParts(name, lambda scale: seed_parts(scales[scale]), BySettings(compute))
+    return in_seeds(name, lambda scale: seed_parts(scales[scale]), compute)
+
+
+def in_seeds(name: str, plan: Callable[[str], list[Part]], compute: Compute) -> InParts:
+    """An experiment whose parts follow from their settings; data that is missing is refused before anything is run."""
+    return InParts(name, plan, BySettings(compute), lambda scale, folder: check_data(plan(scale), folder))
+
+
+def check_data(parts: Sequence[Part], folder: Path | None) -> None:
+    """Refuse data that is missing, with where to get it, before anything is trained."""
+    for data, outside in dict.fromkeys((part.settings["data"], part.settings["outside"]) for part in parts):
+        load(data, folder=folder, outside=[outside], validation=0.1)
 
 
 def seed_parts(settings: Mapping[str, Any], start: str = "") -> list[Part]:
@@ -39,7 +51,7 @@ def seed_parts(settings: Mapping[str, Any], start: str = "") -> list[Part]:
 class BySettings:
     """What computes a part from its settings alone; it can be sent to other processes."""
 
-    compute: Callable[[Mapping[str, Any], Path | None], Given]
+    compute: Compute
 
     def __call__(self, part: Part, folder: Path | None, needed: Mapping[str, Stored]) -> Given:
         """What the part gives."""
