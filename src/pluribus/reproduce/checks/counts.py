@@ -95,7 +95,7 @@ def _summary(every: Sequence[Cell], unexplained: Sequence[Cell], counted: int, r
         said.append(f"{plural(named, 'printed count')} differ for a reason that is said below.")
     if unexplained:
         names = ", ".join(f"{cell.row} ({TITLES[cell.column]})" for cell in unexplained)
-        said.append(f"{plural(len(unexplained), 'count')} of them not explained: {names}.")
+        said.append(f"Not explained: {names}.")
     if counted < rows:
         said.append(f"Only {counted} of the table's {rows} rows were counted at this scale.")
     return said

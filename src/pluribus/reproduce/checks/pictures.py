@@ -37,7 +37,7 @@ def entropy_maps(found: Found) -> list[Figure]:
               name.removeprefix("entropy "))
         for name, values in given.items() if name.startswith("entropy ")
     ]  # fmt: skip
-    caption = "Entropy of the prediction in nats, dark where it is high, of one network of each kind; points are training rows."
+    caption = "Entropy in nats, dark where it is high, of one network of each kind; points are training rows."
     keys = [(2, "class 0"), (3, "class 1")]
     return [Figure("maps", "Entropy around the training rows", caption, panels, legend=keys)]
 
