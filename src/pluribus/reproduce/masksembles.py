@@ -29,7 +29,7 @@ IMAGENET = {"network": "ResNet-50", "masks": "before every convolution from stag
 
 COSTS = {
     "smoke": "10 s of one processor",
-    "laptop": "about 1.7 hours for all nine methods and three seeds on two cores (CIFAR-10, 10,000 images)",
+    "laptop": "about an hour of one processor: all methods, three seeds, ten epochs (CIFAR-10, 10,000 images)",
     "paper": "78 GPU minutes a seed by the times of Table 1, several GB",
 }
 

@@ -33,7 +33,7 @@ IMAGENET = {
 
 COSTS = {
     "smoke": "10 s of one processor",
-    "laptop": "about 1.7 hours for all nine methods and three seeds on two cores (CIFAR-10, 10,000 images)",
+    "laptop": "about an hour of one processor: all methods, three seeds, ten epochs (CIFAR-10, 10,000 images)",
     "paper": "Wide-ResNet-28-10: about 12 GPU hours a run of 200 epochs on one V100 or better, 16 GB (our estimate)",
 }
 

@@ -36,13 +36,13 @@ IMAGENET = {"training": "procedure A3 of Wightman et al. (2021)", "outside": "Im
 
 STUDY_COSTS = {
     "smoke": "10 s of one processor",
-    "laptop": "about 1.7 hours for all nine methods and three seeds on two cores (CIFAR-10, 10,000 images)",
+    "laptop": "about an hour of one processor: all methods, three seeds, ten epochs (CIFAR-10, 10,000 images)",
     "paper": "ResNet-50 alone 126 GPU hours for five seeds by the seconds of Table 8 (RTX 3090), 24 GB",
 }
 
 SWEEP_COSTS = {
     "smoke": "10 s of one processor",
-    "laptop": "about an hour on two cores",
+    "laptop": "about an hour of one processor",
     "paper": "by Table 8 about 50 GPU hours for each setting and five seeds (RTX 3090), 24 GB",
 }
 
