@@ -17,7 +17,12 @@ Asked = tuple[str, str, float, bool | None]  # claim, what the figure is, bar; b
 
 Found = Mapping[str, Stored]
 
-SUBSPACES = {"random": "random", "dropout": "dropout", "diagonal": "diagonal Gaussian", "low_rank": "low-rank Gaussian"}
+TITLES_OF_SUBSPACES = {
+    "random": "random",
+    "dropout": "dropout",
+    "diagonal": "diagonal Gaussian",
+    "low_rank": "low-rank Gaussian",
+}
 
 FORT: dict[str, Asked] = {
     **CLAIMS,
@@ -26,7 +31,7 @@ FORT: dict[str, Asked] = {
             f"{title} samples stay near their own run",
             "ratio of disagreement, nearest other solution / own solution", 1.0, False,
         )
-        for name, title in SUBSPACES.items()
+        for name, title in TITLES_OF_SUBSPACES.items()
     },
     "own": (
         "networks of the second half of training are much more like their own optimum than like the other",
@@ -37,7 +42,7 @@ FORT: dict[str, Asked] = {
             f"independent solutions have a better trade-off than {title} samples",
             "share of the attainable diversity at their accuracy, independent - samples", 0.0, False,
         )
-        for name, title in SUBSPACES.items()
+        for name, title in TITLES_OF_SUBSPACES.items()
     },
     "shifted": (
         "ensembles are more accurate than the best subspace under corruptions", "difference of accuracy", 0.0, False,
@@ -146,7 +151,7 @@ def check_seeds(
         told = {name: finding(asked[name], seeds, name) for name in names}
         if missing := [asked[name][0] for name, one in told.items() if not one.values]:
             return ClaimVerdict(OPEN, [f"Not measured: {'; '.join(missing)}."])
-        judgements = [judge(one, asked[name][3]) for name, one in told.items()]
+        judgements = [judge_finding(one, asked[name][3]) for name, one in told.items()]
         counts = {word: judgements.count(word) for word in (HOLDS, FAILS, OPEN)}
         said = [
             f"Of {plural(len(told), 'finding')} {counts[HOLDS]} hold, {counts[FAILS]} do not, and {counts[OPEN]} "
@@ -178,7 +183,7 @@ def finding(asked: Asked, seeds: Found, name: str) -> Finding:
     return Finding(claim, figure, values, bar, bool(below))
 
 
-def judge(one: Finding, below: bool | None) -> str:
+def judge_finding(one: Finding, below: bool | None) -> str:
     """Whether the figure is on its side of the bar, or within it on both sides."""
     return equal(one.interval, one.bar) if below is None else WORDS[one.verdict]
 

@@ -12,7 +12,7 @@ from ...landscape.studies.randomness import chain_against_runs, randomness
 from ...methods import packed
 from ...training.batching import mix_seeds
 from .fort_landscape import LAPTOP, PAPER, TINY
-from .seeded import few, prepare, seeded, training_options
+from .seeded import few, fit_options, prepare_rows, seeded
 from .stored_parts import Given
 
 SOURCES = ("both", "initialisation", "batches")  # without any, training on a CPU gives the same network again
@@ -22,10 +22,10 @@ SOURCES = ("both", "initialisation", "batches")  # without any, training on a CP
 
 def compute_sources(given: Mapping[str, Any], folder: Path | None) -> Given:
     """Disagreement by initialisation, by shuffling and by both, at each rate, for one seed."""
-    own = prepare(given, folder)
+    own = prepare_rows(given, folder)
     found = randomness(
         own.model, own.train, own.test, runs=given["runs"], rates=given["rates"], kinds=SOURCES,
-        seed=mix_seeds(given["seed"], 3), **training_options(given, rate=False),
+        seed=mix_seeds(given["seed"], 3), **fit_options(given, rate=False),
     )  # fmt: skip
     half, rates = 0.5 / len(own.test[1]), given["rates"]
     apart = {kind: [found.mean(kind, rate) for rate in rates] for kind in SOURCES}
@@ -53,11 +53,11 @@ SOURCES_OF_CHANCE = seeded(
 
 def compute_packed_sources(given: Mapping[str, Any], folder: Path | None) -> Given:
     """The columns of the table for members that are trained one by one, by what differs between them, for one seed."""
-    own = prepare(given, folder)
+    own = prepare_rows(given, folder)
     member = packed(own.model, 4, alpha=2, gamma=given["gamma"], example=own.train[0][:2]).member(0)
     found = randomness(
         member, own.train, own.test, runs=given["runs"], rates=[given["lr"]], kinds=SOURCES, outside=own.outside,
-        seed=mix_seeds(given["seed"], 5), **training_options(given, rate=False, schedule="cosine"),
+        seed=mix_seeds(given["seed"], 5), **fit_options(given, rate=False, schedule="cosine"),
     )  # fmt: skip
     rows = {row["kind"]: row for row in found.rows}
     both, values = rows["both"], {}
@@ -86,7 +86,7 @@ PACKED_SOURCES = seeded(
 
 def compute_chains(given: Mapping[str, Any], folder: Path | None) -> Given:
     """Disagreement between the cycles of one chain, and between independent chains, for one seed."""
-    own = prepare(given, folder)
+    own = prepare_rows(given, folder)
     found = chain_against_runs(
         own.model, own.train, own.test, chains=given["chains"], cycles=3, epochs=3 * given["epochs"],
         temperature=1 / len(own.train[1]), batch_size=given["batch_size"], seed=mix_seeds(given["seed"], 9),

@@ -19,7 +19,7 @@ from ...landscape.similarity import disagreement, embedding, ratios
 from ...landscape.studies.findings import finding_figures
 from ...landscape.studies.quality_curves import BASE, quality
 from ...training.batching import mix_seeds
-from .seeded import Prepared, in_seeds, prepare, seed_parts, training_options
+from .seeded import Prepared, fit_options, in_seeds, prepare_rows, seed_parts
 from .stored_parts import Given, Part
 
 TINY: dict[str, Any] = {
@@ -61,7 +61,7 @@ KEPT = (0.98, 0.95, 0.9, 0.8)  # shares of weights that are kept by dropout, for
 
 def compute_landscape(given: Mapping[str, Any], folder: Path | None) -> Given:
     """The figures of one seed by name, and what the pictures are drawn from."""
-    own = prepare(given, folder)
+    own = prepare_rows(given, folder)
     runs = train_runs(given, own)
     values, columns = dict[str, float](), dict[str, np.ndarray]()
     for measured in (_diversity,) if given.get("only") == "diversity" else MEASURED:
@@ -74,7 +74,7 @@ def train_runs(given: Mapping[str, Any], own: Prepared) -> list[Trajectory]:
     """Independent runs with all their checkpoints, by the recipe, or with a rate that is halved at each quarter."""
     return trajectories(
         own.model, own.train, own.test, runs=given["runs"], seed=mix_seeds(given["seed"], 7), keep=None,
-        **training_options(given, schedule="quarters"),
+        **fit_options(given, schedule="quarters"),
     )  # fmt: skip
 
 

@@ -20,14 +20,14 @@ from ...methods import deep, masksembles, mc_dropout, mimo, multihead, packed
 from ...training.batching import mix_seeds
 from ...uncertainty.evaluation import evaluate
 from .fort_landscape import LAPTOP, PAPER, TINY
-from .seeded import Prepared, few, prepare, seeded, training_options
+from .seeded import Prepared, few, fit_options, prepare_rows, seeded
 from .stored_parts import Given
 
 
 def _trained(name: str, make: Any, own: Prepared, given: Mapping[str, Any], **options: Any) -> Ensemble:
     """What `make` gives, trained by the settings with a rate that falls to zero."""
     seeds = mix_seeds(given["seed"], 21), mix_seeds(given["seed"], 22)
-    return trained("reproduce", name, make, own.train, seeds, {**training_options(given, schedule="cosine"), **options})
+    return trained("reproduce", name, make, own.train, seeds, {**fit_options(given, schedule="cosine"), **options})
 
 
 # ---------------------------------------------------------------- MIMO, Figure 3
@@ -35,7 +35,7 @@ def _trained(name: str, make: Any, own: Prepared, given: Mapping[str, Any], **op
 
 def compute_basins(given: Mapping[str, Any], folder: Path | None) -> Given:
     """How high it is between three subnetworks, how often they disagree, and the plane through them, for one seed."""
-    own, values, columns = prepare(given, folder), dict[str, float](), dict[str, np.ndarray]()
+    own, values, columns = prepare_rows(given, folder), dict[str, float](), dict[str, np.ndarray]()
     few, apart = (own.test[0][:500], own.test[1][:500]), {}
     example = own.train[0][:2]
     for name, make in (
@@ -70,7 +70,7 @@ BASINS = seeded(
 
 def compute_sparsity_path(given: Mapping[str, Any], folder: Path | None) -> Given:
     """Sparsity, accuracy and log-likelihood for each number of members and strength of L1, for one seed."""
-    own, curves = prepare(given, folder), {}
+    own, curves = prepare_rows(given, folder), {}
     for size in given["sizes"]:
         make = partial(mimo, own.model, size, example=own.train[0][:2])
         rows = []
@@ -122,7 +122,7 @@ SPARSE = seeded(
 
 def compute_extremes(given: Mapping[str, Any], folder: Path | None) -> Given:
     """Many masks beside MC-Dropout, and masks without overlap beside independent networks, for one seed."""
-    own = prepare(given, folder)
+    own = prepare_rows(given, folder)
     example, masks = own.train[0][:2], given["masks"]
     many = partial(masksembles, own.model, masks, 2.0, example=example)
     layers = "|".join(name.removesuffix(".mask").replace(".", r"\.") for name in many().own)
@@ -162,7 +162,7 @@ EXTREMES = seeded(
 
 def compute_selection(given: Mapping[str, Any], folder: Path | None) -> Given:
     """Accuracy and NLL with the epoch that is best for the ensemble, and with each member's best, for one seed."""
-    own = prepare(given, folder)
+    own = prepare_rows(given, folder)
     make = partial(packed, own.model, 4, alpha=2, gamma=given["gamma"], example=own.train[0][:2])
     rows = {
         select: _judged(_trained(select, make, own, given, validation=own.validation, select=select), own)

@@ -64,7 +64,7 @@ def few(base: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     return {**{key: base[key] for key in kept}, **changes}
 
 
-def training_options(given: Mapping[str, Any], *, rate: bool = True, **usual: Any) -> dict[str, Any]:
+def fit_options(given: Mapping[str, Any], *, rate: bool = True, **usual: Any) -> dict[str, Any]:
     """What `pb.fit` is given: the recipe of a paper where the settings name one, or epochs, batches, and the rate.
 
     Args:
@@ -89,7 +89,7 @@ class Prepared(NamedTuple):
     outside: Tensor
 
 
-def prepare(given: Mapping[str, Any], folder: Path | None) -> Prepared:
+def prepare_rows(given: Mapping[str, Any], folder: Path | None) -> Prepared:
     """What the settings name: data, outside, model, how many rows; the network is drawn anew, the rows are the same."""
     data = load(given["data"], folder=folder, outside=[given["outside"]], validation=0.1)
     rows = [split[: min(given["rows"], len(split))] for split in (data.train, data.validation, data.test)]
