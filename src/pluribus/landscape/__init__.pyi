@@ -10,6 +10,7 @@ from .analyses.masks import mask_overlap as mask_overlap
 from .analyses.masks import mask_transition as mask_transition
 from .analyses.measuring import Measured as Measured
 from .analyses.measuring import measure_settings as measure_settings
+from .analyses.members import between_members as between_members
 from .analyses.members import member_figures as member_figures
 from .analyses.members import regularization_path as regularization_path
 from .analyses.members import sweep as sweep
@@ -18,6 +19,7 @@ from .analyses.packing import ood_criteria as ood_criteria
 from .analyses.packing import packing as packing
 from .analyses.separation import Separation as Separation
 from .analyses.separation import separation as separation
+from .analyses.sparsity import layer_sparsity as layer_sparsity
 from .analyses.sparsity import sparsity_bound as sparsity_bound
 from .analyses.sparsity import sparsity_curves as sparsity_curves
 from .analyses.sparsity import sparsity_divergence as sparsity_divergence

@@ -24,7 +24,7 @@ Target = Annotated[str | None, typer.Option(help="The column of a table to predi
 
 Task = Annotated[str | None, typer.Option(help="classification or regression, where a table's target does not say.")]
 
-Outside = Annotated[str, typer.Option(help="Data of other classes, with commas: names or KIND:PATH.")]
+Outside = Annotated[str, typer.Option(help="Out-of-distribution (OOD) data, with commas: names or KIND:PATH.")]
 
 Shifted = Annotated[str, typer.Option(help="Published shifted sets, such as cifar10_c, with commas.")]
 

@@ -58,7 +58,7 @@ def permutations(model: Any, example: Any) -> Groups:
         groups = confirm(model, groups, batch)
     if not len(groups):
         raise ValueError(
-            "permutations: the model has no hidden units that could change places without a change of its function."
+            "permutations: no hidden units were found that could change places without a change of the function."
             f"{_reasons(model, groups)} A network with a hidden layer of two units or more has some."
         )
     return groups
