@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, overload
 
 import torch
@@ -31,11 +32,11 @@ from ..surgery.copying import assign_, clear_caches_, duplicate, share_tensors, 
 from ..surgery.selecting import dotted_name, quote_names
 from ..uncertainty.outputs import pool
 from ..uncertainty.prediction import Prediction, join_outputs
+from .batch_rows import find_rows
 from .execution import Runner
 from .feeds import EVERY, Criterion, Feed, row_members
 from .mixed_runner import MixedRunner
 from .row_members import Rows, member_layers
-from .shared_inputs import find_rows
 
 TASKS = ("classification", "binary", "regression", "gaussian")
 
@@ -95,6 +96,7 @@ class Ensemble(nn.Module):
         self.passes = size  # of the network for one prediction; last layers alone are no pass
         self.findings = Findings()
         self.asleep: frozenset[str] = frozenset()  # modules that stay in eval mode: a trunk that is kept as it is
+        self.base = ""  # the hash of all that is shared, where a method has frozen it: it need not be saved
         self._task = "classification"
         self.class_dim: int | None = None  # where a member's output has its classes, where its shape does not say
         self._have_rows: set[tuple[int, ...]] = set()  # which inputs, by number, were seen to have the batch's rows
@@ -195,14 +197,18 @@ class Ensemble(nn.Module):
 
         Each batch of outputs, (members, batch, ...), comes with the y of a loader of (x, y), or None.
         """
-        home = next((t.device for _, t in state(self)), torch.device("cpu"))
+        with self.runner.lock:
+            tensors = chain(self.module.parameters(), self.module.buffers())
+            home = next((t.device for t in tensors), torch.device("cpu"))
         place = torch.device(device) if device is not None else home
         try:
             if place != home:
                 self.to(place)
             for (args, kwargs), y in batches_and_targets(x, batch_size, place, self._dtype(), self._find_rows):
-                with self.runner.lock, evaluation_mode(self):  # for one batch: nobody else sees the mode change
-                    outputs = self(*args, **kwargs)
+                with self.runner.lock:
+                    self.look_once((args, kwargs))  # before the mode is noted: dropout that it finds stays awake
+                    with evaluation_mode(self):  # for one batch: nobody else sees the mode change
+                        outputs = self(*args, **kwargs)
                 yield logits_of(outputs), y
         finally:
             if place != home:

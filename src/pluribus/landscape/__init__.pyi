@@ -25,6 +25,8 @@ from .analyses.sparsity import sparsity_curves as sparsity_curves
 from .analyses.sparsity import sparsity_divergence as sparsity_divergence
 from .averaging import moving_average as moving_average
 from .averaging import weight_average as weight_average
+from .checkpoints import Course as Course
+from .checkpoints import Trajectory as Trajectory
 from .common.batch_statistics import refresh_ as refresh_
 from .curvature import Spectrum as Spectrum
 from .curvature import spectrum as spectrum
@@ -53,8 +55,6 @@ from .planes import plane as plane
 from .planes import random_plane as random_plane
 from .planes import surface as surface
 from .recorder import Recorder as Recorder
-from .recording import Course as Course
-from .recording import Trajectory as Trajectory
 from .representations import cka as cka
 from .representations import layer_names as layer_names
 from .runs import trajectories as trajectories

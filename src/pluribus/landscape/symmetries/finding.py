@@ -22,10 +22,10 @@ from ...surgery.selecting import quote_names
 from ..common.examples import map_arrays
 from ..common.networks import network_of
 from .axes import UnitAxis, free_axes, settle
+from .axis_tracing import Walk, lasting_state, walk
+from .exact_test import as_precise, confirm, precisely, same_function
 from .groups import DimensionPart, Groups, Orders
 from .operations import Stack
-from .trial import as_precise, confirm, precisely, same_function
-from .walk import Walk, lasting_state, walk
 
 MOST_ROWS = 8  # more are not needed to see what is connected with what
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from ...methods.building import check_whole
 from ..common.networks import networks_of
 from .activations import record_activations
+from .axis_tracing import lasting_state
 from .finding import check_groups, one_network, permutations, reordered
 from .groups import DimensionPart, Groups, Orders, elsewhere, reorder, units_at
-from .walk import lasting_state
 
 Layout = Mapping[Any, tuple[DimensionPart, ...]]
 

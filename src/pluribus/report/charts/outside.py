@@ -1,4 +1,4 @@
-"""One function per chart of the page: groups of runs in, a figure out; None where the runs lack what it shows."""
+"""The charts of outside data, histograms and ROC curves: groups of runs in, a figure out; None without such data."""
 
 from __future__ import annotations
 
