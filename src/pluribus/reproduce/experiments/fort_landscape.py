@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ...landscape.checkpoints import Trajectory
 from ...landscape.paths import along, line
 from ...landscape.plane_of_diversity import DiversityAccuracy, diversity_accuracy, family, fit_exponent, limits
 from ...landscape.planes import plane, surface
-from ...landscape.recording import Trajectory
 from ...landscape.runs import trajectories
 from ...landscape.sampling import diagonal_gaussian, dropout_subspace, low_rank_gaussian, random_subspace, solutions
 from ...landscape.similarity import disagreement, embedding, ratios
