@@ -212,7 +212,7 @@ class Runner:
         members = torch.arange(self.size)  # mapped over even when nothing is owned
         once = self.trunk() if self.training or not torch.compiler.is_compiling() else ()
         across = vmap(run, in_dims=(0, 0, mapped), randomness="different")
-        guard = nullcontext() if torch.compiler.is_compiling() else self._guarded()
+        guard = nullcontext() if torch.compiler.is_compiling() else self._look()
         with guard as before, attention_under_vmap(parts_of(self.module)), run_once(self.module, once):
             tensors, changed = across(members, self.own_tensors(), leaves)
         if before and not before.are_unchanged():
@@ -246,16 +246,19 @@ class Runner:
         """The members' outputs; what each of them has kept is undone before the next."""
         outputs, pieces = [], slice_members(self.own_tensors())
         changes = self._changes_input[self.training, torch.is_grad_enabled()]
+        watched = () if per_member else changes.watched(batch)
         batches = unstack(batch, self.size) if per_member else changes.inputs(batch, self.size)
-        with self.lock, self._guarded() as before:
+        with self.lock, self._look() as before:
+            has_caches = before.has_function_caches
             for i, own_batch in enumerate(batches):
                 outputs.append(self.run_member(i, own_batch, seen[i], pieces))
-                lost = {name for name, buffer in asleep.items() if differs(seen[i][name], buffer)}
+                lost = {name for name, buffer in asleep.items() if differs(seen[i][name], buffer)} if asleep else set()
                 if before.parts and (lost or not before.are_unchanged()):
                     self._undo(before, lost, own_batch, last=i == self.size - 1)
                     before = self._look()
-                if before.has_function_caches:
+                if has_caches:
                     before.clear_function_caches()
+            changes.check(watched)
         return outputs
 
     def _shared_buffers(self) -> dict[str, Tensor]:
@@ -341,20 +344,6 @@ class Runner:
         for change in changes if made else ():
             change.undo()
         self._check_kept(made, batch)
-
-    @contextmanager
-    @uncompiled(BY_VMAP)
-    def _guarded(self) -> Iterator[Attributes]:
-        """Passes without what functions have cached, and with the attributes of before if one fails."""
-        before = self._look()
-        before.clear_function_caches()
-        try:
-            yield before
-        except BaseException:
-            before.restore()
-            raise
-        finally:
-            before.clear_function_caches()
 
     @uncompiled(BY_VMAP)
     def _look(self) -> Attributes:

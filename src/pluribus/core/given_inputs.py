@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from torch import Tensor
 
@@ -15,21 +15,29 @@ class InputChanges:
     def __init__(self) -> None:
         self.seen: bool | None = None
 
-    def inputs(self, batch: Batch, size: int) -> Iterator[Batch]:
+    def inputs(self, batch: Batch, size: int) -> Iterable[Batch]:
         """The batch for each of `size` passes: the given one if nothing changes it, and otherwise copies."""
-        watched = [tensor for tensor in _tensors(batch) if not tensor.is_inference()]
-        versions = [tensor._version for tensor in watched]
+        return [batch] * size if self.seen is False else self._copies(batch, size)
+
+    def _copies(self, batch: Batch, size: int) -> Iterator[Batch]:
         for _ in range(size):
-            if self.seen is False:
-                yield batch
-                if [tensor._version for tensor in watched] != versions:
-                    self._refuse()
-                continue
             own = map_tensors(batch, lambda tensor: tensor.clone())
             yield own
             copied = tensors_of(own)
-            if self.seen is None and not any(tensor.is_inference() for tensor in copied):
+            if not self.seen and not any(tensor.is_inference() for tensor in copied):
                 self.seen = any(tensor._version for tensor in copied)
+
+    def watched(self, batch: Batch) -> list[tuple[Tensor, int]]:
+        """The inputs that each pass sees as they are given, with how often they have been changed so far."""
+        if self.seen is not False:
+            return []
+        return [(tensor, tensor._version) for tensor in _tensors(batch) if not tensor.is_inference()]
+
+    def check(self, watched: Sequence[tuple[Tensor, int]]) -> None:
+        """Refuse passes that have changed one of their inputs."""
+        for tensor, version in watched:
+            if tensor._version != version:
+                self._refuse()
 
     def _refuse(self) -> None:
         self.seen = True

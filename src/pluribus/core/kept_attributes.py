@@ -131,6 +131,19 @@ class Attributes:
         hooks = ((hook_tables(part)[key], held) for part in self.hooks for key, held in self.hooks[part].items())
         self.containers = [*(pair for contents in self.contents for _, pairs in contents for pair in pairs), *hooks]
 
+    def __enter__(self) -> Attributes:
+        """Begin passes without what functions have cached."""
+        if self.has_function_caches:
+            self.clear_function_caches()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        """End them likewise, with the attributes of before if one has failed."""
+        if kind is not None:
+            self.restore()
+        if self.has_function_caches:
+            self.clear_function_caches()
+
     def hold(self) -> bool:
         """Whether they are surely the same now, and so are the module's parts, found in microseconds."""
         return (
