@@ -61,6 +61,7 @@ from .kept_attributes import (
     look_at,
     refuse_parameters_made,
     same_outputs,
+    try_out,
 )
 from .locking import lock_of
 from .replicas import run_replica
@@ -95,7 +96,6 @@ class Runner:
         self._trunk: Sequence[str] | None = None
         self._fresh = False  # the given model's caches are known to be those of its weights
         self._kept: set[str] = set()  # attributes in which the model keeps tensors that it made
-        self._written: set[str] | None = None  # shared buffers that eval mode changes; None: not known yet
         self._resized: dict[str, list[Tensor]] = {}  # buffers that members have assigned in another shape
         self._changes_input: dict[tuple[bool, bool], InputChanges] = defaultdict(InputChanges)  # training, gradients
         self._tried: set[tuple[bool, ...]] = set()
@@ -148,8 +148,14 @@ class Runner:
             if run == "loop" or self._needs_loop(batch, per_member):
                 return self._by_loop(batch, per_member)
             key = (self.training, updates_buffers(parts_of(self.module)), torch.is_grad_enabled(), per_member)
-            if key in self._tried or torch.compiler.is_compiling():
+            if torch.compiler.is_compiling():
                 return self._by_vmap(batch, per_member)
+            if key in self._tried:
+                try:
+                    return self._by_vmap(batch, per_member)
+                except RuntimeError as error:
+                    self._refuse_vmap(unstack(batch, self.size)[0] if per_member else batch, error)
+                    raise
             output = self._vmap_or_loop(batch, per_member)
             self._tried.add(key)
             return output
@@ -229,8 +235,6 @@ class Runner:
             outputs = self._traced_one_by_one(batch, per_member, seen)
         else:
             outputs = self._one_by_one(batch, per_member, seen, asleep)
-        if not self.training:
-            self._written = {name for each in seen for name, t in each.items() if differs(t, shared[name])}
         average_({name: buffer for name, buffer in shared.items() if name not in asleep}, seen)
         self._resize_buffers(asleep)
         return stack_trees(outputs)
@@ -262,16 +266,12 @@ class Runner:
         return outputs
 
     def _shared_buffers(self) -> dict[str, Tensor]:
-        """The buffers that a pass may change and no member owns: in eval mode those that it is known to change."""
-        awake = self.training or updates_buffers(parts_of(self.module))
-        if not awake and (torch.compiler.is_compiling() or self._written == set()):
+        """The buffers that a pass may change and no member owns: in eval mode those of modules that may write there."""
+        if self.training or updates_buffers(parts_of(self.module)):
+            return {name: buffer for name, buffer in self.module.named_buffers() if name not in self.own}
+        if torch.compiler.is_compiling():
             return {}
-        every = awake or self._written is None
-        return {
-            name: buffer
-            for name, buffer in self.module.named_buffers()
-            if name not in self.own and (every or name in (self._written or ()))
-        }
+        return {name: buffer for name, buffer in self._look().named_buffers() if name not in self.own}
 
     def _updates(self, name: str) -> bool:
         """Whether a pass updates the statistics in a buffer; what it writes there otherwise is a cache."""
@@ -307,6 +307,16 @@ class Runner:
             stacklevel=6,
         )
         return output
+
+    @torch.no_grad()
+    def _refuse_vmap(self, batch: Batch, error: RuntimeError) -> None:
+        """Say it if a batch fails under vmap alone, where earlier ones did not."""
+        if self._is_watched() or try_out(self.module, lambda: self.try_member(batch)) is None:
+            return  # the model's own error
+        raise ValueError(
+            f"{self.method}: the model does not run under vmap for this input ({str(error).strip().splitlines()[0]}), "
+            'though it did for earlier ones. Set ensemble.run = "loop".'
+        ) from error
 
     def _first_vmap(self, batch: Batch, per_member: bool) -> Any:
         try:

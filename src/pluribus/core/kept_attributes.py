@@ -165,6 +165,11 @@ class Attributes:
             return False
         return not self.versions or not self.names_changed_in_place()
 
+    def named_buffers(self) -> list[tuple[str, Tensor]]:
+        """The buffers of the parts, by the names that the module gives them."""
+        held = {id(buffer) for part in self.parts for buffer in tables(part).buffers.values()}
+        return [(name, buffer) for name, buffer in self.module.named_buffers() if id(buffer) in held] if held else []
+
     def clear_function_caches(self) -> None:
         """Empty what `functools.cache` has stored of the modules' methods, and what parametrizations have."""
         for function in self.functions:
@@ -416,7 +421,7 @@ def drop_stale_caches_(module: nn.Module, run: Run) -> None:
 
 def _drop_if_stale_(module: nn.Module, part: nn.Module, key: str, run: Run) -> None:
     def made_by(seed: int) -> tuple[list[Tensor], list[Tensor]] | None:
-        return _try_out(module, lambda: (run(seed), list(held_tensors(vars(part).get(key)))))
+        return try_out(module, lambda: (run(seed), list(held_tensors(vars(part).get(key)))))
 
     given = made_by(0)
     clears = (_clear,) if isinstance(vars(part)[key], _CONTAINERS) else ()
@@ -431,7 +436,7 @@ def _drop_if_stale_(module: nn.Module, part: nn.Module, key: str, run: Run) -> N
                 return
 
 
-def _try_out(module: nn.Module, run: Callable[[], T]) -> T | None:
+def try_out(module: nn.Module, run: Callable[[], T]) -> T | None:
     """What a run gives, unless it fails; attributes are put back."""
     before = look_at(module)
     try:
