@@ -28,7 +28,7 @@ from .._common.trees import (
     unstack,
 )
 from ..surgery.calling import evaluation_mode
-from ..surgery.copying import assign_, clear_caches_, duplicate, share_tensors, state
+from ..surgery.copying import assign_, clear_caches_, duplicate, share_tensors, state, without_history
 from ..surgery.selecting import dotted_name, quote_names
 from ..uncertainty.outputs import pool
 from ..uncertainty.prediction import Prediction, join_outputs
@@ -329,6 +329,7 @@ class Ensemble(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> Ensemble:
         made = memo[id(self)] = type(self).__new__(type(self))
         with self.runner.lock:
+            memo.update(without_history(self.module, memo))
             made.__setstate__(deepcopy(vars(self), memo))
         return made
 

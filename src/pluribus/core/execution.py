@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from .._common.contents import holds_batched, holds_tensor
 from .._common.torch_private import (
     is_dispatch_watched,
     is_function_watched,
@@ -35,7 +36,7 @@ from .._common.trees import (
 from ..surgery.copying import assign_, run_with, state
 from ..surgery.selecting import CONVOLUTIONS, quote_names
 from .autotune import Backend, explain_measured, fastest, measurement_key
-from .given_inputs import InputChanges
+from .given_inputs import InputChanges, SharedParameters
 from .isolation import (
     RecomputesError,
     attention_under_vmap,
@@ -52,11 +53,9 @@ from .isolation import (
 from .kept_attributes import (
     Attributes,
     CarriesError,
-    are_close,
+    check_resized,
     drop_stale_caches_,
     find_switches,
-    holds_batched,
-    holds_tensor,
     keepers,
     look_at,
     refuse_parameters_made,
@@ -248,7 +247,10 @@ class Runner:
     @uncompiled(BY_VMAP)
     def _one_by_one(self, batch: Batch, per_member: bool, seen: Sequence[Tensors], asleep: Tensors) -> list[Any]:
         """The members' outputs; what each of them has kept is undone before the next."""
-        outputs, pieces = [], slice_members(self.own_tensors())
+        named = state(self.module)
+        pieces = slice_members({name: tensor for name, tensor in named if name in self.own})
+        shared = SharedParameters([(name, tensor) for name, tensor in named if name not in self.own])
+        outputs, left = [], dict[int, Any]()
         changes = self._changes_input[self.training, torch.is_grad_enabled()]
         watched = () if per_member else changes.watched(batch)
         batches = unstack(batch, self.size) if per_member else changes.inputs(batch, self.size)
@@ -256,9 +258,10 @@ class Runner:
             has_caches = before.has_function_caches
             for i, own_batch in enumerate(batches):
                 outputs.append(self.run_member(i, own_batch, seen[i], pieces))
+                shared.check(self.method)
                 lost = {name for name, buffer in asleep.items() if differs(seen[i][name], buffer)} if asleep else set()
                 if before.parts and (lost or not before.are_unchanged()):
-                    self._undo(before, lost, own_batch, last=i == self.size - 1)
+                    self._undo(before, lost, own_batch, i, left)
                     before = self._look()
                 if has_caches:
                     before.clear_function_caches()
@@ -313,10 +316,9 @@ class Runner:
         """Say it if a batch fails under vmap alone, where earlier ones did not."""
         if self._is_watched() or try_out(self.module, lambda: self.try_member(batch)) is None:
             return  # the model's own error
-        raise ValueError(
-            f"{self.method}: the model does not run under vmap for this input ({str(error).strip().splitlines()[0]}), "
-            'though it did for earlier ones. Set ensemble.run = "loop".'
-        ) from error
+        reason = f"does not run under vmap for this input ({str(error).strip().splitlines()[0]})"
+        way_out = 'though it did for earlier ones. Set ensemble.run = "loop".'
+        raise ValueError(f"{self.method}: the model {reason}, {way_out}") from error
 
     def _first_vmap(self, batch: Batch, per_member: bool) -> Any:
         try:
@@ -329,19 +331,22 @@ class Runner:
     # ---------------------------------------------------------------- what a pass leaves behind
 
     @uncompiled(BY_VMAP)
-    def _undo(self, before: Attributes, lost: set[str], batch: Batch, last: bool) -> None:
-        """Put back what a member's pass has kept in attributes.
+    def _undo(self, before: Attributes, lost: set[str], batch: Batch, i: int, left: dict[int, Any]) -> None:
+        """Put back what member i's pass has kept in attributes.
 
-        Without tensors among it, it stays as the last member leaves it: a counter counts on.
+        What all members leave alike, without tensors, stays as the last member leaves it: a counter counts on.
 
         Args:
             lost: shared buffers that the pass has changed, and that are not stored
+            left: the numbers and words that the members before have left, which this one's are added to
         """
         changes = before.changes()
         refuse_parameters_made(self.module, changes)
         tensors = {change.name for change in changes if holds_tensor(change.now) or holds_tensor(change.before)}
         made = tensors | lost | set(before.names_changed_in_place())
-        if made or not last:
+        left[i] = {change.name: change.describe() for change in changes if change.name not in tensors}
+        made |= {name for name, value in left[i].items() if i and value != left.get(0, {}).get(name)}
+        if made or i < self.size - 1:
             for change in changes:
                 change.undo()
         self._check_kept(made, batch)
@@ -482,11 +487,7 @@ class Runner:
         """Store buffers that the members have assigned in another shape."""
         resized, self._resized = self._resized, {}
         for name, tensors in ((name, tensors) for name, tensors in resized.items() if name not in but):
-            if len({t.shape for t in tensors}) > 1 or (name not in self.own and not are_close(tensors)):
-                raise ValueError(
-                    f"{self.method}: the members assign buffer {name!r} in shapes {[tuple(t.shape) for t in tensors]}, "
-                    "which cannot be stored for all of them. Give it its size when the model is built."
-                )
+            check_resized(self.method, name, tensors, owned=name in self.own)
             assign_(self.module, {name: torch.stack(tensors) if name in self.own else tensors[0]})
 
     def __getstate__(self) -> dict[str, Any]:

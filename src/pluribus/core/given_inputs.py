@@ -1,10 +1,11 @@
-"""One input for all members: a model that changes it in place must not change the next member's."""
+"""What all members read, inputs and shared parameters: one that changes it in place must not change the next one's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from .._common.trees import Batch, map_tensors, tensors_of
 
@@ -46,6 +47,27 @@ class InputChanges:
             "would see another one. Give the input anew: from now on each member gets a copy. Or set inplace=False in "
             "the model's first layer."
         )
+
+
+class SharedParameters:
+    """The parameters that no member owns: the first pass may change them, as one network does, and no other."""
+
+    def __init__(self, shared: Sequence[tuple[str, Tensor]]):
+        parameters = [(name, t) for name, t in shared if isinstance(t, nn.Parameter) and not t.is_inference()]
+        self.versions = [(name, parameter, parameter._version) for name, parameter in parameters]
+        self.written: dict[str, Tensor] = {}
+
+    def check(self, method: str) -> None:
+        """Refuse a pass that has changed one again."""
+        for name, parameter, version in self.versions:
+            if parameter._version == version:
+                continue
+            if not torch.equal(self.written.setdefault(name, parameter.detach().clone()), parameter):
+                raise ValueError(
+                    f"{method}: the model changes its parameter {name!r} in place when it runs, and the members share "
+                    "it, so that each would see it changed once more. Compute a changed copy in forward instead, or "
+                    "let each member own it: pb.deep does."
+                )
 
 
 def _tensors(batch: Batch) -> list[Tensor]:
