@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import fakes
 import numpy as np
 import pytest
-from browser import chromium, show
+from browser import show
 
 from pluribus.report.charts import CHARTS
 from pluribus.report.examples import png_address
@@ -188,12 +188,6 @@ def test_a_page_that_cannot_be_written_says_so(tmp_path):
 
 
 # ---------------------------------------------------------------- in Chromium
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory):
-    with chromium(tmp_path_factory.mktemp("profile")) as driver:
-        yield driver
 
 
 @pytest.fixture(scope="module")

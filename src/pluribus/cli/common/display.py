@@ -47,12 +47,12 @@ class Watch:
 
     Args:
         folder: of the study, where runs say how far they are
-        seconds: what each run is expected to take on one core, by its name
         jobs: how many runs at once
     """
 
-    def __init__(self, console: Console, quiet: bool, folder: Path, seconds: Mapping[str, float], jobs: int):
-        self.quiet, self.folder, self.seconds, self.jobs = quiet, folder, seconds, jobs
+    def __init__(self, console: Console, quiet: bool, folder: Path, jobs: int):
+        self.quiet, self.folder, self.jobs = quiet, folder, jobs
+        self.seconds: Mapping[str, float] = {}
         self.running: dict[str, Run] = {}
         self.done, self.started = 0.0, time.monotonic()
         self.progress = Progress(
@@ -60,11 +60,17 @@ class Watch:
             TimeElapsedColumn(), TextColumn("gone,"), TimeLeft(self), TextColumn("left"),
             console=console, disable=quiet or not console.is_terminal, transient=True, refresh_per_second=2,
         )  # fmt: skip
-        self.task = self.progress.add_task("", total=len(seconds))
+        self.task = self.progress.add_task("", total=0)
+
+    def expect(self, seconds: Mapping[str, float]) -> None:
+        """Take notice of what each run will take on one core, by its name, before the first starts."""
+        self.seconds, self.started = seconds, time.monotonic()
+        self.progress.update(self.task, total=len(seconds))
 
     def __call__(self, event: str, run: Run, text: str) -> None:
         """Take notice of what happened to a run."""
         if event == "started":
+            self.progress.start()
             self.running[run.name] = run
         elif event in ("done", "failed", "retried", "kept"):
             self.running.pop(run.name, None)
@@ -127,11 +133,13 @@ def say_duration(seconds: float) -> str:
 
 
 @contextmanager
-def watch_runs(console: Console, quiet: bool, folder: Path, seconds: Mapping[str, float], jobs: int) -> Iterator[Watch]:
-    """A watch that is on the screen while a study runs; arguments as for `Watch`."""
-    watch = Watch(console, quiet, folder, seconds, jobs)
-    with watch.progress:
+def watch_runs(console: Console, quiet: bool, folder: Path, jobs: int) -> Iterator[Watch]:
+    """A watch that is on the screen from the first run to the end of the study; arguments as for `Watch`."""
+    watch = Watch(console, quiet, folder, jobs)
+    try:
         yield watch
+    finally:
+        watch.progress.stop()
 
 
 def result_tables(results: Sequence[Result], width: int | None = None) -> list[Table]:
