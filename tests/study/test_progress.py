@@ -125,4 +125,4 @@ def estimate(**changes) -> dict[str, float]:
 
 def test_the_folder_of_a_run_is_its_own(tmp_path):
     first, second = Study(**{**SMALL, "seeds": [0, 1]}).runs()
-    assert training_folder(tmp_path, first) != training_folder(tmp_path, second)
+    assert training_folder(tmp_path, first.name) != training_folder(tmp_path, second.name)

@@ -63,7 +63,9 @@ def train_command(
             planned, found, out, risk=risk, overwrite=overwrite, precision=precision,
             progress=not run.silent and messages.is_terminal,
         )  # fmt: skip
-    _show(predictor, found.notes, seconds, out, run.quiet, run.as_json)
+    if not run.silent:
+        say_notes(predictor.ensemble.notes)
+    _show(predictor, [*found.notes, *predictor.ensemble.notes], seconds, out, run.quiet, run.as_json)
 
 
 def _show(predictor: Any, notes: list[str], seconds: float, out: Path, quiet: bool, as_json: bool) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO
 
@@ -18,8 +19,9 @@ from torch import Tensor
 from .._common.optional import require
 from .._common.unpacking import Bounded, Limit, TooLargeError, limit_for, unpack
 from .._common.untrusted import open_file
-from .dataset import NO_CLASS, Points, Split
+from .dataset import NO_CLASS, Points, Split, Tokens
 from .source import Request, TableParts, argument_path, check_columns, damaged_error, list_names, missing_error
+from .texts import check_tokenizer, encode_texts
 
 Frame = Any  # a pandas.DataFrame
 
@@ -64,6 +66,12 @@ def load_table(request: Request) -> TableParts:
     if found["train"] is None:
         raise missing_error(request, ["train.csv", "train.parquet"], "", path)
     return TableParts(**found, target=request.target, task=request.task)
+
+
+def load_text(request: Request) -> TableParts:
+    """A table as for `load_table`, of whose columns one holds texts, which are read as the model's tokenizer does."""
+    tokenizer = check_tokenizer(request)
+    return replace(load_table(request), tokenizer=tokenizer, long_texts=request.long_texts)
 
 
 def load_uci(request: Request) -> TableParts:
@@ -234,7 +242,7 @@ def _column_rule(values: Series, notes: list[str], scale: bool) -> dict[str, Any
     if kind == "category":
         return _category_rule(values, notes)
     if kind == "number" and _numbers_rows(present):
-        notes.append(f'Column "{values.name}" has another whole number in each row, as numbers of rows do: left out.')
+        notes.append(f'Column "{values.name}" has a different whole number in every row, like an id: left out.')
         return None
     numbers = _numbers(values, kind)
     if np.isnan(numbers).all() or np.nanmin(numbers) == np.nanmax(numbers):
@@ -301,8 +309,12 @@ def encode_table(encoding: dict[str, Any], frame: Frame) -> Split:
     if absent:
         there = list_names(list(map(str, frame.columns)))
         raise ValueError(f"the table must have the columns {list_names(absent)}, but has only: {there}.")
+    names = list(map(str, frame.index))
+    if encoding["columns"][0]["kind"] == "text":
+        column = encoding["columns"][0]  # the only one
+        return Split(Tokens(encode_texts(column, frame[column["name"]]), names), _encode_targets(encoding, frame))
     blocks = [_encode_column(column, frame[column["name"]]) for column in encoding["columns"]]
-    inputs = Points(torch.from_numpy(np.concatenate(blocks, axis=1, dtype=np.float32)), list(map(str, frame.index)))
+    inputs = Points(torch.from_numpy(np.concatenate(blocks, axis=1, dtype=np.float32)), names)
     return Split(inputs, _encode_targets(encoding, frame))
 
 
@@ -335,7 +347,9 @@ def feature_names(encoding: dict[str, Any]) -> list[str]:
     """
     names = []
     for column in encoding["columns"]:
-        if column["kind"] == "category":
+        if column["kind"] == "text":
+            names += [f"{column['name']}, token {i + 1}" for i in range(column["length"])]
+        elif column["kind"] == "category":
             names += [*(f"{column['name']} = {level}" for level in column["levels"]), f"{column['name']} unknown"]
         else:
             names += [column["name"], *([f"{column['name']} missing"] if column["missing"] else [])]

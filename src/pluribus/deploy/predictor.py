@@ -83,10 +83,16 @@ class Predictor:
 
     def for_export(self, rows: int, frozen: bool = True) -> tuple[nn.Module, Tensor]:
         """A module that takes inputs as files have them and normalises them itself, and an example for it."""
+        if self.record["encoding"].get("columns", [{}])[0].get("kind") == "text":
+            raise ValueError(
+                "export: a predictor of texts takes tokens, not numbers. Export its ensemble with pb.export."
+            )
         example = torch.rand(rows, *self.record["shape"])
         return SelfNormalising(self, self._normalise(example) if frozen else None), example
 
     def _normalise(self, x: Tensor) -> Tensor:
+        if not x.is_floating_point():  # tokens
+            return x
         return (x - torch.tensor(self.record["mean"])) / torch.tensor(self.record["std"])
 
     def _classify(self, prediction: Classification, i: int) -> dict[str, Any]:
@@ -132,14 +138,22 @@ class SelfNormalising(nn.Module):
 
 def _describe(record: Mapping[str, Any]) -> dict[str, str]:
     """What whoever runs an exported file must know: what the outputs mean and what the inputs are."""
-    kind = record["encoding"]["kind"]
+    kind, columns = record["encoding"]["kind"], record["encoding"].get("columns")
     inputs = "values in [0, 1], channels first" if kind == "images" else json.dumps(feature_names(record["encoding"]))
     return {
         "classes": json.dumps(record["classes"]),
         "inputs": inputs,
         "shape": json.dumps(list(record["shape"])),
         "normalisation": json.dumps({"inside": True, "mean": record["mean"], "std": record["std"]}),
+        **({"columns": json.dumps(columns), "encoding": TABLE_ENCODING} if columns else {}),
     }
+
+
+TABLE_ENCODING = (
+    "before the file is run: a number (a flag is 1 or 0, a date its days since 1970) becomes (value - mean) / std of "
+    "its column, or 0 where it is missing; if the column says so, 1 or 0 follows for missing or not. A category "
+    "becomes 1 for its level and 0 for the others; the last is for unknown levels."
+)
 
 
 def make_predictor(

@@ -299,7 +299,7 @@ TOPICS = {
     "error": "Error",
     "calibration": "Calibration",
     "shift": "Under shift",
-    "outside": "Outside data",
+    "outside": "Out-of-distribution (OOD) data",
     "diversity": "Diversity",
     "certainty": "How sure this is",
 }

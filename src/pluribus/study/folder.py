@@ -73,7 +73,7 @@ def conduct(
     for event, run, given in events:
         if event == "done":
             write(_path(folder, run), *given)
-            shutil.rmtree(training_folder(folder, run), ignore_errors=True)
+            shutil.rmtree(training_folder(folder, run.name), ignore_errors=True)
             given = _line(Result(*given))
         elif event == "failed":
             outcome.failed[run.name] = given
@@ -97,14 +97,14 @@ TRAINING = "training"
 Compute = Callable[[Run, Path], tuple[dict[str, Any], dict[str, np.ndarray]]]
 
 
-def training_folder(folder: Path, run: Run) -> Path:
-    """Where a run keeps its last whole epoch until it is done."""
-    return folder / TRAINING / run.name
+def training_folder(folder: Path, name: str) -> Path:
+    """Where the run of that name keeps its last whole epoch until it is done."""
+    return folder / TRAINING / name
 
 
 def _compute_in(compute: Compute, folder: Path, run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What `compute` gives for a run that keeps its epochs in the study's folder."""
-    return compute(run, training_folder(folder, run))
+    return compute(run, training_folder(folder, run.name))
 
 
 def _read_kept(run: Run, folder: Path, outcome: Outcome, report: Callable[[str, Run, str], None]) -> Result | None:

@@ -28,7 +28,7 @@ class Kind:
 
 _NO_SHIFT = "No shifted data were given, so there is nothing about corruptions."
 
-_NO_OUTSIDE = "No outside data were given, so there is nothing about noticing them."
+_NO_OUTSIDE = "No out-of-distribution (OOD) data were given, so there is nothing about noticing them: see --outside."
 
 _NO_COLUMNS = "The runs stored no finite values for each example, so charts made from them are left out."
 

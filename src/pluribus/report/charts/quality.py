@@ -1,4 +1,4 @@
-"""One function per chart of the page: groups of runs in, a figure out; None where the runs lack what it shows."""
+"""The charts of quality, rankings, costs, risk and training: groups of runs in, a figure out; None without figures."""
 
 from __future__ import annotations
 
