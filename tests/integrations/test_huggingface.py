@@ -157,7 +157,7 @@ def test_evaluation_is_that_of_the_mean_probability(tmp_path):
     np.testing.assert_allclose(np.exp(run.predict(rows()).predictions), mean, rtol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["deep", "packed", "batch_ensemble", "multihead"])
+@pytest.mark.parametrize("method", ["deep", "packed", "batch_ensemble", "lora", "multihead"])
 def test_what_was_saved_comes_back(method, tmp_path):
     settings = {"example": together(rows(2))["input_ids"]} if method == "packed" else {}
     model = EnsembleForSequenceClassification(pb.METHODS[method](network(), 2, **settings), tokenizer()).eval()

@@ -97,6 +97,7 @@ class Ensemble(nn.Module):
         self.passes = size  # of the network for one prediction; last layers alone are no pass
         self.findings = Findings()
         self.asleep: frozenset[str] = frozenset()  # modules that stay in eval mode: a trunk that is kept as it is
+        self.base = ""  # the hash of all that is shared, where a method has frozen it: it need not be saved
         self._task = "classification"
         self.class_dim: int | None = None  # where a member's output has its classes, where its shape does not say
         self._have_rows: set[tuple[int, ...]] = set()  # which inputs, by number, were seen to have the batch's rows
@@ -210,8 +211,10 @@ class Ensemble(nn.Module):
             if place != home:
                 self.to(place)
             for (args, kwargs), y in batches_and_targets(x, batch_size, place, self._dtype(), self._find_rows):
-                with self.runner.lock, evaluation_mode(self):  # for one batch: nobody else sees the mode change
-                    outputs = self(*args, **kwargs)
+                with self.runner.lock:
+                    self.look_once((args, kwargs))  # before the mode is noted: dropout that it finds stays awake
+                    with evaluation_mode(self):  # for one batch: nobody else sees the mode change
+                        outputs = self(*args, **kwargs)
                 yield logits_of(outputs), y
         finally:
             if place != home:

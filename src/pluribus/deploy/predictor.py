@@ -59,7 +59,7 @@ class Predictor:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RECORD).unlink(missing_ok=True)
-        save(self.ensemble, folder / WEIGHTS)
+        save(self.ensemble, folder / WEIGHTS, whole=True)
         with atomic_write(folder / RECORD) as temporary:
             temporary.write_text(json.dumps(self.record, indent=1))
 

@@ -140,7 +140,7 @@ class EnsembleForSequenceClassification(nn.Module, huggingface_hub.ModelHubMixin
         config = copy.deepcopy(self.config)
         del config.keys_to_ignore_at_inference
         config.save_pretrained(save_directory)
-        save(self.ensemble, save_directory / WEIGHTS)
+        save(self.ensemble, save_directory / WEIGHTS, whole=True)
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(save_directory)
 
