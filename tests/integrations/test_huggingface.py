@@ -93,7 +93,7 @@ def distance(first, second):
     return max(float((a.float() - b.float()).abs().max()) for a, b in pairs)
 
 
-@pytest.mark.parametrize("method", ["deep", "batch_ensemble", "multihead"])
+@pytest.mark.parametrize("method", ["deep", "batch_ensemble", "multihead", "lora"])
 def test_the_trainer_trains_as_a_plain_loop_does(method, tmp_path):
     torch.manual_seed(0)
     ensemble = pb.METHODS[method](network(), 2)

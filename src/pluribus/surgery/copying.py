@@ -64,12 +64,13 @@ def duplicate_mapped(model: nn.Module, change: Callable[[Tensor], Tensor]) -> nn
 
 
 def _duplicate(model: nn.Module, replacements: Mapping[int, Tensor]) -> nn.Module:
-    memo: dict[int, Any] = dict(replacements)
-    for module in model.modules():
-        for tensor in tensors_in(vars(module)):
-            if id(tensor) not in memo and _has_history(tensor):
-                memo[id(tensor)] = tensor.data.clone()
-    return deepcopy(model, memo)
+    return deepcopy(model, {**replacements, **without_history(model, replacements)})
+
+
+def without_history(model: nn.Module, known: Mapping[int, Any]) -> dict[int, Tensor]:
+    """Copies of the tensors that a model has computed from others and kept, by their ids, but for those known."""
+    kept = (tensor for module in model.modules() for tensor in tensors_in(vars(module)))
+    return {id(tensor): tensor.data.clone() for tensor in kept if id(tensor) not in known and _has_history(tensor)}
 
 
 def _has_history(tensor: Tensor) -> bool:

@@ -18,6 +18,9 @@ from .pictures import entropy_maps
 CLOSE = 0.1  # relative: how near the divergence of drawn masks must be to the formula, or there were too few draws
 
 
+YES = {HOLDS: "yes", FAILS: "no", OPEN: "cannot be told"}
+
+
 def check_sparsity(found: Mapping[str, Stored], published: Mapping[str, Any]) -> ClaimVerdict:
     """Whether the divergence stays below the bound, by its formula and by drawn masks."""
     if not found:
@@ -76,7 +79,7 @@ def check_transition(found: Mapping[str, Stored], published: Mapping[str, Any]) 
     said = [
         f"From one network to {masked[-1]} the mean entropy outside changes by {show_interval(whole)} nats; of "
         f"{len(gaps)} steps {len(told)} are told to rise and {len(fallen)} to fall.",
-        f"Whether it rises: {_word(rises, 'yes')}. Whether it ends where Deep Ensembles are: {_word(ends, 'yes')}; "
+        f"Whether it rises: {YES[rises]}. Whether it ends where Deep Ensembles are: {YES[ends]}; "
         f"{masked[-1]} minus Deep Ensembles is {show_interval(last)}, where less than {margin:.3f}, half of what they "
         "have more than one network, is asked for.",
     ]
