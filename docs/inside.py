@@ -100,55 +100,59 @@ def bias() -> None:
 # ---------------------------------------------------------------- Figures 3 and 4
 
 
-def small_cnns() -> tuple[Any, Any, Any]:
-    """MIMO and the naive multihead of SmallCNN on digits, untrained, and the data."""
-    train, test = digits(1000, 300)
-    torch.manual_seed(0)
-    model = pb.models.small_cnn(10, channels=1, image=28, dropout=0.0)
-    options = {"example": train[0][:2], "init": "different"}
-    return pb.mimo(model, 3, **options), pb.multihead(model, 3, **options), (train, test)
-
-
 def plane() -> None:
     """Accuracy and agreement on the plane through three members, of MIMO and of heads, and their courses."""
-    mimo, heads, (train, test) = small_cnns()
+    train, test = digits(1000, 300)
+    methods = {"MIMO": pb.mimo, "naive multihead": pb.multihead}
     figure, axes = plt.subplots(2, 5, figsize=(15, 5.6))
-    for row, (name, ensemble) in zip(axes, {"MIMO": mimo, "naive multihead": heads}.items(), strict=True):
-        courses = ls.courses(ensemble, train, test, **TRAINING)
-        found = ls.subnetwork_plane(ensemble)
-        surface = ls.surface(found, test, grid=13, measures=("accuracy", "agreement"))
-        own = [surface.accuracy[nearest(surface, point)] for point in surface.points]
-        middle = surface.accuracy[nearest(surface, surface.points.mean(0))]
-        quality = ls.member_figures(ensemble, test)
-        print(
-            f"{name}: accuracy near the members {[round(float(a), 3) for a in own]}, in their middle {middle:.3f}; as "
-            f"predicted {quality['member_accuracy']:.3f}, together {quality['accuracy']:.3f}; disagreement of members "
-            f"{quality['disagreement']:.4f}; the origin is {found.origin_distance:.1f} from the plane"
-        )
-        panels = {"accuracy": surface.accuracy} | {
-            f"disagreement with {k + 1}": 1 - surface.agreement[k] for k in range(3)
-        }
-        for axis, (title, values) in zip(row, panels.items(), strict=False):
-            low, high = (0.8, 1) if title == "accuracy" else (0, 0.15)
-            image = axis.pcolormesh(
-                surface.u, surface.v, values.T, vmin=low, vmax=high, shading="gouraud", cmap="Blues"
-            )
-            for k, point in enumerate(surface.points):
-                axis.plot(*point, "o", color=COLOURS[k + 1], markeredgecolor="white")
-            axis.plot(*found.origin, "x", color="black")
-            axis.set(title=title, xticks=[], yticks=[], aspect="equal")
-            figure.colorbar(image, ax=axis)
-        row[0].set_ylabel(name)
-        for k, points in enumerate(ls.embedding(courses, "pca")):
-            row[4].plot(*points.T, "o-", color=COLOURS[k + 1], markersize=3, label=f"member {k + 1}")
-        row[4].set(title="courses (PCA)", xticks=[], yticks=[])
+    rows = []
+    for seed in range(SEEDS):
+        for row, (name, method) in zip(axes, methods.items(), strict=True):
+            torch.manual_seed(seed)
+            model = pb.models.small_cnn(10, channels=1, image=28, dropout=0.0)
+            ensemble = method(model, 3, example=train[0][:2], init="different")
+            courses = ls.courses(ensemble, train, test, seed=seed, **TRAINING)
+            figures = {**ls.member_figures(ensemble, test), **ls.between_members(ensemble, test)}
+            figures["middle minus alone"] = figures["middle_accuracy"] - figures["alone_accuracy"]
+            figures["own neighbours"] = own_neighbours([course.answers[-5:] for course in courses])
+            rows.append({"setting": name, "seed": seed, **figures})
+            if seed == 0:
+                draw_plane(figure, row, name, ensemble, test, courses)
+    found = ls.Measured(rows)
+    for name in methods:
+        print(f"{name}:", ", ".join(said(one, found.interval(name, one)) for one in found.figures))
+    for one in found.figures:
+        print(f"{one}, MIMO minus naive multihead:", said("", found.difference("MIMO", "naive multihead", one)))
     axes[1, 4].legend()
     save(figure, "plane")
 
 
-def nearest(surface: Any, point: np.ndarray) -> tuple[int, int]:
-    """The place of the grid that is nearest to a point."""
-    return int(np.abs(surface.u - point[0]).argmin()), int(np.abs(surface.v - point[1]).argmin())
+def own_neighbours(answers: list[Tensor]) -> float:
+    """The share of late checkpoints whose nearest neighbour in function space belongs to the same member."""
+    points = torch.cat([part.exp().flatten(1) for part in answers])
+    owner = torch.arange(len(answers)).repeat_interleave(len(answers[0]))
+    gaps = torch.cdist(points, points).fill_diagonal_(math.inf)
+    return (owner[gaps.argmin(1)] == owner).double().mean().item()
+
+
+def draw_plane(figure: Any, row: Any, name: str, ensemble: Any, test: Any, courses: Any) -> None:
+    """A row of the picture: surfaces on the plane, and courses."""
+    found = ls.subnetwork_plane(ensemble)
+    surface = ls.surface(found, test, grid=13, measures=("accuracy", "agreement"))
+    print(f"{name}, seed 0: the origin is {found.origin_distance:.1f} from the plane")
+    panels = {"accuracy": surface.accuracy} | {f"disagreement with {k + 1}": 1 - surface.agreement[k] for k in range(3)}
+    for axis, (title, values) in zip(row, panels.items(), strict=False):
+        low, high = (0.8, 1) if title == "accuracy" else (0, 0.15)
+        image = axis.pcolormesh(surface.u, surface.v, values.T, vmin=low, vmax=high, shading="gouraud", cmap="Blues")
+        for k, point in enumerate(surface.points):
+            axis.plot(*point, "o", color=COLOURS[k + 1], markeredgecolor="white")
+        axis.plot(*found.origin, "x", color="black")
+        axis.set(title=title, xticks=[], yticks=[], aspect="equal")
+        figure.colorbar(image, ax=axis)
+    row[0].set_ylabel(name)
+    for k, points in enumerate(ls.embedding(courses, "pca")):
+        row[4].plot(*points.T, "o-", color=COLOURS[k + 1], markersize=3, label=f"member {k + 1}")
+    row[4].set(title="courses (PCA)", xticks=[], yticks=[])
 
 
 def units() -> None:
@@ -244,27 +248,43 @@ def sizes() -> None:
 
 
 def paths() -> None:
-    """Accuracy and log-likelihood as L1 grows, against it and against the share of weights that are left."""
+    """Accuracy and log-likelihood as L1 or L2 grows, and against the share of weights that L1 leaves."""
     train, test = digits(1000)
-    strengths = [0.0, 1e-4, 1e-3, 3e-3]
-    figure, axes = plt.subplots(2, 2, figsize=(9, 5.4))
+    strengths = {"l1": [0.0, 1e-4, 1e-3, 3e-3], "l2": [0.0, 1e-3, 1e-2, 3e-2]}
+    figure, axes = plt.subplots(2, 3, figsize=(12, 5.4))
+    found = {}
     for size, colour in ((1, COLOURS[0]), (3, COLOURS[1])):
         make = lambda size=size: pb.mimo(perceptron(), size, example=train[0][:2], init="different")  # noqa: E731
-        found = ls.regularization_path(make, train, test, l1=strengths, seeds=2, **TRAINING)
-        for setting in found.settings:
+        found[size] = path = ls.regularization_path(make, train, test, **strengths, seeds=SEEDS, **TRAINING)
+        for setting in path.settings:
             figures = ("accuracy", "log_likelihood", "share")
-            print(f"M = {size}, {setting}:", ", ".join(said(name, found.interval(setting, name)) for name in figures))
-        shares = found.curve("share")[:, 0]
+            print(f"M = {size}, {setting}:", ", ".join(said(name, path.interval(setting, name)) for name in figures))
         for row, name in zip(axes, ("accuracy", "log_likelihood"), strict=True):
-            rows = found.curve(name)
-            row[0].plot(range(len(strengths)), rows[:, 0], "o-", color=colour, label=f"M = {size}")
-            row[0].set(xlabel="L1", ylabel=name.replace("_", "-"))
-            row[0].set_xticks(range(len(strengths)), [f"{value:g}" for value in strengths])
-            row[1].plot(shares, rows[:, 0], "o-", color=colour)
-            row[1].set(xlabel="share of weights above 1e-4")
+            for axis, (kind, values) in zip(row, strengths.items(), strict=False):
+                draw_path(axis, path.curve(name, [(kind, value) for value in values]), values, colour, f"M = {size}")
+                axis.set(xlabel=kind.upper(), ylabel=name.replace("_", "-"))
+            left = [("l1", value) for value in strengths["l1"]]
+            row[2].plot(path.curve("share", left)[:, 0], path.curve(name, left)[:, 0], "o-", color=colour)
+            row[2].set(xlabel="share of weights above 1e-4, along L1")
+    for kind, values in strengths.items():
+        for name in ("accuracy", "log_likelihood"):
+            falls = {
+                size: np.subtract(path.values((kind, values[-1]), name), path.values((kind, 0.0), name))
+                for size, path in found.items()
+            }
+            told = ", ".join(said(f"M = {size}", interval(list(fall))) for size, fall in falls.items())
+            gap = said("M = 3 minus M = 1", interval(list(falls[3] - falls[1])))
+            print(f"{name} at {kind} = {values[-1]:g} minus that at 0: {told}; {gap}")
     axes[0, 0].legend()
     figure.tight_layout()
     save(figure, "paths")
+
+
+def draw_path(axis: Any, rows: np.ndarray, values: list[float], colour: str, label: str) -> None:
+    """Means with their intervals, one place for each factor."""
+    ends = np.abs(rows[:, 1:] - rows[:, :1]).T
+    axis.errorbar(range(len(values)), rows[:, 0], ends, fmt="o-", color=colour, label=label, capsize=3)
+    axis.set_xticks(range(len(values)), [f"{value:g}" for value in values])
 
 
 FIGURES = {"bias": bias, "plane": plane, "units": units, "methods": methods, "sizes": sizes, "paths": paths}

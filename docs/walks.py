@@ -42,7 +42,7 @@ LAYERS = [
     ("uncertainty", "surgery", "data"),
 ]
 LEFT_OUT = {"_common"}
-COLUMN, ROW, HEAD, INDENT = 226, 48, 40, 11
+COLUMN, ROW, HEAD, INDENT = 244, 48, 40, 11
 HEIGHT = 38  # of a box
 
 

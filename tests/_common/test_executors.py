@@ -20,6 +20,35 @@ if __name__ == "__main__":
 """
 
 
+STUBBORN = """
+import signal, sys, time
+from collections import namedtuple
+from pluribus._common.executors import run_in_processes
+Job = namedtuple("Job", "name seconds")
+def work(job):
+    if job.seconds:
+        signal.signal(signal.SIGTERM, lambda *_: None)  # as a trainer does
+        time.sleep(job.seconds)
+if __name__ == "__main__":
+    try:
+        for event, job, _ in run_in_processes(work, [Job("long", 600), Job("short", 0)], 2):
+            print(event, job.name, flush=True)
+    except KeyboardInterrupt:
+        print("stopped", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_study_whose_workers_do_not_listen(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(STUBBORN)
+    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True) as study:
+        assert any(line.startswith("done short") for line in study.stdout)  # one works, the other waits
+        time.sleep(1)
+        study.send_signal(signal.SIGINT)
+        assert study.wait(60) == 0 and study.stdout.read() == "stopped\n"
+
+
 @pytest.mark.slow
 def test_workers_end_when_the_study_itself_is_killed(tmp_path):
     program = tmp_path / "program.py"

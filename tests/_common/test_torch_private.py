@@ -376,9 +376,9 @@ def test_a_mode_sees_operators_with_their_arguments_by_name():
 
 
 def test_only_modules_that_train_and_have_buffers_of_their_own_update_them():
-    parts = [nn.Linear(2, 2), nn.BatchNorm1d(2).eval()]
-    assert not torch_private.updates_buffers(parts)
-    assert torch_private.updates_buffers([part.train() for part in parts])
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2).eval())
+    assert not torch_private.updates_buffers(model)
+    assert torch_private.updates_buffers(model.train())
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch.compile

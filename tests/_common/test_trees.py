@@ -23,7 +23,7 @@ from pluribus._common.trees import (
     tile,
     unstack,
 )
-from pluribus.core.execution import restore_on_error, run_once, shared_parts
+from pluribus.core.execution import ready_for_vmap, restore_on_error, shared_parts
 
 CPU = torch.device("cpu")
 Pair = namedtuple("Pair", ["first", "second"])
@@ -262,7 +262,7 @@ def test_shared_part_draws_once_under_vmap_and_its_members_inputs_as_often_as_th
     x = torch.ones(100)
     draw = torch.func.vmap(lambda i: model(x) + 0 * i, randomness="different")
     own = torch.func.vmap(lambda i: model(x + 0 * i), randomness="different")
-    with run_once(model, ["0"]):
+    with ready_for_vmap(model, (), ["0"]):
         once, each = draw(torch.arange(3.0)), own(torch.arange(3.0))
     assert torch.equal(once[0], once[1])
     assert not torch.equal(each[0], each[1])
@@ -273,6 +273,6 @@ def test_shared_part_draws_once_under_vmap_and_its_members_inputs_as_often_as_th
 def test_shared_part_keeps_a_forward_of_its_own():
     model = nn.Sequential(nn.Linear(2, 2))
     model[0].forward = lambda x: 2 * x
-    with run_once(model, ["0"]):
+    with ready_for_vmap(model, (), ["0"]):
         pass
     assert torch.equal(model(torch.ones(2)), 2 * torch.ones(2))

@@ -1,6 +1,7 @@
 """The command line, called as a shell calls it: what it prints, writes and exits with."""
 
 import csv
+import functools
 import io
 import json
 import os
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +76,27 @@ class TestCompare:
         assert code == 0, err
         assert sorted(Path(path).name for (path,) in read) == sorted(p.name for p in Path("study/results").iterdir())
         assert len(pairs) == len(set(pairs)) > 0
+
+    def test_each_ensemble_is_checked_once_without_weights_and_built_once_with_them(self, pluribus, monkeypatch):
+        import pluribus as pb
+        from pluribus.study import baselines
+
+        made, checked = Counter(), count_calls(monkeypatch, baselines.check_run)
+
+        def counting(name, method):
+            @functools.wraps(method)
+            def make(model, *args, **kwargs):
+                made[name, next(model.parameters()).device.type] += 1
+                return method(model, *args, **kwargs)
+
+            return make
+
+        for name in ("deep", "packed"):
+            monkeypatch.setitem(pb.METHODS, name, counting(name, pb.METHODS[name]))
+        code, _, err = pluribus("compare", *QUICK, "--methods", "deep,packed", "--out", "study")
+        assert code == 0 and "2 runs, about" in err
+        assert [run.method for run, _ in checked] == ["deep", "packed"]
+        assert made == {(name, device): 1 for name in ("deep", "packed") for device in ("meta", "cpu")}
 
     def test_quiet_says_nothing(self, pluribus):
         assert pluribus("compare", *QUICK, "--methods", "single", "--quiet") == (0, "", "")

@@ -16,7 +16,7 @@ import fakes
 import pluribus as pb
 from pluribus.data.catalogue import load
 from pluribus.deploy.predictor import make_predictor
-from pluribus.landscape.recording import Trajectory
+from pluribus.landscape.checkpoints import Trajectory
 from pluribus.models.by_name import ModelSpec
 from pluribus.report.page import report
 from pluribus.results.store import write

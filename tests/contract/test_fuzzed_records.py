@@ -216,7 +216,7 @@ READERS = {
     "deploy/saving.py": FOLDERS,
     "landscape/common/examples.py": "tests/landscape/test_any_model.py",  # what the system says of its memory
     "landscape/common/points.py": HERE,
-    "landscape/recording.py": FOLDERS,
+    "landscape/checkpoints.py": FOLDERS,
     "report/page.py": FOLDERS,
     "reproduce/experiments/stored_parts.py": HERE,
     "reproduce/running.py": HERE,

@@ -22,7 +22,7 @@ import pluribus as pb
 from pluribus.cli.app import main
 from pluribus.data.catalogue import encoded, load
 from pluribus.deploy.predictor import RECORD, WEIGHTS, load_predictor, make_predictor
-from pluribus.landscape.recording import Trajectory, state_dict_of
+from pluribus.landscape.checkpoints import Trajectory, state_dict_of
 from pluribus.models.by_name import ModelSpec
 from pluribus.report.page import report
 from pluribus.results.store import Damaged, read, read_all, write

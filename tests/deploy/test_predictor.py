@@ -64,3 +64,25 @@ def test_the_exported_file_says_its_members_classes_and_inputs(tmp_path):
     assert said["pluribus.members"] == "3" and json.loads(said["pluribus.classes"]) == list(data.classes)
     assert json.loads(said["pluribus.inputs"]) == ["x", "y"] and json.loads(said["pluribus.shape"]) == [2]
     assert json.loads(said["pluribus.normalisation"])["inside"] is True
+
+
+def test_the_exported_file_of_a_table_says_how_its_columns_become_inputs(tmp_path):
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    path, file = tmp_path / "people.csv", str(tmp_path / "people.onnx")
+    lines = [f"{20 + i % 41},{'abc'[i % 3]},{'yes' if i % 7 < 3 else 'no'}" for i in range(120)]
+    path.write_text("\n".join(["age,segment,churn", *lines]))
+    data = load(f"table:{path}", target="churn")
+    spec = ModelSpec("mlp", (5,), 2, width=0.05)
+    predictor = make_predictor(spec, data, pb.deep(spec.build(), 3))
+    pb.export(*predictor.for_export(4), file)
+    said = {one.key: one.value for one in onnx.load(file).metadata_props}
+    age, segment = json.loads(said["pluribus.columns"])
+    row = [(33 - age["mean"]) / age["std"], *(float(level == "b") for level in segment["levels"]), 0.0]  # as it says
+    session = runtime.InferenceSession(file)
+    names = [one.name for one in session.get_outputs()]
+    found = dict(zip(names, session.run(None, {session.get_inputs()[0].name: np.float32([row] * 4)}), strict=True))
+    (tmp_path / "new.csv").write_text("age,segment\n33,b\n")
+    (answer,) = predictor.answers(tmp_path / "new.csv")
+    assert found["confidence"][0] == pytest.approx(answer["confidence"], abs=1e-5)
+    assert json.loads(said["pluribus.classes"])[found["label"][0]] == answer["label"]
+    assert "(value - mean) / std" in said["pluribus.encoding"]

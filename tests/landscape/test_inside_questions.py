@@ -18,6 +18,7 @@ from pluribus.landscape.laboratory.inside import (
     units_of_members,
 )
 from pluribus.landscape.laboratory.material import Material, RunTraining
+from pluribus.landscape.laboratory.methods import many_masks, overlapping_masks, packed_settings, sparse_layers
 
 
 def rows(count, seed):
@@ -83,3 +84,25 @@ def test_questions_that_take_minutes_are_asked_by_name_alone(small, tmp_path):
     assert units_of_members(without) is None and subnetworks_apart(without) is None
     with pytest.raises(ValueError, match="cannot answer 'units'"):
         explore(without, tmp_path / "page.html", only=["units"])
+
+
+@pytest.mark.slow
+def test_masks_and_packing_are_told_as_they_were_measured(small):
+    told = replace(small, retrained=2, outside=5 * small.test[0], training=replace(small.training, epochs=2))
+    masks, dropout, packing = overlapping_masks(told), many_masks(told), packed_settings(told)
+    how = {"lr": 0.02, "batch_size": 30, "optimizer": "adam", "schedule": "quarters", "epochs": 1, "seeds": 2}
+    found = ls.mask_transition(network(), told.train, told.test, scales=(1.1, 2.0, 3.0), **how)
+    gap = found.difference("S 3", "deep", "nll")
+    assert f"{gap.value:.4g} [{gap.low:.4g}, {gap.high:.4g}]" in masks.found[1]
+    assert [row[0] for row in masks.figures[0].rows] == ["single", "S 1.1", "S 2", "S 3", "deep"]
+    assert [figure.name for figure in masks.figures] == ["masks", "calibration", "overlap"]
+    assert [row[0] for row in dropout.figures[0].rows] == ["deep", "N 2", "N 8", "N 32", "mc_dropout"]
+    assert [row[0] for row in packing.figures[1].rows][:2] == ["single", "deep"] and len(packing.found) == 2
+    assert all(overlapping_masks(replace(told, **no)) is None for no in ({"training": None}, {"retrained": 1}))
+
+
+def test_sparse_layers_are_those_of_the_first_solution(small):
+    question = sparse_layers(small)
+    found = ls.layer_sparsity(small.solutions[0], small.test)
+    half = np.interp(0.5, found["2"]["shares"], found["2"]["measured"])
+    assert f"2 {half:.3g}" in question.found[1] and [row[0] for row in question.figures[0].rows] == ["0", "2", "4"]

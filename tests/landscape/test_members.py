@@ -129,3 +129,35 @@ def test_bad_input_is_refused():
         ls.courses(mlp(), (X, Y), X)
     with pytest.raises(ValueError, match="needs labels"):
         ls.sweep(mimo, [1], (X, Y), X)
+
+
+def test_between_members_is_what_the_networks_between_them_get_right():
+    torch.manual_seed(3)
+    made = mimo(3)
+    found = ls.between_members(made, (X, Y), points=5)
+    first, second, third = (dict(network.named_parameters()) for network in ls.subnetworks(made))
+    template = ls.subnetworks(made)[0]
+
+    def accuracy(*shares):
+        mixed = {n: sum(s * own[n] for s, own in zip(shares, (first, second, third), strict=True)) for n in first}
+        with torch.no_grad():
+            labels = torch.func.functional_call(template, mixed, (X,)).argmax(-1)
+        return (labels == Y).double().mean().item()
+
+    alone = [accuracy(*row) for row in torch.eye(3).tolist()]
+    assert found["alone_accuracy"] == pytest.approx(np.mean(alone))
+    assert found["middle_accuracy"] == pytest.approx(accuracy(1 / 3, 1 / 3, 1 / 3))
+    dips = []
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        places = [[(1 - t) * (k == a) + t * (k == b) for k in range(3)] for t in (0, 0.25, 0.5, 0.75, 1)]
+        chord = [alone[a] + t * (alone[b] - alone[a]) for t in (0, 0.25, 0.5, 0.75, 1)]
+        dips.append(max(c - accuracy(*place) for c, place in zip(chord, places, strict=True)))
+    assert found["dip"] == pytest.approx(np.mean(dips), abs=1e-6) and len(set(alone)) > 1
+    with pytest.raises(ValueError, match="needs 2 members or more and 3 points or more, but there are 3 and 2"):
+        ls.between_members(made, (X, Y), points=2)
+
+
+def test_a_sweep_takes_further_figures():
+    further = lambda made, data: {"rows": float(sum(len(y) for _, y in data.batches))}  # noqa: E731
+    found = ls.sweep(mimo, [2], (X, Y), (X, Y), further=further, seeds=1, epochs=1)
+    assert found.values(2, "rows") == [90.0]

@@ -5,9 +5,11 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 from pluribus import landscape as ls
+from pluribus.landscape.analyses import sparsity
 
 
 def layer(outputs=3, inputs=8, seed=0):
@@ -104,3 +106,38 @@ def test_drawn_masks_give_the_divergence_of_figure_5():
     torch.testing.assert_close(curves["measured"], curves["divergence"], rtol=0.1, atol=0.002)
     assert bool((curves["measured"] <= curves["bound"] + 1e-12).all())  # at p = 1 both are 0
     assert bool((curves["bound"].diff() < 0).all())  # fewer weights, farther away
+
+
+def test_layers_of_a_network_are_judged_on_their_own_inputs():
+    torch.manual_seed(0)
+    x = torch.randn(4000, 6)
+    net = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3))
+    found = ls.layer_sparsity(net, x, [0.25, 0.5, 1.0], rows=4000)
+    weight = net[0].weight.detach()
+    bound = ls.sparsity_bound(weight, x.mean(0), x.var(0), [0.25, 0.5, 1.0]).mean(1)
+    assert found["0"]["bound"] == pytest.approx(bound.numpy(), rel=1e-4) and list(found) == ["0", "1"]
+    # independent Gaussian inputs: what is measured is equation 17, and below the bound
+    assert found["0"]["measured"][:2] == pytest.approx(found["0"]["divergence"][:2], rel=0.2)
+    assert (found["0"]["measured"][:2] < found["0"]["bound"][:2]).all() and found["0"]["measured"][2] == pytest.approx(
+        0
+    )
+
+
+@pytest.mark.parametrize(
+    "conv",
+    [
+        nn.Conv2d(2, 4, 3, padding=1, stride=2),
+        nn.Conv2d(2, 4, (2, 3), padding="same", dilation=2),
+        nn.Conv2d(2, 4, 3, padding=(0, 2), padding_mode="circular"),
+    ],
+)
+def test_the_rows_of_a_convolution_times_its_weight_are_its_outputs(conv):
+    x = torch.randn(3, 2, 7, 8)
+    rows = sparsity._patches(conv, x, 10**6, torch.Generator())
+    outputs = conv(x).movedim(1, -1).reshape(-1, 4)
+    torch.testing.assert_close(rows @ conv.weight.flatten(1).T + conv.bias, outputs, atol=1e-5, rtol=1e-5)
+
+
+def test_a_network_without_layers_is_refused():
+    with pytest.raises(ValueError, match="no linear layer or convolution"):
+        ls.layer_sparsity(nn.LayerNorm(4), torch.randn(5, 4))

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import fakes
 import numpy as np
 import pytest
-from browser import chromium, show
+from browser import show
 
 from pluribus.report.charts import CHARTS
 from pluribus.report.examples import png_address
@@ -101,8 +101,8 @@ def test_no_results_is_an_error_with_a_way_out(tmp_path):
 
 def test_what_is_missing_is_left_out_with_a_sentence():
     html = report([fakes.classification(label, shift=False, outside=False, pictures=False) for label, _ in FEW])
-    assert "No shifted data were given" in html and "No outside data were given" in html
-    assert "Accuracy under shift" not in html and "Does it notice outside data?" not in html
+    assert "No shifted data were given" in html and "No out-of-distribution (OOD) data were given" in html
+    assert "Accuracy under shift" not in html and "Does it notice out-of-distribution" not in html
     assert "Examples</h3>" not in html
 
 
@@ -188,12 +188,6 @@ def test_a_page_that_cannot_be_written_says_so(tmp_path):
 
 
 # ---------------------------------------------------------------- in Chromium
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory):
-    with chromium(tmp_path_factory.mktemp("profile")) as driver:
-        yield driver
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from browser import chromium, show
+from browser import show
 
 from pluribus.report.charts.landscape import (
     diversity_chart,
@@ -129,7 +129,7 @@ def test_a_matrix_names_both_networks_and_divides_the_runs():
     svg = heat_map(matrix, [("run 0", ["epoch 1", "epoch 2"]), ("run 1", ["epoch 1"])], "cosine")
     assert titles(svg)[2] == "run 0, epoch 1 and run 1, epoch 1: cosine 0.100"
     assert svg.count('class="divide') == 2 and len(titles(svg)) == 9
-    assert 'data-up="-3" data-right="1"' in svg
+    assert 'data-step-up="-3" data-step-right="1"' in svg
 
 
 def test_points_and_limits_are_drawn():
@@ -168,12 +168,6 @@ def test_names_are_text_and_nothing_is_fetched():
         and "http:" not in page
         and "https:" not in page
     )
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory):
-    with chromium(tmp_path_factory.mktemp("profile")) as driver:
-        yield driver
 
 
 @pytest.mark.parametrize("width", [360, 1200])

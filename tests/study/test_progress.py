@@ -6,7 +6,8 @@ import pytest
 import pluribus.study.run as module
 from pluribus.study import Study, conduct
 from pluribus.study.estimating import estimate_seconds
-from pluribus.study.folder import missing_runs, training_folder
+from pluribus.study.folder import training_folder
+from pluribus.study.grid import prepare
 from pluribus.study.progress import MARK, Progress, read_progress
 from pluribus.study.run import compute
 
@@ -58,10 +59,20 @@ def test_a_run_that_is_stopped_goes_on_from_its_last_whole_epoch_and_ends_as_if_
 
 
 def test_a_study_leaves_nothing_of_its_training_behind(tmp_path):
-    study = Study(**SMALL)
-    assert [run.name for run in missing_runs(study, tmp_path)] == [run.name for run in study.runs()]
-    conduct(study, tmp_path)
-    assert not (tmp_path / "training").exists() and missing_runs(study, tmp_path) == []
+    study, missing = Study(**SMALL), []
+    for _ in range(2):
+        conduct(study, tmp_path, forecast=lambda seconds: missing.append(list(seconds)))
+    assert not (tmp_path / "training").exists()
+    assert missing == [[run.name for run in study.runs()], []]
+
+
+def test_a_study_that_is_declined_at_its_forecast_leaves_nothing_behind(tmp_path):
+    def decline(seconds):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        conduct(Study(**SMALL), tmp_path / "study", forecast=decline)
+    assert not (tmp_path / "study").exists()
 
 
 @pytest.mark.parametrize("text", ["", "3", "3 4", "a b c", "5 4 1.0", "-1 4 1.0", "1 0 1.0", "1 4 -3", "1 4 nan x"])
@@ -75,16 +86,43 @@ def test_what_no_run_would_write_is_no_progress(tmp_path, text):
 def test_estimates_grow_with_epochs_and_are_made_once_for_all_seeds(monkeypatch):
     import pluribus.study.estimating as estimating
 
-    made = []
-    real = estimating.build_ensemble
-    monkeypatch.setattr(estimating, "build_ensemble", lambda *args: made.append(args) or real(*args))
-    short = Study(**{**SMALL, "seeds": [0, 1]}).runs()
-    long = Study(**{**SMALL, "training": {"epochs": 4000, "batch_size": 64}}).runs()
-    found = estimate_seconds(short)
-    assert len(made) == 1 and len(found) == 2 and min(found.values()) > 0
-    assert max(estimate_seconds(long).values()) > 20 * max(found.values())
+    timed = []
+    real = estimating._time_run
+    monkeypatch.setattr(estimating, "_time_run", lambda *args: timed.append(args) or real(*args))
+    found = estimate(seeds=[0, 1])
+    assert len(timed) == 1 and len(found) == 2 and min(found.values()) > 0
+    assert max(estimate(training={"epochs": 4000, "batch_size": 64}).values()) > 20 * max(found.values())
+
+
+def test_a_network_that_needs_values_that_make_sense_is_timed_with_its_own(tmp_path):
+    path = tmp_path / "nets.py"
+    path.write_text(FACTORED)
+    assert min(estimate(model=f"python:{path}:build", methods=["deep", "single"]).values()) > 0
+
+
+FACTORED = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.head, self.precision = nn.Linear(2, 8), nn.Linear(8, 2), nn.Buffer(torch.eye(8))
+
+    def forward(self, x):
+        return self.head(self.hidden(x).relu() @ torch.linalg.cholesky(self.precision))
+
+def build():
+    return Net()
+"""
+
+
+def estimate(**changes) -> dict[str, float]:
+    """The seconds of the runs of a small study, from the ensembles that its checks tried."""
+    study = Study(**{**SMALL, **changes})
+    return estimate_seconds(study.runs(), prepare(study, study.runs()))
 
 
 def test_the_folder_of_a_run_is_its_own(tmp_path):
     first, second = Study(**{**SMALL, "seeds": [0, 1]}).runs()
-    assert training_folder(tmp_path, first) != training_folder(tmp_path, second)
+    assert training_folder(tmp_path, first.name) != training_folder(tmp_path, second.name)

@@ -86,7 +86,7 @@ def _stop(pool: ProcessPoolExecutor) -> None:
     processes = list((getattr(pool, "_processes", None) or {}).values())
     pool.shutdown(wait=False, cancel_futures=True)
     for process in processes:
-        process.terminate()
+        process.kill()  # a trainer outlives SIGTERM, and then waits for ever for what a dead neighbour had locked
 
 
 def run_on_ray(compute: Callable[[J], Any], jobs: Sequence[J], address: str, threads: int) -> Iterator[Event[J]]:

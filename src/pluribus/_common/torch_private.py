@@ -60,9 +60,9 @@ def parts_of(module: nn.Module) -> list[nn.Module]:
     return stack
 
 
-def updates_buffers(parts: Sequence[nn.Module]) -> bool:
-    """Whether a module that has buffers of its own is in training mode: batch normalisation then updates them."""
-    return any(part.training and part._buffers for part in parts)
+def updates_buffers(module: nn.Module) -> bool:
+    """Whether a part that has buffers of its own is in training mode: batch normalisation then updates them."""
+    return any(part.training and part._buffers for part in parts_of(module))
 
 
 def has_forward_hooks(module: nn.Module) -> bool:
@@ -109,10 +109,11 @@ def estimate_spectral_norm_(parametrization: nn.Module, weight: Tensor) -> None:
 
 def refresh_hooked_weights_(module: nn.Module) -> None:
     """Compute the weights anew that hooks make before a forward, as those of the older weight and spectral norm do."""
-    for hook in module._forward_pre_hooks.values():
-        if isinstance(hook, (SpectralNorm, WeightNorm)):
-            for _ in range(15):  # a spectral norm is estimated step by step
-                hook(module, ())
+    for part in parts_of(module):
+        for hook in part._forward_pre_hooks.values():
+            if isinstance(hook, (SpectralNorm, WeightNorm)):
+                for _ in range(15):  # a spectral norm is estimated step by step
+                    hook(part, ())
 
 
 PADDING_ATTRIBUTE = "_reversed_padding_repeated_twice"  # of a convolution: its padding in the order of F.pad

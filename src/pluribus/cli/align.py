@@ -100,8 +100,8 @@ def _load(data: str, source: dict[str, Any], model: str, width: float, dropout: 
     from ..study.run import load_data
     from ..study.settings import Run
 
-    options_of_source = options.source_options(**source, task=None, outside="", shifted="", variants="", split=0)
-    run = Run(data=data, model=model, width=width, dropout=dropout, seed=seed, source=options_of_source)
+    said = options.source_options(**source)
+    run = Run(data=data, model=model, width=width, dropout=dropout, seed=seed, source=said)
     found = load_data(run)
     return found, model_spec(run, found).build
 

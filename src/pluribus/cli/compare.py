@@ -13,47 +13,29 @@ import typer
 
 from .common import options
 from .common.messages import safe_text, say, say_how_to_go_on, say_notes, screen
+from .common.run_options import RunOptions, takes_run_options
 
 
+@takes_run_options
 def compare_command(
+    *,
     data: options.SeveralData = "digits",
-    data_dir: options.Folder = None,
-    target: options.Target = None,
-    task: options.Task = None,
     outside: options.Outside = "",
     shifted: options.Shifted = "",
     variants: options.Variants = "",
-    image_size: options.ImageSize = None,
-    split: options.Split = 0,
-    broken: options.Broken = "stop",
-    unpack_limit: options.UnpackLimit = None,
-    train_rows: options.TrainRows = None,
-    validation: options.Validation = None,
-    model: options.Model = None,
-    width: options.StudyWidth = None,
-    dropout: options.Dropout = None,
+    run: RunOptions,
     methods: options.Methods = "",
-    size: options.Size = None,
     seeds: Annotated[int, typer.Option(help="How many seeds: each trains everything anew.", min=1)] = 1,
     first_seed: Annotated[int, typer.Option(help="The first of the seeds.", min=0)] = 0,
     sweep: options.Sweep = None,
     choose: options.Choose = None,
-    recipe: options.Recipe = None,
-    epochs: options.Epochs = None,
-    patience: options.Patience = None,
-    batch_size: options.BatchSize = None,
-    lr: options.Rate = None,
-    weight_decay: options.Decay = None,
     corruptions: options.Corruptions = "some",
     shift_rows: Annotated[int, typer.Option(help="How many test images are shifted.", min=1)] = 500,
     out: Annotated[Path | None, typer.Option(help="The study's folder; the same folder goes on where it was.")] = None,
     jobs: Annotated[int | None, typer.Option(help="How many runs at once [the cores].", min=1)] = None,
     threads: Annotated[int, typer.Option(help="Threads of each run.", min=1)] = 1,
     ray: Annotated[str | None, typer.Option(help="Run on a Ray cluster: its address, auto, or local.")] = None,
-    device: options.Device = "cpu",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Start at once, however long it will take.")] = False,
-    quiet: options.Quiet = False,
-    as_json: options.AsJson = False,
 ) -> None:
     """Train the methods under equal conditions and show what each is worth, and what it costs.
 
@@ -71,36 +53,25 @@ def compare_command(
     from ..study.grid import Study
 
     names = options.specs(data)
-    demo = options.is_demo(names, model, recipe)
+    demo = run.is_demo(names)
+    rows = options.DEMO_ROWS if demo else None
     study = Study(
         data=names,
-        model=model,
+        model=run.model,
         methods=options.split_names(methods) or [*METHODS, *(BESIDE if demo else ())],
-        size=size,
         seeds=list(range(first_seed, first_seed + seeds)),
         sweep=options.settings(sweep or [], several=True),
         choose=choose,
-        width=width or (options.DEMO_WIDTH if demo else 1.0),
-        dropout=dropout,
-        recipe=recipe or ("digits" if names == ["digits"] else "default"),
-        training=options.training_options(
-            epochs=epochs, patience=patience, batch_size=batch_size, lr=lr, weight_decay=weight_decay
-        ),
-        source=options.source_options(
-            folder=data_dir, target=target, task=task, outside=outside, shifted=shifted, variants=variants,
-            image_size=image_size, split=split, broken=broken, unpack_limit=unpack_limit,
-            train_rows=train_rows or (options.DEMO_ROWS if demo else None), validation=validation,
-        ),
         corruptions=_corruptions(corruptions),
         shift_rows=shift_rows,
         threads=threads,
-        device=device,
-    )  # fmt: skip
-    options.check_device(device)
-    _conduct(study, out, jobs or (1 if device != "cpu" else os.cpu_count() or 1), ray, yes, quiet, as_json)
+        **run.conditions(names, train_rows=rows, outside=outside, shifted=shifted, variants=variants),
+    )
+    options.check_device(run.device)
+    _conduct(study, out, jobs or (1 if run.device != "cpu" else os.cpu_count() or 1), ray, yes, run)
 
 
-def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool, quiet: bool, as_json: bool) -> None:
+def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool, run: RunOptions) -> None:
     from ..report.page import report
     from ..results.quantities import Differences
     from ..study.folder import conduct
@@ -109,22 +80,26 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool
     from .common import display
 
     folder = out or Path("pluribus-runs") / study.name
-    talk = screen(stderr=True)
-    seconds = _forecast(study, folder, jobs, yes, talk) if not (ray or quiet or as_json) else {}
+    talk, command = screen(stderr=True), shlex.join(["pluribus", *sys.argv[1:]])
+
+    def forecast(seconds: dict[str, float]) -> None:
+        _say_forecast(seconds, jobs, yes, talk)
+        watch.expect(seconds)
+
     with say_how_to_go_on(lambda: f"{len(list(folder.glob('results/*.npz')))} finished runs are kept in {folder}"):
-        with display.watch_runs(talk, quiet or as_json, folder, seconds, jobs) as watch:
-            command = shlex.join(["pluribus", *sys.argv[1:]])
-            outcome = conduct(study, folder, jobs=jobs, ray=ray, command=command, report=watch)
+        with display.watch_runs(talk, run.silent, folder, jobs) as watch:
+            ahead = None if ray or run.silent else forecast
+            outcome = conduct(study, folder, jobs=jobs, ray=ray, command=command, report=watch, forecast=ahead)
     results = choose_settings(outcome.results, study.choose) if study.choose else outcome.results
-    if not (quiet or as_json):
-        say_notes(note for run in study.runs()[:1] for note in load_data(run).notes)
+    if not run.silent:
+        say_notes(note for one in study.runs()[:1] for note in load_data(one).notes)
     page, differences = folder / "report.html", Differences()
     if results:
         report(results if study.choose else folder, page, known=results, differences=differences)
-    if as_json:
+    if run.as_json:
         place = {"folder": str(folder), "page": str(page) if results else None}
         print(display.as_json(outcome, results, differences, **place))
-    elif not quiet:
+    elif not run.quiet:
         show = screen()
         for table in display.result_tables(results, show.width):
             show.print()
@@ -137,22 +112,15 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool
         raise typer.Exit(1)
 
 
-def _forecast(study: Any, folder: Path, jobs: int, yes: bool, talk: Any) -> dict[str, float]:
-    """The seconds that each missing run is expected to take; where that is hours, the user is asked first."""
-    from ..study.estimating import estimate_seconds
-    from ..study.folder import missing_runs
-    from ..study.grid import prepare
+def _say_forecast(seconds: dict[str, float], jobs: int, yes: bool, talk: Any) -> None:
+    """Say how long the runs will take all together; where that is hours, the user is asked first."""
     from .common.display import say_duration
 
-    missing = missing_runs(study, folder)
-    prepare(study, missing)
-    seconds = estimate_seconds(missing)
-    whole = sum(seconds.values()) / max(min(jobs, len(missing)), 1)
-    if missing:
-        talk.print(f"{len(missing)} runs, {say_duration(whole)} here with --jobs {jobs}.")
+    whole = sum(seconds.values()) / max(min(jobs, len(seconds)), 1)
+    if seconds:
+        talk.print(f"{len(seconds)} runs, {say_duration(whole)} here with --jobs {jobs}.")
     if whole > HOURS and not yes and talk.is_terminal and sys.stdin.isatty():
         typer.confirm("Start?", abort=True, default=True, err=True)
-    return seconds
 
 
 HOURS = 3600.0  # seconds, from which on one is asked

@@ -96,8 +96,7 @@ def landscape_command(
             data=data, model=model or "auto", width=width, dropout=dropout, seed=seed,
             training=options.training_options(epochs=epochs, batch_size=batch_size, lr=lr),
             source=options.source_options(
-                folder=data_dir, target=target, task=None, outside="", shifted="", variants="",
-                image_size=image_size, split=0, broken=broken,
+                folder=data_dir, target=target, image_size=image_size, broken=broken
             ),
         )  # fmt: skip
         found = load_data(run)

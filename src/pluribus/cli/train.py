@@ -11,40 +11,22 @@ import typer
 
 from .common import options
 from .common.messages import messages, say_how_to_go_on, say_notes
+from .common.run_options import RunOptions, takes_run_options
 
 
+@takes_run_options
 def train_command(
+    *,
     out: Annotated[Path, typer.Option(help="The folder to write the trained ensemble to.")],
     method: options.Method = "packed",
     data: options.Data = "digits",
-    data_dir: options.Folder = None,
-    target: options.Target = None,
-    task: options.Task = None,
-    image_size: options.ImageSize = None,
-    split: options.Split = 0,
-    broken: options.Broken = "stop",
-    unpack_limit: options.UnpackLimit = None,
-    train_rows: options.TrainRows = None,
-    validation: options.Validation = None,
-    model: options.Model = None,
-    width: options.StudyWidth = None,
-    dropout: options.Dropout = None,
-    size: options.Size = None,
+    run: RunOptions,
     settings: Annotated[list[str] | None, typer.Option("--set", help="An argument of the method: alpha=3.")] = None,
     seed: int = 0,
-    recipe: options.Recipe = None,
-    epochs: options.Epochs = None,
-    batch_size: options.BatchSize = None,
-    lr: options.Rate = None,
-    weight_decay: options.Decay = None,
     risk: Annotated[float, typer.Option(help="The error to keep to by abstaining.", min=0, max=1)] = 0.05,
     threads: Annotated[int | None, typer.Option(min=1)] = None,
-    device: options.Device = "cpu",
     precision: Annotated[str | None, typer.Option(help="32-true, bf16-mixed, 16-mixed.")] = None,
-    patience: options.Patience = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what another training wrote there.")] = False,
-    quiet: options.Quiet = False,
-    as_json: options.AsJson = False,
 ) -> None:
     """Train one ensemble, for `pluribus predict`. A training that was stopped goes on with the same command.
 
@@ -68,28 +50,22 @@ def train_command(
             raise ValueError(f"--set: {method} takes no {name!r}. Choose from {', '.join(known)}.")
     threads = threads or torch.get_num_threads()
     torch.set_num_threads(threads)
-    run = Run(
-        data=data, model=model or "auto", method=method, label=method, size=size, settings=given,
-        width=width or (options.DEMO_WIDTH if options.is_demo([data], model, recipe) else 1.0),
-        dropout=dropout, seed=seed, recipe=recipe or ("digits" if data == "digits" else "default"),
-        training=options.training_options(
-            epochs=epochs, patience=patience, batch_size=batch_size, lr=lr, weight_decay=weight_decay
-        ),
-        source=options.source_options(folder=data_dir, target=target, task=task, outside="", shifted="", variants="",
-                       image_size=image_size, split=split, broken=broken, unpack_limit=unpack_limit,
-                       train_rows=train_rows, validation=validation),
-        threads=threads, device=device,
+    planned = Run(
+        data=data, model=run.model or "auto", method=method, label=method, settings=given, seed=seed, threads=threads,
+        **run.conditions([data]),
     )  # fmt: skip
-    options.check_device(device)
-    found = load_data(run)
-    if not (quiet or as_json):
+    options.check_device(run.device)
+    found = load_data(planned)
+    if not run.silent:
         say_notes(found.notes)
     with say_how_to_go_on(lambda: f"the epochs so far are kept in {out}"):
         predictor, seconds = train_predictor(
-            run, found, out, risk=risk, overwrite=overwrite, precision=precision,
-            progress=not (quiet or as_json) and messages.is_terminal,
+            planned, found, out, risk=risk, overwrite=overwrite, precision=precision,
+            progress=not run.silent and messages.is_terminal,
         )  # fmt: skip
-    _show(predictor, found.notes, seconds, out, quiet, as_json)
+    if not run.silent:
+        say_notes(predictor.ensemble.notes)
+    _show(predictor, [*found.notes, *predictor.ensemble.notes], seconds, out, run.quiet, run.as_json)
 
 
 def _show(predictor: Any, notes: list[str], seconds: float, out: Path, quiet: bool, as_json: bool) -> None:

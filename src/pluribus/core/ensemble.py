@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, overload
 
 import torch
@@ -31,11 +32,11 @@ from ..surgery.copying import assign_, clear_caches_, duplicate, share_tensors, 
 from ..surgery.selecting import dotted_name, quote_names
 from ..uncertainty.outputs import pool
 from ..uncertainty.prediction import Prediction, join_outputs
+from .batch_rows import find_rows
 from .execution import Runner
 from .feeds import EVERY, Criterion, Feed, row_members
 from .mixed_runner import MixedRunner
 from .row_members import Rows, member_layers
-from .shared_inputs import find_rows
 
 TASKS = ("classification", "binary", "regression", "gaussian")
 
@@ -195,7 +196,9 @@ class Ensemble(nn.Module):
 
         Each batch of outputs, (members, batch, ...), comes with the y of a loader of (x, y), or None.
         """
-        home = next((t.device for _, t in state(self)), torch.device("cpu"))
+        with self.runner.lock:
+            tensors = chain(self.module.parameters(), self.module.buffers())
+            home = next((t.device for t in tensors), torch.device("cpu"))
         place = torch.device(device) if device is not None else home
         try:
             if place != home:

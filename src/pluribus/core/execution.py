@@ -35,16 +35,15 @@ from .._common.trees import (
 from ..surgery.copying import assign_, run_with, state
 from ..surgery.selecting import CONVOLUTIONS, quote_names
 from .autotune import Backend, explain_measured, fastest, measurement_key
-from .given_inputs import InputChanges
+from .input_changes import InputChanges
 from .isolation import (
     RecomputesError,
-    attention_under_vmap,
     average_,
     differs,
     is_autocast,
     note_checkpoints,
+    ready_for_vmap,
     restore_on_error,
-    run_once,
     shared_parts,
     slice_members,
     unbatchable,
@@ -147,7 +146,7 @@ class Runner:
                 run, batch = self._measure_each(batch, per_member)
             if run == "loop" or self._needs_loop(batch, per_member):
                 return self._by_loop(batch, per_member)
-            key = (self.training, updates_buffers(parts_of(self.module)), torch.is_grad_enabled(), per_member)
+            key = (self.training, updates_buffers(self.module), torch.is_grad_enabled(), per_member)
             if key in self._tried or torch.compiler.is_compiling():
                 return self._by_vmap(batch, per_member)
             output = self._vmap_or_loop(batch, per_member)
@@ -213,7 +212,7 @@ class Runner:
         once = self.trunk() if self.training or not torch.compiler.is_compiling() else ()
         across = vmap(run, in_dims=(0, 0, mapped), randomness="different")
         guard = nullcontext() if torch.compiler.is_compiling() else self._guarded()
-        with guard as before, attention_under_vmap(parts_of(self.module)), run_once(self.module, once):
+        with guard as before, ready_for_vmap(self.module, before.every if before else (), once):
             tensors, changed = across(members, self.own_tensors(), leaves)
         if before and not before.are_unchanged():
             self._undo_batched(before, unstack(batch, self.size)[0] if per_member else batch)
@@ -260,7 +259,7 @@ class Runner:
 
     def _shared_buffers(self) -> dict[str, Tensor]:
         """The buffers that a pass may change and no member owns: in eval mode those that it is known to change."""
-        awake = self.training or updates_buffers(parts_of(self.module))
+        awake = self.training or updates_buffers(self.module)
         if not awake and (torch.compiler.is_compiling() or self._written == set()):
             return {}
         every = awake or self._written is None
@@ -470,7 +469,7 @@ class Runner:
         return any(True for name in self.trunk() for _ in self.module.get_submodule(name).buffers())
 
     def _write_back(self, changed: Tensors) -> None:
-        own = self.own_tensors()
+        own = self.own_tensors() if changed else {}
         with torch.no_grad():
             for name, tensor in changed.items():
                 if tensor.shape == own[name].shape:

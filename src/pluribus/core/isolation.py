@@ -30,15 +30,21 @@ class RecomputesError(NotImplementedError):
 
 
 @contextmanager
-def run_once(module: nn.Module, names: Sequence[str]) -> Iterator[None]:
-    """Under vmap, the named submodules run outside of it while their input is shared.
+def ready_for_vmap(module: nn.Module, parts: Sequence[nn.Module], once: Sequence[str]) -> Iterator[None]:
+    """Attention that vmap can run, and submodules that it leaves alone, for a while.
 
-    Their results are the same for all members anyway, except for chance: dropout of a shared trunk is drawn once,
-    so that normalisation layers behind it still see one batch.
+    The submodules named in `once` run outside of vmap while their input is shared. Their results are the same for all
+    members anyway, except for chance: dropout of a shared trunk is drawn once, so that normalisation layers behind it
+    still see one batch.
+
+    Args:
+        parts: the module and all its parts; compiled code needs none
     """
     left: list[bool] = []  # vmap is left already, by a part that holds this one: a layer may stand at two places
     with ExitStack() as stack:
-        for part in {module.get_submodule(name): None for name in names}:
+        if not torch.compiler.is_compiling():
+            _slow_attention(stack, parts)
+        for part in {module.get_submodule(name): None for name in once}:
             stack.enter_context(other_forward(part, _outside_vmap(part.forward, left)))
         yield
 
@@ -118,23 +124,17 @@ def _is_never_called(part: nn.Module) -> bool:
     return type(part).forward is nn.Module.forward
 
 
-@contextmanager
-def attention_under_vmap(parts: Sequence[nn.Module]) -> Iterator[None]:
+def _slow_attention(stack: ExitStack, parts: Sequence[nn.Module]) -> None:
     """Keep attention off its fast path, and say nothing of fused attention run member by member.
 
     Where torch's fast path would write zeros, in padded positions, they are written.
     """
-    if torch.compiler.is_compiling():
-        yield
-        return
-    with ExitStack() as stack:
-        stack.enter_context(no_vmap_fallback_warning())
-        if any(isinstance(part, nn.MultiheadAttention) for part in parts):
-            for part in parts:
-                if isinstance(part, nn.TransformerEncoder) and _may_nest(part):
-                    stack.enter_context(other_forward(part, _padded_forward(part)))
-            stack.enter_context(SlowPath())
-        yield
+    stack.enter_context(no_vmap_fallback_warning())
+    if any(isinstance(part, nn.MultiheadAttention) for part in parts):
+        for part in parts:
+            if isinstance(part, nn.TransformerEncoder) and _may_nest(part):
+                stack.enter_context(other_forward(part, _padded_forward(part)))
+        stack.enter_context(SlowPath())
 
 
 def _may_nest(encoder: nn.TransformerEncoder) -> bool:

@@ -281,7 +281,7 @@ def _column_rule(values: Series, notes: list[str], scale: bool) -> dict[str, Any
     if kind == "category":
         return _category_rule(values, notes)
     if kind == "number" and _numbers_rows(present):
-        notes.append(f'Column "{values.name}" has another whole number in each row, as numbers of rows do: left out.')
+        notes.append(f'Column "{values.name}" has a different whole number in every row, like an id: left out.')
         return None
     numbers = _numbers(values, kind)
     if np.isnan(numbers).all() or np.nanmin(numbers) == np.nanmax(numbers):

@@ -132,14 +132,22 @@ class SelfNormalising(nn.Module):
 
 def _describe(record: Mapping[str, Any]) -> dict[str, str]:
     """What whoever runs an exported file must know: what the outputs mean and what the inputs are."""
-    kind = record["encoding"]["kind"]
+    kind, columns = record["encoding"]["kind"], record["encoding"].get("columns")
     inputs = "values in [0, 1], channels first" if kind == "images" else json.dumps(feature_names(record["encoding"]))
     return {
         "classes": json.dumps(record["classes"]),
         "inputs": inputs,
         "shape": json.dumps(list(record["shape"])),
         "normalisation": json.dumps({"inside": True, "mean": record["mean"], "std": record["std"]}),
+        **({"columns": json.dumps(columns), "encoding": TABLE_ENCODING} if columns else {}),
     }
+
+
+TABLE_ENCODING = (
+    "before the file is run: a number (a flag is 1 or 0, a date its days since 1970) becomes (value - mean) / std of "
+    "its column, or 0 where it is missing; if the column says so, 1 or 0 follows for missing or not. A category "
+    "becomes 1 for its level and 0 for the others; the last is for unknown levels."
+)
 
 
 def make_predictor(

@@ -10,6 +10,7 @@ from .analyses.masks import mask_overlap as mask_overlap
 from .analyses.masks import mask_transition as mask_transition
 from .analyses.measuring import Measured as Measured
 from .analyses.measuring import measure_settings as measure_settings
+from .analyses.members import between_members as between_members
 from .analyses.members import member_figures as member_figures
 from .analyses.members import regularization_path as regularization_path
 from .analyses.members import sweep as sweep
@@ -18,11 +19,14 @@ from .analyses.packing import ood_criteria as ood_criteria
 from .analyses.packing import packing as packing
 from .analyses.separation import Separation as Separation
 from .analyses.separation import separation as separation
+from .analyses.sparsity import layer_sparsity as layer_sparsity
 from .analyses.sparsity import sparsity_bound as sparsity_bound
 from .analyses.sparsity import sparsity_curves as sparsity_curves
 from .analyses.sparsity import sparsity_divergence as sparsity_divergence
 from .averaging import moving_average as moving_average
 from .averaging import weight_average as weight_average
+from .checkpoints import Course as Course
+from .checkpoints import Trajectory as Trajectory
 from .common.batch_statistics import refresh_ as refresh_
 from .curvature import Spectrum as Spectrum
 from .curvature import spectrum as spectrum
@@ -51,8 +55,6 @@ from .planes import plane as plane
 from .planes import random_plane as random_plane
 from .planes import surface as surface
 from .recorder import Recorder as Recorder
-from .recording import Course as Course
-from .recording import Trajectory as Trajectory
 from .representations import cka as cka
 from .representations import layer_names as layer_names
 from .runs import trajectories as trajectories

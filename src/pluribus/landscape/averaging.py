@@ -9,9 +9,9 @@ import torch
 
 from ..core.ensemble import Ensemble
 from ..methods.building import check_number
+from .checkpoints import Trajectory
 from .common.batch_statistics import refresh_, warn_without_data
 from .common.networks import Networks, ensemble_of, networks_of
-from .recording import Trajectory
 
 
 def weight_average(run: Any, last: int | None = None, *, data: Any = None) -> Ensemble:

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .checkpoints import Trajectory
 from .common.networks import Networks, check_alike, gram, network_of, networks_of
 from .common.points import MEASURES, Measuring, Span, check_measuring, measure
-from .recording import Trajectory
 
 Extent = tuple[tuple[float, float], tuple[float, float]]
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from .._common.optional import require
 from ..core.ensemble import Ensemble
+from .checkpoints import Record, Trajectory
 from .common.networks import networks_of
-from .recording import Record, Trajectory
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback

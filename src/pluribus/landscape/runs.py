@@ -17,8 +17,8 @@ from ..methods import deep, single
 from ..methods.building import check_size
 from ..training.batching import loader, mix_seeds, set_epoch
 from ..training.fitting import fit, resolve_recipe
+from .checkpoints import Trajectory
 from .common.networks import network_of
-from .recording import Trajectory
 
 Source = nn.Module | Callable[[], nn.Module]
 

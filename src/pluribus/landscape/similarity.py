@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .._common.optional import require
 from .._common.trees import tensors_of, unstack
 from ..core.ensemble import Ensemble
+from .checkpoints import Course, Trajectory
 from .common.examples import (
     Examples,
     answers,
@@ -23,7 +24,6 @@ from .common.examples import (
     target_labels,
 )
 from .common.networks import Networks, check_alike, gram, networks_of
-from .recording import Course, Trajectory
 
 
 def cosine(a: Any, b: Any = None) -> np.ndarray:

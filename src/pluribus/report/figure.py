@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..results.quantities import estimate
-from ..results.store import Group, Result
+from ..results.store import BASELINE, Group, Result
+from ..results.styles import PALETTE, STYLES
 from .curves import Curve
 from .svg import CHARACTER, Axis, Chart, tick_text
 
@@ -52,14 +53,20 @@ class Figure:
 
 
 def number_styles(groups: Iterable[Group]) -> Styles:
-    """The style of each label, the same in every chart: 0, a neutral one, for the single network."""
-    found: Styles = {}
-    numbers = itertools.count(1)
+    """The style of each label, the same in every chart: that of its method or a free one; 0 is the single network.
+
+    The colours of the page have the order of `PALETTE`, darker where it is too pale to read.
+    """
+    methods: dict[str, str] = {}
     for group in groups:
-        if group.label not in found:
-            taken = 0 in found.values()
-            found[group.label] = 0 if group.is_baseline and not taken else next(numbers)
-    return found
+        methods.setdefault(group.label, group.record["method"])
+    stated = {method: PALETTE.index(style) for method, style in STYLES.items() if style in PALETTE} | {BASELINE: 0}
+    found: Styles = {}
+    for label, method in methods.items():
+        if method in stated and stated[method] not in found.values():  # its other labels get one that is free
+            found[label] = stated[method]
+    free = (number for number in itertools.count(1) if number not in found.values())
+    return {label: found[label] if label in found else next(free) for label in methods}
 
 
 def column(run: Result, name: str) -> np.ndarray | None:
@@ -102,9 +109,9 @@ def curve_panels(
         _diagonal(chart, diagonal)
         chart.axes(*titles)
         for label, (x, y) in found.items():
-            chart.line(zip(x, y, strict=True), styles[label])
+            chart.curve(zip(x, y, strict=True), styles[label], label, titles)
             for i in _marker_indices(len(x)):
-                chart.mark(x[i], y[i], styles[label], f"{label}: {x[i]:.3g}, {y[i]:.3g}", 3.5)
+                chart.mark(x[i], y[i], styles[label], "", 3.5)  # the curve tells its values
         return [Panel(chart.svg("; ".join(summary(label) for label in found)))], "wide"
     return [
         Panel(_one(found, label, styles, titles, axes, summary, diagonal), label, styles[label]) for label in found
@@ -133,7 +140,7 @@ def _one(
     for x, y in found.values():
         chart.line(zip(x, y, strict=True), None, "line faint")
     x, y = found[label]
-    chart.line(zip(x, y, strict=True), styles[label], "line strong")
+    chart.curve(zip(x, y, strict=True), styles[label], label, titles, "line strong")
     return chart.svg(summary(label))
 
 

@@ -46,41 +46,5 @@ for (const legend of document.querySelectorAll(".legend")) {
   }
 }
 
-// A surface is read off patch by patch: where the pointer or a finger is, or by the arrow keys once it has the focus.
-for (const chart of document.querySelectorAll(".readable")) {
-  const patches = [...chart.querySelectorAll(".patch, .gap")];
-  const steps = { ArrowUp: Number(chart.dataset.up), ArrowRight: Number(chart.dataset.right) };
-  steps.ArrowDown = -steps.ArrowUp;
-  steps.ArrowLeft = -steps.ArrowRight;
-  const length = Math.max(Math.abs(steps.ArrowUp), Math.abs(steps.ArrowRight));
-  const readout = document.createElement("p");
-  readout.className = "readout";
-  readout.textContent = "Point at a place, touch it or press the arrow keys to read its values.";
-  chart.after(readout);
-  let here = -1;
-  const read = (index, aloud) => {
-    if (here >= 0) patches[here].classList.remove("reading");
-    here = index;
-    patches[here].classList.add("reading");
-    readout.textContent = patches[here].querySelector("title").textContent;
-    if (aloud) document.getElementById("status").textContent = readout.textContent;
-  };
-  const middle = Math.floor(patches.length / length / 2) * length + Math.floor(length / 2);
-  for (const event of ["pointermove", "pointerdown"])
-    chart.addEventListener(event, (moved) => {
-      const index = patches.indexOf(moved.target);
-      if (index >= 0 && index !== here) read(index, false);
-    });
-  chart.addEventListener("keydown", (pressed) => {
-    const step = steps[pressed.key];
-    if (step === undefined) return;
-    pressed.preventDefault();
-    if (here < 0) return read(middle, true);
-    const next = here + step;
-    const inLine = Math.abs(step) > 1 || Math.floor(next / length) === Math.floor(here / length);
-    if (next >= 0 && next < patches.length && inLine) read(next, true);
-  });
-}
-
 // Everything that is folded is printed.
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((part) => part.setAttribute("open", "")));

@@ -27,6 +27,8 @@ from .svg import series_class, swatch
 
 TEMPLATES = ("base.", "parts.", "page.", "questions.")  # and the style and the script
 
+SCRIPTS = ("page.js", "page.read.js", "page.take.js")
+
 TITLE = "Which ensemble should I use?"
 
 
@@ -85,7 +87,7 @@ def render(template: str, context: dict[str, Any]) -> str:
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, **strict)
     environment.filters["svg"] = require("markupsafe", "report", "report").Markup
     environment.globals.update(swatch=swatch, series=series_class)
-    environment.globals.update(style=texts["page.css"], script=texts["page.js"])
+    environment.globals.update(style=texts["page.css"], script="\n".join(texts[name] for name in SCRIPTS))
     return environment.get_template(template).render(context)
 
 
@@ -112,6 +114,7 @@ def _section(
         "id": f"data-{number}",
         "name": found.data,
         "model": found.model,
+        "task": found.task,
         "headline": _bind(found.sentences[0].text),
         "topics": {title: topics[title] for title in [*TOPICS.values(), *topics] if title in topics},
         "table": _table(groups, names, styles, differences),
@@ -171,8 +174,15 @@ def _cell(group: Group, name: str, top: Group | None, differences: Differences) 
     elif top is not None and math.isfinite(found.value) and name not in COSTS:
         mark = "near" if relation(differences.between(group, top, name), name) == "within noise" else ""
     ends = [format_value(end, name) for end in (found.low, found.high)] if found.known and name not in COSTS else None
-    sort = f"{found.value:.10g}" if math.isfinite(found.value) else ""
-    return {"text": format_value(found.value, name), "ends": ends, "mark": mark, "sort": sort}
+    sort, low, high = (f"{end:.10g}" if math.isfinite(end) else "" for end in (found.value, found.low, found.high))
+    return {
+        "text": format_value(found.value, name),
+        "ends": ends,
+        "mark": mark,
+        "sort": sort,
+        "low": low if ends else "",
+        "high": high if ends else "",
+    }
 
 
 def _has(groups: Sequence[Group], name: str) -> bool:
@@ -289,7 +299,7 @@ TOPICS = {
     "error": "Error",
     "calibration": "Calibration",
     "shift": "Under shift",
-    "outside": "Outside data",
+    "outside": "Out-of-distribution (OOD) data",
     "diversity": "Diversity",
     "certainty": "How sure this is",
 }

@@ -11,7 +11,7 @@ from html import escape
 
 SHAPES = 8  # marker shapes before they repeat
 
-COLOURS = 9  # of the page, 0 a neutral one; 9 colours, 8 shapes, 5 dashes: no pair of them repeats soon
+COLOURS = 11  # of the page, 0 a neutral one; 11 colours, 8 shapes, 5 dashes: no pair of them repeats soon
 
 CHARACTER = 0.56  # of the font size: mean width of a character
 
@@ -98,21 +98,37 @@ class Chart:
 
     def line(self, points: Iterable[tuple[float, float]], style: int | None, kind: str = "line") -> None:
         """A line through points; without a style it is a neutral one, such as a diagonal."""
+        self._path(points, style, kind)
+
+    def curve(
+        self,
+        points: Iterable[tuple[float, float]],
+        style: int | None,
+        name: str,
+        titles: tuple[str, str],
+        kind: str = "line",
+    ) -> None:
+        """A line whose points can be read off, by pointing at it or by keys, as values of what the titles name."""
+        points = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+        read = ",".join(f"{x:.4g} {y:.4g}" for x, y in points)
+        names = f'data-name="{escape(name)}" data-across="{escape(titles[0])}" data-up="{escape(titles[1])}"'
+        self._path(points, style, kind, f' {names} data-read="{read}"')
+
+    def _path(self, points: Iterable[tuple[float, float]], style: int | None, kind: str, more: str = "") -> None:
         places = [self.at(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
         if places:
             path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-            self.parts.append(f'<path class="{kind} {series_class(style)}"{dash(style)} d="{path}"/>')
+            self.parts.append(f'<path class="{kind} {series_class(style)}"{dash(style)}{more} d="{path}"/>')
 
     def mark(self, x: float, y: float, style: int, hint: str, size: float = 4.5, filled: bool = True) -> None:
-        """A marker; the hint is shown by a browser when the pointer rests on it."""
+        """A marker; the hint, where there is one, is shown by a browser when the pointer rests on it."""
         if not (math.isfinite(x) and math.isfinite(y)):
             return
         place = self.at(x, y)
         kind = "mark" if filled else "mark open"
         shape = marker(style, *place, size)
-        self.parts.append(
-            f'<path class="{kind} {series_class(style)}" d="{shape}"><title>{escape(hint)}</title></path>'
-        )
+        title = f"<title>{escape(hint)}</title>" if hint else ""
+        self.parts.append(f'<path class="{kind} {series_class(style)}" d="{shape}">{title}</path>')
 
     def circle(self, x: float, y: float, style: int, radius: float, hint: str) -> None:
         """A circle whose area means something."""

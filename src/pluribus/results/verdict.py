@@ -132,9 +132,7 @@ def _ood_note(found: ComparedGroups) -> list[Sentence]:
     if not sets or len(groups) == 1:
         return []
     mean = ", mean over these sets" if len(sets) > 1 else ""
-    return [
-        Sentence("outside", f"Outside data here are {join_names(sets)}; the score is {score.replace('_', ' ')}{mean}.")
-    ]
+    return [Sentence("outside", f"OOD data here are {join_names(sets)}; the score is {score.replace('_', ' ')}{mean}.")]
 
 
 def _diversity(found: ComparedGroups) -> list[Sentence]:
@@ -186,7 +184,7 @@ PARTS: list[Callable[[ComparedGroups], list[Sentence]]] = [
     _also("calibration", "ece", "is calibrated best"),
     _also("shift", "cacc", "is the most accurate under shift"),
     _also("shift", "cece", "is calibrated best under shift"),
-    _also("outside", "auroc", "tells outside data best"),
+    _also("outside", "auroc", "tells OOD data best"),
     _ood_note,
     _diversity,
     _certainty,

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from .._common.atomic import atomic_write
 from .._common.optional import require
+from ..landscape.checkpoints import Trajectory, prefix_of, state_dict_of
 from ..landscape.laboratory.alignment import alignment_question
-from ..landscape.recording import Trajectory, prefix_of, state_dict_of
 from ..landscape.symmetries.finding import permutations
 from ..landscape.symmetries.groups import Groups
 from ..landscape.symmetries.matching import align

@@ -93,8 +93,8 @@ def build_ensemble(run: Run, data: Data) -> Ensemble:
     return _make(run, data, own_model_spec(run, data).build(), _example(data))
 
 
-def check_run(run: Run, data: Data) -> None:
-    """Refuse a run whose ensemble cannot be made, or gives outputs that do not fit the data.
+def check_run(run: Run, data: Data) -> Ensemble:
+    """The ensemble of a run as it was tried; one that cannot be made, or whose outputs do not fit the data, is refused.
 
     It is tried on the meta device, where nothing is allocated; with values only where the network looks at them, or
     to refuse it in the right words.
@@ -103,10 +103,13 @@ def check_run(run: Run, data: Data) -> None:
         model, x = own_model_spec(run, data).build(), _example(data)
         try:
             hollow = duplicate_mapped(model, lambda tensor: tensor.detach().to("meta"))
-            outputs = _make(run, data, hollow, x.to("meta")).eval()(x.to("meta"))
+            ensemble = _make(run, data, hollow, x.to("meta"))
+            outputs = ensemble.eval()(x.to("meta"))
         except REFUSALS:
-            outputs = _make(run, data, model, x).eval()(x)
+            ensemble = _make(run, data, model, x)
+            outputs = ensemble.eval()(x)
     _check_outputs(run, data, outputs)
+    return ensemble
 
 
 def _example(data: Data) -> Tensor:

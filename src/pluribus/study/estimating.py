@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .._common.timing import time_once
+from ..core.ensemble import Ensemble
 from ..data.dataset import Data
+from ..methods.facts import REFUSALS
+from ..surgery.copying import duplicate_mapped
 from ..training.criteria import CRITERIA, USUAL
 from .baselines import build_ensemble, recipe_of
 from .judging import ROWS
@@ -20,24 +23,46 @@ from .settings import Run
 FEW, LONG = 8, 0.05  # rows that are tried first, and the seconds from which on more rows would tell nothing new
 
 
-def estimate_seconds(runs: Iterable[Run]) -> dict[str, float]:
-    """About how long each run takes, by its name; runs that differ by their seed only are tried once."""
-    tried: dict[str, float] = {}
+def estimate_seconds(runs: Iterable[Run], tried: Mapping[str, Ensemble]) -> dict[str, float]:
+    """About how long each run takes, by its name; runs of one kind are timed once.
+
+    Args:
+        tried: the untrained ensemble of each kind, as `prepare` gives them
+    """
+    seconds: dict[str, float] = {}
     found: dict[str, float] = {}
     for run in runs:
-        kind = dataclasses.replace(run, seed=0).name
-        if kind not in tried:
+        if run.kind not in seconds:
             with torch.random.fork_rng(devices=[]):
-                tried[kind] = _estimate(run, load_data(run))
-        found[run.name] = tried[kind]
+                seconds[run.kind] = _estimate(run, load_data(run), tried[run.kind])
+        found[run.name] = seconds[run.kind]
     return found
 
 
-def _estimate(run: Run, data: Data) -> float:
+def _estimate(run: Run, data: Data, tried: Ensemble) -> float:
+    try:
+        return _time_run(run, data, _fill(tried))
+    except REFUSALS:  # its operations need values that make sense
+        return _time_run(run, data, build_ensemble(run, data))
+
+
+def _fill(ensemble: Ensemble) -> Ensemble:
+    """The ensemble with some values wherever it has none: they take as long as any others."""
+
+    def draw(tensor: Tensor) -> Tensor:
+        if not tensor.is_meta:
+            return tensor
+        values = torch.zeros_like(tensor, device="cpu")
+        return values.normal_(std=0.1).abs_() if values.is_floating_point() else values
+
+    return duplicate_mapped(ensemble, draw)  # type: ignore[return-value]
+
+
+def _time_run(run: Run, data: Data, ensemble: Ensemble) -> float:
     threads = torch.get_num_threads()
     torch.set_num_threads(run.threads)
     try:
-        ensemble, plan = build_ensemble(run, data), recipe_of(run, data)
+        plan = recipe_of(run, data)
         criterion = CRITERIA[plan.criterion or USUAL[ensemble.task]]
         repetition = getattr(ensemble, "batch_repetition", 1)
 

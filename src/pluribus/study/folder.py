@@ -19,6 +19,7 @@ from .._common.executors import run_here, run_in_processes, run_on_ray
 from .._common.untrusted import check_shape, read_json
 from ..results.quantities import value
 from ..results.store import Damaged, Result, read, write
+from .estimating import estimate_seconds
 from .grid import Study, prepare
 from .run import compute
 from .settings import Run
@@ -41,6 +42,7 @@ def conduct(
     ray: str | None = None,
     command: str = "",
     report: Callable[[str, Run, str], None] = lambda event, run, text: None,
+    forecast: Callable[[dict[str, float]], None] | None = None,
 ) -> Outcome:
     """Run what is missing in the folder, and give back everything.
 
@@ -50,13 +52,19 @@ def conduct(
             data at the same paths
         command: what was typed, for the page
         report: called with "kept", "damaged", "started", "done", "retried" or "failed", the run, and a text
+        forecast: called before the first run with the seconds that each is expected to take on one core, by its name;
+            what it raises ends the study before it began
     """
     runs, folder = study.runs(), Path(folder)
-    prepare(study, runs)
-    _claim(study, folder, command)
+    tried = prepare(study, runs)
+    own = _check_folder(study, folder)
     outcome = Outcome()
     kept = {run.name: result for run in runs if (result := _read_kept(run, folder, outcome, report))}
     missing = [run for run in runs if run.name not in kept]
+    if forecast is not None:
+        forecast(estimate_seconds(missing, tried))
+    tried.clear()  # room for the runs
+    _claim(study, folder, own, command)
     if ray:
         events = run_on_ray(compute, missing, ray, study.threads)
     else:
@@ -65,7 +73,7 @@ def conduct(
     for event, run, given in events:
         if event == "done":
             write(_path(folder, run), *given)
-            shutil.rmtree(training_folder(folder, run), ignore_errors=True)
+            shutil.rmtree(training_folder(folder, run.name), ignore_errors=True)
             given = _line(Result(*given))
         elif event == "failed":
             outcome.failed[run.name] = given
@@ -89,19 +97,14 @@ TRAINING = "training"
 Compute = Callable[[Run, Path], tuple[dict[str, Any], dict[str, np.ndarray]]]
 
 
-def training_folder(folder: Path, run: Run) -> Path:
-    """Where a run keeps its last whole epoch until it is done."""
-    return folder / TRAINING / run.name
+def training_folder(folder: Path, name: str) -> Path:
+    """Where the run of that name keeps its last whole epoch until it is done."""
+    return folder / TRAINING / name
 
 
 def _compute_in(compute: Compute, folder: Path, run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What `compute` gives for a run that keeps its epochs in the study's folder."""
-    return compute(run, training_folder(folder, run))
-
-
-def missing_runs(study: Study, folder: str | Path) -> list[Run]:
-    """The runs whose results are not in the folder."""
-    return [run for run in study.runs() if not _path(Path(folder), run).exists()]
+    return compute(run, training_folder(folder, run.name))
 
 
 def _read_kept(run: Run, folder: Path, outcome: Outcome, report: Callable[[str, Run, str], None]) -> Result | None:
@@ -135,8 +138,8 @@ def _line(result: Result) -> str:
     return f"{', '.join(f'{name} {value(result, name):.4g}' for name in names)} in {whole:.0f} s"
 
 
-def _claim(study: Study, folder: Path, command: str) -> None:
-    """The folder belongs to one study; another is refused, so that results do not mix."""
+def _check_folder(study: Study, folder: Path) -> dict[str, Any]:
+    """What all runs of the folder have in common; a folder of another study is refused, so that results do not mix."""
     path = folder / "study.json"
     mine = study._own()
     if path.exists():
@@ -159,6 +162,11 @@ def _claim(study: Study, folder: Path, command: str) -> None:
                 f"compare: the folder {str(folder)!r} holds another study, which differs in {', '.join(keys)}. "
                 "Choose another folder."
             )
+    return mine
+
+
+def _claim(study: Study, folder: Path, own: dict[str, Any], command: str) -> None:
+    """Write down whose folder it is."""
     folder.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as temporary:
-        temporary.write_text(json.dumps({**mine, **study.to_json(), "command": command}, indent=1))
+    with atomic_write(folder / "study.json") as temporary:
+        temporary.write_text(json.dumps({**own, **study.to_json(), "command": command}, indent=1))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.ensemble import Ensemble
 from ..data.dataset import Data
 from ..results.store import Result
 from ..training.recipes import recipe
@@ -85,20 +86,20 @@ class Study(Conditions):
         return f"{first}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def prepare(study: Study, runs: Sequence[Run]) -> dict[str, Data]:
-    """Load the data and try every ensemble without its weights, so that what cannot work is said before any run."""
-    found: dict[str, Data] = {}
-    seen: set[str] = set()
+def prepare(study: Study, runs: Sequence[Run]) -> dict[str, Ensemble]:
+    """Load the data and try the ensemble of every kind of run, so that what cannot work is said before any of them.
+
+    The ensembles come back by `Run.kind`: without weights, unless a network had to be tried with them.
+    """
+    data: dict[str, Data] = {}
+    tried: dict[str, Ensemble] = {}
     for run in runs:
-        name = dataclasses.replace(run, seed=0).name
-        if name in seen:
-            continue
-        seen.add(name)
-        data = found[run.data] = load_data(run)
-        check_run(run, data)
+        if run.kind not in tried:
+            data[run.data] = load_data(run)
+            tried[run.kind] = check_run(run, data[run.data])
     if study.choose is not None:
-        _check_choice(study.choose, list(found.values()))
-    return found
+        _check_choice(study.choose, list(data.values()))
+    return tried
 
 
 def _check_choice(metric: str, data: Sequence[Data]) -> None:

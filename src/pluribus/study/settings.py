@@ -62,3 +62,8 @@ class Run(Conditions):
         text = json.dumps(dataclasses.asdict(self), sort_keys=True, default=list)
         readable = re.sub(r"[^\w.=+-]+", "-", f"{self.data}-{self.label}-seed={self.seed}").strip("-")[:80]
         return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+    @property
+    def kind(self) -> str:
+        """The name that all runs share that differ by their seed only."""
+        return dataclasses.replace(self, seed=0).name

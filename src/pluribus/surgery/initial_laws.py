@@ -97,8 +97,8 @@ def draw_anew_(
     ids = {id(tensor) for name, tensor in state(model) if names is None or name in names}
     with torch.no_grad(), follow_generator(generator):
         fresh: dict[str, Tensor] = {}
+        refresh_hooked_weights_(model)  # whose sizes a law asks for
         for path, module in model.named_modules():
-            refresh_hooked_weights_(module)  # whose sizes a law asks for
             keys = _constant_parameters(module) if revive else []
             if keys := [*laws.own.get(path, ()), *keys]:
                 drawn = (_draw_by_class(module, 1) or [{}])[0]

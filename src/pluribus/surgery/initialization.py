@@ -56,7 +56,7 @@ def keep_form_(model: nn.Module, given: nn.Module) -> None:
             for name, norm in module.named_parameters(recurse=False):
                 if name.endswith("_g") and hasattr(module, f"{name[:-2]}_v"):
                     _keep_norm_(norm, getattr(module, f"{name[:-2]}_v"), getattr(original, name), original, name)
-            refresh_hooked_weights_(module)
+        refresh_hooked_weights_(model)
 
 
 def _keep_norm_(norm: Tensor, vector: Tensor, before: Tensor, original: nn.Module, name: str) -> None:

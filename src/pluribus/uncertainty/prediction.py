@@ -34,7 +34,7 @@ def prediction_of(task: str, outputs: Any, class_dim: int | None = None) -> Pred
 
 def join_outputs(task: str, batches: Iterable[tuple[Any, Any]], class_dim: int | None = None) -> Prediction:
     """The prediction of all batches of (outputs, targets) together, on the CPU."""
-    parts = [map_tensors(outputs, lambda t: t.cpu()) for outputs, _ in batches]
+    parts = [map_tensors(outputs, torch.Tensor.cpu) for outputs, _ in batches]
     check_any_batch(parts)
     return prediction_of(task, pytree.tree_map(lambda *tensors: torch.cat(tensors, 1), *parts), class_dim)
 

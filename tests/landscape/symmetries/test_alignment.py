@@ -61,6 +61,27 @@ def test_a_shuffled_network_that_nobody_prepared_is_put_back_exactly(build, exam
     assert is_equal(ls.align(ls.permute(model, ls.permutations(model, x), seeded(1)), model, x), model)
 
 
+class Bumps(nn.Module):
+    """Hidden units that no product of matrices makes: they stand in no activation that is recorded."""
+
+    def __init__(self):
+        super().__init__()
+        self.widths = nn.Parameter(torch.randn(12))
+        self.middle, self.last = nn.Linear(12, 9), nn.Linear(9, 3)
+
+    def forward(self, x):
+        return self.last(self.middle(torch.exp(-(x[:, :1] * self.widths).square())).relu())
+
+
+def test_units_that_stand_in_no_activation_are_put_back_by_their_weights():
+    model, x = built(Bumps), torch.randn(64, 4, generator=seeded())
+    groups = ls.permutations(model, x)
+    assert sorted(groups.sizes) == [9, 12]
+    shuffled = ls.permute(model, groups, seeded(1))
+    assert not torch.equal(shuffled.widths, model.widths)
+    assert is_equal(ls.align(shuffled, model, x, "activations"), model)
+
+
 @pytest.mark.parametrize("by", ["weights", "activations"])
 def test_the_order_is_the_best_of_all_orders(by):
     """All 120 orders of five hidden units, each judged by a sum that is written out here."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from ..._common.untrusted import printable
@@ -47,24 +47,31 @@ class Watch:
 
     Args:
         folder: of the study, where runs say how far they are
-        seconds: what each run is expected to take on one core, by its name
         jobs: how many runs at once
     """
 
-    def __init__(self, console: Console, quiet: bool, folder: Path, seconds: Mapping[str, float], jobs: int):
-        self.quiet, self.folder, self.seconds, self.jobs = quiet, folder, seconds, jobs
+    def __init__(self, console: Console, quiet: bool, folder: Path, jobs: int):
+        self.quiet, self.folder, self.jobs = quiet, folder, jobs
+        self.seconds: Mapping[str, float] = {}
         self.running: dict[str, Run] = {}
-        self.done, self.started = 0.0, time.monotonic()
+        self.done, self.before, self.started = 0.0, 0.0, time.monotonic()
         self.progress = Progress(
-            RunsUnderWay(self), BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("runs,"),
+            RunsUnderWay(self), BarColumn(bar_width=10), MofNCompleteColumn(), TextColumn("runs,"),
             TimeElapsedColumn(), TextColumn("gone,"), TimeLeft(self), TextColumn("left"),
             console=console, disable=quiet or not console.is_terminal, transient=True, refresh_per_second=2,
         )  # fmt: skip
-        self.task = self.progress.add_task("", total=len(seconds))
+        self.task = self.progress.add_task("", total=0)
+
+    def expect(self, seconds: Mapping[str, float]) -> None:
+        """Take notice of what each run will take on one core, by its name, before the first starts."""
+        self.seconds, self.started = seconds, time.monotonic()
+        self.before = sum(self._done_of(name) for name in seconds)  # epochs of an earlier start
+        self.progress.update(self.task, total=len(seconds))
 
     def __call__(self, event: str, run: Run, text: str) -> None:
         """Take notice of what happened to a run."""
         if event == "started":
+            self.progress.start()
             self.running[run.name] = run
         elif event in ("done", "failed", "retried", "kept"):
             self.running.pop(run.name, None)
@@ -77,34 +84,37 @@ class Watch:
             self.progress.console.print(f"  [{colour}]{event:<8}[/] {safe_text(name):<28} {safe_text(text)}")
 
     def under_way(self) -> dict[str, EpochsDone | None]:
-        """How far each run under way is, by what tables call it."""
+        """How far each run under way is, by its label; by its seed too where two have one label."""
         runs = list(self.running.values())
-        return {f"{run.label} (seed {run.seed})": read_progress(training_folder(self.folder, run)) for run in runs}
+        labels = [run.label for run in runs]
+        names = [run.label if labels.count(run.label) == 1 else f"{run.label} (seed {run.seed})" for run in runs]
+        return dict(zip(names, [read_progress(training_folder(self.folder, run.name)) for run in runs], strict=True))
 
     def left(self) -> float:
         """The seconds that are left, as fast as it went so far."""
-        done = self.done
-        for run in list(self.running.values()):
-            if found := read_progress(training_folder(self.folder, run)):
-                done += self.seconds.get(run.name, 0.0) * found.epoch / found.epochs
+        done = self.done + sum(self._done_of(name) for name in self.seconds)
         whole, gone = sum(self.seconds.values()), time.monotonic() - self.started
-        speed = done / gone if done > 0.02 * whole and gone > 5 else self.jobs
+        now = done - self.before
+        speed = now / gone if now > 0.02 * whole and gone > 5 else self.jobs
         return max(whole - done, 0.0) / max(speed, 1e-9)
+
+    def _done_of(self, name: str) -> float:
+        """The part of a run's seconds that its epochs so far were expected to take; nothing once it is done."""
+        found = read_progress(training_folder(self.folder, name))
+        return self.seconds[name] * found.epoch / found.epochs if found else 0.0
 
 
 class RunsUnderWay(ProgressColumn):
-    """The names of runs under way, with their epochs."""
+    """The names of runs under way, with their epochs; on one line, cut where there is no room."""
 
     def __init__(self, watch: Watch):
-        super().__init__()
+        super().__init__(Column(no_wrap=True, overflow="ellipsis"))
         self.watch = watch
 
     def render(self, task: Any) -> Text:
         """As many as there is room for."""
-        each = [
-            f"{name}, epoch {at.epoch} of {at.epochs}" if at else name for name, at in self.watch.under_way().items()
-        ]
-        return Text(printable("; ".join(each[:2])))
+        each = [f"{name} {at.epoch}/{at.epochs}" if at else name for name, at in self.watch.under_way().items()]
+        return Text(printable(", ".join(each[:2])))
 
 
 class TimeLeft(RunsUnderWay):
@@ -127,11 +137,13 @@ def say_duration(seconds: float) -> str:
 
 
 @contextmanager
-def watch_runs(console: Console, quiet: bool, folder: Path, seconds: Mapping[str, float], jobs: int) -> Iterator[Watch]:
-    """A watch that is on the screen while a study runs; arguments as for `Watch`."""
-    watch = Watch(console, quiet, folder, seconds, jobs)
-    with watch.progress:
+def watch_runs(console: Console, quiet: bool, folder: Path, jobs: int) -> Iterator[Watch]:
+    """A watch that is on the screen from the first run to the end of the study; arguments as for `Watch`."""
+    watch = Watch(console, quiet, folder, jobs)
+    try:
         yield watch
+    finally:
+        watch.progress.stop()
 
 
 def result_tables(results: Sequence[Result], width: int | None = None) -> list[Table]:

@@ -24,7 +24,7 @@ Target = Annotated[str | None, typer.Option(help="The column of a table to predi
 
 Task = Annotated[str | None, typer.Option(help="classification or regression, where a table's target does not say.")]
 
-Outside = Annotated[str, typer.Option(help="Data of other classes, with commas: names or KIND:PATH.")]
+Outside = Annotated[str, typer.Option(help="Out-of-distribution (OOD) data, with commas: names or KIND:PATH.")]
 
 Shifted = Annotated[str, typer.Option(help="Published shifted sets, such as cifar10_c, with commas.")]
 
@@ -132,18 +132,13 @@ def _name_methods_(option: Any) -> None:
     option.help = option.help.format(methods=", ".join(METHODS), baselines=", ".join(baselines))
 
 
-def is_demo(data: list[str], model: str | None, recipe: str | None) -> bool:
-    """Whether nobody said what to train on or how: then the built-in digits show what ensembles are for."""
-    return data == ["digits"] and model is None and recipe is None
-
-
 # The papers' regime in small: a network that is larger than its task, trained until validation stops improving.
 DEMO_ROWS, DEMO_WIDTH = 1000, 2.0
 
 
 def source_options(**arguments: Any) -> dict[str, Any]:
     """What `data.load` is given beside the name; only what was said."""
-    several = {key: specs(arguments.pop(key)) for key in ("outside", "shifted", "variants")}
+    several = {key: specs(arguments.pop(key, "")) for key in ("outside", "shifted", "variants")}
     if arguments.get("folder") is not None:
         arguments["folder"] = str(arguments["folder"])
     usual = {"split": 0, "broken": "stop"}

@@ -9,8 +9,8 @@ from torch import nn
 
 from ...core.ensemble import Ensemble
 from ...training.fitting import fit
+from ..checkpoints import Course
 from ..common.examples import Examples
-from ..recording import Course
 from ..similarity import answers_and_targets
 
 

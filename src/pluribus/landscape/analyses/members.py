@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from itertools import combinations
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -15,7 +16,9 @@ from ...training.batching import mix_seeds
 from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate
 from ..common.examples import Examples, target_labels
+from ..common.points import Measuring, Span, measure
 from ..similarity import answers_and_targets, disagreement, divergence
+from ..subnetworks import subnetworks
 from .measuring import Measured, trained
 
 SMALL = 1e-4  # a weight that is no larger counts as zero (MIMO, appendix C)
@@ -27,6 +30,7 @@ def sweep(
     train: Any,
     data: Any,
     *,
+    further: Callable[[Ensemble, Any], Mapping[str, float]] | None = None,
     seeds: int = 3,
     progress: Callable[[str], None] | None = None,
     **options: Any,
@@ -38,13 +42,14 @@ def sweep(
     above 1e-4.
 
     With sizes of MIMO this is Figure 5; with input repetitions or batch repetitions, Figure 6; with methods by name,
-    Figure 4 (right).
+    Figure 4 (right), and with `further=between_members` Figure 3.
 
     Args:
         make: an ensemble for a setting, to be trained; what it draws is seeded
         settings: sizes, repetitions, names of methods, ...
         train: (x, y), a data set or a loader
         data: what is judged on: (x, y), a data set or a loader
+        further: more figures of a trained ensemble on the data, such as `between_members` gives
         seeds: independent repetitions
         options: as for `pb.fit`: epochs, lr, schedule, ...
 
@@ -57,7 +62,7 @@ def sweep(
     if not chosen:
         raise ValueError("sweep: there must be at least one setting, but there is none.")
     tries: list[Any] = [(setting, {}, {}) for setting in chosen]
-    return _sweep("sweep", make, tries, train, data, seeds, progress, options)
+    return _sweep("sweep", make, tries, train, data, seeds, progress, options, further)
 
 
 def regularization_path(
@@ -113,6 +118,47 @@ def member_figures(ensemble: Ensemble, data: Any) -> dict[str, float]:
     }
 
 
+def between_members(ensemble: Ensemble, data: Any, points: int = 9, **how: Unpack[Measuring]) -> dict[str, float]:
+    """How good the networks between the members of one network are: are they modes of their own (MIMO, Figure 3)?
+
+    Members are those of `subnetworks`: of MIMO, each while the others read zeros. "alone_accuracy" and
+    "alone_disagreement" are theirs; "middle_accuracy" is that of the mean of all; "dip" is the largest fall of the
+    accuracy below the chord on the straight line between two members, a mean over pairs: 0 where there is no valley.
+
+    Args:
+        ensemble: of `pb.mimo`, `pb.multihead`, or any other whose members have tensors of their own
+        data: (x, y), a data set or a loader
+        points: on each line, its ends included
+        how: as for `surface`
+
+    >>> x, y = torch.randn(64, 4), torch.arange(64) % 3
+    >>> found = between_members(pb.mimo(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)), 3, example=x), (x, y))
+    >>> list(found)
+    ['alone_accuracy', 'alone_disagreement', 'middle_accuracy', 'dip']
+    """
+    members, examples = subnetworks(ensemble), Examples("between_members", data, labelled=True)
+    count, points = len(members), check_whole("between_members", "points", points)
+    if count < 2 or points < 3:
+        raise ValueError(
+            f"between_members: needs 2 members or more and 3 points or more, but there are {count} and {points}."
+        )
+    t, own = np.linspace(0, 1, points), np.eye(count)
+    pairs = [np.outer(1 - t, own[a]) + np.outer(t, own[b]) for a, b in combinations(range(count), 2)]
+    mixtures = np.concatenate([*pairs, own, own.mean(0)[None]])
+    accuracy = measure(
+        "between_members", Span(members), mixtures, mixtures, examples, ("accuracy",), **how
+    ).accuracy  # fmt: skip
+    assert accuracy is not None
+    lines, alone = accuracy[: len(pairs) * points].reshape(-1, points), accuracy[-count - 1 : -1]
+    chords = np.outer(lines[:, 0], 1 - t) + np.outer(lines[:, -1], t)
+    return {
+        "alone_accuracy": float(alone.mean()),
+        "alone_disagreement": float(disagreement(members, data=examples)[~np.eye(count, dtype=bool)].mean()),
+        "middle_accuracy": float(accuracy[-1]),
+        "dip": float((chords - lines).max(1).mean()),
+    }
+
+
 def _quality(p: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
     found = evaluate(Classification.from_probabilities(p), y, metrics=("accuracy", "nll"))
     return {"accuracy": found["accuracy"], "log_likelihood": -found["nll"]}
@@ -126,7 +172,7 @@ def _share(ensemble: Ensemble) -> float:
 
 def _sweep(
     caller: str, make: Callable[[Any], Ensemble], tries: Sequence[tuple[Any, Mapping[str, Any], Mapping[str, Any]]],
-    train: Any, data: Any, seeds: int, progress: Any, options: Mapping[str, Any],
+    train: Any, data: Any, seeds: int, progress: Any, options: Mapping[str, Any], further: Any = None,
 ) -> Measured:  # fmt: skip
     """Each (setting, columns of the table, options of fit), for each seed."""
     examples, rows = Examples(caller, data, labelled=True), []
@@ -138,5 +184,6 @@ def _sweep(
             made = trained(caller, setting, partial(make, setting), train, chance, {**options, **own})
             with torch.random.fork_rng(devices=[]):
                 figures = {**member_figures(made, examples), "share": _share(made)}
+                figures |= {} if further is None else dict(further(made, examples))
             rows.append({"setting": setting, "seed": seed, **columns, **figures})
     return Measured(rows)

@@ -7,10 +7,19 @@ value for each output unit, in nats.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..._common.trees import as_batch
+from ...methods.building import check_whole
+from ...surgery.calling import evaluation_mode
+from ..common.examples import Examples, ready
+from ..common.networks import network_of
 
 Share = float | Sequence[float] | Tensor
 
@@ -79,6 +88,86 @@ def sparsity_curves(
         found["measured"].append(_gaussian_divergence(dense.double(), sparse.double()))
     stacked = {name: torch.stack(rows) for name, rows in found.items()}
     return {"shares": kept, "deviations": torch.as_tensor(deviations, dtype=torch.float64), **stacked}
+
+
+def layer_sparsity(
+    model: nn.Module, data: Any, shares: Sequence[float] = SHARES[1:-1], *, rows: int = 2000, seed: int = 0
+) -> dict[str, dict[str, np.ndarray]]:
+    """Bound, divergence and what drawn masks give, against p, of each layer of a network on its own inputs.
+
+    Of linear layers, and of convolutions without groups, where each place is a row. The proposition takes the inputs
+    of a layer as independent; "measured" takes them as they are, so that it may exceed the bound. Units whose output
+    does not vary are left out.
+
+    Args:
+        data: (x, y), a data set or a loader, or x alone
+        rows: of each layer's inputs, drawn, at most
+
+    Shapes: for each layer "shares", "bound", "divergence", "measured": (shares), means over units, in nats
+
+    >>> found = layer_sparsity(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(50, 4))
+    >>> list(found), found["2"]["bound"].shape
+    (['0', '2'], (18,))
+    """
+    kept, rows = _check_shares("layer_sparsity", shares).reshape(-1), check_whole("layer_sparsity", "rows", rows)
+    generator = torch.Generator().manual_seed(seed)
+    found = {}
+    for name, (weight, h) in _layer_inputs(network_of("layer_sparsity", model)[0], data, rows, generator).items():
+        mean, variance = h.mean(0), h.var(0)
+        varies = weight.square() @ variance > 1e-12 * weight.square().sum(1)
+        if not bool(varies.any()):
+            continue
+        weight = weight[varies]
+        dense = h @ weight.T
+        uniform = torch.rand(h.shape, generator=generator, dtype=torch.float64)
+        sparse = torch.stack([(h * (uniform < share)) @ weight.T for share in kept.tolist()], -1)
+        measured = torch.stack([_gaussian_divergence(d, s.T) for d, s in zip(dense.T, sparse.unbind(1), strict=True)])
+        found[name] = {
+            "shares": kept.numpy(),
+            "bound": sparsity_bound(weight, mean, variance, kept).mean(1).numpy(),
+            "divergence": sparsity_divergence(weight, mean, variance, kept).mean(1).numpy(),
+            "measured": measured.mean(0).numpy(),
+        }
+    if not found:
+        raise ValueError("layer_sparsity: the network has no linear layer or convolution without groups that varies.")
+    return found
+
+
+def _layer_inputs(
+    network: nn.Module, data: Any, rows: int, generator: torch.Generator
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """The weight of each layer, (outputs, inputs), and rows of what it read, (rows, inputs), in double precision."""
+    read: dict[str, list[Tensor]] = {}
+
+    def note(name: str, layer: nn.Module, args: Any) -> None:
+        read.setdefault(name, []).append(_patches(layer, args[0].detach(), rows, generator).double())
+
+    layers = {name: part for name, part in network.named_modules()
+              if isinstance(part, nn.Linear) or (isinstance(part, nn.Conv2d) and part.groups == 1)}  # fmt: skip
+    hooks = [part.register_forward_pre_hook(partial(note, name)) for name, part in layers.items()]
+    with evaluation_mode(network, *hooks), torch.no_grad():
+        for x, _ in Examples("layer_sparsity", data).batches:
+            args, kwargs = as_batch(ready(network, x))
+            network(*args, **kwargs)
+    return {name: (layers[name].weight.detach().double().flatten(1).cpu(), _some(torch.cat(parts), rows, generator))
+            for name, parts in read.items()}  # fmt: skip
+
+
+def _patches(layer: nn.Module, x: Tensor, rows: int, generator: torch.Generator) -> Tensor:
+    """Rows that a layer multiplies with its weight: (rows, inputs)."""
+    if isinstance(layer, nn.Conv2d):
+        spans = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
+        sides = {"same": [(span // 2, span - span // 2) for span in spans], "valid": [(0, 0), (0, 0)]}
+        given = layer.padding
+        rows_and_columns = sides[given] if isinstance(given, str) else [(side, side) for side in given]
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        x = F.pad(x, [*rows_and_columns[1], *rows_and_columns[0]], mode)
+        x = F.unfold(x, layer.kernel_size, layer.dilation, 0, layer.stride).transpose(1, 2)
+    return _some(x.reshape(-1, x.shape[-1]).cpu(), rows, generator)
+
+
+def _some(x: Tensor, rows: int, generator: torch.Generator) -> Tensor:
+    return x if len(x) <= rows else x[torch.randperm(len(x), generator=generator)[:rows]]
 
 
 def _terms(caller: str, weight: Tensor, mean: Any, variance: Any, p: Share) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -20,7 +20,7 @@ from ..planes import Surface
 SECONDS = 6.0  # of one round
 SIZE = 480  # pixels of the longer side
 
-COLOURS = {2: (194, 74, 0), 3: (0, 120, 90), 4: (168, 50, 121), 5: (143, 100, 0), 6: (91, 67, 196)}  # as on the page
+COLOURS = {2: (194, 74, 0), 3: (0, 120, 90), 4: (143, 100, 0), 5: (0, 125, 138), 6: (168, 50, 121)}  # as on the page
 
 SHADE = np.array([0, 105, 180])
 

@@ -118,7 +118,7 @@ def _table(found: Randomness) -> tuple[list[str], list[list[str]]]:
     """The columns of Table 7 of Packed-Ensembles, as far as they were measured."""
     titles = {
         "disagreement": "Disagreement", "accuracy": "Accuracy", "nll": "NLL", "ece": "ECE",
-        "mutual_information": "Mutual information", "aupr": "AUPR outside", "outside": "Mutual information outside",
+        "mutual_information": "Mutual information", "aupr": "AUPR OOD", "outside": "Mutual information on OOD data",
     }  # fmt: skip
     known = {key: title for key, title in titles.items() if all(key in row for row in found.rows)}
     rows: list[list[str]] = []

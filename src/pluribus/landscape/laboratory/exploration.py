@@ -18,6 +18,7 @@ from .animation import animate
 from .chance import one_chain, sources_of_difference
 from .inside import bending, layers, subnetworks_apart, trained_curves, units_of_members
 from .material import Material
+from .methods import many_masks, overlapping_masks, packed_settings, sparse_layers
 from .spaces import function_map, function_space, weight_space
 from .subspaces import diversity_plane, ensemble_size
 from .terrain import connection, cut, plane_between, stitched_cut
@@ -37,6 +38,7 @@ QUESTIONS: dict[str, Callable[[Material], Question | None]] = {  # by the anchor
     "randomness": sources_of_difference,
     "chain": one_chain,
     "layers": layers,
+    "sparsity": sparse_layers,
 }
 
 ON_REQUEST: dict[str, Callable[[Material], Question | None]] = {  # asked by name alone: they take minutes
@@ -44,6 +46,9 @@ ON_REQUEST: dict[str, Callable[[Material], Question | None]] = {  # asked by nam
     "curvature": bending,
     "subnetworks": subnetworks_apart,
     "units": units_of_members,
+    "masks": overlapping_masks,
+    "dropout": many_masks,
+    "packing": packed_settings,
 }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from ...uncertainty.classification import Classification
-from ..recording import Trajectory
+from ..checkpoints import Trajectory
 
 Rows = tuple[Tensor, Tensor]  # inputs and labels
 

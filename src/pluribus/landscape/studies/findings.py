@@ -15,9 +15,9 @@ from ...training.batching import mix_seeds
 from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate
 from ...uncertainty.resampling import Interval
+from ..checkpoints import Trajectory
 from ..common.examples import Examples
 from ..paths import along, line, tunnel
-from ..recording import Trajectory
 from ..runs import trajectories
 from ..sampling import diagonal_gaussian, low_rank_gaussian, of_subspaces, random_subspace, solutions
 from ..similarity import answers_and_targets, cosine, disagreement

@@ -14,10 +14,10 @@ from ...methods import deep
 from ...methods.building import check_whole
 from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate, ood
+from ..checkpoints import Trajectory
 from ..common.examples import Examples, target_labels
 from ..cycles import csgmcmc
 from ..plane_of_diversity import diversity_accuracy
-from ..recording import Trajectory
 from ..runs import trajectories
 from ..sampling import solutions
 from ..similarity import answers_and_targets, disagreement

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from ..._common.torch_private import OperatorMode, SlowPath
 from ..._common.trees import Batch, as_batch, cut_rows, long_tensors, rows_of, tensors_of
 from ..common.examples import map_arrays
+from .exact_test import as_precise, precisely
 from .groups import DimensionPart, Groups, units_at
 from .operations import PRODUCERS, operator_name
-from .trial import as_precise, precisely
 
 MOST_CHUNKS = 128  # of the few rows that the groups were found with
 MOST_NUMBERS = 2**20  # of one tensor that are compared

@@ -22,10 +22,10 @@ from ...surgery.selecting import quote_names
 from ..common.examples import map_arrays
 from ..common.networks import network_of
 from .axes import UnitAxis, free_axes, settle
+from .axis_tracing import Walk, lasting_state, walk
+from .exact_test import as_precise, confirm, precisely, same_function
 from .groups import DimensionPart, Groups, Orders
 from .operations import Stack
-from .trial import as_precise, confirm, precisely, same_function
-from .walk import Walk, lasting_state, walk
 
 MOST_ROWS = 8  # more are not needed to see what is connected with what
 
@@ -58,7 +58,7 @@ def permutations(model: Any, example: Any) -> Groups:
         groups = confirm(model, groups, batch)
     if not len(groups):
         raise ValueError(
-            "permutations: the model has no hidden units that could change places without a change of its function."
+            "permutations: no hidden units were found that could change places without a change of the function."
             f"{_reasons(model, groups)} A network with a hidden layer of two units or more has some."
         )
     return groups

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from ...methods.building import check_whole
 from ..common.networks import networks_of
 from .activations import record_activations
+from .axis_tracing import lasting_state
 from .finding import check_groups, one_network, permutations, reordered
 from .groups import DimensionPart, Groups, Orders, elsewhere, reorder, units_at
-from .walk import lasting_state
 
 Layout = Mapping[Any, tuple[DimensionPart, ...]]
 
@@ -64,8 +64,21 @@ def align(
     if by == "weights":
         search = Search(groups, groups.layout, _weights(model, groups), _weights(reference, groups))
     else:
-        search = Search(groups, *record_activations("align", model, reference, groups, example))
+        recorded = record_activations("align", model, reference, groups, example)
+        search = Search(groups, *_with_silent(groups, recorded, _weights(model, groups), _weights(reference, groups)))
     return reordered("align", model, groups, search.best(count, generator))
+
+
+def _with_silent(groups: Groups, recorded: Any, own: Mapping[Any, Tensor], goal: Mapping[Any, Tensor]) -> Any:
+    """Activations, and the weights of groups that stand in none of them, too small to outweigh any activation."""
+    layout, first, second = recorded
+    heard = {group for parts in layout.values() for part in parts for group in part.groups}
+    silent = set(range(len(groups))) - heard
+    for name, parts in groups.layout.items():
+        if silent & {group for part in parts for group in part.groups}:
+            size = 30 * goal[name].norm().clamp(min=1e-12)
+            layout[name], first[name], second[name] = parts, own[name] / size, goal[name] / size
+    return layout, first, second
 
 
 class Search:

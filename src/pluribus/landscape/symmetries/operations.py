@@ -75,24 +75,12 @@ class OperatorCall:
         return [[fixed(size) for size in out.shape] for out in self.outs]
 
 
-PRODUCERS = {  # operations whose outputs are activations that are worth a comparison
-    *(
-        "mm",
-        "addmm",
-        "bmm",
-        "baddbmm",
-        "mv",
-        "addmv",
-        "convolution",
-        "embedding",
-        "_trilinear",
-        "add",
-        "sigmoid",
-        "tanh",
-    ),
-    *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),
-    *("_scaled_dot_product_efficient_attention", "native_layer_norm", "_native_batch_norm_legit_no_training"),
-}
+PRODUCERS = set(  # operations whose outputs are activations that are worth a comparison
+    "mm addmm bmm baddbmm mv addmv convolution embedding _embedding_bag _embedding_bag_forward_only _trilinear add "
+    "sigmoid tanh _cdist_forward _euclidean_dist native_layer_norm _native_batch_norm_legit_no_training "
+    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
+    "_scaled_dot_product_efficient_attention".split()
+)
 
 
 def operator_name(operator: Any) -> str:

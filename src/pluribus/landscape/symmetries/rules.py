@@ -8,18 +8,18 @@ from typing import Any
 
 import torch
 
-from . import layers, shapes
+from . import layer_rules, shape_rules
 from .operations import Axes, OperatorCall, Rule, Stack
 
 
 def rule_of(call: OperatorCall) -> Rule | None:
     """What the operation says about axes; None where nothing is known of it."""
     if torch.Tag.pointwise in call.operator.tags:
-        return layers.pointwise
+        return layer_rules.pointwise
     if call.name in RULES:
         return RULES[call.name]
     if _is_pointwise_elsewhere(call):
-        return layers.pointwise
+        return layer_rules.pointwise
     return next((rule for pattern, rule in PATTERNS.items() if re.fullmatch(pattern, call.name)), None)
 
 
@@ -42,73 +42,75 @@ def _table(rows: Mapping[str, Any]) -> dict[str, Any]:
 RULES: dict[str, Rule] = _table(
     {
         # each unit by itself
-        "clone _to_copy copy lift_fresh lift detach alias contiguous positive fill zero": layers.pointwise,
-        "native_dropout _softmax _log_softmax _safe_softmax hardswish where masked_fill": layers.pointwise,
-        "_prelu_kernel floor_divide": layers.pointwise,
-        "log_sigmoid_forward polar complex real imag conj _conj _conj_physical resolve_conj": layers.pointwise,
-        "empty zeros ones full new_empty new_zeros new_ones new_full scalar_tensor": layers.constant,
-        "empty_like zeros_like ones_like full_like empty_strided new_empty_strided": layers.constant,
+        "clone _to_copy copy lift_fresh lift detach alias contiguous positive fill zero": layer_rules.pointwise,
+        "native_dropout _softmax _log_softmax _safe_softmax hardswish where masked_fill": layer_rules.pointwise,
+        "_prelu_kernel floor_divide": layer_rules.pointwise,
+        "log_sigmoid_forward polar complex real imag conj _conj _conj_physical resolve_conj": layer_rules.pointwise,
+        "empty zeros ones full new_empty new_zeros new_ones new_full scalar_tensor": layer_rules.constant,
+        "empty_like zeros_like ones_like full_like empty_strided new_empty_strided": layer_rules.constant,
         # over some dimensions
-        "sum mean amax amin var std var_mean std_mean prod logsumexp norm linalg_vector_norm": layers.reduce,
-        "any all nansum count_nonzero": layers.reduce,
-        "max min argmax argmin aminmax topk sort argsort cumsum cumprod cummax cummin logcumsumexp": layers.ordered,
-        "flip kthvalue median nanmedian mode": layers.ordered,
-        "roll": layers.ordered,
-        "tril triu": layers.by_place,
-        "_fft_r2c _fft_c2c _fft_c2r": layers.transform,
+        "sum mean amax amin var std var_mean std_mean prod logsumexp norm linalg_vector_norm": layer_rules.reduce,
+        "any all nansum count_nonzero": layer_rules.reduce,
+        "max min argmax argmin aminmax topk sort argsort cumsum cumprod cummax cummin": layer_rules.ordered,
+        "logcumsumexp flip kthvalue median nanmedian mode": layer_rules.ordered,
+        "roll": layer_rules.ordered,
+        "tril triu": layer_rules.by_place,
+        "_fft_r2c _fft_c2c _fft_c2r": layer_rules.transform,
         # products
-        "mm bmm addmm baddbmm mv addmv dot vdot": layers.matmul,
-        "_grouped_mm": layers.grouped_matmul,
-        "_trilinear": layers.trilinear,
-        "convolution _convolution": layers.convolution,
-        "_cdist_forward _euclidean_dist": layers.distances,
-        "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention": layers.attention,
-        "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention": layers.attention,
+        "mm bmm addmm baddbmm mv addmv dot vdot": layer_rules.matmul,
+        "_grouped_mm": layer_rules.grouped_matmul,
+        "_trilinear": layer_rules.trilinear,
+        "convolution _convolution": layer_rules.convolution,
+        "_cdist_forward _euclidean_dist": layer_rules.distances,
+        "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention": layer_rules.attention,
+        "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention": layer_rules.attention,
         # normalisation
-        "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training": layers.batch_norm,
-        "cudnn_batch_norm miopen_batch_norm _batch_norm_with_update batch_norm": layers.batch_norm,
-        "native_layer_norm rms_norm _fused_rms_norm": layers.layer_norm,
-        "native_group_norm": layers.group_norm,
-        "_weight_norm_interface": layers.weight_norm,
+        "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training": layer_rules.batch_norm,
+        "cudnn_batch_norm miopen_batch_norm _batch_norm_with_update batch_norm": layer_rules.batch_norm,
+        "native_layer_norm rms_norm _fused_rms_norm": layer_rules.layer_norm,
+        "native_group_norm": layer_rules.group_norm,
+        "_weight_norm_interface": layer_rules.weight_norm,
         # views
-        "view _unsafe_view reshape _reshape_alias _reshape_copy squeeze unsqueeze unflatten flatten": shapes.view,
-        "permute transpose t numpy_T": shapes.transposed,
-        "expand": shapes.expand,
-        "repeat": shapes.repeat,
-        "as_strided": shapes.as_strided,
-        "unfold": shapes.unfold,
-        "diagonal": shapes.diagonal,
-        "view_as_real view_as_complex": shapes.real_view,
+        "view _unsafe_view reshape _reshape_alias _reshape_copy squeeze unsqueeze unflatten flatten": shape_rules.view,
+        "permute transpose t numpy_T": shape_rules.transposed,
+        "expand": shape_rules.expand,
+        "repeat": shape_rules.repeat,
+        "as_strided": shape_rules.as_strided,
+        "unfold": shape_rules.unfold,
+        "diagonal": shape_rules.diagonal,
+        "view_as_real view_as_complex": shape_rules.real_view,
         # joining and cutting
-        "cat": shapes.cat,
-        "stack": shapes.stacked,
-        "slice narrow split split_with_sizes unsafe_split unsafe_split_with_sizes chunk unsafe_chunk": shapes.slices,
-        "tensor_split": shapes.slices,
-        "select unbind": shapes.select,
-        "glu": shapes.glu,
-        "constant_pad_nd": shapes.pad,
-        "channel_shuffle native_channel_shuffle": shapes.channel_shuffle,
-        "pixel_shuffle pixel_unshuffle": shapes.pixel_shuffle,
-        "im2col col2im": shapes.windows,
+        "cat": shape_rules.cat,
+        "stack": shape_rules.stacked,
+        "slice narrow split split_with_sizes unsafe_split unsafe_split_with_sizes chunk": shape_rules.slices,
+        "unsafe_chunk tensor_split": shape_rules.slices,
+        "select unbind": shape_rules.select,
+        "glu": shape_rules.glu,
+        "constant_pad_nd": shape_rules.pad,
+        "channel_shuffle native_channel_shuffle": shape_rules.channel_shuffle,
+        "pixel_shuffle pixel_unshuffle": shape_rules.pixel_shuffle,
+        "im2col col2im": shape_rules.windows,
         # picks by an index
-        "index _unsafe_index": shapes.index,
-        "index_put _unsafe_index_put _index_put_impl": shapes.index_put,
-        "index_select": shapes.index_select,
-        "index_add index_copy": shapes.index_add,
-        "gather": shapes.gather,
-        "scatter scatter_add scatter_reduce": shapes.scatter,
-        "embedding": shapes.table_rows,
-        "_embedding_bag _embedding_bag_forward_only": layers.bags,
+        "index _unsafe_index": shape_rules.index,
+        "index_put _unsafe_index_put _index_put_impl": shape_rules.index_put,
+        "index_select": shape_rules.index_select,
+        "index_add index_copy": shape_rules.index_add,
+        "gather": shape_rules.gather,
+        "scatter scatter_add scatter_reduce": shape_rules.scatter,
+        "embedding": shape_rules.table_rows,
+        "_embedding_bag _embedding_bag_forward_only": layer_rules.bags,
     }
 )
 
-PATTERNS: dict[str, Rule] = {rf".*(pool|upsample_|_pad|grid_sampler_).*{n}d.*": layers.spatial(n) for n in (1, 2, 3)}
+PATTERNS: dict[str, Rule] = {
+    rf".*(pool|upsample_|_pad|grid_sampler_).*{n}d.*": layer_rules.spatial(n) for n in (1, 2, 3)
+}
 
 STACK_RULES: dict[str, Callable[[OperatorCall, Stack], list[Axes] | None]] = _table(
     {
-        "clone _to_copy detach alias mul div": shapes.same_stack,
-        "permute transpose t": shapes.moved_stack,
-        "select unbind": shapes.picked_stack,
-        "view _unsafe_view squeeze unsqueeze": shapes.viewed_stack,
+        "clone _to_copy detach alias mul div": shape_rules.same_stack,
+        "permute transpose t": shape_rules.moved_stack,
+        "select unbind": shape_rules.picked_stack,
+        "view _unsafe_view squeeze unsqueeze": shape_rules.viewed_stack,
     }
 )

@@ -14,6 +14,7 @@ from .quality import ranking_chart, risk_coverage_chart, trade_off_chart, traini
 from .regression import coverage_curve_chart, error_by_deviation_chart, predictions_against_targets_chart
 from .shift import shift_accuracy_chart, shift_ece_chart, shift_rmse_chart
 from .sweeps import sweeps_chart
+from .uncertainties import uncertainty_parts_chart
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Kind:
 
 _NO_SHIFT = "No shifted data were given, so there is nothing about corruptions."
 
-_NO_OUTSIDE = "No outside data were given, so there is nothing about noticing them."
+_NO_OUTSIDE = "No out-of-distribution (OOD) data were given, so there is nothing about noticing them: see --outside."
 
 _NO_COLUMNS = "The runs stored no finite values for each example, so charts made from them are left out."
 
@@ -52,5 +53,6 @@ CHARTS: dict[str, Kind] = {
     ),
     "agreement": Kind(agreement_chart, "classification", ""),
     "methods_agreement": Kind(methods_agreement_chart, "classification", ""),
+    "uncertainty_parts": Kind(uncertainty_parts_chart, "any", ""),
     "training_curves": Kind(training_curves_chart, "any", "The runs stored no training curves."),
 }

@@ -1,4 +1,4 @@
-"""One function per chart of the page: groups of runs in, a figure out; None where the runs lack what it shows."""
+"""The chart of calibration, the reliability diagram: groups of runs in, a figure out."""
 
 from __future__ import annotations
 

@@ -184,9 +184,9 @@ def diversity_chart(
     near = lines[(lines[:, 0] >= x[0]) & (lines[:, 0] <= x[1]) & (lines[:, 1] <= 3 * top), 1]
     chart = Chart(Axis(*x), Axis(0.0, max([top, *near.tolist()])))
     chart.axes("accuracy", "disagreement / error" if normalised else "disagreement")
-    for line in (limits or {}).values():
+    for name, line in (limits or {}).items():
         inside = [(a, b) for a, b in line.tolist() if chart.x.low <= a <= chart.x.high and b <= chart.y.high]
-        chart.line(inside, None, "line diagonal")
+        chart.curve(inside, None, f"limit, {name}", ("accuracy", "disagreement"), "line diagonal")
     for label, own in points.items():
         for accuracy, difference in own.tolist():
             hint = f"{label}: accuracy {accuracy:.3f}, {'by error' if normalised else 'differs in'} {difference:.3f}"
@@ -221,7 +221,8 @@ def _readable(svg: str, up: int, right: int) -> str:
     Args:
         up, right: how many patches further the one above it is, and the one to the right
     """
-    return svg.replace('class="chart"', f'class="chart readable" tabindex="0" data-up="{up}" data-right="{right}"', 1)
+    steps = f'tabindex="0" data-step-up="{up}" data-step-right="{right}"'
+    return svg.replace('class="chart"', f'class="chart readable" {steps}', 1)
 
 
 def _patch(chart: Chart, x: Any, y: Any, style: int, share: float, hint: str) -> None:

@@ -1,4 +1,4 @@
-"""One function per chart of the page: groups of runs in, a figure out; None where the runs lack what it shows."""
+"""The charts of outside data, histograms and ROC curves: groups of runs in, a figure out; None without such data."""
 
 from __future__ import annotations
 
@@ -42,11 +42,19 @@ def outside_histograms_chart(groups: Sequence[Group], styles: Styles) -> Figure 
             panels.append(Panel(chart.svg(summary), _beside(group.label, name, groups), styles[group.label]))
             rows.append([group.label, name, *(f"{median:.4g}" for median in medians)])
     caption = (
-        "How uncertain the method is about test data (filled) and about outside data (outlined, hatched), as shares of "
-        "each. The less they overlap, the better outside data are noticed. Each panel has its own scale."
+        "How uncertain the method is about test data (filled) and about OOD data (outlined, hatched), as shares of "
+        "each. The less they overlap, the better OOD data are noticed. Each panel has its own scale."
     )
-    header = ["Method", "Outside data", "Median, test", "Median, outside"]
-    figure = Figure("histograms", "Does it notice outside data?", caption, panels, "small", header=header, rows=rows)
+    header = ["Method", "OOD data", "Median, test", "Median, OOD"]
+    figure = Figure(
+        "histograms",
+        "Does it notice out-of-distribution (OOD) data?",
+        caption,
+        panels,
+        "small",
+        header=header,
+        rows=rows,
+    )
     return figure if panels else None
 
 
@@ -76,12 +84,12 @@ def roc_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     if not panels:
         return None
     caption = (
-        "Refuse whatever is more uncertain than a limit: how much of the outside data is refused, against how much of "
+        "Refuse whatever is more uncertain than a limit: how much of the OOD data is refused, against how much of "
         "the test data. The nearer to the top left, the better; the diagonal is chance."
     )
     entries = legend(labels, styles) if layout == "wide" else []
-    header = ["Method", "Outside data", "Score", "AUROC", "AUPR", "FPR95"]
-    return Figure("roc", "What refusing outside data costs", caption, panels, layout, entries, header, rows)
+    header = ["Method", "OOD data", "Score", "AUROC", "AUPR", "FPR95"]
+    return Figure("roc", "What refusing OOD data costs", caption, panels, layout, entries, header, rows)
 
 
 def _inside_outside(group: Group, name: str, score: str) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""One function per chart of the page: groups of runs in, a figure out; None where the runs lack what it shows."""
+"""The charts of quality, rankings, costs, risk and training: groups of runs in, a figure out; None without figures."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ def ranking_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     one = "over seeds" if over_seeds(groups) else "over the test examples, or over seeds where there are several"
     ways = " and ".join(f"{quantity(name).title} ({quantity(name).better} is better)" for name in names)
     caption = (
-        f"{ways}: the mean and its 95 % interval {one}, the best on top. The dotted line is the single network. "
+        f"{ways}: the mean and its 95 % interval {one}, the best on top; on the right what a prediction costs relative "
+        "to one plain network. The dotted line is the single network. "
         "Differences are paired, so methods may differ clearly although their intervals overlap: the words above say."
     )
     rows = [[group.label, *(format_interval(estimate(group, name), name) for name in names)] for group in groups]
     header = ["Method", *(_title(name) for name in names)]
-    return Figure("ranking", "Who is best, and how sure is that?", caption, panels, header=header, rows=rows)
+    return Figure(
+        "ranking", "Which is best, how sure is that, and what does it cost?", caption, panels, header=header, rows=rows
+    )
 
 
 def trade_off_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
@@ -161,10 +164,13 @@ def _forest(groups: Sequence[Group], styles: Styles, name: str) -> str:
     shown = [group for group in groups if group.label in found]
     shown.sort(key=lambda group: found[group.label], reverse=kind.better == "higher")
     ends = [end * kind.factor for group in shown for end in estimate(group, name) if math.isfinite(end)]
-    size, margin = (420, 44 + 24 * len(shown)), (138, 14, 6, 32)
+    paid = values(groups, "relative_mult_adds")
+    size, margin = (420, 60 + 24 * len(shown)), (138, 64 if paid else 14, 22, 32)
     chart = Chart(Axis(*finite_range(ends)), Axis(0, len(shown), room=0), size, margin)
     chart.y.ticks = []
     chart.axes()
+    if paid:
+        chart.text(size[0] - 4, 13, "cost", "end")
     for group in shown:
         if group.is_baseline:
             place = found[group.label] * kind.factor
@@ -173,8 +179,10 @@ def _forest(groups: Sequence[Group], styles: Styles, name: str) -> str:
         y, value = len(shown) - row - 0.5, estimate(group, name)
         if value.known:
             chart.line([(value.low * kind.factor, y), (value.high * kind.factor, y)], styles[group.label], "whisker")
-        hint = f"{group.label}: {format_interval(value, name)}"
+        price = f"{format_value(paid[group.label], 'relative_mult_adds')} ×" if group.label in paid else ""
+        hint = f"{group.label}: {format_interval(value, name)}" + (f", cost {price}" if price else "")
         chart.mark(value.value * kind.factor, y, styles[group.label], hint)
+        chart.text(size[0] - 4, chart.at(0, y)[1] + 4.5, price, "end", "name")
         label = group.label if len(group.label) <= 19 else f"{group.label[:18]}…"
         chart.text(margin[0] - 8, chart.at(0, y)[1] + 4.5, label, "end", "name")
     parts = "; ".join(f"{group.label} {format_interval(estimate(group, name), name)}" for group in shown)

@@ -1,4 +1,4 @@
-"""One function per chart of the page: groups of runs in, a figure out; None where the runs lack what it shows."""
+"""The charts of shifted images, quality against severity: groups of runs in, a figure out; None without shifts."""
 
 from __future__ import annotations
 

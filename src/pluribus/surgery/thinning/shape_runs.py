@@ -44,12 +44,12 @@ def dry_run(
 ) -> ShapeRun:
     """Run a model without memory, possibly with other sizes and attributes, in train and in eval mode."""
     result, error = ShapeRun(), None
-    attributes = tuple(attributes)
+    changed = ChangedModel(model, example, sizes, tuple(attributes))
     for training in (True, False):
-        for way in (_run_on_meta, _run_on_fakes):
+        for run in (changed.run_on_meta, changed.run_on_fakes):
             stack = [""]
             try:
-                result.shapes[training] = way(model, example, training, sizes, attributes, stack, result.order)
+                result.shapes[training] = run(training, stack, result.order)
                 break
             except Exception as cause:
                 error = RunError(stack[-1], cause)
@@ -96,39 +96,32 @@ def dry_mode() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def _run_on_meta(
-    model: nn.Module,
-    example: Any,
-    training: bool,
-    sizes: Mapping[str, tuple[int, ...]] | None,
-    attributes: Iterable[Attribute],
-    stack: list[str],
-    order: list[str],
-) -> Shapes:
-    """On tensors without memory: fast, but code that makes tensors of its own elsewhere fails."""
-    own = named_tensors(model)
-    shapes = sizes or {name: tuple(t.shape) for name, t in own.items()}
-    empty = {id(t): torch.empty(shapes[name], dtype=t.dtype, device="meta") for name, t in own.items()}
-    copy = duplicate_with(model, empty).train(training)
-    set_attributes_(copy, attributes)
-    batch = pytree.tree_map(lambda value: value.to("meta") if isinstance(value, Tensor) else value, as_batch(example))
-    with track_modules(copy, stack, order), dry_mode(), torch.device("meta"):
-        return output_shapes(_forward(copy, batch))
+@dataclass
+class ChangedModel:
+    """A model as it would be with other sizes and attributes; each run makes a copy without memory."""
 
+    model: nn.Module
+    example: Any
+    sizes: Mapping[str, tuple[int, ...]] | None
+    attributes: tuple[Attribute, ...]
 
-def _run_on_fakes(
-    model: nn.Module,
-    example: Any,
-    training: bool,
-    sizes: Mapping[str, tuple[int, ...]] | None,
-    attributes: Iterable[Attribute],
-    stack: list[str],
-    order: list[str],
-) -> Shapes:
-    """On tensors that stand for others with memory."""
-    mode, copy = make_fake(model, example, sizes)
-    set_attributes_(copy, attributes)
-    return run_fake(copy, example, mode, training, stack, order)
+    def run_on_meta(self, training: bool, stack: list[str], order: list[str]) -> Shapes:
+        """On tensors without memory: fast, but code that makes tensors of its own elsewhere fails."""
+        own = named_tensors(self.model)
+        shapes = self.sizes or {name: tuple(t.shape) for name, t in own.items()}
+        empty = {id(t): torch.empty(shapes[name], dtype=t.dtype, device="meta") for name, t in own.items()}
+        copy = duplicate_with(self.model, empty).train(training)
+        set_attributes_(copy, self.attributes)
+        given = as_batch(self.example)
+        batch = pytree.tree_map(lambda value: value.to("meta") if isinstance(value, Tensor) else value, given)
+        with track_modules(copy, stack, order), dry_mode(), torch.device("meta"):
+            return output_shapes(_forward(copy, batch))
+
+    def run_on_fakes(self, training: bool, stack: list[str], order: list[str]) -> Shapes:
+        """On tensors that stand for others with memory."""
+        mode, copy = make_fake(self.model, self.example, self.sizes)
+        set_attributes_(copy, self.attributes)
+        return run_fake(copy, self.example, mode, training, stack, order)
 
 
 def make_fake(

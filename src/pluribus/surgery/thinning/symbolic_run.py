@@ -85,12 +85,13 @@ class SizeNode(SymNode):
     """What a symbolic integer holds: a term, and its value in the original model."""
 
     def __init__(self, recorder: EquationRecorder, term: Term, hint: Any):
-        if any(atom in recorder.terms.solved for monomial, _ in term for atom in monomial):
+        atoms = [atom for monomial, _ in term for atom in monomial]
+        if any(atom in recorder.terms.solved for atom in atoms):
             term = recorder.terms.rewrite(term)
         self.recorder, self.term, self._hint = recorder, term, hint
         self.shape_env = recorder
         self.pytype, self.fx_node = type(hint), None
-        self.constant = hint if is_constant(term) else None
+        self.constant = hint if not atoms or is_constant(term) else None
         self._expr = recorder.name(term) if self.constant is None else sympy.sympify(hint)
 
     @property

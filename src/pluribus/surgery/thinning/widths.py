@@ -104,12 +104,11 @@ def _fans(model: nn.Module, sizes: Mapping[str, tuple[int, ...]]) -> dict[str, t
     found = {}
     own = named_tensors(model)
     for path, module in model.named_modules():
-        weight = dotted_name(path, "weight")
         if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
             hidden = dotted_name(path, "weight_hh_l0" if isinstance(module, nn.RNNBase) else "weight_hh")
             for key, _ in module.named_parameters(recurse=False):
                 found[dotted_name(path, key)] = own[hidden].shape[1], sizes[hidden][1]
-        elif isinstance(module, (nn.Linear, ConvNd)) and weight in own:
+        elif isinstance(module, (nn.Linear, ConvNd)) and (weight := dotted_name(path, "weight")) in own:
             found[dotted_name(path, "bias")] = own[weight][0].numel(), math.prod(sizes[weight][1:])
     return found
 

@@ -1,4 +1,4 @@
-"""A trajectory: the weights and predictions of one network along its training."""
+"""The checkpoints of a training run: the weights and predictions of one network along its way, kept and stored."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from ..._common.torch_private import OperatorMode, SlowPath
 from ..._common.trees import Batch, logits_of, map_tensors, tensors_of
 from ...surgery.copying import clear_caches_, duplicate, duplicate_mapped
+from .axis_tracing import lasting_state
 from .groups import Groups, Orders, units_at
-from .walk import lasting_state
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}  # relative
 WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}

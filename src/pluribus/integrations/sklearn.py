@@ -1,0 +1,450 @@
+"""Ensembles as scikit-learn's estimators: `EnsembleClassifier` and `EnsembleRegressor`.
+
+They take numbers as arrays, data frames or sparse matrices, and work in pipelines, searches and cross-validation. Needs
+scikit-learn: pip install 'pluribus[sklearn]'.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .._common.optional import require
+from ..core.ensemble import Ensemble
+from ..methods import METHODS
+from ..methods.facts import call_method, facts_of
+from ..models.by_name import build_network
+from ..models.small import mlp
+from ..training.batching import EpochBatchSampler, EpochSampler
+from ..training.optimizers import OPTIMIZERS
+from ..uncertainty.classification import Classification
+from ..uncertainty.outputs import gaussian
+from ..uncertainty.prediction import Prediction
+from ..uncertainty.regression import Regression
+from .weighted_rows import WeightedRows, dense, dense_batches, weighted_moments
+
+require("sklearn", "pluribus.integrations.sklearn", "sklearn")
+
+from sklearn import base  # noqa: E402
+from sklearn.utils import multiclass, validation  # noqa: E402
+
+Network = Callable[[int, int], nn.Module] | nn.Module | str | None
+
+
+class NetworkEstimator(base.BaseEstimator):
+    """What both estimators share: rows in, a trained ensemble behind, predictions out."""
+
+    method: str
+    size: int
+    network: Network
+    hidden: Sequence[int]
+    settings: Mapping[str, Any] | None
+    epochs: int
+    batch_size: int
+    optimizer: str
+    lr: float
+    weight_decay: float
+    scale: bool
+    device: str | None
+    random_state: Any
+    ensemble_: Ensemble
+    _state: dict[str, Any] | None  # of the optimizer, from which `partial_fit` goes on
+
+    def predict_distribution(self, X: Any) -> Prediction:  # noqa: N803
+        """The members' predictions as a `pb.Classification` or `pb.Regression`: aleatoric, epistemic and the rest."""
+        validation.check_is_fitted(self)
+        rows = validation.validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed)  # MC-Dropout draws
+            return self.ensemble_.predict(dense_batches(rows, *self._scaling))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    # ---------------------------------------------------------------- for the two estimators
+
+    def _commit(self, change: Callable[[Any], None]) -> Any:
+        """This estimator after the change; where that fails, as it was."""
+        changed = copy.copy(self)
+        change(changed)
+        self.__dict__ = changed.__dict__
+        return self
+
+    def _read(self, X: Any, y: Any, weight: Any, reset: bool, **options: Any) -> WeightedRows:  # noqa: N803
+        x, y = validation.validate_data(
+            self, X, y, accept_sparse="csr", dtype=(np.float64, np.float32), reset=reset, **options
+        )
+        return WeightedRows(x, y, self._check_weight(weight, x.shape[0]))
+
+    def _check_weight(self, weight: Any, rows: int) -> np.ndarray:
+        if weight is None:
+            return np.ones(rows)
+        weight = validation.check_array(weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+        if weight.shape != (rows,):
+            raise ValueError(
+                f"{self._name}: sample_weight must have one number for each of the {rows} rows, but its shape is "
+                f"{weight.shape}."
+            )
+        if (weight < 0).any() or not weight.any():
+            what = "are all zero" if not weight.any() else f"reach down to {weight.min():g}"
+            raise ValueError(f"{self._name}: sample weights must be positive, and zero only for some, but they {what}.")
+        return weight
+
+    def _begin(self, rows: WeightedRows, outputs: int, task: str) -> None:
+        """A new ensemble for these rows, before any training."""
+        self._check_settings()
+        self._seed = int(validation.check_random_state(self.random_state).randint(2**31 - 1))
+        identity = np.zeros(1, rows.x.dtype), np.ones(1, rows.x.dtype)
+        mean, std = rows.moments() if self.scale else identity
+        self._scaling = mean.astype(rows.x.dtype), std.astype(rows.x.dtype)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed)
+            self.ensemble_ = self._build(dense(rows.x[:2], *self._scaling), outputs)
+        self.ensemble_.task = task
+        self._epochs, self._state = 0, None
+
+    def _build(self, example: Tensor, outputs: int) -> Ensemble:
+        model = _network(self.network, example.shape[1], outputs, self.hidden).to(example.dtype)
+        method = METHODS[self.method]
+        settings = {**facts_of(method).study_settings(model, None), **(self.settings or {})}
+        ensemble = call_method(method, model, self.size, settings, example)
+        shape = tuple(ensemble.eval()(example).shape)
+        if shape != (ensemble.size, len(example), outputs):
+            raise ValueError(
+                f"{self._name}: the network must give {outputs} numbers for each row, but for {len(example)} rows it "
+                f"gives the shape {shape[1:]}. Let network(inputs, outputs) end in that many outputs."
+            )
+        return ensemble if self.device is None else ensemble.to(self.device)
+
+    def _train(self, rows: WeightedRows, criterion: Any, epochs: int) -> None:
+        """Go over the rows so many times more; `criterion(outputs, (targets, weights))`."""
+        groups = self.ensemble_.parameter_groups(self.lr, self.weight_decay)
+        optimizer = OPTIMIZERS[self.optimizer](groups)
+        if self._state is not None:
+            optimizer.load_state_dict(self._state)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed + self._epochs)
+            self.ensemble_.train()
+            for x, y in self._batches(rows, epochs):
+                optimizer.zero_grad()
+                loss = self.ensemble_.loss(x, y, criterion)
+                if not bool(loss.isfinite()):
+                    raise ValueError(
+                        f"{self._name}: the loss became {loss.item()} in epoch {self._epochs}. Choose a lower lr than "
+                        f"{self.lr:g}, or scale=True."
+                    )
+                loss.backward()
+                optimizer.step()
+            self.ensemble_.eval()
+        self._state = optimizer.state_dict()
+
+    def _batches(self, rows: WeightedRows, epochs: int) -> Iterator[tuple[Tensor, Any]]:
+        weight = (rows.weight / rows.weight.mean()).astype(rows.x.dtype)
+        step = max(1, int(self.batch_size) // getattr(self.ensemble_, "batch_repetition", 1))
+        order = EpochBatchSampler(EpochSampler(len(rows), self._seed, shuffle=True), step)
+        for _ in range(epochs):
+            order.set_epoch(self._epochs)
+            for some in order:
+                targets = torch.from_numpy(rows.y[some]), torch.from_numpy(weight[some])
+                x = dense(rows.x[some], *self._scaling)
+                yield x.to(self.device), tuple(t.to(self.device) for t in targets)
+            self._epochs += 1
+
+    def _check_settings(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"{self._name}: the method {self.method!r} is unknown. Choose from {', '.join(METHODS)}.")
+        known = [name for name, function in OPTIMIZERS.items() if not getattr(function, "layerwise", False)]
+        if self.optimizer not in known:
+            raise ValueError(
+                f"{self._name}: the optimizer {self.optimizer!r} is unknown. Choose from {', '.join(known)}."
+            )
+        for name in ("epochs", "batch_size"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+                raise ValueError(f"{self._name}: {name} must be a whole number from 1 on, but it is {value!r}.")
+        if not self.lr > 0:
+            raise ValueError(f"{self._name}: lr must be above 0, but it is {self.lr!r}.")
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+
+class EnsembleClassifier(base.ClassifierMixin, NetworkEstimator):
+    """A classifier whose probabilities come from an ensemble of networks.
+
+    Rows are standardised (`scale`), and computed with in their precision: float64, or float32 where they are that.
+    Equal rows count as one with the sum of their weights.
+
+    Args:
+        method: a name in `pb.METHODS`; `settings` are its further arguments, such as {"alpha": 2}
+        size: the number of members
+        network: None for a perceptron of `hidden` layers; a function network(inputs, outputs) -> nn.Module; a module;
+            or a name that `pluribus compare --model` takes
+        class_weight: None, "balanced", or {class: weight}
+        random_state: the seed of weights and batches
+
+    >>> X, y = np.array([[0.0], [0.1], [0.9], [1.0]]), np.array(["no", "no", "yes", "yes"])
+    >>> classifier = EnsembleClassifier(size=2, random_state=0).fit(X, y)
+    >>> classifier.predict([[0.05], [0.95]]).tolist(), classifier.predict_proba([[0.5]]).shape
+    (['no', 'yes'], (1, 2))
+    """
+
+    def __init__(
+        self,
+        method: str = "deep",
+        size: int = 4,
+        *,
+        network: Network = None,
+        hidden: Sequence[int] = (100,),
+        settings: Mapping[str, Any] | None = None,
+        epochs: int = 100,
+        batch_size: int = 64,
+        optimizer: str = "adam",
+        lr: float = 3e-3,
+        weight_decay: float = 0.0,
+        scale: bool = True,
+        class_weight: Mapping[Any, float] | str | None = None,
+        device: str | None = None,
+        random_state: Any = None,
+    ):
+        self.method, self.size, self.network, self.hidden = method, size, network, hidden
+        self.settings, self.epochs, self.batch_size, self.optimizer = settings, epochs, batch_size, optimizer
+        self.lr, self.weight_decay, self.scale, self.class_weight = lr, weight_decay, scale, class_weight
+        self.device, self.random_state = device, random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> EnsembleClassifier:  # noqa: N803
+        """This estimator, trained anew; where the rows are refused, it stays as it was.
+
+        Args:
+            X: (rows, features): an array, a data frame or a sparse matrix
+            y: (rows): any labels, of two classes at least
+            sample_weight: (rows); the same as to repeat rows
+        """
+
+        def change(new: Any) -> None:
+            rows = new._read_classes(X, y, sample_weight, reset=True).merged()
+            new.classes_ = np.unique(rows.y)
+            if len(new.classes_) < 2:
+                raise ValueError(
+                    f"{new._name}: y must have two classes at least, but there is one class, "
+                    f"{new.classes_.tolist()[0]!r}"
+                    f"{'' if sample_weight is None else ', with a weight above 0'}."
+                )
+            new._begin(rows, len(new.classes_), "classification")
+            new._train(new._weigh_classes(rows), _cross_entropy, new.epochs)
+
+        return self._commit(change)
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> EnsembleClassifier:  # noqa: N803
+        """This estimator after one more pass over these rows; how inputs are scaled is taken from the first call.
+
+        Args:
+            classes: all that will come; the first call needs them
+        """
+
+        def change(new: Any) -> None:
+            first = not hasattr(new, "ensemble_")
+            if new.class_weight == "balanced":
+                raise ValueError(
+                    f'{new._name}: partial_fit sees too few rows for class_weight="balanced". Give {{class: weight}}.'
+                )
+            rows = new._read_classes(X, y, sample_weight, reset=first)
+            new.classes_ = new._check_classes(classes, rows.y)
+            rows = rows.merged()
+            if first:
+                new._begin(rows, len(new.classes_), "classification")
+            else:
+                new.ensemble_ = copy.deepcopy(new.ensemble_)
+            new._train(new._weigh_classes(rows), _cross_entropy, 1)
+
+        return self._commit(change)
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The most probable class of each row: (rows)."""
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(1)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The mean of the members' probabilities, in the order of `classes_`: (rows, classes)."""
+        prediction = self.predict_distribution(X)
+        assert isinstance(prediction, Classification)
+        return prediction.mean.numpy()
+
+    def _read_classes(self, X: Any, y: Any, weight: Any, reset: bool) -> WeightedRows:  # noqa: N803
+        rows = self._read(X, y, weight, reset)
+        y = validation.column_or_1d(rows.y, warn=True)
+        multiclass.check_classification_targets(y)
+        return WeightedRows(rows.x, y, rows.weight)
+
+    def _check_classes(self, classes: Any, labels: np.ndarray) -> np.ndarray:
+        """The classes of all calls of `partial_fit`; what they do not hold is refused."""
+        known = getattr(self, "classes_", None)
+        if known is None and classes is None:
+            raise ValueError(f"{self._name}: the first call of partial_fit needs classes, all that will come.")
+        found: np.ndarray = np.asarray(known) if classes is None else np.unique(classes)
+        if known is not None and not np.array_equal(known, found):
+            raise ValueError(f"{self._name}: classes must stay those of the first call, {known}, but they are {found}.")
+        if len(found) < 2:
+            raise ValueError(f"{self._name}: classes must be two at least, but there is one class, {found.tolist()}.")
+        if unknown := np.setdiff1d(labels, found).tolist():
+            raise ValueError(f"{self._name}: classes must hold all of y, but y has {unknown[0]!r} too.")
+        return found
+
+    def _weigh_classes(self, rows: WeightedRows) -> WeightedRows:
+        """The rows with classes as numbers, and with what their classes weigh."""
+        index = np.searchsorted(self.classes_, rows.y)
+        weight, given = rows.weight, self.class_weight
+        if isinstance(given, str):
+            if given != "balanced":
+                raise ValueError(f'{self._name}: class_weight must be "balanced" or {{class: weight}}, not {given!r}.')
+            factors = weight.sum() / (len(self.classes_) * np.bincount(index, weight, len(self.classes_)))
+        else:
+            unknown = [name for name in given or {} if name not in self.classes_]
+            if unknown:
+                raise ValueError(f"{self._name}: class_weight names {unknown[0]!r}, which is no class of y.")
+            factors = np.array([(given or {}).get(name, 1.0) for name in self.classes_.tolist()])
+        return WeightedRows(rows.x, index, weight * factors[index])
+
+
+class EnsembleRegressor(base.RegressorMixin, NetworkEstimator):
+    """A regressor that says how uncertain it is: each member gives a mean and a variance.
+
+    Rows and targets are standardised (rows: `scale`) and computed with in the rows' precision, float64 or float32; what
+    comes out is in the targets' units. Equal rows count as one with the sum of their weights.
+
+    Args:
+        method, size, network, settings, random_state: as for `EnsembleClassifier`
+        task: "gaussian", means and variances, for which a network gives two numbers per target; or "regression",
+            means alone, so that what the members disagree about is all the uncertainty there is
+
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> regressor = EnsembleRegressor(size=2, epochs=5, random_state=0).fit(X, X[:, 0])
+    >>> mean, std = regressor.predict(X, return_std=True)
+    >>> mean.shape, std.shape, regressor.predict_interval(X, 0.9).shape
+    ((20,), (20,), (20, 2))
+    """
+
+    def __init__(
+        self,
+        method: str = "deep",
+        size: int = 4,
+        *,
+        network: Network = None,
+        hidden: Sequence[int] = (100,),
+        settings: Mapping[str, Any] | None = None,
+        task: str = "gaussian",
+        epochs: int = 100,
+        batch_size: int = 64,
+        optimizer: str = "adam",
+        lr: float = 3e-3,
+        weight_decay: float = 0.0,
+        scale: bool = True,
+        device: str | None = None,
+        random_state: Any = None,
+    ):
+        self.method, self.size, self.network, self.hidden, self.task = method, size, network, hidden, task
+        self.settings, self.epochs, self.batch_size, self.optimizer = settings, epochs, batch_size, optimizer
+        self.lr, self.weight_decay, self.scale = lr, weight_decay, scale
+        self.device, self.random_state = device, random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> EnsembleRegressor:  # noqa: N803
+        """This estimator, trained anew; where the rows are refused, it stays as it was.
+
+        Args:
+            X: (rows, features): an array, a data frame or a sparse matrix
+            y: (rows) or (rows, targets)
+            sample_weight: (rows); the same as to repeat rows
+        """
+        return self._commit(lambda new: new._learn(X, y, sample_weight, True, self.epochs))
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> EnsembleRegressor:  # noqa: N803
+        """This estimator after one more pass over these rows; the scaling is taken from the first call."""
+        return self._commit(lambda new: new._learn(X, y, sample_weight, not hasattr(new, "ensemble_"), 1))
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
+        """The mean, with `return_std` also the standard deviation of the mixture: (rows) or (rows, targets)."""
+        found = self.predict_distribution(X)
+        return (found.mean.numpy(), found.total.sqrt().numpy()) if return_std else found.mean.numpy()
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> np.ndarray:  # noqa: N803
+        """The ends of the mixture's central interval that holds `level` of it: (rows, 2) or (rows, targets, 2)."""
+        return torch.stack(self.predict_distribution(X).interval(level), -1).numpy()
+
+    def predict_distribution(self, X: Any) -> Regression:  # noqa: N803
+        """The members' predictions in the targets' units, as a `pb.Regression`."""
+        found = super().predict_distribution(X)
+        assert isinstance(found, Regression)
+        mean, std = (torch.from_numpy(value) for value in self._target_scaling)
+        shape = (*found.means.shape[:2], *mean.shape)
+        variances = None if found.variances is None else found.variances.reshape(shape) * std**2
+        return Regression(found.means.reshape(shape) * std + mean, variances)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _learn(self, X: Any, y: Any, weight: Any, first: bool, epochs: int) -> None:  # noqa: N803
+        """Train on these rows, from the beginning or on."""
+        if self.task not in CRITERIA_OF_TASKS:
+            raise ValueError(f'{self._name}: task must be "gaussian" or "regression", but it is {self.task!r}.')
+        rows = self._read(X, y, weight, first, multi_output=True, y_numeric=True)
+        if rows.y.ndim == 2 and rows.y.shape[1] == 1:
+            rows = WeightedRows(rows.x, validation.column_or_1d(rows.y, warn=True), rows.weight)
+        rows = WeightedRows(rows.x, rows.y.astype(rows.x.dtype), rows.weight).merged()
+        if first:
+            mean, std = weighted_moments(rows.y, rows.weight)
+            self._target_scaling = np.asarray(mean, rows.y.dtype), np.asarray(std, rows.y.dtype)
+            self._begin(rows, int(mean.size) * (2 if self.task == "gaussian" else 1), self.task)
+        elif rows.y.shape[1:] != self._target_scaling[0].shape:
+            raise ValueError(
+                f"{self._name}: y must have the targets of the first call, but its shape is {rows.y.shape}."
+            )
+        else:
+            self.ensemble_ = copy.deepcopy(self.ensemble_)
+        mean, std = self._target_scaling
+        self._train(WeightedRows(rows.x, (rows.y - mean) / std, rows.weight), CRITERIA_OF_TASKS[self.task], epochs)
+
+
+def _network(network: Network, inputs: int, outputs: int, hidden: Sequence[int]) -> nn.Module:
+    if network is None:
+        return mlp(inputs, outputs, tuple(hidden))
+    if isinstance(network, str):
+        return build_network(network, (inputs,), outputs)
+    return network if isinstance(network, nn.Module) else network(inputs, outputs)
+
+
+# ---------------------------------------------------------------- what is minimised: means over rows, with weights
+
+
+def _cross_entropy(output: Tensor, target: tuple[Tensor, Tensor]) -> Tensor:
+    label, weight = target
+    return (F.cross_entropy(output, label, reduction="none") * weight).mean()
+
+
+def _squares(output: Tensor, target: tuple[Tensor, Tensor]) -> Tensor:
+    y, weight = target
+    return _weighted((output.reshape(y.shape) - y).square(), weight)
+
+
+def _gaussian(output: Tensor, target: tuple[Tensor, Tensor]) -> Tensor:
+    y, weight = target
+    mean, variance = gaussian(output)
+    return _weighted(0.5 * (variance.log() + (y - mean).square() / variance), weight)
+
+
+def _weighted(losses: Tensor, weight: Tensor) -> Tensor:
+    return (losses.flatten(1).mean(1) * weight).mean() if losses.ndim > 1 else (losses * weight).mean()
+
+
+CRITERIA_OF_TASKS = {"gaussian": _gaussian, "regression": _squares}
