@@ -25,7 +25,7 @@ from pluribus.reproduce.running import collect, reproduce_claim
 from pluribus.reproduce.verdicts import HOLDS, ClaimVerdict
 from pluribus.study import fingerprints
 from pluribus.study.aligning import read_network
-from pluribus.study.folder import _claim
+from pluribus.study.folder import _check_folder, _claim
 from pluribus.study.grid import Study
 from pluribus.study.progress import MARK, read_progress
 from pluribus.study.settings import Run
@@ -120,14 +120,14 @@ def _with_tensors(value):
 
 def test_any_study_is_claimed_or_refused(tmp_path):
     study = Study(data=["iris"], methods=["single"])
-    _claim(study, tmp_path, "")
+    _claim(study, tmp_path, study._own(), "")
     good = json.loads((tmp_path / "study.json").read_text())
 
     @SOME
     @given(mutations(good))
     def check(changed):
         (tmp_path / "study.json").write_text(json.dumps(changed))
-        value_or_message(lambda: _claim(study, tmp_path, ""))
+        value_or_message(lambda: _check_folder(study, tmp_path))
 
     check()
 
