@@ -44,8 +44,7 @@ def four_members(model: nn.Module, run: str, checks: bool) -> pb.Ensemble:
     if not checks:
         runner = made.runner
         runner.alone = nullcontext  # type: ignore[method-assign]
-        runner._look = lambda: None  # type: ignore[method-assign, assignment, return-value]
-        runner._guarded = nullcontext  # type: ignore[method-assign, assignment]
+        runner._look = nullcontext  # type: ignore[method-assign, assignment]
         runner._one_by_one = lambda *given: runner._traced_one_by_one(*given[:3])  # type: ignore[method-assign]
         runner._look_for_stale_caches = lambda *_: None  # type: ignore[method-assign]
     return made

@@ -20,6 +20,7 @@ from .integrations import torchmetric as torchmetric
 from .methods import METHODS as METHODS
 from .methods import batch_ensemble as batch_ensemble
 from .methods import deep as deep
+from .methods import lora as lora
 from .methods import masksembles as masksembles
 from .methods import mc_dropout as mc_dropout
 from .methods import mimo as mimo

@@ -46,7 +46,10 @@ def test_ctrl_c_ends_a_study_whose_workers_do_not_listen(tmp_path):
         assert any(line.startswith("done short") for line in study.stdout)  # one works, the other waits
         time.sleep(1)
         study.send_signal(signal.SIGINT)
-        assert study.wait(60) == 0 and study.stdout.read() == "stopped\n"
+        try:
+            assert study.wait(60) == 0 and study.stdout.read() == "stopped\n"
+        finally:
+            study.kill()  # its workers end by themselves
 
 
 @pytest.mark.slow

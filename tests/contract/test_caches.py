@@ -124,6 +124,20 @@ class InObject(Model):
         return self.store.value
 
 
+class Slots:
+    __slots__ = ("value",)
+
+
+class InSlots(Model):
+    def begin(self):
+        self.store = Slots()
+
+    def kept(self, rows):
+        if not hasattr(self.store, "value"):
+            self.store.value = self.make()
+        return self.store.value
+
+
 class Late(Model):
     def begin(self):
         self.calls, self.cache = 0, None
@@ -170,8 +184,8 @@ class Child(Model):
 
 
 KINDS = (
-    Attribute, New, Shapes, Listed, LazyBuffer, NoneBuffer, EmptyBuffer, Method, Property, InObject, Late, Child,
-    Flagged, FlaggedBuffer,
+    Attribute, New, Shapes, Listed, LazyBuffer, NoneBuffer, EmptyBuffer, Method, Property, InObject, InSlots, Late,
+    Child, Flagged, FlaggedBuffer,
 )  # fmt: skip
 
 

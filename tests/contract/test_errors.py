@@ -32,6 +32,15 @@ def test_a_model_is_a_module_with_parameters(method, model):
         pb.METHODS[method](model, *size, **SIZED.get(method, {}))
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+@pytest.mark.parametrize("method", pb.METHODS)
+def test_a_model_with_a_scripted_part_is_refused(method):
+    model = nn.Sequential(nn.Linear(6, 8), torch.jit.script(nn.Linear(8, 3)))
+    size = () if method == "single" else (3,)
+    with pytest.raises(TypeError, match=rf"{method}: a scripted part.*has '1'.*Give the nn.Module"):
+        pb.METHODS[method](model, *size, **SIZED.get(method, {}))
+
+
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [

@@ -93,7 +93,7 @@ def distance(first, second):
     return max(float((a.float() - b.float()).abs().max()) for a, b in pairs)
 
 
-@pytest.mark.parametrize("method", ["deep", "batch_ensemble", "multihead"])
+@pytest.mark.parametrize("method", ["deep", "batch_ensemble", "multihead", "lora"])
 def test_the_trainer_trains_as_a_plain_loop_does(method, tmp_path):
     torch.manual_seed(0)
     ensemble = pb.METHODS[method](network(), 2)
@@ -157,7 +157,7 @@ def test_evaluation_is_that_of_the_mean_probability(tmp_path):
     np.testing.assert_allclose(np.exp(run.predict(rows()).predictions), mean, rtol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["deep", "packed", "batch_ensemble", "multihead"])
+@pytest.mark.parametrize("method", ["deep", "packed", "batch_ensemble", "lora", "multihead"])
 def test_what_was_saved_comes_back(method, tmp_path):
     settings = {"example": together(rows(2))["input_ids"]} if method == "packed" else {}
     model = EnsembleForSequenceClassification(pb.METHODS[method](network(), 2, **settings), tokenizer()).eval()

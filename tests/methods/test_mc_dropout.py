@@ -305,3 +305,12 @@ def test_stochastic_depth_sleeps_in_eval_mode():
     model, x = Depth().eval(), torch.randn(100, 8)
     outputs, plain = pb.mc_dropout(model, 3).eval()(x).detach(), model(x).detach()
     torch.testing.assert_close(torch.where(outputs == 0, 2 * plain, outputs), (2 * plain).expand(3, -1, -1))
+
+
+def test_every_prediction_of_a_model_given_in_eval_mode_has_its_draws():
+    model, x = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, 3)).eval(), torch.randn(9, 6)
+    ensemble = pb.mc_dropout(model, 3)
+    for _ in range(2):
+        members = ensemble.predict(x, batch_size=3).members
+        assert all((members[0, rows] - members[1, rows]).abs().max() > 1e-3 for rows in torch.arange(9).split(3))
+    assert not model.training

@@ -217,7 +217,7 @@ def test_the_page_and_its_first_table_fit_the_screen(driver, page, width, dark):
     body, box = driver.execute_script("""
         const fits = e => e.scrollWidth <= e.clientWidth;
         return [fits(document.documentElement), fits(document.querySelector("table.sortable").closest(".scroll"))]""")
-    assert body and (box or width == 768)
+    assert body and box
     hidden = driver.execute_script("""
         return [...document.querySelectorAll("table.sortable")[0].querySelectorAll("td")].filter(cell => {
             const box = cell.getBoundingClientRect();

@@ -147,7 +147,10 @@ def _record(label: str, method: str, settings: dict, size: int, seed: int, data:
             "forward_passes": 1,
             "latency": 0.0021 * latency * scale,
             "latency_rows": 32,
-            "relative": {"parameters": parameters * scale, "mult_adds": mult_adds * scale, "latency": latency * scale},
+            "relative": {
+                **{"parameters": parameters * scale, "mult_adds": mult_adds * scale, "latency": latency * scale},
+                "training": mult_adds * scale,
+            },
         },
         "seconds": {"training": 12.5 * mult_adds, "evaluation": 1.0},
         "versions": {"pluribus": "0.1.0", "torch": "2.6", "python": "3.11"},

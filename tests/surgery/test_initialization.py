@@ -7,7 +7,7 @@ import scipy.stats
 import torch
 from torch import nn
 
-from pluribus.surgery.initialization import draw_like, resize_evenly
+from pluribus.surgery.initialization import NO_FAN, draw_like, find_fans, resize_evenly
 
 
 def sinusoids(rows: int, columns: int) -> torch.Tensor:
@@ -154,3 +154,14 @@ def test_complex_tensor_is_redrawn():
 
 def test_parameter_gives_a_plain_tensor():
     assert not draw_like(nn.Linear(8, 8).weight).requires_grad
+
+
+def test_a_law_that_one_tensor_fits_by_chance_gives_way_to_that_of_all():
+    torch.manual_seed(0)
+    shapes = [(64, 1, 7, 7), (256, 64), (64, 256), (16, 16)]
+    alike = {str(shape): 0.02 * torch.randn(shape) for shape in shapes}
+    assert set(find_fans(alike).values()) == {NO_FAN}
+    xavier = {str(shape): torch.nn.init.xavier_uniform_(torch.empty(shape)) for shape in shapes[1:]}
+    assert set(find_fans(xavier).values()) == {2}  # a square one alone would fit them all
+    he = {str(shape): torch.nn.init.kaiming_normal_(torch.empty(shape)) for shape in shapes[1:]}
+    assert set(find_fans(he).values()) == {0}

@@ -98,7 +98,8 @@ def run_on_ray(compute: Callable[[J], Any], jobs: Sequence[J], address: str, thr
     if started_here:
         _connect(ray, address)
     try:
-        remote = ray.remote(num_cpus=threads, max_retries=TRIES - 1, retry_exceptions=False)(compute)
+        options = {"num_cpus": threads, "max_retries": TRIES - 1, "retry_exceptions": False}
+        remote = ray.remote(**options)(lambda job: compute(job))  # Ray takes functions, and nothing else that is called
         under_way = {remote.remote(job): job for job in jobs}
         for job in jobs:
             yield "started", job, "handed to Ray"

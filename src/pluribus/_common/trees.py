@@ -138,6 +138,16 @@ def rows_of(batch: Any, dim: int = 0) -> int:
     raise ValueError("a batch must hold a tensor whose first dimension counts its rows, but there is none.")
 
 
+def check_rows_given(action: str, batch: Any, dim: int = 0) -> None:
+    """Refuse a batch without rows: the mean of nothing is not a number."""
+    first = next((tensor for tensor in tensors_of(batch) if tensor.ndim > dim), None)
+    if first is not None and first.shape[dim] == 0:
+        raise ValueError(
+            f"{action}: a batch must have at least one row, but its first tensor has the shape {tuple(first.shape)}. "
+            "Leave empty batches out."
+        )
+
+
 def device_of(batch: Any) -> torch.device:
     """Where the batch is."""
     return next((tensor.device for tensor in tensors_of(batch)), torch.device("cpu"))
@@ -207,8 +217,9 @@ def batches_and_targets(
     def split(batch: Batch, targets: Any = None) -> Iterator[tuple[Batch, Any]]:
         leaves, structure = flatten(batch)
         batch = pytree.tree_unflatten([_as_input(leaf, device, dtype) for leaf in leaves], structure)
+        check_rows_given("predict", batch)
         rows = rows_of(batch)
-        step = batch_size or max(rows, 1)
+        step = batch_size or rows
         if step >= rows:
             yield batch, targets
             return

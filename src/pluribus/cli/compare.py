@@ -50,15 +50,17 @@ def compare_command(
         pluribus compare --data table:houses.csv --target price --model mlp
     """
     from ..methods import METHODS
+    from ..methods.facts import facts_of
     from ..study.grid import Study
 
     names = options.specs(data)
     demo = run.is_demo(names)
     rows = options.DEMO_ROWS if demo else None
+    usual = [name for name, method in METHODS.items() if not facts_of(method).for_trained]
     study = Study(
         data=names,
         model=run.model,
-        methods=options.split_names(methods) or [*METHODS, *(BESIDE if demo else ())],
+        methods=options.split_names(methods) or [*usual, *(BESIDE if demo else ())],
         seeds=list(range(first_seed, first_seed + seeds)),
         sweep=options.settings(sweep or [], several=True),
         choose=choose,

@@ -43,13 +43,13 @@ def reproduce_command(
         pluribus reproduce packed/table11 --scale laptop --data-dir ~/data --jobs 2
     """
     from ..reproduce.experiments.stored_parts import Context
-    from ..reproduce.running import check_runnable, find_claim, reproduce_claim
+    from ..reproduce.running import check_scale, find_claim, reproduce_claim
 
     if item is None:
         _list(as_json, out)
         return
     claim = find_claim(item)
-    check_runnable(claim, scale)
+    check_scale(scale)
     started = time.monotonic()
 
     def say(text: str) -> None:
@@ -85,7 +85,7 @@ def _show(outcome: Any, scale: str, quiet: bool, as_json: bool) -> None:
 
 
 def _list(as_json: bool, out: Path) -> None:
-    """Every item, whether it can be run, what it costs, and the verdict that is stored."""
+    """Every item, what it costs on a laptop, and the verdict that is stored."""
     from ..reproduce.registry import CLAIMS
     from ..reproduce.running import read_verdicts
 
@@ -95,7 +95,6 @@ def _list(as_json: bool, out: Path) -> None:
             "item": name,
             "title": claim.title,
             "claim": claim.says,
-            "runs": claim.written,
             "costs": dict(claim.costs),
             "published": dict(claim.published),
             "settings": dict(claim.settings),
@@ -109,19 +108,16 @@ def _list(as_json: bool, out: Path) -> None:
         print(json.dumps({"items": rows}, indent=1, default=str))
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in ("item", "claim", "runs", "verdict"):
+    for head in ("item", "claim", "laptop", "verdict"):
         table.add_column(head, overflow="fold", no_wrap=head == "item")
     for row in rows:
         verdict = f"{row['verdict']} ({row['scale']})" if row["verdict"] else ""
         table.add_row(
             *map(
                 safe_text,
-                (row["item"], f"{row['title']}: {row['claim']}", "yes" if row["runs"] else "not yet", verdict),
+                (row["item"], f"{row['title']}: {row['claim']}", row["costs"]["laptop"], verdict),
             )
         )
     console = screen()
     console.print(table)
-    written = sum(row["runs"] for row in rows)
-    console.print(
-        f"{written} of {len(rows)} items run; verdicts are those stored in {safe_text(str(out))}", soft_wrap=True
-    )
+    console.print(f"{len(rows)} items; verdicts are those stored in {safe_text(str(out))}", soft_wrap=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import chain
@@ -18,6 +18,7 @@ from .._common.trees import (
     as_batch,
     batches_and_targets,
     check_members,
+    check_rows_given,
     logits_of,
     long_tensors,
     map_tensors,
@@ -28,7 +29,7 @@ from .._common.trees import (
     unstack,
 )
 from ..surgery.calling import evaluation_mode
-from ..surgery.copying import assign_, clear_caches_, duplicate, share_tensors, state
+from ..surgery.copying import assign_, clear_caches_, duplicate, share_tensors, state, without_history
 from ..surgery.selecting import dotted_name, quote_names
 from ..uncertainty.outputs import pool
 from ..uncertainty.prediction import Prediction, join_outputs
@@ -96,6 +97,7 @@ class Ensemble(nn.Module):
         self.passes = size  # of the network for one prediction; last layers alone are no pass
         self.findings = Findings()
         self.asleep: frozenset[str] = frozenset()  # modules that stay in eval mode: a trunk that is kept as it is
+        self.base = ""  # the hash of all that is shared, where a method has frozen it: it need not be saved
         self._task = "classification"
         self.class_dim: int | None = None  # where a member's output has its classes, where its shape does not say
         self._have_rows: set[tuple[int, ...]] = set()  # which inputs, by number, were seen to have the batch's rows
@@ -119,9 +121,11 @@ class Ensemble(nn.Module):
             self.look_once(batch)
             self.runner.training = self.training
             if self.training and self.feed.passes_once:
+                check_rows_given(self.method, batch)
                 self._refuse_tables(batch)
-                rows = rows_of(batch)
-                outputs = self.runner.run_rows(tile(batch, rows, self.size), row_members(batch, rows, self.size))
+                with self.naming_rows(batch):
+                    rows = rows_of(batch)
+                    outputs = self.runner.run_rows(tile(batch, rows, self.size), row_members(batch, rows, self.size))
                 return map_tensors(outputs, lambda t: members_first(t, self.size, rows * self.size))
             with (self.findings.around or nullcontext)():
                 return self.runner.run_each(batch)
@@ -138,11 +142,14 @@ class Ensemble(nn.Module):
         batch = as_batch(x)
         if per_member:
             check_members(batch, self.size)
+        check_rows_given("loss", batch, dim=int(per_member))
         with self.runner.alone():
             self.look_once(unstack(batch, self.size)[0] if per_member else batch)
             self.runner.training = self.training
             if self.feed.passes_once and not per_member:
                 self._refuse_tables(batch)
+                with self.naming_rows(batch):
+                    return self.feed.loss(self.runner, batch, y, criterion, per_member)
             return self.feed.loss(self.runner, batch, y, criterion, per_member)
 
     def pooled(self) -> nn.Module:
@@ -204,8 +211,10 @@ class Ensemble(nn.Module):
             if place != home:
                 self.to(place)
             for (args, kwargs), y in batches_and_targets(x, batch_size, place, self._dtype(), self._find_rows):
-                with self.runner.lock, evaluation_mode(self):  # for one batch: nobody else sees the mode change
-                    outputs = self(*args, **kwargs)
+                with self.runner.lock:
+                    self.look_once((args, kwargs))  # before the mode is noted: dropout that it finds stays awake
+                    with evaluation_mode(self):  # for one batch: nobody else sees the mode change
+                        outputs = self(*args, **kwargs)
                 yield logits_of(outputs), y
         finally:
             if place != home:
@@ -326,6 +335,7 @@ class Ensemble(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> Ensemble:
         made = memo[id(self)] = type(self).__new__(type(self))
         with self.runner.lock:
+            memo.update(without_history(self.module, memo))
             made.__setstate__(deepcopy(vars(self), memo))
         return made
 
@@ -375,6 +385,32 @@ class Ensemble(nn.Module):
                 "have a row of its own for each of them. Make it a buffer of the model, or choose another batch size."
             )
         self._have_rows.add(long)
+
+    def naming_rows(self, batch: Batch) -> AbstractContextManager[None]:
+        """A pass of members as rows of one batch; where it fails for want of rows, the error says so."""
+        return nullcontext() if torch.compiler.is_compiling() or is_transforming() else self._naming_rows(batch)
+
+    @contextmanager
+    def _naming_rows(self, batch: Batch) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, IndexError) as error:
+            try:
+                shapes = [tuple(tensor.shape) for tensor in self._one_network(batch)]
+            except Exception:
+                raise error from None  # it is the model's own
+            if all(shape[:1] == (rows_of(batch),) for shape in shapes):
+                raise
+            raise ValueError(
+                f"{self.method}: the first dimension of every input counts rows of the batch "
+                f"here, but inputs of the shapes {[tuple(tensor.shape) for tensor in tensors_of(batch)]} give outputs "
+                f"of the shapes {shapes}. Add the dimension: x[None] is a batch of one row."
+            ) from error
+
+    def _one_network(self, batch: Batch) -> list[Tensor]:
+        """What one of the networks gives, without the others beside it."""
+        with torch.no_grad():
+            return self.runner.try_member(batch)
 
     def _try(self, batch: Batch) -> list[Tensor]:
         """What there is for a batch, rows in dimension 0, without chance."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from .._common.contents import holds_batched, holds_tensor
 from .._common.torch_private import (
     is_dispatch_watched,
     is_function_watched,
@@ -35,7 +36,7 @@ from .._common.trees import (
 from ..surgery.copying import assign_, run_with, state
 from ..surgery.selecting import CONVOLUTIONS, quote_names
 from .autotune import Backend, explain_measured, fastest, measurement_key
-from .input_changes import InputChanges
+from .input_changes import InputChanges, SharedParameters
 from .isolation import (
     RecomputesError,
     average_,
@@ -51,15 +52,14 @@ from .isolation import (
 from .kept_attributes import (
     Attributes,
     CarriesError,
-    are_close,
+    check_resized,
     drop_stale_caches_,
     find_switches,
-    holds_batched,
-    holds_tensor,
     keepers,
     look_at,
     refuse_parameters_made,
     same_outputs,
+    try_out,
 )
 from .locking import lock_of
 from .replicas import run_replica
@@ -94,7 +94,6 @@ class Runner:
         self._trunk: Sequence[str] | None = None
         self._fresh = False  # the given model's caches are known to be those of its weights
         self._kept: set[str] = set()  # attributes in which the model keeps tensors that it made
-        self._written: set[str] | None = None  # shared buffers that eval mode changes; None: not known yet
         self._resized: dict[str, list[Tensor]] = {}  # buffers that members have assigned in another shape
         self._changes_input: dict[tuple[bool, bool], InputChanges] = defaultdict(InputChanges)  # training, gradients
         self._tried: set[tuple[bool, ...]] = set()
@@ -147,8 +146,14 @@ class Runner:
             if run == "loop" or self._needs_loop(batch, per_member):
                 return self._by_loop(batch, per_member)
             key = (self.training, updates_buffers(self.module), torch.is_grad_enabled(), per_member)
-            if key in self._tried or torch.compiler.is_compiling():
+            if torch.compiler.is_compiling():
                 return self._by_vmap(batch, per_member)
+            if key in self._tried:
+                try:
+                    return self._by_vmap(batch, per_member)
+                except RuntimeError as error:
+                    self._refuse_vmap(unstack(batch, self.size)[0] if per_member else batch, error)
+                    raise
             output = self._vmap_or_loop(batch, per_member)
             self._tried.add(key)
             return output
@@ -211,7 +216,7 @@ class Runner:
         members = torch.arange(self.size)  # mapped over even when nothing is owned
         once = self.trunk() if self.training or not torch.compiler.is_compiling() else ()
         across = vmap(run, in_dims=(0, 0, mapped), randomness="different")
-        guard = nullcontext() if torch.compiler.is_compiling() else self._guarded()
+        guard = nullcontext() if torch.compiler.is_compiling() else self._look()
         with guard as before, ready_for_vmap(self.module, before.every if before else (), once):
             tensors, changed = across(members, self.own_tensors(), leaves)
         if before and not before.are_unchanged():
@@ -228,8 +233,6 @@ class Runner:
             outputs = self._traced_one_by_one(batch, per_member, seen)
         else:
             outputs = self._one_by_one(batch, per_member, seen, asleep)
-        if not self.training:
-            self._written = {name for each in seen for name, t in each.items() if differs(t, shared[name])}
         average_({name: buffer for name, buffer in shared.items() if name not in asleep}, seen)
         self._resize_buffers(asleep)
         return stack_trees(outputs)
@@ -243,31 +246,34 @@ class Runner:
     @uncompiled(BY_VMAP)
     def _one_by_one(self, batch: Batch, per_member: bool, seen: Sequence[Tensors], asleep: Tensors) -> list[Any]:
         """The members' outputs; what each of them has kept is undone before the next."""
-        outputs, pieces = [], slice_members(self.own_tensors())
+        named = state(self.module)
+        pieces = slice_members({name: tensor for name, tensor in named if name in self.own})
+        shared = SharedParameters([(name, tensor) for name, tensor in named if name not in self.own])
+        outputs, left = [], dict[int, Any]()
         changes = self._changes_input[self.training, torch.is_grad_enabled()]
+        watched = () if per_member else changes.watched(batch)
         batches = unstack(batch, self.size) if per_member else changes.inputs(batch, self.size)
-        with self.lock, self._guarded() as before:
+        with self.lock, self._look() as before:
+            has_caches = before.has_function_caches
             for i, own_batch in enumerate(batches):
                 outputs.append(self.run_member(i, own_batch, seen[i], pieces))
-                lost = {name for name, buffer in asleep.items() if differs(seen[i][name], buffer)}
+                shared.check(self.method)
+                lost = {name for name, buffer in asleep.items() if differs(seen[i][name], buffer)} if asleep else set()
                 if before.parts and (lost or not before.are_unchanged()):
-                    self._undo(before, lost, own_batch, last=i == self.size - 1)
+                    self._undo(before, lost, own_batch, i, left)
                     before = self._look()
-                if before.has_function_caches:
+                if has_caches:
                     before.clear_function_caches()
+            changes.check(watched)
         return outputs
 
     def _shared_buffers(self) -> dict[str, Tensor]:
-        """The buffers that a pass may change and no member owns: in eval mode those that it is known to change."""
-        awake = self.training or updates_buffers(self.module)
-        if not awake and (torch.compiler.is_compiling() or self._written == set()):
+        """The buffers that a pass may change and no member owns: in eval mode those of modules that may write there."""
+        if self.training or updates_buffers(self.module):
+            return {name: buffer for name, buffer in self.module.named_buffers() if name not in self.own}
+        if torch.compiler.is_compiling():
             return {}
-        every = awake or self._written is None
-        return {
-            name: buffer
-            for name, buffer in self.module.named_buffers()
-            if name not in self.own and (every or name in (self._written or ()))
-        }
+        return {name: buffer for name, buffer in self._look().named_buffers() if name not in self.own}
 
     def _updates(self, name: str) -> bool:
         """Whether a pass updates the statistics in a buffer; what it writes there otherwise is a cache."""
@@ -304,6 +310,15 @@ class Runner:
         )
         return output
 
+    @torch.no_grad()
+    def _refuse_vmap(self, batch: Batch, error: RuntimeError) -> None:
+        """Say it if a batch fails under vmap alone, where earlier ones did not."""
+        if self._is_watched() or try_out(self.module, lambda: self.try_member(batch)) is None:
+            return  # the model's own error
+        reason = f"does not run under vmap for this input ({str(error).strip().splitlines()[0]})"
+        way_out = 'though it did for earlier ones. Set ensemble.run = "loop".'
+        raise ValueError(f"{self.method}: the model {reason}, {way_out}") from error
+
     def _first_vmap(self, batch: Batch, per_member: bool) -> Any:
         try:
             with self._noting_checkpoints():
@@ -315,19 +330,22 @@ class Runner:
     # ---------------------------------------------------------------- what a pass leaves behind
 
     @uncompiled(BY_VMAP)
-    def _undo(self, before: Attributes, lost: set[str], batch: Batch, last: bool) -> None:
-        """Put back what a member's pass has kept in attributes.
+    def _undo(self, before: Attributes, lost: set[str], batch: Batch, i: int, left: dict[int, Any]) -> None:
+        """Put back what member i's pass has kept in attributes.
 
-        Without tensors among it, it stays as the last member leaves it: a counter counts on.
+        What all members leave alike, without tensors, stays as the last member leaves it: a counter counts on.
 
         Args:
             lost: shared buffers that the pass has changed, and that are not stored
+            left: the numbers and words that the members before have left, which this one's are added to
         """
         changes = before.changes()
         refuse_parameters_made(self.module, changes)
         tensors = {change.name for change in changes if holds_tensor(change.now) or holds_tensor(change.before)}
         made = tensors | lost | set(before.names_changed_in_place())
-        if made or not last:
+        left[i] = {change.name: change.describe() for change in changes if change.name not in tensors}
+        made |= {name for name, value in left[i].items() if i and value != left.get(0, {}).get(name)}
+        if made or i < self.size - 1:
             for change in changes:
                 change.undo()
         self._check_kept(made, batch)
@@ -340,20 +358,6 @@ class Runner:
         for change in changes if made else ():
             change.undo()
         self._check_kept(made, batch)
-
-    @contextmanager
-    @uncompiled(BY_VMAP)
-    def _guarded(self) -> Iterator[Attributes]:
-        """Passes without what functions have cached, and with the attributes of before if one fails."""
-        before = self._look()
-        before.clear_function_caches()
-        try:
-            yield before
-        except BaseException:
-            before.restore()
-            raise
-        finally:
-            before.clear_function_caches()
 
     @uncompiled(BY_VMAP)
     def _look(self) -> Attributes:
@@ -482,11 +486,7 @@ class Runner:
         """Store buffers that the members have assigned in another shape."""
         resized, self._resized = self._resized, {}
         for name, tensors in ((name, tensors) for name, tensors in resized.items() if name not in but):
-            if len({t.shape for t in tensors}) > 1 or (name not in self.own and not are_close(tensors)):
-                raise ValueError(
-                    f"{self.method}: the members assign buffer {name!r} in shapes {[tuple(t.shape) for t in tensors]}, "
-                    "which cannot be stored for all of them. Give it its size when the model is built."
-                )
+            check_resized(self.method, name, tensors, owned=name in self.own)
             assign_(self.module, {name: torch.stack(tensors) if name in self.own else tensors[0]})
 
     def __getstate__(self) -> dict[str, Any]:

@@ -7,7 +7,6 @@ each member; a number, such as a counter of calls, ends as any one network would
 from __future__ import annotations
 
 import functools
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import getitem, is_
 from typing import Any, NamedTuple, TypeVar
@@ -15,11 +14,21 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from .._common.contents import (
+    CONTAINERS,
+    as_words,
+    copy_contents,
+    differs_from,
+    held_tensors,
+    holds_more,
+    holds_tensor,
+    leaves_of_objects,
+    refill,
+)
 from .._common.torch_private import (
     clear_parametrization_cache,
     hook_tables,
     hooks_so_far,
-    is_batched,
     is_parametrization_cached,
     parts_of,
     parts_with_hooks,
@@ -27,12 +36,9 @@ from .._common.torch_private import (
 )
 from ..surgery.selecting import dotted_name, quote_names
 
-LONGEST = 1000  # entries: longer containers are tables, not caches, and are not looked into
-
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _MISSING: Any = object()
 T = TypeVar("T")
-_CONTAINERS = (dict, list, set, deque)
 _CONTAINING = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
@@ -78,10 +84,14 @@ class Kept(NamedTuple):
         """Whether it is a part or a hook."""
         return self.key in _OF_EVERY_MODULE or isinstance(self.now, nn.Module) or isinstance(self.before, nn.Module)
 
+    def describe(self) -> list[tuple[type, str]]:
+        """The numbers and words in what it holds, to be compared with what another pass has left."""
+        return [(type(leaf), as_words(leaf)) for leaf in leaves_of_objects(self.now)]
+
     def undo(self) -> None:
         """Give it its value of before."""
         for container, held in self.contents:
-            _refill(container, held)
+            refill(container, held)
         if self.before is _MISSING:
             self.table.pop(self.key, None)
         else:
@@ -113,7 +123,7 @@ class Attributes:
 
     def _note(self, part: nn.Module, table: dict[str, Any], own: dict[str, Any]) -> None:
         self.tables.append((part, table, own))
-        self.contents.append([(key, _contents(value)) for key, value in own.items() if _holds_more(value)])
+        self.contents.append([(key, copy_contents(value)) for key, value in own.items() if holds_more(value)])
         if "_parameters" in table:  # buffers may change in place
             tensors = ((key, value) for key, value in own.items() if isinstance(value, Tensor))
             self.versions += [(part, key, t, t._version) for key, t in tensors if not t.is_inference()]
@@ -130,6 +140,19 @@ class Attributes:
         self.children_held = [dict(children) for children in self.children]
         hooks = ((hook_tables(part)[key], held) for part in self.hooks for key, held in self.hooks[part].items())
         self.containers = [*(pair for contents in self.contents for _, pairs in contents for pair in pairs), *hooks]
+
+    def __enter__(self) -> Attributes:
+        """Begin passes without what functions have cached."""
+        if self.has_function_caches:
+            self.clear_function_caches()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        """End them likewise, with the attributes of before if one has failed."""
+        if kind is not None:
+            self.restore()
+        if self.has_function_caches:
+            self.clear_function_caches()
 
     def hold(self) -> bool:
         """Whether they are surely the same now, and so are the module's parts, found in microseconds."""
@@ -148,9 +171,14 @@ class Attributes:
                 return False
         except KeyError:  # one has gone, another has come
             return False
-        if self.containers and any(_differs(now, before) for now, before in self.containers):
+        if self.containers and any(differs_from(now, before) for now, before in self.containers):
             return False
         return not self.versions or not self.names_changed_in_place()
+
+    def named_buffers(self) -> list[tuple[str, Tensor]]:
+        """The buffers of the parts, by the names that the module gives them."""
+        held = {id(buffer) for part in self.parts for buffer in tables(part).buffers.values()}
+        return [(name, buffer) for name, buffer in self.module.named_buffers() if id(buffer) in held] if held else []
 
     def clear_function_caches(self) -> None:
         """Empty what `functools.cache` has stored of the modules' methods, and what parametrizations have."""
@@ -171,7 +199,7 @@ class Attributes:
             if changed or len(table) != len(own) + (len(_OF_EVERY_MODULE) if "_parameters" in table else 0):
                 changed |= {key for key in table if key not in own and key not in _OF_EVERY_MODULE}
             held = dict(contents)
-            changed |= {key for key, copies in contents if any(_differs(c, before) for c, before in copies)}
+            changed |= {key for key, copies in contents if any(differs_from(c, before) for c, before in copies)}
             if changed:
                 path = self._path(part)
                 whole = [] if "_parameters" in table else [(table, own)]  # the order of parts and tensors counts
@@ -190,7 +218,7 @@ class Attributes:
             held = self.hooks.get(part, {})
             now = hook_tables(part)
             for key, table in now.items():
-                if _differs(table, before := held.get(key, {})):
+                if differs_from(table, before := held.get(key, {})):
                     found.append(Kept(self._path(part), now, key, table, [(table, before)]))
         return found
 
@@ -236,34 +264,6 @@ def _is_torchs_own(kind: Any) -> bool:
     )
 
 
-def holds_tensor(value: Any) -> bool:
-    """Whether there is a tensor in an attribute's value."""
-    return any(True for _ in held_tensors(value))
-
-
-def holds_batched(value: Any) -> bool:
-    """Whether there is a tensor of a vmap in an attribute's value: when that is over nobody can use it."""
-    return any(is_batched(tensor) for tensor in held_tensors(value))
-
-
-def held_tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in a value: in containers, and in the attributes of objects."""
-    return (leaf for leaf in leaves_of_objects(value) if isinstance(leaf, Tensor))
-
-
-def leaves_of_objects(value: Any) -> Iterator[Any]:
-    """What is in a value, in containers and in the attributes of objects, and holds no more itself."""
-    seen: set[int] = set()
-    stack = [value]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, Tensor) or not _holds_more(value):
-            yield value
-        elif id(value) not in seen:
-            seen.add(id(value))
-            stack += _entries(value)
-
-
 def refuse_parameters_made(module: nn.Module, changes: Sequence[Kept]) -> None:
     """Refuse a model that has put parameters into its attributes which it made when it ran; all is undone then."""
     held = [(change.name, parameter) for change in changes for parameter in _parameters_in(change.now)]
@@ -285,61 +285,6 @@ def _parameters_in(value: Any) -> Iterator[nn.Parameter]:
             yield leaf
         elif isinstance(leaf, nn.Module):
             yield from leaf.parameters()
-
-
-def _holds_more(value: Any) -> bool:
-    if isinstance(value, (*_CONTAINERS, tuple)):
-        return 0 < len(value) <= LONGEST or not isinstance(value, tuple)
-    return _is_plain_object(value)
-
-
-def _is_plain_object(value: Any) -> bool:
-    kind = type(value)
-    return hasattr(value, "__dict__") and not (
-        isinstance(value, (Tensor, nn.Module, type)) or callable(value) or kind.__module__.startswith("torch")
-    )
-
-
-def _entries(value: Any) -> Collection[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    if isinstance(value, (*_CONTAINERS, tuple)):
-        return value
-    return vars(value).values()
-
-
-def _contents(value: Any) -> list[tuple[Any, Any]]:
-    """The containers in a value, the attributes of objects among them, with a copy of what each of them holds."""
-    found: list[tuple[Any, Any]] = []
-    seen: set[int] = set()
-    stack = [value]
-    while stack and len(found) < LONGEST:
-        value = stack.pop()
-        if id(value) in seen or isinstance(value, Tensor) or not _holds_more(value):
-            continue
-        seen.add(id(value))
-        if not isinstance(value, tuple):
-            container = value if isinstance(value, _CONTAINERS) else vars(value)
-            if len(container) > LONGEST:
-                continue
-            found.append((container, container.copy()))
-        stack += _entries(value)
-    return found
-
-
-def _differs(container: Any, before: Any) -> bool:
-    if len(container) != len(before):
-        return True
-    if isinstance(container, dict):
-        return any(before.get(key, _MISSING) is not value for key, value in container.items())
-    if isinstance(container, set):
-        return bool(container != before)
-    return any(a is not b for a, b in zip(container, before, strict=True))
-
-
-def _refill(container: Any, held: Any) -> None:
-    container.clear()
-    container.extend(held) if isinstance(container, (list, deque)) else container.update(held)
 
 
 # -------------------------------------------------------------------- caches outside of attributes
@@ -368,6 +313,15 @@ def _same(a: Tensor, b: Tensor) -> bool:
 def are_close(tensors: Sequence[Tensor]) -> bool:
     """Whether the tensors are the same, to float tolerance."""
     return all(same_outputs([tensors[0]], [tensor]) for tensor in tensors)
+
+
+def check_resized(method: str, name: str, tensors: Sequence[Tensor], owned: bool) -> None:
+    """Refuse what members have assigned to a buffer if it cannot be stored for all of them."""
+    if len({t.shape for t in tensors}) > 1 or (not owned and not are_close(tensors)):
+        raise ValueError(
+            f"{method}: the members assign buffer {name!r} in shapes {[tuple(t.shape) for t in tensors]}, "
+            "which cannot be stored for all of them. Give it its size when the model is built."
+        )
 
 
 def find_switches(parts: Sequence[nn.Module]) -> list[list[tuple[str, Any]]]:
@@ -403,10 +357,10 @@ def drop_stale_caches_(module: nn.Module, run: Run) -> None:
 
 def _drop_if_stale_(module: nn.Module, part: nn.Module, key: str, run: Run) -> None:
     def made_by(seed: int) -> tuple[list[Tensor], list[Tensor]] | None:
-        return _try_out(module, lambda: (run(seed), list(held_tensors(vars(part).get(key)))))
+        return try_out(module, lambda: (run(seed), list(held_tensors(vars(part).get(key)))))
 
     given = made_by(0)
-    clears = (_clear,) if isinstance(vars(part)[key], _CONTAINERS) else ()
+    clears = (_clear,) if isinstance(vars(part)[key], CONTAINERS) else ()
     for empty in (_set_to_none, _take_out, *clears):
         before = look_at(module)
         empty(part, key)
@@ -418,7 +372,7 @@ def _drop_if_stale_(module: nn.Module, part: nn.Module, key: str, run: Run) -> N
                 return
 
 
-def _try_out(module: nn.Module, run: Callable[[], T]) -> T | None:
+def try_out(module: nn.Module, run: Callable[[], T]) -> T | None:
     """What a run gives, unless it fails; attributes are put back."""
     before = look_at(module)
     try:

@@ -1,7 +1,8 @@
 """What a layer can become inside an ensemble.
 
-`Masked`, `RankOne`, `Dropped`, `JointInput` and `JointOutput` are mixed into an existing layer by `surgery.adapt_`:
-the layer keeps its class, its tensors and its name. `Attention` and `GroupedLinear` take a layer's place.
+`Masked`, `RankOne`, `RankMany`, `LowRank`, `Dropped`, `JointInput` and `JointOutput` are mixed into an existing layer
+by `surgery.adapt_`: the layer keeps its class, its tensors and its name. `Attention` and `GroupedLinear` take a layer's
+place.
 
 A layer finds its member's tensor in one of two ways. Under vmap or the loop the tensor that it sees *is* the
 member's, (channels). When the rows of one batch belong to several members it sees the stacked tensor,
@@ -49,6 +50,61 @@ class RankOne(MemberLayer):
         y = super().forward(input * self.own(self.r, input, layout), *args, **kwargs)  # type: ignore[misc]
         y = y * self.own(self.s, y, layout)
         return y if self.b is None else y + self.own(self.b, y, layout)
+
+
+class RankMany(MemberLayer):
+    """A layer whose weight is scaled by a member's matrix of a higher rank: y = sum_k ((x * r_k) W) * s_k + b."""
+
+    fast = ("r", "s")
+    r: nn.Parameter  # (rank, inputs)
+    s: nn.Parameter  # (rank, outputs)
+    b: nn.Parameter | None
+
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The layer without its bias between each pair of scalings, summed, then the member's bias."""
+        layout = self.next_layout() if self.r.ndim > 2 else None
+        y = total = cast(Any, 0.0)
+        for r, s in zip(self.r.unbind(-2), self.s.unbind(-2), strict=True):
+            y = super().forward(input * self.own(r, input, layout), *args, **kwargs)  # type: ignore[misc]
+            total = total + y * self.own(s, y, layout)
+        return total if self.b is None else total + self.own(self.b, y, layout)
+
+
+class LowRank(MemberLayer):
+    """A linear layer with a member's low-rank matrices beside its weight: y = W x + b + factor * B A x (LoRA).
+
+    Args:
+        pieces: the outputs that get a product of their own, from and to; several in fused projections
+    """
+
+    weight: nn.Parameter
+    lora_a: nn.Parameter  # (pieces * rank, inputs)
+    lora_b: nn.Parameter  # (outputs of all pieces, rank)
+    pieces: tuple[tuple[int, int], ...]
+    factor: float
+
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The layer's output, and what the member's matrices add to it."""
+        y = super().forward(input, *args, **kwargs)  # type: ignore[misc]
+        inner = F.linear(input, self.lora_a) * self.factor
+        if len(self.pieces) == 1 and self.lora_b.shape[0] == y.shape[-1]:
+            return y + F.linear(inner, self.lora_b)
+        inner, parts, done = inner.unflatten(-1, (len(self.pieces), -1)), [], 0
+        for k, ((start, stop), own) in enumerate(zip(self.pieces, self._split_outputs(), strict=True)):
+            parts += [y[..., done:start], y[..., start:stop] + F.linear(inner[..., k, :], own)]
+            done = stop
+        return torch.cat([*parts, y[..., done:]], -1)
+
+    def merged(self) -> Tensor:
+        """The one weight that does the same."""
+        weight = self.weight.detach().clone()
+        inner = self.lora_a.detach().chunk(len(self.pieces))
+        for (start, stop), a, b in zip(self.pieces, inner, self._split_outputs(), strict=True):
+            weight[start:stop] += self.factor * (b.detach() @ a)
+        return weight
+
+    def _split_outputs(self) -> tuple[Tensor, ...]:
+        return self.lora_b.split([stop - start for start, stop in self.pieces])
 
 
 class Dropped:

@@ -26,7 +26,7 @@ class MixedRunner(Runner):
         """Network i's output."""
         return self.module[i](*batch[0], **batch[1])  # type: ignore[index]
 
-    def _undo(self, before: Attributes, lost: set[str], batch: Batch, last: bool) -> None:
+    def _undo(self, before: Attributes, lost: set[str], batch: Batch, i: int, left: dict[int, Any]) -> None:
         """Each network keeps what it keeps: no other one sees it."""
 
     def _look_for_stale_caches(self, batch: Batch, per_member: bool) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .._common.contents import PLAIN, leaves_of_objects
 from .._common.torch_private import tables
 from ..surgery.copying import share_tensors, state
 from ..surgery.selecting import dotted_name
-from .kept_attributes import Kept, leaves_of_objects, look_at, refuse_parameters_made
+from .kept_attributes import Kept, look_at, refuse_parameters_made
 
 
 def run_replica(
@@ -29,7 +30,7 @@ def run_replica(
     refuse_parameters_made(replica, changes)
     if not any(change.is_structural for change in changes):  # no mark of a hook that the module does not have
         for change in changes:
-            _carry_over_(module, change, (bool, int, float, str) if tensors else (bool, int, float, str, Tensor))
+            _carry_over_(module, change, PLAIN if tensors else (*PLAIN, Tensor))
     return output, _carry_buffers_over_(module, replica, tensors)
 
 

@@ -41,6 +41,7 @@ from .source import (
     missing_error,
     unknown_error,
 )
+from .texts import LONG
 
 __all__ = ["DATA", "Data", "Source", "Split", "data_folder", "encoded", "load"]
 
@@ -61,6 +62,8 @@ def load(
     broken: Broken = "stop",
     unpack_limit: int | str | None = None,
     train_rows: int | None = None,
+    tokenizer: str | Path | None = None,
+    long_texts: str = "cut",
 ) -> Data:
     """A data set, divided into training, validation and test part; the same for the same seed.
 
@@ -82,6 +85,8 @@ def load(
         unpack_limit: bytes that a packed file may unpack to, or "8G"; default: 20 times its size, at least 537 MB (of
             tables 17 MB, of one image 268 MB), at most half of the memory
         train_rows: train on so many rows only, from each class alike; the other parts stay as they are
+        tokenizer: the folder of the model whose tokenizer reads the texts of "text:reviews.csv"
+        long_texts: "cut" texts that are longer than that model takes, with a note, or "refuse" them
 
     >>> load("moons")
     Data('moons': table of shape (2,), 2 classes; 700 training, 100 validation and 200 test rows)
@@ -89,7 +94,10 @@ def load(
     _check_arguments(task, validation, image_size, broken, unpack_limit, train_rows)
     outside, shifted, variants = ((s,) if isinstance(s, str) else s for s in (outside, shifted, variants))
     request = Request("", "", data_folder(folder), target, task, seed, split, image_size, broken)
-    request = replace(request, unpack_limit=unpack_limit, train_rows=train_rows)
+    request = replace(request, unpack_limit=unpack_limit, train_rows=train_rows, long_texts=long_texts)
+    request = replace(request, tokenizer=None if tokenizer is None else str(tokenizer))
+    if long_texts not in LONG:
+        raise unknown_error("load, long_texts", long_texts, LONG)
     request, found = _read_spec(request, spec, "data")
     if isinstance(found, TableParts):
         data = build_table_data(request, found, validation)
@@ -472,4 +480,5 @@ DATA: dict[str, Source] = {
     "table": Source(
         tables.load_table, "a CSV or Parquet file, or train and test in a folder", "table", argument="path"
     ),
+    "text": Source(tables.load_text, "such a table with a column of texts, for hf:PATH", "table", argument="path"),
 }

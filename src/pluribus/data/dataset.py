@@ -21,12 +21,12 @@ NO_CLASS = -1  # the label of a row whose class is unknown or none of those trai
 
 
 class Inputs(Protocol):
-    """Rows that become tensors when they are asked for: `Points`, `ImageArrays` or `ImageFiles`."""
+    """Rows that become tensors when they are asked for: `Points`, `Tokens`, `ImageArrays` or `ImageFiles`."""
 
     def __len__(self) -> int: ...
 
     def batch(self, rows: Tensor) -> Tensor:
-        """These rows, (rows, ...), as float32."""
+        """These rows, (rows, ...), as float32; of tokens as int64."""
         ...
 
     def names(self, rows: Tensor) -> list[str]:
@@ -164,8 +164,8 @@ class Data:
         return tuple(self.train[0][0].shape)
 
     def normalise(self, x: Tensor) -> Tensor:
-        """Inputs with the mean 0 and the standard deviation 1 of the training part."""
-        return (x - self.mean.to(x)) / self.std.to(x)
+        """Inputs with the mean 0 and the standard deviation 1 of the training part; tokens stay what they are."""
+        return (x - self.mean.to(x)) / self.std.to(x) if x.is_floating_point() else x
 
     def __repr__(self) -> str:
         rows = f"{len(self.train)} training, {len(self.validation)} validation and {len(self.test)} test rows"
@@ -189,6 +189,13 @@ class Points:
     def names(self, rows: Tensor) -> list[str]:
         """The numbers of these rows in their file, from 0, or the names they were given."""
         return [str(row) if self.labels is None else self.labels[row] for row in rows.tolist()]
+
+
+class Tokens(Points):
+    """Rows of the numbers of tokens, (rows, tokens), whole and never scaled."""
+
+    def __init__(self, values: Tensor, names: Sequence[str] | None = None):
+        self.values, self.labels = values.long(), names
 
 
 class ImageArrays:

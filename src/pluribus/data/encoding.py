@@ -7,6 +7,7 @@ from typing import Any
 from .._common.untrusted import Finite, check_shape
 from .source import MOST_COLUMNS
 from .tables import feature_names
+from .texts import LONG, TEXT_COLUMN
 
 _SCALED = {"name": str, "kind": str, "mean": Finite, "std": Finite, "missing": bool}
 
@@ -35,6 +36,8 @@ def check_encoding(encoding: Any) -> None:
     check_shape(encoding, TABLE, "the encoding")
     for column in encoding["columns"]:
         _check_column(column)
+    if len(encoding["columns"]) > 1 and any(column["kind"] == "text" for column in encoding["columns"]):
+        raise ValueError("the encoding has other columns beside that of texts")
     if encoding["task"] == "regression":
         check_shape(encoding, {"target_mean": Finite, "target_std": Finite}, "the encoding")
         if encoding["target_std"] <= 0:
@@ -47,6 +50,13 @@ def _check_column(column: dict[str, Any]) -> None:
     where = f'the encoding, column "{column["name"]}"'
     if column["kind"] == "category":
         return check_shape(column, _CATEGORY, where)
+    if column["kind"] == "text":
+        check_shape(column, TEXT_COLUMN, where)
+        if not 1 <= column["length"] <= column["most"] <= LARGEST_SIDE or column["long"] not in LONG:
+            raise ValueError(
+                f"{where}: {column['length']} of {column['most']} tokens, {column['long']!r} make no sense"
+            )
+        return None
     if column["kind"] not in ("number", "flag", "date"):
         raise ValueError(f"{where}: the kind {column['kind']!r} is unknown")
     check_shape(column, _SCALED, where)

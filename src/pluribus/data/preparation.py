@@ -5,6 +5,7 @@ Rows of other data are brought into the form of the data that they are to be com
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from .._common.optional import require
 from .dataset import NO_CLASS, AnswerKey, Data, ImageArrays, Shape, Split, divide, moments, without_targets
 from .image_folders import ImageFiles
 from .source import ImageParts, Request, SourceParts, TableParts, Task, list_names
 from .tables import CLASSES, Frame, Series, column_rules, encode_table, label_counts, label_of, map_values
+from .texts import text_rule
 
 TEST_SHARE = 0.2
 
@@ -168,10 +171,16 @@ def build_table_data(request: Request, frames: TableParts, share: float) -> Data
     divided["train"] = divided["train"].iloc[_some_rows(request, codes, bool(classes), notes).tolist()]
     encoding: dict[str, Any] = {"kind": "table", "task": task, "target": target, "classes": list(classes)}
     encoding |= _target_moments(divided["train"][target]) if task == "regression" else {}
-    encoding["columns"] = column_rules(divided["train"].drop(columns=target), notes, scale=frames.scale)
+    if frames.tokenizer is None:
+        encoding["columns"] = column_rules(divided["train"].drop(columns=target), notes, scale=frames.scale)
+    else:
+        every = require("pandas", "reading tables", "data").concat(divided.values()).drop(columns=target)
+        encoding["columns"] = [text_rule(every, frames.tokenizer, frames.long_texts, request.spec, notes)]
     if not encoding["columns"]:
         raise ValueError(f"{request.spec}: no column but the target is left to predict from. {' '.join(notes)}")
-    train, validation, test = (encode_table(encoding, divided[name]) for name in ("train", "validation", "test"))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".* are cut", category=UserWarning)  # the notes say so
+        train, validation, test = (encode_table(encoding, divided[name]) for name in ("train", "validation", "test"))
     return Data(
         name=request.spec,
         task=task,

@@ -47,6 +47,8 @@ class Request:
     shape: Shape | None = None
     unpack_limit: Limit = None
     train_rows: int | None = None
+    tokenizer: str | None = None
+    long_texts: str = "cut"
 
     @property
     def spec(self) -> str:
@@ -93,6 +95,8 @@ class TableParts:
         target: the column to predict; None: this is outside data only
         task: "classification" or "regression"; None: decided by the target's values
         scale: whether numbers are standardised; the toys' coordinates stay as they are
+        tokenizer: the folder of the tokenizer that reads the one column of texts; None: there are numbers
+        long_texts: what becomes of those that are too long, "cut" or "refuse"
     """
 
     train: Any
@@ -103,6 +107,8 @@ class TableParts:
     ood: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     scale: bool = True
+    tokenizer: str | None = None
+    long_texts: str = "cut"
 
     @property
     def rows(self) -> Any:

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from .._common.optional import require
 from .._common.unpacking import Bounded, Limit, TooLargeError, limit_for, unpack
 from .._common.untrusted import open_file
-from .dataset import NO_CLASS, Points, Split
+from .dataset import NO_CLASS, Points, Split, Tokens
 from .source import (
     MOST_OTHER_COLUMNS,
     Request,
@@ -30,6 +31,7 @@ from .source import (
     list_names,
     missing_error,
 )
+from .texts import check_tokenizer, encode_texts
 
 Frame = Any  # a pandas.DataFrame
 
@@ -76,6 +78,12 @@ def load_table(request: Request) -> TableParts:
     if found["train"] is None:
         raise missing_error(request, ["train.csv", "train.parquet"], "", path)
     return TableParts(**found, target=request.target, task=request.task)
+
+
+def load_text(request: Request) -> TableParts:
+    """A table as for `load_table`, of whose columns one holds texts, which are read as the model's tokenizer does."""
+    tokenizer = check_tokenizer(request)
+    return replace(load_table(request), tokenizer=tokenizer, long_texts=request.long_texts)
 
 
 def load_uci(request: Request) -> TableParts:
@@ -348,6 +356,10 @@ def encode_table(encoding: dict[str, Any], frame: Frame) -> Split:
     if absent:
         there = list_names(list(map(str, frame.columns)))
         raise ValueError(f"the table must have the columns {list_names(absent)}, but has only: {there}.")
+    names = list(map(str, frame.index))
+    if encoding["columns"][0]["kind"] == "text":
+        column = encoding["columns"][0]  # the only one
+        return Split(Tokens(encode_texts(column, frame[column["name"]]), names), _encode_targets(encoding, frame))
     kinds = dict(frame.dtypes)
     plain = [_is_plain(kinds[column["name"]]) and column["kind"] == "number" for column in encoding["columns"]]
     blocks: list[np.ndarray] = []
@@ -356,7 +368,7 @@ def encode_table(encoding: dict[str, Any], frame: Frame) -> Split:
         blocks += (
             _encode_numbers(columns, frame) if together else [_encode_column(c, frame[c["name"]]) for c in columns]
         )
-    inputs = Points(torch.from_numpy(np.concatenate(blocks, axis=1, dtype=np.float32)), list(map(str, frame.index)))
+    inputs = Points(torch.from_numpy(np.concatenate(blocks, axis=1, dtype=np.float32)), names)
     return Split(inputs, _encode_targets(encoding, frame))
 
 
@@ -389,7 +401,9 @@ def feature_names(encoding: dict[str, Any]) -> list[str]:
     """
     names = []
     for column in encoding["columns"]:
-        if column["kind"] == "category":
+        if column["kind"] == "text":
+            names += [f"{column['name']}, token {i + 1}" for i in range(column["length"])]
+        elif column["kind"] == "category":
             names += [*(f"{column['name']} = {level}" for level in column["levels"]), f"{column['name']} unknown"]
         else:
             names += [column["name"], *([f"{column['name']} missing"] if column["missing"] else [])]

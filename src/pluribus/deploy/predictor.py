@@ -59,7 +59,7 @@ class Predictor:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RECORD).unlink(missing_ok=True)
-        save(self.ensemble, folder / WEIGHTS)
+        save(self.ensemble, folder / WEIGHTS, whole=True)
         with atomic_write(folder / RECORD) as temporary:
             temporary.write_text(json.dumps(self.record, indent=1))
 
@@ -83,10 +83,16 @@ class Predictor:
 
     def for_export(self, rows: int, frozen: bool = True) -> tuple[nn.Module, Tensor]:
         """A module that takes inputs as files have them and normalises them itself, and an example for it."""
+        if self.record["encoding"].get("columns", [{}])[0].get("kind") == "text":
+            raise ValueError(
+                "export: a predictor of texts takes tokens, not numbers. Export its ensemble with pb.export."
+            )
         example = torch.rand(rows, *self.record["shape"])
         return SelfNormalising(self, self._normalise(example) if frozen else None), example
 
     def _normalise(self, x: Tensor) -> Tensor:
+        if not x.is_floating_point():  # tokens
+            return x
         return (x - torch.tensor(self.record["mean"])) / torch.tensor(self.record["std"])
 
     def _classify(self, prediction: Classification, i: int) -> dict[str, Any]:

@@ -19,17 +19,22 @@ from .._common.untrusted import check_shape, parse_json, read_safetensors
 from ..core.ensemble import TASKS, Ensemble
 from ..methods import METHODS
 from ..methods.facts import takes
-from ..surgery.copying import assign_, duplicate_mapped, state
+from ..surgery.copying import assign_, duplicate_mapped, hash_tensors, state
 from ..surgery.selecting import quote_names
 from ..surgery.thinning.widths import Widths
 
 FORMAT = 1
 
 
-def save(ensemble: Ensemble, path: str | os.PathLike[str]) -> None:
+def save(ensemble: Ensemble, path: str | os.PathLike[str], *, whole: bool = False) -> None:
     """Write everything that makes the ensemble: every tensor, masks included, method, settings and task.
 
+    Where a method has frozen all that members share (`pb.lora`), and it is still as it was given, the file holds what
+    members own alone, and names the model by a hash of its weights; `load` refuses another model.
     The file is complete or not there: it is written beside its place and then moved.
+
+    Args:
+        whole: write what members share in any case, so that `load` takes a model with any weights
     """
     if not isinstance(ensemble, Ensemble):
         raise TypeError(
@@ -44,8 +49,10 @@ def save(ensemble: Ensemble, path: str | os.PathLike[str]) -> None:
         raise IsADirectoryError(f"save: {str(path)!r} is a folder. Give the name of a file in it.")
     to_bytes = require("safetensors.torch", "save", "save").save
     with ensemble.runner.lock:  # no other thread has a member's tensors in there
-        tensors = {name: _plain(tensor) for name, tensor in state(ensemble.module)}
-    content = to_bytes(tensors, {"pluribus": json.dumps(_header(ensemble))})
+        base = "" if whole else _base_hash(ensemble)
+        left_out = _shared(ensemble) if base else {}
+        tensors = {name: _plain(tensor) for name, tensor in state(ensemble.module) if name not in left_out}
+    content = to_bytes(tensors, {"pluribus": json.dumps({**_header(ensemble), "base": base})})
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)
 
@@ -68,6 +75,7 @@ def load(
         _check_fit(header, _build(header, bare), tensors)  # before anything is allocated that the file only claims
     made = _build(header, model)
     _check_fit(header, made, tensors)
+    _check_base(header, made)
     assign_(made.module, tensors)
     made.task, made.class_dim = header["task"], header.get("class_dim")
     made.to(device)
@@ -75,7 +83,8 @@ def load(
 
 
 def _check_fit(header: Mapping[str, Any], made: Ensemble, tensors: Mapping[str, Tensor]) -> None:
-    own = dict(state(made.module))
+    left_out = _shared(made) if header.get("base") else {}
+    own = {name: tensor for name, tensor in state(made.module) if name not in left_out}
     if missing := own.keys() ^ tensors.keys():
         raise ValueError(
             f"load: the file's tensors must be those of the ensemble, but {quote_names(sorted(missing), 6)} are only "
@@ -89,6 +98,25 @@ def _check_fit(header: Mapping[str, Any], made: Ensemble, tensors: Mapping[str, 
             )
         if not _is_kind_of(tensor.dtype, own[name].dtype):
             raise ValueError(f"load: {name!r} must hold numbers as {own[name].dtype} does, but holds {tensor.dtype}.")
+
+
+def _check_base(header: Mapping[str, Any], made: Ensemble) -> None:
+    """Refuse another model than the one whose frozen weights the members were trained beside."""
+    if (base := header.get("base")) and made.base != base:
+        raise ValueError(
+            f"load: the file holds what members own beside a model whose weights have the hash {base}, but those of "
+            f"the model given have {made.base or 'none, since they have no values'}. Give the model with the weights "
+            f"that pb.{header['method']} was given."
+        )
+
+
+def _base_hash(ensemble: Ensemble) -> str:
+    """The hash of what is shared, if it is what the ensemble was made of."""
+    return ensemble.base if ensemble.base and hash_tensors(_shared(ensemble)) == ensemble.base else ""
+
+
+def _shared(ensemble: Ensemble) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in state(ensemble.module) if name not in ensemble.own}
 
 
 def _is_kind_of(found: torch.dtype, own: torch.dtype) -> bool:
@@ -144,6 +172,7 @@ HEADER = {
     "training": bool,
     "class_dim?": (None, int),
     "unlike?": bool,
+    "base?": str,
 }
 
 MOST_MEMBERS = 10_000  # of what owns no tensor, MC-Dropout, nothing else says how many there can be

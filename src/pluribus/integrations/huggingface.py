@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from .._common.optional import require
 from ..core.ensemble import Ensemble
+from ..data.texts import longest
 from ..deploy.saving import load, save
 from ..surgery.copying import state
 from ..uncertainty.outputs import compute_answers, pool
@@ -139,7 +140,7 @@ class EnsembleForSequenceClassification(nn.Module, huggingface_hub.ModelHubMixin
         config = copy.deepcopy(self.config)
         del config.keys_to_ignore_at_inference
         config.save_pretrained(save_directory)
-        save(self.ensemble, save_directory / WEIGHTS)
+        save(self.ensemble, save_directory / WEIGHTS, whole=True)
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(save_directory)
 
@@ -218,17 +219,6 @@ class UncertainTextClassificationPipeline(transformers.TextClassificationPipelin
         found = compute_answers("classification", model_outputs["member_logits"].transpose(0, 1))
         parts = {name: found[name].item() for name in ("total", "aleatoric", "epistemic")}
         return {**answer, **parts} if isinstance(answer, dict) else [{**one, **parts} for one in answer]
-
-
-def longest(config: Any, tokenizer: Any) -> int:
-    """How many tokens of a text the model takes: what its positions and its tokenizer allow."""
-    positions = getattr(config, "max_position_embeddings", None) or 10**9
-    if getattr(config, "position_embedding_type", "absolute") == "absolute" and config.model_type in OFFSET_POSITIONS:
-        positions -= (config.pad_token_id or 0) + 1
-    return int(min(positions, tokenizer.model_max_length))
-
-
-OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")  # theirs begin behind the padding's
 
 
 def _config_of(ensemble: Ensemble) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from ..core.ensemble import Ensemble
 from ._batch_ensemble import batch_ensemble
 from ._independent import deep, single
+from ._lora import lora
 from ._masksembles import masksembles
 from ._mc_dropout import mc_dropout
 from ._mimo import mimo
@@ -19,5 +20,5 @@ from ._shared_trunk import multihead, treenet
 
 METHODS: dict[str, Callable[..., Ensemble]] = {
     method.__name__: method
-    for method in (single, deep, packed, masksembles, batch_ensemble, mc_dropout, mimo, treenet, multihead)
+    for method in (single, deep, packed, masksembles, batch_ensemble, lora, mc_dropout, mimo, treenet, multihead)
 }

@@ -10,13 +10,14 @@ from torch import Tensor, nn
 
 from ..core.ensemble import Ensemble
 from ..core.feeds import TILE
-from ..core.layers import RankOne
+from ..core.layers import RankMany, RankOne
 from ..results.styles import Style
-from ..surgery.replacing import expose_weights
+from ..surgery.replacing import expose_weights, restore_
 from ..surgery.selecting import dotted_name, exact_pattern, quote_names
-from .building import begin_, check_model, check_number, check_size
+from .building import begin_, check_model, check_number, check_size, check_whole
 from .facts import states
 from .layer_choice import check_all_called, count_input_channels, count_output_channels, layers_of, note_left_out
+from .starting_near import SHARES, start_near
 
 
 @states(style=Style("#E69F00", "v"))
@@ -24,9 +25,11 @@ def batch_ensemble(
     model: nn.Module,
     size: int,
     *,
+    rank: int = 1,
     init: Literal["normal", "signs"] = "normal",
     std: float = 0.5,
     where: str | None = None,
+    trained: Any = None,
     example: Any = None,
     generator: torch.Generator | None = None,
 ) -> Ensemble:
@@ -36,22 +39,37 @@ def batch_ensemble(
     normalisation layers, which are shared, see all members; the loss is the mean over members and rows.
 
     Args:
+        rank: r and s are so many pairs of vectors, y = sum_k ((x * r_k) W) * s_k + b: the weight is scaled by a matrix
+            of this rank, for as many passes of each layer. It starts as BatchEnsemble does: further s_k are zero
         init: r and s are drawn from N(1, std), as in published recipes, or are random signs, as in the paper
         where: the layers that get r, s and b; by default every convolution and linear layer
+        trained: a batch of inputs says that the model's weights are trained: std is then the largest, from the given
+            one down, under which members keep 95 % of the network's answers on them
         example: with one, layers whose weights are read without being called are left as they are
     """
-    size = check_size("batch_ensemble", size)
+    size, rank = check_size("batch_ensemble", size), check_whole("batch_ensemble", "rank", rank)
     if init not in ("normal", "signs"):
         raise ValueError(f'batch_ensemble: init must be "normal" or "signs", but it is {init!r}.')
     rule = "positive, because members that start alike on a tiled batch stay alike for ever (choose 0.5)"
     std = check_number("batch_ensemble", "std", std, rule, lambda v: 0 < v < math.inf)
+    if trained is not None:
+        if init != "normal":
+            raise ValueError(f'batch_ensemble: with trained= init must be "normal", but it is {init!r}.')
+        return start_near(
+            "batch_ensemble", check_model("batch_ensemble", model), trained, [std * share for share in SHARES],
+            lambda found: batch_ensemble(
+                model, size, rank=rank, std=found, where=where, example=example, generator=generator
+            ), generator,
+        )  # fmt: skip
     model = expose_weights(check_model("batch_ensemble", model))
     names = layers_of("batch_ensemble", model, where, example, per_row=True)
     for name in names:
         _rank_one_(model.get_submodule(name), size, init, std, generator)
+    for name in names if rank > 1 else ():  # after all of the first pairs, which are then those of rank 1
+        _more_ranks_(model.get_submodule(name), rank, init, std, generator)
     own = [dotted_name(name, key) for name in names for key in ("r", "s")]
     own += [dotted_name(name, "b") for name in names if model.get_submodule(name).b is not None]
-    settings = {"init": init, "std": std, "where": exact_pattern(names)}
+    settings = {"rank": rank, "init": init, "std": std, "where": exact_pattern(names)}
     notes = [f"r, s and b in {len(names)} layers: {quote_names(names, 6)}"]
     notes += note_left_out(model, names, example, where)
     return Ensemble(
@@ -79,3 +97,14 @@ def _rank_one_(layer: nn.Module, size: int, init: str, std: float, generator: to
     )
     layer.register_parameter("bias", None)
     begin_(layer, RankOne)
+
+
+def _more_ranks_(layer: nn.Module, rank: int, init: str, std: float, generator: torch.Generator | None) -> None:
+    """Put further pairs below the first one: s_k = 0, so that they begin to count as they learn."""
+    r, s = cast(Tensor, layer.r).detach(), cast(Tensor, layer.s).detach()
+    normal = torch.randn(r.shape[0], rank - 1, r.shape[1], generator=generator).to(r)
+    more = std * normal if init == "normal" else normal.sign()
+    layer.r = nn.Parameter(torch.cat([r[:, None], more], 1))
+    layer.s = nn.Parameter(torch.cat([s[:, None], s.new_zeros(s.shape[0], rank - 1, s.shape[1])], 1))
+    restore_(layer, RankOne)
+    begin_(layer, RankMany)

@@ -24,6 +24,7 @@ from . import mask_sampler as sampler
 from .building import begin_, check_model, check_number, check_size
 from .facts import REFUSALS, Candidate, Wish, first_line, states
 from .layer_choice import count_input_channels, layers_of, note_left_out
+from .starting_near import last_layers, start_near
 
 
 @states(candidates=lambda wish: _candidates(wish), style=Style("#009E73", "D"))
@@ -36,6 +37,7 @@ def masksembles(
     *,
     where: str | None = None,
     widths: Widths | None = None,
+    trained: Any = None,
     generator: torch.Generator | None = None,
 ) -> Ensemble:
     """One network, and for each member a fixed binary mask before every masked layer (Durasov et al., 2021).
@@ -49,6 +51,8 @@ def masksembles(
             layer's original width, and layers grow to M * S - D channels, with fresh weights
         where: the layers to mask; by default every convolution and linear layer but the first
         widths: the grown sizes, where they are known already; then no example is needed
+        trained: a batch of inputs says that the model's weights are trained: of the layers meant, only so many of the
+            last ones are masked that members keep 95 % of the network's answers on them
     """
     size = check_size("masksembles", size)
     scale = check_number("masksembles", "scale", scale, "finite and at least 1", lambda v: 1 <= v < math.inf)
@@ -56,6 +60,15 @@ def masksembles(
         capacity = check_number(
             "masksembles", "capacity", capacity, "a positive fraction of a layer's width", lambda v: 0 < v < math.inf
         )
+    if trained is not None:
+        if capacity is not None:
+            raise ValueError("masksembles: layers that grow have fresh weights: give trained= or capacity=, not both.")
+        meant = layers_of("masksembles", expose_weights(check_model("masksembles", model)), where, example,
+                          but_first=True, per_row=True)  # fmt: skip
+        return start_near(
+            "masksembles", model, trained, last_layers(meant),
+            lambda names: masksembles(model, size, scale, where=exact_pattern(names), generator=generator), generator,
+        )  # fmt: skip
     model = expose_weights(check_model("masksembles", model))
     names = layers_of("masksembles", model, where, example, but_first=True, per_row=True)
     before = {name: count_input_channels(model.get_submodule(name)) for name in names}

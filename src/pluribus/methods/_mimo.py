@@ -15,6 +15,7 @@ from .._common.trees import (
     Batch,
     as_batch,
     check_members,
+    check_rows_given,
     flatten,
     logits_of,
     map_rows,
@@ -85,7 +86,10 @@ class MimoEnsemble(Ensemble):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Every member on every row, each reading the same input: (members, batch, ...)."""
-        return self._split((args, kwargs))
+        batch: Batch = (args, kwargs)
+        check_rows_given("mimo", batch)
+        with self.naming_rows(batch):
+            return self._split(batch)
 
     def loss(self, x: Any, y: Any, criterion: Callable[[Any, Any], Tensor], *, per_member: bool = False) -> Tensor:
         """The sum over members of the mean over rows, each member with its own order of the batch.
@@ -97,6 +101,7 @@ class MimoEnsemble(Ensemble):
             per_member: x and y are (members, batch, ...): each member has a batch of its own, in the order given
         """
         batch = as_batch(x)
+        check_rows_given("loss", batch, dim=int(per_member))
         if per_member:
             check_members(batch, self.size)
             inputs, targets = unstack(batch, self.size), unstack(y, self.size)
@@ -110,8 +115,9 @@ class MimoEnsemble(Ensemble):
 
     def answer_apart(self, inputs: Sequence[Batch]) -> Any:
         """Each member on inputs of its own, as in training, in one pass: (members, batch, ...)."""
-        self._check_inputs(inputs)
-        return self._split(inputs[0], self._capture_parts(inputs))
+        with self.naming_rows(inputs[0]):
+            self._check_inputs(inputs)
+            return self._split(inputs[0], self._capture_parts(inputs))
 
     def orders(self, rows: int) -> list[Tensor]:
         """For each member the rows that it sees, in its order."""
@@ -141,6 +147,10 @@ class MimoEnsemble(Ensemble):
         for name in self.last:
             take_slice_(module.get_submodule(name), JointOutput, i)
         return module
+
+    def _one_network(self, batch: Batch) -> list[Tensor]:
+        with torch.no_grad(), evaluation_mode(part := self.subnetwork(0)):
+            return tensors_of(part(*batch[0], **batch[1]))
 
     def explain(self) -> str:
         """What was widened, and how the members are fed, as text."""

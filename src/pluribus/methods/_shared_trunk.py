@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -17,14 +18,15 @@ from ..surgery.calling import evaluation_mode
 from ..surgery.copying import aliases, duplicate
 from ..surgery.initial_laws import Laws, reinitialize
 from ..surgery.selecting import exact_pattern, matches, pick, quote_names
-from .building import Init, check_model, check_size, note_guesses, refuse_alike, stack, start_alike
+from .building import Init, check_model, check_number, check_size, note_guesses, refuse_alike, stack, start_alike
 from .facts import Candidate, Wish, candidates_by_size, states
 from .layer_choice import check_heads, heads_of
+from .starting_near import SHARES, start_near
 
 
 def make_branches(
     method: str, model: nn.Module, size: int, own: list[str], settings: dict[str, Any], notes: list[str],
-    init: str, generator: torch.Generator | None, freeze_trunk: bool, revive: bool = False,
+    init: str, generator: torch.Generator | None, freeze_trunk: bool, noise: float, revive: bool = False,
 ) -> Ensemble:  # fmt: skip
     """Members that own some tensors of the model; the rest is kept, and shared.
 
@@ -33,7 +35,10 @@ def make_branches(
     """
     if init not in ("different", "same"):
         raise ValueError(f'{method}: init must be "different" or "same", but it is {init!r}.')
-    members = [model] * size
+    noise = check_number(method, "noise", noise, "at least 0 and finite", lambda v: 0 <= v < math.inf)
+    if noise and init == "different":
+        raise ValueError(f'{method}: noise={noise} is for members that start with the model\'s weights: init="same".')
+    members = [_shake(model, own, noise, generator) for _ in range(size)] if noise else [model] * size
     if init == "different":
         laws = Laws(model)
         members = [reinitialize(model, generator, own, revive=revive, laws=laws) for _ in range(size)]
@@ -49,6 +54,16 @@ def make_branches(
         made.asleep = frozenset(made.runner.trunk())
         made.train(made.training)
     return made
+
+
+def _shake(model: nn.Module, own: Sequence[str], noise: float, generator: torch.Generator | None) -> nn.Module:
+    """A copy whose own parameters are a little off, by `noise` of the spread of each."""
+    copy = duplicate(model)
+    with torch.no_grad():
+        for name, p in copy.named_parameters():
+            if name in own and p.is_floating_point() and p.numel() > 1:
+                p.add_(noise * p.std() * torch.randn(p.shape, generator=generator).to(p))
+    return copy
 
 
 def _treenet_candidates(wish: Wish) -> list[Candidate]:
@@ -69,6 +84,8 @@ def treenet(
     *,
     freeze_trunk: bool = False,
     init: Init = "different",
+    noise: float = 0.0,
+    trained: Any = None,
     generator: torch.Generator | None = None,
 ) -> Ensemble:
     """A shared trunk under each member's own branch of the network (TreeNet, Lee et al., 2015).
@@ -80,8 +97,18 @@ def treenet(
         branch: what each member owns, such as "layer4|fc"
         freeze_trunk: keep a pretrained trunk as it is: no gradients, statistics not updated
         init: "different": the branches are drawn anew; "same": they start with the model's weights
+        noise: with init="same", how far off they start, relative to the spread of each tensor
+        trained: a batch of inputs says that the model's weights are trained: branches start as the model's, with the
+            most noise under which members keep 95 % of the network's answers on them
     """
     size = check_size("treenet", size)
+    if trained is not None:
+        return start_near(
+            "treenet", check_model("treenet", model, nests=True), trained, SHARES,
+            lambda found: treenet(
+                model, size, branch, freeze_trunk=freeze_trunk, init="same", noise=found, generator=generator
+            ), generator,
+        )  # fmt: skip
     model = check_model("treenet", model, nests=True)
     every = aliases(model)
     empty = [name for name, module in model.named_modules() if name and not any(True for _ in module.parameters())]
@@ -94,7 +121,7 @@ def treenet(
     ]
     if _is_one_layer(model, own):
         notes.append("members own the last layer alone: this is the ensemble that multihead makes")
-    return make_branches("treenet", model, size, own, {"branch": branch}, notes, init, generator, freeze_trunk)
+    return make_branches("treenet", model, size, own, {"branch": branch}, notes, init, generator, freeze_trunk, noise)
 
 
 def _is_one_layer(model: nn.Module, own: Sequence[str]) -> bool:
@@ -115,6 +142,8 @@ def multihead(
     example: Any = None,
     freeze_trunk: bool = False,
     init: Init = "different",
+    noise: float = 0.0,
+    trained: Any = None,
     generator: torch.Generator | None = None,
 ) -> Ensemble:
     """One network with a last layer for each member (naive multihead, Havasi et al., 2021).
@@ -124,8 +153,19 @@ def multihead(
     Args:
         where: the last layer; by default the one that the example shows; without an example what the model's
             `get_classifier` says, or else the last layer that it defines (checked on the first batch)
+        noise: with init="same", how far off heads start, relative to the spread of each tensor
+        trained: a batch of inputs says that the model's weights are trained: heads start as the model's, with the
+            most noise under which members keep 95 % of the network's answers on them
     """
     size = check_size("multihead", size)
+    if trained is not None:
+        return start_near(
+            "multihead", check_model("multihead", model, nests=True), trained, SHARES,
+            lambda found: multihead(
+                model, size, where=where, example=example, freeze_trunk=freeze_trunk, init="same", noise=found,
+                generator=generator,
+            ), generator,
+        )  # fmt: skip
     model = check_model("multihead", model, nests=True)
     heads = heads_of(model, where, example)
     own = [n for n, names in aliases(model).items() if all(name.rpartition(".")[0] in heads for name in names)]
@@ -137,7 +177,9 @@ def multihead(
     settings = {"where": exact_pattern(heads)}
     notes = [f"heads: {quote_names(heads)}"]
     # Heads that start at zero would differ in nothing but their biases: they are revived.
-    made = make_branches("multihead", model, size, own, settings, notes, init, generator, freeze_trunk, revive=True)
+    made = make_branches(
+        "multihead", model, size, own, settings, notes, init, generator, freeze_trunk, noise, revive=True
+    )
     made.passes = 1
     if where is None and example is None:
         made.first_look = partial(check_heads, heads=heads)

@@ -117,6 +117,11 @@ def check_model(method: str, model: Any, *, nests: bool = False) -> nn.Module:
         raise TypeError(f"{method}: the model must be an nn.Module, but it is a {type(model).__name__}.")
     if isinstance(model, torch.jit.ScriptModule):
         raise TypeError(f"{method}: a scripted model cannot be changed. Give the nn.Module that it was made of.")
+    if scripted := [name for name, part in model.named_modules() if isinstance(part, torch.jit.ScriptModule)]:
+        raise TypeError(
+            f"{method}: a scripted part cannot run with a member's tensors in place of its own, but the model has "
+            f"{quote_names(scripted)}. Give the nn.Module that it was made of."
+        )
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         raise TypeError(f"{method}: the model is a {type(model).__name__}. Give model.module, and wrap the ensemble.")
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):

@@ -86,9 +86,11 @@ class Facts:
         candidates: the settings that a plan considers; by default one family without settings
         baselines: the papers' baselines that are made of this method, by name
         style: its look in charts; by default one that is free
+        for_trained: it learns beside weights that stay as they are, so that it is compared only where it is asked for
     """
 
     nests: bool = False
+    for_trained: bool = False
     study_settings: Callable[[nn.Module, float | None], Mapping[str, Any]] = lambda model, dropout: {}
     candidates: Callable[[Wish], Iterable[Candidate]] | None = None
     baselines: Mapping[str, Baseline] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .._common.optional import require
 from ..models import MODELS
@@ -56,6 +56,8 @@ class ModelSpec:
         """The same network; one of your own by the whole path of its file, so that it is found from any folder."""
         kind, _, rest = self.model.partition(":")
         path, _, function = rest.rpartition(":")
+        if kind == "hf":
+            return dataclasses.replace(self, model=f"hf:{Path(rest).expanduser().absolute()}")
         if kind != "python" or not path.endswith(".py"):
             return self
         return dataclasses.replace(self, model=f"python:{Path(path).absolute()}:{function}")
@@ -67,8 +69,9 @@ def build_network(
     """A new network that takes rows of `shape` and gives `outputs` numbers for each.
 
     Args:
-        spec: a name in MODELS; "timm:NAME"; or "python:MODULE:FUNCTION" (MODULE may be a file), your own function,
-            called with those of num_classes, channels, image, inputs, width and dropout that it takes
+        spec: a name in MODELS; "timm:NAME"; "hf:PATH", a folder of transformers, with its weights; or
+            "python:MODULE:FUNCTION" (MODULE may be a file), your own function, called with those of num_classes,
+            channels, image, inputs, width and dropout that it takes
         width: hidden widths relative to the network's own; where its builder takes none, it is thinned or widened
         dropout: the rate, where the builder takes one; None: its own
 
@@ -78,11 +81,14 @@ def build_network(
     kind, _, name = spec.partition(":")
     if kind == "timm" and name:
         return _resize(_timm(name, shape, outputs, dropout), width, shape)
+    if kind == "hf" and name:
+        return _hugging_face(name, shape, outputs, width, dropout)
     if kind == "python" and name:
         return _build(spec, _import(name), shape, outputs, width, dropout)
     if spec not in MODELS:
         raise ValueError(
-            f"model: {spec!r} is unknown. Choose from {', '.join(MODELS)}, timm:NAME, or python:MODULE:FUNCTION."
+            f"model: {spec!r} is unknown. Choose from {', '.join(MODELS)}, timm:NAME, hf:PATH, or "
+            "python:MODULE:FUNCTION."
         )
     return _build(spec, MODELS[spec], shape, outputs, width, dropout)
 
@@ -137,6 +143,51 @@ def _timm(name: str, shape: tuple[int, ...], outputs: int, dropout: float | None
         return timm.create_model(name, img_size=shape[-1], **settings)  # transformers know the size of their images
     except TypeError:
         return timm.create_model(name, **settings)
+
+
+class TextClassifier(nn.Module):
+    """A text classifier of transformers for rows of tokens as tables give them, padded at the end.
+
+    Shapes:
+        input: (batch, tokens), whole numbers
+        output: (batch, outputs)
+    """
+
+    def __init__(self, network: nn.Module, padding: int):
+        super().__init__()
+        self.network, self.padding = network, padding
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits of each row."""
+        return self.network(input_ids=x, attention_mask=(x != self.padding).long()).logits
+
+
+def _hugging_face(path: str, shape: tuple[int, ...], outputs: int, width: float, dropout: float | None) -> nn.Module:
+    """The network in a folder; a head that it has is kept, otherwise one is drawn. Code in the folder is never run."""
+    transformers = require("transformers", f"the model hf:{path}", "huggingface")
+    folder, offline = Path(path).expanduser(), {"local_files_only": True, "trust_remote_code": False}
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"model: hf:{path} must be a folder with config.json, which is not there.")
+    if len(shape) != 1 or width != 1 or dropout is not None:
+        raise ValueError(f"model: hf:{path} takes texts (--data text:FILE), in its own width and with its own dropout.")
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, **offline)
+        has_head = any("ForSequenceClassification" in name for name in config.architectures or ())
+        if has_head and config.num_labels != outputs:
+            names = ", ".join(map(str, config.id2label.values()))
+            raise ValueError(f"it has outputs for {config.num_labels} labels ({names}), but {outputs} are needed")
+        config.num_labels = outputs
+        kind = transformers.AutoModelForSequenceClassification
+        if torch.get_default_device().type == "meta":  # its size is counted
+            network = kind.from_config(config, trust_remote_code=False)
+        else:
+            network = kind.from_pretrained(folder, config=config, use_safetensors=True, **offline)
+    except Exception as error:  # transformers raises errors of many kinds
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise ValueError(f"model: hf:{path} cannot be used: {reason}.") from None
+    if config.pad_token_id is None:
+        raise ValueError(f"model: hf:{path} has no pad_token_id in its config.json, so texts cannot be padded.")
+    return TextClassifier(network, int(config.pad_token_id))
 
 
 def _import(name: str) -> Any:

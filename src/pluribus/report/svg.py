@@ -13,7 +13,7 @@ SHAPES = 8  # marker shapes before they repeat
 
 COLOURS = 11  # of the page, 0 a neutral one; 11 colours, 8 shapes, 5 dashes: no pair of them repeats soon
 
-CHARACTER = 0.56  # of the font size: mean width of a character
+CHARACTER = 0.62  # of the font size: mean width of a character
 
 
 class Axis:

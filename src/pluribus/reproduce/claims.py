@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
 from .experiments.stored_parts import SCALES, Context
@@ -39,7 +39,7 @@ class Claim:
         published: the paper's figures
         settings: how the paper did it: what `--scale paper` runs
         costs: what each scale costs, by its name
-        experiment: what is run; None: it is not written yet
+        experiment: what is run
         check: from what the experiment gave to a verdict
         reduced: the scales at which networks or data are smaller than the paper's
         notes: where the paper contradicts itself or is silent, and what is done about it
@@ -49,11 +49,12 @@ class Claim:
     item: str
     title: str
     says: str
+    _: KW_ONLY
+    experiment: Experiment
+    check: Callable[[Any, Mapping[str, Any]], ClaimVerdict]
     published: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     costs: Mapping[str, str] = field(default_factory=dict)
-    experiment: Experiment | None = None
-    check: Callable[[Any, Mapping[str, Any]], ClaimVerdict] | None = None
     reduced: tuple[str, ...] = ("smoke", "laptop")
     notes: tuple[str, ...] = ()
 
@@ -63,18 +64,12 @@ class Claim:
         return f"{self.paper}/{self.item}"
 
     @property
-    def written(self) -> bool:
-        """Whether it can be run."""
-        return self.experiment is not None and self.check is not None
-
-    @property
     def exact(self) -> bool:
         """Whether it is computed, and nothing is trained."""
         return self.costs is EXACT
 
     def judge(self, found: Any) -> ClaimVerdict:
         """The verdict on what the experiment gave."""
-        assert self.check is not None
         return self.check(found, self.published)
 
 

@@ -8,9 +8,12 @@ from . import packed_counts as counts
 from .checks.analyses import check_bias
 from .checks.comparisons import better, expecting, more, near, sensitivity
 from .checks.exact import check_footnote2
+from .checks.findings import MEMBERS, check_seeds
+from .checks.pictures import basins_picture, sparsity_picture
 from .claims import EXACT, Claim
 from .experiments.analyses import BIAS
 from .experiments.counting import counting
+from .experiments.members import BASINS, SPARSE
 from .packed import SWEEP_COSTS
 from .published import mimo as published
 from .studies import ALL, MIMO_CIFAR10, MIMO_CIFAR100, MIMO_IMAGENET, study
@@ -30,7 +33,7 @@ IMAGENET = {
 
 COSTS = {
     "smoke": "10 s of one processor",
-    "laptop": "about 1.7 hours for all nine methods and three seeds on two cores (CIFAR-10, 10,000 images)",
+    "laptop": "about an hour of one processor: all methods, three seeds, ten epochs (CIFAR-10, 10,000 images)",
     "paper": "Wide-ResNet-28-10: about 12 GPU hours a run of 200 epochs on one V100 or better, 16 GB (our estimate)",
 }
 
@@ -92,7 +95,9 @@ ITEMS = [
         "figure3", "Figure 3: sections of the landscape through three subnetworks",
         "MIMO's subnetworks end in distinct basins and disagree, those of the naive multihead in one and agree.",
         settings={"network": "SmallCNN, CIFAR-10", "M": 3},
-        costs={"smoke": "seconds", "laptop": "minutes", "paper": "an hour"},
+        costs={"smoke": "seconds", "laptop": "15 minutes of one processor", "paper": "an hour"}, experiment=BASINS,
+        check=check_seeds(MEMBERS, "mimo_barrier", "multihead_barrier", "disagree", pictures=basins_picture),
+        notes=("Of MIMO only the slices of the first and last layer are interpolated, of the multihead the heads.",),
     ),
     _claim(
         "figure4", "Figure 4: separation and diversity of the subnetworks",
@@ -134,7 +139,9 @@ ITEMS = [
     _claim(
         "figure9", "Figure 9: performance against sparsity",
         "At the same sparsity more subnetworks lose more performance.",
-        settings={**SETTINGS, "sparsity": "share of weights below 1e-4, by L1"}, costs=SWEEP_COSTS,
+        settings={**SETTINGS, "sparsity": "share of weights below 1e-4, by L1"}, costs=SWEEP_COSTS, experiment=SPARSE,
+        check=check_seeds(MEMBERS, "sparse_accuracy", "sparse_likelihood", pictures=sparsity_picture),
+        notes=("A loss is relative to the same network without L1, and averaged over the sparsity that both reach.",),
     ),
     _claim(
         "table1", "Table 1: CIFAR-10",

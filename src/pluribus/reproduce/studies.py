@@ -19,7 +19,7 @@ SMOKE: dict[str, Any] = {
 
 LAPTOP: dict[str, Any] = {
     "data": ["cifar10"], "model": "small_cnn", "size": 4, "seeds": [0, 1, 2],
-    "training": {"epochs": 30, "batch_size": 128},
+    "training": {"epochs": 10, "batch_size": 128, "lr": 2e-3, "schedule": {"name": "cosine"}},
     "source": {"outside": ["svhn"]}, "corruptions": list(SOME), "severities": [1, 3, 5], "shift_rows": 500,
 }  # fmt: skip
 
@@ -58,6 +58,26 @@ def study(
 
 def _recipe(data: str, model: str, recipe: str) -> dict[str, Any]:
     return {**CIFAR, "data": [data], "model": model, "recipe": recipe}
+
+
+def control(name: str, *pairs: tuple[str, str]) -> StudyExperiment:
+    """One method on each of several networks, on CIFAR-10, compared with each other across the networks.
+
+    Args:
+        pairs: (network, method)
+    """
+    brief = {"width": 0.25, "training": {"epochs": 1, "lr": 0.003}, "severities": [1], "shift_rows": 20}
+    return StudyExperiment(
+        name,
+        {
+            "smoke": [{**SMOKE, **brief, "model": model, "methods": [method]} for model, method in pairs],
+            "laptop": [{**LAPTOP, "model": model, "methods": [method], "width": 0.25} for model, method in pairs],
+            "paper": [
+                {**_recipe("cifar10", model, "packed/cifar10/resnet50"), "methods": [method]} for model, method in pairs
+            ],
+        },
+        merge=True,
+    )
 
 
 PACKED_CIFAR = [

@@ -27,6 +27,8 @@ def fingerprints(data: Sequence[str], source: Mapping[str, Any], model: str | No
     paths = [path for spec in specs for path in locate(spec, source.get("folder"))]
     if model and model.startswith("python:"):
         paths += [path for path in [Path(model.split(":")[1])] if path.is_file()]
+    if model and model.startswith("hf:"):
+        paths += [path for path in [Path(model[3:]).expanduser()] if path.is_dir()]
     return {str(path): _mark(path) for path in paths}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
@@ -63,12 +64,13 @@ def duplicate_mapped(model: nn.Module, change: Callable[[Tensor], Tensor]) -> nn
 
 
 def _duplicate(model: nn.Module, replacements: Mapping[int, Tensor]) -> nn.Module:
-    memo: dict[int, Any] = dict(replacements)
-    for module in model.modules():
-        for tensor in tensors_in(vars(module)):
-            if id(tensor) not in memo and _has_history(tensor):
-                memo[id(tensor)] = tensor.data.clone()
-    return deepcopy(model, memo)
+    return deepcopy(model, {**replacements, **without_history(model, replacements)})
+
+
+def without_history(model: nn.Module, known: Mapping[int, Any]) -> dict[int, Tensor]:
+    """Copies of the tensors that a model has computed from others and kept, by their ids, but for those known."""
+    kept = (tensor for module in model.modules() for tensor in tensors_in(vars(module)))
+    return {id(tensor): tensor.data.clone() for tensor in kept if id(tensor) not in known and _has_history(tensor)}
 
 
 def _has_history(tensor: Tensor) -> bool:
@@ -143,3 +145,18 @@ def assign_(module: nn.Module, values: Mapping[str, Tensor]) -> None:
             for key, tensor in table.items():
                 if id(tensor) in new:
                     table[key] = new[id(tensor)]  # type: ignore[assignment]
+
+
+def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of the tensors' names, types, shapes and values, whatever their order; nothing where they have no values.
+
+    >>> hash_tensors({"w": torch.zeros(2)}) == hash_tensors({"w": torch.zeros(2)}) != hash_tensors({"w": torch.ones(2)})
+    True
+    """
+    if any(tensor.is_meta for tensor in tensors.values()):
+        return ""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

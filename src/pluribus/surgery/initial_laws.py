@@ -17,7 +17,7 @@ from torch.nn.utils import parametrize
 from .._common.seeds import follow_generator
 from .._common.torch_private import NormBase, refresh_hooked_weights_
 from .copying import duplicate, state
-from .initialization import draw_like, is_random, keep_form_, sample_entries
+from .initialization import draw_like, find_fans, is_random, keep_form_, sample_entries
 from .selecting import WEIGHTED, dotted_name
 
 SAMPLE = 4096  # entries that are compared
@@ -33,6 +33,7 @@ class Laws:
     Args:
         own: for the name of a module the names, inside it, of the slots that its `reset_parameters` draws
         guessed: the names of the random tensors that no class explains
+        fans: which fan the deviation of each of them seems to follow, as `find_fans` says it
     """
 
     def __init__(self, model: nn.Module):
@@ -46,6 +47,7 @@ class Laws:
                 self.own[path] = self._names_drawn_by(path, module, known)
                 known |= {dotted_name(path, key) for key in self.own[path]}
             self.guessed = [name for name, value in self.values.items() if name not in known and is_random(value)]
+            self.fans = find_fans({name: self.values[name] for name in self.guessed})
 
     def _names_drawn_by(self, path: str, module: nn.Module, known: Collection[str]) -> list[str]:
         if not callable(getattr(module, "reset_parameters", None)):
@@ -90,10 +92,11 @@ def draw_anew_(
     generator: torch.Generator | None = None,
     names: Collection[str] | None = None,
     *,
-    guess: Guess = lambda name, given, shape: draw_like(given, shape),
+    guess: Guess | None = None,
     revive: bool = False,
 ) -> None:
     """Draw the tensors of a copy of a model, possibly of other sizes, by the laws of that model, in place."""
+    guess = guess or (lambda name, given, shape: draw_like(given, shape, fan=laws.fans.get(name)))
     ids = {id(tensor) for name, tensor in state(model) if names is None or name in names}
     with torch.no_grad(), follow_generator(generator):
         fresh: dict[str, Tensor] = {}

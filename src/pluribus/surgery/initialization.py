@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -13,16 +14,25 @@ from .._common.torch_private import estimate_spectral_norm_, refresh_hooked_weig
 
 SAMPLE = 4096  # entries looked at; more would only cost time
 
+NO_FAN = 3  # beside 0, 1 and 2: the fan in, the fan out and their mean
 GAINS = (1 / 3, 1.0, 2.0)  # variance times fan: torch's default, LeCun or Xavier, He
 
 
-def draw_like(tensor: Tensor, shape: Sequence[int] | None = None, generator: torch.Generator | None = None) -> Tensor:
+def draw_like(
+    tensor: Tensor,
+    shape: Sequence[int] | None = None,
+    generator: torch.Generator | None = None,
+    fan: int | None = None,
+) -> Tensor:
     """A tensor of the same kind, drawn anew, possibly in another shape with as many dimensions.
 
     Constants, integers, tables of few values and smooth tables (positions, frequencies) are not random: they keep
     their form. Orthogonal matrices become other orthogonal matrices. All else is drawn from a uniform or normal
     distribution with the tensor's mean and standard deviation; where the latter is a usual gain over the fan in,
     the fan out or their mean, it follows the new shape.
+
+    Args:
+        fan: which of them, 0 to 2, or `NO_FAN`, where that is known; by default the first that fits
 
     Example:
         >>> weight = torch.nn.Linear(64, 32).weight
@@ -34,13 +44,13 @@ def draw_like(tensor: Tensor, shape: Sequence[int] | None = None, generator: tor
     if tensor.is_meta or 0 in shape:
         return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
     if tensor.is_complex():
-        return torch.view_as_complex(draw_like(torch.view_as_real(tensor), (*shape, 2), generator))
+        return torch.view_as_complex(draw_like(torch.view_as_real(tensor), (*shape, 2), generator, fan))
     if not is_random(tensor):
         return resize_evenly(tensor, shape)
     gain = orthogonal_gain(tensor)
     if gain is not None:
         return _draw_orthogonal(tensor, shape, gain, generator)
-    return _draw_independent(tensor, shape, generator)
+    return _draw_independent(tensor, shape, generator, fan)
 
 
 def keep_form_(model: nn.Module, given: nn.Module) -> None:
@@ -140,14 +150,34 @@ def _is_smooth(tensor: Tensor) -> bool:
     return False
 
 
-def _draw_independent(tensor: Tensor, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+def find_fans(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """Which fan the deviation of each tensor follows, 0 to 2, or `NO_FAN`: of the laws that fit it the commonest.
+
+    One tensor may fit several by chance. That none is followed shows where fans differ and deviations do not.
+    """
+    seen = {name: (_std(t), _fans(t.shape), t.numel()) for name, t in tensors.items() if t.ndim > 1 and not t.is_meta}
+    laws: list[tuple[int, set[str]]] = []
+    for fan, gain in itertools.product(range(3), GAINS):
+        laws.append((fan, {name for name, (std, fans, n) in seen.items() if fits_fan(std, fans[fan], n, (gain,))}))
+    for std, _, _ in seen.values():
+        alike = {name for name, (other, _, n) in seen.items() if std and fits_fan(other / std, 1.0, n, (1.0,))}
+        columns = list(zip(*(seen[name][1] for name in alike), strict=True))
+        if columns and all(max(column) > 1.5 * min(column) for column in columns):
+            laws.append((NO_FAN, alike))
+    fitting = {name: [(len(names), -fan) for fan, names in laws if name in names] for name in seen}
+    return {name: -max(found)[1] for name, found in fitting.items() if found}
+
+
+def _draw_independent(
+    tensor: Tensor, shape: tuple[int, ...], generator: torch.Generator | None, fan: int | None
+) -> Tensor:
     entries = sample_entries(tensor, SAMPLE).double()
     count = entries.numel()
     mean, std = entries.mean().item(), _std(tensor)
     kurtosis = (((entries - mean) / entries.std(correction=0)) ** 4).mean().item()
     if abs(mean) < 5 * std / math.sqrt(count):
         mean, std = 0.0, math.sqrt(std**2 + mean**2)
-    std *= _fan_ratio(tensor.shape, shape, std, tensor.numel()) if mean == 0 else 1
+    std *= _fan_ratio(tensor.shape, shape, std, tensor.numel(), fan) if mean == 0 else 1
     result = torch.empty(shape, dtype=torch.float32, device=tensor.device)
     if kurtosis < 2.2:  # 1.8 if uniform, 2.4 if normal within two deviations, 3 if normal
         width = std * math.sqrt(3)
@@ -162,12 +192,12 @@ def _std(tensor: Tensor) -> float:
     return tensor.to(wide).std().item()
 
 
-def _fan_ratio(old: Sequence[int], new: Sequence[int], std: float, count: int) -> float:
+def _fan_ratio(old: Sequence[int], new: Sequence[int], std: float, count: int, fan: int | None) -> float:
     """By how much the deviation changes with the shape, for a usual gain over a fan; otherwise 1."""
     if len(old) < 2:
         return 1.0
-    for before, after in zip(_fans(old), _fans(new), strict=True):
-        if fits_fan(std, before, count):
+    for number, (before, after) in enumerate(zip(_fans(old), _fans(new), strict=True)):
+        if number == fan or (fan is None and fits_fan(std, before, count)):
             return math.sqrt(before / after)
     return 1.0
 

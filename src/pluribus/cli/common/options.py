@@ -39,9 +39,14 @@ Broken = Annotated[str, typer.Option(help="What to do about images that cannot b
 Model = Annotated[
     str | None,
     typer.Option(
-        help="A network of ours (resnet18, mlp, ...), timm:NAME (its architecture, with random weights), or "
-        "python:MODULE:FUNCTION; by default a small one that fits the data."
+        help="A network of ours (resnet18, mlp, ...), timm:NAME (its architecture, with random weights), hf:FOLDER (a "
+        "text classifier of transformers, with its weights), or python:MODULE:FUNCTION; by default a small one that "
+        "fits the data."
     ),
+]
+
+LongTexts = Annotated[
+    str, typer.Option(help="What to do about texts that are longer than the model takes: cut or refuse.")
 ]
 
 OwnModel = Annotated[
@@ -141,7 +146,7 @@ def source_options(**arguments: Any) -> dict[str, Any]:
     several = {key: specs(arguments.pop(key, "")) for key in ("outside", "shifted", "variants")}
     if arguments.get("folder") is not None:
         arguments["folder"] = str(arguments["folder"])
-    usual = {"split": 0, "broken": "stop"}
+    usual = {"split": 0, "broken": "stop", "long_texts": "cut"}
     said = {key: value for key, value in arguments.items() if value is not None and usual.get(key) != value}
     return {**said, **{key: value for key, value in several.items() if value}}
 

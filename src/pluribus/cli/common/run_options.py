@@ -25,6 +25,7 @@ class RunOptions:
     unpack_limit: options.UnpackLimit = None
     train_rows: options.TrainRows = None
     validation: options.Validation = None
+    long_texts: options.LongTexts = "cut"
     model: options.Model = None
     width: options.StudyWidth = None
     dropout: options.Dropout = None
@@ -52,25 +53,40 @@ class RunOptions:
             source: further data, with commas: outside, shifted, variants
         """
         training = ("epochs", "patience", "batch_size", "lr", "weight_decay")
-        described = ("target", "task", "image_size", "split", "broken", "unpack_limit", "validation")
+        described = ("target", "task", "image_size", "split", "broken", "unpack_limit", "validation", "long_texts")
         return {
             "size": self.size,
             "width": self.width or (options.DEMO_WIDTH if self.is_demo(data) else 1.0),
             "dropout": self.dropout,
             "recipe": self.recipe or ("digits" if data == ["digits"] else "default"),
-            "training": options.training_options(**{name: getattr(self, name) for name in training}),
+            "training": {
+                **(FINE_TUNING if self.reads_texts(data) else {}),
+                **options.training_options(**{name: getattr(self, name) for name in training}),
+            },
             "source": options.source_options(
                 folder=self.data_dir,
                 train_rows=self.train_rows or train_rows,
+                tokenizer=(self.model or "")[3:] if self.reads_texts(data) else None,
                 **{name: getattr(self, name) for name in described},
                 **source,
             ),
             "device": self.device,
         }
 
+    def reads_texts(self, data: list[str]) -> bool:
+        """Whether the network is one of transformers, which takes texts and nothing else."""
+        reads = (self.model or "").startswith("hf:")
+        for spec in data if reads else ():
+            if not spec.startswith("text:"):
+                raise ValueError(f"--model {self.model} takes texts, as in --data text:reviews.csv, but not {spec}.")
+        return reads
+
     def is_demo(self, data: list[str]) -> bool:
         """Whether nobody said what to train on or how: then the built-in digits show what ensembles are for."""
         return data == ["digits"] and self.model is None and self.recipe is None
+
+
+FINE_TUNING = {"epochs": 3, "lr": 5e-5, "batch_size": 32}  # of networks that are trained already, where nobody says so
 
 
 def takes_run_options(command: Callable[..., None]) -> Callable[..., None]:

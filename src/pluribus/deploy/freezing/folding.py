@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from ...core.layers import Dropped, JointInput, Masked, RankOne
+from ...core.layers import Dropped, JointInput, LowRank, Masked, RankMany, RankOne
 from .module_code import inner_type, torch_type
 from .tracing import Holder, draws
 
@@ -75,7 +75,8 @@ class Network:
         own: the tensors of the first tree that are a member's own, by id
         joint: one pass answers for all members
         one: it will be called with one row
-        apart: keep vectors (r, s) beside the weights that the members share, which needs less memory
+        apart: keep vectors (r, s) and low-rank matrices beside the weights that the members share, which needs less
+            memory
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class Network:
         if not isinstance(node.args[0], fx.Node) or node not in self.shapes:
             return
         count = len(self.trees) if (own := self.holds_own(module)) else 1
-        if plain_type(module) is not None and not (self.apart and own and isinstance(module, RankOne)):
+        if plain_type(module) is not None and not (self.apart and own and isinstance(module, BESIDE_WEIGHTS)):
             members = [plain(self.module(node, i)) for i in range(count)]
             self.layers[node] = Layer(node, node, module, members)
         elif _is_fixed_norm(module):
@@ -280,7 +281,7 @@ def read_attribute(root: nn.Module, path: str) -> Any:
 def plain_type(module: nn.Module) -> type | None:
     """Linear or a convolution, if the module computes what that does; None otherwise."""
     mixins, kind = getattr(type(module), "_made_of", ((), None))[0], inner_type(module)
-    if kind not in PLAIN or set(mixins) - {Masked, RankOne, JointInput, Dropped}:
+    if kind not in PLAIN or set(mixins) - {Masked, *BESIDE_WEIGHTS, JointInput, Dropped}:
         return None
     if len(mixins) > 1 or (isinstance(module, JointInput) and getattr(module, "groups", 1) != 1):
         return None
@@ -295,6 +296,12 @@ def plain(module: Any) -> Plain:
     if isinstance(module, RankOne):
         weight = _by_outputs(_by_inputs(weight, module.r, groups), module.s)
         bias = module.b
+    elif isinstance(module, RankMany):
+        pairs = zip(module.r, module.s, strict=True)
+        weight = torch.stack([_by_outputs(_by_inputs(weight, r, groups), s) for r, s in pairs]).sum(0)
+        bias = module.b
+    elif isinstance(module, LowRank):
+        weight = module.merged()
     elif isinstance(module, JointInput):  # every member reads the same input
         weight = weight.unflatten(1, (module.members, -1)).sum(1)
     elif isinstance(module, Masked) and groups > 1:
@@ -341,5 +348,7 @@ def scale_and_shift(
         shift = shift + bias.detach().double()
     return scale.to(mean.dtype), shift.to(mean.dtype)
 
+
+BESIDE_WEIGHTS = (RankOne, RankMany, LowRank)  # layers whose members share a weight and own what changes it
 
 PLAIN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -52,7 +52,7 @@ def freeze(
         example: what one call takes, with as many rows as there will be: the way to run is chosen for it. Any number
             of rows works later; other sizes work unless the model's code asks about them
         choose: "measure": the ways to run are timed on the example; "rule": always the same way for the same call
-        memory: "small": BatchEnsemble's vectors stay beside the weights that the members share
+        memory: "small": vectors (BatchEnsemble) and low-rank matrices stay beside the weights that the members share
 
     >>> import pluribus as pb
     >>> frozen = pb.freeze(pb.deep(nn.Linear(4, 3), 2), torch.zeros(5, 4))

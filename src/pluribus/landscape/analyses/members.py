@@ -164,8 +164,8 @@ def _quality(p: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
     return {"accuracy": found["accuracy"], "log_likelihood": -found["nll"]}
 
 
-def _share(ensemble: Ensemble) -> float:
-    """The share of weights that are not zero."""
+def weight_share(ensemble: Ensemble) -> float:
+    """The share of weights that are not zero: above 1e-4 in absolute value."""
     weights = [p.detach().abs() for p in ensemble.module.parameters()]
     return sum(int((w > SMALL).sum()) for w in weights) / sum(w.numel() for w in weights)
 
@@ -183,7 +183,7 @@ def _sweep(
             chance = mix_seeds(0, seed), mix_seeds(0, seed, 1)
             made = trained(caller, setting, partial(make, setting), train, chance, {**options, **own})
             with torch.random.fork_rng(devices=[]):
-                figures = {**member_figures(made, examples), "share": _share(made)}
+                figures = {**member_figures(made, examples), "share": weight_share(made)}
                 figures |= {} if further is None else dict(further(made, examples))
             rows.append({"setting": setting, "seed": seed, **columns, **figures})
     return Measured(rows)

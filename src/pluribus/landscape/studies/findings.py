@@ -98,7 +98,7 @@ def findings(
         made = trajectories(
             model, train, parts[2], runs=runs, epochs=epochs, lr=lr, seed=mix_seeds(seed, 7), keep=None, **options
         )
-        found.append(_figures(made, parts, distance, floor, seed))
+        found.append(finding_figures(made, *parts, distance=distance, floor=floor, seed=seed))
     return [
         Finding(claim, figure, [row[name] for row in found], bar, below)
         for name, (claim, figure, bar, below) in CLAIMS.items()
@@ -127,9 +127,23 @@ CLAIMS = {  # figure by name: (claim, what it is, bar, below)
 }  # fmt: skip
 
 
-def _figures(
-    runs: Sequence[Trajectory], parts: Sequence[Examples], distance: Any, floor: float, seed: int
+def finding_figures(
+    runs: Sequence[Trajectory],
+    train: Any,
+    validation: Any,
+    test: Any,
+    outside: Any,
+    *,
+    distance: float | tuple[float, float] | None = None,
+    floor: float = 0.92,
+    seed: int = 0,
 ) -> dict[str, float]:
+    """The figure of each of CLAIMS for runs that were trained already, with checkpoints and test rows as their probe.
+
+    Args:
+        distance, floor: as for `findings`
+    """
+    parts = (Examples("finding_figures", part) for part in (train, validation, test, outside))
     train, validation, test, outside = parts
     pairs, half = np.triu_indices(len(runs), 1), 0.5 / test.rows  # half a row: a ratio to no difference is finite
     ends = solutions(runs)

@@ -11,9 +11,14 @@ from ...results.intervals import t_interval
 from ...uncertainty.resampling import Interval
 from ..drawing import curves_figure, intervals_figure
 from ..experiments.stored_parts import Stored
-from ..verdicts import FAILS, HOLDS, OPEN, ClaimVerdict, above, all_of, below, show_interval
+from ..verdicts import FAILS, HOLDS, OPEN, ClaimVerdict, above, all_of, below, equal, show_interval
+from .comparisons import NEAR
+from .pictures import entropy_maps
 
 CLOSE = 0.1  # relative: how near the divergence of drawn masks must be to the formula, or there were too few draws
+
+
+YES = {HOLDS: "yes", FAILS: "no", OPEN: "cannot be told"}
 
 
 def check_sparsity(found: Mapping[str, Stored], published: Mapping[str, Any]) -> ClaimVerdict:
@@ -51,7 +56,7 @@ def check_sparsity(found: Mapping[str, Stored], published: Mapping[str, Any]) ->
 
 def check_transition(found: Mapping[str, Stored], published: Mapping[str, Any]) -> ClaimVerdict:
     """Whether the entropy outside rises from one network over less and less overlap to independent networks."""
-    rows = [row for part in found.values() for row in part.figures["rows"]]
+    rows = [row for part in found.values() for row in part.figures.get("rows", [])]
     settings = list(dict.fromkeys(row["setting"] for row in rows))
     if len(settings) < 3:
         return ClaimVerdict(OPEN, ["There must be one network, masks and independent networks."])
@@ -66,14 +71,17 @@ def check_transition(found: Mapping[str, Stored], published: Mapping[str, Any]) 
     }
     whole = t_interval((entropy[masked[-1]] - entropy[single]).tolist())
     fallen = [name for name, gap in gaps.items() if below(gap) == HOLDS]
-    judgement = FAILS if fallen else above(whole)
+    rises = FAILS if fallen else above(whole)
     told = [name for name, gap in gaps.items() if above(gap) == HOLDS]
     last = t_interval((entropy[masked[-1]] - entropy[deep]).tolist())
+    margin = NEAR * abs(float((entropy[deep] - entropy[single]).mean()))
+    ends = equal(last, margin)
     said = [
         f"From one network to {masked[-1]} the mean entropy outside changes by {show_interval(whole)} nats; of "
         f"{len(gaps)} steps {len(told)} are told to rise and {len(fallen)} to fall.",
-        f"{masked[-1]} minus Deep Ensembles: {show_interval(last)}"
-        + ("." if last.known and last.low <= 0 <= last.high else ": it does not end where Deep Ensembles are."),
+        f"Whether it rises: {YES[rises]}. Whether it ends where Deep Ensembles are: {YES[ends]}; "
+        f"{masked[-1]} minus Deep Ensembles is {show_interval(last)}, where less than {margin:.3f}, half of what they "
+        "have more than one network, is asked for.",
     ]
     table = [
         [name, *(show_interval(t_interval(values[figure][name].tolist()), 4) for figure in values)] for name in settings
@@ -82,7 +90,8 @@ def check_transition(found: Mapping[str, Stored], published: Mapping[str, Any]) 
         "entropy", "Entropy outside the training range", "Mean over 6 < |x| <= 10, with intervals over seeds.",
         {"entropy": {name: t_interval(entropy[name].tolist()) for name in settings}}, axis="nats",
     )  # fmt: skip
-    return ClaimVerdict(judgement, said, ["", "entropy outside", "mutual information outside"], table, [picture])
+    header = ["", "entropy outside", "mutual information outside"]
+    return ClaimVerdict(all_of([rises, ends]), said, header, table, [*entropy_maps(found), picture])
 
 
 def check_bias(found: Mapping[str, Stored], published: Mapping[str, Any]) -> ClaimVerdict:

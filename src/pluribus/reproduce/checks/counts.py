@@ -1,4 +1,4 @@
-"""Checks of parameter and mult-add columns: every cell to the last printed digit, or the paper's own inconsistency."""
+"""Checks of parameter and mult-add columns: every cell to the last printed digit, or why it differs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def check_counts(
     """The check of a table's columns.
 
     Args:
-        contradictions: from our counts to what of the paper's claim about them is not so
+        contradictions: from our counts to what of the paper's claim about them is not so; where there is none, but a
+            count is not explained, it cannot be told whether ours are the paper's networks
     """
 
     def check(found: Mapping[str, Stored], published: Mapping[str, Any]) -> ClaimVerdict:
@@ -77,12 +78,12 @@ def check_counts(
         unexplained = [cell for cell in every if not cell.agrees and not cell.reason]
         table = [
             [cell.row, TITLES[cell.column], cell.printed, cell.show_interval]
-            + ["agrees" if cell.agrees else cell.reason or "differs, and no reason is known"]
+            + ["agrees" if cell.agrees else cell.reason or "not explained"]
             for cell in every
         ]
         said = [*_summary(every, unexplained, len(counted), len(rows)), *(f"{text}." for text in wrong)]
         header = ["network", "figure", "the paper", "counted", ""]
-        return ClaimVerdict(FAILS if unexplained or wrong else HOLDS, said, header, table)
+        return ClaimVerdict(FAILS if wrong else OPEN if unexplained else HOLDS, said, header, table)
 
     return check
 
@@ -91,10 +92,10 @@ def _summary(every: Sequence[Cell], unexplained: Sequence[Cell], counted: int, r
     agreeing = sum(cell.agrees for cell in every)
     said = [f"{agreeing} of {plural(len(every), 'count')} agree with the paper to the last printed digit."]
     if named := len(every) - agreeing - len(unexplained):
-        said.append(f"{plural(named, 'printed count')} contradict the paper's own text or rows, as said below.")
+        said.append(f"{plural(named, 'printed count')} differ for a reason that is said below.")
     if unexplained:
         names = ", ".join(f"{cell.row} ({TITLES[cell.column]})" for cell in unexplained)
-        said.append(f"No reason is known for {plural(len(unexplained), 'difference')}: {names}.")
+        said.append(f"Not explained: {names}.")
     if counted < rows:
         said.append(f"Only {counted} of the table's {rows} rows were counted at this scale.")
     return said

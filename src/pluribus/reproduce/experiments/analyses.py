@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...core.ensemble import Ensemble
 from ...data.catalogue import load
 from ...landscape.analyses.bias_variance import bias_variance
 from ...landscape.analyses.masks import mask_transition
+from ...landscape.analyses.measuring import redrawn, trained
 from ...landscape.analyses.sparsity import sparsity_curves
-from ...methods import METHODS
+from ...methods import METHODS, deep, masksembles, single
 from ...models.small import mlp
 from .stored_parts import Given, InParts, Part, Stored
 
@@ -44,6 +47,8 @@ MASK_SCALES = (1.1, 2.0, 3.0, 10.0)
 def compute_transition(part: Part, folder: Path | None, needed: Mapping[str, Stored]) -> Given:
     """Entropy and mutual information on a grid beyond the training range, for each overlap and seed."""
     given = part.settings
+    if part.name == "maps":
+        return compute_maps(given)
     data = load("sinusoids")
     train, test = data.train[:], data.test[:]
     model = mlp(2, 2, hidden=(given["hidden"], given["hidden"]))
@@ -53,6 +58,24 @@ def compute_transition(part: Part, folder: Path | None, needed: Mapping[str, Sto
     )  # fmt: skip
     kept = ("setting", "seed", "accuracy", "inside entropy", "outside entropy", "outside mutual_information")
     return {"rows": [{name: row[name] for name in kept} for row in found.rows]}, {}
+
+
+def compute_maps(given: Mapping[str, Any]) -> Given:
+    """Entropy on a grid around the training rows, as the figure shows it: one network of each kind, and the rows."""
+    x, y = load("sinusoids").train[:]
+    model = mlp(2, 2, hidden=(given["hidden"], given["hidden"]))
+    across, up = torch.linspace(-10, 10, given["points"]), torch.linspace(-4, 4, given["points"])
+    places = torch.stack([part.flatten() for part in torch.meshgrid(across, up, indexing="ij")], 1)
+    makers: dict[str, Callable[[], Ensemble]] = {"single": lambda: single(redrawn(model))}
+    for scale in MASK_SCALES:
+        makers[f"S {scale:g}"] = partial(masksembles, redrawn(model), 4, scale, 1.0, x[:2])
+    makers["deep"] = lambda: deep(model, 4)
+    columns = {"across": across.numpy(), "up": up.numpy(), "rows": x[:200].numpy(), "labels": y[:200].numpy()}
+    for name, make in makers.items():
+        made = trained("reproduce", name, make, (x, y), (0, 0), {"epochs": given["epochs"], "lr": given["lr"]})
+        entropy = made.predict(places).total.reshape(len(across), len(up))
+        columns[f"entropy {name}"] = entropy.numpy().astype(np.float32)
+    return {}, columns
 
 
 def _beyond(points: int) -> Tensor:
@@ -68,7 +91,15 @@ TRANSITION_SETTINGS: dict[str, dict[str, Any]] = {
     "paper": {"hidden": 100, "points": 20, "seeds": 20, "epochs": 60, "lr": 0.01},
 }
 
-TRANSITION = InParts("masks-transition", lambda scale: [Part("grid", TRANSITION_SETTINGS[scale])], compute_transition)
+
+def plan_transition(scale: str) -> list[Part]:
+    """Figures over seeds, and the maps of one."""
+    settings = TRANSITION_SETTINGS[scale]
+    maps = {name: settings[name] for name in ("hidden", "epochs", "lr")}
+    return [Part("grid", settings), Part("maps", {**maps, "points": 6 if scale == "smoke" else 40})]
+
+
+TRANSITION = InParts("masks-transition", plan_transition, compute_transition)
 
 # ---------------------------------------------------------------- MIMO, Figure 2
 

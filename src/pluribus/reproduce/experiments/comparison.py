@@ -48,10 +48,12 @@ class StudyExperiment:
 
     Args:
         scales: arguments of `Study` by scale
+        merge: compare runs of all studies with each other; labels get the name of the network
     """
 
     name: str
     scales: Mapping[str, Sequence[Mapping[str, Any]]]
+    merge: bool = False
 
     def studies(self, context: Context) -> list[Study]:
         """The studies of a scale; data are looked for in the context's folder."""
@@ -65,7 +67,16 @@ class StudyExperiment:
         found = {}
         for study in self.studies(context):
             found[f"{', '.join(study.data)}, {study.model}"] = _conduct(self.name, study, context)
-        return found
+        return {"all networks": merged(found)} if self.merge else found
+
+
+def merged(found: Mapping[str, Compared]) -> Compared:
+    """Studies of several networks as one, with labels such as "packed, resnet50"."""
+    groups: dict[str, Group] = {}
+    for where, compared in found.items():
+        model = where.rpartition(", ")[2]
+        groups |= {f"{label}, {model}": group for label, group in compared.groups.items()}
+    return Compared(groups, seconds=sum(one.seconds for one in found.values()))
 
 
 def _conduct(name: str, study: Study, context: Context) -> Compared:

@@ -88,9 +88,12 @@ def rebuild(
     for module in result.modules():
         if isinstance(module, NormBase):
             module.reset_running_stats()
-    draw_anew_(
-        result, laws, generator, guess=lambda name, given, shape: _fresh(given, shape, None, *fans.get(name, (0, 0)))
-    )
+
+    def guess(name: str, given: Tensor, shape: tuple[int, ...]) -> Tensor:
+        fresh = _fresh(given, shape, *fans.get(name, (0, 0)))
+        return draw_like(given, shape, fan=laws.fans.get(name)) if fresh is None else fresh
+
+    draw_anew_(result, laws, generator, guess=guess)
     return result
 
 
@@ -113,12 +116,12 @@ def _fans(model: nn.Module, sizes: Mapping[str, tuple[int, ...]]) -> dict[str, t
     return found
 
 
-def _fresh(tensor: Tensor, shape: tuple[int, ...], generator: torch.Generator | None, fan: int, new_fan: int) -> Tensor:
-    """A parameter drawn anew; where it follows torch's default for its fan in, it follows the new fan in."""
+def _fresh(tensor: Tensor, shape: tuple[int, ...], fan: int, new_fan: int) -> Tensor | None:
+    """A parameter drawn anew for the new fan in, where it follows torch's default for its own."""
     bound = fan**-0.5 if fan else 0.0
     if fan == new_fan or tensor.is_meta or not is_random(tensor) or tensor.abs().max() > bound * 1.001:
-        return draw_like(tensor, shape, generator)
+        return None
     if not fits_fan(tensor.float().std().item(), fan, tensor.numel(), (1 / 3,)):
-        return draw_like(tensor, shape, generator)
+        return None
     result = torch.empty(shape, dtype=torch.float32, device=tensor.device)
-    return result.uniform_(-(new_fan**-0.5), new_fan**-0.5, generator=generator).to(tensor.dtype)
+    return result.uniform_(-(new_fan**-0.5), new_fan**-0.5).to(tensor.dtype)

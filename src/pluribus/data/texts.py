@@ -1,0 +1,143 @@
+"""Texts in a column of a table become the numbers of their tokens, by the tokenizer of the model that reads them."""
+
+from __future__ import annotations
+
+import warnings
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._common.optional import require
+from .source import Request, list_names
+
+LONG = ("cut", "refuse")  # what becomes of texts that are longer than the model takes
+
+OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")  # theirs begin behind the padding's
+
+OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+
+TEXT_COLUMN = {"name": str, "kind": str, "tokenizer": str, "length": int, "most": int, "long": str}
+
+
+def check_tokenizer(request: Request) -> str:
+    """The folder of the tokenizer, which is that of the model."""
+    if request.tokenizer is None:
+        raise ValueError(
+            f"{request.spec}: texts are read by the tokenizer of a model. Name its folder with tokenizer= (command "
+            "line: --model hf:FOLDER)."
+        )
+    folder = Path(request.tokenizer).expanduser().absolute()
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(
+            f"tokenizer: {str(folder)!r} must be a folder of transformers, but there is no config.json in it. Give the "
+            "folder that save_pretrained wrote."
+        )
+    return str(folder)
+
+
+def text_rule(frame: Any, folder: str, long: str, spec: str, notes: list[str]) -> dict[str, Any]:
+    """How texts become numbers, as all rows of a table without its target say; what is cut is said in the notes."""
+    name = _text_column(frame, spec, notes)
+    column = {"name": name, "kind": "text", "tokenizer": folder, "length": 0, "most": most_tokens(folder), "long": long}
+    lengths = np.array([len(row) for row in _tokens(column, frame[name], long, notes)])
+    return {**column, "length": int(lengths.max())}
+
+
+def encode_texts(column: dict[str, Any], values: Any) -> Tensor:
+    """The numbers of the tokens, padded at the end: (rows, tokens); more than in training where texts are longer."""
+    rows = _tokens(column, values, column["long"], notes=None)
+    width = max([column["length"], *map(len, rows)])
+    encoded = np.full((len(rows), width), _tokenizer(column["tokenizer"]).pad_token_id)
+    for i, row in enumerate(rows):
+        encoded[i, : len(row)] = row
+    return torch.from_numpy(encoded)
+
+
+def longest(config: Any, tokenizer: Any) -> int:
+    """How many tokens of a text the model takes: what its positions and its tokenizer allow."""
+    positions = getattr(config, "max_position_embeddings", None) or 10**9
+    if config.model_type in OFFSET_POSITIONS:
+        positions -= (config.pad_token_id or 0) + 1
+    return int(min(positions, tokenizer.model_max_length))
+
+
+def most_tokens(folder: str) -> int:
+    """How many tokens the model in the folder takes."""
+    transformers = require("transformers", "reading texts", "huggingface")
+    config, tokenizer = transformers.AutoConfig.from_pretrained(folder, **OFFLINE), _tokenizer(folder)
+    if len(tokenizer) > config.vocab_size:
+        raise ValueError(
+            f"tokenizer: that of {folder!r} has {len(tokenizer)} tokens, but the model knows {config.vocab_size}. Give "
+            "the one that the model was trained with."
+        )
+    return min(longest(config, tokenizer), 2**14)
+
+
+def _text_column(frame: Any, spec: str, notes: list[str]) -> str:
+    """The one column that holds texts, or the one that is called so."""
+    texts = [str(name) for name, values in frame.items() if any(isinstance(v, str) for v in values.dropna().head(20))]
+    if len(texts) > 1 and "text" in texts:
+        texts = ["text"]
+    if len(texts) != 1:
+        found = (
+            f"there are {list_names(texts)}" if texts else f"there are only: {list_names([*map(str, frame.columns)])}"
+        )
+        raise ValueError(
+            f'{spec}: one column must hold the texts, but {found}. Call it "text", or leave the others out.'
+        )
+    if others := [str(name) for name in frame.columns if name != texts[0]]:
+        notes.append(f'Only the texts in the column "{texts[0]}" are read: {list_names(others)} left out.')
+    return texts[0]
+
+
+def _tokens(column: dict[str, Any], values: Any, long: str, notes: list[str] | None) -> list[list[int]]:
+    """The tokens of each text, at most as many as the model takes."""
+    missing = ~np.array([isinstance(value, str) for value in values], dtype=bool)
+    if missing.any():
+        row = values.index[int(missing.argmax())]
+        raise ValueError(f'column "{column["name"]}" must hold a text in each row, but row {row} has none.')
+    most = column["most"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a text is longer than the model takes is said below
+        rows = _tokenizer(column["tokenizer"])(list(values), truncation=False, verbose=False)["input_ids"]
+    over = [i for i, row in enumerate(rows) if len(row) > most]
+    if not over:
+        return rows
+    if long == "refuse":
+        raise ValueError(
+            f'column "{column["name"]}": the model takes {most} tokens, but {len(over)} of {len(rows)} texts have '
+            f"more: row {values.index[over[0]]} has {len(rows[over[0]])}. Shorten them, or cut them (command line: "
+            "--long-texts cut)."
+        )
+    said = f'Column "{column["name"]}": {len(over)} of {len(rows)} texts have more than {most} tokens and are cut.'
+    if notes is None:
+        warnings.warn(said, stacklevel=2)
+    else:
+        notes.append(said)
+    cut = _tokenizer(column["tokenizer"])(
+        [values.iloc[i] for i in over], truncation=True, max_length=most, verbose=False
+    )["input_ids"]
+    for i, row in zip(over, cut, strict=True):
+        rows[i] = row
+    return rows
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(folder: str) -> Any:
+    transformers = require("transformers", "reading texts", "huggingface")
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **OFFLINE)
+    except Exception as error:  # transformers raises errors of many kinds
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(
+            f"tokenizer: {folder!r} holds none that can be read ({reason}). Give the folder that save_pretrained wrote."
+        ) from None
+    if tokenizer.pad_token_id is None:
+        raise ValueError(
+            f"tokenizer: that of {folder!r} has no token for padding. Set its pad_token and save it again."
+        )
+    return tokenizer

@@ -1,0 +1,144 @@
+"""LoRA-Ensemble: one frozen network, and low-rank matrices of each member's own beside its weights."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..core.ensemble import Ensemble
+from ..core.layers import LowRank
+from ..results.styles import Style
+from ..surgery.copying import aliases, assign_, hash_tensors, state
+from ..surgery.replacing import expose_weights
+from ..surgery.selecting import exact_pattern, pick, quote_names
+from .building import begin_, check_model, check_number, check_size, check_whole
+from .facts import states
+from .layer_choice import check_all_called, heads_of
+
+FUSED = re.compile(r"(.*\.)?(qkv|qkv_proj|Wqkv|c_attn|in_proj)")  # queries, keys and values below each other
+PARTS = ("q", "k", "v")
+
+
+@states(for_trained=True, style=Style("#332288", "p"))
+def lora(
+    model: nn.Module,
+    size: int,
+    rank: int = 8,
+    alpha: float | None = None,
+    *,
+    where: str | None = None,
+    heads: bool = False,
+    gain: float = 10.0,
+    example: Any = None,
+    generator: torch.Generator | None = None,
+) -> Ensemble:
+    """One frozen network, and each member's low-rank matrices: W x + (alpha / rank) B A x (Mühlematter et al., 2024).
+
+    Every weight of the model is kept, shared and frozen, and statistics of normalisation are not updated. Each member
+    draws an A of its own by Xavier's uniform law; B is zero, so that all members start as the model given and part
+    as they learn. In training every member sees every row, and the losses are summed: one joint step equals separate
+    steps. `pb.save` writes what members own alone, and names the model by a hash of its weights.
+
+    Args:
+        alpha: by default the rank, which leaves the product as it is
+        where: the linear layers that get matrices; by default those inside of attention (queries, keys, values and the
+            output, as in the paper), or all in a model without attention. A layer that holds queries, keys and values
+            side by side (qkv) counts as three: ".*qkv" takes all of them, r".*qkv\\.(q|v)" two
+        heads: each member also owns the last layer, which starts as the model's own
+        gain: of Xavier's law for A; the paper's 10
+        example: finds the last layer; without one it is the model's declared or last defined one
+    """
+    size, rank = check_size("lora", size), check_whole("lora", "rank", rank)
+    positive = "finite and positive"
+    alpha = rank if alpha is None else check_number("lora", "alpha", alpha, positive, lambda v: 0 < v < math.inf)
+    gain = check_number("lora", "gain", gain, positive, lambda v: 0 < v < math.inf)
+    model = expose_weights(check_model("lora", model))
+    last = _heads(model, example) if heads else []
+    names = _choose_projections(model, where, last)
+    layers = dict.fromkeys(_layer_of(name, model) for name in names)
+    for name in layers:
+        _low_rank_(model.get_submodule(name), _pieces(name, names, model), size, rank, alpha / rank, gain, generator)
+    own = [f"{name}.{key}" for name in layers for key in ("lora_a", "lora_b")]
+    tensors = [n for n, every in aliases(model).items() if all(place.rpartition(".")[0] in last for place in every)]
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in own or (name in tensors and parameter.requires_grad))
+    assign_(model, {n: torch.stack([t.detach()] * size) for n, t in state(model) if n in tensors})
+    settings = {"rank": rank, "alpha": alpha, "where": exact_pattern(names), "heads": heads, "gain": gain}
+    notes = [f"matrices of rank {rank} beside {len(names)} projections: {quote_names(names, 6)}"]
+    notes += [f"each member owns the last layer: {quote_names(last)}"] if heads else []
+    made = Ensemble(
+        model, size, [*own, *tensors], method="lora", settings=settings, notes=notes, first_look=check_all_called
+    )
+    made.asleep = frozenset(name for name, part in model.named_modules() if _has_statistics(part))
+    made.base = hash_tensors({name: t for name, t in state(model) if name not in made.own})
+    return made.train(made.training)
+
+
+# -------------------------------------------------------------------- which layers
+
+
+def _choose_projections(model: nn.Module, where: str | None, heads: list[str]) -> list[str]:
+    """The names of linear layers, and of the parts of fused ones, that get matrices."""
+    linear = [name for name, part in model.named_modules() if isinstance(part, nn.Linear) and name not in heads]
+    if not linear:
+        raise ValueError("lora: the model has no linear layer to put matrices beside. Use batch_ensemble for it.")
+    names = [part for name in linear for part in _parts(name, model)]
+    if where is not None:
+        return pick("lora", where, names)
+    attention = [name for name, part in model.named_modules() if name and "Attention" in type(part).__name__]
+    return [name for name in names if any(name.startswith(f"{each}.") for each in attention)] or names
+
+
+def _parts(name: str, model: nn.Module) -> list[str]:
+    """A layer's own name, or those of the three projections that it holds."""
+    layer = cast(nn.Linear, model.get_submodule(name))
+    fused = FUSED.fullmatch(name) and layer.weight.shape[0] == 3 * layer.weight.shape[1]
+    return [f"{name}.{part}" for part in PARTS] if fused else [name]
+
+
+def _layer_of(name: str, model: nn.Module) -> str:
+    """The layer that a name of a projection belongs to."""
+    layer, _, part = name.rpartition(".")
+    return layer if part in PARTS and FUSED.fullmatch(layer) and _parts(layer, model) != [layer] else name
+
+
+def _pieces(layer: str, names: list[str], model: nn.Module) -> tuple[tuple[int, int], ...]:
+    """The outputs of a layer that get a product each."""
+    outputs = cast(nn.Linear, model.get_submodule(layer)).weight.shape[0]
+    parts = _parts(layer, model)
+    each = outputs // len(parts)
+    return tuple((i * each, (i + 1) * each) for i, part in enumerate(parts) if part in names)
+
+
+def _heads(model: nn.Module, example: Any) -> list[str]:
+    heads = heads_of(model, None, example)
+    for name, every in aliases(model).items():
+        inside = [place.rpartition(".")[0] in heads for place in every]
+        if any(inside) and not all(inside):
+            raise ValueError(f"lora: {name!r} of the last layer is tied to the rest of the model. Leave heads= out.")
+    return heads
+
+
+def _has_statistics(part: nn.Module) -> bool:
+    return isinstance(getattr(part, "running_mean", None), Tensor)
+
+
+# -------------------------------------------------------------------- matrices
+
+
+def _low_rank_(
+    layer: nn.Module, pieces: tuple[tuple[int, int], ...], size: int, rank: int, factor: float, gain: float,
+    generator: torch.Generator | None,
+) -> None:  # fmt: skip
+    weight = cast(Tensor, layer.weight)
+    inputs, outputs = weight.shape[1], sum(stop - start for start, stop in pieces)
+    bound = gain * math.sqrt(6 / (inputs + rank))  # of each A, (rank, inputs)
+    drawn = torch.rand(size, len(pieces) * rank, inputs, generator=generator)
+    layer.lora_a = nn.Parameter(((2 * drawn - 1) * bound).to(weight.device, weight.dtype))
+    layer.lora_b = nn.Parameter(torch.zeros(size, outputs, rank, device=weight.device, dtype=weight.dtype))
+    layer.pieces, layer.factor = pieces, factor  # type: ignore[assignment]
+    begin_(layer, LowRank)

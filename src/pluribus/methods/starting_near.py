@@ -1,0 +1,100 @@
+"""Ensembles that start near a trained network: the strongest setting under which members keep its answers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from .._common.trees import as_batch, logits_of, rows_of, tensors_of
+from ..core.ensemble import Ensemble
+from ..surgery.calling import evaluation_mode
+from ..surgery.copying import duplicate
+
+KEPT = 0.95  # of the network's answers, in the mean over members
+MOST = 0.5  # less than this is kept: most of what the network knew is lost
+SHARES = (1.0, 0.6, 0.4, 0.2, 0.1, 0.04)  # of the strongest setting, in turn
+
+Strength = TypeVar("Strength")
+
+
+def start_near(
+    method: str, model: nn.Module, trained: Any, strengths: Sequence[Strength], make: Callable[[Strength], Ensemble],
+    generator: torch.Generator | None = None,
+) -> Ensemble:  # fmt: skip
+    """The ensemble of the first strength whose members keep the network's answers on `trained`; else of the last.
+
+    A few forward passes of each find it; `explain()` says what was kept, and a warning that most is lost.
+
+    Args:
+        trained: inputs like those that the model was trained on, as one call of it takes them
+        strengths: settings, the strongest first
+    """
+    _check_inputs(method, model, trained)
+    before = generator.get_state() if generator is not None else None
+    for strength in strengths:
+        if generator is not None and before is not None:
+            generator.set_state(before)  # each is drawn as if it were the only one
+        made = make(strength)
+        kept = kept_share(made, model, trained)
+        if kept >= KEPT:
+            break
+    made.notes.append(f"starts near the trained network: members keep {100 * kept:.1f} % of its answers")
+    if kept < MOST:
+        warnings.warn(
+            f"{method}: members keep only {100 * kept:.0f} % of the network's answers on the {_count(trained)} rows of "
+            "trained=, so most of what it knew is lost before any fine-tuning. Choose other layers, or pb.lora, which "
+            "starts as the network itself.",
+            stacklevel=3,
+        )
+    return made
+
+
+@torch.no_grad()
+def kept_share(ensemble: Ensemble, model: nn.Module, x: Any) -> float:
+    """The share of the model's answers that members give too, in the mean over members, in eval mode.
+
+    Answers are labels where a row has several outputs in one dimension; elsewhere it is 1 - (squared difference /
+    variance of the model's outputs), at least 0.
+    """
+    args, kwargs = as_batch(x)
+    with torch.random.fork_rng(devices=[]):
+        network = duplicate(model)
+        with evaluation_mode(network):
+            base = logits_of(network(*args, **kwargs))
+        ensemble.look_once((args, kwargs))  # dropout that it finds stays awake
+        with evaluation_mode(ensemble):
+            members = logits_of(ensemble(*args, **kwargs))
+    found, given = tensors_of(members)[0], tensors_of(base)[0]
+    if given.ndim == 2 and given.shape[1] > 1:
+        return (found.argmax(-1) == given.argmax(-1)).float().mean().item()
+    return max(0.0, 1 - (((found - given) ** 2).mean() / given.var().clamp_min(1e-12)).item())
+
+
+def last_layers(names: Sequence[str]) -> list[list[str]]:
+    """All layers, their last half, the last half of that, and so on to the last one.
+
+    >>> last_layers(["a", "b", "c"])
+    [['a', 'b', 'c'], ['c']]
+    """
+    counts, count = [], len(names)
+    while count:
+        counts.append(count)
+        count //= 2
+    return [list(names[-count:]) for count in counts]
+
+
+def _check_inputs(method: str, model: nn.Module, trained: Any) -> None:
+    """Refuse what the model does not take, or what says nothing of it."""
+    if not any(isinstance(t, Tensor) for t in tensors_of(as_batch(trained))) or _count(trained) < 2:
+        raise ValueError(
+            f"{method}: trained= takes a batch of inputs like those that the model was trained on, two rows at least, "
+            f"but it is {trained if not isinstance(trained, Tensor) else tuple(trained.shape)!r}."
+        )
+
+
+def _count(trained: Any) -> int:
+    return rows_of(as_batch(trained))

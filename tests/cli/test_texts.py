@@ -1,0 +1,120 @@
+"""Texts and folders of transformers on the command line: a tiny classifier, from its folder to answers."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from pluribus.cli.app import app
+from pluribus.data.catalogue import encoded, load
+from pluribus.models.by_name import build_network
+
+transformers = pytest.importorskip("transformers")
+from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E402
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad", "film", "the", "was", "very", "not"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=8, **names).save_pretrained(
+        tmp_path / "bert"
+    )
+    config = transformers.BertConfig(
+        vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+        max_position_embeddings=8, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    transformers.BertModel(config).save_pretrained(tmp_path / "bert")
+    rows = [f'"the film {i % 7} was {"very " * (i % 3)}{"good" if i % 2 else "bad"}",{i % 2}\n' for i in range(80)]
+    (tmp_path / "reviews.csv").write_text("review,label\n" + "".join(rows))
+    return tmp_path
+
+
+def run(*arguments):
+    app([str(argument) for argument in arguments], standalone_mode=False)
+
+
+def test_texts_become_the_tokens_of_the_models_tokenizer(folder):
+    data = load(f"text:{folder / 'reviews.csv'}", target="label", tokenizer=folder / "bert")
+    assert data.classes == ("0", "1") and data.shape == (8,)
+    assert data.notes[-1].endswith("texts have more than 8 tokens and are cut.")
+    rows = encoded(data.encoding, {"review": ["the film", "good"]})[:][0]
+    assert rows.tolist() == [[2, 7, 6, 3, 0, 0, 0, 0], [2, 4, 3, 0, 0, 0, 0, 0]]
+
+
+def test_the_network_of_a_folder_sees_what_transformers_gives_it(folder):
+    network = build_network(f"hf:{folder / 'bert'}", (8,), 2).eval()
+    tokens = torch.tensor([[2, 7, 6, 3], [2, 4, 3, 0]])
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+    expected = network.network(input_ids=tokens, attention_mask=mask).logits
+    torch.testing.assert_close(network(tokens), expected)
+    weights = transformers.BertModel.from_pretrained(folder / "bert").embeddings.word_embeddings.weight
+    assert torch.equal(network.network.bert.embeddings.word_embeddings.weight, weights)
+
+
+def test_texts_are_trained_on_and_predicted(folder, capsys):
+    given = ("--data", f"text:{folder / 'reviews.csv'}", "--target", "label", "--model", f"hf:{folder / 'bert'}")
+    run(
+        "train", "--out", folder / "out", *given, "--method", "deep", "--size", 2, "--epochs", 1, "--lr", 0.01, "--json"
+    )
+    assert 0 <= json.loads(capsys.readouterr().out)["test"]["accuracy"] <= 1
+    (folder / "new.csv").write_text('review\n"the film was good"\n"bad"\n')
+    run("predict", folder / "out", folder / "new.csv", "--format", "jsonl")
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [answer["label"] in ("0", "1") for answer in answers] == [True, True]
+    assert all(np.isfinite(answer["epistemic"]) for answer in answers)
+    (folder / "long.csv").write_text("review\n" + "very " * 9 + "\n")
+    with pytest.warns(UserWarning, match="1 of 1 texts have more than 8 tokens and are cut"):
+        run("predict", folder / "out", folder / "long.csv", "--format", "jsonl")
+
+
+@pytest.mark.slow
+def test_methods_are_compared_on_texts(folder, capsys):
+    run(
+        "compare", "--data", f"text:{folder / 'reviews.csv'}", "--target", "label", "--model", f"hf:{folder / 'bert'}",
+        "--methods", "single,batch_ensemble,multihead", "--size", 2, "--seeds", 1, "--epochs", 1, "--jobs", 1, "--json",
+        "--out", folder / "study",
+    )  # fmt: skip
+    found = json.loads(capsys.readouterr().out)
+    assert not found["failed"] and (folder / "study" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"--model": "mlp"}, "read by the tokenizer of a model. .*--model hf:FOLDER"),
+        ({"--data": "digits"}, "takes texts, as in --data text:reviews.csv, but not digits"),
+        ({"--long-texts": "refuse"}, "the model takes 8 tokens, but .* texts have more: row .* has .*--long-texts cut"),
+        ({"--long-texts": "drop"}, '"drop" is not known. Known are: cut, refuse'),
+        ({"--width": "0.5"}, "in its own width"),
+        ({"--model": "hf:nowhere"}, "there is no config.json in it"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(folder, changes, message):
+    given = {"--data": f"text:{folder / 'reviews.csv'}", "--target": "label", "--model": f"hf:{folder / 'bert'}"}
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        run("train", "--out", folder / "out", *(part for pair in {**given, **changes}.items() for part in pair))
+    assert not (folder / "out").exists()
+
+
+def test_classes_that_a_folder_has_no_outputs_for_are_refused(folder):
+    config = transformers.AutoConfig.from_pretrained(folder / "bert")
+    config.id2label = {0: "bad", 1: "good"}
+    transformers.BertForSequenceClassification(config).save_pretrained(folder / "bert")
+    with pytest.raises(ValueError, match=r"it has outputs for 2 labels \(bad, good\), but 3 are needed"):
+        build_network(f"hf:{folder / 'bert'}", (8,), 3)
+
+
+def test_tables_with_no_or_several_columns_of_texts_are_refused(folder):
+    (folder / "two.csv").write_text("a,b,label\n" + "x,y,0\nz,w,1\n" * 9)
+    with pytest.raises(ValueError, match="one column must hold the texts, but there are a, b. Call it"):
+        load(f"text:{folder / 'two.csv'}", target="label", tokenizer=folder / "bert")
+    (folder / "empty.csv").write_text("text,label\nx,0\n,1\n" + "x,0\ny,1\n" * 9)
+    with pytest.raises(ValueError, match='"text" must hold a text in each row, but row 1 has none'):
+        load(f"text:{folder / 'empty.csv'}", target="label", tokenizer=folder / "bert")

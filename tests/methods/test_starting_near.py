@@ -1,0 +1,96 @@
+"""Ensembles of a trained network with trained=: near it, where their defaults are far."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import pluribus as pb
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[nn.Module, Tensor]:
+    """A network that tells which of four numbers is largest, and inputs for it."""
+    torch.manual_seed(0)
+    model, x = pb.models.mlp(4, 4, hidden=(32, 32, 32)), torch.randn(512, 4)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(150):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), x.argmax(1)).backward()
+        optimizer.step()
+    assert accuracy(pb.single(model), x) > 0.95
+    return model.eval(), x
+
+
+def accuracy(ensemble: pb.Ensemble, x: Tensor) -> float:
+    """The mean over members, judged by the labels, which the search for a setting never sees."""
+    return (ensemble.eval()(x).argmax(-1) == x.argmax(1)).float().mean().item()
+
+
+CALLS = {
+    "batch_ensemble": {"std": 0.5},
+    "masksembles": {"scale": 3.0},
+    "multihead": {},
+    "treenet": {"branch": "fc3|fc"},
+    "mc_dropout": {"rate": 0.3},
+}
+
+
+@pytest.mark.parametrize("method", CALLS)
+def test_members_keep_what_the_network_knew(method, trained):
+    model, x = trained
+    torch.manual_seed(1)
+    far = pb.METHODS[method](model, 4, **CALLS[method], **({"example": x[:2]} if method == "masksembles" else {}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if method == "masksembles" else "error")  # a small network has no spare units
+        near = pb.METHODS[method](model, 4, **CALLS[method], trained=x)
+    assert accuracy(near, x) > accuracy(far, x)
+    assert accuracy(near, x) > (0.5 if method == "masksembles" else 0.9)
+    assert "% of its answers" in near.explain()
+
+
+@pytest.mark.parametrize("method", ["batch_ensemble", "multihead", "treenet", "mc_dropout"])
+def test_members_differ_where_they_start_near(method, trained):
+    model, x = trained
+    members = pb.METHODS[method](model, 3, **CALLS[method], trained=x).predict(x).members
+    assert (members[0] - members[1]).abs().max() > 1e-3
+
+
+def test_a_setting_that_is_near_already_is_taken_as_it_is(trained):
+    model, x = trained
+    ensembles = [
+        pb.batch_ensemble(model, 2, std=0.01, generator=torch.Generator().manual_seed(0), **more)
+        for more in ({}, {"trained": x})
+    ]
+    torch.testing.assert_close(ensembles[0](x), ensembles[1](x), rtol=0, atol=0)
+    assert ensembles[1].settings == ensembles[0].settings
+
+
+def test_a_conversion_that_loses_most_is_warned_about(trained):
+    model, x = trained
+    with pytest.warns(UserWarning, match="most of what it knew is lost"):
+        pb.mc_dropout(model, 4, 0.99, where="fc", trained=x)
+
+
+def test_a_regression_is_kept_too():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 1)), torch.randn(64, 3)
+    near = pb.batch_ensemble(model, 3, trained=x)(x)
+    assert ((near - model(x)) ** 2).mean() < 0.1 * model(x).var()
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("batch_ensemble", {"trained": True}, "trained= takes a batch of inputs"),
+        ("batch_ensemble", {"trained": torch.randn(8, 4), "init": "signs"}, 'init must be "normal"'),
+        ("masksembles", {"trained": torch.randn(8, 4), "capacity": 1.0}, "not both"),
+        ("mc_dropout", {"trained": torch.randn(8, 4)}, "rate= is needed"),
+        ("multihead", {"noise": 0.1}, 'init="same"'),
+    ],
+)
+def test_what_does_not_fit_is_refused(method, options, message, trained):
+    with pytest.raises(ValueError, match=message):
+        pb.METHODS[method](trained[0], 3, **options)
