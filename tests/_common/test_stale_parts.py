@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pluribus._common.atomic import DAY, HERE, atomic_write
+from pluribus._common.atomic import DAY, HERE, atomic_write, temporary_folder
 
 KILLED = """
 import os, signal, sys
@@ -59,3 +59,28 @@ def test_a_folder_with_the_name_of_a_part_stays(tmp_path):
     with atomic_write(tmp_path / "b.json") as temporary:
         temporary.write_text("whole")
     assert len(list(tmp_path.iterdir())) == 2
+
+
+FOLDER_KILLED = """
+import os, pathlib, signal, sys
+from pluribus._common.atomic import temporary_folder
+with temporary_folder(pathlib.Path(sys.argv[1]) if sys.argv[1:] else None) as folder:
+    (folder / "work").write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["beside a file", "where the system has them"])
+def test_a_folder_that_a_killed_process_left_is_removed_by_the_next(tmp_path, monkeypatch, beside):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    target = tmp_path / "x.onnx" if beside else None
+    subprocess.run([sys.executable, "-c", FOLDER_KILLED, *([str(target)] if beside else [])], check=False)
+    (left,) = tmp_path.iterdir()
+    assert (left / "work").exists() and left.stat().st_mode & 0o77 == 0
+    alive = tmp_path / f"{'.x.onnx.' if beside else ''}pluribus-{HERE}-{os.getpid()}-01234567-folder"
+    alive.mkdir()
+    (tmp_path / f"pluribus-{HERE}-999999999-01234567-folder").symlink_to(alive)
+    with temporary_folder(target) as folder:
+        assert folder.is_dir() and not left.exists()
+    assert alive.is_dir() and not folder.exists()

@@ -6,25 +6,30 @@ import json
 import os
 import sys
 import warnings
+from types import SimpleNamespace
 
 import fakes
 import numpy as np
 import pytest
 import torch
 from hostile import TEXTS, header_of, npy, npy_header, npz, with_header
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from mutations import FUZZ, mutations, value_or_message
 from torch import nn
 
 import pluribus as pb
 from pluribus.cli.app import main
 from pluribus.data.catalogue import encoded, load
 from pluribus.deploy.predictor import RECORD, WEIGHTS, load_predictor, make_predictor
-from pluribus.landscape.checkpoints import Trajectory
+from pluribus.landscape.checkpoints import Trajectory, state_dict_of
 from pluribus.models.by_name import ModelSpec
 from pluribus.report.page import report
 from pluribus.results.store import Damaged, read, read_all, write
+from pluribus.study.laboratory import _run_of
+from pluribus.study.progress import MARK, progress_callback, read_progress
 from pluribus.study.settings import Run
+from pluribus.training.checkpoint import _check_alike
 
 CANARY = "import pathlib; pathlib.Path(__file__).with_name('canary').touch()\n"
 
@@ -330,50 +335,6 @@ def test_the_page_shows_names_as_text(study):
 # ---------------------------------------------------------------- any change at all
 
 
-JUNK = st.recursive(
-    st.one_of(
-        st.none(), st.booleans(), st.integers(-3, 10**20), st.floats(), st.text(max_size=5), st.just("x" * 1000),
-        st.sampled_from(["deep", "packed", "single", "classification", "mlp", "images", "table", "python:os:getcwd"]),
-    ),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=5,
-)  # fmt: skip
-
-
-@st.composite
-def mutations(draw, good):
-    """The good value with one or two of its parts, at any depth, replaced, removed or doubled."""
-    value = copy.deepcopy(good)
-    for _ in range(draw(st.integers(1, 2))):
-        if not isinstance(value, dict | list) or not value:
-            break
-        holder = value
-        while True:
-            key = draw(st.sampled_from(sorted(holder) if isinstance(holder, dict) else range(len(holder))))
-            inner = holder[key]
-            if not isinstance(inner, dict | list) or not inner or draw(st.booleans()):
-                break
-            holder = inner
-        if draw(st.booleans()):
-            holder[key] = draw(JUNK)
-        elif isinstance(holder, dict):
-            del holder[key]
-        else:
-            holder.insert(key, inner)
-    return value
-
-
-FUZZ = settings(max_examples=60, suppress_health_check=list(HealthCheck))
-
-
-def value_or_message(function):
-    try:
-        return function()
-    except (ValueError, FileNotFoundError) as error:
-        assert str(error)
-        return None
-
-
 def test_any_record_of_a_folder_gives_answers_or_a_message(good, tmp_path, table):
     (tmp_path / WEIGHTS).write_bytes((good / WEIGHTS).read_bytes())
 
@@ -478,3 +439,52 @@ def test_any_header_of_a_trajectory_gives_one_or_a_message(tmp_path):
         value_or_message(lambda: Trajectory.load(tmp_path / "x", model))
 
     check()
+
+
+# ---------------------------------------------------------------- what an attacker who has read the code would try
+
+
+def test_no_name_of_a_column_is_a_formula(folder, tmp_path, monkeypatch, capsys):
+    names = ["sepal length (cm)", "sepal width (cm)", "petal length (cm)", "petal width (cm)", "=cmd|' /C calc'!A0"]
+    (tmp_path / "new.csv").write_text(",".join(names) + "\n5,3,1,0.2,1\n")
+    code, out, _ = run(monkeypatch, capsys, "predict", folder, tmp_path / "new.csv", "--format", "csv")
+    assert code == 0 and "'=cmd" in out and ",=cmd" not in out
+
+
+def test_a_checkpoint_that_unpacks_to_gigabytes_is_refused_before_it_does(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLURIBUS_UNPACK_LIMIT", "1M")
+    torch.save({"weight": torch.zeros(300_000)}, tmp_path / "x.pt")
+    with pytest.raises(ValueError, match="unpacks to more than 1 MB"):
+        state_dict_of(tmp_path / "x.pt")
+    monkeypatch.setenv("PLURIBUS_UNPACK_LIMIT", "2M")
+    assert state_dict_of(tmp_path / "x.pt")["weight"].shape == (300_000,)
+
+
+def test_a_list_that_holds_itself_a_billion_times_is_not_written_out():
+    laughs = ()
+    for _ in range(40):
+        laughs = (laughs, laughs)
+    with pytest.raises(ValueError, match="its step must be a number, but is a tuple"):
+        _check_alike(laughs, 1, "its step")
+
+
+@pytest.mark.parametrize(
+    "put", [os.mkfifo, os.mkdir, lambda at: os.symlink("/dev/zero", at)], ids=["pipe", "dir", "device"]
+)
+def test_progress_that_is_no_file_is_none(tmp_path, put):
+    put(tmp_path / MARK)
+    assert read_progress(tmp_path) is None
+
+
+def test_progress_is_not_written_through_a_link(tmp_path):
+    (tmp_path / "mine").write_text("precious")
+    (tmp_path / MARK).symlink_to(tmp_path / "mine")
+    trainer = SimpleNamespace(current_epoch=0, max_epochs=3)
+    progress_callback(tmp_path, 0.0).on_train_epoch_end(trainer, None)
+    assert (tmp_path / "mine").read_text() == "precious" and read_progress(tmp_path).epochs == 3
+
+
+def test_a_folder_cannot_raise_the_limits_of_whoever_reads_it(folder):
+    whole = json.loads(json.dumps(dataclasses.asdict(Run(data="iris")), default=list))
+    source = {"unpack_limit": "999T", "target": "x"}
+    assert _run_of({"run": {**whole, "size": 2, "source": source}}, folder).source == {"target": "x"}

@@ -440,3 +440,44 @@ def test_numbers_of_rows_are_noticed_and_left_out(name, values, left_out):
     rules = column_rules(pd.DataFrame({name: list(values), "a": range(100)}), notes)
     assert [rule["name"] for rule in rules] == (["a"] if left_out else [name, "a"])
     assert any(name in note for note in notes) == left_out
+
+
+def test_many_columns_have_the_rules_of_each_by_itself(tmp_path):
+    g = np.random.default_rng(0)
+    columns = {f"c{i}": g.normal(size=37) * 10.0 ** g.integers(-9, 9) for i in range(1300)}
+    columns |= {f"m{i}": np.where(g.random(37) < 0.3, [np.nan, np.inf][i % 2], g.normal(size=37)) for i in range(20)}
+    columns |= {f"k{i}": np.full(37, i) for i in range(20)} | {f"i{i}": g.integers(-5, 9, 37) for i in range(20)}
+    frame = pd.DataFrame(columns)
+    notes = []
+    found = {rule["name"]: rule for rule in column_rules(frame, notes)}
+    assert notes == [f'Column "k{i}" has one value: left out.' for i in range(20)]
+    assert list(found) == [name for name in columns if name[0] != "k"]
+    for name, rule in found.items():
+        finite = np.asarray(columns[name], float)[np.isfinite(columns[name])]
+        missing = len(finite) < 37
+        assert rule["missing"] == missing and rule["kind"] == "number"
+        assert missing or (rule["mean"], rule["std"]) == (finite.mean(), finite.std())  # to the last digit
+        assert (rule["mean"], rule["std"]) == pytest.approx((finite.mean(), finite.std()), rel=1e-12)
+    encoding = {
+        "kind": "table",
+        "task": "classification",
+        "target": "y",
+        "classes": ["a"],
+        "columns": [*found.values()],
+    }
+    x, names = encoded(encoding, frame)[:][0].numpy(), feature_names(encoding)
+    for name, rule in found.items():
+        values = np.asarray(columns[name], float)
+        at = names.index(name)
+        wanted = np.where(np.isfinite(values), (values - rule["mean"]) / rule["std"], 0).astype(np.float32)
+        assert np.array_equal(x[:, at], wanted)
+        assert not rule["missing"] or np.array_equal(x[:, at + 1], ~np.isfinite(values))
+
+
+def test_the_limit_of_columns_can_be_raised(tmp_path, monkeypatch):
+    frame = pd.DataFrame({f"c{i}": ["x", "y"] * 3 for i in range(8)})
+    monkeypatch.setattr("pluribus.data.tables.MOST_OTHER_COLUMNS", 7)
+    with pytest.raises(ValueError, match="7 columns that are not numbers, but this one has 8.*PLURIBUS_COLUMN_LIMIT"):
+        column_rules(frame, [])
+    monkeypatch.setenv("PLURIBUS_COLUMN_LIMIT", "8")
+    assert len(column_rules(frame, [])) == 8

@@ -1,5 +1,6 @@
 """What a study remembers of its files is what is in them."""
 
+import json
 import os
 import sqlite3
 import time
@@ -7,7 +8,7 @@ import time
 import pytest
 from PIL import Image
 
-from pluribus.study import fingerprints
+from pluribus.study import conduct, fingerprints
 from pluribus.study.grid import Study
 
 
@@ -139,3 +140,35 @@ def test_a_link_to_what_the_system_makes_up_is_not_followed(tmp_path, read):
     before = marks(study)
     (tmp_path / "photos" / "cat" / "system").symlink_to("/proc")
     assert marks(study) == before and all(name.endswith(".png") for name in read)
+
+
+def test_every_file_that_is_read_has_a_mark(tmp_path):
+    uci = tmp_path / "uci" / "x" / "data"
+    uci.mkdir(parents=True)
+    files = [tmp_path / name for name in ("train_32x32.mat", "test_32x32.mat", "mine.npz", "t.csv")] + [
+        uci / "data.txt"
+    ]
+    for file in files:
+        file.write_text("1")
+    study = Study(data=["svhn", "mine", "table:t.csv", "uci:x"], methods=["single"], source={"folder": str(tmp_path)})
+    for file in files:
+        before = marks(study)
+        file.write_text("2")
+        assert marks(study) != before, file
+
+
+def test_a_study_that_an_earlier_version_began_without_some_marks_goes_on(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n" + "1,x\n2,y\n" * 20)
+    study = Study(
+        data=[f"table:{tmp_path / 't.csv'}"], methods=["single"], model="mlp", width=0.05, training={"epochs": 1},
+        source={"target": "b"},
+    )  # fmt: skip
+    conduct(study, tmp_path / "study")
+    record = json.loads((tmp_path / "study" / "study.json").read_text())
+    (tmp_path / "study" / "study.json").write_text(json.dumps({**record, "files": {}}))
+    assert len(conduct(study, tmp_path / "study").results) == 1
+    (tmp_path / "study" / "study.json").write_text(
+        json.dumps({**record, "files": {name: "another" for name in record["files"]}})
+    )
+    with pytest.raises(ValueError, match="changed since the study"):
+        conduct(study, tmp_path / "study")

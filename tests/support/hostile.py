@@ -242,6 +242,23 @@ def _npz(**arrays: np.ndarray) -> Writer:
     return write
 
 
+def _damaged_tiff() -> bytes:
+    """Packed pixels that unpack to nothing sensible, of which libtiff writes a line of its own."""
+    content = io.BytesIO()
+    Image.fromarray(np.arange(4800, dtype=np.uint16).view(np.uint8).reshape(40, 80, 3)).save(
+        content, "TIFF", compression="tiff_lzw"
+    )
+    found = bytearray(content.getvalue())
+    found[20:400] = b"\xff" * 380
+    return bytes(found)
+
+
+def _texts(columns: int) -> bytes:
+    rows = [",".join([f"c{i}" for i in range(columns)] + ["b"])]
+    rows += [",".join(["odd" if row % 2 else "even"] * columns + ["xy"[row % 2]]) for row in range(8)]
+    return "\n".join(rows).encode()
+
+
 def _tiny_imagenet(folder: Path, canary: Path) -> str:
     at = folder / "tiny-imagenet-200"
     image_folder(at / "train")
@@ -259,6 +276,7 @@ DATA: dict[str, Writer] = {
     "a .png that is text": _image_among_others(b"hello"),
     "an empty .png": _image_among_others(b""),
     "a .tif that is cut off": _image_among_others(b"II*\x00\x08\x00\x00\x00\xff\xff", "bad.tif"),
+    "a .tif of which libtiff has its own to say": _image_among_others(_damaged_tiff(), "bad.tif"),
     "a picture of 10 GB": _bomb_image,
     "a .jpg of fill bytes": _image_among_others(b"\xff\xd8" + b"\xff" * 20_000_000, "bad.jpg"),
     "a .jpg of a million empty parts": _image_among_others(b"\xff\xd8" + b"\xff\xfe\0\2" * 3_000_000, "bad.jpg"),
@@ -325,6 +343,7 @@ DATA: dict[str, Writer] = {
     "a gzipped table of 2 GB": lambda f, c: f"table:{gzip_bomb(f / 'x.csv.gz', b'a,b;', b'1,2;')}",
     "a table with NUL bytes": _file("x.csv", b"a,b\n1,2\0\n3,4\n"),
     "a table of five million columns": _file("x.csv", b"," * 5_000_000 + b"\n1,2\n"),
+    "a table of 5,001 columns of texts": _file("x.csv", _texts(5001)),
     "a table of bytes": _file("x.csv", bytes(range(128, 256)) * 40),
     "a table whose columns have one name": _file("x.csv", b"a,a ,b\n1,2,3\n4,5,6\n"),
     "a table with an open quote": _file("x.csv", b'a,b\n"1,2\n' + b"3,4\n" * 100),

@@ -7,6 +7,8 @@ import os
 import platform
 import re
 import secrets
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +17,8 @@ from pathlib import Path
 HERE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # a folder may be shared by machines
 
 PART = re.compile(r"\..+\.pluribus-([0-9a-f]{8})-([0-9]+)-[0-9a-f]{8}")
+
+FOLDER = re.compile(r"(?:\..+\.)?pluribus-([0-9a-f]{8})-([0-9]+)-[0-9a-f]{8}-folder")
 
 DAY = 86400  # seconds after which a part is stale wherever it was written
 
@@ -34,7 +38,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     path = Path(path)
     remove_stale_parts(path.parent)
-    temporary = path.with_name(f".{path.name}.pluribus-{HERE}-{os.getpid()}-{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{_mark()}")
     try:
         yield temporary
         with open(temporary, "rb") as file:
@@ -46,14 +50,44 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
-def remove_stale_parts(folder: Path) -> None:
+@contextmanager
+def temporary_folder(beside: Path | None = None) -> Iterator[Path]:
+    """A new folder that nobody else may read, gone at the end; what killed processes of ours left is removed first.
+
+    Args:
+        beside: where something is to be moved to from there; by default the folder is where the system has such
+
+    >>> with temporary_folder() as folder:
+    ...     (folder / "work").touch()
+    >>> folder.exists()
+    False
+    """
+    place = Path(tempfile.gettempdir()) if beside is None else beside.parent
+    remove_stale_parts(place, FOLDER)
+    folder = place / f"{'' if beside is None else f'.{beside.name}.'}{_mark()}-folder"
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_stale_parts(folder: Path, pattern: re.Pattern[str] = PART) -> None:
     """Remove what processes of ours that are gone left in a folder while they were writing; nothing else."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            found = PART.fullmatch(entry.name)
-            if found and entry.is_file(follow_symlinks=False) and _is_stale(entry, found[1], int(found[2])):
-                with suppress(OSError):
-                    os.unlink(entry.path)
+            found = pattern.fullmatch(entry.name)
+            if found and _is_stale(entry, found[1], int(found[2])):
+                if pattern is FOLDER and entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                elif pattern is PART and entry.is_file(follow_symlinks=False):
+                    with suppress(OSError):
+                        os.unlink(entry.path)
+
+
+def _mark() -> str:
+    """By which a part is known when its process is gone."""
+    return f"pluribus-{HERE}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _is_stale(entry: os.DirEntry[str], machine: str, process: int) -> bool:

@@ -198,6 +198,18 @@ def read_npz(
             raise ValueError(f"it is no complete .npz file ({error or type(error).__name__})") from None
 
 
+def check_archive(file: BinaryIO, path: Any) -> None:
+    """Refuse a zip archive, as torch writes, that would unpack to more than is allowed."""
+    head = file.read(4)
+    file.seek(0)
+    if head == b"PK\x03\x04":
+        allowed = limit_for(os.fstat(file.fileno()).st_size)
+        with zipfile.ZipFile(file) as archive:
+            if sum(member.file_size for member in archive.infolist()) > allowed:
+                raise TooLargeError(path, allowed)
+        file.seek(0)
+
+
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     found = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
     if len(archive.infolist()) > MEMBERS or len(found) < len(archive.infolist()):

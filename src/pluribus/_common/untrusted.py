@@ -150,7 +150,7 @@ def check_shape(value: Any, shape: Any, where: str = "it") -> None:
         _check_kind(value, Mapping, "an object", where)
         _check_keys(value, shape, where)
     elif shape is not Any and not _is(value, shape):
-        raise ValueError(f"{where} must be {NAMES.get(shape, shape)}, but is {_shorten(value)}")
+        raise ValueError(f"{where} must be {NAMES.get(shape, shape)}, but is {shorten_value(value)}")
 
 
 def _check_alternatives(value: Any, shapes: tuple[Any, ...], where: str) -> None:
@@ -179,7 +179,7 @@ def _check_keys(value: Mapping[str, Any], shape: Mapping[Any, Any], where: str) 
 
 def _check_kind(value: Any, kind: type, name: str, where: str) -> None:
     if not isinstance(value, kind):
-        raise ValueError(f"{where} must be {name}, but is {_shorten(value)}")
+        raise ValueError(f"{where} must be {name}, but is {shorten_value(value)}")
 
 
 def _is(value: Any, kind: Any) -> bool:
@@ -192,6 +192,11 @@ def _is(value: Any, kind: Any) -> bool:
     return isinstance(value, kind)
 
 
-def _shorten(value: Any) -> str:
-    text = f"a {type(value).__name__}" if isinstance(value, list | dict) else repr(value)
+def shorten_value(value: Any) -> str:
+    """A value for a message; of what holds others the kind only: a pickle can hold one list in itself a billion times.
+
+    >>> shorten_value([[1]])
+    'a list'
+    """
+    text = repr(value) if value is None or isinstance(value, str | int | float) else f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:59]}…"

@@ -95,7 +95,7 @@ def _print_csv(rows: Iterator[dict[str, Any]]) -> None:
     for row in rows:
         if writer is None:
             writer = csv.DictWriter(sys.stdout, row)
-            writer.writeheader()
+            writer.writerow({name: _harmless(name) for name in row})
         writer.writerow({name: _harmless(value) for name, value in row.items()})
 
 

@@ -108,14 +108,22 @@ def load(
     return _mix_rows(_with_variants(_add_shifted(_with_ood(data, more, outside), more, shifted), more, variants), seed)
 
 
-def locate(spec: str, folder: str | Path | None = None) -> Path | None:
-    """The file or folder that a spec reads; None for what is built in, or not there."""
+def locate(spec: str, folder: str | Path | None = None) -> list[Path]:
+    """The files and folders that a spec reads; none for what is built in, or not there."""
     name, _, argument = spec.partition(":")
+    place = data_folder(folder)
+    archive = place / f"{name}.npz"
+    if name not in DATA and not argument and archive.is_file():
+        return [archive]
     if name not in DATA:
         raise unknown_error("load", name, DATA)
+    if argument and DATA[name].argument == "path":
+        path = Path(argument).expanduser()
+        return [candidate for candidate in (path, place / path) if candidate.exists()][:1]
     found = DATA[name].found(folder)
-    given = Path(argument).expanduser() if argument and DATA[name].argument == "path" else None
-    return given if given is not None and given.exists() else found
+    if found is None:
+        return []
+    return [found / argument] if argument and (found / argument).exists() else [found, *archives.beside(found)]
 
 
 def encoded(

@@ -201,6 +201,12 @@ def _channels_last(rows: np.ndarray) -> np.ndarray:
 # ---------------------------------------------------------------- SVHN, CIFAR-10-C
 
 
+def beside(path: Path) -> list[Path]:
+    """The other files that are read with this one: SVHN's training part."""
+    other = path.with_name("train_32x32.mat")
+    return [other] if path.name == "test_32x32.mat" and other.exists() else []
+
+
 def read_svhn(request: Request, path: Path, page: str) -> SourceParts:
     """SVHN's cropped digits from train_32x32.mat and test_32x32.mat; the label 10 is the digit 0."""
     arrays: dict[str, np.ndarray] = {}

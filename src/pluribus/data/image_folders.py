@@ -20,6 +20,7 @@ from .._common.optional import require
 from .._common.unpacking import FewReads, Limit, TooLargeError, limit_for
 from .._common.untrusted import open_file
 from .dataset import NO_CLASS, Shape, Split, covering_size, labelled_split, part_in_view
+from .quiet_tiff import quiet_tiff
 from .source import ImageParts, Request, argument_path, damaged_error, missing_error
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # of Pillow's others some start programs, as EPS does
@@ -348,7 +349,8 @@ def decode(path: str | Path, shape: Shape, limit: Limit = None, border: int = 0)
             allowed = min(DECODED, limit_for(0)) if limit is None else limit_for(0, limit)
             if size > allowed:
                 raise TooLargeError(f"its {image.width}x{image.height} pixels", allowed)
-            with _ONE_LARGE if size > LARGE else nullcontext():
+            quiet = quiet_tiff() if image.format == "TIFF" else nullcontext()
+            with _ONE_LARGE if size > LARGE else nullcontext(), quiet:
                 require("PIL.ImageOps", "reading images", "data").exif_transpose(image, in_place=True)
                 return _resize_and_crop(_as_bytes(_without_border(image, border), shape[0]), shape)
     except Exception as error:  # each format of Pillow fails in ways of its own

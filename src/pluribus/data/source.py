@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,10 @@ FOLDER_VARIABLE = "PLURIBUS_DATA"
 DEFAULT_FOLDER = "data"
 
 MOST_COLUMNS = 100_000
+
+MOST_OTHER_COLUMNS = 5_000  # of texts, dates and flags: each takes a millisecond or more
+
+COLUMNS_VARIABLE = "PLURIBUS_COLUMN_LIMIT"
 
 
 @dataclass(frozen=True)
@@ -166,11 +171,14 @@ def damaged_error(path: Path, why: object) -> ValueError:
     )
 
 
-def check_columns(what: object, columns: int) -> None:
+def check_columns(what: object, columns: int, most: int = MOST_COLUMNS, kind: str = "") -> None:
     """Refuse a table with more columns than any that people make; each takes its time."""
-    if columns > MOST_COLUMNS:
+    given = os.environ.get(COLUMNS_VARIABLE, "")
+    most = max(most, int(given)) if re.fullmatch("[0-9]{1,9}", given) else most
+    if columns > most:
         raise ValueError(
-            f"{what}: a table may have {MOST_COLUMNS} columns, but this one has {columns}. Choose those that matter."
+            f"{what}: a table may have {most} columns{kind}, but this one has {columns}. Choose those that matter, or "
+            f"raise the limit with the environment variable {COLUMNS_VARIABLE}."
         )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO
@@ -20,7 +21,16 @@ from .._common.optional import require
 from .._common.unpacking import Bounded, Limit, TooLargeError, limit_for, unpack
 from .._common.untrusted import open_file
 from .dataset import NO_CLASS, Points, Split, Tokens
-from .source import Request, TableParts, argument_path, check_columns, damaged_error, list_names, missing_error
+from .source import (
+    MOST_OTHER_COLUMNS,
+    Request,
+    TableParts,
+    argument_path,
+    check_columns,
+    damaged_error,
+    list_names,
+    missing_error,
+)
 from .texts import check_tokenizer, encode_texts
 
 Frame = Any  # a pandas.DataFrame
@@ -28,6 +38,8 @@ Frame = Any  # a pandas.DataFrame
 Series = Any
 
 LARGEST = 1e150  # of a column; the square of a larger number is infinite
+
+TOGETHER = 1000  # columns of numbers that are looked at together
 
 LEVELS = 100  # of a category; rarer ones share a column
 
@@ -145,6 +157,8 @@ def read_table(path: Path, limit: Limit = None) -> Frame:
     for name in [name for name, kind in frame.dtypes.items() if kind == "object"]:
         if any(isinstance(value, list | dict | np.ndarray) for value in frame[name].dropna().head(1)):
             frame[name] = frame[name].astype(str)  # nested values of Parquet
+    if frame.shape[1] > TOGETHER:
+        frame = frame.copy()  # columns of one kind in one piece: rows are taken of all of them at once
     return frame.reset_index(drop=True)
 
 
@@ -229,8 +243,41 @@ def _separator(text: TextIO) -> str:
 
 def column_rules(frame: Frame, notes: list[str], *, scale: bool = True) -> list[dict[str, Any]]:
     """How each column of a table becomes numbers, as these rows say; what is left out is said in the notes."""
-    found = (_column_rule(frame[name], notes, scale) for name in frame.columns)
-    return [column for column in found if column is not None]
+    others = sum(not _is_plain(kind) for kind in frame.dtypes)
+    check_columns("the table", others, MOST_OTHER_COLUMNS, " that are not numbers")
+    plain, constant = _plain_number_rules(frame, scale)
+    found = []
+    for name in frame.columns:
+        if name in constant:
+            notes.append(f'Column "{name}" has one value: left out.')
+        elif (rule := plain.get(name) or _column_rule(frame[name], notes, scale)) is not None:
+            found.append(rule)
+    return found
+
+
+def _plain_number_rules(frame: Frame, scale: bool) -> tuple[dict[str, dict[str, Any]], set[str]]:
+    """Rules of columns of numbers, and which have one value, many at a time: tables of genes have thousands."""
+    names = [name for name, kind in frame.dtypes.items() if _is_plain(kind) and not ROW_NUMBER.search(str(name))]
+    rules: dict[str, dict[str, Any]] = {}
+    constant: set[str] = set()
+    for some in (names[at : at + TOGETHER] for at in range(0, len(names), TOGETHER)):
+        numbers = np.ascontiguousarray(frame[some].to_numpy(float).T)  # (columns, rows): summed as one by one
+        unknown = ~np.isfinite(numbers)
+        numbers = np.where(unknown, math.nan, numbers)
+        low, high = np.fmin.reduce(numbers, axis=1), np.fmax.reduce(numbers, axis=1)
+        usual = (low < high) & (np.maximum(abs(low), abs(high)) <= LARGEST)
+        constant.update(np.array(some, dtype=object)[(low == high) & ~unknown.any(axis=1)])
+        chosen = numbers[usual]
+        means, stds = np.nanmean(chosen, axis=1).tolist(), np.nanstd(chosen, axis=1).tolist()
+        missing = unknown[usual].any(axis=1).tolist()
+        for i, name in enumerate(np.array(some, dtype=object)[usual]):
+            mean, std = (means[i], stds[i]) if scale else (0.0, 1.0)
+            rules[name] = {"name": name, "kind": "number", "mean": mean, "std": std, "missing": missing[i]}
+    return rules, constant
+
+
+def _is_plain(kind: Any) -> bool:
+    return isinstance(kind, np.dtype) and kind.kind in "iuf"
 
 
 def _column_rule(values: Series, notes: list[str], scale: bool) -> dict[str, Any] | None:
@@ -313,7 +360,14 @@ def encode_table(encoding: dict[str, Any], frame: Frame) -> Split:
     if encoding["columns"][0]["kind"] == "text":
         column = encoding["columns"][0]  # the only one
         return Split(Tokens(encode_texts(column, frame[column["name"]]), names), _encode_targets(encoding, frame))
-    blocks = [_encode_column(column, frame[column["name"]]) for column in encoding["columns"]]
+    kinds = dict(frame.dtypes)
+    plain = [_is_plain(kinds[column["name"]]) and column["kind"] == "number" for column in encoding["columns"]]
+    blocks: list[np.ndarray] = []
+    for together, group in itertools.groupby(zip(plain, encoding["columns"], strict=True), key=lambda pair: pair[0]):
+        columns = [column for _, column in group]
+        blocks += (
+            _encode_numbers(columns, frame) if together else [_encode_column(c, frame[c["name"]]) for c in columns]
+        )
     inputs = Points(torch.from_numpy(np.concatenate(blocks, axis=1, dtype=np.float32)), names)
     return Split(inputs, _encode_targets(encoding, frame))
 
@@ -354,6 +408,20 @@ def feature_names(encoding: dict[str, Any]) -> list[str]:
         else:
             names += [column["name"], *([f"{column['name']} missing"] if column["missing"] else [])]
     return names
+
+
+def _encode_numbers(columns: list[dict[str, Any]], frame: Frame) -> Iterator[np.ndarray]:
+    """The inputs that columns of numbers give, many at a time: (rows, inputs) each."""
+    for some in (columns[at : at + TOGETHER] for at in range(0, len(columns), TOGETHER)):
+        numbers = frame[[column["name"] for column in some]].to_numpy(float)
+        mean, std = (np.array([float(column[key]) for column in some]) for key in ("mean", "std"))
+        known = np.isfinite(numbers)
+        inputs = np.zeros((len(frame), len(some) + sum(column["missing"] for column in some)))
+        places = np.cumsum([0, *(1 + column["missing"] for column in some)])[:-1]
+        inputs[:, places] = np.where(known, (np.where(known, numbers, 0.0) - mean) / std, 0.0)
+        marked = [i for i, column in enumerate(some) if column["missing"]]
+        inputs[:, places[marked] + 1] = ~known[:, marked]
+        yield inputs
 
 
 def _encode_column(column: dict[str, Any], values: Series) -> np.ndarray:

@@ -7,11 +7,9 @@ import io
 import json
 import os
 import re
-import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._common.atomic import temporary_folder
 from .._common.optional import require
 from .._common.torch_private import pytree
 from .._common.trees import Batch, as_batch, rows_of, tensors_of
@@ -234,18 +233,16 @@ def _input_names(ensemble: nn.Module, batch: Batch, taken: Sequence[str]) -> tup
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
     """A place for the file in a new folder beside it; what is there at the end is moved, or nothing is."""
-    try:
-        folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    except OSError as error:
-        raise PermissionError(
-            f"export: the folder {str(path.parent)!r} cannot be written to ({error.strerror}). Choose another one."
-        ) from error
-    try:
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(temporary_folder(path))
+        except OSError as error:
+            raise PermissionError(
+                f"export: the folder {str(path.parent)!r} cannot be written to ({error.strerror}). Choose another one."
+            ) from error
         yield folder / path.name
         for file in sorted(folder.iterdir(), key=lambda file: file.name == path.name):  # the weights' file first
             os.replace(file, path.parent / file.name)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_onnx(

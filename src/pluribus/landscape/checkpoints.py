@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from .._common.atomic import atomic_write
 from .._common.optional import require
-from .._common.untrusted import check_shape, parse_json, read_safetensors
+from .._common.unpacking import check_archive
+from .._common.untrusted import check_shape, open_file, parse_json, read_safetensors
 from ..core.ensemble import TASKS
 from ..methods.building import check_model
 from ..surgery.copying import duplicate, state
@@ -304,7 +305,9 @@ def state_dict_of(checkpoint: Any) -> Mapping[str, Tensor]:
         try:
             if path.suffix == ".safetensors":
                 return read_safetensors(path)[1]
-            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+            with open_file(path) as file:
+                check_archive(file, path)
+                checkpoint = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged file can fail in any way
             raise ValueError(f"Trajectory.of: {str(path)!r} is no checkpoint that can be read ({error}).") from error
     if isinstance(checkpoint, Mapping) and isinstance(checkpoint.get("state_dict"), Mapping):
@@ -326,8 +329,8 @@ def _load_(module: nn.Module, tensors: Mapping[str, Tensor], number: int | None)
         given = tensors.get(prefix + name)
         if given is None and name in dict(module.named_buffers()) and name not in module.state_dict():
             continue  # a buffer that is not saved
-        if given is None or given.shape != tensor.shape:
-            found = "is not there" if given is None else f"has the shape {tuple(given.shape)}"
+        if not isinstance(given, Tensor) or given.shape != tensor.shape or not _is_alike(given, tensor):
+            found = _describe(given)
             raise ValueError(
                 f"{what} must be of the model's architecture, but {name!r}, of the shape {tuple(tensor.shape)} in the "
                 f"model, {found} in {what}. Give the model that was trained."
@@ -336,6 +339,20 @@ def _load_(module: nn.Module, tensors: Mapping[str, Tensor], number: int | None)
         for name, tensor in own.items():
             if prefix + name in tensors:
                 tensor.copy_(tensors[prefix + name])
+
+
+def _is_alike(given: Tensor, own: Tensor) -> bool:
+    """Whether it is a plain tensor of the same kind of number: a complex one would lose half of it without a word."""
+    plain = given.layout == torch.strided and not given.is_quantized and given.device.type != "meta"
+    return plain and (given.is_floating_point(), given.is_complex()) == (own.is_floating_point(), own.is_complex())
+
+
+def _describe(given: Any) -> str:
+    if given is None:
+        return "is not there"
+    if not isinstance(given, Tensor):
+        return f"is a {type(given).__name__}"
+    return f"has the shape {tuple(given.shape)} and holds {str(given.dtype)[6:]}"
 
 
 def prefix_of(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> str:

@@ -47,7 +47,7 @@ def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Judged
     """Run what is missing of the item's experiment, judge it, and write its page and the page of all verdicts."""
     check_scale(context.scale)
     found = claim.experiment.carry_out(context)
-    verdict, seconds = _with_caution(claim, claim.judge(found), context.scale), _seconds(found)
+    verdict, seconds = _with_caution(claim, _judge(claim, found, context), context.scale), _seconds(found)
     page = context.folder / f"{claim.paper}-{claim.item}-{context.scale}.html"
     write_verdict(claim, context, verdict, seconds, command)
     settings = {"scale": context.scale, "cost": _cost(seconds), **_texts(claim.settings)}
@@ -56,6 +56,17 @@ def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Judged
     questions_page(claim.title, [section], page, about=about, command=command, settings=settings)
     collect(context.folder)
     return Judged(claim, verdict, seconds, page)
+
+
+def _judge(claim: Claim, found: Any, context: Context) -> ClaimVerdict:
+    """The verdict; stored figures can be whole as files and still lack what the item asks of them."""
+    try:
+        return claim.judge(found)
+    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        raise ValueError(
+            f"reproduce: what is stored in {str(context.folder)!r} does not answer {claim.name} "
+            f"({type(error).__name__}: {error}). Delete it, and it is computed again."
+        ) from error
 
 
 def check_scale(scale: str) -> None:
@@ -106,8 +117,8 @@ def read_verdicts(folder: Path) -> list[dict[str, Any]]:
     """The stored verdicts, in the order of the registry; of an item the one of the largest scale."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted((folder / "verdicts").glob("*.json")):
-        record = read_json(path)
         try:
+            record = read_json(path)
             check_shape(record, RECORD, "its record")
         except ValueError as error:
             raise ValueError(f"reproduce: {str(path)!r} is damaged ({error}). Delete it.") from error

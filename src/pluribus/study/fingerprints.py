@@ -24,7 +24,7 @@ CACHE_VARIABLE = "XDG_CACHE_HOME"
 def fingerprints(data: Sequence[str], source: Mapping[str, Any], model: str | None) -> dict[str, str]:
     """A mark of each file or folder that a study reads: another content, another mark."""
     specs = [*data, *(spec for key in ("outside", "shifted", "variants") for spec in source.get(key, ()))]
-    paths = [path for spec in specs if (path := locate(spec, source.get("folder"))) is not None]
+    paths = [path for spec in specs for path in locate(spec, source.get("folder"))]
     if model and model.startswith("python:"):
         paths += [path for path in [Path(model.split(":")[1])] if path.is_file()]
     if model and model.startswith("hf:"):

@@ -151,12 +151,13 @@ def _check_folder(study: Study, folder: Path) -> dict[str, Any]:
             keys = []  # cut short by a kill, or no study at all: the results have their own names
         if keys == ["files"]:
             marks = found.get("files") or {}
-            changed = [name for name, mark in mine["files"].items() if marks.get(name) != mark]
-            raise ValueError(
-                f"compare: {', '.join(changed)} changed since the study in {str(folder)!r} began. "
-                "Choose another folder."
-            )
-        if keys:
+            changed = [name for name, mark in mine["files"].items() if marks.get(name, mark) != mark]
+            if changed:  # earlier versions left marks of some files out
+                raise ValueError(
+                    f"compare: {', '.join(changed)} changed since the study in {str(folder)!r} began. "
+                    "Choose another folder."
+                )
+        elif keys:
             raise ValueError(
                 f"compare: the folder {str(folder)!r} holds another study, which differs in {', '.join(keys)}. "
                 "Choose another folder."

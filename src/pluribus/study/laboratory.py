@@ -94,7 +94,8 @@ def _run_of(record: Mapping[str, Any], folder: Path) -> Run:
             raise ValueError(f"its run has {', '.join(sorted(unknown))}")
     except ValueError as error:
         raise ValueError(f"landscape: {str(folder / RECORD)!r} is damaged ({error}). Train again.") from error
-    return Run(**record["run"])
+    source = {name: value for name, value in record["run"]["source"].items() if name != "unpack_limit"}
+    return Run(**{**record["run"], "source": source})  # limits are for whoever reads the files to raise
 
 
 def _model(run: Run, data: Data) -> str:

@@ -6,9 +6,13 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .._common.atomic import atomic_write
 from .._common.optional import require
+from .._common.untrusted import open_file
 
 MARK = "progress"
+
+CENTURY = 3.2e9  # seconds
 
 
 class Progress(NamedTuple):
@@ -22,11 +26,12 @@ class Progress(NamedTuple):
 def read_progress(folder: Path) -> Progress | None:
     """How far a run is; None before its first epoch, and where nothing readable stands."""
     try:
-        epoch, epochs, seconds = (folder / MARK).read_text()[:80].split()
+        with open_file(folder / MARK) as file:
+            epoch, epochs, seconds = file.read(80).decode().split()
         found = Progress(int(epoch), int(epochs), float(seconds))
     except (OSError, ValueError):
         return None
-    return found if 0 <= found.epoch <= found.epochs > 0 and found.seconds >= 0 else None
+    return found if 0 <= found.epoch <= found.epochs > 0 and 0 <= found.seconds < CENTURY else None
 
 
 def progress_callback(folder: Path, earlier: float) -> Any:
@@ -40,6 +45,7 @@ def progress_callback(folder: Path, earlier: float) -> Any:
     def say(trainer: Any, module: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         seconds = earlier + time.monotonic() - started
-        (folder / MARK).write_text(f"{trainer.current_epoch + 1} {trainer.max_epochs} {seconds:.3f}")
+        with atomic_write(folder / MARK) as temporary:  # not through a link that somebody put there
+            temporary.write_text(f"{trainer.current_epoch + 1} {trainer.max_epochs} {seconds:.3f}")
 
     return require("lightning.pytorch.callbacks", "pb.fit", "train").LambdaCallback(on_train_epoch_end=say)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .._common.untrusted import Number, check_shape, open_file
+from .._common.unpacking import check_archive
+from .._common.untrusted import Number, check_shape, open_file, shorten_value
 from .patience import epochs_without_improvement
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def read_checkpoint(path: Path, module: TrainingModule, trainer: Any) -> dict[st
     """The checkpoint's own state of the module; a `ValueError` says why training cannot go on from it."""
     try:
         with open_file(path) as file:
+            check_archive(file, path)
             found = torch.load(file, map_location="cpu", weights_only=True)
         check_shape(found, PIECES, "the checkpoint")
         check_shape(found["state_dict"].get("_extra_state"), EXTRA, "its state")
@@ -84,7 +86,7 @@ def _check_optimizer(found: Mapping[str, Any], module: TrainingModule) -> None:
         _check_alike(one, other, "its optimizer")
         for name, value in other.items():  # what is no number is the optimizer's own way, and not learned
             if not isinstance(value, float | list) and (type(one[name]), one[name]) != (type(value), value):
-                raise ValueError(f"its optimizer has another {name}: {one[name]!r}")
+                raise ValueError(f"its optimizer has another {name}: {shorten_value(one[name])}")
     optimizer.load_state_dict(stored)
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
@@ -129,8 +131,8 @@ def _check_alike(found: Any, own: Any, what: str) -> None:
         for key, value in own.items():
             _check_alike(found[key], value, f"{what}, {key}")
     elif isinstance(own, bool | int | float) and not isinstance(found, bool | int | float):
-        raise ValueError(f"{what} must be a number, but is {found!r}")
+        raise ValueError(f"{what} must be a number, but is {shorten_value(found)}")
     elif isinstance(own, list | str | Tensor) and not isinstance(found, type(own)):
-        raise ValueError(f"{what} must be a {type(own).__name__}, but is {found!r}")
+        raise ValueError(f"{what} must be a {type(own).__name__}, but is {shorten_value(found)}")
     elif own is None and isinstance(found, Mapping | list):
-        raise ValueError(f"{what} must be one value, but is {found!r}")
+        raise ValueError(f"{what} must be one value, but is {shorten_value(found)}")

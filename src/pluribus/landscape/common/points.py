@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import pickle
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..._common.atomic import atomic_write
+from ..._common.atomic import atomic_write, temporary_folder
 from ..._common.executors import run_in_processes
 from ..._common.trees import rows_of
 from ..._common.unpacking import read_npz
@@ -309,8 +308,8 @@ def _figures(caller: str, work: Work, rows: np.ndarray, processes: int) -> Itera
         for job in jobs:
             yield list(job.rows), work.carry_out(job.rows, module)
         return
-    with tempfile.TemporaryDirectory(prefix="pluribus-") as folder:
-        path = Path(folder) / "work"
+    with temporary_folder() as folder:
+        path = folder / "work"
         try:
             torch.save(work, path)
         except (pickle.PicklingError, AttributeError, TypeError) as error:

@@ -1,0 +1,239 @@
+"""Whatever stands in a file that we read, the reader gives a value or a message; and no reader is left out."""
+
+import contextlib
+import json
+import re
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hostile import header_of, npy, npz, with_header
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mutations import FUZZ, mutations, value_or_message
+from torch import nn
+
+import pluribus
+from pluribus.data.imagenet_variants import _read as read_list
+from pluribus.data.source import Request
+from pluribus.landscape.common.points import _File
+from pluribus.reproduce.claims import Claim
+from pluribus.reproduce.experiments.stored_parts import Context, InParts, Part, part_path
+from pluribus.reproduce.running import collect, reproduce_claim
+from pluribus.reproduce.verdicts import HOLDS, ClaimVerdict
+from pluribus.study import fingerprints
+from pluribus.study.aligning import read_network
+from pluribus.study.folder import _check_folder, _claim
+from pluribus.study.grid import Study
+from pluribus.study.progress import MARK, read_progress
+from pluribus.study.settings import Run
+from pluribus.study.training import claim
+
+SOME = settings(FUZZ, max_examples=40)
+
+
+def test_any_verdict_gives_a_page_or_a_message(tmp_path):
+    good = {"item": "packed/table10", "scale": "smoke", "judgement": HOLDS, "found": ["It does."], "header": ["a", "b"]}
+    good |= {"rows": [["1", "2"]], "seconds": 1.5, "command": "pluribus reproduce"}
+    (tmp_path / "verdicts").mkdir()
+
+    @SOME
+    @given(mutations(good))
+    def check(changed):
+        (tmp_path / "verdicts" / "x.json").write_text(json.dumps(changed))
+        value_or_message(lambda: collect(tmp_path))
+
+    check()
+
+
+def test_any_stored_part_gives_a_verdict_or_a_message(tmp_path):
+    def judge(item, found):
+        mean = sum(part.figures["value"] / len(part.columns["rows"]) for part in found.values())
+        return ClaimVerdict(HOLDS, [f"{mean:.3f}"], ["value"], [[f"{mean:.2f}"]])
+
+    experiment = InParts(
+        "two", lambda scale: [Part("a", {"value": 1}), Part("b", {"value": 2})],
+        lambda part, data, needed: ({"value": part.settings["value"], "list": [1, {"x": 2.5}]}, {"rows": np.ones(3)}),
+    )  # fmt: skip
+    item = Claim("packed", "table10", "T", "It does.", experiment=experiment, check=judge)
+    reproduce_claim(item, Context("smoke", tmp_path))
+    path = part_path(tmp_path / "two-smoke", Part("a"))
+    with np.load(path) as stored:
+        record = json.loads(str(stored["record"]))
+
+    @SOME
+    @given(mutations(record), st.sampled_from([{}, {"rows": npy(np.zeros(0))}, {"rows": npy(np.array(1.0))}]))
+    def check(changed, columns):
+        npz(path, record=npy(np.array(json.dumps(changed))), **{"rows": npy(np.ones(3)), **columns})
+        value_or_message(lambda: reproduce_claim(item, Context("smoke", tmp_path)))
+
+    check()
+
+
+def test_any_figures_of_points_are_taken_up_or_refused(tmp_path):
+    file, values, done = _File(tmp_path / "x.npz", "mark"), np.zeros((4, 2)), np.zeros(4, bool)
+    file.write(values, done)
+    arrays = [values, done, np.array("mark"), np.zeros((2, 2)), np.array(3), np.array(["a"] * 4), np.zeros(4, "M8[s]")]
+
+    @SOME
+    @given(*[st.sampled_from(arrays)] * 3, st.sets(st.sampled_from(["values", "done", "fingerprint"]), max_size=1))
+    def check(first, second, third, absent):
+        found = {"values": first, "done": second, "fingerprint": third}
+        npz(tmp_path / "x.npz", **{name: npy(array) for name, array in found.items() if name not in absent})
+        value_or_message(lambda: file.read("surface", values, done))
+
+    check()
+
+
+@pytest.mark.parametrize("end", ["safetensors", "pt"])
+def test_any_checkpoint_to_align_gives_a_network_or_a_message(tmp_path, end):
+    from safetensors.torch import save_file
+
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    path = tmp_path / f"x.{end}"
+    save_file(model.state_dict(), tmp_path / "good")
+    header, rest = header_of(tmp_path / "good")
+    tensors = {name: tensor.tolist() for name, tensor in model.state_dict().items()}
+
+    @SOME
+    @given(mutations(header if end == "safetensors" else {"state_dict": tensors, "epoch": 3}))
+    def check(changed):
+        if end == "safetensors":
+            with_header(path, changed, rest)
+        else:
+            torch.save(_with_tensors(changed), path)
+        value_or_message(lambda: read_network(path, model)(torch.zeros(2, 3)))
+
+    check()
+
+
+def _with_tensors(value):
+    """Lists of numbers as tensors, where they can be."""
+    if isinstance(value, dict):
+        return {name: _with_tensors(one) for name, one in value.items()}
+    with contextlib.suppress(ValueError, TypeError, RuntimeError, OverflowError):
+        return torch.tensor(value)
+    return value
+
+
+def test_any_study_is_claimed_or_refused(tmp_path):
+    study = Study(data=["iris"], methods=["single"])
+    _claim(study, tmp_path, study._own(), "")
+    good = json.loads((tmp_path / "study.json").read_text())
+
+    @SOME
+    @given(mutations(good))
+    def check(changed):
+        (tmp_path / "study.json").write_text(json.dumps(changed))
+        value_or_message(lambda: _check_folder(study, tmp_path))
+
+    check()
+
+
+@pytest.mark.parametrize("place", ["training/run.json", "bundle.json"])
+def test_any_record_of_a_training_is_claimed_or_refused(tmp_path, place):
+    run = Run(data="iris")
+    claim(run, tmp_path)
+    good = json.loads((tmp_path / "training" / "run.json").read_text())
+
+    @SOME
+    @given(mutations(good if place != "bundle.json" else {"run": good}))
+    def check(changed):
+        (tmp_path / place).write_text(json.dumps(changed))
+        value_or_message(lambda: claim(run, tmp_path))
+
+    check()
+
+
+@SOME
+@given(st.one_of(st.binary(max_size=100), st.text("0123456789 .-einfa\n", max_size=100).map(str.encode)))
+def test_any_progress_is_one_or_none(tmp_path_factory, content):
+    folder = tmp_path_factory.mktemp("progress")
+    (folder / MARK).write_bytes(content)
+    found = read_progress(folder)
+    assert found is None or 0 <= found.epoch <= found.epochs and 0 <= found.seconds < float("inf")
+
+
+@SOME
+@given(*[st.one_of(st.none(), st.integers(-3, 3), st.text(max_size=3), st.binary(max_size=3))] * 3)
+def test_any_digests_of_the_cache_are_of_use_or_not(tmp_path_factory, first, second, third):
+    place = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(place))
+        patch.setattr(fingerprints, "ALWAYS_READ", 1)
+        (place / "x.csv").write_text("a,b")
+        fingerprints._Known().store()
+        cache = sqlite3.connect(place / "pluribus" / "contents.sqlite")
+        with contextlib.closing(cache), cache:
+            cache.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (first, second, third))
+        assert fingerprints.fingerprints([f"table:{place / 'x.csv'}"], {}, None)
+
+
+def test_any_list_of_frames_is_read_or_refused(tmp_path):
+    request = Request("imagenet_vid_robust", "", tmp_path)
+    shape = {str: [str]}
+
+    @SOME
+    @given(mutations({"a.jpg": ["b.jpg", "c.jpg"], "d.jpg": []}))
+    def check(changed):
+        (tmp_path / "x.json").write_text(json.dumps(changed))
+        value_or_message(lambda: read_list(request, tmp_path, "x.json", shape, ""))
+
+    check()
+
+
+# ---------------------------------------------------------------- every reader has such a test
+
+READS = re.compile(
+    r"\b(read_json|parse_json|read_safetensors|read_npz|torch\.load|np\.load|loadmat|loadtxt|read_csv|ParquetFile"
+    r"|tarfile\.open|zipfile\.ZipFile|sqlite3\.connect|safe_open|json\.loads?|pickle\._Unpickler|unpickle|read_text"
+    r"|read_bytes|open_file|_open_image)\("
+)
+
+HOSTILE = "tests/contract/test_hostile_data.py"
+
+FOLDERS = "tests/contract/test_hostile_folders.py"
+
+HERE = "tests/contract/test_fuzzed_records.py"
+
+READERS = {
+    "_common/atomic.py": "tests/_common/test_atomic.py",  # an example in a docstring
+    "_common/unpacking.py": "tests/_common/test_unpacking.py",
+    "_common/untrusted.py": FOLDERS,
+    "cli/common/options.py": "tests/cli/test_commands.py",
+    "cli/report.py": FOLDERS,
+    "data/builtin.py": "tests/data/test_builtin.py",  # the package's own digits
+    "data/image_archives.py": HOSTILE,
+    "data/image_folders.py": HOSTILE,
+    "data/imagenet_variants.py": HERE,
+    "data/quiet_tiff.py": HOSTILE,
+    "data/safe_pickle.py": "tests/data/test_safe_pickle.py",
+    "data/tables.py": HOSTILE,
+    "deploy/exporting.py": "tests/deploy/test_exporting.py",  # its own text, back from JSON
+    "deploy/predictor.py": FOLDERS,
+    "deploy/saving.py": FOLDERS,
+    "landscape/common/examples.py": "tests/landscape/test_any_model.py",  # what the system says of its memory
+    "landscape/common/points.py": HERE,
+    "landscape/checkpoints.py": FOLDERS,
+    "report/page.py": FOLDERS,
+    "reproduce/experiments/stored_parts.py": HERE,
+    "reproduce/running.py": HERE,
+    "results/store.py": FOLDERS,
+    "study/fingerprints.py": HERE,
+    "study/folder.py": HERE,
+    "study/grid.py": HERE,  # its own text, back from JSON
+    "study/progress.py": HERE,
+    "study/run.py": HERE,  # its own text, back from JSON
+    "study/training.py": HERE,
+    "training/checkpoint.py": "tests/training/test_checkpoint.py",
+}
+
+
+def test_every_module_that_reads_files_is_known_with_its_test():
+    root = Path(pluribus.__file__).parent
+    reading = {str(path.relative_to(root)) for path in root.rglob("*.py") if READS.search(path.read_text())}
+    assert reading == set(READERS)
+    tests = Path(__file__).parents[1].parent
+    assert all((tests / path).exists() for path in READERS.values())
