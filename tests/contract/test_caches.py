@@ -12,27 +12,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from keeping import Model
 from torch import Tensor, nn
 
 import pluribus as pb
-
-
-class Model(nn.Module):
-    """A network whose bias is computed from a parameter, and kept."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter, self.leave, self.bias = nn.Linear(6, 8), nn.Linear(8, 3), nn.Parameter(torch.randn(8))
-        self.begin()
-
-    def begin(self) -> None:
-        pass
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.leave(torch.relu(self.enter(x) + self.kept(len(x))))
-
-    def make(self) -> Tensor:
-        return 2 * self.bias.detach()
 
 
 class Attribute(Model):

@@ -6,27 +6,10 @@ import copy
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from keeping import Model
+from torch import nn
 
 import pluribus as pb
-
-
-class Model(nn.Module):
-    """A network with something that is computed from a parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter, self.leave, self.bias = nn.Linear(6, 8), nn.Linear(8, 3), nn.Parameter(torch.randn(8))
-        self.begin()
-
-    def begin(self) -> None:
-        pass
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.leave(torch.relu(self.enter(x) + self.kept(len(x))))
-
-    def make(self) -> Tensor:
-        return 2 * self.bias.detach()
 
 
 def apart(kind) -> list[nn.Module]:

@@ -148,7 +148,7 @@ def test_a_large_difference_that_few_seeds_do_not_show_is_not_called_equal():
     found = texts(runs(single=[0.20, 0.21], deep=[0.10, 0.112], mimo=[0.3, 0.6]))
     (said,) = [text for text in found if text.startswith("Not settled")]
     assert re.match(
-        r"Not settled against the single network \(0\.2\d*\): mimo looks worse, 0\.45, but 2 seeds do", said
+        r"Not settled against the single network \(0\.2\d*\): mimo looks worse, 0\.45 \(about \d+ seeds would", said
     )
     assert not any("Not told" in text and "mimo" in text for text in found)
 

@@ -102,12 +102,9 @@ def _kind(found: ComparedGroups, group: Group, other: Group) -> str:
 
 
 def _say_unsettled(found: ComparedGroups, group: Group, other: Group) -> str:
-    seeds = len(group.by_seed.keys() & other.by_seed.keys())
     looks = "better" if found.is_better(group, other) else "worse"
-    return (
-        f"{group.label} looks {looks}, {say_number(group, found.metric)}, but {seeds} seeds do not show it; about "
-        f"{found.seeds_to_settle(group, other)} would"
-    )
+    seeds = found.seeds_to_settle(group, other)
+    return f"{group.label} looks {looks}, {say_number(group, found.metric)} (about {seeds} seeds would tell)"
 
 
 def warn_of_short_training(found: ComparedGroups) -> list[Sentence]:

@@ -77,7 +77,9 @@ Dropout = Annotated[float | None, typer.Option(help="The rate of dropout.")]
 
 Method = Annotated[str, typer.Option(help="One of {methods}; or of the baselines {baselines}.")]
 
-Methods = Annotated[str, typer.Option(help="Which methods, with commas: {methods} (by default all); also {baselines}.")]
+Methods = Annotated[
+    str, typer.Option(help="Which methods, with commas: {methods} (by default all that train anew); also {baselines}.")
+]
 
 Size = Annotated[int | None, typer.Option(help="How many members [4, or as the recipe says].", min=1)]
 
