@@ -114,4 +114,4 @@ def test_a_network_without_hidden_units_is_refused(align):
     )
     torch.save(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).state_dict(), "one.pt")
     code, _, err = align("one.pt", "one.pt", "--model", "python:nets.py:build", *MLP[2:])
-    assert code == 2 and "no hidden units that could change places" in " ".join(err.split())
+    assert code == 2 and "no hidden units were found that could change places" in " ".join(err.split())
