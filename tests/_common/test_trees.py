@@ -193,8 +193,9 @@ def test_batches_have_the_precision_of_the_model_and_integers_stay():
     assert [t.dtype for t in args] == [torch.bfloat16, torch.int64, torch.bool]
 
 
-def test_no_rows_are_one_empty_batch():
-    assert [part.shape for part in first_arguments(X[:0], 3)] == [(0, 2)]
+def test_a_batch_without_rows_is_refused():
+    with pytest.raises(ValueError, match=r"at least one row, but its first tensor has the shape \(0, 2\)"):
+        first_arguments(X[:0], 3)
 
 
 def test_tensors_without_rows_go_into_every_batch():

@@ -43,7 +43,7 @@ METHODS = {
     "single": {}, "deep": {"size": 2}, "packed": {"size": 2, "example": torch.zeros(2, 6)},
     "masksembles": {"size": 2, "example": torch.zeros(2, 6)}, "batch_ensemble": {"size": 2},
     "mc_dropout": {"size": 2, "rate": 0.1}, "mimo": {"size": 2, "example": torch.zeros(2, 6)},
-    "treenet": {"size": 2, "branch": "3"}, "multihead": {"size": 2},
+    "treenet": {"size": 2, "branch": "3"}, "multihead": {"size": 2}, "lora": {"size": 2},
 }  # fmt: skip
 
 

@@ -358,7 +358,8 @@ class Ensemble(nn.Module):
         for name, lines in self.findings.calls.items():
             self.module.get_submodule(name).dropout_calls = dict(lines)  # type: ignore[assignment]
         self.notes += self.findings.notes
-        self.train(self.training)
+        for name in self.findings.awake:  # and nothing else: what a user has put to sleep stays asleep
+            self.module.get_submodule(name).training = True
 
     def _find_rows(self, batch: Batch) -> Sequence[int]:
         """Which tensors of a batch `predict` can cut into rows."""

@@ -134,5 +134,10 @@ def _check_alike(found: Any, own: Any, what: str) -> None:
         raise ValueError(f"{what} must be a number, but is {shorten_value(found)}")
     elif isinstance(own, list | str | Tensor) and not isinstance(found, type(own)):
         raise ValueError(f"{what} must be a {type(own).__name__}, but is {shorten_value(found)}")
+    elif isinstance(own, list):
+        if len(found) != len(own):
+            raise ValueError(f"{what} must have {len(own)} entries, but has {len(found)}")
+        for i, value in enumerate(own):
+            _check_alike(found[i], value, f"{what}, {i}")
     elif own is None and isinstance(found, Mapping | list):
         raise ValueError(f"{what} must be one value, but is {shorten_value(found)}")

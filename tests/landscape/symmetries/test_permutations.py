@@ -12,7 +12,7 @@ from zoo import ZOO
 
 from pluribus import landscape as ls
 from pluribus._common.trees import as_batch, logits_of, map_tensors, tensors_of
-from pluribus.landscape.symmetries import layers, rules
+from pluribus.landscape.symmetries import layer_rules, rules
 
 FAST = ("lstm", "transformer_encoder", "unet", "tied", "bert")
 
@@ -128,7 +128,7 @@ def test_units_behind_a_branch_that_starts_at_zero_are_found():
 
 def test_a_wrong_rule_is_found_out_by_the_test_at_the_end(monkeypatch):
     model, example = built(ordered(ORDERED["cumsum"])), rows(6, 5)()
-    monkeypatch.setitem(rules.RULES, "cumsum", layers.pointwise)
+    monkeypatch.setitem(rules.RULES, "cumsum", layer_rules.pointwise)
     groups = ls.permutations(model, example)
     assert groups.sizes == (5,)
     assert [text for text in groups.dropped if "6 units of enter.weight[0], on whose order the outputs depend" in text]
@@ -297,7 +297,7 @@ def test_a_network_that_does_not_let_go_of_what_it_cached_is_refused():
     "build", [lambda: nn.Linear(5, 2), lambda: nn.Sequential(nn.Linear(5, 1), nn.ReLU(), nn.Linear(1, 2))]
 )
 def test_a_network_without_a_symmetry_is_refused(build):
-    with pytest.raises(ValueError, match="no hidden units that could change places"):
+    with pytest.raises(ValueError, match="no hidden units were found that could change places"):
         ls.permutations(built(build), rows(6, 5)())
 
 
