@@ -30,6 +30,7 @@ def work(job):
         signal.signal(signal.SIGTERM, lambda *_: None)  # as a trainer does
         time.sleep(job.seconds)
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born without
     try:
         for event, job, _ in run_in_processes(work, [Job("long", 600), Job("short", 0)], 2):
             print(event, job.name, flush=True)

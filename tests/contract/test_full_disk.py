@@ -39,7 +39,7 @@ WRITERS = {
     "trajectory": lambda at: trajectory.save(at / "x"),
     "page": lambda at: report(home / "one run", at / "x"),
     "predictor": lambda at: predictor.save(at / "new"),
-    "study": lambda at: _claim(study, at / "new", ""),
+    "study": lambda at: _claim(study, at / "new", {}, ""),
     "checkpoint": lambda at: pb.fit(pb.deep(nn.Linear(4, 3), 2), (x, y), epochs=1, folder=at / "new"),
     "export": lambda at: pb.export(ensemble, x, at / "x.pt2"),
 }
