@@ -260,10 +260,11 @@ class TestRefusals:
     def test_a_folder_that_refuses_is_named(self, tmp_path, monkeypatch):
         ensemble, x = make("deep", "mlp")
 
-        def refuse(**_):
+        def refuse(folder, **_):
+            assert folder.parent == tmp_path
             raise PermissionError(13, "Permission denied")
 
-        monkeypatch.setattr("tempfile.mkdtemp", refuse)
+        monkeypatch.setattr("pathlib.Path.mkdir", refuse)
         with pytest.raises(PermissionError, match=r"cannot be written to \(Permission denied\)"):
             export(ensemble, x, tmp_path / "m.onnx")
 

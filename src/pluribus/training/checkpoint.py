@@ -81,6 +81,9 @@ def _check_optimizer(found: Mapping[str, Any], module: TrainingModule) -> None:
     if len(found["optimizer_states"]) != 1 or len(found["lr_schedulers"]) != 1:
         raise ValueError("it must have one optimizer and one schedule")
     _check_alike(found["lr_schedulers"][0], schedule.state_dict(), "its schedule")
+    for name, value in schedule.state_dict().items():
+        if isinstance(value, list) and len(found["lr_schedulers"][0][name]) != len(value):
+            raise ValueError(f"its schedule must have {len(value)} {name}")
     stored, own = found["optimizer_states"][0], optimizer.state_dict()
     for one, other in zip(stored["param_groups"], own["param_groups"], strict=True):
         _check_alike(one, other, "its optimizer")
@@ -134,10 +137,8 @@ def _check_alike(found: Any, own: Any, what: str) -> None:
         raise ValueError(f"{what} must be a number, but is {shorten_value(found)}")
     elif isinstance(own, list | str | Tensor) and not isinstance(found, type(own)):
         raise ValueError(f"{what} must be a {type(own).__name__}, but is {shorten_value(found)}")
-    elif isinstance(own, list):
-        if len(found) != len(own):
-            raise ValueError(f"{what} must have {len(own)} entries, but has {len(found)}")
-        for i, value in enumerate(own):
-            _check_alike(found[i], value, f"{what}, {i}")
+    elif isinstance(own, list) and own:  # of any length: what is learned may have grown
+        for value in found:
+            _check_alike(value, own[0], f"an entry of {what}")
     elif own is None and isinstance(found, Mapping | list):
         raise ValueError(f"{what} must be one value, but is {shorten_value(found)}")
