@@ -85,6 +85,8 @@ LOOP = ("loops", "fit_loop")
 STEPS = (*LOOP, "epoch_loop.automatic_optimization.optim_progress", "optimizer", "step", "total", "completed")
 
 FORGED = {
+    "a rate that is none": ("lr_schedulers", 0, "base_lrs", 0, None),
+    "one rate too many": ("lr_schedulers", 0, "base_lrs", [0.1] * 9),
     "the epoch": ("epoch", 10**6),
     "epochs that are done": (*LOOP, "epoch_progress", "current", "ready", 3),
     "epochs that are counted": (*LOOP, "epoch_progress", "current", "completed", 3),
