@@ -86,6 +86,7 @@ STEPS = (*LOOP, "epoch_loop.automatic_optimization.optim_progress", "optimizer",
 
 FORGED = {
     "a rate that is none": ("lr_schedulers", 0, "base_lrs", 0, None),
+    "a momentum that is none": ("optimizer_states", 0, "state", 0, "exp_avg", None),
     "one rate too many": ("lr_schedulers", 0, "base_lrs", [0.1] * 9),
     "the epoch": ("epoch", 10**6),
     "epochs that are done": (*LOOP, "epoch_progress", "current", "ready", 3),

@@ -91,8 +91,16 @@ def _check_optimizer(found: Mapping[str, Any], module: TrainingModule) -> None:
             if not isinstance(value, float | list) and (type(one[name]), one[name]) != (type(value), value):
                 raise ValueError(f"its optimizer has another {name}: {shorten_value(one[name])}")
     optimizer.load_state_dict(stored)
+    _check_kept(optimizer)
+
+
+def _check_kept(optimizer: torch.optim.Optimizer) -> None:
+    """What it keeps as a tensor is one for every parameter, and of its shape."""
+    tensors = {name for state in optimizer.state.values() for name, value in state.items() if isinstance(value, Tensor)}
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
+            if name in tensors and not isinstance(value, Tensor):
+                raise ValueError(f"its optimizer's {name} must be a tensor, but is {shorten_value(value)}")
             if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
                 raise ValueError(f"its optimizer's {name} is {tuple(value.shape)}, not {tuple(parameter.shape)}")
 
