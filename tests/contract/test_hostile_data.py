@@ -9,11 +9,12 @@ from hostile import DATA
 
 # In a process of its own, where every program that is started and every file that is written is seen.
 READ_ALL = """
-import json, os, resource, sys, time
+import json, resource, sys, time
 from pathlib import Path
 import pluribus.data.tables, scipy.io, pandas, pyarrow.parquet, PIL.Image, PIL.ImageOps
 from pluribus.data.catalogue import load
 from hostile import DATA
+from memory import peak_memory
 
 resource.setrlimit(resource.RLIMIT_CPU, (240, 240))
 folder, done = Path(sys.argv[1]), {}
@@ -37,8 +38,7 @@ for name, write in DATA.items():
         said = f"message: {error}"
     except BaseException as error:
         said = f"raw {type(error).__name__}: {error}"
-    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-    done[name] = said, time.process_time() - started, largest, list(seen)
+    done[name] = said, time.process_time() - started, peak_memory(), list(seen)
     seen = None
     for path in sorted(place.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()

@@ -177,16 +177,17 @@ def test_branches_begin_at_parts_in_the_order_in_which_they_run():
 
 
 PEAK = """
-import resource, torch
+import torch
+from memory import peak_memory
 from pluribus import models
 from pluribus.deploy.budget.planning import plan
 plan(models.mlp, torch.empty(1, 3072, device="meta"), sizes=(2,), methods=["deep", "multihead"])
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_memory()
 x = torch.empty(1, 3, 224, 224, device="meta")
 wide = lambda: models.resnet50(width=4, num_classes=1000, style="imagenet")
 found = plan(wide, x, sizes=(2,), methods=["deep", "multihead"])
-after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(found.single["parameters"], (after - before) / 1024)
+after = peak_memory()
+print(found.single["parameters"], after - before)
 """
 
 
