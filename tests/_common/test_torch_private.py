@@ -375,6 +375,12 @@ def test_a_mode_sees_operators_with_their_arguments_by_name():
     assert arguments["dim"] == [0] and arguments["keepdim"] is True
 
 
+def test_autocast_on_any_device_is_known():
+    assert not torch_private.may_autocast()
+    with torch.autocast("cpu"):
+        assert torch_private.may_autocast()
+
+
 def test_only_modules_that_train_and_have_buffers_of_their_own_update_them():
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2).eval())
     assert not torch_private.updates_buffers(model)

@@ -179,6 +179,11 @@ def is_function_watched() -> bool:
     return torch._C._len_torch_function_stack() > 0
 
 
+def may_autocast() -> bool:
+    """Whether operations may run in a lower precision now, on some device; asked in no time."""
+    return torch.compiler.is_compiling() or torch._C._is_any_autocast_enabled()
+
+
 def is_parametrization_cached() -> bool:
     """Whether this runs inside of `torch.nn.utils.parametrize.cached`."""
     return bool(parametrize._cache_enabled)

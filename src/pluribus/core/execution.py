@@ -17,6 +17,7 @@ from .._common.torch_private import (
     is_dispatch_watched,
     is_function_watched,
     is_transforming,
+    may_autocast,
     parts_of,
     pytree,
     uncompiled,
@@ -137,20 +138,21 @@ class Runner:
     def run_each(self, batch: Batch, per_member: bool = False) -> Any:
         """Every member's output, stacked; with `per_member` each on its own batch, (members, batch, ...)."""
         with self.alone():
-            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-                self._look()
-            self._look_for_stale_caches(batch, per_member)
+            if not self._fresh:
+                self._look_for_stale_caches(batch, per_member)
+            before = None if torch.compiler.is_compiling() else self._look()
             run = self.backend
             if run == "auto":
                 run, batch = self._measure_each(batch, per_member)
+                before = before and self._look()
             if run == "loop" or self._needs_loop(batch, per_member):
-                return self._by_loop(batch, per_member)
-            key = (self.training, updates_buffers(self.module), torch.is_grad_enabled(), per_member)
-            if torch.compiler.is_compiling():
-                return self._by_vmap(batch, per_member)
+                return self._by_loop(batch, per_member, before)
+            if before is None:
+                return self._by_vmap(batch, per_member, None)
+            key = (self.training, before.update_buffers(), torch.is_grad_enabled(), per_member)
             if key in self._tried:
                 try:
-                    return self._by_vmap(batch, per_member)
+                    return self._by_vmap(batch, per_member, before)
                 except RuntimeError as error:
                     self._refuse_vmap(unstack(batch, self.size)[0] if per_member else batch, error)
                     raise
@@ -203,7 +205,7 @@ class Runner:
         with self._noting_checkpoints():
             return run_replica(self.module, tensors, *batch)
 
-    def _by_vmap(self, batch: Batch, per_member: bool) -> Any:
+    def _by_vmap(self, batch: Batch, per_member: bool, before: Attributes | None) -> Any:
         leaves, tree = flatten(batch)
         seen: dict[str, Any] = {}
 
@@ -216,8 +218,7 @@ class Runner:
         members = torch.arange(self.size)  # mapped over even when nothing is owned
         once = self.trunk() if self.training or not torch.compiler.is_compiling() else ()
         across = vmap(run, in_dims=(0, 0, mapped), randomness="different")
-        guard = nullcontext() if torch.compiler.is_compiling() else self._look()
-        with guard as before, ready_for_vmap(self.module, before.every if before else (), once):
+        with before or nullcontext(), ready_for_vmap(self.module, before.attending if before else (), once):
             tensors, changed = across(members, self.own_tensors(), leaves)
         if before and not before.are_unchanged():
             self._undo_batched(before, unstack(batch, self.size)[0] if per_member else batch)
@@ -225,14 +226,14 @@ class Runner:
         joined = [leave_vmap(leaf, stacked, self.size) for leaf, stacked in zip(seen["leaves"], tensors, strict=True)]
         return pytree.tree_unflatten(joined, seen["tree"])
 
-    def _by_loop(self, batch: Batch, per_member: bool) -> Any:
-        shared = self._shared_buffers()
+    def _by_loop(self, batch: Batch, per_member: bool, before: Attributes | None) -> Any:
+        shared = self._shared_buffers(before)
         asleep = {name: buffer for name, buffer in shared.items() if not self._updates(name)}
         seen = [{name: buffer.clone() for name, buffer in shared.items()} for _ in range(self.size)]
         if torch.compiler.is_dynamo_compiling() and not keepers(parts_of(self.module)):
             outputs = self._traced_one_by_one(batch, per_member, seen)
         else:
-            outputs = self._one_by_one(batch, per_member, seen, asleep)
+            outputs = self._one_by_one(batch, per_member, seen, asleep, before)
         average_({name: buffer for name, buffer in shared.items() if name not in asleep}, seen)
         self._resize_buffers(asleep)
         return stack_trees(outputs)
@@ -244,20 +245,24 @@ class Runner:
         return [self.run_member(i, batches[i], seen[i], pieces) for i in range(self.size)]
 
     @uncompiled(BY_VMAP)
-    def _one_by_one(self, batch: Batch, per_member: bool, seen: Sequence[Tensors], asleep: Tensors) -> list[Any]:
+    def _one_by_one(
+        self, batch: Batch, per_member: bool, seen: Sequence[Tensors], asleep: Tensors, before: Attributes | None
+    ) -> list[Any]:
         """The members' outputs; what each of them has kept is undone before the next."""
         named = state(self.module)
         pieces = slice_members({name: tensor for name, tensor in named if name in self.own})
-        shared = SharedParameters([(name, tensor) for name, tensor in named if name not in self.own])
-        outputs, left = [], dict[int, Any]()
+        shared = SharedParameters(named, self.own) if len(pieces) < len(named) else None
+        outputs: list[Any] = []
+        left: dict[int, Any] = {}
         changes = self._changes_input[self.training, torch.is_grad_enabled()]
         watched = () if per_member else changes.watched(batch)
         batches = unstack(batch, self.size) if per_member else changes.inputs(batch, self.size)
-        with self.lock, self._look() as before:
+        with self.lock, before or self._look() as before:
             has_caches = before.has_function_caches
             for i, own_batch in enumerate(batches):
                 outputs.append(self.run_member(i, own_batch, seen[i], pieces))
-                shared.check(self.method)
+                if shared:
+                    shared.check(self.method)
                 lost = {name for name, buffer in asleep.items() if differs(seen[i][name], buffer)} if asleep else set()
                 if before.parts and (lost or not before.are_unchanged()):
                     self._undo(before, lost, own_batch, i, left)
@@ -267,13 +272,11 @@ class Runner:
             changes.check(watched)
         return outputs
 
-    def _shared_buffers(self) -> dict[str, Tensor]:
+    def _shared_buffers(self, before: Attributes | None) -> dict[str, Tensor]:
         """The buffers that a pass may change and no member owns: in eval mode those of modules that may write there."""
-        if self.training or updates_buffers(self.module):
+        if self.training or (before.update_buffers() if before else updates_buffers(self.module)):
             return {name: buffer for name, buffer in self.module.named_buffers() if name not in self.own}
-        if torch.compiler.is_compiling():
-            return {}
-        return {name: buffer for name, buffer in self._look().named_buffers() if name not in self.own}
+        return {name: buffer for name, buffer in before.named_buffers() if name not in self.own} if before else {}
 
     def _updates(self, name: str) -> bool:
         """Whether a pass updates the statistics in a buffer; what it writes there otherwise is a cache."""
@@ -281,9 +284,10 @@ class Runner:
 
     def _needs_loop(self, batch: Batch, per_member: bool) -> bool:
         """Whether vmap would hide something: a lower precision, recomputation, or statistics of all the batches."""
-        if is_autocast(device_of(batch)) or (self._recomputes and torch.is_grad_enabled()):
+        if may_autocast() and is_autocast(device_of(batch)) or (self._recomputes and torch.is_grad_enabled()):
             return True
-        return per_member and self.training and self._has_shared_statistics()
+        trunk = map(self.module.get_submodule, self.trunk() if per_member and self.training else ())
+        return any(True for part in trunk for _ in part.buffers())
 
     def _vmap_or_loop(self, batch: Batch, per_member: bool) -> Any:
         """The first run: where vmap fails, buffers and chance are put back, the loop runs and is said to."""
@@ -300,7 +304,9 @@ class Runner:
             reason = str(error).strip().splitlines()[0]
         before.restore()
         torch.set_rng_state(chance)
-        output = self._by_loop(batch, per_member)  # an input that does not fit fails here with the model's own error
+        output = self._by_loop(
+            batch, per_member, self._look()
+        )  # an input that does not fit fails here, with its own error
         if not reason:
             return output
         self._backend, self.why = "loop", f"vmap failed: {reason}"
@@ -322,7 +328,7 @@ class Runner:
     def _first_vmap(self, batch: Batch, per_member: bool) -> Any:
         try:
             with self._noting_checkpoints():
-                return self._by_vmap(batch, per_member)
+                return self._by_vmap(batch, per_member, self._look())
         finally:
             if self._runs_again():
                 raise RecomputesError("the model runs parts again in backward (gradient checkpointing)")
@@ -387,7 +393,7 @@ class Runner:
 
     def _look_for_stale_caches(self, batch: Batch, per_member: bool) -> None:
         """Forget, on the first batch in eval mode, what the given model had cached of its own weights."""
-        if self._fresh or self.training or torch.compiler.is_compiling() or self._is_watched():
+        if self.training or torch.compiler.is_compiling() or self._is_watched():
             return
         self._fresh = True
         one = unstack(batch, self.size)[0] if per_member else batch
@@ -439,7 +445,7 @@ class Runner:
         """How the members run on this batch, and the batch in the memory format for it."""
         if torch.compiler.is_compiling() or is_transforming():
             return self.preferred_backend()[0], batch
-        runs: dict[str, Callable[[Batch], Any]] = {"loop": lambda b: self._by_loop(b, per_member)}
+        runs: dict[str, Callable[[Batch], Any]] = {"loop": lambda b: self._by_loop(b, per_member, self._look())}
         if not unbatchable(self.module):
             runs = {"vmap": lambda b: self._first_vmap(b, per_member), **runs}
         backend = self._fastest(batch, runs, per_member)
@@ -468,9 +474,6 @@ class Runner:
         if self._trunk is None:
             self._trunk = shared_parts(self.module, self.own) if self.own else ()
         return self._trunk
-
-    def _has_shared_statistics(self) -> bool:
-        return any(True for name in self.trunk() for _ in self.module.get_submodule(name).buffers())
 
     def _write_back(self, changed: Tensors) -> None:
         own = self.own_tensors() if changed else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +52,8 @@ class InputChanges:
 class SharedParameters:
     """The parameters that no member owns: the first pass may change them, as one network does, and no other."""
 
-    def __init__(self, shared: Sequence[tuple[str, Tensor]]):
+    def __init__(self, named: Sequence[tuple[str, Tensor]], own: Collection[str]):
+        shared = [(name, tensor) for name, tensor in named if name not in own]
         parameters = [(name, t) for name, t in shared if isinstance(t, nn.Parameter) and not t.is_inference()]
         self.versions = [(name, parameter, parameter._version) for name, parameter in parameters]
         self.written: dict[str, Tensor] = {}

@@ -38,7 +38,7 @@ def ready_for_vmap(module: nn.Module, parts: Sequence[nn.Module], once: Sequence
     still see one batch.
 
     Args:
-        parts: the module and all its parts; compiled code needs none
+        parts: the module and all its parts, where one is attention; compiled code needs none
     """
     left: list[bool] = []  # vmap is left already, by a part that holds this one: a layer may stand at two places
     with ExitStack() as stack:
