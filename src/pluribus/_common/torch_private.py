@@ -96,6 +96,14 @@ def hooks_so_far() -> int:
     return RemovableHandle.next_id
 
 
+RECOMPUTING = (SpectralNorm, WeightNorm)  # hooks that make the attribute of their name anew before each forward
+
+
+def recomputed(module: nn.Module) -> set[str]:
+    """The names of attributes that hooks make anew before each forward, as those of the older norms of weights do."""
+    return {hook.name for hook in module._forward_pre_hooks.values() if isinstance(hook, RECOMPUTING)}
+
+
 def unwrap_compiled(module: nn.Module) -> nn.Module:
     """The module that torch.compile wrapped; any other is given back as it is."""
     return getattr(module, "_orig_mod", module)
@@ -111,7 +119,7 @@ def refresh_hooked_weights_(module: nn.Module) -> None:
     """Compute the weights anew that hooks make before a forward, as those of the older weight and spectral norm do."""
     for part in parts_of(module):
         for hook in part._forward_pre_hooks.values():
-            if isinstance(hook, (SpectralNorm, WeightNorm)):
+            if isinstance(hook, RECOMPUTING):
                 for _ in range(15):  # a spectral norm is estimated step by step
                     hook(part, ())
 
