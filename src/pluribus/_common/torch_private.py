@@ -139,6 +139,17 @@ def is_transforming() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def transform_level() -> int:
+    """How many transformations of torch.func this runs inside of."""
+    interpreter = torch._C._functorch.peek_interpreter_stack()
+    return 0 if interpreter is None else interpreter.level()
+
+
+def escaped_transform(error: Exception) -> bool:
+    """Whether an error says that a tensor of a vmap was used when that was over."""
+    return "escaped from inside a function being vmapped" in str(error)
+
+
 def outside_transform() -> AbstractContextManager[Any]:
     """Leave the innermost transformation of torch.func for a while."""
     from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
@@ -203,6 +214,16 @@ def clear_parametrization_cache() -> None:
         parametrize._cache.clear()
 
 
+@contextmanager
+def own_saved_tensors() -> Iterator[None]:
+    """Keep what backward needs as it is, also inside of hooks that would store something else (a checkpoint's)."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:  # torch.func allows no hooks at all
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        yield
+
+
 def in_backward() -> bool:
     """Whether this runs inside a backward pass: a hook, or what gradient checkpointing computes again."""
     return torch._C._current_graph_task_id() != -1
@@ -214,6 +235,11 @@ def in_backward() -> bool:
 def is_dispatch_watched() -> bool:
     """Whether a mode, such as a counter of operations or a tracer, sees every operator that runs now."""
     return torch._C._len_torch_dispatch_stack() > 0
+
+
+def is_watched() -> bool:
+    """Whether a transformation or a mode sees what runs now: passes of our own would be seen as well."""
+    return is_transforming() or is_dispatch_watched() or is_function_watched()
 
 
 def is_pure_operator(target: Any) -> bool:

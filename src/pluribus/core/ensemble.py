@@ -11,7 +11,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from .._common.torch_private import is_transforming
+from .._common.torch_private import is_transforming, own_saved_tensors
 from .._common.trees import (
     Batch,
     as_batch,
@@ -352,7 +352,7 @@ class Ensemble(nn.Module):
         """Apply what the method finds on a first batch; inside a transformation it must wait."""
         if self.first_look is None or torch.compiler.is_compiling() or is_transforming():
             return
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):  # none of a checkpoint's
+        with own_saved_tensors():
             self.findings = self.first_look(self, batch)
         self.first_look = None
         for name, lines in self.findings.calls.items():

@@ -14,9 +14,9 @@ from torch.func import vmap
 
 from .._common.contents import holds_batched, holds_tensor
 from .._common.torch_private import (
-    is_dispatch_watched,
-    is_function_watched,
+    escaped_transform,
     is_transforming,
+    is_watched,
     may_autocast,
     parts_of,
     pytree,
@@ -35,15 +35,16 @@ from .._common.trees import (
     unstack,
 )
 from ..surgery.copying import assign_, run_with, state
-from ..surgery.selecting import CONVOLUTIONS, quote_names
+from ..surgery.selecting import quote_names
 from .autotune import Backend, explain_measured, fastest, measurement_key
-from .input_changes import InputChanges, SharedParameters
+from .input_changes import InputChanges, SharedParameters, in_words
 from .isolation import (
     RecomputesError,
     average_,
     differs,
     is_autocast,
     note_checkpoints,
+    prefer,
     ready_for_vmap,
     restore_on_error,
     shared_parts,
@@ -117,12 +118,7 @@ class Runner:
 
     def preferred_backend(self) -> tuple[str, str]:
         """The backend to begin with, and why."""
-        if layer := unbatchable(self.module):
-            return "loop", f"torch has no batching rule for {layer}"
-        if self.own and all(name in self.own for name, _ in state(self.module)):
-            if any(isinstance(module, CONVOLUTIONS) for module in self.module.modules()):
-                return "loop", "nothing is shared, and batched convolutions are slower than a loop"
-        return "vmap", "members in one go; what no member owns is computed once"
+        return prefer(self.module, self.own)
 
     def explain(self) -> list[str]:
         """How the members run and why, as lines of text."""
@@ -233,7 +229,10 @@ class Runner:
         if torch.compiler.is_dynamo_compiling() and not keepers(parts_of(self.module)):
             outputs = self._traced_one_by_one(batch, per_member, seen)
         else:
-            outputs = self._one_by_one(batch, per_member, seen, asleep, before)
+            try:
+                outputs = self._one_by_one(batch, per_member, seen, asleep, before)
+            except RuntimeError as error:
+                raise in_words(self.method, error) from error.__cause__
         average_({name: buffer for name, buffer in shared.items() if name not in asleep}, seen)
         self._resize_buffers(asleep)
         return stack_trees(outputs)
@@ -251,10 +250,9 @@ class Runner:
         """The members' outputs; what each of them has kept is undone before the next."""
         named = state(self.module)
         pieces = slice_members({name: tensor for name, tensor in named if name in self.own})
-        shared = SharedParameters(named, self.own) if len(pieces) < len(named) else None
-        outputs: list[Any] = []
-        left: dict[int, Any] = {}
         changes = self._changes_input[self.training, torch.is_grad_enabled()]
+        shared = SharedParameters(named, self.own, changes) if len(pieces) < len(named) else None
+        outputs, left = [], {}  # type: tuple[list[Any], dict[int, Any]]
         watched = () if per_member else changes.watched(batch)
         batches = unstack(batch, self.size) if per_member else changes.inputs(batch, self.size)
         with self.lock, before or self._look() as before:
@@ -270,6 +268,8 @@ class Runner:
                 if has_caches:
                     before.clear_function_caches()
             changes.check(watched)
+        if shared:
+            shared.finish_()
         return outputs
 
     def _shared_buffers(self, before: Attributes | None) -> dict[str, Tensor]:
@@ -319,11 +319,12 @@ class Runner:
     @torch.no_grad()
     def _refuse_vmap(self, batch: Batch, error: RuntimeError) -> None:
         """Say it if a batch fails under vmap alone, where earlier ones did not."""
-        if self._is_watched() or try_out(self.module, lambda: self.try_member(batch)) is None:
+        if escaped_transform(error):
+            raise CarriesError.outside(self.method) from error
+        if is_watched() or try_out(self.module, lambda: self.try_member(batch)) is None:
             return  # the model's own error
-        reason = f"does not run under vmap for this input ({str(error).strip().splitlines()[0]})"
-        way_out = 'though it did for earlier ones. Set ensemble.run = "loop".'
-        raise ValueError(f"{self.method}: the model {reason}, {way_out}") from error
+        reason = f"does not run under vmap for this input ({str(error).strip().splitlines()[0]}), though it did for"
+        raise ValueError(f'{self.method}: the model {reason} earlier ones. Set ensemble.run = "loop".') from error
 
     def _first_vmap(self, batch: Batch, per_member: bool) -> Any:
         try:
@@ -377,7 +378,7 @@ class Runner:
     @torch.no_grad()
     def _check_kept(self, names: set[str], batch: Batch) -> None:
         """Refuse a model that goes on from what it has kept in these attributes: the members would share it."""
-        if names <= self._kept or self._is_watched():
+        if names <= self._kept or is_watched():
             return
         self._kept |= names
         before = look_at(self.module)
@@ -391,17 +392,14 @@ class Runner:
         if not any(t.is_meta for t in first) and not same_outputs(first, second):
             raise CarriesError.of(self.method, names)
 
+    @torch.no_grad()
     def _look_for_stale_caches(self, batch: Batch, per_member: bool) -> None:
         """Forget, on the first batch in eval mode, what the given model had cached of its own weights."""
-        if self.training or torch.compiler.is_compiling() or self._is_watched():
+        if self.training or torch.compiler.is_compiling() or is_watched():
             return
         self._fresh = True
         one = unstack(batch, self.size)[0] if per_member else batch
-        with torch.no_grad():
-            drop_stale_caches_(self.module, lambda seed: self.try_member(one, seed=seed))
-
-    def _is_watched(self) -> bool:
-        return is_transforming() or is_dispatch_watched() or is_function_watched()
+        drop_stale_caches_(self.module, lambda seed: self.try_member(one, seed=seed))
 
     def try_member(self, batch: Batch, shared: dict[str, Tensor] | None = None, seed: int = 0) -> list[Tensor]:
         """What member 0 gives, on copies of all that it may change; what it does to `shared` buffers stays there."""

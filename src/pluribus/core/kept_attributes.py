@@ -54,6 +54,15 @@ class CarriesError(ValueError):
             "and let the members own it: pb.deep does."
         )
 
+    @classmethod
+    def outside(cls, method: str) -> CarriesError:
+        """The error for what is kept where nobody looks."""
+        return cls(
+            f"{method}: the model reads a tensor that a pass by vmap has left behind where no member can have one of "
+            "its own: in a global variable, on a class or in the closure of a function. Keep it in an attribute of the "
+            "module."
+        )
+
 
 class Kept(NamedTuple):
     """An attribute that a pass has changed: of which module, in which of its tables, with both values."""

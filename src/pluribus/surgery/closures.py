@@ -132,17 +132,15 @@ def _share_memory_(model: nn.Module, memo: Mapping[int, Any]) -> None:
             made, own = memo.get(id(view)), memo.get(id(given))
             if made is None or own is None or made is view or own is given or own.shape != given.shape:
                 continue
-            if own.stride() == given.stride() and made.shape == view.shape and made.dtype == own.dtype:
+            if own.stride() == given.stride() and (made.shape, made.dtype) == (view.shape, own.dtype):
+                if made.device != own.device:
+                    continue
                 offset = view.storage_offset() - given.storage_offset() + own.storage_offset()
                 made.data = own.detach().as_strided(view.shape, view.stride(), offset)
 
 
-def refuse_hidden(method: str, model: nn.Module, own: Mapping[str, Tensor]) -> None:
-    """Refuse a model that also keeps what its members are to own where nobody can replace it.
-
-    Args:
-        own: the tensors that each member will have of its own, by name
-    """
+def find_hidden(model: nn.Module, own: Mapping[str, Tensor]) -> tuple[str, list[str]] | None:
+    """An attribute in which a model keeps some of these parameters, or views of them, too, and their names."""
     parameters = [(name, tensor) for name, tensor in own.items() if isinstance(tensor, nn.Parameter)]
     memory = {place: name for name, tensor in parameters if (place := _memory(tensor)) is not None}
     for path, part in model.named_modules():
@@ -152,11 +150,22 @@ def refuse_hidden(method: str, model: nn.Module, own: Mapping[str, Tensor]) -> N
                 continue
             held = map(_memory, _tensors(value))
             if names := sorted({memory[place] for place in held if place is not None and place in memory}):
-                raise ValueError(
-                    f"{method}: each member has {quote_names(names)} of its own, but the model also reads it from "
-                    f"{dotted_name(path, key)!r}, which is no parameter, buffer or module, so that all members would "
-                    f"read one and the same there. Read it where it stands (self.{names[0]}) when the model runs."
-                )
+                return dotted_name(path, key), names
+    return None
+
+
+def refuse_hidden(method: str, model: nn.Module, own: Mapping[str, Tensor]) -> None:
+    """Refuse a model that also keeps what its members are to own where nobody can replace it.
+
+    Args:
+        own: the tensors that each member will have of its own, by name
+    """
+    if found := find_hidden(model, own):
+        raise ValueError(
+            f"{method}: each member has {quote_names(found[1])} of its own, but the model also reads it from "
+            f"{found[0]!r}, which is no parameter, buffer or module, so that all members would read one and the same "
+            f"there. Read it where it stands (self.{found[1][0]}) when the model runs."
+        )
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

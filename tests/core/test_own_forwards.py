@@ -1,0 +1,37 @@
+"""Layers with a forward of their own run it, whatever an ensemble does to them: compared with closed forms."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import pluribus as pb
+
+
+class Standardised(nn.Linear):
+    """A linear layer that standardises its weight."""
+
+    def forward(self, x):
+        return F.linear(x, F.layer_norm(self.weight, self.weight.shape[1:]), self.bias) + 1.0
+
+
+class Equalised(nn.Conv2d):
+    """A convolution of signals of one point, with an equalised learning rate."""
+
+    def forward(self, x):
+        y = F.conv2d(x[..., None, None], self.weight * 3.0, self.bias, padding=self.padding)
+        return y.flatten(1)
+
+
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+@pytest.mark.parametrize("layer", [lambda: Standardised(8, 8), lambda: Equalised(8, 8, 1)])
+def test_a_masked_layer_runs_its_own_forward(layer, run):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 8), layer(), nn.Linear(8, 3)).eval(), torch.randn(4, 6)
+    ensemble = pb.masksembles(model, 3, where="1").eval()
+    ensemble.run = run
+    masks = dict(ensemble.module.named_buffers())["1.mask"]
+    expected = torch.stack([model[2](model[1](model[0](x) * mask)) for mask in masks])
+    frozen, members = pb.freeze(ensemble, x, choose="rule"), [ensemble.member(i)(x) for i in range(3)]
+    for outputs in (ensemble(x), torch.stack(members), frozen(x)):
+        torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-5)
