@@ -41,7 +41,7 @@ core  models  results
 methods  training  report
 deploy
 landscape  integrations
-study
+study  upgrading
 reproduce
 cli
 """

@@ -23,7 +23,7 @@ FUSED = re.compile(r"(.*\.)?(qkv|qkv_proj|Wqkv|c_attn|in_proj)")  # queries, key
 PARTS = ("q", "k", "v")
 
 
-@states(for_trained=True, style=Style("#332288", "p"))
+@states(for_trained=True, tuning_rate=10.0, style=Style("#332288", "p"))
 def lora(
     model: nn.Module,
     size: int,

@@ -87,10 +87,12 @@ class Facts:
         baselines: the papers' baselines that are made of this method, by name
         style: its look in charts; by default one that is free
         for_trained: it learns beside weights that stay as they are, so that it is compared only where it is asked for
+        tuning_rate: its rate when a trained network is fine-tuned, relative to that of the network's own weights
     """
 
     nests: bool = False
     for_trained: bool = False
+    tuning_rate: float = 1.0
     study_settings: Callable[[nn.Module, float | None], Mapping[str, Any]] = lambda model, dropout: {}
     candidates: Callable[[Wish], Iterable[Candidate]] | None = None
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
