@@ -41,7 +41,8 @@ core  models  results
 methods  training  report
 deploy
 landscape  integrations
-study  upgrading
+upgrading
+study
 reproduce
 cli
 """

@@ -15,7 +15,7 @@ from ..uncertainty.calibration import Calibrated
 from ..uncertainty.conformal_prediction import Conformal
 from ..uncertainty.evaluation import Comparison
 
-NETWORK, SCALED = "your network", "your network, scaled"
+NETWORK, SCALED, TUNED = "your network", "your network, scaled", "your network, fine-tuned"
 
 
 @dataclass
@@ -54,8 +54,8 @@ class Upgrade:
         ensemble: what answers, in eval mode: for `pb.save`, `pb.export`, more training
         frozen: the same for inference alone, as fast as it gets; None where it cannot be frozen
         calibrated, conformal, threshold: around it, each fitted on validation rows
-        gains: the paired differences of NLL on the rows that judge, of the best way less "your network" and less
-            "your network, scaled"
+        gains: the paired differences of NLL on the rows that judge: the best way less "your network", "your network,
+            scaled" and, where it was tried, "your network, fine-tuned", with its scale fitted too
         table: everything that was tried
         notes: what could not be done, and why
         rows: how many rows chose, promised and judged
@@ -97,17 +97,21 @@ class Upgrade:
         judged = f"on {self.rows['judge']:,} rows that nothing was chosen or fitted on"
         scaled = self.gains.get(SCALED)
         if scaled is None:
-            return f"Your single network is enough: of what was tried, it is best once its scale is fitted ({judged})."
+            return "Your single network is enough: of what was tried, it is best once its scale is fitted."
         if self.enough:
             return (
-                f"Your single network is enough: {self.best}, the best of what was tried, changes its NLL by "
+                f"Your single network is enough: {self.best}, best of what was tried, changes its NLL by "
                 f"{_interval(scaled)} {judged}, once both are scaled."
             )
-        return (
-            f"{self.best} is better: its NLL is lower than that of your network with its scale fitted by "
+        text = (
+            f"{self.best}, is better: its NLL is lower than that of your network with its scale fitted by "
             f"{_interval(scaled, -1)}, and than that of your network as it is by {_interval(self.gains[NETWORK], -1)}, "
             f"{judged}."
         )
+        if (tuned := self.gains.get(TUNED)) is not None:
+            shown = "lower" if tuned.high < 0 else "higher" if tuned.low > 0 else "not shown to be another"
+            text += f" Than your network's, fine-tuned for as long, it is {shown}: by {_interval(tuned)}."
+        return text[0].upper() + text[1:]
 
     def explain(self) -> str:
         """The verdict, what was tried, and what stands around the ensemble, as text."""

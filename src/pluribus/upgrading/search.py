@@ -28,11 +28,11 @@ from ..uncertainty.abstention import Threshold, abstain
 from ..uncertainty.calibration import Calibrated, calibrate, observe
 from ..uncertainty.checks import check_share
 from ..uncertainty.conformal_prediction import Conformal, conformal
-from ..uncertainty.evaluation import compare, evaluate
+from ..uncertainty.evaluation import Comparison, compare, evaluate
 from ..uncertainty.regression import Regression
 from .budget import Budget
-from .outcome import NETWORK, SCALED, Tried, Upgrade
-from .ways import TUNED, Given, Way, ways
+from .outcome import NETWORK, SCALED, TUNED, Tried, Upgrade
+from .ways import Given, Way, ways
 
 SHARES = {"choose": 0.4, "promise": 0.3, "judge": 0.3}  # of the validation rows
 
@@ -100,7 +100,7 @@ def upgrade(
     given = Given(network.member(0), size, _first_rows(train, batch_size), train, seed)
     options = {"lr": lr, "batch_size": batch_size, "criterion": criterion, "optimizer": optimizer, "seed": seed}
     search = _Search(held, given, task, allowed, {**options, "device": device, "schedule": "constant"}, say)
-    search.judge(SCALED, "at once", network, held.first)
+    search.judge(NETWORK, "at once", network, held.first)
     search.go(chosen)
     return search.finish(network, coverage, risk)
 
@@ -114,6 +114,10 @@ class _Judged:
     calibrated: Calibrated
     predicted: _Predicted
 
+    def scaled(self) -> Any:
+        """The scaled prediction of the rows that judge."""
+        return self.calibrated.apply(self.predicted.judge)
+
 
 @dataclass
 class _Search:
@@ -124,15 +128,14 @@ class _Search:
     options: dict[str, Any]
     say: Callable[[str], None]
     table: list[Tried] = field(default_factory=list)
-    best: _Judged | None = None
-    base: _Judged | None = None
+    judged: dict[str, _Judged] = field(default_factory=dict)  # the best, and the network itself in its two stages
 
     def go(self, chosen: dict[str, Way]) -> None:
         """Every way in turn; one that refuses is noted and left."""
         run, after = None, [way for way in chosen.values() if way.of_run]
         trainings = sum(way.trains for way in chosen.values()) + bool(after)
-        for name, way in chosen.items():
-            started = time.monotonic()
+        for key, way in chosen.items():
+            name, started = way.shown or key, time.monotonic()
             try:
                 if way.of_run is not None:
                     if self.budget.epochs == 0:
@@ -178,7 +181,7 @@ class _Search:
         self, name: str, stage: str, ensemble: Ensemble, predicted: _Predicted, started: float | None = None
     ) -> None:
         """Fit the scale, note the figures, and keep the ensemble if it is the best so far."""
-        how = {"method": "variance"} if isinstance(predicted.choose, Regression) else SCALING
+        how: Any = {"method": "variance"} if isinstance(predicted.choose, Regression) else SCALING
         scaled = calibrate(predicted.choose, self.held.targets["choose"], seed=self.given.seed, **how)
         chosen_by = next(row["nll"] for row in scaled.table if row["method"] == scaled.method)
         figures = evaluate(scaled.apply(predicted.judge), self.held.targets["judge"])
@@ -189,22 +192,16 @@ class _Search:
         self.table.append(tried)
         self.say(f"{name}, {stage}: NLL {figures['nll']:.4f}")
         judged = _Judged(tried, ensemble, scaled, predicted)
-        if self.base is None:
-            self.base = judged
-        if self.best is None or chosen_by < self.best.tried.chosen_by:
+        if name == NETWORK:
+            self.judged[SCALED if stage == "at once" else TUNED] = judged
+        if BEST not in self.judged or chosen_by < self.judged[BEST].tried.chosen_by:
             # It may be trained further: what is kept is as it was judged.
-            self.best = replace(judged, ensemble=duplicate(ensemble))  # type: ignore[arg-type]
+            self.judged[BEST] = replace(judged, ensemble=duplicate(ensemble))  # type: ignore[arg-type]
 
     def finish(self, network: Ensemble, coverage: float, risk: float) -> Upgrade:
         """The best against the network itself, and everything that stands around what answers."""
-        base, best, targets = self.base, self.best, self.held.targets
-        assert base is not None and best is not None
-        gains = {}
-        if best.tried is not base.tried:
-            own, scaled = base.predicted.judge, base.calibrated.apply(base.predicted.judge)
-            found = best.calibrated.apply(best.predicted.judge)
-            for name, other in ((NETWORK, own), (SCALED, scaled)):
-                gains[name] = compare(found, other, targets["judge"], metric="nll")
+        base, best, targets = self.judged[SCALED], self.judged[BEST], self.held.targets
+        gains = {} if best.tried is base.tried else self._gains(best)
         enough = not gains or not gains[SCALED].high < 0
         answering = base if enough else best
         notes: list[str] = []
@@ -214,9 +211,17 @@ class _Search:
         promised = calibrated.apply(answering.predicted.promise)
         return Upgrade(
             f"{best.tried.name}, {best.tried.stage}", enough, ensemble, frozen, calibrated,
-            _promise(promised, targets["promise"], coverage, notes), _abstain(promised, targets["promise"], risk, notes),
-            gains, self.table, notes, {name: len(rows) for name, rows in targets.items()},
+            _promise(promised, targets["promise"], coverage, notes),
+            _abstain(promised, targets["promise"], risk, notes), gains, self.table, notes,
+            {name: len(rows) for name, rows in targets.items()},
         )  # fmt: skip
+
+    def _gains(self, best: _Judged) -> dict[str, Comparison]:
+        """How much lower the NLL of the best is than that of the network as it is, scaled, and fine-tuned."""
+        own = {name: one for name, one in self.judged.items() if name != BEST and one.tried is not best.tried}
+        others = {NETWORK: self.judged[SCALED].predicted.judge, **{name: one.scaled() for name, one in own.items()}}
+        found, target = best.scaled(), self.held.targets["judge"]
+        return {name: compare(found, other, target, metric="nll") for name, other in others.items()}
 
     def _freeze(self, ensemble: Ensemble, notes: list[str]) -> Frozen | None:
         try:
@@ -225,6 +230,8 @@ class _Search:
             notes.append(f"It is not frozen: {first_line(error)}")
             return None
 
+
+BEST = "best"
 
 SCALING = {"method": "temperature", "when": "before"}  # before pooling: members keep their disagreement
 
@@ -245,7 +252,7 @@ class _HeldOut:
     """The validation rows, divided; every ensemble sees the same ones in the same order."""
 
     def __init__(self, validation: Any, test: Any, batch_size: int, device: Any, seed: int, network: Ensemble):
-        self.device, self.last = device, {}
+        self.device, self.last = device, dict[str, list[float]]()
         self.sources = {"validation": loader(validation, batch_size)}
         if test is not None:
             self.sources["test"] = loader(test, batch_size)
@@ -300,9 +307,7 @@ def _choose_ways(methods: Sequence[str] | None) -> dict[str, Way]:
     for name in methods or ():
         if name not in known:
             raise ValueError(f"upgrade: the way {name!r} is unknown. Choose from {', '.join(known)}.")
-    if methods is None:
-        return known
-    return {name: known[name] for name in methods} or {TUNED: known[TUNED]}
+    return known if methods is None else {name: known[name] for name in methods}
 
 
 def _first_rows(train: Any, batch_size: int) -> Any:

@@ -18,8 +18,7 @@ from ..methods import METHODS, single
 from ..methods.facts import call_method, facts_of, takes
 from ..methods.starting_near import SHARES, start_near
 from ..surgery.copying import duplicate
-
-TUNED = "fine_tuned"  # the network itself after as much training
+from .outcome import NETWORK
 
 FARTHEST = 0.1  # of the length of the weight vector, where samples around the network begin
 
@@ -55,12 +54,14 @@ class Way:
         trains: whether that ensemble is then fine-tuned
         rate: its learning rate, relative to that of the network itself
         of_run: the ensemble from the checkpoints of the network's own fine-tuning
+        shown: what tables call it, where that is not its name
     """
 
     at_once: Callable[[Given], Ensemble] | None = None
     trains: bool = False
     rate: float = 1.0
     of_run: Callable[[Trajectory, Given], Ensemble] | None = None
+    shown: str = ""
 
 
 def ways() -> dict[str, Way]:
@@ -73,7 +74,7 @@ def ways() -> dict[str, Way]:
     return {
         **methods,
         random_subspace.__name__: Way(_sample),
-        TUNED: Way(of_run=lambda run, given: single(run.solution)),
+        "fine_tuned": Way(of_run=lambda run, given: single(run.solution), shown=NETWORK),
         weight_average.__name__: Way(of_run=lambda run, given: weight_average(run, data=given.train)),
         swag.__name__: Way(of_run=_swag),
     }
