@@ -285,7 +285,8 @@ class Runner:
         """Whether vmap would hide something: a lower precision, recomputation, or statistics of all the batches."""
         if is_autocast(device_of(batch)) or (self._recomputes and torch.is_grad_enabled()):
             return True
-        return per_member and self.training and self._has_shared_statistics()
+        shared = (self.module.get_submodule(name) for name in self.trunk())
+        return per_member and self.training and any(True for part in shared for _ in part.buffers())
 
     def _vmap_or_loop(self, batch: Batch, per_member: bool) -> Any:
         """The first run: where vmap fails, buffers and chance are put back, the loop runs and is said to."""
@@ -470,9 +471,6 @@ class Runner:
         if self._trunk is None:
             self._trunk = shared_parts(self.module, self.own) if self.own else ()
         return self._trunk
-
-    def _has_shared_statistics(self) -> bool:
-        return any(True for name in self.trunk() for _ in self.module.get_submodule(name).buffers())
 
     def _write_back(self, changed: Tensors) -> None:
         own = self.own_tensors() if changed else {}
