@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from .._common.atomic import atomic_write
 from .._common.optional import require
 from ..landscape.laboratory.alignment import alignment_question
-from ..landscape.symmetries.finding import permutations
 from ..landscape.symmetries.groups import Groups
 from ..landscape.symmetries.matching import align
+from ..landscape.symmetries.symmetry_search import permutations
 from ..report.questions import Question
 from .trained_weights import read_weights
 

@@ -11,9 +11,9 @@ from ...report.figure import Curve, Figure, Panel, Styles, curve_panels, finite_
 from ...report.questions import Question
 from ...report.svg import Axis, Chart
 from ..analyses.masks import dropout_transition, mask_overlap, mask_transition
-from ..analyses.measuring import Measured
 from ..analyses.packing import ood_criteria, packing
 from ..analyses.sparsity import layer_sparsity
+from ..analyses.trained_settings import Measured
 from .material import Material
 
 SCALES = (1.1, 2.0, 3.0)
