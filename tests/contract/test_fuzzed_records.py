@@ -223,7 +223,7 @@ READERS = {
     "results/store.py": FOLDERS,
     "study/fingerprints.py": HERE,
     "study/folder.py": HERE,
-    "study/grid.py": HERE,  # its own text, back from JSON
+    "study/settings.py": HERE,  # its own text, back from JSON
     "study/progress.py": HERE,
     "study/run.py": HERE,  # its own text, back from JSON
     "study/predictor_training.py": HERE,

@@ -115,10 +115,10 @@ def test_regression_gets_a_scale_and_intervals():
         mean, variance = _moments(model(x[:300]))
         nn.functional.gaussian_nll_loss(mean, y[:300, None], variance).backward()
         optimizer.step()
-    parts = (x[:300], y[:300, None]), (x[300:], y[300:, None])
+    parts = (x[:300], y[:300]), (x[300:], y[300:])
     upgraded = pb.upgrade(model, *parts, 1, task="gaussian", methods=["batch_ensemble"], coverage=0.9)
     low, high = upgraded.intervals(x[:300])
-    inside = ((low <= y[:300, None]) & (y[:300, None] <= high)).float().mean().item()
+    inside = ((low <= y[:300]) & (y[:300] <= high)).float().mean().item()
     assert inside > 0.8 and "rmse" in upgraded.table[0].figures
 
 

@@ -17,7 +17,7 @@ from ..data.dataset import divide
 from ..deploy.budget.counting import cost
 from ..deploy.freezing.frozen import Frozen, freeze
 from ..landscape.checkpoints import Trajectory
-from ..landscape.runs import trajectory
+from ..landscape.recorded_training import trajectory
 from ..methods import single
 from ..methods.building import check_model, check_size
 from ..methods.facts import REFUSALS, first_line
@@ -257,6 +257,8 @@ class _HeldOut:
         if test is not None:
             self.sources["test"] = loader(test, batch_size)
         found = {name: self._observe(name, network) for name in self.sources}
+        for name, source in self.sources.items():
+            self._check_order(name, [_mark(batch) for batch in source])
         targets, prediction = found["validation"][1], found["validation"][0]
         if len(targets) < LEAST:
             raise ValueError(
@@ -284,19 +286,26 @@ class _HeldOut:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # of dropout
             found = observe("upgrade", ensemble, _marked(self.sources[name], marks), device=self.device)
+        self._check_order(name, marks)
+        return found
+
+    def _check_order(self, name: str, marks: list[float]) -> None:
         if self.last.setdefault(name, marks) != marks:
             raise ValueError(
                 f"upgrade: the {name} data must give the same rows in the same order each time, but it does not. Give "
                 "(x, y), a data set, or a loader that does not shuffle."
             )
-        return found
 
 
 def _marked(batches: Iterable[Any], marks: list[float]) -> Iterable[Any]:
     """The batches, each with a number that tells it from others."""
     for batch in batches:
-        marks.append(sum(t.double().sum().item() for t in tensors_of(batch) if not t.is_complex()))
+        marks.append(_mark(batch))
         yield batch
+
+
+def _mark(batch: Any) -> float:
+    return sum(tensor.double().sum().item() for tensor in tensors_of(batch) if not tensor.is_complex())
 
 
 # ---------------------------------------------------------------- helpers

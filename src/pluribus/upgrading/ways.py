@@ -16,7 +16,7 @@ from ..landscape.checkpoints import Trajectory
 from ..landscape.sampling import random_subspace, swag
 from ..methods import METHODS, single
 from ..methods.facts import call_method, facts_of, takes
-from ..methods.starting_near import SHARES, start_near
+from ..methods.warm_start import SHARES, start_near
 from ..surgery.copying import duplicate
 from .outcome import NETWORK
 
