@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import Parameter, signature
 from typing import Any, Literal
 
 import numpy as np
@@ -192,17 +193,15 @@ def of_subspaces(runs: Sequence[Any], sampler: str | Sampler, size: int = 1, **o
     """An ensemble of subspaces: `size` samples around each of several independent runs, all in one ensemble.
 
     Args:
-        sampler: one of SAMPLERS by name, or a function (run, size, **options) that gives an Ensemble; averages, which
-            have one member, take no size
+        sampler: one of SAMPLERS by name, or a function of a run and a size, by whatever name, that gives an Ensemble;
+            averages, which have one member, take no size
         options: for the sampler
     """
     if not isinstance(runs, (list, tuple)) or not runs:
         raise ValueError("of_subspaces: runs must be a list of at least one trajectory.")
-    draw = _find(sampler)
-    parts = []
-    for i, run in enumerate(runs):
-        own = {**options, **({"seed": options.get("seed", 0) + i} if takes(draw, "seed") else {})}
-        parts.append(draw(run, **({"size": size} if takes(draw, "size") else {}), **own))
+    size, seed = check_size("of_subspaces", size), options.get("seed", 0)
+    draw = find_sampler("of_subspaces", sampler)
+    parts = [draw_around("of_subspaces", draw, run, size, seed + i, options) for i, run in enumerate(runs)]
     made = ensemble_of(networks_of("of_subspaces", parts), [note for part in parts for note in part.notes])
     made.task, made.class_dim = parts[0].task, parts[0].class_dim
     return made
@@ -227,12 +226,40 @@ SAMPLERS: Mapping[str, Sampler] = {
 # ---------------------------------------------------------------- helpers
 
 
-def _find(sampler: str | Sampler) -> Sampler:
+def find_sampler(caller: str, sampler: Any) -> Sampler:
+    """The sampler itself, or that of the name."""
     if callable(sampler):
-        return sampler
-    if sampler not in SAMPLERS:
-        raise ValueError(f"of_subspaces: the sampler {sampler!r} is unknown. Choose from {quote_names(SAMPLERS)}.")
+        made: Sampler = sampler
+        return made
+    if not isinstance(sampler, str) or sampler not in SAMPLERS:
+        raise ValueError(
+            f"{caller}: the sampler {sampler!r} is unknown. Choose from {quote_names(SAMPLERS)}, or give a function "
+            "of a run and a size."
+        )
     return SAMPLERS[sampler]
+
+
+def draw_around(caller: str, sampler: Sampler, run: Any, size: int, seed: int, options: Mapping[str, Any]) -> Ensemble:
+    """What the sampler draws around a run: the size goes by its name, else to a second argument without a default."""
+    taken = list(signature(sampler).parameters.values())
+    words: dict[str, Any] = {**options, **({"seed": seed} if takes(sampler, "seed") else {})}
+    place: list[Any] = [run]
+    if takes(sampler, "size") or any(one.kind is Parameter.VAR_KEYWORD for one in taken):
+        words["size"] = size
+    elif len(taken) > 1 and taken[1].kind in PLACES and taken[1].default is Parameter.empty:
+        place.append(size)
+    try:
+        signature(sampler).bind(*place, **words)
+    except TypeError as error:
+        more = f" with {quote_names(options)}" if options else ""
+        raise TypeError(f"{caller}: a sampler is a function of a run and a size{more}, but this has {error}.") from None
+    made = sampler(*place, **words)
+    if not isinstance(made, Ensemble):
+        raise TypeError(f"{caller}: a sampler must give an Ensemble, but this gave a {type(made).__name__}.")
+    return made
+
+
+PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def _range(caller: str, value: Any, most: float, name: str = "distance") -> tuple[float, float]:
