@@ -166,8 +166,8 @@ def _named(samplers: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     if isinstance(samplers, Mapping):
         named = dict(samplers)
     else:
-        given = [samplers] if isinstance(samplers, str) or callable(samplers) else list(samplers)
-        named = {getattr(one, "__name__", one): one for one in given}
+        given: list[Any] = [samplers] if isinstance(samplers, str) or callable(samplers) else list(samplers)
+        named = {str(getattr(one, "__name__", one)): one for one in given}
         if len(named) < len(given):
             raise ValueError("quality: two samplers have one name. Give {name: sampler}.")
     if BASE in named:
