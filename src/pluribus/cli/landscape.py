@@ -103,12 +103,18 @@ def landscape_command(
         if not (quiet or as_json):
             say_notes(found.notes)
         material, run = record_runs(run, found, runs, rows, say, **settings)
-    about = f"{len(material.runs)} networks on {found.name}: {run.model}"
+    about = f"{len(material.runs)} networks on {found.name}: {run.model}. {BRACKETS}"
     command = shlex.join(["pluribus", *sys.argv[1:]])
     how = _settings(run, material, ensemble)
     questions = explore(material, out, about=about, command=command, settings=how, animation=animation, only=asked)
     left_out = [name for name in asked if name not in {question.name for question in questions}]
     _show(questions, left_out, out, animation, time.monotonic() - started, quiet, as_json)
+
+
+BRACKETS = (
+    "Square brackets hold the least and the largest of what was seen or, where a figure is a mean over seeds, its 95 % "
+    "interval."
+)
 
 
 def _check_writable(*paths: Path | None) -> None:

@@ -136,7 +136,7 @@ def heat_map(
         parts: the runs, each with the names of its networks, in the order of the rows
         ends: the values of the palest and of the darkest shade; by default the least and the largest
     """
-    n, names = len(matrix), [f"{run}, {one}" for run, own in parts for one in own]
+    n, names = len(matrix), [", ".join(filter(None, (run, one))) for run, own in parts for one in own]
     low, high = ends or finite_range(np.asarray(matrix, float).flatten())
     chart = Chart(Axis(0, n, room=0), Axis(0, n, room=0), (size, size), (34, 8, 8, 34))
     for i in range(n):
