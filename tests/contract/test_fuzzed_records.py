@@ -27,9 +27,9 @@ from pluribus.study import fingerprints
 from pluribus.study.aligning import read_network
 from pluribus.study.folder import _check_folder, _claim
 from pluribus.study.grid import Study
+from pluribus.study.predictor_training import claim
 from pluribus.study.progress import MARK, read_progress
 from pluribus.study.settings import Run
-from pluribus.study.training import claim
 
 SOME = settings(FUZZ, max_examples=40)
 
@@ -226,7 +226,7 @@ READERS = {
     "study/grid.py": HERE,  # its own text, back from JSON
     "study/progress.py": HERE,
     "study/run.py": HERE,  # its own text, back from JSON
-    "study/training.py": HERE,
+    "study/predictor_training.py": HERE,
     "training/checkpoint.py": "tests/training/test_checkpoint.py",
 }
 

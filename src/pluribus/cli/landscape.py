@@ -68,7 +68,7 @@ def landscape_command(
 
     from ..data.corruptions import CORRUPTIONS
     from ..landscape.laboratory.exploration import check_animation, check_questions, explore
-    from ..study.laboratory import read_members, record_runs
+    from ..study.landscape_material import read_members, record_runs
     from ..study.run import load_data
     from ..study.settings import Run
 

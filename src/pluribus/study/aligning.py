@@ -14,9 +14,9 @@ from .._common.atomic import atomic_write
 from .._common.optional import require
 from ..landscape.checkpoints import Trajectory, prefix_of, state_dict_of
 from ..landscape.laboratory.alignment import alignment_question
-from ..landscape.symmetries.finding import permutations
 from ..landscape.symmetries.groups import Groups
 from ..landscape.symmetries.matching import align
+from ..landscape.symmetries.symmetry_search import permutations
 from ..report.questions import Question
 
 Rows = tuple[Tensor, Tensor]

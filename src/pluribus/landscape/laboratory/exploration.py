@@ -15,14 +15,15 @@ from ...report.questions import Question, questions_page
 from ...surgery.selecting import quote_names
 from .alignment import aligned_runs
 from .animation import animate
-from .chance import one_chain, sources_of_difference
-from .inside import bending, layers, subnetworks_apart, trained_curves, units_of_members
+from .between_solutions import connection, cut, plane_between, stitched_cut, trained_curves
+from .hessian_spectra import loss_curvature
 from .masks import doubt_beyond, many_masks, overlapping_masks, span_of_behaviours, thin_members
 from .material import Material
+from .mimo_members import subnetworks_apart, units_of_members
 from .packing import packed_settings, sparse_layers, widths_of_one
-from .spaces import function_map, function_space, weight_space
+from .sources_of_randomness import one_chain, sources_of_difference
 from .subspaces import diversity_plane, ensemble_size
-from .terrain import connection, cut, plane_between, stitched_cut
+from .weights_and_functions import function_map, function_space, layer_similarity, weight_space
 
 TITLE = "Why do ensembles work?"
 
@@ -38,13 +39,13 @@ QUESTIONS: dict[str, Callable[[Material], Question | None]] = {  # by the anchor
     "size": ensemble_size,
     "randomness": sources_of_difference,
     "chain": one_chain,
-    "layers": layers,
+    "layers": layer_similarity,
     "sparsity": sparse_layers,
 }
 
 ON_REQUEST: dict[str, Callable[[Material], Question | None]] = {  # asked by name alone: they take minutes
     "curve": trained_curves,
-    "curvature": bending,
+    "curvature": loss_curvature,
     "subnetworks": subnetworks_apart,
     "units": units_of_members,
     "masks": overlapping_masks,

@@ -16,7 +16,7 @@ from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, l
 from ...report.questions import Question
 from ...report.svg import Axis, Chart
 from ..analyses.masks import dropout_transition, mask_grid, mask_overlap, mask_transition
-from ..analyses.measuring import Measured
+from ..analyses.trained_settings import Measured
 from .material import Material
 from .transitions import LINES, interval_text, measure_anew, transition_figure
 
@@ -101,16 +101,16 @@ def doubt_beyond(material: Material) -> Question | None:
         )
         for setting in found.settings
     ]  # fmt: skip
-    gaps = {other: found.difference(names[-1], other, "outside entropy") for other in ("single", "deep")}
+    gain, gap = (found.difference(names[-1], other, "outside entropy") for other in ("single", "deep"))
     entropies = ", ".join(f"{found.interval(name, 'outside entropy').value:.3g}" for name in names)
-    answer = "Yes" if gaps["single"].low > 0 else "No" if gaps["single"].high < 0 else "That cannot be told"
+    answer = "Yes" if gain.low > 0 else "No" if gain.high < 0 else "That cannot be told"
     said = [
         f"{answer}: where |x| is above 6 the entropy of S = {scales[-1]:g} minus that of one network is "
-        f"{interval_text(gaps['single'])} nats.",
+        f"{interval_text(gain)} nats.",
         f"With S = {', '.join(f'{scale:g}' for scale in scales)} it is {entropies}; one network has "
         f"{found.interval('single', 'outside entropy').value:.3g}, independent networks "
         f"{found.interval('deep', 'outside entropy').value:.3g}.",
-        f"S = {scales[-1]:g} minus independent networks: {interval_text(gaps['deep'])}.",
+        f"S = {scales[-1]:g} minus independent networks: {interval_text(gap)}.",
     ]
     caption = (
         "Entropy of what each says about the plane, in nats, all with the shades of 0 to log 2, for the first seed; "
@@ -198,12 +198,12 @@ def thin_members(material: Material) -> Question | None:
     at, last = np.array([0, *material.severities]), f"at {material.severities[-1]}"
     styles = {LINES.get(setting, setting): number for number, setting in enumerate(found.settings, 2)}
     panels = [_against_severity(found, figure, title, at, styles) for figure, title in SHIFTED.items()]
-    gaps = {end: found.difference(f"S {SCALES[-1]:g}", end, f"ece {last}") for end in ("single", "deep")}
-    answer = "Yes" if gaps["single"].high < 0 else "No, worse" if gaps["single"].low > 0 else "That cannot be told"
+    gain, gap = (found.difference(f"S {SCALES[-1]:g}", end, f"ece {last}") for end in ("single", "deep"))
+    answer = "Yes" if gain.high < 0 else "No, worse" if gain.low > 0 else "That cannot be told"
     said = [
         f"{answer}: at severity {at[-1]} the ECE of S = {SCALES[-1]:g} minus that of one network is "
-        f"{interval_text(gaps['single'])}.",
-        f"The same minus that of independent networks: {interval_text(gaps['deep'])}.",
+        f"{interval_text(gain)}.",
+        f"The same minus that of independent networks: {interval_text(gap)}.",
     ]
     columns = {
         f"{title}, severity {level}": _column(figure, level) for figure, title in SHIFTED.items() for level in at

@@ -11,9 +11,9 @@ from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, l
 from ...report.questions import Question
 from ...report.svg import Axis
 from ...surgery.thinning.rescaling import thin
-from ..analyses.measuring import Measured
 from ..analyses.packing import network_widths, ood_criteria, packing
 from ..analyses.sparsity import layer_sparsity
+from ..analyses.trained_settings import Measured
 from .material import Material
 from .transitions import interval_text, measure_anew, transition_figure
 

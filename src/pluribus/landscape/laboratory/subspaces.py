@@ -10,7 +10,7 @@ from ...report.charts.landscape import diversity_chart
 from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
 from ...report.questions import Question
 from ...report.svg import Axis
-from ..plane_of_diversity import diversity_accuracy, limits
+from ..diversity_accuracy_plane import diversity_accuracy, limits
 from ..sampling import SAMPLERS
 from ..studies.quality_curves import BASE, Quality, quality
 from .material import Material, spread

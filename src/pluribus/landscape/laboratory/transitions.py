@@ -7,7 +7,7 @@ from typing import Any
 
 from ...report.figure import Figure, Panel, Styles, finite_range, legend, room_for_ticks
 from ...report.svg import Axis, Chart
-from ..analyses.measuring import Measured
+from ..analyses.trained_settings import Measured
 from .material import Material
 
 TITLES = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE", "auroc msp": "AUROC, outside",

@@ -13,7 +13,7 @@ from ..._common.trees import Batch, logits_of, tensors_of
 from ...surgery.copying import duplicate
 from .axes import UnitAxis, equate, fix, fixed, fresh, joined, settle
 from .operations import PRODUCERS, Axes, Key, OperatorCall, Stack, key_of, memory_of, operator_name
-from .rules import rule_of, rule_of_stack
+from .rule_table import rule_of, rule_of_stack
 
 MOST_LAYERS = 64  # a stack of more is left as one axis
 

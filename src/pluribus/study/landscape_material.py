@@ -16,7 +16,7 @@ from ..data.catalogue import load
 from ..data.dataset import Data, Split
 from ..deploy.predictor import RECORD, load_predictor
 from ..landscape.laboratory.material import Material, Rows, RunTraining
-from ..landscape.runs import trajectories
+from ..landscape.recorded_training import trajectories
 from ..models.by_name import usual as usual_model
 from .baselines import check_run, model_spec
 from .run import load_data

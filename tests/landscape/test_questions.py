@@ -10,15 +10,9 @@ from torch import nn
 from pluribus import landscape as ls
 from pluribus.data.corruptions import corrupt
 from pluribus.landscape.laboratory import masks
+from pluribus.landscape.laboratory.between_solutions import trained_curves
 from pluribus.landscape.laboratory.exploration import ON_REQUEST, explore
-from pluribus.landscape.laboratory.inside import (
-    bending,
-    layers,
-    members_of_one,
-    subnetworks_apart,
-    trained_curves,
-    units_of_members,
-)
+from pluribus.landscape.laboratory.hessian_spectra import loss_curvature
 from pluribus.landscape.laboratory.masks import (
     doubt_beyond,
     many_masks,
@@ -27,7 +21,13 @@ from pluribus.landscape.laboratory.masks import (
     thin_members,
 )
 from pluribus.landscape.laboratory.material import Material, RunTraining
+from pluribus.landscape.laboratory.mimo_members import (
+    members_of_one,
+    subnetworks_apart,
+    units_of_members,
+)
 from pluribus.landscape.laboratory.packing import packed_settings, sparse_layers, widths_of_one
+from pluribus.landscape.laboratory.weights_and_functions import layer_similarity
 
 
 def rows(count, seed):
@@ -50,12 +50,12 @@ def small():
 
 
 def test_layers_are_told_as_they_are(small):
-    question = layers(small)
+    question = layer_similarity(small)
     found = ls.cka(*small.solutions, small.test, debiased=True)
     for name, value in zip(["0", "2", "4"], np.diag(found), strict=True):
         assert f"{name} {value:.2f}" in question.found[1]
     assert "CKA" in question.figures[0].panels[0].svg
-    alike = layers(replace(small, runs=[small.runs[0], small.runs[0]]))
+    alike = layer_similarity(replace(small, runs=[small.runs[0], small.runs[0]]))
     assert "is 1.000 [1.000, 1.000]; for 3 of 3 layers" in alike.found[0]
 
 
@@ -67,7 +67,7 @@ def test_a_curve_is_judged_against_the_straight_line(small):
 
 
 def test_the_curvature_is_that_of_the_solutions(small):
-    question = bending(small)
+    question = loss_curvature(small)
     exact = ls.spectrum(small.solutions[0], small.train, top=5)  # the whole matrix
     told = float(question.found[1].split("are ")[1].split(",")[0])
     assert told == pytest.approx(exact.values[0], rel=0.05)
