@@ -158,7 +158,7 @@ def span_of_behaviours(material: Material) -> Question | None:
     near = min(masked, key=lambda s: abs(found.interval(s, "nll").value - found.interval("deep", "nll").value))
     gap = found.difference(near, "deep", "nll")
     said = [
-        "Best here: " + ", ".join(f"{title}: {LINES.get(best[figure], best[figure])}" for figure, title in SPAN.items())
+        "Best here: " + "; ".join(f"{title}: {LINES.get(best[figure], best[figure])}" for figure, title in SPAN.items())
         + ".",
         f"Of the masks, {near} is nearest to independent networks in NLL: {interval_text(gap)} from them, "
         f"with {found.interval(near, 'parameters').value:,.0f} parameters; they have "
