@@ -34,6 +34,7 @@ def surface_chart(
     titles: tuple[str, str] = ("", ""),
     decades: bool = False,
     ends: tuple[float, float] | None = None,
+    contours: bool = True,
 ) -> str:
     """A function on a plane: shades, contour lines with their values, and every value when the pointer rests on it.
 
@@ -45,6 +46,7 @@ def surface_chart(
         rows: data on the plane, (rows, 2) each, as small marks
         decades: shades and lines by decades, where the values span more than one
         ends: of the shades; by default those of the values
+        contours: whether lines are drawn, which steep values crowd
 
     >>> chart = surface_chart(np.arange(3.0), np.arange(2.0), np.ones((3, 2)), "loss")
     >>> chart.count("loss 1")
@@ -52,7 +54,8 @@ def surface_chart(
     """
     chart, scale = _plane(u, v).axes(*titles), height_scale(values if ends is None else np.array(ends), decades)
     _patches(chart, u, v, {name: values, **(others or {})}, scale)
-    _contours(chart, u, v, values, scale)
+    if contours:
+        _contours(chart, u, v, values, scale)
     for label, places in (rows or {}).items():
         for x, y in places.tolist():
             chart.mark(x, y, (styles or {})[label], "", 1.6)
