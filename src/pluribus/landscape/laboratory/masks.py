@@ -95,8 +95,8 @@ def doubt_beyond(material: Material) -> Question | None:
     styles = {name: number for number, name in enumerate(marks, 2)}
     panels = [
         Panel(
-            surface_chart(across.numpy(), up.numpy(), first[setting], "entropy", ends=(0, LOG_2), contours=False, rows=marks,
-                          styles=styles, titles=("x", "y")),
+            surface_chart(across.numpy(), up.numpy(), first[setting], "entropy", ends=(0, LOG_2), contours=False,
+                          rows=marks, styles=styles, titles=("x", "y")),
             LINES.get(setting, setting),
         )
         for setting in found.settings
