@@ -90,12 +90,12 @@ class RankMany(MemberLayer):
         return total if self.b is None else total + self.own(self.b, y, layout)
 
 
-def is_transposed(layer: nn.Module) -> bool:
+def is_transposed(layer: object) -> bool:
     """Whether a linear layer keeps its weight with the inputs first, as the `Conv1D` of transformers' GPT-2 does."""
     return any(kind.__name__ == "Conv1D" and hasattr(layer, "nf") for kind in type(layer).__mro__)
 
 
-def outputs_first(layer: nn.Module) -> Tensor:
+def outputs_first(layer: Any) -> Tensor:
     """The weight of a linear layer, (outputs, inputs)."""
     weight = cast(Tensor, layer.weight)
     return weight.T if is_transposed(layer) else weight
