@@ -375,6 +375,42 @@ def test_a_mode_sees_operators_with_their_arguments_by_name():
     assert arguments["dim"] == [0] and arguments["keepdim"] is True
 
 
+def test_transformations_are_counted_and_what_escapes_them_is_known():
+    assert torch_private.transform_level() == 0 and not torch_private.is_watched()
+    kept = []
+
+    def keep(x):
+        kept.append(x)
+        assert torch_private.transform_level() == 1 and torch_private.is_watched()
+        return torch.func.grad(lambda y: y * torch_private.transform_level())(x)
+
+    assert torch.func.vmap(keep)(torch.ones(2)).tolist() == [2.0, 2.0]
+    with pytest.raises(RuntimeError) as caught:
+        kept[0] + torch.ones(2)
+    assert torch_private.escaped_transform(caught.value)
+    assert not torch_private.escaped_transform(RuntimeError("another"))
+
+
+def test_hooks_for_saved_tensors_are_left_and_only_then():
+    packed = []
+    x = torch.ones(2, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
+        with torch_private.own_saved_tensors():
+            (x * x).sum()
+        assert not packed
+        (x * x).sum()
+        assert packed
+    with torch_private.own_saved_tensors():
+        assert torch.func.grad(lambda y: (y * y).sum())(x).tolist() == [2.0, 2.0]
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+def test_attributes_that_hooks_compute_anew_are_known():
+    layer = nn.utils.spectral_norm(nn.utils.weight_norm(nn.Linear(2, 2), "bias", dim=None))
+    assert torch_private.recomputed(layer) == {"weight", "bias"}
+    assert torch_private.recomputed(nn.Linear(2, 2)) == set()
+
+
 def test_autocast_on_any_device_is_known():
     assert not torch_private.may_autocast()
     with torch.autocast("cpu"):
@@ -402,6 +438,31 @@ def test_uncompiled_code_runs_as_python_and_what_it_calls_is_compiled():
     assert torch.compile(whole, backend="eager")(torch.ones(())) == 4
     with pytest.raises(Exception, match="a reason"):
         torch.compile(lambda x: outer(x), backend="eager", fullgraph=True)(torch.ones(()))
+
+
+def test_a_plain_product_is_torchs_own_linear_layer_or_convolution():
+    class OwnForward(torch.nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    class OwnPart(torch.nn.Conv2d):
+        def _conv_forward(self, x, weight, bias):
+            return 2 * super()._conv_forward(x, weight, bias)
+
+    class OwnNothing(torch.nn.Conv2d):
+        pass
+
+    plain = [torch.nn.Linear(4, 2), torch.nn.Conv1d(4, 2, 3), OwnNothing(4, 2, 3)]
+    other = [OwnForward(4, 2), OwnPart(4, 2, 3), torch.nn.Conv2d(4, 2, 3, groups=2), torch.nn.ConvTranspose2d(4, 2, 3)]
+    assert [torch_private.is_plain_product(layer, layer.forward) for layer in plain] == [True] * 3
+    assert [torch_private.is_plain_product(layer, layer.forward) for layer in other] == [False] * 4
+
+
+def test_a_convolution_runs_with_another_weight():
+    layer, x = torch.nn.Conv2d(4, 2, 3, 2, padding=1, padding_mode="reflect"), torch.randn(3, 4, 6, 6)
+    other = torch.nn.Conv2d(4, 2, 3, 2, padding=1, padding_mode="reflect")
+    other.bias = layer.bias
+    torch.testing.assert_close(torch_private.convolve_as(layer, x, other.weight), other(x))
 
 
 @pytest.mark.parametrize("module", [torch_private, torch_symbolic])

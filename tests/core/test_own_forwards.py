@@ -16,21 +16,23 @@ class Standardised(nn.Linear):
 
 
 class Equalised(nn.Conv2d):
-    """A convolution of signals of one point, with an equalised learning rate."""
+    """A convolution with an equalised learning rate."""
 
     def forward(self, x):
-        y = F.conv2d(x[..., None, None], self.weight * 3.0, self.bias, padding=self.padding)
-        return y.flatten(1)
+        return F.conv2d(x, self.weight * 3.0, self.bias)
 
 
-@pytest.mark.parametrize("run", ["vmap", "loop"])
-@pytest.mark.parametrize("layer", [lambda: Standardised(8, 8), lambda: Equalised(8, 8, 1)])
-def test_a_masked_layer_runs_its_own_forward(layer, run):
+@pytest.mark.parametrize("run", ["vmap", "loop", "auto"])
+@pytest.mark.parametrize("kind", [Standardised, Equalised])
+def test_a_masked_layer_runs_its_own_forward(kind, run):
     torch.manual_seed(0)
-    model, x = nn.Sequential(nn.Linear(6, 8), layer(), nn.Linear(8, 3)).eval(), torch.randn(4, 6)
+    image = (2, 2) if kind is Equalised else ()
+    plain, options = (nn.Conv2d, (1,)) if image else (nn.Linear, ())
+    model = nn.Sequential(plain(6, 8, *options), kind(8, 8, *options), plain(8, 3, *options)).eval()
+    x = torch.randn(4, 6, *image)
     ensemble = pb.masksembles(model, 3, where="1").eval()
     ensemble.run = run
-    masks = dict(ensemble.module.named_buffers())["1.mask"]
+    masks = dict(ensemble.module.named_buffers())["1.mask"].reshape(3, 1, 8, *(1 for _ in image))
     expected = torch.stack([model[2](model[1](model[0](x) * mask)) for mask in masks])
     frozen, members = pb.freeze(ensemble, x, choose="rule"), [ensemble.member(i)(x) for i in range(3)]
     for outputs in (ensemble(x), torch.stack(members), frozen(x)):

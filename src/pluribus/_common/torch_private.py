@@ -96,12 +96,12 @@ def hooks_so_far() -> int:
     return RemovableHandle.next_id
 
 
-RECOMPUTING = (SpectralNorm, WeightNorm)  # hooks that make the attribute of their name anew before each forward
+_RECOMPUTING = (SpectralNorm, WeightNorm)  # hooks that make the attribute of their name anew before each forward
 
 
 def recomputed(module: nn.Module) -> set[str]:
     """The names of attributes that hooks make anew before each forward, as those of the older norms of weights do."""
-    return {hook.name for hook in module._forward_pre_hooks.values() if isinstance(hook, RECOMPUTING)}
+    return {hook.name for hook in module._forward_pre_hooks.values() if isinstance(hook, _RECOMPUTING)}
 
 
 def unwrap_compiled(module: nn.Module) -> nn.Module:
@@ -119,9 +119,25 @@ def refresh_hooked_weights_(module: nn.Module) -> None:
     """Compute the weights anew that hooks make before a forward, as those of the older weight and spectral norm do."""
     for part in parts_of(module):
         for hook in part._forward_pre_hooks.values():
-            if isinstance(hook, RECOMPUTING):
+            if isinstance(hook, _RECOMPUTING):
                 for _ in range(15):  # a spectral norm is estimated step by step
                     hook(part, ())
+
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def is_plain_product(layer: nn.Module, forward: Callable[..., Any]) -> bool:
+    """Whether `forward`, a method of the layer, is torch's own of a linear layer or of a convolution without groups."""
+    function, inner = getattr(forward, "__func__", None), getattr(type(layer), "_conv_forward", None)
+    if any(function is kind.forward and inner is kind._conv_forward for kind in _CONVOLUTIONS):
+        return bool(layer.groups == 1)
+    return function is nn.Linear.forward
+
+
+def convolve_as(layer: nn.Module, x: Tensor, weight: Tensor) -> Tensor:
+    """What a convolution gives with another weight in place of its own."""
+    return layer._conv_forward(x, weight, layer.bias)  # type: ignore[operator]
 
 
 PADDING_ATTRIBUTE = "_reversed_padding_repeated_twice"  # of a convolution: its padding in the order of F.pad

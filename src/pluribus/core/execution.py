@@ -36,7 +36,7 @@ from .._common.trees import (
 )
 from ..surgery.copying import assign_, run_with, state
 from ..surgery.selecting import quote_names
-from .autotune import Backend, explain_measured, fastest, measurement_key
+from .autotune import LEAN, Measurements
 from .input_changes import InputChanges, SharedParameters, in_words
 from .isolation import (
     RecomputesError,
@@ -92,7 +92,7 @@ class Runner:
         for layer in member_layers(module).values():
             layer.rows = self.rows
         self._backend, self.why = self.preferred_backend()
-        self.measured: dict[tuple[Any, ...], Backend] = {}  # what "auto" has found
+        self.measured = Measurements()  # what "auto" has found
         self._trunk: Sequence[str] | None = None
         self._fresh = False  # the given model's caches are known to be those of its weights
         self._kept: set[str] = set()  # attributes in which the model keeps tensors that it made
@@ -114,7 +114,7 @@ class Runner:
     def backend(self, value: str) -> None:
         if value not in self.BACKENDS:
             raise ValueError(f"ensemble.run must be {self.RULE}, but it is {value!r}.")
-        self._backend, self.why, self.measured = value, "set by hand", {}
+        self._backend, self.why, self.measured = value, "set by hand", Measurements()
 
     def preferred_backend(self) -> tuple[str, str]:
         """The backend to begin with, and why."""
@@ -122,7 +122,7 @@ class Runner:
 
     def explain(self) -> list[str]:
         """How the members run and why, as lines of text."""
-        lines = [f"  run by {self.backend} ({self.why})", *explain_measured(self.measured)]
+        lines = [f"  run by {self.backend} ({self.why})", *self.measured.explain()]
         if self._recomputes and self.backend != "loop":
             lines.append("  with gradients by the loop: parts of the model run again in backward (checkpointing)")
         if self._kept:
@@ -141,6 +141,8 @@ class Runner:
             if run == "auto":
                 run, batch = self._measure_each(batch, per_member)
                 before = before and self._look()
+            if run == LEAN:
+                return self._by_lean_loop(batch, per_member, before)
             if run == "loop" or self._needs_loop(batch, per_member):
                 return self._by_loop(batch, per_member, before)
             if before is None:
@@ -224,7 +226,8 @@ class Runner:
 
     def _by_loop(self, batch: Batch, per_member: bool, before: Attributes | None) -> Any:
         shared = self._shared_buffers(before)
-        asleep = {name: buffer for name, buffer in shared.items() if not self._updates(name)}
+        owners = {name: self.module.get_submodule(name.rpartition(".")[0]) for name in shared}
+        asleep = {name: shared[name] for name, part in owners.items() if not (self.training or part.training)}
         seen = [{name: buffer.clone() for name, buffer in shared.items()} for _ in range(self.size)]
         if torch.compiler.is_dynamo_compiling() and not keepers(parts_of(self.module)):
             outputs = self._traced_one_by_one(batch, per_member, seen)
@@ -277,10 +280,6 @@ class Runner:
         if self.training or (before.update_buffers() if before else updates_buffers(self.module)):
             return {name: buffer for name, buffer in self.module.named_buffers() if name not in self.own}
         return {name: buffer for name, buffer in before.named_buffers() if name not in self.own} if before else {}
-
-    def _updates(self, name: str) -> bool:
-        """Whether a pass updates the statistics in a buffer; what it writes there otherwise is a cache."""
-        return self.training or self.module.get_submodule(name.rpartition(".")[0]).training
 
     def _needs_loop(self, batch: Batch, per_member: bool) -> bool:
         """Whether vmap would hide something: a lower precision, recomputation, or statistics of all the batches."""
@@ -446,20 +445,20 @@ class Runner:
         runs: dict[str, Callable[[Batch], Any]] = {"loop": lambda b: self._by_loop(b, per_member, self._look())}
         if not unbatchable(self.module):
             runs = {"vmap": lambda b: self._first_vmap(b, per_member), **runs}
-        backend = self._fastest(batch, runs, per_member)
+        if not self.training and any(layer.can_skip_masked() for layer in member_layers(self.module).values()):
+            runs[LEAN] = lambda b: self._by_lean_loop(b, per_member, self._look())
+        backend = self.measured.fastest(self.module, batch, runs, self.training, per_member)
         return backend.run, backend.format(batch)
+
+    def _by_lean_loop(self, batch: Batch, per_member: bool, before: Attributes | None) -> Any:
+        with nullcontext() if is_watched() else self.rows.skipping_masked():  # who counts operations, counts all
+            return self._by_loop(batch, per_member, before)
 
     def format(self, batch: Batch, run: Callable[[Batch], Any]) -> Batch:
         """The batch of one pass in the memory format that is measured to be faster, where that is asked for."""
         if self.backend != "auto" or torch.compiler.is_compiling() or is_transforming():
             return batch
-        return self._fastest(batch, {"one pass": run}, "once").format(batch)
-
-    def _fastest(self, batch: Batch, runs: Mapping[str, Callable[[Batch], Any]], kind: Any) -> Backend:
-        key = measurement_key(self.training, batch, kind)
-        if key not in self.measured:
-            self.measured[key] = fastest(self.module, batch, runs, self.training)
-        return self.measured[key]
+        return self.measured.fastest(self.module, batch, {"one pass": run}, self.training, "once").format(batch)
 
     # ---------------------------------------------------------------- what the members own
 
