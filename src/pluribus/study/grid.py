@@ -53,11 +53,11 @@ class Study(Conditions):
         runs = (
             run
             for seed, data, method in itertools.product(self.seeds, self.data, self.methods)
-            for run in self._swept(data, method, seed)
+            for run in self._sweep_runs(data, method, seed)
         )
         return list({run.name: run for run in runs}.values())  # what is named twice runs once
 
-    def _swept(self, data: str, method: str, seed: int) -> Iterator[Run]:
+    def _sweep_runs(self, data: str, method: str, seed: int) -> Iterator[Run]:
         taken = [axis for axis in self.sweep if _takes(method, axis)]
         common = {one.name: getattr(self, one.name) for one in dataclasses.fields(Conditions)}
         for values in itertools.product(*(self.sweep[axis] for axis in taken)):
