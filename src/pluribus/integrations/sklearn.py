@@ -126,7 +126,7 @@ class NetworkEstimator(base.BaseEstimator):
         return ensemble if self.device is None else ensemble.to(self.device)
 
     def _train(self, rows: WeightedRows, criterion: Any, epochs: int) -> None:
-        """Go over the rows so many times more; `criterion(outputs, (targets, weights))`."""
+        """Train for this many more passes over the rows; `criterion(outputs, (targets, weights))`."""
         groups = self.ensemble_.parameter_groups(self.lr, self.weight_decay)
         optimizer = OPTIMIZERS[self.optimizer](groups)
         if self._state is not None:

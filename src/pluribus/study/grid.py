@@ -87,7 +87,7 @@ class Study(Conditions):
 
 
 def prepare(study: Study, runs: Sequence[Run]) -> dict[str, Ensemble]:
-    """Load the data and try the ensemble of every kind of run, so that what cannot work is said before any of them.
+    """Load the data and try the ensemble of every kind of run, so that what cannot work is refused before any starts.
 
     The ensembles come back by `Run.kind`: without weights, unless a network had to be tried with them.
     """

@@ -68,7 +68,7 @@ def mask_overlap(
 
 
 def exact_iou(ones: int, positions: int) -> float:
-    """The expected intersection over union of two masks with so many ones at random positions, exactly.
+    """The exact expected intersection over union of two masks with this many ones at random positions.
 
     The paper divides the expected intersection by the expected union, which is 1 / (2 S - 1) and a little less.
 

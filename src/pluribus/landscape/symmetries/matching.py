@@ -206,7 +206,7 @@ def _assign(gain: Any) -> tuple[Tensor, float]:
 
 
 def _weights(model: nn.Module, groups: Groups) -> dict[str, Tensor]:
-    """The parameters that hold units; statistics of normalisation are no weights."""
+    """The parameters that hold units, without statistics of normalisation."""
     named = {name: t for name, t in lasting_state(model).items() if isinstance(t, nn.Parameter)}
     return {name: _real(t.detach()).cpu().double() for name, t in named.items() if name in groups.layout}
 
