@@ -96,8 +96,10 @@ def layer_similarity(material: Material) -> Question:
     same = np.diag(across)
     nearest = int((np.nanargmax(across, 1) == np.arange(len(names))).sum()) if np.isfinite(across).all() else 0
     ends = (min(0.0, float(np.nanmin(across))), 1.0)
+    short = len(names) <= 8 and max(map(len, names)) <= 60 // len(names)  # names beside the rows, where there is room
+    parts = [(name, [""]) for name in names] if short else [("layers", names)]
     panels = [
-        Panel(heat_map(matrix, [("layers", names)], "CKA", ends=ends), title)
+        Panel(heat_map(matrix, parts, "CKA", ends=ends), title)
         for matrix, title in ((across, "run 1 (rows) and run 2"), (own, "run 1 with itself"))
     ]
     found = [
@@ -106,7 +108,8 @@ def layer_similarity(material: Material) -> Question:
         f"Layer by layer: {', '.join(f'{name} {value:.2f}' for name, value in zip(names, same, strict=True))}.",
     ]
     caption = (
-        "Linear CKA, debiased, on test rows: 1 where outputs are equal up to a rotation and a scale. Dark is alike."
+        "Linear CKA, debiased, on test rows: 1 where outputs are equal up to a rotation and a scale. The bluer, the"
+        " more alike."
     )
     figure = Figure("layers", "Layers of two runs", caption, panels)
     claim = (
