@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from ...core.ensemble import Ensemble
@@ -12,6 +13,7 @@ from ...methods import batch_ensemble, deep, mimo, multihead
 from ...report.charts.landscape import strip_chart
 from ...report.figure import Figure, Panel, Styles, legend
 from ...report.questions import Question
+from ...results.intervals import t_interval
 from ..analyses.setting_sweeps import regularization_path, sweep
 from ..analyses.trained_settings import Measured
 from .material import Material
@@ -110,10 +112,19 @@ def penalties(material: Material) -> Question | None:
         figures.append(
             Figure(kind, f"As {kind.upper()} grows", caption, panels, "wide", legend(paths, styles), header, rows)
         )
-        falls = [own.difference(settings[-1], settings[0], "log_likelihood") for own in paths.values()]
-        told = "; ".join(f"{name}: {interval_text(one)}" for name, one in zip(paths, falls, strict=True))
-        more = "More" if falls[1].value < falls[0].value else "Not more"
-        said.append(f"{more} with {MEMBERS} members, along {kind.upper()}: the log-likelihood changes by {told}.")
+        falls = [
+            np.subtract(own.values(settings[-1], "log_likelihood"), own.values(settings[0], "log_likelihood"))
+            for own in paths.values()
+        ]
+        gap = t_interval((falls[1] - falls[0]).tolist())  # seed by seed
+        told = "; ".join(
+            f"{name}: {interval_text(t_interval(one.tolist()))}" for name, one in zip(paths, falls, strict=True)
+        )
+        answer = "Three members do" if gap.high < 0 else "One network does" if gap.low > 0 else "That cannot be told"
+        said.append(
+            f"{answer}, along {kind.upper()}: from 0 to {strengths[-1]:g} the log-likelihood changes by: {told}; the "
+            f"second minus the first: {interval_text(gap)}."
+        )
     claim = (
         "MIMO uses more of the capacity of the network, so that it is more sensitive to L1, L2 and sparsity, the more "
         "so the more members there are (Havasi et al., Figures 7 to 9)."
