@@ -447,7 +447,7 @@ def test_a_screen_reader_finds_its_way(driver, pages, name):
 def test_pictures_say_label_prediction_and_confidence(driver, pages):
     show(driver, pages / "both.html")
     words = driver.find_element("css selector", ".examples img").get_attribute("alt")
-    assert re.fullmatch(r"Test example \d+: \d taken for \d, confidence [\d.]+ %", words)
+    assert re.fullmatch(r"Test example \d+: \d mistaken for \d, confidence [\d.]+ %", words)
 
 
 def test_what_is_folded_is_printed(driver, pages):
