@@ -16,7 +16,7 @@ from rich.table import Table
 from .common import options
 from .common.messages import safe_text, say_notes, screen
 
-NO_THRESHOLD = "there were no validation data to choose a threshold on, so every answer is abstained from"
+NO_THRESHOLD = "without validation data there is no threshold for abstaining, so no answer is accepted"
 
 
 def predict_command(
