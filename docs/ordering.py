@@ -145,8 +145,8 @@ The second command writes this page, with its tables and answers, from the store
 {sentences}
 ```
 
-± is half of the 95 % t-interval over seeds; costs are relative to the single network. The times come from a machine that
-was busy with other work, so compare only their order.
+± is half of the 95 % t-interval over seeds; costs are relative to the single network. The times come from a machine
+that was busy with other work, so compare only their order.
 
 ## Questions asked in advance
 
@@ -156,8 +156,8 @@ was busy with other work, so compare only their order.
 
 ## Every method against the single network
 
-Paired differences over seeds with their 95 % intervals; for NLL and ECE, lower is better. The intervals are not adjusted
-for the number of comparisons.
+Paired differences over seeds with their 95 % intervals; for NLL and ECE, lower is better. The intervals are not
+adjusted for the number of comparisons.
 
 | method | NLL | accuracy | ECE | AUROC OOD | accuracy under shift |
 |---|---|---|---|---|---|
@@ -170,8 +170,8 @@ same order:
 ## A network with no capacity to spare
 
 With an earlier version, a LeNet-5 of its own width on 3,500 digits for ten epochs (`--recipe default --epochs 10
---batch-size 64 --seeds 5`), with masks of scale 2 at the same width and mimo with four members and no repetition, gave a
-different picture: against the single network, the NLL of packed was higher by 0.05 [0.01, 0.08], of masksembles by 0.15
+--batch-size 64 --seeds 5`), with masks of scale 2 at the same width and mimo with four members and no repetition, gave
+a different picture: against the single network, the NLL of packed was higher by 0.05 [0.01, 0.08], of masksembles by 0.15
 [0.10, 0.20] and of mimo by 0.37 [0.33, 0.41]; deep could not be distinguished from it. The convolutions have 6
 and 16 channels, of which a packed member has half. Compare on your own data and network before you choose.
 """
