@@ -171,9 +171,9 @@ same order:
 
 With an earlier version, a LeNet-5 of its own width on 3,500 digits for ten epochs (`--recipe default --epochs 10
 --batch-size 64 --seeds 5`), with masks of scale 2 at the same width and mimo with four members and no repetition, gave
-a different picture: against the single network, the NLL of packed was higher by 0.05 [0.01, 0.08], of masksembles by 0.15
-[0.10, 0.20] and of mimo by 0.37 [0.33, 0.41]; deep could not be distinguished from it. The convolutions have 6
-and 16 channels, of which a packed member has half. Compare on your own data and network before you choose.
+a different picture: against the single network, the NLL of packed was higher by 0.05 [0.01, 0.08], of masksembles by
+0.15 [0.10, 0.20] and of mimo by 0.37 [0.33, 0.41]; deep could not be distinguished from it. The convolutions have 6 and
+16 channels, of which a packed member has half. Compare on your own data and network before you choose.
 """
 
 
