@@ -90,6 +90,17 @@ class RankMany(MemberLayer):
         return total if self.b is None else total + self.own(self.b, y, layout)
 
 
+def is_transposed(layer: object) -> bool:
+    """Whether a linear layer keeps its weight with the inputs first, as the `Conv1D` of transformers' GPT-2 does."""
+    return any(kind.__name__ == "Conv1D" and hasattr(layer, "nf") for kind in type(layer).__mro__)
+
+
+def outputs_first(layer: Any) -> Tensor:
+    """The weight of a linear layer, (outputs, inputs)."""
+    weight = cast(Tensor, layer.weight)
+    return weight.T if is_transposed(layer) else weight
+
+
 class LowRank(MemberLayer):
     """A linear layer with a member's low-rank matrices beside its weight: y = W x + b + factor * B A x (LoRA).
 
@@ -117,11 +128,11 @@ class LowRank(MemberLayer):
 
     def merged(self) -> Tensor:
         """The one weight that does the same."""
-        weight = self.weight.detach().clone()
+        weight = outputs_first(self).detach().clone()
         inner = self.lora_a.detach().chunk(len(self.pieces))
         for (start, stop), a, b in zip(self.pieces, inner, self._split_outputs(), strict=True):
             weight[start:stop] += self.factor * (b.detach() @ a)
-        return weight
+        return weight.T if is_transposed(self) else weight
 
     def _split_outputs(self) -> tuple[Tensor, ...]:
         return self.lora_b.split([stop - start for start, stop in self.pieces])
