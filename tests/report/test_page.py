@@ -101,7 +101,7 @@ def test_no_results_is_an_error_with_a_way_out(tmp_path):
 
 def test_what_is_missing_is_left_out_with_a_sentence():
     html = report([fakes.classification(label, shift=False, outside=False, pictures=False) for label, _ in FEW])
-    assert "No shifted data were given" in html and "No out-of-distribution (OOD) data were given" in html
+    assert "The study has no shifted data" in html and "The study has no out-of-distribution (OOD) data" in html
     assert "Accuracy under shift" not in html and "Does it notice out-of-distribution" not in html
     assert "Examples</h3>" not in html
 
