@@ -276,5 +276,5 @@ def test_what_was_found_about_the_parts_of_uncertainty_is_said():
     for run in same:
         run.columns["test/epistemic"] = np.random.default_rng(1).random(200)
     figure = chart(groups, number_styles(groups))
-    assert "rather different orders" in figure.caption
+    assert "rank the examples quite differently" in figure.caption
     assert [row[0] for row in figure.rows].count("single") == 0
