@@ -298,7 +298,7 @@ class TestTrainAndPredict:
         folder, _ = digits
         code, _, err = pluribus("predict", "nothing", "x.png")
         assert code == 2
-        assert "is no trained ensemble" in err.replace("\n", " ")
+        assert "is not a trained ensemble" in err.replace("\n", " ")
         code, _, err = pluribus("predict", str(folder / "model"), "absent.png")
         assert code == 2
         assert "there is no file 'absent.png'" in err.replace("\n", " ")
