@@ -137,12 +137,14 @@ def test_it_learns(method, name):
     ensemble, _ = make(method, name)
     x, y = SMALL[name].batch(6), targets(6)
     optimizer = torch.optim.Adam(ensemble.parameter_groups(lr=0.03))
-    before = F.nll_loss(ensemble.eval().pooled()(x), y).item()
-    for _ in range(60):
+    now = before = F.nll_loss(ensemble.eval().pooled()(x), y).item()
+    for step in range(60):
         optimizer.zero_grad()
         ensemble.train().loss(x, y, F.cross_entropy).backward()
         optimizer.step()
-    assert F.nll_loss(ensemble.eval().pooled()(x), y).item() < 0.7 * before
+        if step % 10 == 9 and (now := F.nll_loss(ensemble.eval().pooled()(x), y).item()) < 0.7 * before:
+            break
+    assert now < 0.7 * before
 
 
 @every

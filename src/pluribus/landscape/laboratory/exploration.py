@@ -106,7 +106,7 @@ def _ask(
 
 
 def check_questions(names: Sequence[str]) -> None:
-    """Refuse a question that there is not."""
+    """Refuse the name of an unknown question."""
     every = QUESTIONS | ON_REQUEST
     if unknown := [name for name in names if name not in every]:
         raise ValueError(f"landscape: the question {unknown[0]!r} is unknown. Choose from {quote_names(every)}.")
@@ -119,7 +119,7 @@ def _check(material: Material, animation: Any) -> None:
 
 
 def check_animation(animation: str | os.PathLike[str] | None, recorded: bool) -> None:
-    """Refuse another format, and networks without a past."""
+    """Refuse formats other than .gif and .svg, and networks without recorded training."""
     if animation is None:
         return
     if os.path.splitext(os.fspath(animation))[1].lower() not in (".gif", ".svg"):
