@@ -249,6 +249,11 @@ def test_unowned_are_the_largest_parts_without_an_owned_tensor():
     assert shared_parts(model, ["0.bias"]) == ["1"]
 
 
+def test_unowned_parts_without_state_and_chance_are_none():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Dropout(0.1), nn.Sequential(nn.Flatten(), nn.GELU()))
+    assert shared_parts(model, ["0.weight"]) == ["2"]
+
+
 def test_unowned_knows_the_other_names_of_a_tied_tensor():
     assert shared_parts(Tied(), ["one.weight"]) == ["enter", "drop", "head"]
 

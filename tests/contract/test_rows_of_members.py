@@ -226,3 +226,23 @@ def apart_of_plain(ensemble: pb.Ensemble, plain: dict[str, Tensor], outer: str) 
             own[name] = tensor
         members.append(own)
     return members
+
+
+@methods
+def test_a_layer_that_no_pass_has_called_is_left_alone_and_refused_once_it_is(method):
+    class Spare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.enter, self.spare, self.head, self.on = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3), False
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.relu(self.enter(x))
+            return self.head(self.spare(x) if self.on else x)
+
+    x, y = torch.randn(9, 6), torch.randint(3, (9,))
+    ensemble = make(method, Spare(), where="spare|head").train()
+    ensemble.loss(x, y, F.cross_entropy).backward()
+    assert ensemble.module.spare.weight.grad is None and ensemble.module.head.weight.grad is not None
+    ensemble.module.on = True
+    with pytest.raises(ValueError, match="layer 'spare' was not called when the rows"):
+        ensemble.loss(x, y, F.cross_entropy)
