@@ -23,6 +23,7 @@ GENERATED = {
     ".git",
     ".venv",
     ".venv-demo",
+    ".venv-dist",
     "build",
     "pluribus-runs",
     "dist",

@@ -16,10 +16,11 @@ try:
     import typer
 except ModuleNotFoundError as error:  # only torch and numpy are installed
     raise SystemExit(
-        f"The command line needs {error.name}, which is not installed. Install it with: pip install 'pluribus[all]'"
+        f"The command line needs {error.name}, which is not installed. Install it with: pip install 'pluribus-ml[all]'"
     ) from None
 
 from .align import align_command
+from .cite import cite_command
 from .common import options
 from .common.messages import INTERRUPTED, messages, say
 from .compare import compare_command
@@ -54,6 +55,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "reproduce": reproduce_command,
     "align": align_command,
     "recipes": recipes_command,
+    "cite": cite_command,
 }
 
 for name, command in COMMANDS.items():
@@ -119,7 +121,7 @@ def _explain(error: Exception) -> int:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(importlib.metadata.version("pluribus"))
+        print(importlib.metadata.version("pluribus-ml"))
         raise typer.Exit()
 
 

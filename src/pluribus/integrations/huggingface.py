@@ -1,6 +1,6 @@
 """Ensembles as models of Hugging Face's kind: trained by its `Trainer`, stored and shared as its models are.
 
-Text classification. Needs transformers: pip install 'pluribus[huggingface]'.
+Text classification. Needs transformers: pip install 'pluribus-ml[huggingface]'.
 """
 
 from __future__ import annotations
