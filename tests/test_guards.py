@@ -27,6 +27,7 @@ GENERATED = {
     "build",
     "pluribus-runs",
     "dist",
+    "site",
     "__pycache__",
     ".pytest_cache",
     ".mypy_cache",
