@@ -158,7 +158,7 @@ def format_value(number: float, name: str, digits: int | None = None) -> str:
 
 
 def format_fixed(number: float, digits: int) -> str:
-    """A number with so many decimals, with a true minus and no minus before zero."""
+    """A number with this many decimals, a typographic minus, and no minus before zero."""
     text = f"{number:.{digits}f}"
     return text.lstrip("-") if not text.strip("-0.") else text.replace("-", "−")
 
@@ -260,7 +260,7 @@ _SHARE = Quantity("Accuracy", "higher", "%", 2, 100, "share of test examples wit
 
 QUANTITIES: dict[str, Quantity] = {
     "accuracy": _SHARE,
-    "nll": Quantity("NLL", "lower", meaning="negative log-likelihood of the mean prediction: rewards honest doubt"),
+    "nll": Quantity("NLL", "lower", meaning="negative log-likelihood of the mean prediction: punishes overconfidence"),
     "brier": Quantity("Brier", "lower", meaning="squared error of the probabilities, summed over classes"),
     "ece": Quantity("ECE", "lower", digits=4, meaning="expected calibration error: |confidence − accuracy|, 15 bins"),
     "aurc": Quantity("AURC", "lower", digits=4, meaning="area under the risk-coverage curve"),
@@ -270,22 +270,22 @@ QUANTITIES: dict[str, Quantity] = {
     "coverage": Quantity("Coverage", "neither", "%", 1, 100, "of the 90 % intervals: 90 is right"),
     "width": Quantity("Width", "lower", meaning="mean width of the 90 % intervals"),
     "quantile_calibration": Quantity("Quantile error", "lower", meaning="mean |share below − level| of 19 quantiles"),
-    "auroc": Quantity("AUROC OOD", "higher", "%", 1, 100, "how well out-of-distribution data are told from test data"),
+    "auroc": Quantity("AUROC OOD", "higher", "%", 1, 100, "how well out-of-distribution (OOD) data are detected"),
     "aupr": Quantity("AUPR OOD", "higher", "%", 1, 100, "average precision for out-of-distribution data"),
-    "fpr95": Quantity("FPR95 OOD", "lower", "%", 1, 100, "test data refused when 95 % of OOD data are"),
+    "fpr95": Quantity("FPR95 OOD", "lower", "%", 1, 100, "share of test data rejected when 95 % of OOD data are"),
     "cacc": replace(_SHARE, title="cAcc", meaning="accuracy, mean over corruptions and severities"),
     "cnll": Quantity("cNLL", "lower", meaning="NLL, mean over corruptions and severities"),
     "cece": Quantity("cECE", "lower", digits=4, meaning="ECE, mean over corruptions and severities"),
     "accuracy_among_known": replace(_SHARE, title="Accuracy among known", meaning="only classes that can be right"),
     "anchor_accuracy": replace(_SHARE, title="Anchors", meaning="share of anchor frames with a right label (pm-0)"),
     "stable_accuracy": replace(_SHARE, title="Stable", meaning="sets of similar frames that are all right (pm-k)"),
-    "accuracy_drop": Quantity("Drop", "lower", "%", 2, 100, "anchors that are right though frames around are not"),
+    "accuracy_drop": Quantity("Drop", "lower", "%", 2, 100, "anchors that are right though nearby frames are not"),
     "anchor_accuracy_among_known": replace(_SHARE, title="Anchors among known", meaning="of classes that can be right"),
     "stable_accuracy_among_known": replace(_SHARE, title="Stable among known", meaning="of classes that can be right"),
     "accuracy_drop_among_known": Quantity("Drop among known", "lower", "%", 2, 100, "of classes that can be right"),
     "disagreement": Quantity("Disagreement", "neither", "%", 2, 100, "how often two members give different labels"),
     "mutual_information": Quantity("Mutual information", "neither", "nats", 4, meaning="mean epistemic uncertainty"),
-    "parameters": Quantity("Parameters", "lower", digits=None, meaning="numbers that are stored"),
+    "parameters": Quantity("Parameters", "lower", digits=None, meaning="numbers stored"),
     "mult_adds": Quantity("Mult-adds", "lower", digits=None, meaning="of one prediction"),
     "relative_mult_adds": Quantity("Cost", "lower", "×", 2, meaning="mult-adds relative to the plain single network"),
     "relative_training": Quantity(

@@ -65,7 +65,7 @@ def recipe_of(run: Run, data: Data) -> Recipe:
 
 
 def usual_length(rows: int, batch_size: int) -> dict[str, int]:
-    """How long a network is trained on so many rows, the same for every method.
+    """How long a network is trained on this many rows, the same for every method.
 
     About 2,000 steps, at least 20 epochs and at most 200; fewer where nothing improves on validation data for a fifth
     of them (10 epochs at least).
@@ -125,7 +125,7 @@ def start_network(run: Run, data: Data) -> nn.Module:
     method = METHODS[entry(run.method).method]
     if not keeps_weights(method):
         raise ValueError(
-            f"compare: {run.method} draws its weights anew, so it cannot start from trained ones. Leave it out, or "
+            f"compare: {run.method} draws new weights, so it cannot start from trained ones. Leave it out, or "
             f"choose from {', '.join(name for name, one in METHODS.items() if keeps_weights(one))}."
         )
     return published_network(spec) if run.weights == PUBLISHED else read_weights("--weights", run.weights, spec.build())

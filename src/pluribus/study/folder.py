@@ -126,7 +126,7 @@ def _read_kept(run: Run, folder: Path, outcome: Outcome, report: Callable[[str, 
 
 
 def _move_aside(path: Path) -> None:
-    """Make room where a folder stands in place of a file; its content may be somebody's."""
+    """Move a folder out of the way where a file should be; its content may be somebody's."""
     if path.is_dir() and not path.is_symlink():
         path.rename(next(to for i in range(1000) if not (to := path.with_name(f"{path.name}.damaged-{i}")).exists()))
 
@@ -159,7 +159,7 @@ def _check_folder(study: Study, folder: Path) -> dict[str, Any]:
                 )
         elif keys:
             raise ValueError(
-                f"compare: the folder {str(folder)!r} holds another study, which differs in {', '.join(keys)}. "
+                f"compare: the folder {str(folder)!r} holds a different study; these differ: {', '.join(keys)}. "
                 "Choose another folder."
             )
     return mine
