@@ -11,14 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._common.optional import require
+from .._common.text_folders import read_config, read_tokenizer
 from .source import Request, list_names
 
 LONG = ("cut", "refuse")  # what becomes of texts that are longer than the model takes
 
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")  # theirs begin behind the padding's
-
-OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 TEXT_COLUMN = {"name": str, "kind": str, "tokenizer": str, "length": int, "most": int, "long": str}
 
@@ -67,8 +65,10 @@ def longest(config: Any, tokenizer: Any) -> int:
 
 def most_tokens(folder: str) -> int:
     """How many tokens the model in the folder takes."""
-    transformers = require("transformers", "reading texts", "huggingface")
-    config, tokenizer = transformers.AutoConfig.from_pretrained(folder, **OFFLINE), _tokenizer(folder)
+    try:
+        config, tokenizer = read_config(folder), _tokenizer(folder)
+    except ValueError as error:
+        raise ValueError(f"model: hf:{folder} cannot be used: {error}.") from None
     if len(tokenizer) > config.vocab_size:
         raise ValueError(
             f"tokenizer: that of {folder!r} has {len(tokenizer)} tokens, but the model knows {config.vocab_size}. Give "
@@ -128,13 +128,11 @@ def _tokens(column: dict[str, Any], values: Any, long: str, notes: list[str] | N
 
 @lru_cache(maxsize=4)
 def _tokenizer(folder: str) -> Any:
-    transformers = require("transformers", "reading texts", "huggingface")
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **OFFLINE)
-    except Exception as error:  # transformers raises errors of many kinds
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        tokenizer = read_tokenizer(folder)
+    except (ValueError, OSError) as error:
         raise ValueError(
-            f"tokenizer: {folder!r} holds none that can be read ({reason}). Give the folder that save_pretrained wrote."
+            f"tokenizer: {folder!r} holds none that can be read ({error}). Give the folder that save_pretrained wrote."
         ) from None
     if tokenizer.pad_token_id is None:
         raise ValueError(

@@ -302,7 +302,7 @@ def _check_vector(name: str, values: Any, shape: tuple[int, ...]) -> None:
         fits = torch.broadcast_shapes(vector.shape, shape) == shape
     except (ValueError, RuntimeError, TypeError) as error:
         raise ValueError(f'its "{name}" is no tensor for inputs of the shape {shape} ({error})') from None
-    if not fits or name == "std" and bool((vector <= 0).any()):
+    if not fits or not bool(vector.isfinite().all()) or name == "std" and bool((vector <= 0).any()):
         raise ValueError(f'its "{name}" makes no sense for inputs of the shape {shape}')
 
 
