@@ -19,7 +19,9 @@ from .untrusted import LONGEST_JSON, check_pattern, check_shape, open_file, read
 
 OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
-CONFIG, ADAPTER, INDEX = "config.json", "adapter_config.json", "model.safetensors.index.json"
+CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
+
+ADAPTER, INDEX = "adapter_config.json", "model.safetensors.index.json"
 
 READ = (".json", ".txt", ".model", ".jinja", ".safetensors")  # what transformers may open
 
@@ -61,7 +63,7 @@ def read_tokenizer(folder: str | Path) -> Any:
 def read_text_classifier(folder: str | Path, config: Any) -> Any:
     """The network with its weights, after its size was counted; a head that the folder lacks is drawn."""
     kind = require("transformers", "reading texts", "huggingface").AutoModelForSequenceClassification
-    check_size(Path(folder), config)
+    check_claimed_size(Path(folder), config)
     return _quietly(lambda: kind.from_pretrained(folder, config=config, use_safetensors=True, **OFFLINE))
 
 
@@ -71,7 +73,7 @@ def build_text_classifier(config: Any) -> Any:
     return _quietly(lambda: kind.from_config(config, trust_remote_code=False))
 
 
-def check_size(folder: Path, config: Any) -> None:
+def check_claimed_size(folder: Path, config: Any) -> None:
     """Refuse a network that is much larger than the weights beside its configuration, before it is built."""
     torch = require("torch", "reading texts", "huggingface")
     with torch.device("meta"):
@@ -121,6 +123,8 @@ def check_text_folder(folder: Path) -> None:
                 "and save that"
             )
         _check_config(read_json(folder / CONFIG))
+        if (folder / TOKENIZER).exists():
+            _check_tokenizer(read_json(folder / TOKENIZER))
         if (folder / INDEX).exists():
             _check_index(read_json(folder / INDEX), folder)
     except RecursionError:
@@ -165,6 +169,13 @@ def _check_config(config: Any) -> None:
         raise ValueError(f"{CONFIG}: max_position_embeddings and vocab_size must be from 1 on")
     if not 0 <= (config.get("pad_token_id") or 0) < config.get("vocab_size", LARGEST):
         raise ValueError(f"{CONFIG}: pad_token_id {config['pad_token_id']} is none of its tokens")
+
+
+def _check_tokenizer(settings: Any) -> None:
+    check_shape(settings, {str: Any}, TOKENIZER)
+    most = settings.get("model_max_length", 1)  # often 1e30, for as many as one likes
+    if isinstance(most, bool) or not isinstance(most, int | float) or not most >= 1:
+        raise ValueError(f"{TOKENIZER}: model_max_length must be a number from 1 on, but is {shorten_value(most)}")
 
 
 def _check_index(index: Any, folder: Path) -> None:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._common.optional import require
-from .._common.text_folders import build_text_classifier, check_size, read_config, read_tokenizer
+from .._common.text_folders import build_text_classifier, check_claimed_size, read_config, read_tokenizer
 from ..core.ensemble import Ensemble
 from ..data.texts import longest
 from ..deploy.saving import load, save
@@ -172,7 +172,7 @@ class EnsembleForSequenceClassification(nn.Module, huggingface_hub.ModelHubMixin
             )
         try:
             config = read_config(folder)
-            check_size(folder, config)
+            check_claimed_size(folder, config)
             tokenizer = read_tokenizer(folder) if (folder / "tokenizer_config.json").is_file() else None
         except (ValueError, OSError) as error:
             raise ValueError(f"from_pretrained: {str(model_id)!r} cannot be used: {str(error).rstrip('.')}.") from None
