@@ -14,7 +14,7 @@ from rich.console import Console
 
 from pluribus.cli.common.display import result_tables, sentences
 from pluribus.report.curves import rank_correlation
-from pluribus.results.comparison import relation, say_gap
+from pluribus.results.comparison_phrases import relation, say_gap
 from pluribus.results.quantities import difference, estimate, format_value, quantity
 from pluribus.results.store import Group, Result, group_runs, read_all
 

@@ -41,6 +41,7 @@ core  models  results
 methods  training  report
 deploy
 landscape  integrations
+upgrading
 study
 reproduce
 cli

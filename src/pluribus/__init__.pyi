@@ -53,5 +53,7 @@ from .uncertainty.metrics import METRICS as METRICS
 from .uncertainty.outputs import gaussian_nll as gaussian_nll
 from .uncertainty.regression import Regression as Regression
 from .uncertainty.summary import Summary as Summary
+from .upgrading.outcome import Upgrade as Upgrade
+from .upgrading.search import upgrade as upgrade
 
 __version__: str

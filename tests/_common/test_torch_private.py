@@ -398,6 +398,31 @@ def test_uncompiled_code_runs_as_python_and_what_it_calls_is_compiled():
         torch.compile(lambda x: outer(x), backend="eager", fullgraph=True)(torch.ones(()))
 
 
+def test_a_plain_product_is_torchs_own_linear_layer_or_convolution():
+    class OwnForward(torch.nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    class OwnPart(torch.nn.Conv2d):
+        def _conv_forward(self, x, weight, bias):
+            return 2 * super()._conv_forward(x, weight, bias)
+
+    class OwnNothing(torch.nn.Conv2d):
+        pass
+
+    plain = [torch.nn.Linear(4, 2), torch.nn.Conv1d(4, 2, 3), OwnNothing(4, 2, 3)]
+    other = [OwnForward(4, 2), OwnPart(4, 2, 3), torch.nn.Conv2d(4, 2, 3, groups=2), torch.nn.ConvTranspose2d(4, 2, 3)]
+    assert [torch_private.is_plain_product(layer, layer.forward) for layer in plain] == [True] * 3
+    assert [torch_private.is_plain_product(layer, layer.forward) for layer in other] == [False] * 4
+
+
+def test_a_convolution_runs_with_another_weight():
+    layer, x = torch.nn.Conv2d(4, 2, 3, 2, padding=1, padding_mode="reflect"), torch.randn(3, 4, 6, 6)
+    other = torch.nn.Conv2d(4, 2, 3, 2, padding=1, padding_mode="reflect")
+    other.bias = layer.bias
+    torch.testing.assert_close(torch_private.convolve_as(layer, x, other.weight), other(x))
+
+
 @pytest.mark.parametrize("module", [torch_private, torch_symbolic])
 def test_there_is_a_test_of_everything_private(module):
     """Every name is used in this file, in the code of a test."""

@@ -30,12 +30,12 @@ from pluribus.reproduce.experiments.stored_parts import Context, InParts, Part, 
 from pluribus.reproduce.running import collect, reproduce_claim
 from pluribus.reproduce.verdicts import HOLDS, ClaimVerdict
 from pluribus.study import fingerprints
-from pluribus.study.aligning import read_network
 from pluribus.study.folder import _check_folder, _claim
 from pluribus.study.grid import Study
+from pluribus.study.predictor_training import claim
 from pluribus.study.progress import MARK, read_progress
 from pluribus.study.settings import Run
-from pluribus.study.training import claim
+from pluribus.study.trained_weights import read_weights
 
 SOME = settings(FUZZ, max_examples=40)
 
@@ -110,7 +110,7 @@ def test_any_checkpoint_to_align_gives_a_network_or_a_message(tmp_path, end):
             with_header(path, changed, rest)
         else:
             torch.save(_with_tensors(changed), path)
-        value_or_message(lambda: read_network(path, model)(torch.zeros(2, 3)))
+        value_or_message(lambda: read_weights("align", path, model)(torch.zeros(2, 3)))
 
     check()
 
@@ -272,10 +272,10 @@ READERS = {
     "results/store.py": FOLDERS,
     "study/fingerprints.py": HERE,
     "study/folder.py": HERE,
-    "study/grid.py": HERE,  # its own text, back from JSON
+    "study/settings.py": HERE,  # its own text, back from JSON
     "study/progress.py": HERE,
     "study/run.py": HERE,  # its own text, back from JSON
-    "study/training.py": HERE,
+    "study/predictor_training.py": HERE,
     "training/checkpoint.py": "tests/training/test_checkpoint.py",
 }
 

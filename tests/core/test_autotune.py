@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from small import SMALL, make, targets
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import pluribus as pb
 from pluribus.core import autotune as auto
@@ -100,6 +101,82 @@ def test_nothing_is_measured_where_determinism_is_asked_for(monkeypatch):
     finally:
         torch.use_deterministic_algorithms(False)
     assert "nothing was measured" in ensemble.explain()
+
+
+class Standardised(nn.Conv2d):
+    """A convolution whose forward takes the mean over all inputs out of its weight: it needs all of them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As `nn.Conv2d`, with another weight."""
+        return self._conv_forward(x, self.weight - self.weight.mean(1, keepdim=True), self.bias)
+
+
+class Scaled(nn.Conv2d):
+    """A convolution with torch's own forward, and an inner part that divides by the number of its inputs."""
+
+    def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return super()._conv_forward(x, weight, bias) / x.shape[1]
+
+
+def masked(layer: nn.Module, before: nn.Module, x: Tensor, monkeypatch) -> tuple[pb.Ensemble, Tensor]:
+    """An ensemble in which `layer` is masked, set to leave masked channels out, and what each member gives."""
+    torch.manual_seed(0)
+    ensemble = pb.masksembles(nn.Sequential(before, nn.ReLU(), layer), 4, example=x).eval()
+    expected = torch.stack([ensemble.member(i)(x) for i in range(4)])
+    ensemble.run = "auto"
+    monkeypatch.setattr(auto, "race", lambda ways, *_, **__: {name: 1.0 + (name != auto.LEAN) for name in ways})
+    return ensemble, expected
+
+
+@pytest.mark.parametrize(
+    ("layer", "before", "shape"),
+    [
+        (nn.Linear(12, 5), nn.Linear(6, 12), (7, 6)),
+        (nn.Linear(12, 5, bias=False), nn.Linear(6, 12), (7, 3, 6)),
+        (nn.Conv1d(12, 5, 3, padding=1), nn.Conv1d(4, 12, 3), (7, 4, 9)),
+        (nn.Conv2d(12, 5, 3, 2, 2, 2, padding_mode="circular"), nn.Conv2d(4, 12, 3), (7, 4, 9, 8)),
+        (nn.Conv3d(12, 5, 3, padding="same"), nn.Conv3d(4, 12, 1), (2, 4, 5, 4, 3)),
+        (nn.utils.parametrizations.weight_norm(nn.Conv2d(12, 5, 3)), nn.Conv2d(4, 12, 3), (7, 4, 9, 8)),
+    ],
+)
+def test_members_without_their_masked_channels_give_the_same(layer, before, shape, monkeypatch):
+    x = torch.randn(shape)
+    ensemble, expected = masked(layer, before, x, monkeypatch)
+    seen: list[int] = []
+    product = "linear" if isinstance(layer, nn.Linear) else f"conv{len(shape) - 2}d"
+    plain = getattr(F, product)
+    monkeypatch.setattr(F, product, lambda x, w, *more: seen.append(w.shape[1]) or plain(x, w, *more))
+    for x_again in (x, x.to(memory_format=torch.channels_last)) if len(shape) == 4 else (x,):
+        seen.clear()
+        torch.testing.assert_close(ensemble(x_again), expected)
+        read = seen[1::2][-4:]  # by the masked layer of each member, in the last pass
+        assert auto.LEAN in ensemble.explain() and read == ensemble.module[2].mask.sum(1).long().tolist()
+        assert max(read) < 12
+
+
+@pytest.mark.parametrize("kind", [Standardised, Scaled])
+def test_a_layer_with_code_of_its_own_sees_all_channels(kind, monkeypatch):
+    x = torch.randn(7, 4, 9, 8)
+    ensemble, expected = masked(kind(12, 5, 3), nn.Conv2d(4, 12, 3), x, monkeypatch)
+    torch.testing.assert_close(ensemble(x), expected)
+    assert auto.LEAN not in ensemble.explain()
+
+
+def test_what_masks_leave_out_is_counted_all_the_same(monkeypatch):
+    x = torch.randn(7, 6)
+    ensemble, _ = masked(nn.Linear(12, 5), nn.Linear(6, 12), x, monkeypatch)
+    ensemble(x)
+    with FlopCounterMode(display=False) as counter:
+        ensemble(x)
+    assert counter.get_total_flops() == 2 * 4 * 7 * (6 * 12 + 12 * 5)
+
+
+def test_masked_channels_are_left_out_in_eval_mode_alone(monkeypatch):
+    x = torch.randn(8, 6)
+    ensemble, _ = masked(nn.Linear(12, 5), nn.Linear(6, 12), x, monkeypatch)
+    batches = torch.randn(4, 8, 6)
+    ensemble.train().loss(batches, torch.zeros(4, 8).long(), F.cross_entropy, per_member=True)
+    assert auto.LEAN not in ensemble.explain() and not ensemble.runner.rows.skips_masked
 
 
 class Viewing(nn.Module):

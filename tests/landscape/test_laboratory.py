@@ -14,11 +14,11 @@ from torch import nn
 
 import pluribus.cli.app as cli
 from pluribus import landscape as ls
-from pluribus.landscape.laboratory.chance import _compare, sources_of_difference
+from pluribus.landscape.laboratory.between_solutions import _valleys, connection, cut, dig, plane_between, stitched_cut
 from pluribus.landscape.laboratory.exploration import QUESTIONS, explore
 from pluribus.landscape.laboratory.material import Material, RunTraining, pairs_of, spread
-from pluribus.landscape.laboratory.spaces import _own_neighbours, function_space, weight_space
-from pluribus.landscape.laboratory.terrain import _valleys, connection, cut, dig, plane_between, stitched_cut
+from pluribus.landscape.laboratory.sources_of_randomness import _compare, sources_of_difference
+from pluribus.landscape.laboratory.weights_and_functions import _own_neighbours, function_space, weight_space
 from pluribus.report.questions import Question
 
 CENTRES = torch.tensor([[2.0, 0.0], [-1.0, 1.7], [-1.0, -1.7]])

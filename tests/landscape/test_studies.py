@@ -58,6 +58,43 @@ def _members(ensemble):
     return (ensemble.member(i) for i in range(ensemble.size))
 
 
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        lambda run, count: ls.random_subspace(run, count),
+        lambda run, count, /: ls.random_subspace(run, count),
+        lambda run, **how: ls.random_subspace(run, **how),
+        lambda run: ls.random_subspace(run, 3),
+    ],
+)
+def test_a_sampler_may_call_its_size_what_it_likes(sampler):
+    found = ls.quality(RUNS, {"own": sampler}, (X, Y), sizes=[2], samples=3)
+    assert [row["members"] for row in found.rows] == [2, 6]
+    assert ls.of_subspaces(RUNS, sampler, 3).size == 9
+
+
+def test_samplers_without_a_name_go_by_their_own():
+    found = ls.quality(RUNS, [ls.weight_average, "diagonal"], (X, Y), sizes=[1], samples=2)
+    assert {row["sampler"] for row in found.rows} == {"solutions", "weight_average", "diagonal"}
+    assert ls.quality(RUNS, ls.weight_average, (X, Y), sizes=[1]).curve("nll", "weight_average")[0] == [1]
+    with pytest.raises(ValueError, match="two samplers have one name"):
+        ls.quality(RUNS, [lambda run: ls.weight_average(run), lambda run: ls.weight_average(run)], (X, Y))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "match"),
+    [
+        (lambda: None, "a function of a run and a size, but this has too many positional arguments"),
+        (lambda run, size, colour: None, "missing a required argument: 'colour'"),
+        (lambda run, size: [nn.Linear(4, 3)], "must give an Ensemble, but this gave a list"),
+    ],
+)
+def test_what_is_no_sampler_is_refused(sampler, match):
+    for draw in (lambda: ls.quality(RUNS, {"own": sampler}, (X, Y)), lambda: ls.of_subspaces(RUNS, sampler, 3)):
+        with pytest.raises(TypeError, match=match):
+            draw()
+
+
 def test_corruptions_are_made_of_the_data():
     x = torch.rand(12, 3, 16, 16)
     models = [nn.Sequential(nn.Flatten(), nn.Linear(768, 3)) for _ in range(2)]

@@ -140,15 +140,32 @@ def test_bad_settings_are_refused():
             pb.lora(mlp(), 2, **options)
 
 
+def _bert(transformers):
+    """BERT-base: 12 layers, 109 million parameters."""
+    return (
+        transformers.BertForSequenceClassification(transformers.BertConfig()),
+        r".*\.(query|value)",
+        ["query", "value"],
+    )
+
+
+def _gpt(transformers):
+    """GPT-2's attention, queries, keys and values in one layer that keeps its inputs first: one piece, as in peft."""
+    sizes = {"n_embd": 64, "n_layer": 2, "n_head": 4, "pad_token_id": 0}
+    model = transformers.GPT2ForSequenceClassification(transformers.GPT2Config(vocab_size=100, **sizes))
+    return model, r".*\.c_proj", ["c_proj"]
+
+
 @pytest.mark.slow
-def test_a_member_of_a_bert_equals_pefts_with_the_same_matrices():
+@pytest.mark.parametrize("make", [_bert, _gpt])
+def test_a_member_equals_pefts_with_the_same_matrices(make):
     peft = pytest.importorskip("peft", reason="peft, the peer, is not installed")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
-    model = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=100, **sizes)).eval()
-    ensemble = part_(pb.lora(model, 2, 8, alpha=16, where=r".*\.(query|value)"))
-    config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=["query", "value"])
-    theirs, words = peft.get_peft_model(copy.deepcopy(model), config).eval(), torch.randint(100, (3, 9))
+    torch.manual_seed(0)
+    model, where, targets = make(transformers)
+    ensemble = part_(pb.lora(model.eval(), 2, 8, alpha=16, where=where), 0.01)
+    config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=targets, fan_in_fan_out=make is _gpt)
+    theirs, words = peft.get_peft_model(copy.deepcopy(model), config).eval(), torch.randint(1, 100, (3, 9))
     own = dict(ensemble.module.named_parameters())
     for i in range(2):
         with torch.no_grad():
@@ -159,6 +176,27 @@ def test_a_member_of_a_bert_equals_pefts_with_the_same_matrices():
         expected = theirs(input_ids=words).logits
         assert not torch.allclose(expected, model(input_ids=words).logits, atol=1e-3)
         torch.testing.assert_close(ensemble(input_ids=words).logits[i], expected, rtol=0, atol=1e-5)
+
+
+def test_gpt_2_gets_matrices_in_its_fused_layers_which_keep_their_inputs_first():
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "pad_token_id": 0}
+    model = transformers.GPT2ForSequenceClassification(transformers.GPT2Config(vocab_size=20, **sizes)).eval()
+    ensemble, words = part_(pb.lora(model, 2, 3)), torch.randint(1, 20, (2, 5))
+    assert {name.split(".h.0.")[1] for name in ensemble.own if "lora_b" in name} == {
+        "attn.c_attn.lora_b", "attn.c_proj.lora_b",
+    }  # fmt: skip
+    for i in range(2):
+        plain, own = copy.deepcopy(model), dict(ensemble.module.named_parameters())
+        layer, place = plain.transformer.h[0].attn, "transformer.h.0.attn"
+        with torch.no_grad():
+            a, b = own[f"{place}.c_attn.lora_a"][i].split(3), own[f"{place}.c_attn.lora_b"][i].split(16)
+            layer.c_attn.weight += torch.cat([y @ x for x, y in zip(a, b, strict=True)]).T
+            layer.c_proj.weight += (own[f"{place}.c_proj.lora_b"][i] @ own[f"{place}.c_proj.lora_a"][i]).T
+        expected = plain(input_ids=words).logits
+        torch.testing.assert_close(ensemble(input_ids=words).logits[i], expected, rtol=1e-4, atol=1e-5)
+        frozen = pb.freeze(ensemble, {"input_ids": words})(input_ids=words)
+        torch.testing.assert_close(frozen.logits[i], expected, rtol=1e-4, atol=1e-5)
 
 
 # -------------------------------------------------------------------- batch_ensemble of a higher rank

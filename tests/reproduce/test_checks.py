@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pluribus.reproduce.experiments.comparison import Compared
 from pluribus.reproduce.experiments.stored_parts import Stored
+from pluribus.reproduce.experiments.study_experiment import Compared
 from pluribus.reproduce.registry import CLAIMS
 from pluribus.reproduce.verdicts import FAILS, HOLDS, OPEN
 from pluribus.results.store import Group, Result
@@ -307,7 +307,7 @@ def test_the_harder_problem_is_compared_with_the_easier_one_of_the_same_seed():
 
 
 def test_the_cost_of_sparsity_is_compared_where_both_networks_are_as_sparse():
-    from pluribus.reproduce.experiments.members import lost_more
+    from pluribus.reproduce.experiments.members_of_one_network import lost_more
 
     one = [[0.0, 0.8], [0.4, 0.8], [0.8, 0.4]]
     assert lost_more(one, one, 1) == 0.0
@@ -316,7 +316,7 @@ def test_the_cost_of_sparsity_is_compared_where_both_networks_are_as_sparse():
 
 
 def test_the_share_of_attainable_diversity_is_nothing_for_noise_and_all_for_independent_labels():
-    from pluribus.landscape.plane_of_diversity import DiversityAccuracy, limits
+    from pluribus.landscape.diversity_accuracy_plane import DiversityAccuracy, limits
     from pluribus.reproduce.experiments.fort_landscape import attained
 
     accuracy = np.array([0.5, 0.6])
@@ -329,7 +329,7 @@ def test_a_control_network_is_compared_across_networks():
     check = CLAIMS["packed/table9"].judge
 
     def networks(ours, theirs, noise=0.001):
-        from pluribus.reproduce.experiments.comparison import merged
+        from pluribus.reproduce.experiments.study_experiment import merged
 
         one, other = study({"packed": ours}, noise), study({"single": theirs}, noise)
         return {"all": merged({"x, resnet50": one["x, mlp"], "x, resnext50": other["x, mlp"]})}

@@ -260,6 +260,17 @@ ODD: dict[str, Odd] = {
         lambda: Net(dense, layers=nn.ModuleList([conv(3, 4), conv(7, 5), conv(12, 6)]), head=nn.Linear(18, 2)), IMAGE,
         [4, 5, 6],
     ),
+    "top-k, its values": Odd(
+        lambda: Net(lambda m, x: m.head(m.enter(x).topk(3).values), enter=nn.Linear(5, 7), head=nn.Linear(3, 2)),
+        TABLE, [7],
+    ),
+    "top-k of some, others beside": Odd(
+        lambda: Net(
+            lambda m, x: m.head(torch.cat([(h := m.enter(x)).sort(1).values, h[:, :3]], 1)),
+            enter=nn.Linear(5, 7), head=nn.Linear(10, 2),
+        ),
+        TABLE, [3, 4],
+    ),
     "u-net": Odd(lambda: Net(unet, enter=conv(3, 4), down=conv(4, 6), head=conv(10, 2)), IMAGE, [4, 6]),
     "transposed convolution": Odd(
         lambda: nn.Sequential(conv(3, 4), nn.ReLU(), nn.ConvTranspose2d(4, 6, 2, 2), nn.ReLU(), conv(6, 2)), IMAGE,
@@ -470,7 +481,7 @@ ORDERED: dict[str, Callable[[Tensor], Tensor]] = {
     "roll": lambda h: h + h.roll(1, 1),
     "cumsum": lambda h: h.cumsum(1),
     "gather": lambda h: h + h.gather(1, torch.tensor([[1, 2, 3, 4, 5, 0]]).expand(len(h), -1)),
-    "top-k": lambda h: torch.cat([h.topk(3).values, h[:, :3]], 1),
+    "top-k": lambda h: h + h.topk(3).indices.sum(1, keepdim=True),
     "sort": lambda h: h + h.sort(1).values,
     "as_strided_": strides,
     "writes into zeros": every_other,

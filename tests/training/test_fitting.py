@@ -88,6 +88,28 @@ class TestTheLoop:
         assert torch.equal(before, torch.get_rng_state())
         assert not ensemble.training
 
+    @pytest.mark.parametrize("method", pb.METHODS)
+    def test_an_ensemble_in_eval_mode_is_trained_as_one_in_training_mode(self, method):
+        x, y = examples()
+        found = []
+        for mode in (True, False):
+            torch.manual_seed(0)
+            ensemble = make(method, network(), example=x[:4]).train(mode)
+            before = [m.training for m in ensemble.modules()]
+            pb.fit(ensemble, (x, y), epochs=1, batch_size=32)
+            found.append(weights(ensemble))
+            assert [m.training for m in ensemble.modules()] == before
+        assert_same(*found)
+
+    def test_what_the_user_has_put_to_sleep_sleeps_on(self):
+        x, y = examples()
+        ensemble = pb.single(network())
+        norm = next(m for m in ensemble.modules() if isinstance(m, nn.BatchNorm1d))
+        norm.eval()
+        before = norm.running_mean.clone()
+        pb.fit(ensemble, (x, y), epochs=1)
+        assert torch.equal(norm.running_mean, before) and not norm.training and ensemble.training
+
     def test_a_loader_and_a_data_set_do(self):
         x, y = examples()
         found = []

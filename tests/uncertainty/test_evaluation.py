@@ -282,6 +282,19 @@ def test_bootstrap_interval_of_a_small_ece_holds_it(seed):
     assert low <= value <= high
 
 
+@pytest.mark.parametrize("name", [name for name, entry in METRICS.items() if entry.each is not None])
+def test_the_bootstrap_of_a_mean_is_that_of_its_metric_on_the_drawn_examples(name):
+    p, y = measured() if METRICS[name].task == "regression" else labelled()
+    columns = [getattr(Summary(p, y), need) for need in METRICS[name].needs]
+    draws, values = torch.Generator().manual_seed(0), []
+    for _ in range(30):
+        drawn = torch.randint(40, (40,), generator=draws)
+        values.append(METRICS[name].function(*(column[drawn] for column in columns)))
+    value = METRICS[name].function(*columns)
+    low, high = np.quantile(np.array(values) - (np.mean(values) - value), [0.025, 0.975])
+    assert bootstrap(p, y, metric=name, resamples=30) == pytest.approx((value, low, high), rel=1e-12)
+
+
 def test_bootstrap_is_the_same_for_the_same_seed():
     p, y = labelled()
     first = bootstrap(p, y, metric="ece", resamples=50)

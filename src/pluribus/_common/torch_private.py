@@ -116,6 +116,22 @@ def refresh_hooked_weights_(module: nn.Module) -> None:
                     hook(part, ())
 
 
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def is_plain_product(layer: nn.Module, forward: Callable[..., Any]) -> bool:
+    """Whether `forward`, a method of the layer, is torch's own of a linear layer or of a convolution without groups."""
+    function, inner = getattr(forward, "__func__", None), getattr(type(layer), "_conv_forward", None)
+    if any(function is kind.forward and inner is kind._conv_forward for kind in _CONVOLUTIONS):
+        return bool(layer.groups == 1)
+    return function is nn.Linear.forward
+
+
+def convolve_as(layer: nn.Module, x: Tensor, weight: Tensor) -> Tensor:
+    """What a convolution gives with another weight in place of its own."""
+    return layer._conv_forward(x, weight, layer.bias)  # type: ignore[operator]
+
+
 PADDING_ATTRIBUTE = "_reversed_padding_repeated_twice"  # of a convolution: its padding in the order of F.pad
 
 # -------------------------------------------------------------------- vmap

@@ -60,7 +60,7 @@ def align_command(
     from ..models.by_name import ModelSpec
     from ..report.questions import questions_page
     from ..study.aligning import align_checkpoints, write_network
-    from ..study.laboratory import draw_rows
+    from ..study.landscape_material import draw_rows
 
     if by not in ("weights", "activations"):
         raise ValueError(f"align: --by must be weights or activations, but it is {by!r}.")

@@ -34,6 +34,7 @@ from .recipes import recipes_command
 from .report import report_command
 from .reproduce import reproduce_command
 from .train import train_command
+from .upgrade import upgrade_command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -45,6 +46,7 @@ app = typer.Typer(
 COMMANDS: dict[str, Callable[..., None]] = {
     "compare": compare_command,
     "train": train_command,
+    "upgrade": upgrade_command,
     "predict": predict_command,
     "report": report_command,
     "data": data_command,

@@ -50,13 +50,16 @@ def compare_command(
         pluribus compare --data table:houses.csv --target price --model mlp
     """
     from ..methods import METHODS
-    from ..methods.facts import facts_of
+    from ..methods.facts import facts_of, keeps_weights
     from ..study.grid import Study
 
     names = options.specs(data)
     demo = run.is_demo(names)
     rows = options.DEMO_ROWS if demo else None
-    usual = [name for name, method in METHODS.items() if not facts_of(method).for_trained]
+    if run.start:
+        usual = [name for name, method in METHODS.items() if keeps_weights(method)]
+    else:
+        usual = [name for name, method in METHODS.items() if not facts_of(method).for_trained]
     study = Study(
         data=names,
         model=run.model,

@@ -68,7 +68,7 @@ def landscape_command(
 
     from ..data.corruptions import CORRUPTIONS
     from ..landscape.laboratory.exploration import check_animation, check_questions, explore
-    from ..study.laboratory import read_members, record_runs
+    from ..study.landscape_material import read_members, record_runs
     from ..study.run import load_data
     from ..study.settings import Run
 
@@ -103,11 +103,18 @@ def landscape_command(
         if not (quiet or as_json):
             say_notes(found.notes)
         material, run = record_runs(run, found, runs, rows, say, **settings)
-    about = f"{len(material.runs)} networks on {found.name}: {run.model}"
+    about = f"{len(material.runs)} networks on {found.name}: {run.model}. {BRACKETS}"
     command = shlex.join(["pluribus", *sys.argv[1:]])
     how = _settings(run, material, ensemble)
     questions = explore(material, out, about=about, command=command, settings=how, animation=animation, only=asked)
-    _show(questions, out, animation, time.monotonic() - started, quiet, as_json)
+    left_out = [name for name in asked if name not in {question.name for question in questions}]
+    _show(questions, left_out, out, animation, time.monotonic() - started, quiet, as_json)
+
+
+BRACKETS = (
+    "Square brackets hold the least and the largest of what was seen or, where a figure is a mean over seeds, its 95 % "
+    "interval."
+)
 
 
 def _check_writable(*paths: Path | None) -> None:
@@ -129,12 +136,16 @@ def _settings(run: Any, material: Any, ensemble: Path | None) -> dict[str, str]:
     return {name: str(value) for name, value in {**said, **run.training}.items()}
 
 
-def _show(questions: Any, out: Path, animation: Path | None, seconds: float, quiet: bool, as_json: bool) -> None:
+def _show(
+    questions: Any, left_out: list[str], out: Path, animation: Path | None, seconds: float, quiet: bool, as_json: bool
+) -> None:
     if as_json:
         found = {question.name: {"question": question.title, "found": question.found} for question in questions}
         files = {"page": str(out), "animation": None if animation is None else str(animation)}
-        print(json.dumps({**files, "seconds": seconds, "questions": found}, indent=1))
+        print(json.dumps({**files, "seconds": seconds, "questions": found, "not answered": left_out}, indent=1))
     elif not quiet:
         for question in questions:
             print(f"{question.title}\n  {question.found[0]}")
+        if left_out:
+            print(f"Not answered, for the reasons on the page: {', '.join(left_out)}")
         print(f"The page: {out}" + (f"; the animation: {animation}" if animation else ""))

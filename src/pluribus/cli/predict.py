@@ -85,6 +85,11 @@ def _sources(files: list[Path]) -> Iterator[Path | list[Path]]:
         yield from [together] if images else together
 
 
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with a set of classes as one text."""
+    return {name: " | ".join(value) if isinstance(value, list) else value for name, value in row.items()}
+
+
 def _print_lines(rows: Iterator[dict[str, Any]]) -> None:
     for row in rows:
         print(json.dumps(row))
@@ -92,7 +97,7 @@ def _print_lines(rows: Iterator[dict[str, Any]]) -> None:
 
 def _print_csv(rows: Iterator[dict[str, Any]]) -> None:
     writer = None
-    for row in rows:
+    for row in map(_flat, rows):
         if writer is None:
             writer = csv.DictWriter(sys.stdout, row)
             writer.writerow({name: _harmless(name) for name in row})
@@ -109,7 +114,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 def _print_table(rows: Iterator[dict[str, Any]]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for i, row in enumerate(rows):
+    for i, row in enumerate(map(_flat, rows)):
         if not i:
             for name, value in row.items():
                 table.add_column(name, justify="left" if isinstance(value, str) else "right")

@@ -39,9 +39,9 @@ def train_command(
     import torch
 
     from ..study.baselines import entry, settings_of
+    from ..study.predictor_training import train_predictor
     from ..study.run import load_data
     from ..study.settings import Run
-    from ..study.training import train_predictor
 
     entry(method, "train")
     given, known = options.settings(settings or [], several=False), sorted(settings_of(method))

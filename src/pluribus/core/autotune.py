@@ -15,6 +15,8 @@ from .isolation import restore_on_error
 
 Runs = Mapping[str, Callable[[Batch], Any]]
 
+LEAN = "loop without masked channels"  # of masked layers, in eval mode; found by measuring alone
+
 
 class Backend(NamedTuple):
     """One way to run the members on a batch."""
@@ -37,12 +39,22 @@ def to_channels_last(t: Tensor) -> Tensor:
     return t.contiguous(memory_format=torch.channels_last) if images else t
 
 
-def explain_measured(backends: Mapping[tuple[Any, ...], Backend]) -> list[str]:
-    """What was measured, as lines of text."""
-    return [
-        f"    {key[0][0]}, {'training' if key[-4] else 'eval'}: {backend} ({backend.why})"
-        for key, backend in backends.items()
-    ]
+class Measurements(dict[tuple[Any, ...], Backend]):
+    """The fastest backends that were found so far, each by what it holds for."""
+
+    def fastest(self, module: nn.Module, batch: Batch, runs: Runs, training: bool, kind: Any) -> Backend:
+        """The fastest of the runs for this batch, measured at most once; runs of another `kind` are measured anew."""
+        key = measurement_key(training, batch, kind)
+        if key not in self:
+            self[key] = fastest(module, batch, runs, training)
+        return self[key]
+
+    def explain(self) -> list[str]:
+        """What was measured, as lines of text."""
+        return [
+            f"    {key[0][0]}, {'training' if key[-4] else 'eval'}: {backend} ({backend.why})"
+            for key, backend in self.items()
+        ]
 
 
 def measurement_key(training: bool, batch: Batch, *more: Any) -> tuple[Any, ...]:

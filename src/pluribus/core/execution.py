@@ -35,7 +35,7 @@ from .._common.trees import (
 )
 from ..surgery.copying import assign_, run_with, state
 from ..surgery.selecting import CONVOLUTIONS, quote_names
-from .autotune import Backend, explain_measured, fastest, measurement_key
+from .autotune import LEAN, Measurements
 from .input_changes import InputChanges, SharedParameters
 from .isolation import (
     RecomputesError,
@@ -90,7 +90,7 @@ class Runner:
         for layer in member_layers(module).values():
             layer.rows = self.rows
         self._backend, self.why = self.preferred_backend()
-        self.measured: dict[tuple[Any, ...], Backend] = {}  # what "auto" has found
+        self.measured = Measurements()  # what "auto" has found
         self._trunk: Sequence[str] | None = None
         self._fresh = False  # the given model's caches are known to be those of its weights
         self._kept: set[str] = set()  # attributes in which the model keeps tensors that it made
@@ -112,7 +112,7 @@ class Runner:
     def backend(self, value: str) -> None:
         if value not in self.BACKENDS:
             raise ValueError(f"ensemble.run must be {self.RULE}, but it is {value!r}.")
-        self._backend, self.why, self.measured = value, "set by hand", {}
+        self._backend, self.why, self.measured = value, "set by hand", Measurements()
 
     def preferred_backend(self) -> tuple[str, str]:
         """The backend to begin with, and why."""
@@ -125,7 +125,7 @@ class Runner:
 
     def explain(self) -> list[str]:
         """How the members run and why, as lines of text."""
-        lines = [f"  run by {self.backend} ({self.why})", *explain_measured(self.measured)]
+        lines = [f"  run by {self.backend} ({self.why})", *self.measured.explain()]
         if self._recomputes and self.backend != "loop":
             lines.append("  with gradients by the loop: parts of the model run again in backward (checkpointing)")
         if self._kept:
@@ -143,6 +143,8 @@ class Runner:
             run = self.backend
             if run == "auto":
                 run, batch = self._measure_each(batch, per_member)
+            if run == LEAN:
+                return self._by_lean_loop(batch, per_member)
             if run == "loop" or self._needs_loop(batch, per_member):
                 return self._by_loop(batch, per_member)
             key = (self.training, updates_buffers(self.module), torch.is_grad_enabled(), per_member)
@@ -283,7 +285,8 @@ class Runner:
         """Whether vmap would hide something: a lower precision, recomputation, or statistics of all the batches."""
         if is_autocast(device_of(batch)) or (self._recomputes and torch.is_grad_enabled()):
             return True
-        return per_member and self.training and self._has_shared_statistics()
+        shared = (self.module.get_submodule(name) for name in self.trunk())
+        return per_member and self.training and any(True for part in shared for _ in part.buffers())
 
     def _vmap_or_loop(self, batch: Batch, per_member: bool) -> Any:
         """The first run: where vmap fails, buffers and chance are put back, the loop runs and is said to."""
@@ -442,20 +445,20 @@ class Runner:
         runs: dict[str, Callable[[Batch], Any]] = {"loop": lambda b: self._by_loop(b, per_member)}
         if not unbatchable(self.module):
             runs = {"vmap": lambda b: self._first_vmap(b, per_member), **runs}
-        backend = self._fastest(batch, runs, per_member)
+        if not self.training and any(layer.can_skip_masked() for layer in member_layers(self.module).values()):
+            runs[LEAN] = lambda b: self._by_lean_loop(b, per_member)
+        backend = self.measured.fastest(self.module, batch, runs, self.training, per_member)
         return backend.run, backend.format(batch)
+
+    def _by_lean_loop(self, batch: Batch, per_member: bool) -> Any:
+        with nullcontext() if self._is_watched() else self.rows.skipping_masked():  # who counts operations, counts all
+            return self._by_loop(batch, per_member)
 
     def format(self, batch: Batch, run: Callable[[Batch], Any]) -> Batch:
         """The batch of one pass in the memory format that is measured to be faster, where that is asked for."""
         if self.backend != "auto" or torch.compiler.is_compiling() or is_transforming():
             return batch
-        return self._fastest(batch, {"one pass": run}, "once").format(batch)
-
-    def _fastest(self, batch: Batch, runs: Mapping[str, Callable[[Batch], Any]], kind: Any) -> Backend:
-        key = measurement_key(self.training, batch, kind)
-        if key not in self.measured:
-            self.measured[key] = fastest(self.module, batch, runs, self.training)
-        return self.measured[key]
+        return self.measured.fastest(self.module, batch, {"one pass": run}, self.training, "once").format(batch)
 
     # ---------------------------------------------------------------- what the members own
 
@@ -468,9 +471,6 @@ class Runner:
         if self._trunk is None:
             self._trunk = shared_parts(self.module, self.own) if self.own else ()
         return self._trunk
-
-    def _has_shared_statistics(self) -> bool:
-        return any(True for name in self.trunk() for _ in self.module.get_submodule(name).buffers())
 
     def _write_back(self, changed: Tensors) -> None:
         own = self.own_tensors() if changed else {}

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .._common.torch_private import convolve_as, is_plain_product
 from ..surgery.replacing import restore_
 from ..surgery.selecting import channel_dim
 from .row_members import MemberLayer
@@ -33,7 +34,26 @@ class Masked(MemberLayer):
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The layer on the masked input; activations are not rescaled."""
+        if self.rows.skips_masked and self.can_skip_masked():
+            return self._on_kept_channels(input, *args, **kwargs)
         return super().forward(input * self.own(self.mask, input), *args, **kwargs)  # type: ignore[misc]
+
+    def can_skip_masked(self) -> bool:
+        """Whether torch's own forward computes the layer, each output from all inputs: a subclass may do anything."""
+        return is_plain_product(cast(nn.Module, self), super().forward)  # type: ignore[misc]
+
+    def _on_kept_channels(self, input: Tensor) -> Tensor:
+        """The same output from the channels that the mask keeps alone."""
+        layer, kept = cast(nn.Module, self), self.mask.nonzero().flatten()
+        weight = cast(Tensor, layer.weight).index_select(1, kept)
+        if isinstance(layer, nn.Linear):
+            return F.linear(input.index_select(-1, kept), weight, layer.bias)
+        if input.ndim == 4 and input.is_contiguous(memory_format=torch.channels_last):
+            pixels = input.permute(0, 2, 3, 1)  # channels next to each other: picked in one go
+            part = pixels.flatten(0, 2).index_select(1, kept).unflatten(0, pixels.shape[:3]).permute(0, 3, 1, 2)
+        else:
+            part = input.index_select(channel_dim(layer), kept)
+        return convolve_as(layer, part, weight)
 
 
 class RankOne(MemberLayer):
@@ -70,6 +90,17 @@ class RankMany(MemberLayer):
         return total if self.b is None else total + self.own(self.b, y, layout)
 
 
+def is_transposed(layer: object) -> bool:
+    """Whether a linear layer keeps its weight with the inputs first, as the `Conv1D` of transformers' GPT-2 does."""
+    return any(kind.__name__ == "Conv1D" and hasattr(layer, "nf") for kind in type(layer).__mro__)
+
+
+def outputs_first(layer: Any) -> Tensor:
+    """The weight of a linear layer, (outputs, inputs)."""
+    weight = cast(Tensor, layer.weight)
+    return weight.T if is_transposed(layer) else weight
+
+
 class LowRank(MemberLayer):
     """A linear layer with a member's low-rank matrices beside its weight: y = W x + b + factor * B A x (LoRA).
 
@@ -97,11 +128,11 @@ class LowRank(MemberLayer):
 
     def merged(self) -> Tensor:
         """The one weight that does the same."""
-        weight = self.weight.detach().clone()
+        weight = outputs_first(self).detach().clone()
         inner = self.lora_a.detach().chunk(len(self.pieces))
         for (start, stop), a, b in zip(self.pieces, inner, self._split_outputs(), strict=True):
             weight[start:stop] += self.factor * (b.detach() @ a)
-        return weight
+        return weight.T if is_transposed(self) else weight
 
     def _split_outputs(self) -> tuple[Tensor, ...]:
         return self.lora_b.split([stop - start for start, stop in self.pieces])

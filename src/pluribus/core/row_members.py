@@ -23,6 +23,8 @@ class Rows:
         calls: how often layers whose calls have the batch at several places were called in this pass
     """
 
+    skips_masked = False  # layers compute nothing from channels that a member's mask drops
+
     def __init__(self) -> None:
         self.index: Tensor | None = None
         self.located: dict[Hashable, Mapping[str, Layouts]] = {}
@@ -39,6 +41,15 @@ class Rows:
         finally:
             self.index = None
 
+    @contextmanager
+    def skipping_masked(self) -> Iterator[None]:
+        """Let layers that can leave out the channels that a member's mask drops, in the passes inside."""
+        self.skips_masked = True
+        try:
+            yield
+        finally:
+            self.skips_masked = False
+
 
 class MemberLayer:
     """A layer that has tensors of the members' own, and finds the right one for each row."""
@@ -51,6 +62,10 @@ class MemberLayer:
     def begin_(self, rows: Rows | None = None) -> None:
         """Set what every such layer has."""
         self.rows, self.layouts, self.place = rows or Rows(), (), ""
+
+    def can_skip_masked(self) -> bool:
+        """Whether the layer can compute its output without the channels that a mask drops."""
+        return False
 
     def own(self, tensor: Tensor, x: Tensor, layout: BatchLayout | None = None) -> Tensor:
         """The tensor, (channels) or (members, channels), shaped to be multiplied with `x`.

@@ -23,7 +23,10 @@ from ..data.encoding import check_encoding, encoded_shape
 from ..data.tables import feature_names
 from ..models.by_name import ModelSpec
 from ..uncertainty.abstention import Threshold, abstain
+from ..uncertainty.calibration import Calibrated
+from ..uncertainty.calibration_maps import Temperature, Variance
 from ..uncertainty.classification import SCORES, Classification
+from ..uncertainty.conformal_prediction import INTERVALS, SETS, Conformal
 from ..uncertainty.outputs import gaussian
 from ..uncertainty.regression import Regression
 from .export_graph import Members
@@ -42,7 +45,8 @@ class Predictor:
     """An ensemble that answers for files: `save` writes it to a folder, `load_predictor` reads it back.
 
     Args:
-        record: plain values: the network, the shape of a row, classes, encoding, scaling, threshold, figures
+        record: plain values: the network, the shape of a row, classes, encoding, threshold, figures; for an upgraded
+            network also its scale and what it promises
     """
 
     ensemble: Ensemble
@@ -53,6 +57,24 @@ class Predictor:
         """Below it an answer is accepted; None where the validation data could promise nothing."""
         found = self.record.get("threshold")
         return None if found is None else Threshold(**found)
+
+    @property
+    def calibrated(self) -> Calibrated | None:
+        """What scales its probabilities or variances; None where nothing was fitted."""
+        scale, classes = self.record.get("scale"), bool(self.record["classes"])
+        if scale is None:
+            return None
+        fitted = Temperature(scale) if classes else Variance(scale)
+        return Calibrated(None, "", "before" if classes else "", fitted, [], 0, 0)
+
+    @property
+    def conformal(self) -> Conformal | None:
+        """The sets or intervals that hold the truth as often as promised; None where nothing was."""
+        found = self.record.get("conformal")
+        if found is None:
+            return None
+        tensors = {name: torch.tensor(found[name], dtype=torch.float64) for name in ("quantile", "most")}
+        return Conformal(None, **{**found, **tensors})
 
     def save(self, folder: str | Path) -> None:
         """Write the folder; the record comes last, so that a folder that was cut short is not taken for whole."""
@@ -76,6 +98,7 @@ class Predictor:
         for start in range(0, len(split), batch_size):
             rows = range(start, min(start + batch_size, len(split)))
             prediction: Any = self.ensemble.predict(self._normalise(split[list(rows)][0]))
+            prediction = prediction if self.calibrated is None else self.calibrated.apply(prediction)
             names = split.names(list(rows))
             for i, name in enumerate(names):
                 one = self._classify(prediction, i) if self.record["classes"] else self._estimate(prediction, i)
@@ -100,11 +123,15 @@ class Predictor:
         found: dict[str, Any] = {"label": self.record["classes"][int(prediction.label[i])], **parts}
         threshold = self.threshold  # without one, nothing can be promised
         kept = threshold is not None and bool(threshold.keep(prediction[i : i + 1]))
+        if (promise := self.conformal) is not None:
+            members = promise.sets(prediction[i : i + 1])[0].nonzero()[:, 0].tolist()
+            found["set"] = [self.record["classes"][label] for label in members]
         return {**found, "decision": "accept" if kept else "abstain"}
 
     def _estimate(self, prediction: Regression, i: int) -> dict[str, Any]:
         shift, scale = self.record["target_mean"], self.record["target_std"]
-        low, high = prediction[i : i + 1].interval(0.9)
+        one, promise = prediction[i : i + 1], self.conformal
+        low, high = one.interval(0.9) if promise is None else promise.intervals(one)
         return {
             "value": float(prediction.mean[i]) * scale + shift,
             "low": float(low) * scale + shift,
@@ -126,13 +153,17 @@ class SelfNormalising(nn.Module):
         self.mean = nn.Buffer(torch.tensor(record["mean"]))
         self.std = nn.Buffer(torch.tensor(record["std"]))
         self.shift, self.scale = record["target_mean"], record["target_std"]
+        self.fitted: float | None = record.get("scale")  # the temperature, or the factor of variances
 
     def forward(self, x: Tensor) -> Any:
         """Every member on every row."""
         outputs = self.inner((x - self.mean) / self.std)
         if self.task != "gaussian":
-            return outputs
+            return outputs if self.fitted is None else outputs / self.fitted
         means, variances = gaussian(outputs)
+        if self.fitted is not None:
+            middle = means.mean(0)
+            means, variances = middle + math.sqrt(self.fitted) * (means - middle), variances * self.fitted
         return means * self.scale + self.shift, variances * self.scale**2
 
 
@@ -253,6 +284,10 @@ THRESHOLD = {
 
 VECTOR = (Finite, [Finite], [[Finite]], [[[Finite]]])
 
+PROMISE = {
+    "kind": str, "coverage": Finite, "quantile": Number, "most": Number, "examples": int,
+}  # fmt: skip
+
 SHAPE = {
     "model": str,
     "shape": [int],
@@ -266,6 +301,8 @@ SHAPE = {
     "target_std": Finite,
     "threshold?": (None, THRESHOLD),
     "no_threshold?": str,
+    "scale?": (None, Finite),
+    "conformal?": (None, PROMISE),
     "encoding": {str: Any},
 }
 
@@ -294,6 +331,23 @@ def _check_record(record: Any) -> None:
     threshold = record.get("threshold")
     if threshold is not None and threshold["score"] not in SCORES:
         raise ValueError(f'its "threshold" has the score {threshold["score"]!r}, not one of {", ".join(SCORES)}')
+    if record.get("scale") is not None and not 0 < record["scale"] < math.inf:
+        raise ValueError(f'its "scale" must be positive, but is {record["scale"]}')
+    _check_promise(record.get("conformal"), bool(record["classes"]))
+
+
+def _check_promise(found: dict[str, Any] | None, classes: bool) -> None:
+    if found is None:
+        return
+    if unknown := set(found) - set(PROMISE):
+        raise ValueError(f'its "conformal" has entries that nothing has: {", ".join(sorted(unknown)[:3])}')
+    known = SETS if classes else INTERVALS
+    if found["kind"] not in known or not 0 < found["coverage"] < 1:
+        raise ValueError(
+            f'its "conformal" must be of {", ".join(known)} with a coverage between 0 and 1, but is {found}'
+        )
+    if math.isnan(found["quantile"]) or math.isnan(found["most"]):
+        raise ValueError('its "conformal" must have a quantile, but it is NaN')
 
 
 def _check_vector(name: str, values: Any, shape: tuple[int, ...]) -> None:

@@ -118,6 +118,11 @@ class Trajectory(Networks):
             dtype: how weights are kept: "float32", "float16", "bfloat16" or "float64"
         """
         check_model("Trajectory.of", model, nests=True)
+        if not isinstance(checkpoints, (list, tuple)):
+            raise TypeError(
+                "Trajectory.of: checkpoints must be a list of state_dicts, modules or paths, but this is a "
+                f"{type(checkpoints).__name__}."
+            )
         if not checkpoints:
             raise ValueError("Trajectory.of: there must be at least one checkpoint, but the list is empty.")
         if steps is not None and len(steps) != len(checkpoints):

@@ -15,7 +15,7 @@ from ..surgery.copying import state
 from ..surgery.selecting import quote_names
 from ..training.optimizers import OPTIMIZERS
 from .common.batch_statistics import statistics_layers
-from .common.examples import Criterion, Examples, choose_criterion, choose_task, endless, map_arrays, ready
+from .common.examples import Criterion, Examples, choose_criterion, choose_task, endless, ready
 from .common.networks import Networks, network_of, networks_of, put_
 from .paths import Path
 
@@ -124,7 +124,7 @@ class _Walk:
         put_(self.module, self.layout, self.path.span.weights(shares), {})
         args, kwargs = as_batch(ready(self.module, x))
         with torch.enable_grad():
-            value = self.loss(logits_of(self.module(*args, **kwargs)), map_arrays(y).to(self.moving[0].device))
+            value = self.loss(logits_of(self.module(*args, **kwargs)), y.to(self.moving[0].device))
             slopes = torch.autograd.grad(value, self.moving, materialize_grads=True)
         whole = self.layout.vector(dict(zip(self.layout.names, slopes, strict=True))) * self.free
         return torch.outer(torch.as_tensor(shares[1:-1], dtype=whole.dtype), whole)

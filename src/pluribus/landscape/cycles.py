@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._common.trees import as_batch, logits_of
+from .._common.trees import as_batch, logits_of, rows_of
 from ..core.ensemble import Ensemble
 from ..methods.building import check_number, check_size, check_whole
 from ..surgery.copying import state
@@ -19,7 +19,7 @@ from ..surgery.selecting import quote_names
 from ..training.batching import loader, mix_seeds, set_epoch
 from ..training.criteria import Criterion
 from .common.batch_statistics import refresh_, statistics_layers
-from .common.examples import choose_criterion, map_arrays, ready
+from .common.examples import choose_criterion, labelled_batch, ready
 from .common.networks import Buffers, Layout, Networks, ensemble_of, network_of, rest_of
 
 
@@ -64,7 +64,11 @@ def snapshots(
         training: lr, 0.1, and weight_decay, batch_size, criterion, task, augment and seed: see `Cyclic`
     """
     size = check_size("snapshots", size)
-    return _run(_Plan("snapshots", size, size, epochs or 10 * size, momentum, training=training), model, train)
+    return _run(
+        _Plan("snapshots", size, size, 10 * size if epochs is None else epochs, momentum, training=training),
+        model,
+        train,
+    )
 
 
 def fast_geometric(
@@ -140,9 +144,10 @@ def csgmcmc(
     cycles = check_whole("csgmcmc", "cycles", -(-size // 3) if cycles is None else cycles)
     if cycles > size:
         raise ValueError(f"csgmcmc: each cycle gives a sample at least, but {cycles} cycles are asked for {size}.")
-    check_number("csgmcmc", "temperature", temperature, "0 or more", lambda value: value >= 0)
+    check_number("csgmcmc", "temperature", temperature, "0 or more", lambda value: 0 <= value < math.inf)
     check_number("csgmcmc", "exploration", exploration, "from 0 to below 1", lambda value: 0 <= value < 1)
-    plan = _Plan("csgmcmc", size, cycles, epochs or 10 * cycles, momentum, temperature, exploration, training)
+    epochs = 10 * cycles if epochs is None else epochs
+    plan = _Plan("csgmcmc", size, cycles, epochs, momentum, temperature, exploration, training)
     return _run(plan, model, train)
 
 
@@ -162,7 +167,7 @@ class _Plan:
         if unknown := [name for name in self.training if name not in known]:
             raise TypeError(f"{self.caller}: the argument {unknown[0]!r} is unknown. Choose from {quote_names(known)}.")
         check_whole(self.caller, "epochs", self.epochs)
-        check_number(self.caller, "lr", self.lr, "positive", lambda value: value > 0)
+        check_number(self.caller, "lr", self.lr, "positive", lambda value: 0 < value < math.inf)
         check_number(self.caller, "momentum", self.momentum, "from 0 to below 1", lambda value: 0 <= value < 1)
 
     @property
@@ -244,8 +249,8 @@ def _steps(
     step = 0
     for epoch in range(plan.epochs):
         set_epoch(batches, epoch)
-        for x, y in batches:
-            x, y = map_arrays(x), map_arrays(y)
+        for item in batches:
+            x, y = labelled_batch(plan.caller, item)
             if augment is not None:
                 x, y = augment(x, y)
             args, kwargs = as_batch(ready(module, x))
@@ -293,4 +298,4 @@ def _rows(batches: Any) -> int:
     data = getattr(batches, "dataset", None)
     if data is not None:
         return len(data)
-    return sum(len(torch.as_tensor(y)) for _, y in batches)
+    return sum(rows_of(item[0] if isinstance(item, (tuple, list)) else item) for item in batches)

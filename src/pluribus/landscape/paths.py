@@ -15,7 +15,7 @@ from ..surgery.copying import state
 from ..surgery.selecting import quote_names
 from ..training.optimizers import OPTIMIZERS
 from .common.batch_statistics import refresh_, statistics_layers
-from .common.examples import Criterion, Examples, choose_criterion, choose_task, endless, map_arrays, ready
+from .common.examples import Criterion, Examples, choose_criterion, choose_task, endless, ready
 from .common.networks import Networks, network_of, networks_of, put_
 from .common.points import Measuring, Span, check_measuring, measure
 from .planes import Surface, check_grid
@@ -147,6 +147,7 @@ def along(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -> 
         how: as for `surface`
     """
     points = check_whole("along", "points", points)
+    _check_path("along", path)
     t = np.linspace(0, 1, points) if points > 1 else np.array([0.5])
     mixtures = path.mixtures(t)
     return Along(t, *measure("along", path.span, mixtures, mixtures, data, references=path.ends(), **how))
@@ -159,7 +160,8 @@ def barrier(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -
         points: where the loss is measured, the ends included
         how: as for `surface`
     """
-    if points < 3:
+    _check_path("barrier", path)
+    if check_whole("barrier", "points", points) < 3:
         raise ValueError(f"barrier: needs at least 3 points, the ends included, but points is {points}.")
     return along(path, data, points, **how).barrier
 
@@ -182,9 +184,10 @@ def stitched(
         file: as `path` of `surface`
         how: as for `surface`
     """
+    _check_path("stitched", path)
     rows, columns = check_grid("stitched", grid)
     check_measuring("stitched", rows * columns, 4, how)
-    check_number("stitched", "reach", reach, "positive", lambda value: value > 0)
+    check_number("stitched", "reach", reach, "positive", lambda value: 0 < value < np.inf)
     t, r = np.linspace(0, 1, rows), np.linspace(0, reach, columns)
     corners, angles = _unfold(path, path.t), _unfold(path, t)
     mixtures = np.repeat(path.mixtures(t)[:, None], columns, 1)
@@ -238,6 +241,13 @@ def _first_shift(ends: Networks, along: Tensor, seed: int) -> Tensor:
     return (drawn * (1e-3 * along.norm() / size) if size > 0 else drawn).to(ends.layout.dtype)
 
 
+def _check_path(caller: str, path: Any) -> None:
+    if not isinstance(path, Path):
+        raise TypeError(
+            f"{caller}: needs a path, which line, tunnel and curve give, but this is a {type(path).__name__}."
+        )
+
+
 def _descend(
     module: nn.Module, ends: Networks, base: Tensor, shift: Tensor, along: Tensor, loss: Criterion, data: Any,
     steps: int, lr: float, batch_size: int, optimizer: str, seed: int,
@@ -258,7 +268,7 @@ def _descend(
         made.zero_grad()
         with torch.enable_grad():
             output = logits_of(module(*args, **kwargs))
-            loss(output, map_arrays(y).to(moving[0].device)).backward()
+            loss(output, y.to(moving[0].device)).backward()
         made.step()
         offset = layout.vector(own).double() - base.double()
         offset -= along * ((offset @ along) / (along @ along))

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..methods.building import check_number
 from .checkpoints import Trajectory
 from .common.networks import Networks, check_alike, gram, network_of, networks_of
 from .common.points import MEASURES, Measuring, Span, check_measuring, measure
@@ -54,6 +55,8 @@ class Plane:
 
     def at(self, u: float, v: float) -> nn.Module:
         """The network at these coordinates, in eval mode; `refresh_` fits its statistics to it."""
+        for name, value in (("u", u), ("v", v)):
+            check_number("plane.at", name, value, "a finite number", np.isfinite)
         mixture = self.mixtures(np.array([[u, v]]))[0]
         buffers = self.networks.mix_buffers(self.nearest(np.array([[u, v]]))[0])
         return self.networks.build(self.span.weights(mixture), buffers)

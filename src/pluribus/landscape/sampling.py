@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import Parameter, signature
 from typing import Any, Literal
 
 import numpy as np
@@ -50,7 +51,7 @@ def random_subspace(
     row = base.weights[0].to(base.layout.dtype)
     low, high = _range("random_subspace", 0.1 * row.norm().item() if distance is None else distance, math.inf)
     tries = check_whole("random_subspace", "tries", 20 * size if tries is None else tries)
-    generator = torch.Generator().manual_seed(seed)
+    generator = _seeded("random_subspace", seed)
     mask = base.layout.mask()
 
     def draw() -> Tensor:
@@ -75,7 +76,7 @@ def dropout_subspace(
     size, base = check_size("dropout_subspace", size), network_of("dropout_subspace", run_or_model)
     low, high = _range("dropout_subspace", keep, 1.0, "keep")
     row, mask = base.weights[0].to(base.layout.dtype), base.layout.mask()
-    generator = torch.Generator().manual_seed(seed)
+    generator = _seeded("dropout_subspace", seed)
     samples = []
     for _ in range(size):
         share = low + (high - low) * torch.rand((), generator=generator, dtype=torch.float64).item()
@@ -96,7 +97,7 @@ def diagonal_gaussian(run: Any, size: int, last: int | None = None, *, data: Any
     rows = checkpoints.weights
     mean = checkpoints.mix(np.full(len(rows), 1 / len(rows)))
     deviation = (_squares(checkpoints, mean) / (len(rows) - 1)).sqrt()
-    generator = torch.Generator().manual_seed(seed)
+    generator = _seeded("diagonal_gaussian", seed)
     samples = [mean + deviation * torch.randn(len(mean), generator=generator).to(mean.dtype) for _ in range(size)]
     return _gather("diagonal_gaussian", checkpoints, samples, data)
 
@@ -135,7 +136,7 @@ def low_rank_gaussian(
         raise ValueError(f"low_rank_gaussian: the checkpoints vary in fewer than {rank} directions. Lower rank.")
     # A component is X' u / s, with X the centred checkpoints, and s / sqrt(K - 1) the deviation along it.
     factors = np.full(rank, 1 / math.sqrt(count - 1)) if scale == "covariance" else 1 / np.sqrt(values)
-    generator = torch.Generator().manual_seed(seed)
+    generator = _seeded("low_rank_gaussian", seed)
     samples = []
     for _ in range(size):
         z = torch.randn(rank, generator=generator, dtype=torch.float64).numpy()
@@ -178,7 +179,7 @@ def swag(
     deviation = (_squares(checkpoints, mean) / count).sqrt()
     running = np.tril(np.ones((count, count))) / np.arange(1, count + 1)[:, None]  # each one's mean up to itself
     columns = (np.eye(count) - running)[count - rank :] / math.sqrt(max(rank - 1, 1))
-    generator = torch.Generator().manual_seed(seed)
+    generator = _seeded("swag", seed)
     samples = []
     for _ in range(size):
         own = torch.randn(len(mean), generator=generator).to(mean.dtype)
@@ -192,17 +193,15 @@ def of_subspaces(runs: Sequence[Any], sampler: str | Sampler, size: int = 1, **o
     """An ensemble of subspaces: `size` samples around each of several independent runs, all in one ensemble.
 
     Args:
-        sampler: one of SAMPLERS by name, or a function (run, size, **options) that gives an Ensemble; averages, which
-            have one member, take no size
+        sampler: one of SAMPLERS by name, or a function of a run and a size, by whatever name, that gives an Ensemble;
+            averages, which have one member, take no size
         options: for the sampler
     """
     if not isinstance(runs, (list, tuple)) or not runs:
         raise ValueError("of_subspaces: runs must be a list of at least one trajectory.")
-    draw = _find(sampler)
-    parts = []
-    for i, run in enumerate(runs):
-        own = {**options, **({"seed": options.get("seed", 0) + i} if takes(draw, "seed") else {})}
-        parts.append(draw(run, **({"size": size} if takes(draw, "size") else {}), **own))
+    size, seed = check_size("of_subspaces", size), options.get("seed", 0)
+    draw = find_sampler("of_subspaces", sampler)
+    parts = [draw_around("of_subspaces", draw, run, size, seed + i, options) for i, run in enumerate(runs)]
     made = ensemble_of(networks_of("of_subspaces", parts), [note for part in parts for note in part.notes])
     made.task, made.class_dim = parts[0].task, parts[0].class_dim
     return made
@@ -210,6 +209,8 @@ def of_subspaces(runs: Sequence[Any], sampler: str | Sampler, size: int = 1, **o
 
 def solutions(runs: Sequence[Any]) -> Ensemble:
     """The ensemble of the solutions of several runs."""
+    if not isinstance(runs, (list, tuple)) or not runs:
+        raise ValueError("solutions: runs must be a list of at least one trajectory or network.")
     return ensemble_of(networks_of("solutions", [network_of("solutions", run) for run in runs]))
 
 
@@ -227,12 +228,46 @@ SAMPLERS: Mapping[str, Sampler] = {
 # ---------------------------------------------------------------- helpers
 
 
-def _find(sampler: str | Sampler) -> Sampler:
+def find_sampler(caller: str, sampler: Any) -> Sampler:
+    """The sampler itself, or that of the name."""
     if callable(sampler):
-        return sampler
-    if sampler not in SAMPLERS:
-        raise ValueError(f"of_subspaces: the sampler {sampler!r} is unknown. Choose from {quote_names(SAMPLERS)}.")
+        made: Sampler = sampler
+        return made
+    if not isinstance(sampler, str) or sampler not in SAMPLERS:
+        raise ValueError(
+            f"{caller}: the sampler {sampler!r} is unknown. Choose from {quote_names(SAMPLERS)}, or give a function "
+            "of a run and a size."
+        )
     return SAMPLERS[sampler]
+
+
+def draw_around(caller: str, sampler: Sampler, run: Any, size: int, seed: int, options: Mapping[str, Any]) -> Ensemble:
+    """What the sampler draws around a run: the size goes by its name, else to a second argument without a default."""
+    taken = list(signature(sampler).parameters.values())
+    words: dict[str, Any] = {**options, **({"seed": seed} if takes(sampler, "seed") else {})}
+    place: list[Any] = [run]
+    if takes(sampler, "size") or any(one.kind is Parameter.VAR_KEYWORD for one in taken):
+        words["size"] = size
+    elif len(taken) > 1 and taken[1].kind in PLACES and taken[1].default is Parameter.empty:
+        place.append(size)
+    try:
+        signature(sampler).bind(*place, **words)
+    except TypeError as error:
+        more = f" with {quote_names(options)}" if options else ""
+        raise TypeError(f"{caller}: a sampler is a function of a run and a size{more}, but this has {error}.") from None
+    made = sampler(*place, **words)
+    if not isinstance(made, Ensemble):
+        raise TypeError(f"{caller}: a sampler must give an Ensemble, but this gave a {type(made).__name__}.")
+    return made
+
+
+PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _seeded(caller: str, seed: Any) -> torch.Generator:
+    """A generator of random numbers with this seed."""
+    check_number(caller, "seed", seed, "a whole number", lambda value: value == value // 1 and abs(value) < 2**63)
+    return torch.Generator().manual_seed(int(seed))
 
 
 def _range(caller: str, value: Any, most: float, name: str = "distance") -> tuple[float, float]:
@@ -250,7 +285,7 @@ def _range(caller: str, value: Any, most: float, name: str = "distance") -> tupl
 def _last(caller: str, run: Any, last: int | None, least: int, why: str = "a deviation") -> Networks:
     """The last checkpoints, with the buffers of each; there must be `least` of them."""
     held = as_trajectory(caller, run)
-    count = len(held) if last is None else last
+    count = len(held) if last is None else check_whole(caller, "last", last)
     if count < least:
         where = f"the trajectory has {len(held)}" if last is None or len(held) < least else f"last is {last}"
         raise ValueError(

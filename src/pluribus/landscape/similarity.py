@@ -143,6 +143,12 @@ def _compare(caller: str, a: Any, b: Any, data: Any, task: str | None) -> tuple[
             f"{caller}: the networks must answer on the same rows and classes, but their outputs are "
             f"{tuple(one.shape[1:])} and {tuple(other.shape[1:])}. Give data=."
         )
+    for name, said in (("a", one), ("b", other)):
+        if len(lost := said.isnan().flatten(1).any(1).nonzero()):
+            raise ValueError(
+                f"{caller}: network {int(lost[0])} of {name} answers with what is no number (NaN) on some rows, which "
+                "is like nothing. Look at its weights and at the inputs, or leave it out."
+            )
     return one, other, targets
 
 

@@ -17,7 +17,7 @@ from ..surgery.selecting import dotted_name, exact_pattern, quote_names
 from .building import begin_, check_model, check_number, check_size, check_whole
 from .facts import states
 from .layer_choice import check_all_called, count_input_channels, count_output_channels, layers_of, note_left_out
-from .starting_near import SHARES, start_near
+from .warm_start import SHARES, start_near
 
 
 @states(style=Style("#E69F00", "v"))

@@ -18,6 +18,7 @@ from .model_comparison import find_difference
 
 @states(
     nests=True,
+    keeps=True,
     candidates=lambda wish: [],  # it is what others are compared with
     baselines={
         "thin": Baseline("one network of half the width (MIMO, section 4)", width=0.5),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..core.ensemble import Ensemble
-from ..core.layers import LowRank
+from ..core.layers import LowRank, is_transposed, outputs_first
 from ..results.styles import Style
 from ..surgery.copying import aliases, assign_, hash_tensors, state
 from ..surgery.replacing import expose_weights
@@ -23,7 +23,7 @@ FUSED = re.compile(r"(.*\.)?(qkv|qkv_proj|Wqkv|c_attn|in_proj)")  # queries, key
 PARTS = ("q", "k", "v")
 
 
-@states(for_trained=True, style=Style("#332288", "p"))
+@states(for_trained=True, tuning_rate=10.0, style=Style("#332288", "p"))
 def lora(
     model: nn.Module,
     size: int,
@@ -83,7 +83,7 @@ def lora(
 
 def _choose_projections(model: nn.Module, where: str | None, heads: list[str]) -> list[str]:
     """The names of linear layers, and of the parts of fused ones, that get matrices."""
-    linear = [name for name, part in model.named_modules() if isinstance(part, nn.Linear) and name not in heads]
+    linear = [name for name, part in model.named_modules() if _is_linear(part) and name not in heads]
     if not linear:
         raise ValueError("lora: the model has no linear layer to put matrices beside. Use batch_ensemble for it.")
     names = [part for name in linear for part in _parts(name, model)]
@@ -95,8 +95,8 @@ def _choose_projections(model: nn.Module, where: str | None, heads: list[str]) -
 
 def _parts(name: str, model: nn.Module) -> list[str]:
     """A layer's own name, or those of the three projections that it holds."""
-    layer = cast(nn.Linear, model.get_submodule(name))
-    fused = FUSED.fullmatch(name) and layer.weight.shape[0] == 3 * layer.weight.shape[1]
+    outputs, inputs = outputs_first(model.get_submodule(name)).shape
+    fused = FUSED.fullmatch(name) and outputs == 3 * inputs
     return [f"{name}.{part}" for part in PARTS] if fused else [name]
 
 
@@ -108,7 +108,7 @@ def _layer_of(name: str, model: nn.Module) -> str:
 
 def _pieces(layer: str, names: list[str], model: nn.Module) -> tuple[tuple[int, int], ...]:
     """The outputs of a layer that get a product each."""
-    outputs = cast(nn.Linear, model.get_submodule(layer)).weight.shape[0]
+    outputs = outputs_first(model.get_submodule(layer)).shape[0]
     parts = _parts(layer, model)
     each = outputs // len(parts)
     return tuple((i * each, (i + 1) * each) for i, part in enumerate(parts) if part in names)
@@ -123,6 +123,10 @@ def _heads(model: nn.Module, example: Any) -> list[str]:
     return heads
 
 
+def _is_linear(part: nn.Module) -> bool:
+    return isinstance(part, nn.Linear) or is_transposed(part)
+
+
 def _has_statistics(part: nn.Module) -> bool:
     return isinstance(getattr(part, "running_mean", None), Tensor)
 
@@ -134,7 +138,7 @@ def _low_rank_(
     layer: nn.Module, pieces: tuple[tuple[int, int], ...], size: int, rank: int, factor: float, gain: float,
     generator: torch.Generator | None,
 ) -> None:  # fmt: skip
-    weight = cast(Tensor, layer.weight)
+    weight = outputs_first(layer)
     inputs, outputs = weight.shape[1], sum(stop - start for start, stop in pieces)
     bound = gain * math.sqrt(6 / (inputs + rank))  # of each A, (rank, inputs)
     drawn = torch.rand(size, len(pieces) * rank, inputs, generator=generator)

@@ -24,7 +24,7 @@ from . import mask_sampler as sampler
 from .building import begin_, check_model, check_number, check_size
 from .facts import REFUSALS, Candidate, Wish, first_line, states
 from .layer_choice import count_input_channels, layers_of, note_left_out
-from .starting_near import last_layers, start_near
+from .warm_start import last_layers, start_near
 
 
 @states(candidates=lambda wish: _candidates(wish), style=Style("#009E73", "D"))

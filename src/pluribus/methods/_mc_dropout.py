@@ -30,7 +30,7 @@ from ._independent import single
 from .building import check_model, check_number, check_size
 from .facts import Baseline, Candidate, Wish, candidates_by_size, states
 from .layer_choice import heads_of, layers_of
-from .starting_near import last_layers, start_near
+from .warm_start import last_layers, start_near
 
 
 def dropout_modules(model: nn.Module) -> list[str]:

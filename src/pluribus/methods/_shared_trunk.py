@@ -21,7 +21,7 @@ from ..surgery.selecting import exact_pattern, matches, pick, quote_names
 from .building import Init, check_model, check_number, check_size, note_guesses, refuse_alike, stack, start_alike
 from .facts import Candidate, Wish, candidates_by_size, states
 from .layer_choice import check_heads, heads_of
-from .starting_near import SHARES, start_near
+from .warm_start import SHARES, start_near
 
 
 def make_branches(

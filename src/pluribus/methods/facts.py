@@ -87,10 +87,14 @@ class Facts:
         baselines: the papers' baselines that are made of this method, by name
         style: its look in charts; by default one that is free
         for_trained: it learns beside weights that stay as they are, so that it is compared only where it is asked for
+        keeps: it starts from the weights that the model has, if they are trained, as whatever takes `trained=` does
+        tuning_rate: its rate when a trained network is fine-tuned, relative to that of the network's own weights
     """
 
     nests: bool = False
     for_trained: bool = False
+    keeps: bool = False
+    tuning_rate: float = 1.0
     study_settings: Callable[[nn.Module, float | None], Mapping[str, Any]] = lambda model, dropout: {}
     candidates: Callable[[Wish], Iterable[Candidate]] | None = None
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
@@ -121,6 +125,12 @@ def facts_of(method: Method) -> Facts:
 def takes(method: Method, name: str) -> bool:
     """Whether the method has an argument of this name."""
     return name in inspect.signature(method).parameters
+
+
+def keeps_weights(method: Method) -> bool:
+    """Whether its members can start from the weights of a trained network and differ all the same."""
+    facts = facts_of(method)
+    return facts.keeps or facts.for_trained or takes(method, "trained")
 
 
 def call_method(method: Method, model: Any, size: int, settings: Mapping[str, Any], example: Any = None) -> Ensemble:

@@ -128,7 +128,29 @@ def _build(
     return model if "width" in takes else _resize(model, width, shape)
 
 
-def _timm(name: str, shape: tuple[int, ...], outputs: int, dropout: float | None) -> nn.Module:
+def published_network(spec: ModelSpec) -> nn.Module:
+    """timm's network with the weights that timm has for it, from the local cache; the head is drawn anew."""
+    kind, _, name = spec.model.partition(":")
+    if kind != "timm" or spec.width != 1:
+        raise ValueError(
+            f"--pretrained: published weights are those of timm:NAME in its own width, but the model is {spec.model} "
+            f"of width {spec.width:g}. Give --weights FILE."
+        )
+    try:
+        return _timm(name, tuple(spec.shape), spec.outputs, spec.dropout, pretrained=True)
+    except (ValueError, TypeError):
+        raise
+    except Exception as error:  # whatever the hub's client raises where it can reach nothing
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise ValueError(
+            f"--pretrained: timm's weights for {name} are neither in the local cache nor to be had ({reason}). Put "
+            "them there, or give --weights FILE."
+        ) from error
+
+
+def _timm(
+    name: str, shape: tuple[int, ...], outputs: int, dropout: float | None, pretrained: bool = False
+) -> nn.Module:
     timm = require("timm", f"the model timm:{name}", "timm")
     if name not in timm.list_models():
         near = timm.list_models(f"*{name[:8]}*")[:12]
@@ -138,7 +160,7 @@ def _timm(name: str, shape: tuple[int, ...], outputs: int, dropout: float | None
         )
     if len(shape) != 3:
         raise ValueError(f"model: timm:{name} takes images, but the rows have the shape {tuple(shape)}. Use mlp.")
-    settings: dict[str, Any] = {"num_classes": outputs, "in_chans": shape[0]}
+    settings: dict[str, Any] = {"num_classes": outputs, "in_chans": shape[0], "pretrained": pretrained}
     if dropout is not None:
         settings["drop_rate"] = dropout
     try:

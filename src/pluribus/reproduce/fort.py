@@ -7,8 +7,8 @@ from typing import Any
 from .checks.findings import CHANCE, FORT, check_seeds, harder_minus_easier
 from .checks.pictures import chains_picture, diversity_picture, embedding_picture, radial_picture, sources_picture
 from .claims import Claim
-from .experiments.chance import CHAINS, SOURCES_OF_CHANCE
 from .experiments.fort_landscape import HARDER, LANDSCAPE, ON_IMAGENET, SUBSPACES
+from .experiments.sources_of_randomness import CHAINS, SOURCES_OF_CHANCE
 from .experiments.stored_parts import InParts
 from .published import fort as published
 

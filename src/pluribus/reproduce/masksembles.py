@@ -12,7 +12,7 @@ from .checks.pictures import rows_table
 from .claims import EXACT, Claim
 from .experiments.analyses import TRANSITION
 from .experiments.drawn_masks import DRAWN, FIGURE1
-from .experiments.members import EXTREMES
+from .experiments.members_of_one_network import EXTREMES
 from .packed import SWEEP_COSTS
 from .published import masksembles as published
 from .studies import ALL, MASKS_CIFAR, MASKS_IMAGENET, study

@@ -13,7 +13,7 @@ from .checks.pictures import basins_picture, sparsity_picture
 from .claims import EXACT, Claim
 from .experiments.analyses import BIAS
 from .experiments.counting import counting
-from .experiments.members import BASINS, SPARSE
+from .experiments.members_of_one_network import BASINS, SPARSE
 from .packed import SWEEP_COSTS
 from .published import mimo as published
 from .studies import ALL, MIMO_CIFAR10, MIMO_CIFAR100, MIMO_IMAGENET, study

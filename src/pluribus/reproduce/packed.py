@@ -14,11 +14,11 @@ from .checks.pictures import rows_table
 from .checks.regression import check_table11
 from .claims import EXACT, Claim
 from .experiments.analyses import SPARSITY
-from .experiments.chance import PACKED_SOURCES
-from .experiments.comparison import StudyExperiment
 from .experiments.counting import counting
-from .experiments.members import SELECTION
+from .experiments.members_of_one_network import SELECTION
 from .experiments.packed_forms import FORMS, FORMULA
+from .experiments.sources_of_randomness import PACKED_SOURCES
+from .experiments.study_experiment import StudyExperiment
 from .experiments.uci import UCI
 from .published import packed as published
 from .studies import ALL, PACKED_CIFAR, PACKED_IMAGENET, PACKED_R50, control, study

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..data.corruptions.catalogue import BENCHMARK
-from .experiments.comparison import StudyExperiment
+from .experiments.study_experiment import StudyExperiment
 
 ALL = ("single", "deep", "packed", "masksembles", "mc_dropout", "batch_ensemble", "mimo", "multihead", "treenet")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .comparison import (
+from .comparison_phrases import (
     ComparedGroups,
     Sentence,
     join_names,
@@ -16,9 +16,9 @@ from .comparison import (
     say_value,
     with_article,
 )
-from .history import epochs_of, is_undertrained
 from .quantities import best, estimate, format_interval, quantity
 from .store import Group
+from .undertraining import epochs_of, is_undertrained
 
 PASS = 1.15  # what still counts as the cost of one pass
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..uncertainty.resampling import Interval
 from .advice import advise, advise_by_budget, match, place, warn_of_short_training
-from .comparison import ComparedGroups, Sentence, join_names, relation, say_gap, say_value
+from .comparison_phrases import ComparedGroups, Sentence, join_names, relation, say_gap, say_value
 from .quantities import Differences, best, estimate, ood_score, over_seeds
 from .store import Group, Result, group_runs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from .._common.atomic import atomic_write
 from .._common.optional import require
-from ..landscape.checkpoints import Trajectory, prefix_of, state_dict_of
 from ..landscape.laboratory.alignment import alignment_question
-from ..landscape.symmetries.finding import permutations
 from ..landscape.symmetries.groups import Groups
 from ..landscape.symmetries.matching import align
+from ..landscape.symmetries.symmetry_search import permutations
 from ..report.questions import Question
+from .trained_weights import read_weights
 
 Rows = tuple[Tensor, Tensor]
 
@@ -56,7 +56,7 @@ def align_checkpoints(
         example: rows of inputs
         train, test: for statistics of batch normalisation, and for the loss along the line
     """
-    model, reference = read_network(first, build()), read_network(second, build())
+    model, reference = (read_weights("align", path, build()) for path in (first, second))
     groups = permutations(model, example)
     generator = torch.Generator().manual_seed(seed)
     aligned = align(model, reference, example, by, groups=groups, restarts=restarts, generator=generator)
@@ -68,21 +68,6 @@ def align_checkpoints(
     return Aligned(aligned, groups, moved, question)
 
 
-def read_network(path: Path, model: nn.Module) -> nn.Module:
-    """The network with the weights in a checkpoint; a file that does not fit is refused by its name."""
-    try:
-        stored = state_dict_of(path)
-        _check_nothing_left(stored, model)
-        return Trajectory.of([stored], model).solution
-    except FileNotFoundError:
-        raise FileNotFoundError(f"align: there is no file {str(path)!r}.") from None
-    except (ValueError, TypeError) as error:
-        said = str(error).removeprefix("Trajectory.of: ").replace("checkpoint 0", "the file")
-        if "eights only" in said:  # torch's own words advise to run what is in the file
-            said = "it holds something else than weights, and nothing in a checkpoint is run. Save model.state_dict()."
-        raise ValueError(f"align: {str(path)!r} does not fit: {said}") from error
-
-
 def write_network(path: Path, model: nn.Module) -> None:
     """Write what `model.state_dict()` holds as a safetensors file; it is complete or not there."""
     save = require("safetensors.torch", "align", "save").save
@@ -90,17 +75,6 @@ def write_network(path: Path, model: nn.Module) -> None:
     content = save(tensors, {"format": "pt"})
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)
-
-
-def _check_nothing_left(stored: Mapping[str, Any], model: nn.Module) -> None:
-    """Refuse weights that the model has no place for: they are of another architecture."""
-    own = model.state_dict()
-    prefix = prefix_of(own, stored)  # what stands before the names of a wrapped model
-    named = [name for name, value in stored.items() if isinstance(value, Tensor) and name.startswith(prefix)]
-    if more := [name for name in named if name.removeprefix(prefix) not in own]:
-        raise ValueError(
-            f"it has {len(more)} tensors that the model has not, such as {more[0]!r}. Give the model that was trained."
-        )
 
 
 def _moved(model: nn.Module, aligned: nn.Module) -> int:

@@ -12,11 +12,14 @@ from torch import Tensor, nn
 from ..core.ensemble import Ensemble
 from ..data.dataset import Data
 from ..methods import METHODS
-from ..methods.facts import REFUSALS, Baseline, call_method, facts_of
-from ..models.by_name import ModelSpec, usual
+from ..methods.facts import REFUSALS, Baseline, call_method, facts_of, keeps_weights, takes
+from ..models.by_name import ModelSpec, published_network, usual
 from ..surgery.copying import duplicate_mapped
 from ..training.recipes import Recipe, recipe
-from .settings import MEMBERS, Run
+from .settings import MEMBERS, PUBLISHED, Run
+from .trained_weights import read_weights
+
+LOOKED_AT = 256  # rows on which a converted network must keep its answers
 
 
 class Entry(NamedTuple):
@@ -39,6 +42,8 @@ def entries() -> dict[str, Entry]:
 
 def entry(name: str, asked_by: str = "compare") -> Entry:
     """The method or baseline of this name."""
+    if name in METHODS:
+        return Entry(name, Baseline(""))
     known = entries()
     if name not in known:
         raise ValueError(f"{asked_by}: the method {name!r} is unknown. Choose from {', '.join(known)}.")
@@ -90,7 +95,7 @@ def count_outputs(data: Data) -> int:
 
 def build_ensemble(run: Run, data: Data) -> Ensemble:
     """The run's ensemble, untrained, drawn from torch's own generator."""
-    return _make(run, data, own_model_spec(run, data).build(), _example(data))
+    return _make(run, data, start_network(run, data), _example(data))
 
 
 def check_run(run: Run, data: Data) -> Ensemble:
@@ -100,7 +105,7 @@ def check_run(run: Run, data: Data) -> Ensemble:
     to refuse it in the right words.
     """
     with torch.random.fork_rng(devices=[]):
-        model, x = own_model_spec(run, data).build(), _example(data)
+        model, x = start_network(run, data), _example(data)
         try:
             hollow = duplicate_mapped(model, lambda tensor: tensor.detach().to("meta"))
             ensemble = _make(run, data, hollow, x.to("meta"))
@@ -110,6 +115,20 @@ def check_run(run: Run, data: Data) -> Ensemble:
             outputs = ensemble.eval()(x)
     _check_outputs(run, data, outputs)
     return ensemble
+
+
+def start_network(run: Run, data: Data) -> nn.Module:
+    """The network that the run's ensemble is made of, drawn anew or with trained weights."""
+    spec = own_model_spec(run, data)
+    if not run.weights:
+        return spec.build()
+    method = METHODS[entry(run.method).method]
+    if not keeps_weights(method):
+        raise ValueError(
+            f"compare: {run.method} draws its weights anew, so it cannot start from trained ones. Leave it out, or "
+            f"choose from {', '.join(name for name, one in METHODS.items() if keeps_weights(one))}."
+        )
+    return published_network(spec) if run.weights == PUBLISHED else read_weights("--weights", run.weights, spec.build())
 
 
 def _example(data: Data) -> Tensor:
@@ -124,6 +143,8 @@ def _make(run: Run, data: Data, model: nn.Module, example: Tensor) -> Ensemble:
     for key, value in facts_of(method).study_settings(model, run.dropout).items():
         if settings.get(key) is None:
             settings[key] = value
+    if run.weights and takes(method, "trained"):
+        settings["trained"] = data.normalise(data.train[:LOOKED_AT][0])
     ensemble = call_method(method, model, size, settings, example)
     ensemble.task = "classification" if data.task == "classification" else "gaussian"
     return ensemble

@@ -21,7 +21,9 @@ SETTLED = 2.0  # seconds after which a file that is changed once more has anothe
 CACHE_VARIABLE = "XDG_CACHE_HOME"
 
 
-def fingerprints(data: Sequence[str], source: Mapping[str, Any], model: str | None) -> dict[str, str]:
+def fingerprints(
+    data: Sequence[str], source: Mapping[str, Any], model: str | None, weights: str = ""
+) -> dict[str, str]:
     """A mark of each file or folder that a study reads: another content, another mark."""
     specs = [*data, *(spec for key in ("outside", "shifted", "variants") for spec in source.get(key, ()))]
     paths = [path for spec in specs for path in locate(spec, source.get("folder"))]
@@ -29,6 +31,7 @@ def fingerprints(data: Sequence[str], source: Mapping[str, Any], model: str | No
         paths += [path for path in [Path(model.split(":")[1])] if path.is_file()]
     if model and model.startswith("hf:"):
         paths += [path for path in [Path(model[3:]).expanduser()] if path.is_dir()]
+    paths += [path for path in [Path(weights)] if weights and path.is_file()]
     return {str(path): _mark(path) for path in paths}
 
 

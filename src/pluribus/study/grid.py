@@ -72,11 +72,11 @@ class Study(Conditions):
     def _own(self) -> dict[str, Any]:
         """What every run of the study's folder has in common; runs of more seeds and methods may join them."""
         plain = {key: value for key, value in self.to_json().items() if key not in ("seeds", "methods", "choose")}
-        return {**plain, "files": fingerprints(self.data, self.source, self.model)}
+        return {**plain, "files": fingerprints(self.data, self.source, self.model, self.weights)}
 
     def to_json(self) -> dict[str, Any]:
         """The study as plain values."""
-        return json.loads(json.dumps(dataclasses.asdict(self), default=list))
+        return self.plain()
 
     @property
     def name(self) -> str:

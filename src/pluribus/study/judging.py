@@ -56,7 +56,7 @@ def judge(
     columns |= _examples(data, inside)
     record = {
         "run": run.name,
-        **{key: value for key, value in dataclasses.asdict(run).items() if key not in ("training", "source")},
+        **{key: value for key, value in run.plain().items() if key not in ("training", "source")},
         "model": model_spec(run, data).model,
         "size": ensemble.size,
         "task": data.task,

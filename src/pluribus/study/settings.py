@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+PUBLISHED = "published"  # the weights that timm has for its network, from the local cache
+
 MEMBERS = 4  # where neither the study nor its recipe says how many
 
 
@@ -23,6 +25,7 @@ class Conditions:
         source: further arguments of `data.load`: folder, target, outside, shifted, image_size, broken, ...
         corruptions, severities, shift_rows: how the test part is shifted, and how many of its rows
         threads: of each run; the same for any number of jobs, so that results are the same
+        weights: a file of trained weights that runs start from, or PUBLISHED; empty: networks are drawn anew
     """
 
     size: int | None = None
@@ -36,6 +39,12 @@ class Conditions:
     shift_rows: int = 1000
     threads: int = 1
     device: str = "cpu"
+    weights: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """As plain values, without `weights` where there are none: folders of before know nothing of them."""
+        values = json.loads(json.dumps(dataclasses.asdict(self), default=list))
+        return values if self.weights else {key: value for key, value in values.items() if key != "weights"}
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,7 @@ class Run(Conditions):
     @property
     def name(self) -> str:
         """A name for the run's file: readable, and unlike that of any other run."""
-        text = json.dumps(dataclasses.asdict(self), sort_keys=True, default=list)
+        text = json.dumps(self.plain(), sort_keys=True)
         readable = re.sub(r"[^\w.=+-]+", "-", f"{self.data}-{self.label}-seed={self.seed}").strip("-")[:80]
         return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 

@@ -63,6 +63,21 @@ def evaluation_mode(model: nn.Module, *hooks: Any) -> Iterator[None]:
 
 
 @contextmanager
+def training_mode(model: nn.Module) -> Iterator[None]:
+    """Training mode for a while, in which what the user has put to sleep stays asleep; every mode is restored.
+
+    A model that is in eval mode as a whole is woken as a whole.
+    """
+    modes = {module: module.training for module in model.modules()}
+    if not model.training:
+        model.train()
+    try:
+        yield
+    finally:
+        restore_modes_(modes)
+
+
+@contextmanager
 def track_modules(model: nn.Module, stack: list[str], order: list[str] | None = None) -> Iterator[None]:
     """Keep the names of the running modules on a stack; after an error its top shows where it happened.
 

@@ -17,6 +17,7 @@ import torch
 from .._common.atomic import move_aside
 from .._common.optional import require
 from ..core.ensemble import Ensemble
+from ..surgery.calling import training_mode
 from .batching import SplitBatches, loader
 from .checkpoint import read_checkpoint
 from .criteria import CRITERIA, USUAL, Criterion
@@ -88,7 +89,8 @@ def fit(
     The same seed gives the same weights. With `folder`, training that was stopped goes on from its last whole epoch
     and ends as if it had not been stopped. A loss, a weight or an output on validation data that is NaN or infinite
     ends training: the weights are then the best so far, or those of the last whole epoch; a warning and
-    `History.failure` say what happened.
+    `History.failure` say what happened. An ensemble in eval mode is woken for training and put back to sleep after it;
+    parts that sleep in one that is awake, such as a frozen BatchNorm, sleep on.
 
     Args:
         train: (x, y), a data set or a loader of (x, y); MIMO's batches are divided by its batch repetition
@@ -121,14 +123,14 @@ def fit(
         patience=patience,
     ).of(ensemble.method)  # fmt: skip
     _check(ensemble, plan, train, validation, select, patience)
-    home, mode = _device(ensemble), ensemble.training
+    home = _device(ensemble)
     batches = loader(train, plan.batch_size, shuffle=True, seed=seed)
     held_out = None if validation is None else loader(validation, plan.batch_size)
     repetition = getattr(ensemble, "batch_repetition", 1)
     if repetition > 1:
         batches = SplitBatches(batches, repetition)
     started = time.monotonic()
-    with quiet_lightning(), torch.random.fork_rng(devices=[]):
+    with quiet_lightning(), torch.random.fork_rng(devices=[]), training_mode(ensemble):
         module = lightning_module(
             ensemble, plan, criterion=criterion, optimizer=optimizer, schedule=schedule, augment=augment,
             select=select if held_out is not None else None, seed=seed,
@@ -142,7 +144,6 @@ def fit(
             module.restore()
         finally:
             ensemble.to(home)
-            ensemble.train(mode)
     best = {who: epoch for who, (_, epoch) in module.best.items()}
     history = History(module.rows, best, time.monotonic() - started, failure)
     if failure:

@@ -14,7 +14,7 @@ from ._columns import tensor_of
 from .classification import Classification
 from .metrics import METRICS, Metric, aupr, auroc, fpr95
 from .prediction import Prediction
-from .resampling import LEVEL, RESAMPLES, Interval, draw_swaps, percentile_interval, resample
+from .resampling import LEVEL, RESAMPLES, Interval, draw_swaps, percentile_interval, resample, resample_mean
 from .summary import Summary
 
 Target = Tensor | np.ndarray | Sequence[int] | Sequence[float] | None
@@ -200,8 +200,12 @@ def bootstrap(
     entry = _metric("bootstrap", summary, metric)
     columns = _columns("bootstrap", summary, metric)
     _, block = _rows("bootstrap", summary, level, resamples)
-    values = resample(entry.function, columns, block, resamples, generator or torch.Generator().manual_seed(0))
-    value = entry.function(*columns)
+    generator = generator or torch.Generator().manual_seed(0)
+    value = entry.function(*columns)  # and its checks of the columns
+    if entry.each is None:
+        values = resample(entry.function, columns, block, resamples, generator)
+    else:
+        values = resample_mean(entry.each(*columns).cpu().double(), block, resamples, generator)
     bias = values.mean() - value if math.isfinite(value) else 0.0
     return percentile_interval(value, values - bias, level)
 

@@ -403,6 +403,7 @@ class Metric:
         needs: the columns it is a function of, in order
         task: "classification", "dense", "regression", "any"; "ood" and "shift" compare several predictions
         paper: where it comes from, or the convention that is followed
+        each: for a mean over examples, what it is the mean of: columns in, (examples) out
     """
 
     function: Callable[..., float]
@@ -410,15 +411,20 @@ class Metric:
     better: Literal["higher", "lower", "neither"]
     task: Literal["classification", "dense", "regression", "any", "ood", "shift"]
     paper: str
+    each: Callable[..., Tensor] | None = None
 
 
 _SELECTIVE = ("msp", "error")
 
 METRICS: dict[str, Metric] = {
-    "accuracy": Metric(accuracy, ("label", "target"), "higher", "classification", "share of correct labels"),
+    "accuracy": Metric(accuracy, ("label", "target"), "higher", "classification", "share of correct labels", torch.eq),
     "top_5": Metric(top_k, ("rank",), "higher", "classification", "Russakovsky et al. 2015"),
-    "nll": Metric(nll, ("log_likelihood",), "lower", "any", "Lakshminarayanan et al. 2017; of the mean probability"),
-    "brier": Metric(brier, ("squared_error",), "lower", "classification", "Brier 1950; summed over classes"),
+    "nll": Metric(
+        nll, ("log_likelihood",), "lower", "any", "Lakshminarayanan et al. 2017; of the mean probability", torch.neg
+    ),
+    "brier": Metric(
+        brier, ("squared_error",), "lower", "classification", "Brier 1950; summed over classes", Tensor.double
+    ),
     "ece": Metric(ece, ("confidence", "correct"), "lower", "classification", "Guo et al. 2017; 15 equal-width bins"),
     "adaptive_ece": Metric(
         adaptive_ece, ("confidence", "correct"), "lower", "classification", "Nguyen and O'Connor 2015; 15 bins"
@@ -455,7 +461,9 @@ METRICS: dict[str, Metric] = {
     ),
     "rmse": Metric(rmse, ("mean", "target"), "lower", "regression", "root of the mean squared error"),
     "mae": Metric(mae, ("mean", "target"), "lower", "regression", "mean absolute error"),
-    "crps": Metric(crps, ("crps",), "lower", "regression", "Grimit et al. 2006; closed form of a Gaussian mixture"),
+    "crps": Metric(
+        crps, ("crps",), "lower", "regression", "Grimit et al. 2006; closed form of a Gaussian mixture", Tensor.double
+    ),
     "coverage": Metric(
         coverage, ("lower", "upper", "target"), "neither", "regression", "of 90 % intervals: 0.9 is right"
     ),

@@ -59,12 +59,22 @@ def resample(
     >>> resample(lambda x: x.sum().item(), [torch.ones(4)], block=2, resamples=3, generator=seed)
     array([4., 4., 4.])
     """
-    rows, values = columns[0].shape[-1] // block, []
+    draws = _draw_examples(columns[0].shape[-1], block, resamples, generator)
+    return np.array([statistic(*(column[..., drawn] for column in columns)) for drawn in draws])
+
+
+def resample_mean(column: Tensor, block: int, resamples: int, generator: torch.Generator) -> np.ndarray:
+    """The mean of the column, (examples), by the same draws as `resample`: (resamples)."""
+    draws = _draw_examples(len(column), block, resamples, generator)
+    return np.array([column[drawn].mean().item() for drawn in draws])
+
+
+def _draw_examples(examples: int, block: int, resamples: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """The numbers of the examples in each resample; those of one row come together."""
+    rows = examples // block
     for _ in range(resamples):
         drawn = torch.randint(rows, (rows,), generator=generator) * block
-        drawn = drawn.repeat_interleave(block) + torch.arange(block).repeat(rows)
-        values.append(statistic(*(column[..., drawn] for column in columns)))
-    return np.array(values)
+        yield drawn.repeat_interleave(block) + torch.arange(block).repeat(rows)
 
 
 def draw_swaps(rows: int, block: int, resamples: int, generator: torch.Generator) -> Iterator[Tensor]:

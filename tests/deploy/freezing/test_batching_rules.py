@@ -10,7 +10,7 @@ from pluribus.core.layers import RankOne
 from pluribus.deploy.freezing import frozen as freezing
 from pluribus.deploy.freezing import lowering
 from pluribus.deploy.freezing.batching_rules import MODULES, RULES, NewValue
-from pluribus.deploy.freezing.calls import Example
+from pluribus.deploy.freezing.call_signature import Example
 
 MEMBERS, ROWS = 3, 2
 

@@ -16,7 +16,7 @@ import pluribus as pb
 from pluribus import models
 from pluribus.deploy.freezing import frozen as freezing
 from pluribus.deploy.freezing import lowering
-from pluribus.deploy.freezing.calls import Example
+from pluribus.deploy.freezing.call_signature import Example
 from pluribus.deploy.freezing.folding import Plain
 from pluribus.deploy.freezing.frozen import CHUNK
 from pluribus.deploy.freezing.kernels import Kernel

@@ -39,10 +39,19 @@ Broken = Annotated[str, typer.Option(help="What to do about images that cannot b
 Model = Annotated[
     str | None,
     typer.Option(
-        help="A network of ours (resnet18, mlp, ...), timm:NAME (its architecture, with random weights), hf:FOLDER (a "
-        "text classifier of transformers, with its weights), or python:MODULE:FUNCTION; by default a small one that "
-        "fits the data."
+        help="A network of ours (resnet18, mlp, ...), timm:NAME (its architecture, with random weights unless "
+        "--pretrained), hf:FOLDER (a text classifier of transformers, with its weights), or python:MODULE:FUNCTION; by "
+        "default a small one that fits the data."
     ),
+]
+
+Weights = Annotated[
+    Path | None,
+    typer.Option(help="Start from these trained weights of --model: .safetensors, or what torch.save wrote."),
+]
+
+Pretrained = Annotated[
+    bool, typer.Option("--pretrained", help="Start from the weights that timm has for timm:NAME, in the local cache.")
 ]
 
 LongTexts = Annotated[

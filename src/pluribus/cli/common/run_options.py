@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
+from ...study.settings import PUBLISHED
 from . import options
 
 
@@ -27,6 +28,8 @@ class RunOptions:
     validation: options.Validation = None
     long_texts: options.LongTexts = "cut"
     model: options.Model = None
+    weights: options.Weights = None
+    pretrained: options.Pretrained = False
     width: options.StudyWidth = None
     dropout: options.Dropout = None
     size: options.Size = None
@@ -60,7 +63,7 @@ class RunOptions:
             "dropout": self.dropout,
             "recipe": self.recipe or ("digits" if data == ["digits"] else "default"),
             "training": {
-                **(FINE_TUNING if self.reads_texts(data) else {}),
+                **(FINE_TUNING if self.reads_texts(data) or self.start else {}),
                 **options.training_options(**{name: getattr(self, name) for name in training}),
             },
             "source": options.source_options(
@@ -71,7 +74,20 @@ class RunOptions:
                 **source,
             ),
             "device": self.device,
+            "weights": self.start,
         }
+
+    @property
+    def start(self) -> str:
+        """The trained weights that runs start from, as `Conditions.weights` has them."""
+        if not self.weights and not self.pretrained:
+            return ""
+        if self.weights and self.pretrained:
+            raise ValueError("--weights and --pretrained both say where training starts. Give one of them.")
+        if self.model is None or self.model.startswith("hf:"):
+            kind = "a folder of transformers brings its own" if self.model else "no --model was named"
+            raise ValueError(f"--weights and --pretrained are the weights of --model, but {kind}.")
+        return PUBLISHED if self.weights is None else str(self.weights.expanduser().absolute())
 
     def reads_texts(self, data: list[str]) -> bool:
         """Whether the network is one of transformers, which takes texts and nothing else."""

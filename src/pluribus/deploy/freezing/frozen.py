@@ -22,7 +22,7 @@ from ...surgery.selecting import CONVOLUTIONS, quote_names
 from ...uncertainty.outputs import compute_answers
 from ...uncertainty.prediction import Prediction, join_outputs
 from ..budget.counting import cost
-from .calls import Call, Example, Unfit
+from .call_signature import Call, Example, Unfit
 from .folding import Network
 from .kernel_choice import tune_, without_winograd_
 from .kernels import WAYS, Convolution, can_pack

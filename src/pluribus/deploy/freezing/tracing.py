@@ -19,7 +19,7 @@ from ..._common.trees import Batch, flatten, tensors_of
 from ...core.layers import GroupedLinear
 from ...surgery.copying import duplicate, state
 from ...surgery.selecting import DROPOUTS
-from .calls import VALUES, Unfit
+from .call_signature import VALUES, Unfit
 from .module_code import torch_type
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..._common.trees import Batch, map_tensors, tensors_of
-from .calls import Example
+from .call_signature import Example
 from .tracing import Still
 
 MOST = 64  # rows of the example that are compared

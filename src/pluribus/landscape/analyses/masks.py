@@ -17,7 +17,7 @@ from ...methods import mask_sampler as sampler
 from ...methods.building import check_whole
 from ...results.intervals import t_interval
 from ...surgery.selecting import exact_pattern
-from .measuring import Measured, example_of, measure_settings, redrawn
+from .trained_settings import Measured, example_of, measure_settings, redrawn
 
 
 def mask_overlap(

@@ -12,7 +12,7 @@ from ...core.ensemble import Ensemble
 from ...methods import deep, packed, single
 from ...results.intervals import t_interval
 from ...uncertainty.resampling import Interval
-from .measuring import CRITERIA, Measured, example_of, measure_settings, redrawn
+from .trained_settings import CRITERIA, Measured, example_of, measure_settings, redrawn
 
 
 def packing(

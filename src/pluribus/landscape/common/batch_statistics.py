@@ -14,6 +14,7 @@ from ..._common.torch_private import NormBase
 from ..._common.trees import as_batch, rows_of
 from ...core.ensemble import Ensemble
 from ...core.isolation import restore_on_error
+from ...methods.building import check_model
 from .examples import read_batches, ready
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -32,7 +33,7 @@ def refresh_(ensemble_or_model: Module, data: Any, *, batch_size: int = 128, bat
     >>> refresh_(model, torch.tensor([[1.0], [3.0]])).running_mean
     tensor([2.])
     """
-    layers = statistics_layers(ensemble_or_model)
+    layers = statistics_layers(check_model("refresh_", ensemble_or_model, nests=True))
     if not layers:
         return ensemble_or_model
     seen, buffers = 0, [buffer for layer in layers for buffer in layer.buffers()]

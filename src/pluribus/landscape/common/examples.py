@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +80,19 @@ def endless(caller: str, data: Any, batch_size: int, seed: int) -> Iterator[tupl
     while True:
         set_epoch(batches, epoch)
         count = 0
-        for x, y in batches:
+        for item in batches:
             count += 1
-            yield map_arrays(x), torch.as_tensor(y)
+            yield labelled_batch(caller, item)
         if not count:
             raise ValueError(f"{caller}: there must be at least one batch of data, but there is none.")
         epoch += 1
+
+
+def labelled_batch(caller: str, item: Any) -> tuple[Any, Tensor]:
+    """The inputs and labels of one batch of a loader."""
+    if not isinstance(item, (tuple, list)) or len(item) < 2 or item[1] is None:
+        raise ValueError(f"{caller}: needs labels, but the data has none. Give (x, y), or a loader of (x, y).")
+    return map_arrays(item[0]), torch.as_tensor(item[1])
 
 
 def map_arrays(tree: Any) -> Any:
@@ -169,7 +177,24 @@ def choose_criterion(caller: str, criterion: str | Criterion | None, task: str) 
     name = criterion or USUAL[task]
     if name not in CRITERIA:
         raise ValueError(f"{caller}: the criterion {name!r} is unknown. Choose from {quote_names(CRITERIA)}.")
-    return CRITERIA[name]
+    return partial(_loss, caller, name)
+
+
+def _loss(caller: str, name: str, output: Any, target: Tensor) -> Tensor:
+    """A criterion by its name, which says what of the labels does not fit."""
+    try:
+        return CRITERIA[name](output, target)
+    except (IndexError, RuntimeError) as error:
+        ends = f"from {target.min():g} to {target.max():g}" if target.numel() else "without a row"
+        raise ValueError(
+            f"{caller}: the labels do not fit {name} of what the network gives, {_shapes(output)}: they are "
+            f"{str(target.dtype).removeprefix('torch.')} of the shape {tuple(target.shape)}, {ends} ({error}). "
+            "Give other labels, or say task= or criterion=."
+        ) from error
+
+
+def _shapes(output: Any) -> str:
+    return " and ".join(str(tuple(tensor.shape)) for tensor in tensors_of(output))
 
 
 def available_memory() -> int:

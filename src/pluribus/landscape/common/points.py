@@ -283,7 +283,7 @@ def _carry_out_all(caller: str, work: Work, processes: int, file: str | Path | N
 def _statistics(caller: str, model: nn.Module, refresh: Any, examples: Examples) -> tuple[Examples | None, str]:
     """The data on which statistics of normalisation are estimated at each point, if any, and that in words."""
     if not statistics_layers(model):
-        return None, "the network keeps no statistics"
+        return None, "the network has no batch normalisation whose statistics would have to be fitted"
     if refresh is False or refresh is None:
         return None, "statistics are those of the nearest network"
     if refresh is True:

@@ -12,9 +12,9 @@ from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, l
 from ...report.questions import Question
 from ...report.svg import Axis
 from ..paths import Along, along, line
-from ..symmetries.finding import permutations
 from ..symmetries.groups import Groups
 from ..symmetries.matching import align
+from ..symmetries.symmetry_search import permutations
 from .material import Material
 
 STYLES = {"as trained": 2, "aligned by weights": 3, "aligned by activations": 4}

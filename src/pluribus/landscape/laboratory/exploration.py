@@ -15,13 +15,15 @@ from ...report.questions import Question, questions_page
 from ...surgery.selecting import quote_names
 from .alignment import aligned_runs
 from .animation import animate
-from .chance import one_chain, sources_of_difference
-from .inside import bending, layers, subnetworks_apart, trained_curves, units_of_members
+from .between_solutions import connection, cut, plane_between, stitched_cut, trained_curves
+from .hessian_spectra import loss_curvature
+from .masks import doubt_beyond, many_masks, overlapping_masks, span_of_behaviours, thin_members
 from .material import Material
-from .methods import many_masks, overlapping_masks, packed_settings, sparse_layers
-from .spaces import function_map, function_space, weight_space
+from .mimo_members import subnetworks_apart, units_of_members
+from .packing import packed_settings, sparse_layers, widths_of_one
+from .sources_of_randomness import one_chain, sources_of_difference
 from .subspaces import diversity_plane, ensemble_size
-from .terrain import connection, cut, plane_between, stitched_cut
+from .weights_and_functions import function_map, function_space, layer_similarity, weight_space
 
 TITLE = "Why do ensembles work?"
 
@@ -37,18 +39,22 @@ QUESTIONS: dict[str, Callable[[Material], Question | None]] = {  # by the anchor
     "size": ensemble_size,
     "randomness": sources_of_difference,
     "chain": one_chain,
-    "layers": layers,
+    "layers": layer_similarity,
     "sparsity": sparse_layers,
 }
 
 ON_REQUEST: dict[str, Callable[[Material], Question | None]] = {  # asked by name alone: they take minutes
     "curve": trained_curves,
-    "curvature": bending,
+    "curvature": loss_curvature,
     "subnetworks": subnetworks_apart,
     "units": units_of_members,
     "masks": overlapping_masks,
     "dropout": many_masks,
+    "sinusoids": doubt_beyond,
+    "span": span_of_behaviours,
+    "thin": thin_members,
     "packing": packed_settings,
+    "widths": widths_of_one,
 }
 
 
@@ -71,16 +77,32 @@ def explore(
     check_questions(only)
     _check(material, animation)
     chosen = {name: ask for name, ask in (QUESTIONS | ON_REQUEST).items() if name in (only or QUESTIONS)}
-    asked = [ask(material) for ask in chosen.values()]
-    found = [question for question in asked if question is not None]
+    found, refused = _ask(chosen, material)
+    notes = [*_notes(material), *refused]
     if not found:
-        raise ValueError(f"landscape: these networks cannot answer {quote_names(only)}. {' '.join(_notes(material))}")
+        raise ValueError(f"landscape: these networks cannot answer {quote_names(only)}. {' '.join(notes)}")
     if animation is not None:
         material.say(f"the animation {os.fspath(animation)}")
         shown = dict(zip(material.names, material.runs[:2], strict=False))
         animate(material.once(cut), shown, material.styles, animation)
-    questions_page(TITLE, found, page, about=about, command=command, settings=settings, notes=_notes(material))
+    questions_page(TITLE, found, page, about=about, command=command, settings=settings, notes=notes)
     return found
+
+
+def _ask(
+    chosen: Mapping[str, Callable[[Material], Question | None]], material: Material
+) -> tuple[list[Question], list[str]]:
+    """What was answered, and why others were not: one network that a method refuses leaves the other answers."""
+    found, refused = [], []
+    for name, ask in chosen.items():
+        try:
+            question = ask(material)
+        except ValueError as error:
+            refused.append(f"The question {name!r} is not answered: {error}")
+            material.say(refused[-1])
+        else:
+            found += [] if question is None else [question]
+    return found, refused
 
 
 def check_questions(names: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from ...report.charts.landscape import diversity_chart
 from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
 from ...report.questions import Question
 from ...report.svg import Axis
-from ..plane_of_diversity import diversity_accuracy, limits
+from ..diversity_accuracy_plane import diversity_accuracy, limits
 from ..sampling import SAMPLERS
 from ..studies.quality_curves import BASE, Quality, quality
 from .material import Material, spread
@@ -121,15 +121,15 @@ def _judge(points: dict[str, np.ndarray]) -> list[str]:
         return ["The other solutions make no error on the test rows: nothing to compare with."]
     sampled = {name: own for name, own in points.items() if name != "independent runs"}
     most = max(sampled, key=lambda name: sampled[name][:, 1].mean()) if sampled else ""
-    said = f"solutions of other runs differ by {spread(other[:, 1])} errors"
+    said = f"for solutions of other runs disagreement with the first, divided by their error, is {spread(other[:, 1])}"
     if not most:
         return [f"{said.capitalize()}."]
     value, accuracy = sampled[most][:, 1].mean(), sampled[most][:, 0].mean()
     worse = accuracy < other[:, 0].mean()
     answer = "No" if other[:, 1].mean() > value else "Yes, but less accurate" if worse else "Yes"
     lines = [
-        f"{answer}: {said} from the first, with an accuracy of {spread(other[:, 0], percent=True)}; the most different "
-        f"samples, {most}, by {spread(sampled[most][:, 1])}, with {spread(sampled[most][:, 0], percent=True)}."
+        f"{answer}: {said}, at an accuracy of {spread(other[:, 0], percent=True)}; for the most different samples, "
+        f"{most}, it is {spread(sampled[most][:, 1])} at {spread(sampled[most][:, 0], percent=True)}."
     ]
     return lines + [
         f"{name[0].upper()}{name[1:]}: {spread(own[:, 1])} at {spread(own[:, 0], percent=True)}."

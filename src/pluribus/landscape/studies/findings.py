@@ -18,7 +18,7 @@ from ...uncertainty.resampling import Interval
 from ..checkpoints import Trajectory
 from ..common.examples import Examples
 from ..paths import along, line, tunnel
-from ..runs import trajectories
+from ..recorded_training import trajectories
 from ..sampling import diagonal_gaussian, low_rank_gaussian, of_subspaces, random_subspace, solutions
 from ..similarity import answers_and_targets, cosine, disagreement
 

@@ -13,12 +13,11 @@ from torch import Tensor
 
 from ...methods.building import check_whole
 from ...methods.facts import takes
-from ...surgery.selecting import quote_names
 from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate
 from ..common.examples import Examples, is_classifying, target_labels
 from ..common.networks import ensemble_of, network_of
-from ..sampling import SAMPLERS
+from ..sampling import draw_around, find_sampler
 from ..similarity import answers_and_targets
 
 BASE = "solutions"  # what a run ends with, without a sampler
@@ -61,7 +60,7 @@ class Quality:
 
 def quality(
     runs: Sequence[Any],
-    samplers: Mapping[str, Any] | Sequence[str] = ("diagonal", "low_rank", "weight_average"),
+    samplers: Mapping[str, Any] | Sequence[Any] = ("diagonal", "low_rank", "weight_average"),
     data: Any = None,
     sizes: Iterable[int] = range(1, 11),
     shifts: Mapping[str, Any] | Sequence[str] = (),
@@ -79,7 +78,8 @@ def quality(
 
     Args:
         runs: trajectories
-        samplers: names in SAMPLERS, or {name: sampler(run, size=...)}; the solutions themselves are always there
+        samplers: names in SAMPLERS, or functions of a run and a size, whose names count; or {name: either}. The
+            solutions themselves are always there
         data: (x, y), a data set or a loader
         sizes: numbers of runs; those above the number of runs there are, are left out
         shifts: {name: [data of severity 1, of severity 2, ...]} (one data set, without labels too, is severity 1), or
@@ -162,26 +162,25 @@ def _entropy(p: Tensor) -> Tensor:
     return -torch.special.xlogy(p, p).sum(-1)
 
 
-def _named(samplers: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
-    if isinstance(samplers, str):
-        samplers = [samplers]
-    named = dict(samplers) if isinstance(samplers, Mapping) else {name: name for name in samplers}
-    for name, sampler in named.items():
-        if not callable(sampler) and sampler not in SAMPLERS:
-            raise ValueError(f"quality: the sampler {sampler!r} is unknown. Choose from {quote_names(SAMPLERS)}.")
-        if name == BASE:
-            raise ValueError(f"quality: {BASE!r} is the name of the runs' ends. Call the sampler something else.")
-    return {name: sampler if callable(sampler) else SAMPLERS[sampler] for name, sampler in named.items()}
+def _named(samplers: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    if isinstance(samplers, Mapping):
+        named = dict(samplers)
+    else:
+        given: list[Any] = [samplers] if isinstance(samplers, str) or callable(samplers) else list(samplers)
+        named = {str(getattr(one, "__name__", one)): one for one in given}
+        if len(named) < len(given):
+            raise ValueError("quality: two samplers have one name. Give {name: sampler}.")
+    if BASE in named:
+        raise ValueError(f"quality: {BASE!r} is the name of the runs' ends. Call the sampler something else.")
+    return {name: find_sampler("quality", sampler) for name, sampler in named.items()}
 
 
 def _sample(runs: Sequence[Any], samplers: Mapping[str, Any], samples: int, refresh: Any, seed: int) -> dict[str, Any]:
     """One ensemble for each run, by sampler."""
     found: dict[str, list[Any]] = {BASE: [ensemble_of(network_of("quality", run)) for run in runs]}
     for name, sampler in samplers.items():
-        options = {"size": samples, "data": refresh}
-        known = {key: value for key, value in options.items() if takes(sampler, key)}
-        seeds = [{"seed": seed + i} if takes(sampler, "seed") else {} for i in range(len(runs))]
-        found[name] = [sampler(run, **known, **own) for run, own in zip(runs, seeds, strict=True)]
+        options = {"data": refresh} if takes(sampler, "data") else {}
+        found[name] = [draw_around("quality", sampler, run, samples, seed + i, options) for i, run in enumerate(runs)]
     return found
 
 

@@ -17,8 +17,8 @@ from ...uncertainty.evaluation import evaluate, ood
 from ..checkpoints import Trajectory
 from ..common.examples import Examples, target_labels
 from ..cycles import csgmcmc
-from ..plane_of_diversity import diversity_accuracy
-from ..runs import trajectories
+from ..diversity_accuracy_plane import diversity_accuracy
+from ..recorded_training import trajectories
 from ..sampling import solutions
 from ..similarity import answers_and_targets, disagreement
 

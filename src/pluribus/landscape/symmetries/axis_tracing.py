@@ -12,8 +12,8 @@ from ..._common.torch_private import OperatorMode, SlowPath
 from ..._common.trees import Batch, logits_of, tensors_of
 from ...surgery.copying import duplicate
 from .axes import UnitAxis, equate, fix, fixed, fresh, joined, settle
-from .operations import PRODUCERS, Axes, Key, OperatorCall, Stack, key_of, memory_of, operator_name
-from .rules import rule_of, rule_of_stack
+from .operations import PRODUCERS, Axes, Key, OperatorCall, Places, Stack, key_of, memory_of, operator_name
+from .rule_table import rule_of, rule_of_stack
 
 MOST_LAYERS = 64  # a stack of more is left as one axis
 
@@ -149,7 +149,10 @@ def lasting_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _flat(axes: Axes) -> list[UnitAxis]:
-    """The axes of a tensor; the layers of a stack are one from now on."""
+    """The axes of a tensor that is looked at: the layers of a stack are one from now on, places stay where they are."""
+    if isinstance(axes, Places):
+        fix(axes.along)
+        return axes.axes
     if isinstance(axes, list):
         return axes
     first, *others = axes.layers
@@ -168,7 +171,7 @@ def _sizes(axes: Axes) -> tuple[int, ...]:
     if isinstance(axes, Stack):
         sizes = [axis.size for axis in axes.layers[0]]
         return (*sizes[: axes.dim], len(axes.layers), *sizes[axes.dim :])
-    return tuple(axis.size for axis in axes)
+    return tuple(axis.size for axis in (axes.axes if isinstance(axes, Places) else axes))
 
 
 def _of_values(tensor: Tensor) -> list[UnitAxis]:

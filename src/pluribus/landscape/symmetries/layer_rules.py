@@ -7,7 +7,7 @@ import itertools
 from torch import Tensor
 
 from .axes import UnitAxis, equate, fix, fixed, fresh, nested
-from .operations import Axes, OperatorCall, Rule
+from .operations import Axes, OperatorCall, Places, Rule
 
 
 def pointwise(call: OperatorCall) -> list[Axes]:
@@ -35,11 +35,20 @@ def reduce(call: OperatorCall) -> list[Axes]:
 
 def ordered(call: OperatorCall) -> list[Axes]:
     """What depends on the order along some dimensions."""
-    if call.name in ("max", "min") and len(call.outs) == 1:
-        return reduce(call)  # of all numbers, without the place of the one that is found
     name = "dims" if "dims" in call.named else "dim"
     fix(*(call.axes("self")[dim] for dim in call.dims(name)))
     return [_without(call, out) for out in call.outs]
+
+
+def ranked(call: OperatorCall) -> list[Axes]:
+    """Some units by their size: the values do not ask for the order, the places that are told beside them do."""
+    if len(call.outs) == 1 or call.name == "aminmax":
+        return reduce(call)  # without places
+    axes, values = call.axes("self"), call.outs[0]
+    dim = call.get("dim", -1) % len(axes)
+    rank = [fixed(values.shape[dim])] if values.ndim == len(axes) else []
+    found = [*axes[:dim], *rank, *axes[dim + 1 :]]
+    return [list(found), Places(axes[dim], found)]
 
 
 def by_place(call: OperatorCall) -> list[Axes]:

@@ -14,8 +14,8 @@ from ...methods.building import check_whole
 from ..common.networks import networks_of
 from .activations import record_activations
 from .axis_tracing import lasting_state
-from .finding import check_groups, one_network, permutations, reordered
 from .groups import DimensionPart, Groups, Orders, elsewhere, reorder, units_at
+from .symmetry_search import check_groups, one_network, permutations, reordered
 
 Layout = Mapping[Any, tuple[DimensionPart, ...]]
 

@@ -23,7 +23,15 @@ class Stack:
     layers: list[list[UnitAxis]]
 
 
-Axes = list[UnitAxis] | Stack
+@dataclass
+class Places:
+    """The axes of a tensor of places along an axis, whose units keep theirs once anything looks at that tensor."""
+
+    along: UnitAxis
+    axes: list[UnitAxis]
+
+
+Axes = list[UnitAxis] | Stack | Places
 Rule = Callable[["OperatorCall"], Sequence[Axes]]  # the axes of each output
 
 

@@ -11,8 +11,8 @@ from torch import nn
 from ...core.ensemble import Ensemble
 from ..averaging import weight_average
 from ..common.networks import networks_of
-from .finding import permutations
 from .matching import align
+from .symmetry_search import permutations
 
 ROUNDS = 10
 

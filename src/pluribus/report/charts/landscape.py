@@ -29,9 +29,12 @@ def surface_chart(
     others: Mapping[str, np.ndarray] | None = None,
     paths: Mapping[str, np.ndarray] | None = None,
     points: Mapping[str, tuple[float, float]] | None = None,
+    rows: Mapping[str, np.ndarray] | None = None,
     styles: Styles | None = None,
     titles: tuple[str, str] = ("", ""),
     decades: bool = False,
+    ends: tuple[float, float] | None = None,
+    contours: bool = True,
 ) -> str:
     """A function on a plane: shades, contour lines with their values, and every value when the pointer rests on it.
 
@@ -40,15 +43,22 @@ def surface_chart(
         others: further values at the same places, told with the first
         paths: trajectories on the plane, (points, 2) each, first to last
         points: networks on the plane, by name
+        rows: data on the plane, (rows, 2) each, as small marks
         decades: shades and lines by decades, where the values span more than one
+        ends: of the shades; by default those of the values
+        contours: whether lines are drawn, which steep values crowd
 
     >>> chart = surface_chart(np.arange(3.0), np.arange(2.0), np.ones((3, 2)), "loss")
     >>> chart.count("loss 1")
     6
     """
-    chart, scale = _plane(u, v).axes(*titles), height_scale(values, decades)
+    chart, scale = _plane(u, v).axes(*titles), height_scale(values if ends is None else np.array(ends), decades)
     _patches(chart, u, v, {name: values, **(others or {})}, scale)
-    _contours(chart, u, v, values, scale)
+    if contours:
+        _contours(chart, u, v, values, scale)
+    for label, places in (rows or {}).items():
+        for x, y in places.tolist():
+            chart.mark(x, y, (styles or {})[label], "", 1.6)
     for label, path in (paths or {}).items():
         _path(chart, path, (styles or {})[label], label)
     for label, (x, y) in (points or {}).items():
@@ -129,7 +139,7 @@ def heat_map(
         parts: the runs, each with the names of its networks, in the order of the rows
         ends: the values of the palest and of the darkest shade; by default the least and the largest
     """
-    n, names = len(matrix), [f"{run}, {one}" for run, own in parts for one in own]
+    n, names = len(matrix), [", ".join(filter(None, (run, one))) for run, own in parts for one in own]
     low, high = ends or finite_range(np.asarray(matrix, float).flatten())
     chart = Chart(Axis(0, n, room=0), Axis(0, n, room=0), (size, size), (34, 8, 8, 34))
     for i in range(n):

@@ -14,7 +14,7 @@ from ...results.intervals import t_interval
 from ...results.quantities import format_interval, quantity
 from ...uncertainty.resampling import LEVEL, Interval
 from ..drawing import intervals_figure
-from ..experiments.comparison import Compared, swept
+from ..experiments.study_experiment import Compared, swept
 from ..verdicts import FAILS, HOLDS, OPEN, ClaimVerdict, above, all_of, equal, plural, show_interval
 
 NEAR = 0.5  # of the gain over the baseline: what is nearer than that to the better method is "similar"

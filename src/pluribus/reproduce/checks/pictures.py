@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...landscape.plane_of_diversity import family, limits
+from ...landscape.diversity_accuracy_plane import family, limits
 from ...report.charts.landscape import diversity_chart, scatter_chart, strip_chart, surface_chart
 from ...report.figure import Figure, Panel, legend
 from ...results.intervals import t_interval

@@ -15,8 +15,8 @@ from ...core.ensemble import Ensemble
 from ...data.catalogue import load
 from ...landscape.analyses.bias_variance import bias_variance
 from ...landscape.analyses.masks import mask_transition
-from ...landscape.analyses.measuring import redrawn, trained
 from ...landscape.analyses.sparsity import sparsity_curves
+from ...landscape.analyses.trained_settings import redrawn, trained
 from ...methods import METHODS, deep, masksembles, single
 from ...models.small import mlp
 from .stored_parts import Given, InParts, Part, Stored

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 
 from ...landscape.checkpoints import Trajectory
+from ...landscape.diversity_accuracy_plane import DiversityAccuracy, diversity_accuracy, family, fit_exponent, limits
 from ...landscape.paths import along, line
-from ...landscape.plane_of_diversity import DiversityAccuracy, diversity_accuracy, family, fit_exponent, limits
 from ...landscape.planes import plane, surface
-from ...landscape.runs import trajectories
+from ...landscape.recorded_training import trajectories
 from ...landscape.sampling import diagonal_gaussian, dropout_subspace, low_rank_gaussian, random_subspace, solutions
 from ...landscape.similarity import disagreement, embedding, ratios
 from ...landscape.studies.findings import finding_figures
 from ...landscape.studies.quality_curves import BASE, quality
 from ...training.batching import mix_seeds
-from .seeded import Prepared, fit_options, in_seeds, prepare_rows, seed_parts
+from .seeded_experiment import Prepared, fit_options, in_seeds, prepare_rows, seed_parts
 from .stored_parts import Given, Part
 
 TINY: dict[str, Any] = {

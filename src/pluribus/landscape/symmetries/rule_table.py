@@ -51,9 +51,8 @@ RULES: dict[str, Rule] = _table(
         # over some dimensions
         "sum mean amax amin var std var_mean std_mean prod logsumexp norm linalg_vector_norm": layer_rules.reduce,
         "any all nansum count_nonzero": layer_rules.reduce,
-        "max min argmax argmin aminmax topk sort argsort cumsum cumprod cummax cummin": layer_rules.ordered,
-        "logcumsumexp flip kthvalue median nanmedian mode": layer_rules.ordered,
-        "roll": layer_rules.ordered,
+        "max min aminmax topk sort kthvalue median nanmedian mode": layer_rules.ranked,
+        "argmax argmin argsort cumsum cumprod cummax cummin logcumsumexp flip roll": layer_rules.ordered,
         "tril triu": layer_rules.by_place,
         "_fft_r2c _fft_c2c _fft_c2r": layer_rules.transform,
         # products

@@ -19,7 +19,7 @@ from ..common.examples import Examples, target_labels
 from ..common.points import Measuring, Span, measure
 from ..similarity import answers_and_targets, disagreement, divergence
 from ..subnetworks import subnetworks
-from .measuring import Measured, trained
+from .trained_settings import Measured, trained
 
 SMALL = 1e-4  # a weight that is no larger counts as zero (MIMO, appendix C)
 

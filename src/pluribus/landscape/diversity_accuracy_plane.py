@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..methods.building import check_number, check_whole
 from ..report.figures import diversity_family, diversity_limits
 from .common.examples import Examples, is_classifying, labels_of, target_labels
 from .common.networks import Networks, network_of
@@ -170,6 +171,8 @@ def _peak(reference: float, classes: int, exponent: float) -> float:
 
 def _check(caller: str, accuracy: Any, reference: float, classes: int) -> np.ndarray:
     a = np.asarray(accuracy, float)
+    classes = check_whole(caller, "classes", classes)
+    reference = check_number(caller, "reference_accuracy", reference, "from 0 to 1", lambda value: 0 <= value <= 1)
     if classes < 2 or not 1 / classes < reference <= 1:
         raise ValueError(
             f"{caller}: the reference must be better than chance in at least 2 classes, but its accuracy is "

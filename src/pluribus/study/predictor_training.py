@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from contextlib import suppress
@@ -35,7 +34,7 @@ def train_predictor(
         _remove_without_epochs(folder)
         raise
     figures = evaluate(summarise(ensemble, data, data.test))
-    about = {"method": run.method, "data": run.data, "figures": figures, "run": _plain(run)}
+    about = {"method": run.method, "data": run.data, "figures": figures, "run": run.plain()}
     predictor = make_predictor(own_model_spec(run, data), data, ensemble, risk, about)
     predictor.save(folder)
     shutil.rmtree(folder / TRAINING)
@@ -44,7 +43,7 @@ def train_predictor(
 
 def claim(run: Run, folder: Path, overwrite: bool = False) -> None:
     """The folder belongs to one training; what another wrote is not replaced unawares."""
-    mine = _plain(run)
+    mine = run.plain()
     mark = folder / TRAINING / "run.json"
     for path, found in ((mark, _json(mark)), (folder / RECORD, _json(folder / RECORD).get("run"))):
         if not path.exists() or overwrite:
@@ -77,7 +76,3 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _plain(run: Run) -> dict[str, Any]:
-    return json.loads(json.dumps(dataclasses.asdict(run), default=list))

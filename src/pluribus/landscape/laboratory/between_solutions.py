@@ -1,4 +1,4 @@
-"""What lies between solutions: the plane through two of them, the straight line and a tunnel."""
+"""What lies between solutions: the plane through two of them, the straight line, a tunnel and trained curves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ...report.charts.landscape import fan_chart, surface_chart
 from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
 from ...report.questions import Question
 from ...report.svg import Axis
-from ..paths import Path, along, line, stitched, tunnel
+from ..curves import curve
+from ..paths import Path, along, barrier, line, stitched, tunnel
 from ..planes import Surface, plane, surface
 from .material import Material
 
@@ -142,6 +143,41 @@ def stitched_cut(material: Material) -> Question:
     )
     title = "Is it one function all along the tunnel?"
     return Question("stitched", title, claim, _along_the_tunnel(material, path), [figure])
+
+
+def trained_curves(material: Material) -> Question:
+    """Loss along curves that are trained as a whole, beside the straight line."""
+    material.say("curves between two solutions")
+    first, second = material.runs[:2]
+    ways = {"straight line": line(first, second)}
+    for kind in ("bezier", "polygon"):
+        ways[f"{kind} curve"] = curve(
+            first, second, material.train, kind, steps=5 * material.steps, lr=1e-3, seed=material.seed
+        )
+    found = {name: along(way, material.test, refresh=material.train) for name, way in ways.items()}
+    heights = {name: barrier(way, material.test, refresh=material.train) for name, way in ways.items()}
+    styles = {name: number for number, name in enumerate(ways, 2)}
+    curves: dict[str, Curve] = {name: (one.t, np.asarray(one.loss)) for name, one in found.items()}
+    low, high = finite_range(value for _, values in curves.values() for value in values)
+    panels, _ = curve_panels(
+        curves, styles, ("place on the path", "loss"), (Axis(0, 1, room=0.02), Axis(min(low, 0.0), high)),
+        lambda label: f"{label}: {heights[label]:.3g} above its ends",
+    )  # fmt: skip
+    best = min(list(ways)[1:], key=lambda name: heights[name])
+    lower = heights[best] < 0.25 * heights["straight line"]
+    told = ", ".join(f"{name} {height:.3g}" for name, height in heights.items())
+    answer = [f"{'Yes' if lower else 'Not by these'}: above its ends the loss rises by: {told}."]
+    caption = (
+        f"Loss on test rows from the solution of run 1 (0) to that of run 2 (1). Both curves have one bend, trained by "
+        f"{5 * material.steps} steps on training rows, each at a place drawn along the curve."
+    )
+    header = ["Place", *ways]
+    rows = [
+        [f"{t:.2f}", *(f"{np.asarray(one.loss)[i]:.4f}" for one in found.values())] for i, t in enumerate(found[best].t)
+    ]
+    figure = Figure("curves", "Along trained curves", caption, panels, "wide", legend(ways, styles), header, rows)
+    claim = "Two optima are connected by simple curves over which loss is nearly constant (Garipov et al., 2018)."
+    return Question("curve", "Is there a simple curve of low loss between two runs?", claim, answer, [figure])
 
 
 def _along_the_tunnel(material: Material, path: Path) -> list[str]:

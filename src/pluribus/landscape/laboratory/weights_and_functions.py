@@ -1,4 +1,4 @@
-"""Are they the same network, and the same function? Weight space and function space along training."""
+"""Are they the same network, layers and function? Weights, predictions and layers of runs beside each other."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from ...report.charts.landscape import heat_map, scatter_chart
 from ...report.figure import Figure, Panel, legend
 from ...report.questions import Question
+from ..representations import cka, layer_names
 from ..similarity import cosine, disagreement, embedding
 from .material import Material, pairs_of, pooled_accuracy, spread
 
@@ -83,6 +84,39 @@ def function_map(material: Material) -> Question | None:
     ]
     claim = "Different initialisations explore different modes in function space (Fort et al., Figure 2 c)."
     return Question("map", "Where does training go in function space?", claim, found, [figure])
+
+
+def layer_similarity(material: Material) -> Question:
+    """CKA between the layers of two runs."""
+    material.say("layers of two solutions")
+    first, second = material.solutions[:2]
+    names = layer_names(first, material.test)
+    across = cka(first, second, material.test, debiased=True)
+    own = cka(first, data=material.test, debiased=True)
+    same = np.diag(across)
+    nearest = int((np.nanargmax(across, 1) == np.arange(len(names))).sum()) if np.isfinite(across).all() else 0
+    ends = (min(0.0, float(np.nanmin(across))), 1.0)
+    short = len(names) <= 8 and max(map(len, names)) <= 60 // len(names)  # names beside the rows, where there is room
+    parts = [(name, [""]) for name in names] if short else [("layers", names)]
+    panels = [
+        Panel(heat_map(matrix, parts, "CKA", ends=ends), title)
+        for matrix, title in ((across, "run 1 (rows) and run 2"), (own, "run 1 with itself"))
+    ]
+    found = [
+        f"CKA of a layer with the same layer of the other run is {spread(same)}; for {nearest} of {len(names)} layers "
+        "it is the layer's nearest one.",
+        f"Layer by layer: {', '.join(f'{name} {value:.2f}' for name, value in zip(names, same, strict=True))}.",
+    ]
+    caption = (
+        "Linear CKA, debiased, on test rows: 1 where outputs are equal up to a rotation and a scale. The bluer, the"
+        " more alike."
+    )
+    figure = Figure("layers", "Layers of two runs", caption, panels)
+    claim = (
+        "Layers of networks that are trained from different initialisations correspond to each other, early layers "
+        "more than late ones (Kornblith et al., 2019)."
+    )
+    return Question("layers", "Do the layers of two runs hold the same?", claim, found, [figure])
 
 
 # ---------------------------------------------------------------- helpers

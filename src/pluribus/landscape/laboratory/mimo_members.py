@@ -1,4 +1,4 @@
-"""What two runs have in common inside, how the loss bends at them, and the members of one MIMO network."""
+"""Are the members of one MIMO network different functions, and do they use units of their own?"""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ import numpy as np
 import torch
 
 from ...methods import mimo, multihead
-from ...report.charts.landscape import heat_map, scatter_chart, surface_chart
-from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
+from ...report.charts.landscape import scatter_chart, surface_chart
+from ...report.figure import Curve, Figure, Panel, curve_panels, legend
 from ...report.questions import Question
 from ...report.svg import Axis
-from ..analyses.courses import courses
-from ..analyses.members import member_figures
+from ..analyses.member_trajectories import courses
 from ..analyses.separation import separation
-from ..curvature import Spectrum, spectrum
-from ..curves import curve
-from ..paths import along, barrier, line
+from ..analyses.setting_sweeps import member_figures
 from ..planes import Surface, surface
-from ..representations import cka, layer_names
 from ..similarity import embedding
 from ..subnetworks import subnetwork_plane
 from .material import Material, spread
@@ -27,115 +23,6 @@ from .material import Material, spread
 MEMBERS = 3  # of one network, so that a plane goes through them
 
 OWNED = 0.9  # of a unit's variance, from one input: it is separated
-
-
-def trained_curves(material: Material) -> Question:
-    """Loss along curves that are trained as a whole, beside the straight line."""
-    material.say("curves between two solutions")
-    first, second = material.runs[:2]
-    ways = {"straight line": line(first, second)}
-    for kind in ("bezier", "polygon"):
-        ways[f"{kind} curve"] = curve(
-            first, second, material.train, kind, steps=5 * material.steps, lr=1e-3, seed=material.seed
-        )
-    found = {name: along(way, material.test, refresh=material.train) for name, way in ways.items()}
-    heights = {name: barrier(way, material.test, refresh=material.train) for name, way in ways.items()}
-    styles = {name: number for number, name in enumerate(ways, 2)}
-    curves: dict[str, Curve] = {name: (one.t, np.asarray(one.loss)) for name, one in found.items()}
-    low, high = finite_range(value for _, values in curves.values() for value in values)
-    panels, _ = curve_panels(
-        curves, styles, ("place on the path", "loss"), (Axis(0, 1, room=0.02), Axis(min(low, 0.0), high)),
-        lambda label: f"{label}: {heights[label]:.3g} above its ends",
-    )  # fmt: skip
-    best = min(list(ways)[1:], key=lambda name: heights[name])
-    lower = heights[best] < 0.25 * heights["straight line"]
-    told = ", ".join(f"{name} {height:.3g}" for name, height in heights.items())
-    answer = [f"{'Yes' if lower else 'Not by these'}: above its ends the loss rises by: {told}."]
-    caption = (
-        f"Loss on test rows from the solution of run 1 (0) to that of run 2 (1). Both curves have one bend, trained by "
-        f"{5 * material.steps} steps on training rows, each at a place drawn along the curve."
-    )
-    header = ["Place", *ways]
-    rows = [
-        [f"{t:.2f}", *(f"{np.asarray(one.loss)[i]:.4f}" for one in found.values())] for i, t in enumerate(found[best].t)
-    ]
-    figure = Figure("curves", "Along trained curves", caption, panels, "wide", legend(ways, styles), header, rows)
-    claim = "Two optima are connected by simple curves over which loss is nearly constant (Garipov et al., 2018)."
-    return Question("curve", "Is there a simple curve of low loss between two runs?", claim, answer, [figure])
-
-
-def layers(material: Material) -> Question:
-    """CKA between the layers of two runs."""
-    material.say("layers of two solutions")
-    first, second = material.solutions[:2]
-    names = layer_names(first, material.test)
-    across = cka(first, second, material.test, debiased=True)
-    own = cka(first, data=material.test, debiased=True)
-    same = np.diag(across)
-    nearest = int((np.nanargmax(across, 1) == np.arange(len(names))).sum()) if np.isfinite(across).all() else 0
-    ends = (min(0.0, float(np.nanmin(across))), 1.0)
-    panels = [
-        Panel(heat_map(matrix, [("layers", names)], "CKA", ends=ends), title)
-        for matrix, title in ((across, "run 1 (rows) and run 2"), (own, "run 1 with itself"))
-    ]
-    found = [
-        f"CKA of a layer with the same layer of the other run is {spread(same)}; for {nearest} of {len(names)} layers "
-        "it is the layer's nearest one.",
-        f"Layer by layer: {', '.join(f'{name} {value:.2f}' for name, value in zip(names, same, strict=True))}.",
-    ]
-    caption = (
-        "Linear CKA, debiased, on test rows: 1 where outputs are equal up to a rotation and a scale. Dark is alike."
-    )
-    figure = Figure("layers", "Layers of two runs", caption, panels)
-    claim = (
-        "Layers of networks that are trained from different initialisations correspond to each other, early layers "
-        "more than late ones (Kornblith et al., 2019)."
-    )
-    return Question("layers", "Do the layers of two runs hold the same?", claim, found, [figure])
-
-
-def bending(material: Material) -> Question:
-    """The spectra of the loss's Hessian at two solutions."""
-    material.say("curvature at two solutions")
-    train = tuple(part[:200] for part in material.train)
-    spectra: dict[str, Spectrum] = {
-        name: spectrum(run, train, top=5, probes=3, steps=30, tolerance=1e-2, exact=False, seed=material.seed)
-        for name, run in zip(material.names[:2], material.runs, strict=False)
-    }
-    low = min(float(one.nodes.min()) for one in spectra.values())
-    high = max(float(one.nodes.max()) for one in spectra.values())
-    points = np.linspace(low - 0.05 * (high - low), high + 0.05 * (high - low), 200)
-    curves: dict[str, Curve] = {name: (points, np.maximum(one.density(points), 1e-7)) for name, one in spectra.items()}
-    top = max(float(values.max()) for _, values in curves.values())
-    panels, _ = curve_panels(
-        curves, material.styles, ("eigenvalue", "density"), (Axis(points[0], points[-1]), Axis(1e-7, top, log=True)),
-        lambda label: f"{label}: largest eigenvalue {spectra[label].values[0]:.3g}",
-    )  # fmt: skip
-    found = [
-        f"{name}: the largest eigenvalues are {', '.join(f'{value:.3g}' for value in one.values)}, the least that was "
-        f"seen {one.lowest:.3g}; the trace is {one.trace:.4g} with a standard error of {one.trace_error:.2g}."
-        for name, one in spectra.items()
-    ]
-    shares = [float(one.weights[np.abs(one.nodes) < 0.01 * one.values[0]].sum()) for one in spectra.values()]
-    few = min(shares) > 0.9
-    found.insert(
-        0,
-        f"{'In few' if few else 'Not in few alone'}: a share of {spread(np.array(shares))} of all directions has less "
-        "than a hundredth of the largest curvature.",
-    )
-    caption = (
-        f"Density of the eigenvalues of the Hessian of the mean loss on {len(train[1])} training rows, by stochastic "
-        "Lanczos quadrature; each eigenvalue is blurred by a hundredth of the range."
-    )
-    figure = Figure("bending", "Spectra at two solutions", caption, panels, "wide", legend(spectra, material.styles))
-    claim = (
-        "The Hessian has a bulk of eigenvalues around zero and few large ones beside it (Sagun et al., 2017; Ghorbani "
-        "et al., 2019)."
-    )
-    return Question("curvature", "In how many directions does the loss bend?", claim, found, [figure])
-
-
-# ---------------------------------------------------------------- the members of one network
 
 
 def members_of_one(material: Material) -> dict[str, Any]:

@@ -97,6 +97,7 @@ def measure_settings(
     shifts: Mapping[int, Sequence[Any]] | None = None,
     seeds: int = 3,
     about: Mapping[str, Mapping[str, Any]] | None = None,
+    further: Callable[[Ensemble, Any], Mapping[str, Any]] | None = None,
     progress: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Measured:
@@ -108,6 +109,7 @@ def measure_settings(
         outside: x of other classes, which the criteria should notice
         shifts: for each severity, shifted test sets: figures are means over them
         about: further columns of each setting's rows
+        further: more of a trained ensemble on the test data, for its row
         options: as for `pb.fit`: epochs, lr, optimizer, schedule, batch_size, ...
 
     >>> x, y = torch.randn(64, 4), torch.randint(3, (64,))
@@ -132,6 +134,7 @@ def measure_settings(
             own = mix_seeds(seed, 11), mix_seeds(seed, 12)
             ensemble = trained("measure_settings", name, make, train, own, options)
             figures = _figures(ensemble, inside, others, shifted)
+            figures |= {} if further is None else dict(further(ensemble, inside))
             rows.append({"setting": name, "seed": seed, **(about or {}).get(name, {}), **figures})
     return Measured(rows)
 

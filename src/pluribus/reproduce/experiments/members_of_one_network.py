@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from ...core.ensemble import Ensemble
-from ...landscape.analyses.measuring import trained
-from ...landscape.analyses.members import member_figures, weight_share
+from ...landscape.analyses.setting_sweeps import member_figures, weight_share
+from ...landscape.analyses.trained_settings import trained
 from ...landscape.paths import along, line
 from ...landscape.planes import surface
 from ...landscape.subnetworks import subnetwork_plane, subnetworks
@@ -20,7 +20,7 @@ from ...methods import deep, masksembles, mc_dropout, mimo, multihead, packed
 from ...training.batching import mix_seeds
 from ...uncertainty.evaluation import evaluate
 from .fort_landscape import LAPTOP, PAPER, TINY
-from .seeded import Prepared, few, fit_options, prepare_rows, seeded
+from .seeded_experiment import Prepared, few, fit_options, prepare_rows, seeded
 from .stored_parts import Given
 
 

@@ -25,7 +25,7 @@ from .axes import UnitAxis, free_axes, settle
 from .axis_tracing import Walk, lasting_state, walk
 from .exact_test import as_precise, confirm, precisely, same_function
 from .groups import DimensionPart, Groups, Orders
-from .operations import Stack
+from .operations import Places, Stack
 
 MOST_ROWS = 8  # more are not needed to see what is connected with what
 
@@ -187,7 +187,7 @@ def _as_part(axis: UnitAxis, number: dict[int, int]) -> DimensionPart:
 
 def _all_axes(found: Walk) -> Iterator[list[UnitAxis]]:
     for axes in found.known.values():
-        yield from axes.layers if isinstance(axes, Stack) else [axes]
+        yield from axes.layers if isinstance(axes, Stack) else [axes.axes if isinstance(axes, Places) else axes]
 
 
 def _outer_groups(units: list[UnitAxis], number: dict[int, int], tensors: list[list[UnitAxis]]) -> list[int | None]:

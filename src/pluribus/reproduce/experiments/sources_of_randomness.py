@@ -12,7 +12,7 @@ from ...landscape.studies.randomness import chain_against_runs, randomness
 from ...methods import packed
 from ...training.batching import mix_seeds
 from .fort_landscape import LAPTOP, PAPER, TINY
-from .seeded import few, fit_options, prepare_rows, seeded
+from .seeded_experiment import few, fit_options, prepare_rows, seeded
 from .stored_parts import Given
 
 SOURCES = ("both", "initialisation", "batches")  # without any, training on a CPU gives the same network again

@@ -16,7 +16,7 @@ from ..data.catalogue import load
 from ..data.dataset import Data, Split
 from ..deploy.predictor import RECORD, load_predictor
 from ..landscape.laboratory.material import Material, Rows, RunTraining
-from ..landscape.runs import trajectories
+from ..landscape.recorded_training import trajectories
 from ..models.by_name import usual as usual_model
 from .baselines import check_run, model_spec
 from .run import load_data
@@ -82,6 +82,7 @@ RUN = {
     **{"seed": int, "size": int, "shift_rows": int, "threads": int, "width": Finite, "dropout": (None, Finite)},
     **{"settings": {str: Any}, "training": {str: Any}, "corruptions": [str], "severities": [int]},
     "source": {str: (None, str, int, [str])},
+    "weights?": str,
 }
 
 
@@ -89,7 +90,10 @@ def _run_of(record: Mapping[str, Any], folder: Path) -> Run:
     """The run that a folder's record tells of."""
     try:
         check_shape(record.get("run"), RUN, "its run")
-        unknown = record["run"].keys() - RUN.keys() | record["run"]["source"].keys() - signature(load).parameters.keys()
+        unknown = (
+            record["run"].keys() - {key.rstrip("?") for key in RUN}
+            | record["run"]["source"].keys() - signature(load).parameters.keys()
+        )
         if unknown:
             raise ValueError(f"its run has {', '.join(sorted(unknown))}")
     except ValueError as error:

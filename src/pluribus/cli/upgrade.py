@@ -1,0 +1,74 @@
+"""`pluribus upgrade`: a trained network becomes an ensemble that is worth it, or is told to be enough."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .common import options
+from .common.messages import messages, say_notes
+from .common.run_options import RunOptions, takes_run_options
+
+
+@takes_run_options
+def upgrade_command(
+    *,
+    out: Annotated[Path, typer.Option(help="The folder to write the upgraded network to.")],
+    data: options.Data = "digits",
+    run: RunOptions,
+    budget: Annotated[
+        str, typer.Option(help="Epochs of fine-tuning for each way (0: none), or a time for all, such as 20min.")
+    ] = "2",
+    methods: Annotated[str, typer.Option(help="Which ways to try, with commas [all].")] = "",
+    coverage: Annotated[float, typer.Option(help="How often sets or intervals hold the truth.", min=0, max=1)] = 0.9,
+    risk: Annotated[float, typer.Option(help="The error to keep to by abstaining.", min=0, max=1)] = 0.05,
+    seed: int = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+) -> None:
+    """Turn a trained network into an ensemble that keeps its weights, for `pluribus predict`, and say what it gains.
+
+    Every method that keeps weights is tried, fine-tuned within the budget and calibrated; the best is set against the
+    network itself on test rows that nothing was chosen on. Where it gains nothing, the network itself is written, with
+    its probabilities calibrated.
+
+    Examples:
+
+        pluribus upgrade --data cifar10 --data-dir ~/data --model resnet20 --weights mine.safetensors --out better/
+
+        pluribus upgrade --data folder:photos/ --model python:net.py:build --weights mine.pt --budget 1h --out new/
+    """
+    from ..study.upgraded_predictor import check_folder, upgrade_predictor
+
+    if not run.start and not (run.model or "").startswith("hf:"):
+        raise ValueError(
+            "upgrade: starts from a trained network. Give its --model and its --weights FILE, or --model hf:FOLDER."
+        )
+    options.check_device(run.device)
+    check_folder(out, overwrite)
+    say = (lambda text: None) if run.silent else messages.print
+    predictor, upgraded, notes = upgrade_predictor(
+        run.conditions([data]), data, run.model or "auto", budget, size=run.size or 4, coverage=coverage, risk=risk,
+        methods=options.split_names(methods) or None, seed=seed, say=say,
+    )  # fmt: skip
+    predictor.save(out)
+    if not run.silent:
+        say_notes(notes)
+    _show(upgraded, predictor, out, run)
+
+
+def _show(upgraded: Any, predictor: Any, out: Path, run: RunOptions) -> None:
+    if run.as_json:
+        table = [vars(tried) for tried in upgraded.table]
+        gains = {name: dict(zip(NAMES, gain, strict=True)) for name, gain in upgraded.gains.items()}
+        found = {"best": upgraded.best, "enough": upgraded.enough, "gains": gains, "rows": upgraded.rows}
+        print(json.dumps({"folder": str(out), **found, "table": table, "notes": upgraded.notes}, indent=1))
+    elif not run.quiet:
+        print(upgraded)
+        print(f"written to {out}; next: pluribus predict {shlex.quote(str(out))} FILES")
+
+
+NAMES = ("difference", "low", "high", "p_value")

@@ -1,0 +1,78 @@
+"""A trained network and data by name, upgraded to a predictor: `pluribus upgrade`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..deploy.predictor import RECORD, Predictor, make_predictor
+from ..uncertainty.evaluation import evaluate
+from ..upgrading.outcome import Upgrade
+from ..upgrading.search import upgrade
+from .baselines import model_spec, start_network
+from .judging import summarise
+from .run import NormalisedSplit, load_data
+from .settings import Run
+
+
+def upgrade_predictor(
+    conditions: Mapping[str, Any],
+    data: str,
+    model: str,
+    budget: Any,
+    *,
+    size: int = 4,
+    methods: Sequence[str] | None = None,
+    coverage: float = 0.9,
+    risk: float = 0.05,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda text: None,
+) -> tuple[Predictor, Upgrade, list[str]]:
+    """The predictor of the upgraded network, what was found, and what is to be said of the data.
+
+    Args:
+        conditions: of `Run`: where the data is, and the weights
+        budget: as for `upgrade`; the test rows of the data are those that judge
+    """
+    run = Run(data=data, model=model, seed=seed, **conditions)
+    found = load_data(run)
+    if not len(found.validation):
+        raise ValueError(f"upgrade: {data} has no validation rows to choose and to promise on. Give --validation 0.2.")
+    parts = {name: NormalisedSplit(getattr(found, name), found) for name in ("train", "validation", "test")}
+    training = {name: run.training[name] for name in ("lr", "batch_size") if name in run.training}
+    upgraded = upgrade(
+        start_network(run, found), parts["train"], parts["validation"], budget, size=size, methods=methods,
+        task="classification" if found.classes else "gaussian", test=parts["test"], coverage=coverage, risk=risk,
+        device=None if run.device == "cpu" else run.device, seed=seed, say=say, **training,
+    )  # fmt: skip
+    figures = evaluate(summarise(upgraded.ensemble, found, found.test))
+    about = {"method": upgraded.ensemble.method, "data": data, "figures": figures, "run": run.plain()}
+    predictor = make_predictor(model_spec(run, found), found, upgraded.ensemble, risk=None, about=about)
+    predictor.record |= _around(upgraded)
+    return predictor, upgraded, [*found.notes]
+
+
+def check_folder(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder in which another predictor would be replaced."""
+    if (folder / RECORD).exists() and not overwrite:
+        raise ValueError(
+            f"upgrade: {str(folder)!r} holds a trained ensemble. Choose another --out, or replace it with --overwrite."
+        )
+
+
+def _around(upgraded: Upgrade) -> dict[str, Any]:
+    """The scale, the promise and the threshold as plain values."""
+    scaling, promise, threshold = upgraded.calibrated.scaling, upgraded.conformal, upgraded.threshold
+    found: dict[str, Any] = {"scale": getattr(scaling, "value", None) or getattr(scaling, "factor", None)}
+    if promise is not None:
+        numbers = {"quantile": promise.quantile.item(), "most": promise.most.item()}
+        found["conformal"] = {
+            "kind": promise.kind, "coverage": promise.coverage, "examples": promise.examples, **numbers,
+        }  # fmt: skip
+    if threshold is not None:
+        found["threshold"] = dataclasses.asdict(threshold)
+    elif upgraded.notes:
+        found["no_threshold"] = " ".join(upgraded.notes)
+    return found

@@ -1,0 +1,1 @@
+"""From a trained network to an ensemble that keeps its weights: tried, calibrated, judged, frozen."""

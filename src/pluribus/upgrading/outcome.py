@@ -1,0 +1,141 @@
+"""What an upgrade gave: every way with its figures, the best with its intervals, and what answers from now on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from ..core.ensemble import Ensemble
+from ..deploy.freezing.frozen import Frozen
+from ..uncertainty.abstention import Threshold
+from ..uncertainty.calibration import Calibrated
+from ..uncertainty.conformal_prediction import Conformal
+from ..uncertainty.evaluation import Comparison
+
+NETWORK, SCALED, TUNED = "your network", "your network, scaled", "your network, fine-tuned"
+
+
+@dataclass
+class Tried:
+    """One way with what it gave.
+
+    Args:
+        name: of the way
+        stage: "at once" or "fine-tuned"
+        chosen_by: the held-out NLL after scaling, on the rows that choose
+        figures: metrics after scaling, on the rows that judge
+        cost: mult-adds of one prediction, relative to the network's
+        reason: why the way cannot be gone; then there are no figures
+    """
+
+    name: str
+    stage: str = "at once"
+    members: int = 1
+    chosen_by: float = float("inf")
+    figures: Mapping[str, float] = field(default_factory=dict)
+    cost: float = 1.0
+    seconds: float = 0.0
+    reason: str = ""
+
+
+@dataclass
+class Upgrade:
+    """A trained network, upgraded; `print(upgraded)` says what was gained.
+
+    `upgraded.predict(x)` gives the calibrated prediction and `upgraded.sets(x)` or `upgraded.intervals(x)` what holds
+    the truth with the promised probability.
+
+    Args:
+        best: the way that is best on the rows that choose
+        enough: whether the network itself, with scaled probabilities, is not shown to be worse: then it is `ensemble`
+        ensemble: what answers, in eval mode: for `pb.save`, `pb.export`, more training
+        frozen: the same for inference alone, as fast as it gets; None where it cannot be frozen
+        calibrated, conformal, threshold: around it, each fitted on validation rows
+        gains: the paired differences of NLL on the rows that judge: the best way less "your network", "your network,
+            scaled" and, where it was tried, "your network, fine-tuned", with its scale fitted too
+        table: everything that was tried
+        notes: what could not be done, and why
+        rows: how many rows chose, promised and judged
+    """
+
+    best: str
+    enough: bool
+    ensemble: Ensemble
+    frozen: Frozen | None
+    calibrated: Calibrated
+    conformal: Conformal | None
+    threshold: Threshold | None
+    gains: dict[str, Comparison]
+    table: list[Tried]
+    notes: list[str]
+    rows: dict[str, int]
+
+    def predict(self, x: Any, batch_size: int | None = None) -> Any:
+        """The calibrated prediction, for what `ensemble.predict` takes."""
+        source: Any = self.calibrated.ensemble
+        return self.calibrated.apply(source.predict(x, batch_size=batch_size))
+
+    def sets(self, x: Any, batch_size: int | None = None) -> Tensor:
+        """Which classes may be the true one, (batch, classes): with the promised probability it is among them."""
+        return self._promise().sets(self.predict(x, batch_size))
+
+    def intervals(self, x: Any, batch_size: int | None = None) -> tuple[Tensor, Tensor]:
+        """The ends between which the true value lies with the promised probability."""
+        return self._promise().intervals(self.predict(x, batch_size))
+
+    def _promise(self) -> Conformal:
+        if self.conformal is None:
+            raise ValueError(f"upgrade: no coverage was promised: {'; '.join(self.notes)}.")
+        return self.conformal
+
+    @property
+    def verdict(self) -> str:
+        """What was gained, in two sentences."""
+        judged = f"on {self.rows['judge']:,} rows that nothing was chosen or fitted on"
+        scaled = self.gains.get(SCALED)
+        if scaled is None:
+            return "Your single network is enough: of what was tried, it is best once its scale is fitted."
+        if self.enough:
+            return (
+                f"Your single network is enough: {self.best}, best of what was tried, changes its NLL by "
+                f"{_interval(scaled)} {judged}, once both are scaled."
+            )
+        text = (
+            f"{self.best}, is better: its NLL is lower than that of your network with its scale fitted by "
+            f"{_interval(scaled, -1)}, and than that of your network as it is by {_interval(self.gains[NETWORK], -1)}, "
+            f"{judged}."
+        )
+        if (tuned := self.gains.get(TUNED)) is not None:
+            shown = "lower" if tuned.high < 0 else "higher" if tuned.low > 0 else "not shown to be another"
+            text += f" Than your network's, fine-tuned for as long, it is {shown}: by {_interval(tuned)}."
+        return text[0].upper() + text[1:]
+
+    def explain(self) -> str:
+        """The verdict, what was tried, and what stands around the ensemble, as text."""
+        second = next((name for name in ("accuracy", "rmse") if any(name in t.figures for t in self.table)), "")
+        head = f"  {'':<18} {'':<11} {'members':>7} {'nll':>8} {second:>9} {'cost':>6} {'seconds':>8}"
+        lines = [self.verdict, "", head]
+        for tried in self.table:
+            if tried.reason:
+                lines.append(f"  {tried.name:<18} cannot be used: {tried.reason}")
+                continue
+            shown = tried.figures.get(second, float("nan"))
+            lines.append(
+                f"  {tried.name:<18} {tried.stage:<11} {tried.members:>7} {tried.figures['nll']:8.4f} {shown:9.4f} "
+                f"{tried.cost:6.2f} {tried.seconds:8.1f}"
+            )
+        counts = ", ".join(f"{count:,} to {what}" for what, count in self.rows.items())
+        lines += ["", f"Rows: {counts}. Every way has its scale fitted; cost is in mult-adds of your network."]
+        around = [self.conformal, self.threshold]
+        return "\n".join([*lines, *(part.explain() for part in around if part is not None), *self.notes])
+
+    def __str__(self) -> str:
+        return self.explain()
+
+
+def _interval(found: Comparison, sign: int = 1) -> str:
+    ends = sorted((sign * found.low, sign * found.high))
+    return f"{sign * found.difference:.4f} [{ends[0]:.4f}, {ends[1]:.4f}]"

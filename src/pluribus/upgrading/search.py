@@ -1,0 +1,360 @@
+"""`upgrade`: what a trained network gains as an ensemble, found within a budget and said with intervals."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._common.trees import as_batch, flatten, map_rows, map_tensors, rows_of, tensors_of
+from ..core.ensemble import Ensemble
+from ..data.dataset import divide
+from ..deploy.budget.counting import cost
+from ..deploy.freezing.frozen import Frozen, freeze
+from ..landscape.checkpoints import Trajectory
+from ..landscape.recorded_training import trajectory
+from ..methods import single
+from ..methods.building import check_model, check_size
+from ..methods.facts import REFUSALS, first_line
+from ..surgery.copying import duplicate
+from ..training.batching import loader
+from ..training.fitting import fit
+from ..uncertainty.abstention import Threshold, abstain
+from ..uncertainty.calibration import Calibrated, calibrate, observe
+from ..uncertainty.checks import check_share
+from ..uncertainty.conformal_prediction import Conformal, conformal
+from ..uncertainty.evaluation import Comparison, compare, evaluate
+from ..uncertainty.regression import Regression
+from .budget import Budget
+from .outcome import NETWORK, SCALED, TUNED, Tried, Upgrade
+from .ways import Given, Way, ways
+
+SHARES = {"choose": 0.4, "promise": 0.3, "judge": 0.3}  # of the validation rows
+
+LEAST = 50  # validation rows: fewer tell nothing apart
+
+LOOKED_AT = 256  # training rows on which conversions must keep the network's answers
+
+CHECKPOINTS, BYTES = 20, 4 * 2**30  # of the network's own fine-tuning, and what they may take
+
+
+def upgrade(
+    model: nn.Module,
+    train: Any,
+    validation: Any,
+    budget: Any = 2,
+    *,
+    size: int = 4,
+    methods: Sequence[str] | None = None,
+    task: str = "classification",
+    test: Any = None,
+    coverage: float = 0.9,
+    risk: float = 0.05,
+    lr: float = 1e-4,
+    batch_size: int = 32,
+    criterion: Any = None,
+    optimizer: Any = None,
+    device: torch.device | str | None = None,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda text: None,
+) -> Upgrade:
+    """The best ensemble that keeps the weights of a trained network, calibrated and frozen, and what it is worth.
+
+    Every way starts near the network, is judged as it starts and after fine-tuning, each time with its scale fitted
+    (temperature; in regression the variance), and the one with the lowest held-out NLL is set against the network
+    itself. Where the interval of the difference to the network with its own scale fitted leaves no gain, the network
+    is enough, and is what comes back. Validation rows are divided: 40 % choose and calibrate, 30 % set the conformal
+    threshold and the one for abstaining, 30 % judge. The model is not changed.
+
+    Args:
+        model: the trained network
+        train: (x, y), a data set or a loader of (x, y): what it is fine-tuned on
+        validation: the same; rows that the network was not trained on
+        budget: epochs of fine-tuning for each way (0: none); or a time for all of them together, such as "20min"
+        methods: which ways to try; default: all, see `upgrading.ways`
+        task: "classification", or what else an `Ensemble.task` may be
+        test: further rows, to judge on in place of the validation's 30 %
+        coverage: of the sets or intervals
+        risk: the share of errors to keep to by abstaining
+        lr: of the network's own weights; a method that adds its own may state a multiple of it
+        criterion, optimizer, device, seed: as for `fit`
+        say: what is told of the progress
+
+    >>> x = torch.randn(300, 4)
+    >>> upgraded = upgrade(nn.Linear(4, 3), (x, x[:, :3].argmax(1)), (x, x[:, :3].argmax(1)), budget=1)
+    >>> upgraded.predict(x).mean.shape, upgraded.sets(x).shape
+    (torch.Size([300, 3]), torch.Size([300, 3]))
+    """
+    check_model("upgrade", model)
+    size, allowed = check_size("upgrade", size), Budget.of(budget)
+    check_share("upgrade", "coverage", coverage)
+    chosen = _choose_ways(methods)
+    network = single(duplicate(model).eval())
+    network.task = task
+    held = _HeldOut(validation, test, batch_size, device, seed, network)
+    given = Given(network.member(0), size, _first_rows(train, batch_size), train, seed)
+    options = {"lr": lr, "batch_size": batch_size, "criterion": criterion, "optimizer": optimizer, "seed": seed}
+    search = _Search(held, given, task, allowed, {**options, "device": device, "schedule": "constant"}, say)
+    search.judge(NETWORK, "at once", network, held.first)
+    search.go(chosen)
+    return search.finish(network, coverage, risk)
+
+
+@dataclass
+class _Judged:
+    """An ensemble with its scaled predictions of the held-out rows, and where it stands in the table."""
+
+    tried: Tried
+    ensemble: Ensemble
+    calibrated: Calibrated
+    predicted: _Predicted
+
+    def scaled(self) -> Any:
+        """The scaled prediction of the rows that judge."""
+        return self.calibrated.apply(self.predicted.judge)
+
+
+@dataclass
+class _Search:
+    held: _HeldOut
+    given: Given
+    task: str
+    budget: Budget
+    options: dict[str, Any]
+    say: Callable[[str], None]
+    table: list[Tried] = field(default_factory=list)
+    judged: dict[str, _Judged] = field(default_factory=dict)  # the best, and the network itself in its two stages
+
+    def go(self, chosen: dict[str, Way]) -> None:
+        """Every way in turn; one that refuses is noted and left."""
+        run, after = None, [way for way in chosen.values() if way.of_run]
+        trainings = sum(way.trains for way in chosen.values()) + bool(after)
+        for key, way in chosen.items():
+            name, started = way.shown or key, time.monotonic()
+            try:
+                if way.of_run is not None:
+                    if self.budget.epochs == 0:
+                        raise ValueError("it needs fine-tuning, for which the budget has none")
+                    if run is None:
+                        run, trainings = self._trajectory(trainings), trainings - 1
+                    self._judge_made(name, "fine-tuned", way.of_run(run, self.given), started)
+                    continue
+                assert way.at_once is not None
+                ensemble = way.at_once(self.given)
+                self._judge_made(name, "at once", ensemble, started)
+                if way.trains and self.budget.epochs != 0:
+                    self._tune(ensemble, way.rate, trainings)
+                    self._judge_made(name, "fine-tuned", ensemble, started)
+            except REFUSALS as error:
+                self.table.append(Tried(name, reason=first_line(error)))
+                self.say(f"{name}: {first_line(error)}")
+            trainings -= way.trains
+
+    def _tune(self, ensemble: Ensemble, rate: float, left: int) -> None:
+        given = {**self.options, "lr": self.options["lr"] * rate, **self.budget.options(left)}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="fit:", category=RuntimeWarning)  # it is an error here
+            history = fit(ensemble, self.given.train, select=None, **given)
+        if history.failure:
+            raise ValueError(history.failure)
+
+    def _trajectory(self, left: int) -> Trajectory:
+        """The checkpoints of the network's own fine-tuning, as many as memory is set aside for."""
+        size = sum(tensor.nbytes for tensor in self.given.model.state_dict().values())
+        kept = max(min(CHECKPOINTS, BYTES // max(size, 1)), 1)
+        given = {**self.options, **self.budget.options(left)}
+        batches = len(loader(self.given.train, self.options["batch_size"]))
+        every = max(1, batches * min(self.budget.epochs or 1, 100) // CHECKPOINTS)
+        return trajectory(self.given.model, self.given.train, every=every, keep=kept, task=self.task, **given)
+
+    def _judge_made(self, name: str, stage: str, ensemble: Ensemble, started: float) -> None:
+        ensemble.task = self.task
+        ensemble.eval()
+        self.judge(name, stage, ensemble, self.held.predict(ensemble), started)
+
+    def judge(
+        self, name: str, stage: str, ensemble: Ensemble, predicted: _Predicted, started: float | None = None
+    ) -> None:
+        """Fit the scale, note the figures, and keep the ensemble if it is the best so far."""
+        how: Any = {"method": "variance"} if isinstance(predicted.choose, Regression) else SCALING
+        scaled = calibrate(predicted.choose, self.held.targets["choose"], seed=self.given.seed, **how)
+        chosen_by = next(row["nll"] for row in scaled.table if row["method"] == scaled.method)
+        figures = evaluate(scaled.apply(predicted.judge), self.held.targets["judge"])
+        base = cost(self.given.model, _row(self.given.x)).mult_adds
+        factor = cost(ensemble, _row(self.given.x)).mult_adds / max(base, 1)
+        seconds = 0.0 if started is None else time.monotonic() - started
+        tried = Tried(name, stage, ensemble.size, chosen_by, figures, factor, seconds)
+        self.table.append(tried)
+        self.say(f"{name}, {stage}: NLL {figures['nll']:.4f}")
+        judged = _Judged(tried, ensemble, scaled, predicted)
+        if name == NETWORK:
+            self.judged[SCALED if stage == "at once" else TUNED] = judged
+        if BEST not in self.judged or chosen_by < self.judged[BEST].tried.chosen_by:
+            # It may be trained further: what is kept is as it was judged.
+            self.judged[BEST] = replace(judged, ensemble=duplicate(ensemble))  # type: ignore[arg-type]
+
+    def finish(self, network: Ensemble, coverage: float, risk: float) -> Upgrade:
+        """The best against the network itself, and everything that stands around what answers."""
+        base, best, targets = self.judged[SCALED], self.judged[BEST], self.held.targets
+        gains = {} if best.tried is base.tried else self._gains(best)
+        enough = not gains or not gains[SCALED].high < 0
+        answering = base if enough else best
+        notes: list[str] = []
+        ensemble = network if enough else best.ensemble
+        frozen = self._freeze(ensemble, notes)
+        calibrated = replace(answering.calibrated, ensemble=frozen or ensemble)
+        promised = calibrated.apply(answering.predicted.promise)
+        return Upgrade(
+            f"{best.tried.name}, {best.tried.stage}", enough, ensemble, frozen, calibrated,
+            _promise(promised, targets["promise"], coverage, notes),
+            _abstain(promised, targets["promise"], risk, notes), gains, self.table, notes,
+            {name: len(rows) for name, rows in targets.items()},
+        )  # fmt: skip
+
+    def _gains(self, best: _Judged) -> dict[str, Comparison]:
+        """How much lower the NLL of the best is than that of the network as it is, scaled, and fine-tuned."""
+        own = {name: one for name, one in self.judged.items() if name != BEST and one.tried is not best.tried}
+        others = {NETWORK: self.judged[SCALED].predicted.judge, **{name: one.scaled() for name, one in own.items()}}
+        found, target = best.scaled(), self.held.targets["judge"]
+        return {name: compare(found, other, target, metric="nll") for name, other in others.items()}
+
+    def _freeze(self, ensemble: Ensemble, notes: list[str]) -> Frozen | None:
+        try:
+            return freeze(ensemble, self.given.x)
+        except REFUSALS as error:
+            notes.append(f"It is not frozen: {first_line(error)}")
+            return None
+
+
+BEST = "best"
+
+SCALING = {"method": "temperature", "when": "before"}  # before pooling: members keep their disagreement
+
+
+# ---------------------------------------------------------------- held-out rows
+
+
+@dataclass
+class _Predicted:
+    """What an ensemble says of the rows that choose, promise and judge."""
+
+    choose: Any
+    promise: Any
+    judge: Any
+
+
+class _HeldOut:
+    """The validation rows, divided; every ensemble sees the same ones in the same order."""
+
+    def __init__(self, validation: Any, test: Any, batch_size: int, device: Any, seed: int, network: Ensemble):
+        self.device, self.last = device, dict[str, list[float]]()
+        self.sources = {"validation": loader(validation, batch_size)}
+        if test is not None:
+            self.sources["test"] = loader(test, batch_size)
+        found = {name: self._observe(name, network) for name in self.sources}
+        for name, source in self.sources.items():
+            self._check_order(name, [_mark(batch) for batch in source])
+        targets, prediction = found["validation"][1], found["validation"][0]
+        if len(targets) < LEAST:
+            raise ValueError(
+                f"upgrade: the validation data must have {LEAST} rows at least, to choose, promise and judge, but it "
+                f"has {len(targets)}."
+            )
+        classes = not isinstance(prediction, Regression) and targets.ndim == 1
+        shares = [SHARES["choose"], SHARES["promise"]] if test is None else [SHARES["choose"] + SHARES["judge"]]
+        self.rows = dict(zip(SHARES, divide(targets, shares, seed, stratified=classes), strict=False))
+        self.targets = {name: targets[rows] for name, rows in self.rows.items()}
+        if test is not None:
+            self.targets["judge"] = found["test"][1]
+        self.first = self._divide({name: prediction for name, (prediction, _) in found.items()})
+
+    def predict(self, ensemble: Ensemble) -> _Predicted:
+        """What the ensemble says of every row."""
+        return self._divide({name: self._observe(name, ensemble)[0] for name in self.sources})
+
+    def _divide(self, found: dict[str, Any]) -> _Predicted:
+        parts = {name: found["validation"][rows] for name, rows in self.rows.items()}
+        return _Predicted(**{"judge": found.get("test"), **parts})
+
+    def _observe(self, name: str, ensemble: Ensemble) -> tuple[Any, Tensor]:
+        marks: list[float] = []
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # of dropout
+            found = observe("upgrade", ensemble, _marked(self.sources[name], marks), device=self.device)
+        self._check_order(name, marks)
+        return found
+
+    def _check_order(self, name: str, marks: list[float]) -> None:
+        if self.last.setdefault(name, marks) != marks:
+            raise ValueError(
+                f"upgrade: the {name} data must give the same rows in the same order each time, but it does not. Give "
+                "(x, y), a data set, or a loader that does not shuffle."
+            )
+
+
+def _marked(batches: Iterable[Any], marks: list[float]) -> Iterable[Any]:
+    """The batches, each with a number that tells it from others."""
+    for batch in batches:
+        marks.append(_mark(batch))
+        yield batch
+
+
+def _mark(batch: Any) -> float:
+    return sum(tensor.double().sum().item() for tensor in tensors_of(batch) if not tensor.is_complex())
+
+
+# ---------------------------------------------------------------- helpers
+
+
+def _choose_ways(methods: Sequence[str] | None) -> dict[str, Way]:
+    known = ways()
+    for name in methods or ():
+        if name not in known:
+            raise ValueError(f"upgrade: the way {name!r} is unknown. Choose from {', '.join(known)}.")
+    return known if methods is None else {name: known[name] for name in methods}
+
+
+def _first_rows(train: Any, batch_size: int) -> Any:
+    """Up to 256 training rows as one batch of inputs."""
+    batches, count = [], 0
+    for x, _ in loader(train, batch_size):
+        batches.append(x)
+        count += rows_of(as_batch(x))
+        if count >= LOOKED_AT:
+            break
+    return _join(batches)
+
+
+def _join(batches: list[Any]) -> Any:
+    """One batch of several; what is not a tensor with the batch's rows is that of the first."""
+    columns = zip(*(flatten(batch)[0] for batch in batches), strict=True)
+    rows = rows_of(as_batch(batches[0]))
+    joined = iter([torch.cat(c) if isinstance(c[0], Tensor) and len(c[0]) == rows else c[0] for c in columns])
+    return map_tensors(batches[0], lambda t: next(joined))
+
+
+def _row(x: Any) -> Any:
+    return map_rows(x, rows_of(as_batch(x)), lambda t: t[:1])
+
+
+def _promise(prediction: Any, target: Tensor, coverage: float, notes: list[str]) -> Conformal | None:
+    try:
+        return conformal(prediction, target, coverage)
+    except ValueError as error:
+        notes.append(first_line(error))
+        return None
+
+
+def _abstain(prediction: Any, target: Tensor, risk: float, notes: list[str]) -> Threshold | None:
+    if isinstance(prediction, Regression):
+        return None
+    try:
+        return abstain(prediction, target, risk)
+    except (ValueError, TypeError) as error:
+        notes.append(first_line(error))
+        return None

@@ -1,0 +1,104 @@
+"""Every way from a trained network to an ensemble that keeps its weights: `ways`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..core.ensemble import Ensemble
+from ..landscape.averaging import weight_average
+from ..landscape.checkpoints import Trajectory
+from ..landscape.sampling import random_subspace, swag
+from ..methods import METHODS, single
+from ..methods.facts import call_method, facts_of, takes
+from ..methods.warm_start import SHARES, start_near
+from ..surgery.copying import duplicate
+from .outcome import NETWORK
+
+FARTHEST = 0.1  # of the length of the weight vector, where samples around the network begin
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a way starts from.
+
+    Args:
+        model: the trained network
+        x: a batch of inputs like those that it was trained on
+        train: its training data, for statistics of batch normalisation
+    """
+
+    model: nn.Module
+    size: int
+    x: Any
+    train: Any
+    seed: int
+
+    @property
+    def generator(self) -> torch.Generator:
+        """A new one for each draw, so that no way depends on those before it."""
+        return torch.Generator().manual_seed(self.seed)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to an ensemble.
+
+    Args:
+        at_once: the ensemble without any training
+        trains: whether that ensemble is then fine-tuned
+        rate: its learning rate, relative to that of the network itself
+        of_run: the ensemble from the checkpoints of the network's own fine-tuning
+        shown: what tables call it, where that is not its name
+    """
+
+    at_once: Callable[[Given], Ensemble] | None = None
+    trains: bool = False
+    rate: float = 1.0
+    of_run: Callable[[Trajectory, Given], Ensemble] | None = None
+    shown: str = ""
+
+
+def ways() -> dict[str, Way]:
+    """The ways by name: methods that keep weights, then samples around the network and averages of its training."""
+    methods = {
+        name: Way(partial(_convert, name), trains=True, rate=facts_of(method).tuning_rate)
+        for name, method in METHODS.items()
+        if takes(method, "trained") or facts_of(method).for_trained
+    }
+    return {
+        **methods,
+        random_subspace.__name__: Way(_sample),
+        "fine_tuned": Way(of_run=lambda run, given: single(run.solution), shown=NETWORK),
+        weight_average.__name__: Way(of_run=lambda run, given: weight_average(run, data=given.train)),
+        swag.__name__: Way(of_run=_swag),
+    }
+
+
+def _convert(name: str, given: Given) -> Ensemble:
+    """The method's ensemble, started near the network."""
+    method = METHODS[name]
+    wanted: dict[str, Any] = {"trained": given.x, "generator": given.generator}
+    settings = {key: value for key, value in wanted.items() if takes(method, key)}
+    settings |= facts_of(method).study_settings(given.model, None)
+    return call_method(method, duplicate(given.model), given.size, settings, given.x)
+
+
+def _sample(given: Given) -> Ensemble:
+    """Networks around the given one, as far as they keep its answers."""
+    length = torch.cat([p.detach().flatten() for p in given.model.parameters()]).norm().item()
+    distances = [share * FARTHEST * length for share in SHARES]
+
+    def make(distance: float) -> Ensemble:
+        return random_subspace(given.model, given.size, distance, data=given.x, seed=given.seed)
+
+    return start_near(random_subspace.__name__, given.model, given.x, distances, make)
+
+
+def _swag(run: Trajectory, given: Given) -> Ensemble:
+    return swag(run, given.size, rank=max(min(20, len(run)), 2), last=len(run), data=given.train, seed=given.seed)

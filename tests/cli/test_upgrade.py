@@ -1,0 +1,106 @@
+"""`pluribus upgrade`, and studies that start from trained weights: --weights and --pretrained."""
+
+import json
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import pluribus as pb
+from pluribus.cli.app import main
+from pluribus.deploy.predictor import load_predictor
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """A multilayer perceptron that has learned 900 digits, in a file."""
+    data = pb.data.load("sklearn_digits")
+    x, y = data.train[:900]
+    torch.manual_seed(0)
+    network = pb.single(pb.models.mlp(inputs=64, num_classes=10))
+    pb.fit(network, (data.normalise(x), y), epochs=4, batch_size=32)
+    path = tmp_path_factory.mktemp("weights") / "mlp.safetensors"
+    save_file(network.member(0).state_dict(), path)
+    return path
+
+
+@pytest.fixture
+def pluribus(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["pluribus", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        said = capsys.readouterr()
+        return stop.value.code or 0, said.out, said.err
+
+    return run
+
+
+START = ("--data", "sklearn_digits", "--model", "mlp")
+
+
+def test_a_network_in_a_file_becomes_a_folder_that_predicts(pluribus, weights, tmp_path):
+    ways = ("--methods", "multihead,fine_tuned", "--budget", "1", "--validation", "0.3", "--json")
+    code, out, err = pluribus("upgrade", *START, "--weights", weights, "--out", "better", *ways)
+    assert code == 0, err
+    found = json.loads(out)
+    assert [row["name"] for row in found["table"]] == ["your network", "multihead", "multihead", "your network"]
+    predictor = load_predictor(tmp_path / "better")
+    data = pb.data.load("sklearn_digits", validation=0.3)
+    x, y = data.test[:]
+    given = predictor.ensemble.predict(data.normalise(x))
+    scaled, sets = predictor.calibrated.apply(given), predictor.conformal.sets(predictor.calibrated.apply(given))
+    stage = [row for row in found["table"] if row["name"] == "your network"][0] if found["enough"] else None
+    if stage is not None:
+        assert pb.evaluate(scaled, y)["nll"] == pytest.approx(stage["figures"]["nll"], abs=1e-4)
+    assert sets.gather(1, y[:, None]).float().mean() > 0.8
+    # What is exported is scaled as well.
+    module, _ = predictor.for_export(8, frozen=False)
+    torch.testing.assert_close(module(x[:8]).log_softmax(-1), scaled.log_members[:, :8], rtol=1e-3, atol=1e-4)
+    code, _, err = pluribus("upgrade", *START, "--weights", weights, "--out", "better")
+    assert code == 2 and "--overwrite" in err
+
+
+@pytest.mark.parametrize("command", ["upgrade", "train", "compare"])
+def test_weights_that_do_not_fit_are_refused_by_their_names(pluribus, weights, command, tmp_path):
+    narrow = ("--data", "sklearn_digits", "--model", "mlp", "--width", "0.5", "--weights", weights)
+    method = {"train": ("--method", "multihead"), "compare": ("--methods", "single")}.get(command, ())
+    code, _, err = pluribus(command, *narrow, *method, "--out", "new")
+    said = " ".join(err.split())
+    assert code == 2 and "tensors have other shapes than the model's: fc1.weight" in said and "for" in said
+    assert not (tmp_path / "new" / "bundle.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--model", "mlp", "--pretrained"), "published weights are those of timm:NAME"),
+        (("--model", "mlp", "--weights", "nowhere.pt"), "there is no file"),
+        (("--weights", "mlp.safetensors"), "no --model was named"),
+        (("--model", "mlp", "--weights", "a.pt", "--pretrained"), "Give one of them"),
+    ],
+)
+def test_where_training_starts_is_said_once_and_exists(pluribus, words, message):
+    code, _, err = pluribus("compare", "--data", "sklearn_digits", "--methods", "single", *words)
+    assert code == 2 and message in " ".join(err.split())
+
+
+def test_a_method_that_draws_its_weights_anew_is_refused(pluribus, weights):
+    code, _, err = pluribus("compare", *START, "--weights", weights, "--methods", "packed")
+    assert code == 2 and "packed draws its weights anew" in " ".join(err.split())
+
+
+def test_a_study_starts_from_the_weights(pluribus, weights):
+    quick = ("--epochs", "1", "--lr", "1e-12", "--corruptions", "none", "--outside", "noise", "--json", "--jobs", "1")
+    code, out, err = pluribus("compare", *START, "--weights", weights, "--methods", "single,lora", *quick)
+    assert code == 0, err
+    data = pb.data.load("sklearn_digits")
+    network = pb.models.mlp(inputs=64, num_classes=10)
+    network.load_state_dict(load_file(weights))
+    x, y = data.test[:]
+    expected = (network(data.normalise(x)).argmax(1) == y).float().mean().item()
+    found = {row["label"]: row["accuracy"] for row in json.loads(out)["rows"]}
+    assert found == {name: pytest.approx(expected, abs=1e-6) for name in ("single", "lora")}
