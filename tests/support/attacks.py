@@ -177,11 +177,11 @@ SEEDS = ["--methods", "single", "--seeds", "2", "--jobs", "1", "--yes", "--out",
 
 TEXTS = ["--data", "text:reviews.csv", "--target", "label", "--model", "hf:bert", "--out", "new", "--quiet"]
 
-FITTING = ("lightning.pytorch", "sklearn.datasets", "pluribus.study.training", "pluribus.training.fitting")
+FITTING = ("lightning.pytorch", "sklearn.datasets", "pluribus.study.predictor_training", "pluribus.training.fitting")
 
 REPORT, COURT = ("pluribus.report.page", "pluribus.study.folder"), ("pluribus.reproduce.running",)
 
-LABORATORY = ("sklearn.datasets", "pluribus.study.laboratory", "pluribus.landscape.laboratory.exploration")
+LABORATORY = ("sklearn.datasets", "pluribus.study.landscape_material", "pluribus.landscape.laboratory.exploration")
 
 TARGETS = {
     "a trained folder": Target(
@@ -195,8 +195,11 @@ TARGETS = {
     "a checkpoint": Target(
         "networks",
         CHECKPOINTS,
-        {"align": ["align", "networks/one.pt", "networks/two.pt", *NETWORK]},
-        ("pluribus.study.aligning",),
+        {
+            "align": ["align", "networks/one.pt", "networks/two.pt", *NETWORK],
+            "train": ["train", *TRAINING, "--weights", "networks/one.pt", "--out", "new", "--quiet"],
+        },
+        ("pluribus.study.aligning", *FITTING),
     ),
     "a study": Target(
         "study", STUDIES, {"report": ["report", "study"]}, ("pluribus.report.page", "pluribus.study.folder")
@@ -214,7 +217,9 @@ TARGETS = {
     "a verdict": Target(
         "claims", VERDICTS, {"reproduce": ["reproduce", "--out", "claims"]}, ("pluribus.reproduce.running",)
     ),
-    "texts": Target("bert", TEXT_FOLDERS, {"train": ["train", *TEXTS]}, ("transformers", "pluribus.study.training")),
+    "texts": Target(
+        "bert", TEXT_FOLDERS, {"train": ["train", *TEXTS]}, ("transformers", "pluribus.study.predictor_training")
+    ),
 }
 
 

@@ -164,9 +164,17 @@ def _timm(
     if dropout is not None:
         settings["drop_rate"] = dropout
     try:
-        return timm.create_model(name, img_size=shape[-1], **settings)  # transformers know the size of their images
-    except TypeError:
-        return timm.create_model(name, **settings)
+        try:
+            return timm.create_model(name, img_size=shape[-1], **settings)  # transformers know the size of their images
+        except TypeError:
+            return timm.create_model(name, **settings)
+    except Exception as error:
+        if pretrained:  # what is missing is said where the weights were asked for
+            raise
+        said = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
+        raise ValueError(
+            f"model: timm:{name} gives no network for rows of the shape {tuple(shape)} ({said})."
+        ) from error
 
 
 class TextClassifier(nn.Module):
