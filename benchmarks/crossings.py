@@ -5,6 +5,7 @@
     python benchmarks/crossings.py --pairs 10 # and between which files most calls go
 
 A call crosses when the nearest function of the package below it on the stack stands in another file.
+Freezing measures what runs fastest, and repeats what is near the fastest: on a busy machine its count is higher.
 """
 
 from __future__ import annotations

@@ -49,6 +49,12 @@ def test_bias_and_variance_of_a_known_estimator(factor):
         assert abs(known.value - value) < 2.2 * half and half < 0.3 * (bias + variance)
 
 
+def test_few_training_sets_do_not_bias_the_figures():
+    """Two sets that say 1 and 3 where 0 is right: the variance is 2, and of the squared mean 2 / 2 is chance."""
+    found = ls.BiasVariance([1], np.array([[[1.0, 1.0], [3.0, 3.0]]]), np.zeros(2), np.zeros((1, 2)))
+    assert (found.variance[0], found.bias[0], found.error[0]) == (2.0, 3.0, 5.0)
+
+
 def test_without_the_truth_the_noise_is_part_of_the_bias_as_in_the_paper():
     test = draw(10_000)
     found = ls.bias_variance(lambda size: pb.single(Constant()), draw, [1], 10, test=test, train=shrink(1.0))

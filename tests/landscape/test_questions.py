@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import pluribus as pb
 from pluribus import landscape as ls
 from pluribus.data.corruptions import corrupt
 from pluribus.landscape.laboratory import masks
@@ -26,6 +27,7 @@ from pluribus.landscape.laboratory.mimo_members import (
     subnetworks_apart,
     units_of_members,
 )
+from pluribus.landscape.laboratory.mimo_settings import more_members, other_methods, penalties, repetition
 from pluribus.landscape.laboratory.packing import packed_settings, sparse_layers, widths_of_one
 from pluribus.landscape.laboratory.weights_and_functions import layer_similarity
 
@@ -162,6 +164,31 @@ def test_thin_members_are_judged_on_the_corrupted_images(small):
     assert told(found.difference("S 3", "single", "ece at 5")) in thin.found[0]
     assert thin.figures[0].rows[3][2] == told(found.interval("S 3", "ece at 5"))
     assert thin_members(replace(given, images=None)) is None
+
+
+@pytest.mark.slow
+def test_settings_of_mimo_are_told_as_they_were_measured(small):
+    given = replace(small, retrained=2, training=replace(small.training, epochs=2))
+    how = {"lr": 0.02, "batch_size": 30, "optimizer": "adam", "schedule": "quarters", "epochs": 1, "seeds": 2}
+
+    def make(size, *repeated):
+        return pb.mimo(network(), size, *repeated, example=given.train[0][:2], init="different")
+
+    members = ls.sweep(make, [1, 2, 3, 4], given.train, given.test, **how)
+    question = more_members(given)
+    assert told(members.difference(4, 1, "member_accuracy")) in question.found[0]
+    assert question.figures[0].rows[2][2] == told(members.interval(3, "log_likelihood"))
+    shared = ls.sweep(lambda rho: make(2, rho), [0.0, 0.5], given.train, given.test, **how)
+    question = repetition(given)
+    assert told(shared.difference(0.5, 0.0, "log_likelihood")) in question.found[0] and len(question.figures) == 2
+    path = ls.regularization_path(lambda: make(3), given.train, given.test, l2=[0.0, 1e-2], **how)
+    question = penalties(given)
+    assert f"M = 3: {told(path.difference(('l2', 1e-2), ('l2', 0.0), 'log_likelihood'))}" in question.found[1]
+    assert question.figures[1].rows[5][4] == told(path.interval(("l2", 1e-2), "share"))
+    question = other_methods(given)
+    deep = ls.sweep(lambda name: pb.deep(network(), 3), ["deep"], given.train, given.test, **how)
+    assert question.figures[0].rows[3][1:3] == [told(deep.interval("deep", name)) for name in ("disagreement", "kl")]
+    assert all(ask(replace(given, retrained=1)) is None for ask in (more_members, repetition, penalties, other_methods))
 
 
 @pytest.mark.slow

@@ -317,22 +317,22 @@ def test_the_cost_of_sparsity_is_compared_where_both_networks_are_as_sparse():
 
 def test_the_share_of_attainable_diversity_is_nothing_for_noise_and_all_for_independent_labels():
     from pluribus.landscape.diversity_accuracy_plane import DiversityAccuracy, limits
-    from pluribus.reproduce.experiments.fort_landscape import attained
+    from pluribus.reproduce.experiments.fort_landscape import attained_share
 
     accuracy = np.array([0.5, 0.6])
     low, high = limits(accuracy, 0.8, 10, normalised=False)
-    assert attained(DiversityAccuracy(accuracy, low, 0.8, 10)) == pytest.approx(0.0)
-    assert attained(DiversityAccuracy(accuracy, high, 0.8, 10)) == pytest.approx(1.0)
+    assert attained_share(DiversityAccuracy(accuracy, low, 0.8, 10)) == pytest.approx(0.0)
+    assert attained_share(DiversityAccuracy(accuracy, high, 0.8, 10)) == pytest.approx(1.0)
 
 
 def test_a_control_network_is_compared_across_networks():
     check = CLAIMS["packed/table9"].judge
 
     def networks(ours, theirs, noise=0.001):
-        from pluribus.reproduce.experiments.study_experiment import merged
+        from pluribus.reproduce.experiments.study_experiment import merge_studies
 
         one, other = study({"packed": ours}, noise), study({"single": theirs}, noise)
-        return {"all": merged({"x, resnet50": one["x, mlp"], "x, resnext50": other["x, mlp"]})}
+        return {"all": merge_studies({"x, resnet50": one["x, mlp"], "x, resnext50": other["x, mlp"]})}
 
     assert check(networks(2, 0)).judgement == HOLDS
     assert check(networks(0, 2)).judgement == FAILS

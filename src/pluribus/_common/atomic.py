@@ -52,7 +52,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def temporary_folder(beside: Path | None = None) -> Iterator[Path]:
-    """A new folder that nobody else may read, gone at the end; what killed processes of ours left is removed first.
+    """A new private folder, removed at the end; leftovers of our own killed processes are removed first.
 
     Args:
         beside: where something is to be moved to from there; by default the folder is where the system has such
@@ -73,13 +73,13 @@ def temporary_folder(beside: Path | None = None) -> Iterator[Path]:
 
 
 def move_aside(path: Path) -> None:
-    """Make room where a folder stands in place of a file; its content may be somebody's."""
+    """Move a folder out of the way where a file should be; its content may be somebody's."""
     if path.is_dir() and not path.is_symlink():
         path.rename(next(to for i in range(1000) if not (to := path.with_name(f"{path.name}.damaged-{i}")).exists()))
 
 
 def remove_stale_parts(folder: Path, pattern: re.Pattern[str] = PART) -> None:
-    """Remove what processes of ours that are gone left in a folder while they were writing; nothing else."""
+    """Remove what our own processes were still writing to a folder when they died, and nothing else."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             found = pattern.fullmatch(entry.name)
@@ -92,7 +92,7 @@ def remove_stale_parts(folder: Path, pattern: re.Pattern[str] = PART) -> None:
 
 
 def _mark() -> str:
-    """By which a part is known when its process is gone."""
+    """What a part is recognised by once its process is gone."""
     return f"pluribus-{HERE}-{os.getpid()}-{secrets.token_hex(4)}"
 
 

@@ -27,7 +27,7 @@ def holds_tensor(value: Any) -> bool:
 
 
 def holds_batched(value: Any) -> bool:
-    """Whether there is a tensor of a vmap in a value: when that is over nobody can use it."""
+    """Whether a value holds a tensor of a running vmap, which is of no use once that is over."""
     return any(is_batched(tensor) for tensor in held_tensors(value))
 
 
@@ -50,7 +50,7 @@ def leaves_of_objects(value: Any) -> Iterator[Any]:
 
 
 def as_words(leaf: Any) -> str:
-    """A number, a word or an array as text, equal where these are; nothing of other objects."""
+    """A number, a string or an array as text, equal where the values are; empty for other objects."""
     if isinstance(leaf, np.ndarray):
         return f"{leaf.dtype}{leaf.shape}{leaf.tobytes()!r}" if leaf.size <= LARGEST else ""
     return repr(leaf) if isinstance(leaf, PLAIN) else ""
@@ -123,7 +123,7 @@ def _copies(value: Any) -> list[tuple[Any, Any]]:
 
 
 def differs_from(container: Any, before: Any) -> bool:
-    """Whether a container holds something else than its copy."""
+    """Whether a container no longer holds what its copy does."""
     if isinstance(container, np.ndarray):
         return container.shape != before.shape or container.tobytes() != before.tobytes()
     if isinstance(container, _NUMBERS):
@@ -140,7 +140,7 @@ def differs_from(container: Any, before: Any) -> bool:
 
 
 def refill(container: Any, held: Any) -> None:
-    """Let a container hold what its copy does."""
+    """Put back into a container what its copy holds."""
     if isinstance(container, _NUMBERS):
         container[:] = held
     elif isinstance(container, CONTAINERS):

@@ -22,7 +22,7 @@ TRIES = 3  # of a job whose worker died
 
 
 class Job(Protocol):
-    """What is carried out: anything with a name of its own that can be pickled."""
+    """A piece of work: anything with a name of its own that can be pickled."""
 
     @property
     def name(self) -> str:
@@ -113,7 +113,7 @@ def run_on_ray(compute: Callable[[J], Any], jobs: Sequence[J], address: str, thr
 
 
 def _connect(ray: Any, address: str) -> None:
-    """Join a cluster, or start one that only this machine can reach; an address where none is, is refused in time."""
+    """Join a cluster, or start one that only this machine can reach; an address without a cluster is refused soon."""
     quiet = {"log_to_driver": False, "configure_logging": False}
     if address == "local":
         ray.init(address="local", include_dashboard=False, **quiet)

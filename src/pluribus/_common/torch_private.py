@@ -44,7 +44,7 @@ def tables(module: nn.Module) -> Tables:
 
 
 def plain_attributes(module: nn.Module) -> dict[str, Any]:
-    """The attributes of a module that are no parameters, buffers or children of it."""
+    """The attributes of a module that are not its parameters, buffers or children."""
     return {key: value for key, value in vars(module).items() if key not in ("_parameters", "_buffers", "_modules")}
 
 
@@ -92,7 +92,7 @@ def hook_tables(module: nn.Module) -> dict[str, dict[int, Any]]:
 
 
 def hooks_so_far() -> int:
-    """How many hooks have been registered in this process, on modules and on tensors: more, if one is new."""
+    """How many hooks this process has registered so far, on modules and on tensors: the number grows with each."""
     return RemovableHandle.next_id
 
 
@@ -155,7 +155,7 @@ def outside_transform() -> AbstractContextManager[Any]:
 
 
 class _Quiet:
-    """How many runs want to hear nothing of operations that vmap runs member by member: torch has one switch."""
+    """How many runs want no warning of operations that vmap runs member by member: torch has one switch."""
 
     lock, runs = threading.Lock(), 0
 
@@ -168,7 +168,7 @@ class _Quiet:
 
 @contextmanager
 def no_vmap_fallback_warning() -> Iterator[None]:
-    """Say nothing of operations that vmap runs member by member, until the last thread that asks for it is done."""
+    """Silence the warning of operations that vmap runs member by member, until the last thread that asked is done."""
     _Quiet.count(1)
     try:
         yield

@@ -48,11 +48,11 @@ def _register_namespace(kind: type[SimpleNamespace]) -> None:
 
 
 class MemberObjects(list[Any]):
-    """One object for each member, where an output is no tensor and no tree of them: a distribution, a cache."""
+    """One object for each member, where an output is neither a tensor nor a tree of them: a distribution, a cache."""
 
 
 def hidden_tensors(leaf: Any, depth: int = 4) -> list[Tensor]:
-    """The tensors inside an object that is no tree: those of its attributes, and of the objects in these."""
+    """The tensors inside an object that is not a tree: in its attributes, and in the objects that these hold."""
     if isinstance(leaf, Tensor):
         return [leaf]
     if not depth or leaf is None or isinstance(leaf, (bool, int, float, str, bytes, type, np.ndarray, nn.Module)):
@@ -83,7 +83,7 @@ def stack_trees(trees: list[Any]) -> Any:
 
 
 def join_objects(objects: Sequence[Any]) -> Any:
-    """The members' objects that are no tensors: one, where it is the same for all."""
+    """The members' objects that are not tensors: a single one where it is the same for all."""
     first = objects[0]
     if isinstance(first, (bool, int, float, complex, str, bytes)):
         return (

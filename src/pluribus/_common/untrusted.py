@@ -114,7 +114,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def parse_json(content: str | bytes) -> Any:
-    """The value that JSON text stands for; of a key that occurs twice no value would be the right one.
+    """The value of a JSON text; a key that occurs twice is refused, since neither of its values would be the right one.
 
     >>> parse_json("[" * 100_000)
     Traceback (most recent call last):
@@ -146,7 +146,7 @@ LARGEST = 2**63  # larger whole numbers fit no tensor
 
 
 def check_shape(value: Any, shape: Any, where: str = "it") -> None:
-    """Refuse a JSON value that has not this shape.
+    """Refuse a JSON value that does not have this shape.
 
     Args:
         shape: a type; `Any`; None; [shape of every entry]; {str: shape of every value}; {"key": shape, "more?": shape

@@ -63,7 +63,7 @@ for name, command in COMMANDS.items():
 
 
 def main() -> None:
-    """Run the command line; what goes wrong is said in a line, with exit code 2 for bad input and 1 otherwise."""
+    """Run the command line; an error is one line, with exit code 2 for bad input and 1 otherwise."""
     _hush_pillow()
     try:
         with _said_warnings():

@@ -222,7 +222,7 @@ class Ensemble(nn.Module):
 
     def member(self, i: int) -> nn.Module:
         """Member `i` as an ordinary, independent module: it gives `ensemble(x)[i]`."""
-        i = self._checked_index(i)
+        i = self._check_index(i)
         if not self.own:
             raise TypeError(
                 f"{self.method}: a member owns nothing but chance, so member {i} is not a module of its own. "
@@ -430,7 +430,7 @@ class Ensemble(nn.Module):
     def _dtype(self) -> torch.dtype:
         return next((p.dtype for p in self.module.parameters() if p.is_floating_point()), torch.float32)
 
-    def _checked_index(self, i: int) -> int:
+    def _check_index(self, i: int) -> int:
         if not -self.size <= i < self.size:
             raise IndexError(f"member: there are members 0 to {self.size - 1}, but {i} was asked for.")
         return i % self.size
@@ -452,7 +452,7 @@ class MixedEnsemble(Ensemble):
     def member(self, i: int) -> nn.Module:
         """A copy of member `i`."""
         with self.runner.lock:
-            return duplicate(self.module[self._checked_index(i)])  # type: ignore[index]
+            return duplicate(self.module[self._check_index(i)])  # type: ignore[index]
 
     def explain(self) -> str:
         """As `Ensemble.explain`; the members differ in what they own."""

@@ -89,7 +89,7 @@ class Kept(NamedTuple):
         return [(type(leaf), as_words(leaf)) for leaf in leaves_of_objects(self.now)]
 
     def undo(self) -> None:
-        """Give it its value of before."""
+        """Put its earlier value back."""
         for container, held in self.contents:
             refill(container, held)
         if self.before is _MISSING:

@@ -146,7 +146,7 @@ def first_words(error: BaseException) -> str:
 
 
 def resize(batch: Batch, rows: int) -> Batch:
-    """The example's rows over and over, until there are so many."""
+    """The example's rows, repeated up to the wanted number."""
     given = rows_of(batch)
     index = torch.arange(rows) % given
     return map_rows(batch, given, lambda t: t[index.to(t.device)])

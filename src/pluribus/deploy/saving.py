@@ -49,7 +49,7 @@ def save(ensemble: Ensemble, path: str | os.PathLike[str], *, whole: bool = Fals
     to_bytes = require("safetensors.torch", "save", "save").save
     with ensemble.runner.lock:  # no other thread has a member's tensors in there
         base = "" if whole else _base_hash(ensemble)
-        left_out = _shared(ensemble) if base else {}
+        left_out = _shared_tensors(ensemble) if base else {}
         tensors = {name: _plain(tensor) for name, tensor in state(ensemble.module) if name not in left_out}
     content = to_bytes(tensors, {"pluribus": json.dumps({**_header(ensemble), "base": base})})
     with atomic_write(path) as temporary:
@@ -82,7 +82,7 @@ def load(
 
 
 def _check_fit(header: Mapping[str, Any], made: Ensemble, tensors: Mapping[str, Tensor]) -> None:
-    left_out = _shared(made) if header.get("base") else {}
+    left_out = _shared_tensors(made) if header.get("base") else {}
     own = {name: tensor for name, tensor in state(made.module) if name not in left_out}
     if missing := own.keys() ^ tensors.keys():
         raise ValueError(
@@ -111,10 +111,10 @@ def _check_base(header: Mapping[str, Any], made: Ensemble) -> None:
 
 def _base_hash(ensemble: Ensemble) -> str:
     """The hash of what is shared, if it is what the ensemble was made of."""
-    return ensemble.base if ensemble.base and hash_tensors(_shared(ensemble)) == ensemble.base else ""
+    return ensemble.base if ensemble.base and hash_tensors(_shared_tensors(ensemble)) == ensemble.base else ""
 
 
-def _shared(ensemble: Ensemble) -> dict[str, Tensor]:
+def _shared_tensors(ensemble: Ensemble) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in state(ensemble.module) if name not in ensemble.own}
 
 

@@ -206,7 +206,7 @@ class UncertainTextClassificationPipeline(transformers.TextClassificationPipelin
             )
 
     def preprocess(self, inputs: Any, **tokenizer_kwargs: Any) -> Any:  # type: ignore[override]
-        """The tokens of a text, if the model takes so many."""
+        """The tokens of a text, refused if there are more than the model takes."""
         encoded: Any = super().preprocess(inputs, **tokenizer_kwargs)
         most, length = longest(self.model.config, self.tokenizer), encoded["input_ids"].shape[1]
         if length > most:

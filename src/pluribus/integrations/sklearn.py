@@ -126,7 +126,7 @@ class NetworkEstimator(base.BaseEstimator):
         return ensemble if self.device is None else ensemble.to(self.device)
 
     def _train(self, rows: WeightedRows, criterion: Any, epochs: int) -> None:
-        """Go over the rows so many times more; `criterion(outputs, (targets, weights))`."""
+        """Train for this many more passes over the rows; `criterion(outputs, (targets, weights))`."""
         groups = self.ensemble_.parameter_groups(self.lr, self.weight_decay)
         optimizer = OPTIMIZERS[self.optimizer](groups)
         if self._state is not None:
@@ -434,16 +434,16 @@ def _cross_entropy(output: Tensor, target: tuple[Tensor, Tensor]) -> Tensor:
 
 def _squares(output: Tensor, target: tuple[Tensor, Tensor]) -> Tensor:
     y, weight = target
-    return _weighted((output.reshape(y.shape) - y).square(), weight)
+    return _weighted_mean((output.reshape(y.shape) - y).square(), weight)
 
 
 def _gaussian(output: Tensor, target: tuple[Tensor, Tensor]) -> Tensor:
     y, weight = target
     mean, variance = gaussian(output)
-    return _weighted(0.5 * (variance.log() + (y - mean).square() / variance), weight)
+    return _weighted_mean(0.5 * (variance.log() + (y - mean).square() / variance), weight)
 
 
-def _weighted(losses: Tensor, weight: Tensor) -> Tensor:
+def _weighted_mean(losses: Tensor, weight: Tensor) -> Tensor:
     return (losses.flatten(1).mean(1) * weight).mean() if losses.ndim > 1 else (losses * weight).mean()
 
 

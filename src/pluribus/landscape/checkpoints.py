@@ -237,7 +237,7 @@ class Record:
         self.model: nn.Module | None = None
 
     def add(self, model: nn.Module, step: int) -> None:
-        """Write the network down as it is now; chance, mode and the network itself stay as they are."""
+        """Record the network as it is now; the random state, its mode and its weights stay as they are."""
         tensors, layout = dict(state(model)), Layout(model)
         vector = layout.vector(tensors)
         kept = vector.to(torch.float64 if layout.dtype == torch.float64 == self.dtype else self.dtype)

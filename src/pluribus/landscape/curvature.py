@@ -229,14 +229,14 @@ def _largest(product: Product, size: int, top: int, tolerance: float, generator:
         wanted = max(top - len(known), 1)
         start = torch.randn(size, generator=generator, dtype=torch.float64)
         start -= vectors.T @ (vectors @ start)
-        found, rows = _leading(product, start / start.norm(), wanted, tolerance, vectors)
+        found, rows = _leading_pairs(product, start / start.norm(), wanted, tolerance, vectors)
         if len(known) == top and found[0] <= known[-1] + tolerance * np.abs(known).max():
             break  # nothing larger is left
         values, vectors = np.concatenate([values, found]), torch.cat([vectors, rows])
     return np.sort(values)[::-1][:top].copy()
 
 
-def _leading(
+def _leading_pairs(
     product: Product, start: Tensor, wanted: int, tolerance: float, beside: Tensor
 ) -> tuple[np.ndarray, Tensor]:
     """The leading Ritz pairs beside known vectors, with as many steps as they need."""

@@ -176,7 +176,7 @@ class _Plan:
         return self.training.get("lr", 0.1)
 
     def rate(self, step: int, steps: int) -> float:
-        """The rate at a step, of so many in all."""
+        """The learning rate at a step, given how many there are in all."""
         return self.lr * 0.5 * (1 + math.cos(math.pi * self.place(step, steps)))
 
     def place(self, step: int, steps: int) -> float:

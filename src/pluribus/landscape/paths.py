@@ -252,7 +252,7 @@ def _descend(
     module: nn.Module, ends: Networks, base: Tensor, shift: Tensor, along: Tensor, loss: Criterion, data: Any,
     steps: int, lr: float, batch_size: int, optimizer: str, seed: int,
 ) -> Tensor:  # fmt: skip
-    """The weights after so many steps, orthogonal to the line; the module has them too."""
+    """The weights after this many steps orthogonal to the line; the module is left with them."""
     layout = ends.layout
     put_(module, layout, base + shift, {})
     own = dict(state(module))

@@ -63,7 +63,7 @@ class Recorder(Callback):
         self.records: list[Record] = []
 
     def record(self, model: nn.Module, step: int) -> None:
-        """Write the network, or each member of an ensemble, down as it is now."""
+        """Record the network, or each member of an ensemble, as it is now."""
         members = list(networks_of("record", model)) if isinstance(model, Ensemble) else [model]
         if not self.records:
             self.records = [self._new(model) for _ in members]
@@ -108,7 +108,7 @@ class Recorder(Callback):
             self.record(self._network(pl_module), trainer.global_step)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Every so many steps of the optimizer."""
+        """Record every few steps of the optimizer, as asked for."""
         step = trainer.global_step
         if self.every != "epoch" and step % int(self.every) == 0 and self._last() != step:
             self.record(self._network(pl_module), step)

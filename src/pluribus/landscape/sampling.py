@@ -319,7 +319,7 @@ def _accept(
     judge, least = _judge(caller, base, accept)
     accepted: list[Tensor] = []
     seen: list[float] = []
-    for sample, accuracy in _judged(base, draw, judge, data):
+    for sample, accuracy in _judged_samples(base, draw, judge, data):
         seen.append(accuracy)
         if accuracy >= least:
             accepted.append(sample)
@@ -345,7 +345,9 @@ def _judge(caller: str, base: Networks, accept: Any) -> tuple[Judge, float]:
     return judge, least
 
 
-def _judged(base: Networks, draw: Callable[[], Tensor], judge: Judge, data: Any) -> Iterator[tuple[Tensor, float]]:
+def _judged_samples(
+    base: Networks, draw: Callable[[], Tensor], judge: Judge, data: Any
+) -> Iterator[tuple[Tensor, float]]:
     """Samples without end, with their accuracy."""
     while True:
         sample = draw()

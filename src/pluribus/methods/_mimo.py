@@ -139,7 +139,7 @@ class MimoEnsemble(Ensemble):
         A module with one input. It gives what the member gives while all others read zeros, which is not
         `ensemble(x)[i]`, where all read the same input.
         """
-        i = self._checked_index(i)
+        i = self._check_index(i)
         with self.runner.lock:
             module = duplicate(self.module)
         for name in self.first:

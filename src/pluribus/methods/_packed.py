@@ -72,7 +72,7 @@ def group_(model: nn.Module, groups: dict[str, int], generator: torch.Generator 
 
 
 def split_into_groups_(model: nn.Module, groups: dict[str, int]) -> None:
-    """Split layers into groups, in place; their weights are no draws of any law then."""
+    """Split layers into groups, in place; their weights then follow no law of initialization."""
     for name, gamma in groups.items():
         layer = model.get_submodule(name)
         if gamma == 1:

@@ -57,7 +57,7 @@ def make_branches(
 
 
 def _shake(model: nn.Module, own: Sequence[str], noise: float, generator: torch.Generator | None) -> nn.Module:
-    """A copy whose own parameters are a little off, by `noise` of the spread of each."""
+    """A copy whose own parameters are perturbed, each by `noise` times its standard deviation."""
     copy = duplicate(model)
     with torch.no_grad():
         for name, p in copy.named_parameters():

@@ -88,7 +88,7 @@ def last_layers(names: Sequence[str]) -> list[list[str]]:
 
 
 def _check_inputs(method: str, model: nn.Module, trained: Any) -> None:
-    """Refuse what the model does not take, or what says nothing of it."""
+    """Refuse inputs that the model does not take, or that tell nothing about it."""
     if not any(isinstance(t, Tensor) for t in tensors_of(as_batch(trained))) or _count(trained) < 2:
         raise ValueError(
             f"{method}: trained= takes a batch of inputs like those that the model was trained on, two rows at least, "

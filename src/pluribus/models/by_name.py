@@ -51,7 +51,7 @@ class ModelSpec:
         return build_network(self.model, tuple(self.shape), self.outputs, width=self.width, dropout=self.dropout)
 
     def widen(self, factor: float) -> ModelSpec:
-        """The same network with so many times its hidden widths."""
+        """The same network with its hidden widths multiplied."""
         return dataclasses.replace(self, width=self.width * factor)
 
     def absolute(self) -> ModelSpec:

@@ -36,7 +36,7 @@ def mlp(
         _append(network, i, fc=nn.Linear(inputs, units), relu=nn.ReLU(), dropout=dropout_layer(dropout))
         inputs = units
     network.add_module("fc", nn.Linear(inputs, num_classes))
-    return _taking_gamma(network, r"fc([2-9]|\d\d+)")
+    return _let_take_gamma(network, r"fc([2-9]|\d\d+)")
 
 
 def lenet(
@@ -55,7 +55,7 @@ def lenet(
     _append(network, 3, fc=nn.Linear(second * side**2, third), relu=nn.ReLU(), dropout=dropout_layer(dropout))
     _append(network, 4, fc=nn.Linear(third, fourth), relu=nn.ReLU(), dropout=dropout_layer(dropout))
     network.add_module("fc", nn.Linear(fourth, num_classes))
-    return _taking_gamma(network, "conv2|fc3|fc4")
+    return _let_take_gamma(network, "conv2|fc3|fc4")
 
 
 def small_cnn(
@@ -104,7 +104,7 @@ def _plain_cnn(
         channels, image = size, ceil(image / 2)
     network.add_module("flatten", nn.Flatten())
     network.add_module("fc", nn.Linear(channels * image**2, num_classes))
-    return _taking_gamma(network, r"conv([2-9]|\d\d+)")
+    return _let_take_gamma(network, r"conv([2-9]|\d\d+)")
 
 
 def dropout_layer(rate: float) -> nn.Module:
@@ -117,7 +117,7 @@ def _append(network: nn.Sequential, number: int, **layers: nn.Module) -> None:
         network.add_module(f"{name}{number}", layer)
 
 
-def _taking_gamma(network: nn.Sequential, pattern: str) -> nn.Sequential:
+def _let_take_gamma(network: nn.Sequential, pattern: str) -> nn.Sequential:
     network.takes_gamma = pattern  # type: ignore[assignment]
     return network
 

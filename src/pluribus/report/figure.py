@@ -119,7 +119,7 @@ def curve_panels(
 
 
 def room_for_ticks(axis: Axis, font: int = 12) -> int:
-    """The margin that holds the title of an upright axis and its ticks beside each other."""
+    """The margin that fits the title of a vertical axis beside its tick labels."""
     text = tick_text(axis.ticks)
     longest = max((len(text(tick)) for tick in axis.ticks), default=0)
     return max(54, round(CHARACTER * font * longest + 2 * font + 6))
@@ -171,5 +171,5 @@ GRID = np.linspace(0, 1, 61)
 
 
 def small_chart(x: Axis, y: Axis) -> Chart:
-    """A small chart, one of several beside each other."""
+    """A small chart, one of several in a row."""
     return Chart(x, y, size=SMALL, margin=SMALL_MARGIN, font=12)

@@ -33,7 +33,7 @@ def _claim(item: str, title: str, says: str, **given: Any) -> Claim:
     return Claim("fort", item, title, says, **{"settings": SETTINGS, "costs": COSTS, **given})
 
 
-def _judged(*names: str, experiment: InParts = LANDSCAPE, **given: Any) -> dict[str, Any]:
+def _item(*names: str, experiment: InParts = LANDSCAPE, **given: Any) -> dict[str, Any]:
     return {"experiment": experiment, "check": check_seeds(FORT, *names, **given)}
 
 
@@ -41,30 +41,30 @@ ITEMS = [
     _claim(
         "figure2", "Figure 2: similarity along a trajectory, SmallCNN",
         "Functions along one trajectory are much more alike than those of different initialisations.",
-        published={"accuracy": published.ACCURACY}, **_judged("across"),
+        published={"accuracy": published.ACCURACY}, **_item("across"),
         notes=("SmallCNN trains for 10 epochs in section 3's list and for 40 in its text.",),
     ),
     _claim(
         "figure3", "Figure 3: weights and predictions of different initialisations",
         "Solutions of different initialisations are nearly orthogonal in weight space and disagree in function space.",
-        **_judged("cosine", "across"),
+        **_item("cosine", "across"),
     ),
     _claim(
         "figure4", "Figure 4: t-SNE of trajectories and subspaces",
         "Functions sampled from a subspace stay in the neighbourhood of their own run.",
         settings={**SETTINGS, "subspaces": "random, dropout, diagonal Gaussian, low-rank Gaussian"},
-        **_judged(*(f"stays_{name}" for name in SUBSPACES), pictures=embedding_picture),
+        **_item(*(f"stays_{name}" for name in SUBSPACES), pictures=embedding_picture),
         notes=("The paper shows it by t-SNE alone; judged are disagreements with the solutions.",),
     ),
     _claim(
         "figure5", "Figure 5: radial landscape between two optima, MediumCNN",
         "Solutions along a trajectory are much more like their own optimum than like the other.",
-        **_judged("own", pictures=radial_picture),
+        **_item("own", pictures=radial_picture),
     ),
     _claim(
         "figure6", "Figure 6: diversity against accuracy, CIFAR-10",
         "Independent solutions achieve a better trade-off of diversity and accuracy than four subspace methods.",
-        **_judged(*(f"apart_{name}" for name in SUBSPACES), pictures=diversity_picture),
+        **_item(*(f"apart_{name}" for name in SUBSPACES), pictures=diversity_picture),
         notes=("Trade-off: the share of the diversity between the limits of appendix D that is reached at the "
                "accuracy.",),
     ),
@@ -72,7 +72,7 @@ ITEMS = [
         "figure7", "Figure 7: diversity against accuracy, CIFAR-100 and ImageNet",
         "On harder problems independent solutions stand out more from subspace samples.",
         settings={**SETTINGS, **IMAGENET}, costs=HOURS,
-        **_judged("harder", experiment=HARDER, pictures=diversity_picture, derive=harder_minus_easier),
+        **_item("harder", experiment=HARDER, pictures=diversity_picture, derive=harder_minus_easier),
         notes=("At laptop scale the harder problem is CIFAR-10 and the easier one Fashion-MNIST; at the paper's "
                "CIFAR-100 and CIFAR-10.",),
     ),
@@ -80,13 +80,13 @@ ITEMS = [
         "figure8", "Figure 8: ensembles, subspaces, and both, against ensemble size",
         "Subspace sampling and ensembling are complementary, and ensembling gains more.",
         settings={**SETTINGS, "network": "MediumCNN", "samples": 10, "rank": 4},
-        **_judged("ensemble", "both"),
+        **_item("ensemble", "both"),
     ),
     _claim(
         "figure9", "Figure 9: under corruptions, and Jensen-Shannon divergence",
         "Divergence is highest between independent solutions, then trajectory and random samples, low-rank, diagonal.",
         published={"divergence on SVHN": published.DIVERGENCE},
-        **_judged("shifted", "independent", "random", "trajectory", "random_low_rank", "low_rank"),
+        **_item("shifted", "independent", "random", "trajectory", "random_low_rank", "low_rank"),
         notes=("The paper writes the sum over members; its figures are means.",
                "Corruptions are three at severity 3; the paper has all of CIFAR-10-C."),
     ),
@@ -94,24 +94,24 @@ ITEMS = [
         "figure10", "Figure 10: ImageNet and ImageNet-C",
         "On ImageNet random subspaces are the best of subspaces and complementary to ensembling.",
         settings=IMAGENET, costs=HOURS,
-        **_judged("random_best", "random_both", experiment=ON_IMAGENET),
+        **_item("random_best", "random_both", experiment=ON_IMAGENET),
         notes=("At smaller scales it is asked on the runs of the other figures.",),
     ),
     _claim(
         "figureS1", "Figure S1: radial landscape, training and validation loss",
         "Optima with similar loss are different functions.",
-        **_judged("similar", "different", pictures=radial_picture),
+        **_item("similar", "different", pictures=radial_picture),
         notes=("Different: they disagree on more than half as many rows as they err on.",),
     ),
     _claim(
         "figureS2", "Figure S2: the line and the tunnel between two optima",
         "The straight line between optima has a barrier; an optimised path avoids it.",
-        **_judged("barrier", "tunnel"),
+        **_item("barrier", "tunnel"),
     ),
     _claim(
         "figureS3", "Figure S3: functions along the tunnel",
         "Along the low-loss path functions do not stay the same.",
-        **_judged("along"),
+        **_item("along"),
     ),
     _claim(
         "figureS4", "Figure S4: initialisation and shuffling",
@@ -130,7 +130,7 @@ ITEMS = [
         "figureS6", "Figure S6: a model of the trade-off",
         "A one-parameter family fits subspace samples well; on CIFAR-100 its exponent is 0.22.",
         published={"exponent": published.EXPONENT},
-        **_judged("fit", "exponent", pictures=diversity_picture, printed={"exponent": "0.22 (ResNet20v1, CIFAR-100)"}),
+        **_item("fit", "exponent", pictures=diversity_picture, printed={"exponent": "0.22 (ResNet20v1, CIFAR-100)"}),
         notes=("Equations 3 and 4 of appendix D.3 are exchanged and misprinted; they are taken from the text.",
                "Well: three quarters of the variance of diversity. The exponent is printed for one network on "
                "CIFAR-100; on other data only its meaning is judged, that it is below 1."),

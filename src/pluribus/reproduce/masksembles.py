@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .checks.analyses import check_transition
-from .checks.comparisons import better, cheaper, expecting, grows, improves, more, near
+from .checks.comparisons import better, cheaper, expect, grows, improves, more, near
 from .checks.exact import check_drawn, check_figure1
 from .checks.findings import MEMBERS, check_seeds
 from .checks.pictures import rows_table
@@ -92,7 +92,7 @@ ITEMS = [
         "figure6", "Figure 6: CIFAR-10 under corruptions",
         "Masksembles are on par with Deep Ensembles under corruptions and consistently better than MC-Dropout.",
         settings=SETTINGS, costs=COSTS, experiment=CIFAR,
-        check=expecting(*(near("masksembles", "deep", metric, "single") for metric in ("cacc", "cece")),
+        check=expect(*(near("masksembles", "deep", metric, "single") for metric in ("cacc", "cece")),
                         *(better("masksembles", "mc_dropout", metric) for metric in ("cacc", "cece")),
                         metrics=("cacc", "cece", "cnll")),
     ),
@@ -100,7 +100,7 @@ ITEMS = [
         "figure7", "Figure 7: the space of behaviours",
         "Some Masksembles of about half the size of an ensemble are as accurate and as calibrated as it is.",
         settings={**SETTINGS, "S": "1 to 5", "M": "0.3 C to 2 C"}, costs=SWEEP_COSTS, experiment=GRID,
-        check=expecting(*(near("masksembles scale=2.0 capacity=1.0", "deep", metric, "single")
+        check=expect(*(near("masksembles scale=2.0 capacity=1.0", "deep", metric, "single")
                           for metric in ("accuracy", "ece")),
                         cheaper("masksembles scale=2.0 capacity=1.0", "deep", "parameters"),
                         metrics=("accuracy", "ece", "parameters")),
@@ -110,25 +110,25 @@ ITEMS = [
         "figure8", "Figure 8: ECE under corruptions at fixed size, CIFAR-10",
         "With the size of the network fixed, calibration under corruptions improves as masks overlap less.",
         published={"S": published.FIGURE8_SCALES}, settings=SETTINGS, costs=SWEEP_COSTS, experiment=FIXED_WIDTH,
-        check=expecting(improves("masksembles", "scale", "cece"), metrics=("cece", "ece", "accuracy")),
+        check=expect(improves("masksembles", "scale", "cece"), metrics=("cece", "ece", "accuracy")),
     ),
     _claim(
         "figure9", "Figure 9: fixed capacity, CIFAR-10",
         "With the capacity fixed, ECE, accuracy and detection of outside data improve gradually with S.",
         settings={**SETTINGS, "S": "1 to 4"}, costs=SWEEP_COSTS, experiment=FIXED_CAPACITY,
-        check=expecting(*(improves("masksembles", "scale", metric) for metric in ("ece", "accuracy", "auroc"))),
+        check=expect(*(improves("masksembles", "scale", metric) for metric in ("ece", "accuracy", "auroc"))),
     ),
     _claim(
         "figure10", "Figure 10: ECE under corruptions at fixed size, ImageNet",
         "On ImageNet calibration under corruptions is that of an ensemble from S = 2 on.",
         settings=IMAGENET, costs=IMAGENET_COSTS, experiment=FIXED_WIDTH_LARGE,
-        check=expecting(near("masksembles scale=2.0", "deep", "cece", "single"), metrics=("cece", "ece")),
+        check=expect(near("masksembles scale=2.0", "deep", "cece", "single"), metrics=("cece", "ece")),
     ),
     _claim(
         "figure11", "Figure 11: ImageNet under corruptions",
         "On ImageNet Masksembles are close to Deep Ensembles under corruptions and better than MC-Dropout.",
         settings=IMAGENET, costs=IMAGENET_COSTS, experiment=LARGE,
-        check=expecting(*(near("masksembles", "deep", metric, "single") for metric in ("cacc", "cece")),
+        check=expect(*(near("masksembles", "deep", metric, "single") for metric in ("cacc", "cece")),
                         *(better("masksembles", "mc_dropout", metric) for metric in ("cacc", "cece")),
                         metrics=("cacc", "cece")),
     ),
@@ -141,7 +141,7 @@ ITEMS = [
         "figure13", "Figure 13: diversity against accuracy, CIFAR-10",
         "Diversity rises with S; that of Deep Ensembles is largest.",
         settings={**SETTINGS, "S": (2, 3, 4, 5)}, costs=SWEEP_COSTS, experiment=FIXED_CAPACITY,
-        check=expecting(grows("masksembles", "scale", "disagreement", capacity=1.0),
+        check=expect(grows("masksembles", "scale", "disagreement", capacity=1.0),
                         more("deep", "masksembles scale=4.0 capacity=1.0", "disagreement"),
                         metrics=("disagreement", "accuracy")),
     ),
@@ -149,7 +149,7 @@ ITEMS = [
         "figure14", "Figure 14: calibration plots",
         "Members that are less correlated are better calibrated.",
         settings=SETTINGS, costs=SWEEP_COSTS, experiment=FIXED_CAPACITY,
-        check=expecting(improves("masksembles", "scale", "ece", capacity=1.0), metrics=("ece", "accuracy")),
+        check=expect(improves("masksembles", "scale", "ece", capacity=1.0), metrics=("ece", "accuracy")),
         notes=("Section 3.4 names Figure 14 where it means Figure 4.",),
     ),
     _claim(
@@ -157,7 +157,7 @@ ITEMS = [
         "Masksembles are as accurate, as calibrated and as good with outside data as Deep Ensembles, and better than "
         "MC-Dropout and the single network.",
         published={"table": published.TABLE1}, settings=SETTINGS, costs=COSTS, experiment=CIFAR,
-        check=expecting(*(near("masksembles", "deep", metric, "single") for metric in ("accuracy", "ece", "auroc")),
+        check=expect(*(near("masksembles", "deep", metric, "single") for metric in ("accuracy", "ece", "auroc")),
                         *(better("masksembles", other, "auroc") for other in ("mc_dropout", "single")),
                         metrics=("accuracy", "ece", "auroc", "aupr", "parameters")),
         notes=("The paper's ECE formula is the idea: it is computed with 15 bins, as by Guo et al.",),
@@ -167,7 +167,7 @@ ITEMS = [
         "With the size of one network Masksembles come close to Deep Ensembles in accuracy and ECE, and are better "
         "than MC-Dropout.",
         published={"table": published.TABLE2}, settings=IMAGENET, costs=IMAGENET_COSTS, experiment=LARGE,
-        check=expecting(*(near("masksembles", "deep", metric, "single") for metric in ("accuracy", "ece")),
+        check=expect(*(near("masksembles", "deep", metric, "single") for metric in ("accuracy", "ece")),
                         *(better("masksembles", "mc_dropout", metric) for metric in ("accuracy", "ece")),
                         metrics=("accuracy", "ece")),
     ),

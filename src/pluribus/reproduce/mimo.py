@@ -6,13 +6,13 @@ from typing import Any
 
 from . import packed_counts as counts
 from .checks.analyses import check_bias
-from .checks.comparisons import better, expecting, more, near, sensitivity
+from .checks.comparisons import better, expect, more, near, sensitivity
 from .checks.exact import check_footnote2
 from .checks.findings import MEMBERS, check_seeds
 from .checks.pictures import basins_picture, sparsity_picture
 from .claims import EXACT, Claim
 from .experiments.analyses import BIAS
-from .experiments.counting import counting
+from .experiments.counting import counting_experiment
 from .experiments.members_of_one_network import BASINS, SPARSE
 from .packed import SWEEP_COSTS
 from .published import mimo as published
@@ -66,12 +66,12 @@ def _claim(item: str, title: str, says: str, **given: Any) -> Claim:
 
 
 def _beats_one_pass(*metrics: str) -> Any:
-    return expecting(*(better("mimo", other, metric) for metric in metrics for other in ONE_PASS), metrics=FIGURES)
+    return expect(*(better("mimo", other, metric) for metric in metrics for other in ONE_PASS), metrics=FIGURES)
 
 
 def _suffers_more(axis: str, strong: str) -> Any:
     """Three members lose more accuracy by regularisation than one: the difference of two paired differences."""
-    return expecting(
+    return expect(
         sensitivity("mimo", axis, strong, "accuracy"), sensitivity("mimo", axis, strong, "nll"),
         metrics=("accuracy", "nll"),
     )  # fmt: skip
@@ -82,7 +82,7 @@ ITEMS = [
         "footnote2", "Footnote 2: what MIMO adds to a network",
         "MIMO with three members adds a few hundredths of a percent of parameters and operations to a network.",
         published={"counts": published.FOOTNOTE2, "increase": published.INCREASE}, costs=EXACT,
-        experiment=counting("counts-mimo", counts.FOOTNOTE2, ""), check=check_footnote2,
+        experiment=counting_experiment("counts-mimo", counts.FOOTNOTE2, ""), check=check_footnote2,
     ),
     _claim(
         "figure2", "Figure 2: bias and variance on a curve",
@@ -105,7 +105,7 @@ ITEMS = [
         "independent networks.",
         settings={**SETTINGS, "panels": "conditional variances (M = 2, 3), trajectories (SmallCNN), diversity"},
         costs=COSTS, experiment=CIFAR10,
-        check=expecting(*(more("mimo", other, "disagreement") for other in ("treenet", "batch_ensemble", "multihead")),
+        check=expect(*(more("mimo", other, "disagreement") for other in ("treenet", "batch_ensemble", "multihead")),
                         near("mimo", "deep", "disagreement", "multihead"), metrics=("disagreement", "accuracy")),
         notes=("Judged is the right panel, diversity; the conditional variances and trajectories are not run here yet.",
                "The paper prints the disagreement with an equals sign: it is the share of different labels."),
@@ -114,14 +114,14 @@ ITEMS = [
         "figure5", "Figure 5: the number of subnetworks",
         "The ensemble is best with two to four subnetworks: better than with one.",
         settings={**SETTINGS, "M": "1 to 10"}, costs=SWEEP_COSTS, experiment=SIZES,
-        check=expecting(*(better(f"mimo size={size}", "mimo size=1", metric) for metric in ("accuracy", "nll")
+        check=expect(*(better(f"mimo size={size}", "mimo size=1", metric) for metric in ("accuracy", "nll")
                           for size in (2, 3)), metrics=("accuracy", "nll")),
     ),
     _claim(
         "figure6", "Figure 6: input repetition and batch repetition",
         "With limited capacity some input repetition is better than none and than full repetition.",
         settings=IMAGENET, costs=IMAGENET_COSTS, experiment=REPETITION,
-        check=expecting(better("mimo input_repetition=0.6", "mimo input_repetition=0.0", "accuracy"),
+        check=expect(better("mimo input_repetition=0.6", "mimo input_repetition=0.0", "accuracy"),
                         better("mimo input_repetition=0.6", "mimo input_repetition=1.0", "accuracy"),
                         metrics=("accuracy", "nll")),
         notes=("Batch repetition (panel b, a sweep of 12 settings each) is not run here yet.",),
@@ -166,7 +166,7 @@ ITEMS = [
         "table4", "Table 4: ImageNet and its variants",
         "MIMO is better than the single network on ImageNet and under every shift of it.",
         published={"table": published.TABLE4}, settings=IMAGENET, costs=IMAGENET_COSTS, experiment=LARGE,
-        check=expecting(*(better("mimo", "single", metric) for metric in ("accuracy", "nll", "cacc", "cnll")),
+        check=expect(*(better("mimo", "single", metric) for metric in ("accuracy", "nll", "cacc", "cnll")),
                         metrics=FIGURES),
         notes=("Shifts here are corruptions; ImageNet-A, ImageNetV2, ObjectNet and the video sets need their files.",),
     ),

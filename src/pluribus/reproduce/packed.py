@@ -6,7 +6,7 @@ from typing import Any
 
 from . import packed_counts as counts
 from .checks.analyses import check_sparsity
-from .checks.comparisons import better, cheaper, detects, expecting, improves, near, steadier, within
+from .checks.comparisons import better, cheaper, detects, expect, improves, near, steadier, within
 from .checks.counts import check_counts
 from .checks.exact import check_forms, check_formula
 from .checks.findings import CHANCE, MEMBERS, check_seeds
@@ -14,7 +14,7 @@ from .checks.pictures import rows_table
 from .checks.regression import check_table11
 from .claims import EXACT, Claim
 from .experiments.analyses import SPARSITY
-from .experiments.counting import counting
+from .experiments.counting import counting_experiment
 from .experiments.members_of_one_network import SELECTION
 from .experiments.packed_forms import FORMS, FORMULA
 from .experiments.sources_of_randomness import PACKED_SOURCES
@@ -76,14 +76,14 @@ ITEMS = [
         "figure1", "Figure 1: accuracy against inference speed, CIFAR-100",
         "Packed-Ensembles are more accurate than the single network and faster than Deep Ensembles.",
         settings=HYPERPARAMETERS, costs=STUDY_COSTS, experiment=METHODS,
-        check=expecting(better("packed", "single", "accuracy"), cheaper("packed", "deep", "latency"),
+        check=expect(better("packed", "single", "accuracy"), cheaper("packed", "deep", "latency"),
                         metrics=("accuracy", "latency", "relative_mult_adds")),
     ),
     _claim(
         "table1", "Table 1: CIFAR-10 and CIFAR-100",
         "Packed-Ensembles with alpha = gamma = 2 yield results similar to those of Deep Ensembles.",
         published=_table1(published.TABLE1), settings=HYPERPARAMETERS, costs=STUDY_COSTS, experiment=METHODS,
-        check=expecting(*(near("packed", "deep", metric, "single") for metric in MAIN), combine=most_of,
+        check=expect(*(near("packed", "deep", metric, "single") for metric in MAIN), combine=most_of,
                         metrics=(*MAIN, "aupr", "fpr95")),
         notes=("Similar: nearer to Deep Ensembles than half of what those gain over the single network.",
                "Its parameter and mult-add columns are the item packed/table1-cost."),
@@ -92,7 +92,7 @@ ITEMS = [
         "table1-cost", "Table 1: parameters and mult-adds",
         "With alpha = gamma = 2, four packed networks have fewer parameters and mult-adds than the single network.",
         published={"counts": published.TABLE1}, costs=EXACT,
-        experiment=counting("counts-table1", counts.TABLE1, "r18 c10"),
+        experiment=counting_experiment("counts-table1", counts.TABLE1, "r18 c10"),
         check=check_counts(counts.TABLE1, counts.TABLE1_REASONS, counts.packed_is_smaller),
         notes=("The caption says gamma = 1 for the Wide-ResNets, but on CIFAR-10 the printed counts are those of "
                "gamma = 2; on CIFAR-100 those of gamma = 1.",),
@@ -104,7 +104,7 @@ ITEMS = [
                    "all rows": published.TABLE2},
         settings=IMAGENET, costs=IMAGENET_COSTS,
         experiment=study("methods-imagenet", PACKED_IMAGENET, methods=list(ALL)),
-        check=expecting(better("packed", "single", "accuracy"), better("packed", "deep", "auroc"),
+        check=expect(better("packed", "single", "accuracy"), better("packed", "deep", "auroc"),
                         better("packed", "single", "cnll"), metrics=("accuracy", "ece", "auroc", "aupr", "cnll")),
         notes=("On ImageNet the paper scores ensembles by mutual information, the single network and MIMO by the "
                "maximum softmax probability.",),
@@ -132,7 +132,7 @@ ITEMS = [
         costs=SWEEP_COSTS,
         experiment=study("packed-alpha-gamma", PACKED_R50, methods=["packed"],
                          sweep={"alpha": [1, 2, 3], "gamma": [1, 2]}),
-        check=expecting(
+        check=expect(
             improves("packed", "alpha", "accuracy", gamma=1),
             *(within(f"packed alpha={alpha} gamma=2", f"packed alpha={alpha} gamma=1", "accuracy", 0.01)
               for alpha in (1, 2, 3)),
@@ -147,7 +147,7 @@ ITEMS = [
         settings={**HYPERPARAMETERS, "network": "ResNet-50, CIFAR-100"}, costs=SWEEP_COSTS,
         experiment=study("packed-alpha-size", PACKED_R50, methods=["packed"],
                          sweep={"alpha": [1, 2, 4], "size": [2, 4]}),
-        check=expecting(improves("packed", "alpha", "accuracy", size=4),
+        check=expect(improves("packed", "alpha", "accuracy", size=4),
                         *(improves("packed", "size", metric, alpha=4) for metric in ("accuracy", "aupr")),
                         metrics=("accuracy", "aupr")),
     ),
@@ -157,7 +157,7 @@ ITEMS = [
         settings={**HYPERPARAMETERS, "network": "ResNet-50, CIFAR-100"}, costs=SWEEP_COSTS,
         experiment=study("packed-alpha-gamma", PACKED_R50, methods=["packed"],
                          sweep={"alpha": [1, 2, 3], "gamma": [1, 2]}),
-        check=expecting(
+        check=expect(
             *(within(f"packed alpha={alpha} gamma=2", f"packed alpha={alpha} gamma=1", metric, 0.01)
               for alpha in (1, 2, 3) for metric in ("accuracy", "aupr")),
             metrics=("accuracy", "aupr"),
@@ -167,7 +167,7 @@ ITEMS = [
         "table6", "Table 6: criteria for outside data",
         "The maximum logit detects outside data better than softmax probability, entropy and mutual information.",
         published={"all rows": published.TABLE6}, settings=HYPERPARAMETERS, costs=STUDY_COSTS, experiment=METHODS,
-        check=expecting(*(detects("packed", "max_logit", other, "auroc")
+        check=expect(*(detects("packed", "max_logit", other, "auroc")
                           for other in ("msp", "entropy", "mutual_information")), metrics=("auroc", "aupr")),
         notes=("The variation ratio is not among the scores that a study stores.",),
     ),
@@ -187,7 +187,7 @@ ITEMS = [
         "Packed-Ensembles train and predict faster than Deep Ensembles.",
         published={"all rows": published.TABLE8}, settings={"device": "RTX 3090, torch 1.12.1", "network": "ResNet-50"},
         costs=STUDY_COSTS, experiment=METHODS,
-        check=expecting(cheaper("packed", "deep", "training"), cheaper("packed", "deep", "latency"),
+        check=expect(cheaper("packed", "deep", "training"), cheaper("packed", "deep", "latency"),
                         metrics=("training", "latency")),
         notes=("With float32 the paper's own figures say otherwise for training: 179.5 s an epoch against 145.3 s.",),
     ),
@@ -196,7 +196,7 @@ ITEMS = [
         "Accuracy increases with the width, while AUPR stays about the same.",
         settings={**HYPERPARAMETERS, "networks": "ResNet-18, ResNet-50, CIFAR-100"}, costs=SWEEP_COSTS,
         experiment=study("widths", PACKED_R50, methods=["single"], sweep={"width": [0.25, 0.5, 1, 2]}),
-        check=expecting(improves("single", "width", "accuracy"),
+        check=expect(improves("single", "width", "accuracy"),
                         within("single width=2", "single width=0.5", "aupr", 0.02), metrics=("accuracy", "aupr")),
         notes=("About the same: less than two points between half and twice the width.",),
     ),
@@ -204,7 +204,7 @@ ITEMS = [
         "figure9", "Figure 9: accuracy and calibration under shift, CIFAR-100-C",
         "Packed-Ensembles achieve the highest accuracy and the lowest ECE under shift.",
         settings=HYPERPARAMETERS, costs=STUDY_COSTS, experiment=METHODS,
-        check=expecting(*(better("packed", other, metric) for metric in ("cacc", "cece")
+        check=expect(*(better("packed", other, metric) for metric in ("cacc", "cece")
                           for other in ("single", "deep", "masksembles", "batch_ensemble", "mimo")),
                         metrics=("cacc", "cece", "cnll")),
     ),
@@ -214,14 +214,14 @@ ITEMS = [
         published={"table": {"packed, resnet50": published.TABLE9["packed r50"],
                              "single, resnext50": published.TABLE9["resnext50"]}},
         settings={**HYPERPARAMETERS, "data": "CIFAR-10"}, costs=CONTROL_COSTS, experiment=CONTROL,
-        check=expecting(*(better("packed, resnet50", "single, resnext50", metric) for metric in MAIN),
+        check=expect(*(better("packed, resnet50", "single, resnext50", metric) for metric in MAIN),
                         metrics=(*MAIN, "aupr", "fpr95", "parameters")),
     ),
     _claim(
         "table10", "Table 10: parameters and mult-adds on ImageNet",
         "Packed-Ensembles need fewer parameters and mult-adds than Deep Ensembles.",
         published={"counts": published.TABLE10}, costs=EXACT,
-        experiment=counting("counts-table10", counts.TABLE10, " r50"),
+        experiment=counting_experiment("counts-table10", counts.TABLE10, " r50"),
         check=check_counts(counts.TABLE10, counts.TABLE10_REASONS, counts.packed_is_cheaper_than_deep),
     ),
     _claim(
@@ -244,7 +244,7 @@ ITEMS = [
         "The accuracy of Packed-Ensembles varies less over seeds than those of one network and of Deep Ensembles.",
         published=published.APPENDIX_J, settings={**HYPERPARAMETERS, "network": "ResNet-50, CIFAR-100"},
         costs=STUDY_COSTS, experiment=METHODS,
-        check=expecting(steadier("packed", "single", "accuracy"), steadier("packed", "deep", "accuracy"),
+        check=expect(steadier("packed", "single", "accuracy"), steadier("packed", "deep", "accuracy"),
                         metrics=("accuracy",)),
         notes=("With five seeds a ratio of variances is told from one only where it is above 9.6.",),
     ),

@@ -132,7 +132,7 @@ def read_verdicts(folder: Path) -> list[dict[str, Any]]:
 def collect(folder: Path) -> Path:
     """Write the page of all verdicts, from those that are stored: the claim, figures, holds or not, the cost."""
     records, page = read_verdicts(folder), folder / "claims.html"
-    sections = [_collected(record) for record in records]
+    sections = [_stored_question(record) for record in records]
     judged = {record["item"] for record in records}
     left = [claim for claim in CLAIMS.values() if claim.name not in judged]
     notes = [f"{claim.name}: {claim.title}. Not run here." for claim in left]
@@ -146,7 +146,7 @@ def collect(folder: Path) -> Path:
     return page
 
 
-def _collected(record: Mapping[str, Any]) -> Question:
+def _stored_question(record: Mapping[str, Any]) -> Question:
     claim = CLAIMS[record["item"]]
     verdict = ClaimVerdict(record["judgement"], record["found"], record["header"], record["rows"])
     section = question(claim, verdict)

@@ -43,7 +43,7 @@ MANY = 20  # seeds, more than anybody tries
 
 
 def _quantile(values: int, level: float) -> float:
-    """Student's t for the mean of so many values."""
+    """The quantile of Student's t for the mean of this many values."""
     return float(require("scipy.special", "an interval over seeds", "report").stdtrit(values - 1, (1 + level) / 2))
 
 

@@ -158,7 +158,7 @@ def format_value(number: float, name: str, digits: int | None = None) -> str:
 
 
 def format_fixed(number: float, digits: int) -> str:
-    """A number with so many decimals, with a true minus and no minus before zero."""
+    """A number with this many decimals, a typographic minus, and no minus before zero."""
     text = f"{number:.{digits}f}"
     return text.lstrip("-") if not text.strip("-0.") else text.replace("-", "−")
 

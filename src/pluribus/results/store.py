@@ -42,7 +42,7 @@ class Group:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What all runs of the group have in common stands in the record of the first."""
+        """The record of the first run, for what all runs of the group have in common."""
         return self.runs[0].record
 
     @property

@@ -60,7 +60,7 @@ def align_checkpoints(
     groups = permutations(model, example)
     generator = torch.Generator().manual_seed(seed)
     aligned = align(model, reference, example, by, groups=groups, restarts=restarts, generator=generator)
-    moved = _moved(model, aligned)
+    moved = _count_moved(model, aligned)
     question = None
     if test is not None:
         ways = {"as trained": model, f"aligned by {by}": aligned}
@@ -77,7 +77,7 @@ def write_network(path: Path, model: nn.Module) -> None:
         temporary.write_bytes(content)
 
 
-def _moved(model: nn.Module, aligned: nn.Module) -> int:
+def _count_moved(model: nn.Module, aligned: nn.Module) -> int:
     """How many weights stand elsewhere now."""
     pairs = zip(model.parameters(), aligned.parameters(), strict=True)
     return sum(int((one != other).sum()) for one, other in pairs)

@@ -65,7 +65,7 @@ def recipe_of(run: Run, data: Data) -> Recipe:
 
 
 def usual_length(rows: int, batch_size: int) -> dict[str, int]:
-    """How long a network is trained on so many rows, the same for every method.
+    """How long a network is trained on this many rows, the same for every method.
 
     About 2,000 steps, at least 20 epochs and at most 200; fewer where nothing improves on validation data for a fifth
     of them (10 epochs at least).

@@ -82,7 +82,7 @@ def _time_run(run: Run, data: Data, ensemble: Ensemble) -> float:
 
 
 def _time(work: Any, rows: int) -> float:
-    """The seconds of some work on so many rows; measured on a few of them where that takes long."""
+    """The seconds of some work on this many rows; measured on a few of them where it takes long."""
     device = torch.device("cpu")
     few = min(rows, FEW)
     work(few)  # what is done once is done now

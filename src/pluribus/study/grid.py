@@ -53,11 +53,11 @@ class Study(Conditions):
         runs = (
             run
             for seed, data, method in itertools.product(self.seeds, self.data, self.methods)
-            for run in self._swept(data, method, seed)
+            for run in self._sweep_runs(data, method, seed)
         )
         return list({run.name: run for run in runs}.values())  # what is named twice runs once
 
-    def _swept(self, data: str, method: str, seed: int) -> Iterator[Run]:
+    def _sweep_runs(self, data: str, method: str, seed: int) -> Iterator[Run]:
         taken = [axis for axis in self.sweep if _takes(method, axis)]
         common = {one.name: getattr(self, one.name) for one in dataclasses.fields(Conditions)}
         for values in itertools.product(*(self.sweep[axis] for axis in taken)):
@@ -87,7 +87,7 @@ class Study(Conditions):
 
 
 def prepare(study: Study, runs: Sequence[Run]) -> dict[str, Ensemble]:
-    """Load the data and try the ensemble of every kind of run, so that what cannot work is said before any of them.
+    """Load the data and try the ensemble of every kind of run, so that what cannot work is refused before any starts.
 
     The ensembles come back by `Run.kind`: without weights, unless a network had to be tried with them.
     """

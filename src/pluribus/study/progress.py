@@ -16,7 +16,7 @@ CENTURY = 3.2e9  # seconds
 
 
 class Progress(NamedTuple):
-    """So many of the epochs are done, after so many seconds of training, earlier starts included."""
+    """How many epochs are done, after how many seconds of training, earlier starts included."""
 
     epoch: int
     epochs: int

@@ -125,7 +125,7 @@ def orthogonal_gain(tensor: Tensor) -> float | None:
 
 
 def fits_fan(std: float, fan: float, count: int, gains: Sequence[float] = GAINS) -> bool:
-    """Whether a deviation, seen in so many entries, is a usual gain over a fan."""
+    """Whether a standard deviation, estimated from this many entries, is a usual gain over the root of a fan."""
     tolerance = 0.02 + 4 * math.sqrt(2 / count)
     return any(abs(std**2 * fan / gain - 1) < tolerance for gain in gains)
 
@@ -217,7 +217,7 @@ def _draw_orthogonal(tensor: Tensor, shape: tuple[int, ...], gain: float, genera
 
 
 def sample_entries(tensor: Tensor, count: int) -> Tensor:
-    """At most so many entries from all over the tensor."""
+    """At most this many entries, from all over the tensor."""
     flat = tensor.reshape(-1)
     if flat.numel() <= count:
         return flat

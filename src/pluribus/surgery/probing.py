@@ -193,7 +193,7 @@ def _fitting_layouts(a: Tensor, b: Tensor, four: Tensor, channel: int | None) ->
 
 
 def _folds(dim: int, copies: int) -> list[BatchLayout]:
-    """Every way in which the batch can be folded with so many others."""
+    """Every way in which the batch can be folded with a dimension of this size."""
     between = [BatchLayout(dim, False, n) for n in range(2, copies) if copies % n == 0]
     return [BatchLayout(dim), BatchLayout(dim, True), *between]
 

@@ -31,7 +31,7 @@ def multistep_schedule(epochs: int, *, milestones: Sequence[int], factors: Seque
 
 
 def step_schedule(epochs: int, *, every: int, factor: float = 0.5) -> Rate:
-    """Times `factor` every so many epochs."""
+    """Multiplied by `factor` at regular numbers of epochs."""
     return partial(_power, every=every, factor=factor)
 
 

@@ -128,7 +128,7 @@ def upper_bound(errors: int, examples: int, level: float) -> float:
 
 
 def _binomial_cdf(errors: int, examples: int, rate: float) -> float:
-    """The probability of at most so many errors."""
+    """The probability of at most this many errors."""
     if rate >= 1:
         return float(errors >= examples)
     k = np.arange(errors + 1)

@@ -63,8 +63,14 @@ def test_resnet18_comes_out_as_in_the_papers_table():
     assert counts["pb.deep(model, 4)"] == (44_695_848, 2.222)
 
 
-def test_budgets_are_inclusive_and_exact():
-    found = plan(perceptron(), X)
+@pytest.fixture(scope="module")
+def everything():
+    """All that there is to choose from, without a budget."""
+    return plan(perceptron(), X)
+
+
+def test_budgets_are_inclusive_and_exact(everything):
+    found = everything
     limit = sorted(row["parameters"] for row in found.rows)[5]
     within = plan(perceptron(), X, parameters=limit, relative=False)
     assert [r["call"] for r in within.rows] == [r["call"] for r in found.rows if r["parameters"] <= limit]
@@ -81,8 +87,8 @@ def test_a_relative_budget_is_a_multiple_of_the_models_own_figures():
     assert all(row["mult_adds"] <= found.budget["mult_adds"] for row in found.rows)
 
 
-def test_the_cheapest_comes_first():
-    rows = plan(perceptron(), X).rows
+def test_the_cheapest_comes_first(everything):
+    rows = everything.rows
     keys = [(row["mult_adds"], row["parameters"], -row["size"]) for row in rows]
     assert keys == sorted(keys)
 

@@ -54,8 +54,19 @@ def hammer(made: pb.Frozen, batches: list[Tensor], times: int = 100) -> None:
     run(0)
 
 
-@pytest.mark.parametrize("method", pb.METHODS)
-@pytest.mark.parametrize("name", ["mlp", "cnn", pytest.param("encoder", marks=pytest.mark.slow)])
+# On other networks than perceptrons, methods that are frozen into the same kinds of kernels as another are slow tests.
+OTHERS_KERNELS = {"single", "deep", "lora", "treenet", "multihead", "batch_ensemble"}
+
+
+def marks(method: str, name: str) -> list[pytest.MarkDecorator]:
+    slow = name == "encoder" or name == "cnn" and method in OTHERS_KERNELS
+    return [pytest.mark.slow] if slow else []
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [pytest.param(m, n, marks=marks(m, n)) for m in pb.METHODS for n in ("mlp", "cnn", "encoder")],
+)
 def test_two_threads_get_what_one_gets(method, name):
     ensemble, x = make(method, name)
     made = frozen(ensemble, x)

@@ -45,7 +45,7 @@ class RunOptions:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing is said beside the result."""
+        """Whether only the result is printed."""
         return self.quiet or self.as_json
 
     def conditions(self, data: list[str], *, train_rows: int | None = None, **source: str) -> dict[str, Any]:

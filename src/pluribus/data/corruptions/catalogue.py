@@ -94,7 +94,7 @@ def gaussian_noise(x: Tensor, rng: ExampleRng, scale: float) -> Tensor:
 
 
 def shot_noise(x: Tensor, rng: ExampleRng, photons: float) -> Tensor:
-    """Poisson noise of so many photons for a white pixel."""
+    """Poisson noise, with this many photons for a white pixel."""
     return rng.poisson(x * photons) / photons
 
 

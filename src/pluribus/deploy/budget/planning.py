@@ -254,7 +254,7 @@ def _call(method: str, candidate: Candidate) -> str:
 
 
 def _misses(row: Mapping[str, Any], budget: Mapping[str, float], kind: str) -> dict[str, float]:
-    """By which factor the row is above each limit."""
+    """The factor by which the row exceeds each limit."""
     found = {}
     for name, limit in budget.items():
         value = row[kind if name == "memory" else name]
@@ -268,7 +268,7 @@ def _misses(row: Mapping[str, Any], budget: Mapping[str, float], kind: str) -> d
 
 @torch.no_grad()
 def _measure(model: Any, example: Any, single: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
-    """Write the measured latency into the rows; what could not be run is said."""
+    """Write the measured latency into the rows, and a note where a network could not be run."""
     model = model if isinstance(model, nn.Module) else model()
     if any(tensor.is_meta for tensor in (*model.parameters(), *tensors_of(as_batch(example)))):
         raise ValueError(
@@ -303,7 +303,7 @@ def _latencies(modules: Sequence[nn.Module], example: Any) -> list[float]:
 
 
 def build_planned(row: Mapping[str, Any], model: nn.Module, example: Any) -> nn.Module:
-    """The ensemble that a row of a plan stands for."""
+    """The ensemble that a row of a plan describes."""
     return call_method(METHODS[row["method"]], model, row["size"], row["settings"], example)
 
 

@@ -44,7 +44,7 @@ class Example:
         return self.map_rows(lambda t: t[:rows])
 
     def repeat(self, rows: int) -> Batch:
-        """The example's rows over and over, until there are so many."""
+        """The example's rows, repeated up to the wanted number."""
         index = torch.arange(rows) % self.rows
         return self.map_rows(lambda t: t[index.to(t.device)])
 
@@ -132,7 +132,7 @@ class Call:
         return found
 
     def split(self, tensors: Sequence[Tensor], rows: int) -> list[list[Tensor]]:
-        """The inputs in parts of so many rows."""
+        """The inputs in parts of at most this many rows."""
         total = len(tensors[0])
         cut = [has and len(t) == total for t, has in zip(tensors, self.has_rows, strict=True)]
         return [

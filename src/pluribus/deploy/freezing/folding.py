@@ -239,7 +239,7 @@ class Network:
         return users[0] if len(users) == 1 and users[0].op != "output" else None
 
     def _other_summand(self, layer: Layer, node: fx.Node) -> fx.Node | None:
-        """What else is in a sum of two tensors of one shape; None: the node is no such sum, or has a layer already."""
+        """The other term of a sum of two tensors of one shape; None: it is not such a sum, or has a layer already."""
         taken = node in self.layers or node in self.absorbed
         if taken or not is_sum(node) or (layer.last not in self.own) != (node not in self.own):
             return None

@@ -86,7 +86,7 @@ TRACING = threading.RLock()  # torch.fx puts functions of its own into torch whi
 
 @contextmanager
 def _restore_attributes(root: nn.Module) -> Iterator[None]:
-    """Take out afterwards what modules have remembered of the values that stand for tensors while code is traced."""
+    """Afterwards, remove what modules have kept of the values that stand for tensors while code is traced."""
     others = list(root.modules())[1:]  # torch.fx puts constants into the first
     before = [(vars(module), _shallow(vars(module))) for module in others]
     try:

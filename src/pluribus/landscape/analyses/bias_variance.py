@@ -136,8 +136,8 @@ def bias_variance(
     chosen = [check_whole("bias_variance", "size", size) for size in sizes]
     if not chosen:
         raise ValueError("bias_variance: there must be at least one size, but there is none.")
-    sets = [_checked(draw(seed + i)) for i in range(repeats)]
-    x, y = _checked(test) if test is not None else _unseen(draw, seed + repeats)
+    sets = [_check_rows(draw(seed + i)) for i in range(repeats)]
+    x, y = _check_rows(test) if test is not None else _unseen(draw, seed + repeats)
     target = (y if truth is None else truth(x)).double().reshape(-1).numpy()
     predictions, members = [], []
     for size in chosen:
@@ -157,7 +157,7 @@ def bias_variance(
     return BiasVariance(chosen, np.stack(predictions), target, np.array(members))
 
 
-def _checked(rows: Any) -> Rows:
+def _check_rows(rows: Any) -> Rows:
     if not isinstance(rows, (tuple, list)) or len(rows) != 2:
         raise ValueError(f"bias_variance: a set is (x, y), but got a {type(rows).__name__}.")
     x, y = (torch.as_tensor(part) for part in rows)
@@ -170,9 +170,9 @@ def _checked(rows: Any) -> Rows:
 
 
 def _unseen(draw: Callable[[int], Rows], first: int) -> Rows:
-    drawn = [_checked(draw(first))]
+    drawn = [_check_rows(draw(first))]
     while sum(len(y) for _, y in drawn) < TEST_ROWS:
-        drawn.append(_checked(draw(first + len(drawn))))
+        drawn.append(_check_rows(draw(first + len(drawn))))
     return torch.cat([x for x, _ in drawn]), torch.cat([y for _, y in drawn])
 
 
@@ -233,13 +233,13 @@ def _can_stack(made: Sequence[Ensemble], sets: Sequence[Rows]) -> bool:
     two = slice(0, 2)
     try:
         with torch.random.fork_rng(devices=[]):
-            _stacked(made[two], sets[two])[1]()
+            _stack_losses(made[two], sets[two])[1]()
     except (RuntimeError, ValueError, NotImplementedError):  # torch says in many ways that it cannot
         return False
     return True
 
 
-def _stacked(made: Sequence[Ensemble], sets: Sequence[Rows]) -> tuple[dict[str, Tensor], Callable[[], Tensor]]:
+def _stack_losses(made: Sequence[Ensemble], sets: Sequence[Rows]) -> tuple[dict[str, Tensor], Callable[[], Tensor]]:
     """All parameters, (ensembles, *shape), and a function that gives the sum of all losses."""
     losses = [_Loss(ensemble.train()) for ensemble in made]
     x, y = (torch.stack(part) for part in zip(*sets, strict=True))
@@ -250,7 +250,7 @@ def _stacked(made: Sequence[Ensemble], sets: Sequence[Rows]) -> tuple[dict[str, 
 
 
 def _descend_together(made: Sequence[Ensemble], sets: Sequence[Rows], steps: int, lr: float) -> None:
-    parameters, loss = _stacked(made, sets)
+    parameters, loss = _stack_losses(made, sets)
     _descend(list(parameters.values()), loss, steps, lr)
     with torch.no_grad():
         for i, ensemble in enumerate(made):

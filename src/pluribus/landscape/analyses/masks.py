@@ -17,7 +17,7 @@ from ...methods import mask_sampler as sampler
 from ...methods.building import check_whole
 from ...results.intervals import t_interval
 from ...surgery.selecting import exact_pattern
-from .trained_settings import Measured, example_of, measure_settings, redrawn
+from .trained_settings import Measured, example_of, measure_settings, redraw
 
 
 def mask_overlap(
@@ -68,7 +68,7 @@ def mask_overlap(
 
 
 def exact_iou(ones: int, positions: int) -> float:
-    """The expected intersection over union of two masks with so many ones at random positions, exactly.
+    """The exact expected intersection over union of two masks with this many ones at random positions.
 
     The paper divides the expected intersection by the expected union, which is 1 / (2 S - 1) and a little less.
 
@@ -110,10 +110,10 @@ def mask_transition(
         options: outside, shifts, seeds, progress, and as for `pb.fit`
     """
     example = example_of(train)
-    entries: dict[str, Callable[[], Ensemble]] = {"single": lambda: single(redrawn(model))}
+    entries: dict[str, Callable[[], Ensemble]] = {"single": lambda: single(redraw(model))}
     about: dict[str, dict[str, Any]] = {}
     for scale in scales:
-        entries[f"S {scale:g}"] = partial(_masked, model, size, scale, capacity, example, where)
+        entries[f"S {scale:g}"] = partial(_build_masksembles, model, size, scale, capacity, example, where)
         about[f"S {scale:g}"] = {"scale": scale, "iou": sampler.expected_iou(scale)}
     entries["deep"] = lambda: deep(model, size)
     return measure_settings(entries, train, test, about=about, **options)
@@ -142,9 +142,9 @@ def dropout_transition(
     example = example_of(train)
     entries: dict[str, Callable[[], Ensemble]] = {"deep": lambda: deep(model, sizes[0])}
     for size in sizes:
-        entries[f"N {size}"] = partial(_masked, model, size, scale, None, example, where)
+        entries[f"N {size}"] = partial(_build_masksembles, model, size, scale, None, example, where)
     layers = where or _masked_layers(model, example)
-    entries["mc_dropout"] = partial(_dropped, model, sizes[-1], 1 - 1 / scale, example, layers)
+    entries["mc_dropout"] = partial(_build_dropout, model, sizes[-1], 1 - 1 / scale, example, layers)
     return measure_settings(entries, train, test, about={f"N {size}": {"size": size} for size in sizes}, **options)
 
 
@@ -170,15 +170,15 @@ def mask_grid(
     """
     example = example_of(train)
     entries: dict[str, Callable[[], Ensemble]] = {
-        "single": lambda: single(redrawn(model)),
-        "mc_dropout": partial(_dropped, model, size, rate, example, where),
+        "single": lambda: single(redraw(model)),
+        "mc_dropout": partial(_build_dropout, model, size, rate, example, where),
         "deep": lambda: deep(model, size),
     }
     about = {}
     for scale in scales:
         for capacity in capacities:
             name = f"S {scale:g}, M {capacity:g}"
-            entries[name] = partial(_masked, model, size, scale, capacity, example, where)
+            entries[name] = partial(_build_masksembles, model, size, scale, capacity, example, where)
             about[name] = {"scale": scale, "capacity": capacity, "iou": sampler.expected_iou(scale)}
     return measure_settings(entries, train, test, about=about, **options)
 
@@ -201,7 +201,7 @@ def dropout_grid(
         options: as for `mask_transition`
     """
     example = example_of(train)
-    entries = {f"rate {rate:g}": partial(_dropped, model, size, rate, example, where) for rate in rates}
+    entries = {f"rate {rate:g}": partial(_build_dropout, model, size, rate, example, where) for rate in rates}
     about: Mapping[str, Mapping[str, Any]] = {f"rate {rate:g}": {"rate": rate} for rate in rates}
     measured = measure_settings(entries, train, validation, about=about, **options)
     sign = -1 if figure == "accuracy" else 1
@@ -209,14 +209,14 @@ def dropout_grid(
     return best, measured
 
 
-def _masked(
+def _build_masksembles(
     model: nn.Module, size: int, scale: float, capacity: float | None, example: Any, where: str | None
 ) -> Ensemble:
-    return masksembles(redrawn(model), size, scale, capacity, example, where=where)
+    return masksembles(redraw(model), size, scale, capacity, example, where=where)
 
 
-def _dropped(model: nn.Module, size: int, rate: float, example: Any, where: str | None) -> Ensemble:
-    return mc_dropout(redrawn(model), size, rate, where=where, example=example)
+def _build_dropout(model: nn.Module, size: int, rate: float, example: Any, where: str | None) -> Ensemble:
+    return mc_dropout(redraw(model), size, rate, where=where, example=example)
 
 
 def _masked_layers(model: nn.Module, example: Any) -> str:

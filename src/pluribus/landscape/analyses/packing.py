@@ -12,7 +12,7 @@ from ...core.ensemble import Ensemble
 from ...methods import deep, packed, single
 from ...results.intervals import t_interval
 from ...uncertainty.resampling import Interval
-from .trained_settings import CRITERIA, Measured, example_of, measure_settings, redrawn
+from .trained_settings import CRITERIA, Measured, example_of, measure_settings, redraw
 
 
 def packing(
@@ -37,7 +37,7 @@ def packing(
     """
     example = example_of(train)
     entries: dict[str, Callable[[], Ensemble]] = {
-        "single": lambda: single(redrawn(model)),
+        "single": lambda: single(redraw(model)),
         "deep": lambda: deep(model, sizes[0]),
     }
     about = {}

@@ -19,7 +19,7 @@ from ..common.examples import Examples, target_labels
 from ..common.points import Measuring, Span, measure
 from ..similarity import answers_and_targets, disagreement, divergence
 from ..subnetworks import subnetworks
-from .trained_settings import Measured, trained
+from .trained_settings import Measured, train_from_seeds
 
 SMALL = 1e-4  # a weight that is no larger counts as zero (MIMO, appendix C)
 
@@ -181,7 +181,7 @@ def _sweep(
             if progress is not None:
                 progress(f"{setting}, seed {seed + 1} of {seeds}")
             chance = mix_seeds(0, seed), mix_seeds(0, seed, 1)
-            made = trained(caller, setting, partial(make, setting), train, chance, {**options, **own})
+            made = train_from_seeds(caller, setting, partial(make, setting), train, chance, {**options, **own})
             with torch.random.fork_rng(devices=[]):
                 figures = {**member_figures(made, examples), "share": weight_share(made)}
                 figures |= {} if further is None else dict(further(made, examples))

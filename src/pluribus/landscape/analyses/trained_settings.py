@@ -132,14 +132,14 @@ def measure_settings(
             if progress is not None:
                 progress(f"{name}, seed {seed + 1} of {seeds}")
             own = mix_seeds(seed, 11), mix_seeds(seed, 12)
-            ensemble = trained("measure_settings", name, make, train, own, options)
+            ensemble = train_from_seeds("measure_settings", name, make, train, own, options)
             figures = _figures(ensemble, inside, others, shifted)
             figures |= {} if further is None else dict(further(ensemble, inside))
             rows.append({"setting": name, "seed": seed, **(about or {}).get(name, {}), **figures})
     return Measured(rows)
 
 
-def redrawn(model: nn.Module) -> nn.Module:
+def redraw(model: nn.Module) -> nn.Module:
     """The model with weights drawn anew, by the laws of its layers."""
     return deep(model, 1).member(0)
 
@@ -149,7 +149,7 @@ def example_of(train: Any) -> Any:
     return next(read_batches("analyses", train, 2))[0]
 
 
-def trained(
+def train_from_seeds(
     caller: str, name: Any, make: Callable[[], Ensemble], train: Any, seeds: tuple[int, int], options: Mapping[str, Any]
 ) -> Ensemble:
     """What `make` gives, trained; what it draws follows the first seed, training the second."""

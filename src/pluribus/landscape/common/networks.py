@@ -210,7 +210,7 @@ def put_(module: nn.Module, layout: Layout, vector: Tensor, buffers: Buffers) ->
 
 
 def rest_of(layout: Layout, tensors: Mapping[str, Tensor]) -> Buffers:
-    """The tensors that are no part of the weight vector, on the CPU."""
+    """The tensors that do not belong to the weight vector, on the CPU."""
     return {name: t.detach().cpu().clone() for name, t in tensors.items() if name not in layout.shapes}
 
 

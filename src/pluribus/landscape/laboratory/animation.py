@@ -51,20 +51,20 @@ def _svg(surface: Surface, paths: Mapping[str, np.ndarray], styles: Mapping[str,
         decades=True,
     )  # fmt: skip
     lines = r'(<path class="(?:halo|line strong)[^>]*?)(?: stroke-dasharray="[^"]*")?( d="[^"]*")/>'
-    growing = _timed("stroke-dashoffset", "1;0", "0;1", "linear")
+    growing = _animate_attribute("stroke-dashoffset", "1;0", "0;1", "linear")
     chart = re.sub(lines, rf'\1 pathLength="1" stroke-dasharray="1"\2>{growing}</path>', chart)
     last = {name: max(len(path) - 1, 1) for name, path in paths.items()}
 
     def appear(mark: re.Match[str]) -> str:
         when = min(int(mark[2]) / last[mark[1]], 0.999)
-        return f"{mark[0]}{_timed('opacity', '0;1', f'0;{when:.3f}', 'discrete')}"
+        return f"{mark[0]}{_animate_attribute('opacity', '0;1', f'0;{when:.3f}', 'discrete')}"
 
     chart = re.sub(r"<title>([^<,]*), checkpoint (\d+)[^<]*</title>", appear, chart)
     whole = chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     return re.sub(r"(<svg [^>]*>)", rf"\1<style>{STYLE}</style>", whole, count=1).encode()
 
 
-def _timed(attribute: str, values: str, times: str, mode: str) -> str:
+def _animate_attribute(attribute: str, values: str, times: str, mode: str) -> str:
     """A change of an attribute over one round, again and again."""
     return (
         f'<animate attributeName="{attribute}" values="{values}" keyTimes="{times}" calcMode="{mode}" '

@@ -31,7 +31,7 @@ def plane_between(material: Material) -> Question:
     names, styles = material.names[:2], material.styles
     paths = {name: found.project(run) for name, run in zip(names, material.runs, strict=False)}
     shown = dict(zip(names, map(tuple, found.points.tolist()), strict=True))
-    measured = _measured(found, names)
+    measured = _surface_figures(found, names)
     panels = []
     for title, values in measured.items():
         others = {other: array for other, array in measured.items() if other != title}
@@ -121,7 +121,7 @@ def stitched_cut(material: Material) -> Question:
     grid = material.grid, material.grid // 2 + 1
     material.say(f"a stitched cut of {grid[0]} x {grid[1]} networks")
     found = stitched(path, material.test, grid, refresh=material.train)
-    measured = _measured(found, names)
+    measured = _surface_figures(found, names)
     panels = []
     for title, values in measured.items():
         others = {other: array for other, array in measured.items() if other != title}
@@ -194,7 +194,7 @@ def _along_the_tunnel(material: Material, path: Path) -> list[str]:
     ]
 
 
-def _measured(found: Surface, names: Sequence[str]) -> dict[str, np.ndarray]:
+def _surface_figures(found: Surface, names: Sequence[str]) -> dict[str, np.ndarray]:
     """What was measured on a surface, by the title of its picture."""
     agreement = zip(names, np.asarray(found.agreement), strict=True)
     with_each = {f"agreement with {name}": values for name, values in agreement}

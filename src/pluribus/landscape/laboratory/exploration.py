@@ -20,6 +20,7 @@ from .hessian_spectra import loss_curvature
 from .masks import doubt_beyond, many_masks, overlapping_masks, span_of_behaviours, thin_members
 from .material import Material
 from .mimo_members import subnetworks_apart, units_of_members
+from .mimo_settings import more_members, other_methods, penalties, repetition
 from .packing import packed_settings, sparse_layers, widths_of_one
 from .sources_of_randomness import one_chain, sources_of_difference
 from .subspaces import diversity_plane, ensemble_size
@@ -48,6 +49,10 @@ ON_REQUEST: dict[str, Callable[[Material], Question | None]] = {  # asked by nam
     "curvature": loss_curvature,
     "subnetworks": subnetworks_apart,
     "units": units_of_members,
+    "methods": other_methods,
+    "members": more_members,
+    "repetition": repetition,
+    "penalties": penalties,
     "masks": overlapping_masks,
     "dropout": many_masks,
     "sinusoids": doubt_beyond,
@@ -106,7 +111,7 @@ def _ask(
 
 
 def check_questions(names: Sequence[str]) -> None:
-    """Refuse a question that there is not."""
+    """Refuse the name of an unknown question."""
     every = QUESTIONS | ON_REQUEST
     if unknown := [name for name in names if name not in every]:
         raise ValueError(f"landscape: the question {unknown[0]!r} is unknown. Choose from {quote_names(every)}.")
@@ -119,7 +124,7 @@ def _check(material: Material, animation: Any) -> None:
 
 
 def check_animation(animation: str | os.PathLike[str] | None, recorded: bool) -> None:
-    """Refuse another format, and networks without a past."""
+    """Refuse formats other than .gif and .svg, and networks without recorded training."""
     if animation is None:
         return
     if os.path.splitext(os.fspath(animation))[1].lower() not in (".gif", ".svg"):

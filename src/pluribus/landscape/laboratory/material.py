@@ -35,7 +35,7 @@ class RunTraining:
     schedule: str = "quarters"
 
     def options(self, epochs: int) -> dict[str, Any]:
-        """The arguments of `trajectories` for so many epochs, but for the rate."""
+        """The arguments of `trajectories` for this many epochs, without the learning rate."""
         how = {name: getattr(self, name) for name in ("batch_size", "optimizer", "schedule")}
         return {**how, "epochs": epochs, "task": "classification"}
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...report.figure import Figure, Panel, Styles, finite_range, legend, room_for_ticks
 from ...report.svg import Axis, Chart
+from ...uncertainty.resampling import Interval
 from ..analyses.trained_settings import Measured
 from .material import Material
 
@@ -54,21 +57,38 @@ def _chart(
     found: Measured, figure: str, title: str, names: Sequence[str], at: Sequence[float], axis: str,
     ends: Sequence[str], styles: Styles,
 ) -> str:  # fmt: skip
-    rows, method = found.curve(figure, names), next(iter(styles))
-    levels = {end: found.interval(end, figure) for end in ends}
-    y = Axis(*finite_range([*rows.flatten().tolist(), *(v for one in levels.values() for v in one)]))
-    chart = Chart(Axis(at[0], at[-1], log=at[-1] > 4 * at[0], room=0.08), y, margin=(room_for_ticks(y), 14, 14, 44))
-    chart.axes(axis, title)
-    for end, level in levels.items():
-        style, name = styles[LINES[end]], LINES[end]
-        chart.line([(at[0], level.value), (at[-1], level.value)], style)
-        chart.mark(at[-1], level.value, style, f"{name}: {interval_text(level)}", 3.5)
-    chart.line(zip(at, rows[:, 0], strict=True), styles[method])
-    for x, (value, low, high) in zip(at, rows, strict=True):
-        chart.line([(x, low), (x, high)], styles[method], "whisker")
-        chart.mark(x, value, styles[method], f"{method}, {axis} = {x:g}: {value:.4g} [{low:.4g}, {high:.4g}]")
-    told = "; ".join(f"{axis} = {x:g}: {value:.4g}" for x, value in zip(at, rows[:, 0], strict=True))
-    return chart.svg(f"{title} against {axis}: {told}")
+    levels = {LINES[end]: found.interval(end, figure) for end in ends}
+    return interval_chart({next(iter(styles)): found.curve(figure, names)}, at, axis, title, styles, levels)
+
+
+def interval_chart(
+    curves: Mapping[str, np.ndarray], at: Sequence[float], axis: str, title: str, styles: Styles,
+    levels: Mapping[str, Interval] | None = None, labels: Sequence[tuple[float, str]] | None = None,
+) -> str:  # fmt: skip
+    """Means with their intervals against a setting, and levels as lines across.
+
+    Args:
+        curves: by label, (settings, 3): mean, low and high
+        at: where each setting stands
+        labels: what stands at the axis, where it is not the numbers
+    """
+    levels, every = levels or {}, np.concatenate(list(curves.values())).flatten().tolist()
+    y = Axis(*finite_range([*every, *(value for one in levels.values() for value in one)]))
+    chart = Chart(Axis(at[0], at[-1], log=at[-1] > 4 * at[0] > 0, room=0.08), y, margin=(room_for_ticks(y), 14, 14, 44))
+    chart.axes(axis, title, x_labels=labels)
+    for name, level in levels.items():
+        chart.line([(at[0], level.value), (at[-1], level.value)], styles[name])
+        chart.mark(at[-1], level.value, styles[name], f"{name}: {interval_text(level)}", 3.5)
+    words = dict(labels or [])
+    for name, rows in curves.items():
+        chart.line(zip(at, rows[:, 0], strict=True), styles[name])
+        for x, (value, low, high) in zip(at, rows, strict=True):
+            chart.line([(x, low), (x, high)], styles[name], "whisker")
+            place = f"{axis} = {words.get(x, f'{x:g}')}"
+            chart.mark(x, value, styles[name], f"{name}, {place}: {value:.4g} [{low:.4g}, {high:.4g}]")
+    means = {name: ", ".join(f"{value:.4g}" for value in rows[:, 0]) for name, rows in curves.items()}
+    told = "; ".join(f"{name}: {values}" for name, values in means.items())
+    return chart.svg(f"{title} against {axis}. {told}")
 
 
 def interval_text(found: Any) -> str:

@@ -95,7 +95,7 @@ def quality(
     wanted = [size for size in sizes if 1 <= size <= len(runs)]
     if not wanted:
         raise ValueError(f"quality: sizes must be from 1 to the {len(runs)} runs there are, but are {list(sizes)}.")
-    ensembles = _sample(runs, _named(samplers), samples, refresh, seed)
+    ensembles = _sample(runs, _samplers_by_name(samplers), samples, refresh, seed)
     rows: list[dict[str, Any]] = []
     for shift, severity, part in _parts(data, shifts, severities, normalise):
         examples = Examples("quality", part)
@@ -162,7 +162,7 @@ def _entropy(p: Tensor) -> Tensor:
     return -torch.special.xlogy(p, p).sum(-1)
 
 
-def _named(samplers: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+def _samplers_by_name(samplers: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     if isinstance(samplers, Mapping):
         named = dict(samplers)
     else:
@@ -189,22 +189,22 @@ def _parts(
 ) -> Iterator[tuple[str, int, Any]]:
     """Every set that is judged on, with its corruption and severity."""
     examples = Examples("quality", data, labelled=True)
-    yield "", 0, _changed(examples, lambda x, start: x, normalise)
+    yield "", 0, _change_inputs(examples, lambda x, start: x, normalise)
     if isinstance(shifts, Mapping):
         for name, parts in shifts.items():
             several = isinstance(parts, list) and not hasattr(parts, "dataset")
             for severity, part in enumerate(parts if several else [parts], 1):
-                yield name, severity, _changed(Examples("quality", part), lambda x, start: x, normalise)
+                yield name, severity, _change_inputs(Examples("quality", part), lambda x, start: x, normalise)
         return
     from ...data.corruptions import corrupt
 
     for name in [shifts] if isinstance(shifts, str) else shifts:
         for severity in severities:
             change = lambda x, start, name=name, severity=severity: corrupt(x, name, severity, start=start)  # noqa: E731
-            yield name, severity, _changed(examples, change, normalise)
+            yield name, severity, _change_inputs(examples, change, normalise)
 
 
-def _changed(examples: Examples, change: Any, normalise: Any) -> Any:
+def _change_inputs(examples: Examples, change: Any, normalise: Any) -> Any:
     batches, start = [], 0
     for x, y in examples.batches:
         new = change(x, start)

@@ -44,7 +44,7 @@ def record_activations(
                 'were found with, so their activations cannot be compared. Use by="weights".'
             )
         found.append({key: _standardise(layout[key], [run[key] for run in runs]) for key in layout})
-    layout = {key: tuple(_shortened(layout[key], found[0][key].shape)) for key in layout}
+    layout = {key: tuple(_shorten(layout[key], found[0][key].shape)) for key in layout}
     return layout, found[0], found[1]
 
 
@@ -122,7 +122,7 @@ def _labels(parts: Sequence[DimensionPart], shape: Sequence[int]) -> tuple[Tenso
     return labels.expand(*shape), count
 
 
-def _shortened(parts: Sequence[DimensionPart], shape: Sequence[int]) -> Iterator[DimensionPart]:
+def _shorten(parts: Sequence[DimensionPart], shape: Sequence[int]) -> Iterator[DimensionPart]:
     """The dimensions when every so many places are left of those without units."""
     for part, size in zip(parts, shape, strict=True):
         yield part if part.size == size else DimensionPart(size)

@@ -61,7 +61,9 @@ class Walk(OperatorMode):
         """Run the model and fix what its outputs show; `state` has the axes of its tensors afterwards."""
         tensors = lasting_state(model)
         for name, tensor in tensors.items():
-            self.put(tensor.detach(), [_parted(size, layers.get((name, d), 1)) for d, size in enumerate(tensor.shape)])
+            self.put(
+                tensor.detach(), [_split_axis(size, layers.get((name, d), 1)) for d, size in enumerate(tensor.shape)]
+            )
         for tensor in tensors_of(batch):
             self.put(tensor, [fixed(size) for size in tensor.shape])
         with torch.no_grad(), SlowPath(), self:
@@ -183,7 +185,7 @@ def _is_uniform(tensor: Tensor, dim: int) -> bool:
     return bool(values.numel()) and bool((values == values.narrow(dim, 0, 1)).all())
 
 
-def _parted(size: int, count: int) -> UnitAxis:
+def _split_axis(size: int, count: int) -> UnitAxis:
     return joined(*(fresh(size // count) for _ in range(count)))
 
 

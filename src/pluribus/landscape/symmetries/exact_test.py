@@ -39,7 +39,7 @@ def confirm(model: nn.Module, groups: Groups, batch: Batch) -> Groups:
                 "example for which they do."
             )
         if trial.batches:
-            held = trial.holding(held)
+            held = trial.find_permutable(held)
             seen |= trial.seen(held - seen)
         if held <= seen:
             break
@@ -55,7 +55,7 @@ class Trial:
     def __init__(self, model: nn.Module, groups: Groups, batch: Batch, draw: int = 0):
         self.groups, self.is_exact = groups, groups.is_exact
         self.batches = [batch, _other_input(batch)]
-        self.base = _changed(as_precise(model, self.is_exact), draw)
+        self.base = _perturb_(as_precise(model, self.is_exact), draw)
         self.expected = self._answers(duplicate(self.base))
         if draw == 0 and not all(map(_has_numbers, self.expected)):  # values that the network was not made for
             self.base = as_precise(model, self.is_exact)
@@ -63,9 +63,9 @@ class Trial:
         used = [i for i, outputs in enumerate(self.expected) if _has_numbers(outputs)]
         self.batches, self.expected = [self.batches[i] for i in used], [self.expected[i] for i in used]
 
-    def holding(self, numbers: set[int]) -> set[int]:
+    def find_permutable(self, numbers: set[int]) -> set[int]:
         """Those of the groups that can be permuted together."""
-        return numbers if self._holds(numbers) else self._holding(set(), sorted(numbers))
+        return numbers if self._holds(numbers) else self._find_permutable(set(), sorted(numbers))
 
     def seen(self, numbers: set[int]) -> set[int]:
         """Those of the groups whose weights have a part in the outputs: by gradients, or by a change of them."""
@@ -73,14 +73,14 @@ class Trial:
         seen = {g for g in numbers if any(bool(rows.any()) for rows in self._rows(gradients, g))}
         return seen | {g for g in numbers - seen if self._matters(g)}
 
-    def _holding(self, kept: set[int], more: list[int]) -> set[int]:
+    def _find_permutable(self, kept: set[int], more: list[int]) -> set[int]:
         """Those groups, beside the kept ones, that can be permuted together: halved until what is wrong is alone."""
         if not more or self._holds(kept | set(more)):
             return kept | set(more)
         if len(more) == 1:
             return kept
         half = len(more) // 2
-        return self._holding(self._holding(kept, more[:half]), more[half:])
+        return self._find_permutable(self._find_permutable(kept, more[:half]), more[half:])
 
     def _holds(self, numbers: Collection[int]) -> bool:
         model = _copy_with(self.base, self.groups, self.groups.random(only=numbers))
@@ -199,7 +199,7 @@ def _widen(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _changed(model: nn.Module, draw: int) -> nn.Module:
+def _perturb_(model: nn.Module, draw: int) -> nn.Module:
     """The model with each number changed by up to a half, from the second draw on some signs of parameters too."""
     for tensor in lasting_state(model).values():
         factor = 0.5 + torch.rand(tensor.shape).to(tensor)

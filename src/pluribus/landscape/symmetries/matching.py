@@ -15,7 +15,7 @@ from ..common.networks import networks_of
 from .activations import record_activations
 from .axis_tracing import lasting_state
 from .groups import DimensionPart, Groups, Orders, elsewhere, reorder, units_at
-from .symmetry_search import check_groups, one_network, permutations, reordered
+from .symmetry_search import check_groups, one_network, permutations, reorder_network
 
 Layout = Mapping[Any, tuple[DimensionPart, ...]]
 
@@ -66,7 +66,7 @@ def align(
     else:
         recorded = record_activations("align", model, reference, groups, example)
         search = Search(groups, *_with_silent(groups, recorded, _weights(model, groups), _weights(reference, groups)))
-    return reordered("align", model, groups, search.best(count, generator))
+    return reorder_network("align", model, groups, search.best(count, generator))
 
 
 def _with_silent(groups: Groups, recorded: Any, own: Mapping[Any, Tensor], goal: Mapping[Any, Tensor]) -> Any:
@@ -108,7 +108,7 @@ class Search:
 
     def descend(self, orders: Orders, generator: torch.Generator) -> tuple[Orders, float]:
         """The orders when no group has a better one while the others stay, and what they are worth."""
-        self.orders, self.now = orders, {key: self._reordered(key, orders) for key in self.own}
+        self.orders, self.now = orders, {key: self._reorder(key, orders) for key in self.own}
         self.small = 1e-9 * max(1.0, sum(float(t.square().sum()) for t in self.goal.values()))
         for _ in range(SWEEPS):
             turns = torch.randperm(len(self.groups), generator=generator).tolist()
@@ -126,7 +126,7 @@ class Search:
         else:
             self._order_with_inner(g, tried)
         touched = {key for c in (g, *self.inner[g]) for key, _ in self.uses[c]}
-        new = {key: self._reordered(key, tried) for key in touched}
+        new = {key: self._reorder(key, tried) for key in touched}
         if sum(float(((new[key] - self.now[key]) * self.goal[key]).sum()) for key in touched) <= self.small:
             return False
         self.orders, self.now = tried, {**self.now, **new}
@@ -162,7 +162,7 @@ class Search:
                 total += compare(a, b).double()
         return total.numpy()
 
-    def _reordered(self, key: Any, orders: Orders) -> Tensor:
+    def _reorder(self, key: Any, orders: Orders) -> Tensor:
         return reorder(self.layout[key], self.own[key], orders, self.groups.outer)
 
 
@@ -206,7 +206,7 @@ def _assign(gain: Any) -> tuple[Tensor, float]:
 
 
 def _weights(model: nn.Module, groups: Groups) -> dict[str, Tensor]:
-    """The parameters that hold units; statistics of normalisation are no weights."""
+    """The parameters that hold units, without statistics of normalisation."""
     named = {name: t for name, t in lasting_state(model).items() if isinstance(t, nn.Parameter)}
     return {name: _real(t.detach()).cpu().double() for name, t in named.items() if name in groups.layout}
 

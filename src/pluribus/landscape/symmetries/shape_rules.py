@@ -39,7 +39,7 @@ def repeat(call: OperatorCall) -> list[Axes]:
 
 
 def as_strided(call: OperatorCall) -> list[Axes]:
-    """A view by numbers; one that shows all as it was is no change."""
+    """A view by strides; one that shows everything as it was changes nothing."""
     same = key_of(call.outs[0]) == call.keys[id(call["self"])]
     return [call.axes("self")] if same else call.fix_all()
 

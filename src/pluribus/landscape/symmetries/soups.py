@@ -50,14 +50,14 @@ def soup(
     options: Any = {"groups": groups, "generator": generator}
     aligned = [networks[0], *(align(one, networks[0], example, by, **options) for one in networks[1:])]
     if by == "weights" and len(aligned) > 2:
-        aligned = _settled(aligned, example, options)
+        aligned = _align_to_mean(aligned, example, options)
     made = weight_average(aligned, len(aligned), data=data)
     made.task, made.class_dim = held.task or made.task, held.class_dim
     made.notes.append(f"soup of {len(aligned)} networks, aligned by {by}")
     return made
 
 
-def _settled(networks: list[nn.Module], example: Any, options: Any) -> list[nn.Module]:
+def _align_to_mean(networks: list[nn.Module], example: Any, options: Any) -> list[nn.Module]:
     """The networks when each is in the order that fits the mean of the others best, or nearly so."""
     for _ in range(ROUNDS):
         before = _spread(networks)

@@ -54,7 +54,7 @@ def permutations(model: Any, example: Any) -> Groups:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         found, batch, is_exact = _walk("permutations", model, as_batch(example))
-        groups = replace(_as_groups(found, model), example=_copied(example), rows=rows_of(batch), is_exact=is_exact)
+        groups = replace(_as_groups(found, model), example=_copy(example), rows=rows_of(batch), is_exact=is_exact)
         groups = confirm(model, groups, batch)
     if not len(groups):
         raise ValueError(
@@ -75,10 +75,10 @@ def permute(model: Any, groups: Groups, generator: torch.Generator | None = None
     """
     model = one_network("permute", model)
     check_groups("permute", model, groups)
-    return reordered("permute", model, groups, groups.random(generator))
+    return reorder_network("permute", model, groups, groups.random(generator))
 
 
-def reordered(caller: str, model: nn.Module, groups: Groups, orders: Orders) -> nn.Module:
+def reorder_network(caller: str, model: nn.Module, groups: Groups, orders: Orders) -> nn.Module:
     """A copy of the network with its units in these orders; one that is another function is refused."""
     new = duplicate(model)
     with torch.no_grad():
@@ -134,7 +134,7 @@ def _reasons(model: nn.Module, groups: Groups | None = None) -> str:
     return said
 
 
-def _copied(example: Any) -> Any:
+def _copy(example: Any) -> Any:
     return map_tensors(example, lambda tensor: tensor.detach().clone())
 
 

@@ -239,10 +239,10 @@ def _patch(chart: Chart, x: Any, y: Any, style: int, share: float, hint: str) ->
     """A shaded rectangle, a little larger than asked for, so that no seam is seen."""
     (left, bottom), (right, top) = chart.at(x[0], y[0]), chart.at(x[1], y[1])
     shape = f'x="{left:.1f}" y="{top:.1f}" width="{right - left + 0.6:.1f}" height="{bottom - top + 0.6:.1f}"'
-    chart.parts.append(_shaded("rect", shape, style, share, hint))
+    chart.parts.append(_shade("rect", shape, style, share, hint))
 
 
-def _shaded(element: str, shape: str, style: int, share: float, hint: str) -> str:
+def _shade(element: str, shape: str, style: int, share: float, hint: str) -> str:
     """An element with a shade, hatched where there is no number."""
     known = math.isfinite(share)
     look = f'style="--s:{4 + 76 * min(max(share, 0.0), 1.0):.0f}"' if known else ""
@@ -275,7 +275,7 @@ def _fan_patches(chart: Chart, places: np.ndarray, values: Mapping[str, np.ndarr
             where = f"{i / max(along - 1, 1):.2f} of the way, {j / max(out - 1, 1):.2f} of the radius"
             share = scale.share(value) if math.isfinite(value) else math.nan
             shape = 'd="M' + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) + 'Z"'
-            chart.parts.append(_shaded("path", shape, 1, share, f"{where}: {told}"))
+            chart.parts.append(_shade("path", shape, 1, share, f"{where}: {told}"))
 
 
 def _between(places: np.ndarray, a: float, b: float) -> Place:

@@ -14,7 +14,7 @@ from ...results.intervals import t_interval
 from ...results.quantities import format_interval, quantity
 from ...uncertainty.resampling import LEVEL, Interval
 from ..drawing import intervals_figure
-from ..experiments.study_experiment import Compared, swept
+from ..experiments.study_experiment import Compared, sweep_labels
 from ..verdicts import FAILS, HOLDS, OPEN, ClaimVerdict, above, all_of, equal, plural, show_interval
 
 NEAR = 0.5  # of the gain over the baseline: what is nearer than that to the better method is "similar"
@@ -77,7 +77,7 @@ def improves(method: str, axis: str, metric: str, **fixed: float) -> Expectation
     """The last value of a sweep is better than the first."""
 
     def gap(compared: Compared) -> Interval:
-        labels = list(swept(compared.labels(method), axis, **fixed).values())
+        labels = list(sweep_labels(compared.labels(method), axis, **fixed).values())
         return _gain(compared, labels[-1], labels[0], metric) if len(labels) > 1 else NOTHING
 
     return Expectation(f"{method} gets better in {_name(metric)} with {axis}", gap, lambda found, _: above(found))
@@ -87,7 +87,7 @@ def grows(method: str, axis: str, metric: str, **fixed: float) -> Expectation:
     """The quantity is larger at the last value of a sweep than at the first."""
 
     def gap(compared: Compared) -> Interval:
-        labels = list(swept(compared.labels(method), axis, **fixed).values())
+        labels = list(sweep_labels(compared.labels(method), axis, **fixed).values())
         return compared.gap(labels[-1], labels[0], metric) if len(labels) > 1 else NOTHING
 
     return Expectation(f"{_name(metric)} of {method} grows with {axis}", gap, lambda found, _: above(found))
@@ -151,7 +151,7 @@ def sensitivity(method: str, axis: str, strong: str, metric: str) -> Expectation
 
     def gap(compared: Compared) -> Interval:
         losses = []
-        sizes = list(swept(compared.labels(method), "size"))
+        sizes = list(sweep_labels(compared.labels(method), "size"))
         if len(sizes) < 2:
             return NOTHING
         for size in (sizes[0], sizes[-1]):
@@ -165,7 +165,7 @@ def sensitivity(method: str, axis: str, strong: str, metric: str) -> Expectation
     return Expectation(text, gap, lambda found, _: above(found))
 
 
-def expecting(
+def expect(
     *expectations: Expectation,
     metrics: Sequence[str] = ("accuracy", "nll", "ece", "auroc"),
     combine: Callable[[Sequence[str]], str] = all_of,

@@ -95,7 +95,7 @@ def diversity_picture(found: Found) -> list[Figure]:
             continue
         reference, classes = float(part.columns["reference"]), part.figures["classes"]
         kinds = [kind for kind in (*SUBSPACES, "independent") if f"diversity {kind}" in part.columns]
-        points = {kind: _normalised(part.columns[f"diversity {kind}"]) for kind in kinds}
+        points = {kind: _normalise(part.columns[f"diversity {kind}"]) for kind in kinds}
         a = np.linspace(1 / classes + 1e-3, reference - 1e-3, 60)
         lines = dict(zip(("least", "most"), limits(a, reference, classes), strict=True))
         if "exponent" in part.figures["values"]:
@@ -114,7 +114,7 @@ def diversity_picture(found: Found) -> list[Figure]:
     return figures
 
 
-def _normalised(points: np.ndarray) -> np.ndarray:
+def _normalise(points: np.ndarray) -> np.ndarray:
     return np.stack([points[:, 0], points[:, 1] / np.maximum(1 - points[:, 0], 1e-9)], 1)
 
 

@@ -12,7 +12,7 @@ from ...uncertainty.resampling import Interval
 from ..drawing import intervals_figure
 from ..experiments.stored_parts import Stored
 from ..experiments.uci import split_figures, tables_of
-from ..published.packed import decimals, printed
+from ..published.packed import decimals, parse_printed
 from ..verdicts import FAILS, HOLDS, OPEN, ClaimVerdict, all_of, equal, most_of, over_splits, plural, show_interval
 
 TEST_SHARE = 1 / 9  # test rows to training rows in the standard splits
@@ -29,7 +29,7 @@ def check_table11(found: Mapping[str, Stored], published: Mapping[str, Any]) -> 
     splits = {table: table_figures(found, table) for table in tables_of(found)}
     if not splits:
         return ClaimVerdict(OPEN, ["No table was run."])
-    gaps = {table: {name: paired(one, name) for name in NAMES} for table, one in splits.items()}
+    gaps = {table: {name: packed_minus_deep(one, name) for name in NAMES} for table, one in splits.items()}
     judged = {
         table: all_of([equal(gap, MARGIN * _spread(splits[table], name)) for name, gap in gaps[table].items()])
         for table in splits
@@ -51,7 +51,7 @@ def table_figures(found: Mapping[str, Stored], table: str) -> dict[str, dict[str
     }
 
 
-def paired(one: Mapping[str, Mapping[str, np.ndarray]], name: str) -> Interval:
+def packed_minus_deep(one: Mapping[str, Mapping[str, np.ndarray]], name: str) -> Interval:
     """How much larger the figure of packed is than that of three deep members, over splits."""
     return over_splits((one["packed"][name] - one["deep 3"][name]).tolist(), TEST_SHARE)
 
@@ -90,7 +90,7 @@ def _against_2017(splits: Mapping[str, Any], published: Mapping[str, Any]) -> li
 
 def no_worse(ours: np.ndarray, text: str) -> bool:
     """Whether a mean over splits, at the printed digits, exceeds the printed one by at most half of its spread."""
-    value, spread = printed(text)
+    value, spread = parse_printed(text)
     return round(float(ours.mean()), decimals(text)) <= value + spread / 2 + 1e-9
 
 

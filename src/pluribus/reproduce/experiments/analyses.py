@@ -16,7 +16,7 @@ from ...data.catalogue import load
 from ...landscape.analyses.bias_variance import bias_variance
 from ...landscape.analyses.masks import mask_transition
 from ...landscape.analyses.sparsity import sparsity_curves
-from ...landscape.analyses.trained_settings import redrawn, trained
+from ...landscape.analyses.trained_settings import redraw, train_from_seeds
 from ...methods import METHODS, deep, masksembles, single
 from ...models.small import mlp
 from .stored_parts import Given, InParts, Part, Stored
@@ -66,13 +66,13 @@ def compute_maps(given: Mapping[str, Any]) -> Given:
     model = mlp(2, 2, hidden=(given["hidden"], given["hidden"]))
     across, up = torch.linspace(-10, 10, given["points"]), torch.linspace(-4, 4, given["points"])
     places = torch.stack([part.flatten() for part in torch.meshgrid(across, up, indexing="ij")], 1)
-    makers: dict[str, Callable[[], Ensemble]] = {"single": lambda: single(redrawn(model))}
+    makers: dict[str, Callable[[], Ensemble]] = {"single": lambda: single(redraw(model))}
     for scale in MASK_SCALES:
-        makers[f"S {scale:g}"] = partial(masksembles, redrawn(model), 4, scale, 1.0, x[:2])
+        makers[f"S {scale:g}"] = partial(masksembles, redraw(model), 4, scale, 1.0, x[:2])
     makers["deep"] = lambda: deep(model, 4)
     columns = {"across": across.numpy(), "up": up.numpy(), "rows": x[:200].numpy(), "labels": y[:200].numpy()}
     for name, make in makers.items():
-        made = trained("reproduce", name, make, (x, y), (0, 0), {"epochs": given["epochs"], "lr": given["lr"]})
+        made = train_from_seeds("reproduce", name, make, (x, y), (0, 0), {"epochs": given["epochs"], "lr": given["lr"]})
         entropy = made.predict(places).total.reshape(len(across), len(up))
         columns[f"entropy {name}"] = entropy.numpy().astype(np.float32)
     return {}, columns

@@ -48,7 +48,7 @@ def count_network(part: Part, data: Path | None, needed: Mapping[str, Stored]) -
     return {"parameters": found.parameters, "mult_adds": found.mult_adds, "passes": found.forward_passes}, {}
 
 
-def counting(name: str, rows: Mapping[str, Part], smoke: str) -> InParts:
+def counting_experiment(name: str, rows: Mapping[str, Part], smoke: str) -> InParts:
     """The experiment that counts the rows of a table; at the scale "smoke" those whose names end with a text."""
     return InParts(name, partial(_plan, dict(rows), smoke), count_network)
 

@@ -78,7 +78,7 @@ def train_runs(given: Mapping[str, Any], own: Prepared) -> list[Trajectory]:
     )  # fmt: skip
 
 
-def _sampled(run: Trajectory, own: Prepared, seed: int) -> dict[str, Any]:
+def _sample_subspaces(run: Trajectory, own: Prepared, seed: int) -> dict[str, Any]:
     """Networks of each subspace around a run; random ones at a tenth of the length of the weight vector."""
     return {
         "random": random_subspace(run, SAMPLES, data=own.train, seed=seed),
@@ -101,7 +101,7 @@ def _found(runs: Sequence[Trajectory], own: Prepared, given: Mapping[str, Any]) 
 def _neighbourhood(runs: Sequence[Trajectory], own: Prepared, given: Mapping[str, Any]) -> Any:
     """How much further samples are from the nearest other solution than from their own; and everything in a plane."""
     half, ends, values = 0.5 / len(own.test[1]), solutions(runs), {}
-    held = [_sampled(run, own, given["seed"] + i) for i, run in enumerate(runs)]
+    held = [_sample_subspaces(run, own, given["seed"] + i) for i, run in enumerate(runs)]
     for name in SUBSPACES:
         found = []
         for i, each in enumerate(held):
@@ -153,28 +153,28 @@ def _diversity(runs: Sequence[Trajectory], own: Prepared, given: Mapping[str, An
         "low_rank": [low_rank_gaussian(run, SAMPLES, data=own.train, seed=seed)],
         "independent": [solutions(runs[1:])],
     }
-    points = {name: _joined([diversity_accuracy(run, one, own.test) for one in held]) for name, held in kinds.items()}
-    share = {name: attained(found) for name, found in points.items()}
+    points = {name: _join([diversity_accuracy(run, one, own.test) for one in held]) for name, held in kinds.items()}
+    share = {name: attained_share(found) for name, found in points.items()}
     values = {f"apart_{name}": share["independent"] - share[name] for name in SUBSPACES}
     values["apart"] = share["independent"] - max(share[name] for name in SUBSPACES)
     columns = {f"diversity {name}": np.stack([found.accuracy, found.disagreement], 1) for name, found in points.items()}
     columns["reference"] = np.array(points["independent"].reference_accuracy)
-    return values | _fitted(_joined([points[name] for name in SUBSPACES])), columns
+    return values | _fit_family(_join([points[name] for name in SUBSPACES])), columns
 
 
-def _joined(found: Sequence[DiversityAccuracy]) -> DiversityAccuracy:
+def _join(found: Sequence[DiversityAccuracy]) -> DiversityAccuracy:
     accuracy, apart = (np.concatenate([getattr(one, name) for one in found]) for name in ("accuracy", "disagreement"))
     return DiversityAccuracy(accuracy, apart, found[0].reference_accuracy, found[0].classes)
 
 
-def attained(found: DiversityAccuracy) -> float:
+def attained_share(found: DiversityAccuracy) -> float:
     """The mean share of the diversity between the limits that points reach at their accuracy: 0 is that of noise."""
     low, high = limits(found.accuracy, found.reference_accuracy, found.classes, normalised=False)
     low = np.nan_to_num(low)  # above the reference's accuracy no noise leads: nothing is subtracted
     return float(ratios(found.disagreement - low, np.maximum(high - low, 1e-12)).mean())
 
 
-def _fitted(found: DiversityAccuracy) -> dict[str, float]:
+def _fit_family(found: DiversityAccuracy) -> dict[str, float]:
     """The exponent of the family, and the share of the points' variance that it explains, where there are enough."""
     try:
         exponent = fit_exponent(found)

@@ -12,7 +12,7 @@ import torch
 
 from ...core.ensemble import Ensemble
 from ...landscape.analyses.setting_sweeps import member_figures, weight_share
-from ...landscape.analyses.trained_settings import trained
+from ...landscape.analyses.trained_settings import train_from_seeds
 from ...landscape.paths import along, line
 from ...landscape.planes import surface
 from ...landscape.subnetworks import subnetwork_plane, subnetworks
@@ -20,14 +20,16 @@ from ...methods import deep, masksembles, mc_dropout, mimo, multihead, packed
 from ...training.batching import mix_seeds
 from ...uncertainty.evaluation import evaluate
 from .fort_landscape import LAPTOP, PAPER, TINY
-from .seeded_experiment import Prepared, few, fit_options, prepare_rows, seeded
+from .seeded_experiment import Prepared, experiment_by_seed, few, fit_options, prepare_rows
 from .stored_parts import Given
 
 
-def _trained(name: str, make: Any, own: Prepared, given: Mapping[str, Any], **options: Any) -> Ensemble:
+def _train(name: str, make: Any, own: Prepared, given: Mapping[str, Any], **options: Any) -> Ensemble:
     """What `make` gives, trained by the settings with a rate that falls to zero."""
     seeds = mix_seeds(given["seed"], 21), mix_seeds(given["seed"], 22)
-    return trained("reproduce", name, make, own.train, seeds, {**fit_options(given, schedule="cosine"), **options})
+    return train_from_seeds(
+        "reproduce", name, make, own.train, seeds, {**fit_options(given, schedule="cosine"), **options}
+    )
 
 
 # ---------------------------------------------------------------- MIMO, Figure 3
@@ -42,7 +44,7 @@ def compute_basins(given: Mapping[str, Any], folder: Path | None) -> Given:
         ("mimo", partial(mimo, own.model, 3, example=example, batch_repetition=given["repetition"])),
         ("multihead", partial(multihead, own.model, 3, example=example)),
     ):
-        made = _trained(name, make, own, given)
+        made = _train(name, make, own, given)
         parts = subnetworks(made)
         pairs = [(0, 1), (0, 2), (1, 2)]
         heights = [along(line(parts.take([i]), parts.take([j])), few, points=9).barrier for i, j in pairs]
@@ -55,7 +57,7 @@ def compute_basins(given: Mapping[str, Any], folder: Path | None) -> Given:
     return {"values": values, "disagreement": apart}, columns
 
 
-BASINS = seeded(
+BASINS = experiment_by_seed(
     "mimo-basins",
     {
         "smoke": few(TINY, grid=5, repetition=1, epochs=3),
@@ -75,7 +77,7 @@ def compute_sparsity_path(given: Mapping[str, Any], folder: Path | None) -> Give
         make = partial(mimo, own.model, size, example=own.train[0][:2])
         rows = []
         for l1 in given["l1"]:
-            made = _trained(f"M = {size}", make, own, given, l1=l1, weight_decay=0.0)
+            made = _train(f"M = {size}", make, own, given, l1=l1, weight_decay=0.0)
             figures = member_figures(made, own.test)
             rows.append([1 - weight_share(made), figures["accuracy"], figures["log_likelihood"]])
         curves[str(size)] = rows
@@ -106,7 +108,7 @@ def lost_more(many: Sequence[Sequence[float]], one: Sequence[Sequence[float]], c
     return round(float((losses[0] - losses[1]).mean()), 12)
 
 
-SPARSE = seeded(
+SPARSE = experiment_by_seed(
     "mimo-sparsity-path",
     {
         "smoke": few(TINY, sizes=[1, 3], l1=[0.0, 1e-3, 1e-2], epochs=3),
@@ -132,7 +134,7 @@ def compute_extremes(given: Mapping[str, Any], folder: Path | None) -> Given:
     }
     values, rows = dict[str, float](), dict[str, dict[str, float]]()
     for name, pair in makers.items():
-        ours, theirs = (_judged(_trained(name, make, own, given), own) for make in pair)
+        ours, theirs = (_judge(_train(name, make, own, given), own) for make in pair)
         values[f"{name}_accuracy"] = ours["accuracy"] - theirs["accuracy"]
         spread = [max(one["mutual_information"], 1e-9) for one in (ours, theirs)]
         values[f"{name}_information"] = float(np.log(spread[0] / spread[1]))
@@ -140,14 +142,14 @@ def compute_extremes(given: Mapping[str, Any], folder: Path | None) -> Given:
     return {"values": values, "rows": rows}, {}
 
 
-def _judged(ensemble: Ensemble, own: Prepared) -> dict[str, float]:
+def _judge(ensemble: Ensemble, own: Prepared) -> dict[str, float]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # of the draws of MC-Dropout
         prediction = ensemble.predict(own.test[0], batch_size=500)
     return evaluate(prediction, own.test[1], metrics=["accuracy", "nll", "ece", "mutual_information"])
 
 
-EXTREMES = seeded(
+EXTREMES = experiment_by_seed(
     "masks-extremes",
     {
         "smoke": few(TINY, masks=8, epochs=3),
@@ -165,7 +167,7 @@ def compute_selection(given: Mapping[str, Any], folder: Path | None) -> Given:
     own = prepare_rows(given, folder)
     make = partial(packed, own.model, 4, alpha=2, gamma=given["gamma"], example=own.train[0][:2])
     rows = {
-        select: _judged(_trained(select, make, own, given, validation=own.validation, select=select), own)
+        select: _judge(_train(select, make, own, given, validation=own.validation, select=select), own)
         for select in ("ensemble", "member")
     }
     values = {
@@ -175,7 +177,7 @@ def compute_selection(given: Mapping[str, Any], folder: Path | None) -> Given:
     return {"values": values, "rows": rows}, {}
 
 
-SELECTION = seeded(
+SELECTION = experiment_by_seed(
     "packed-selection",
     {
         "smoke": few(TINY, gamma=1, epochs=4),

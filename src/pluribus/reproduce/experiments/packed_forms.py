@@ -59,8 +59,8 @@ def compare_forms(part: Part, data: Path | None, needed: Mapping[str, Stored]) -
     forms = {"sequential": torch.stack([packed.member(i)(x) for i in range(members)])}
     gradients = {}
     forms["ensemble"] = packed(x)
-    forms["grouped"] = _grouped(packed, x, full_first=False)
-    forms["full first"] = _grouped(packed, x, full_first=True)
+    forms["grouped"] = _run_grouped(packed, x, full_first=False)
+    forms["full first"] = _run_grouped(packed, x, full_first=True)
     for name, outputs in forms.items():
         if name == "sequential":
             continue
@@ -83,7 +83,7 @@ FORMS = InParts(
 )
 
 
-def _grouped(packed: Ensemble, x: Tensor, full_first: bool) -> Tensor:
+def _run_grouped(packed: Ensemble, x: Tensor, full_first: bool) -> Tensor:
     """Figure 3 (b), the images stacked on channels and every layer grouped, or (c), the first layer a full one."""
     own, members = dict(packed.module.named_parameters()), packed.size
     h = x if full_first else x.repeat(1, members, 1, 1)

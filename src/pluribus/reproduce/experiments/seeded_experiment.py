@@ -20,7 +20,7 @@ Rows = tuple[Tensor, Tensor]
 Compute = Callable[[Mapping[str, Any], Path | None], Given]
 
 
-def seeded(name: str, scales: Mapping[str, Mapping[str, Any]], compute: Compute) -> InParts:
+def experiment_by_seed(name: str, scales: Mapping[str, Mapping[str, Any]], compute: Compute) -> InParts:
     """An experiment with one part for each seed.
 
     Args:

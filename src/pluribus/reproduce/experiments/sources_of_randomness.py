@@ -12,7 +12,7 @@ from ...landscape.studies.randomness import chain_against_runs, randomness
 from ...methods import packed
 from ...training.batching import mix_seeds
 from .fort_landscape import LAPTOP, PAPER, TINY
-from .seeded_experiment import few, fit_options, prepare_rows, seeded
+from .seeded_experiment import experiment_by_seed, few, fit_options, prepare_rows
 from .stored_parts import Given
 
 SOURCES = ("both", "initialisation", "batches")  # without any, training on a CPU gives the same network again
@@ -38,7 +38,7 @@ def compute_sources(given: Mapping[str, Any], folder: Path | None) -> Given:
     return {"values": values, "rates": list(rates), "apart": apart}, {}
 
 
-SOURCES_OF_CHANCE = seeded(
+SOURCES_OF_CHANCE = experiment_by_seed(
     "fort-sources",
     {
         "smoke": few(TINY, runs=2, epochs=3, rates=[1e-3, 1e-2]),
@@ -69,7 +69,7 @@ def compute_packed_sources(given: Mapping[str, Any], folder: Path | None) -> Giv
     return {"values": values, "rows": {kind: {name: row[name] for name in kept} for kind, row in rows.items()}}, {}
 
 
-PACKED_SOURCES = seeded(
+PACKED_SOURCES = experiment_by_seed(
     "packed-sources",
     {
         "smoke": few(TINY, runs=4, epochs=3, gamma=1),
@@ -96,7 +96,7 @@ def compute_chains(given: Mapping[str, Any], folder: Path | None) -> Given:
     return {"values": {"runs": float(ratio)}, **found}, {}
 
 
-CHAINS = seeded(
+CHAINS = experiment_by_seed(
     "fort-chains",
     {
         "smoke": few(TINY, chains=2, epochs=2),

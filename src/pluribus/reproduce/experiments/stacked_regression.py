@@ -60,7 +60,7 @@ def train_stacked_(
     owner = torch.arange(len(splits)).repeat_interleave(members)  # the split of each member
     orders = len(splits) if same_batches else ensemble.size
     generator = torch.Generator().manual_seed(mix_seeds(seed, 3))
-    optimizer = torch.optim.Adam(_decaying(ensemble, recipe.decay), lr=recipe.lr, fused=True)
+    optimizer = torch.optim.Adam(_groups_with_decay(ensemble, recipe.decay), lr=recipe.lr, fused=True)
     steps = -(-rows // BATCH)
     run = stacked_forward(ensemble)
     for epoch in range(recipe.epochs):
@@ -114,7 +114,7 @@ def split_rmse(means: Tensor, target: Tensor) -> Tensor:
     return (means.mean(-2) - target).square().mean(-1).sqrt()
 
 
-def _decaying(ensemble: nn.Module, decay: float) -> list[dict[str, Any]]:
+def _groups_with_decay(ensemble: nn.Module, decay: float) -> list[dict[str, Any]]:
     return [{"params": list(ensemble.parameters()), "weight_decay": decay}]
 
 

@@ -118,7 +118,7 @@ class _Task:
 
 def _carry_out(experiment: InParts, parts: Sequence[Part], found: Mapping[str, Stored], context: Context) -> Any:
     tasks = [_Task(part, context.data, {name: found[name] for name in part.needs}) for part in parts]
-    compute = partial(_timed, experiment.compute)
+    compute = partial(_compute_timed, experiment.compute)
     if context.ray:
         events = run_on_ray(compute, tasks, context.ray, 1)
     else:
@@ -133,7 +133,7 @@ def _carry_out(experiment: InParts, parts: Sequence[Part], found: Mapping[str, S
         raise ValueError(f"reproduce: {len(failed)} parts of {experiment.name} failed; {failed[0]}")
 
 
-def _timed(compute: Callable[..., Given], task: _Task) -> tuple[Given, float]:
+def _compute_timed(compute: Callable[..., Given], task: _Task) -> tuple[Given, float]:
     """What a part gives, with one thread and from seeds of its own, and the seconds of the processor."""
     threads, started = torch.get_num_threads(), time.process_time()
     torch.set_num_threads(1)

@@ -67,10 +67,10 @@ class StudyExperiment:
         found = {}
         for study in self.studies(context):
             found[f"{', '.join(study.data)}, {study.model}"] = _conduct(self.name, study, context)
-        return {"all networks": merged(found)} if self.merge else found
+        return {"all networks": merge_studies(found)} if self.merge else found
 
 
-def merged(found: Mapping[str, Compared]) -> Compared:
+def merge_studies(found: Mapping[str, Compared]) -> Compared:
     """Studies of several networks as one, with labels such as "packed, resnet50"."""
     groups: dict[str, Group] = {}
     for where, compared in found.items():
@@ -94,10 +94,10 @@ def _conduct(name: str, study: Study, context: Context) -> Compared:
     return Compared({group.label: group for group in groups}, seconds=seconds)
 
 
-def swept(labels: Sequence[str], axis: str, **fixed: float) -> dict[float, str]:
+def sweep_labels(labels: Sequence[str], axis: str, **fixed: float) -> dict[float, str]:
     """Labels of a sweep by the value of one of its settings, in its order, with others held.
 
-    >>> swept(["packed alpha=1", "packed alpha=2"], "alpha")
+    >>> sweep_labels(["packed alpha=1", "packed alpha=2"], "alpha")
     {1.0: 'packed alpha=1', 2.0: 'packed alpha=2'}
     """
     found = {}

@@ -130,7 +130,7 @@ def stored_predictions(found: Mapping[str, Stored], table: str, kind: str) -> di
 def split_figures(
     found: Mapping[str, Stored], table: str, kind: str, members: int | None = None
 ) -> dict[str, np.ndarray]:
-    """RMSE and NLL of each split, from stored predictions alone; `members`: only the first so many."""
+    """RMSE and NLL of each split, from stored predictions alone; `members`: of only that many, the first."""
     said = stored_predictions(found, table, kind)
     means, variances = said["means"][:, :members], said["variances"][:, :members]
     return {

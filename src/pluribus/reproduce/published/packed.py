@@ -204,10 +204,10 @@ APPENDIX_J: dict[str, Any] = {"standard deviation of accuracy, ResNet-50, CIFAR-
 }}  # fmt: skip
 
 
-def printed(text: str) -> tuple[float, float]:
+def parse_printed(text: str) -> tuple[float, float]:
     """A figure and its spread as printed, NaN where there is none.
 
-    >>> printed("2.41+-0.25")
+    >>> parse_printed("2.41+-0.25")
     (2.41, 0.25)
     """
     value, _, spread = text.partition("+-")

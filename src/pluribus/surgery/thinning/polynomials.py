@@ -32,7 +32,7 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation on terms that is no polynomial, and the symbols inside it."""
+    """An operation on terms that is not a polynomial, and the symbols inside it."""
 
     method: str
     arguments: tuple[Term, ...]
