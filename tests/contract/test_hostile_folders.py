@@ -173,6 +173,12 @@ def test_weights_of_another_kind_of_number_are_refused(folder, dtype, factor):
         load_predictor(folder)
 
 
+def test_weights_that_are_no_numbers_are_refused(folder):
+    TRAINED["weights of NaN"](folder, folder)
+    with pytest.raises(ValueError, match="are no numbers"):
+        load_predictor(folder)
+
+
 def test_weights_in_a_million_tensors_are_refused(folder):
     TRAINED["weights in 100,001 tensors"](folder, folder)
     with pytest.raises(ValueError, match="100001 tensors"):
