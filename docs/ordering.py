@@ -22,7 +22,7 @@ PAGE = Path(__file__).with_name("ordering.md")
 
 WANTED = 10  # seeds
 
-RELATIONS = {"better": "better", "worse": "worse", "within noise": "not told apart"}
+RELATIONS = {"better": "better", "worse": "worse", "within noise": "not distinguishable"}
 
 
 def page(results: list[Result]) -> str:
@@ -75,8 +75,8 @@ def answers(by: dict[str, Group]) -> list[tuple[str, str]]:
     named = ", ".join(f"{g.label} ({gap(g, single)}, {cost(g)})" for g in better) or "none"
     beats = stands(deep, single)
     near = stands(packed, deep)
-    ties = {"not told apart": "**yes**", "better": "**better**", "worse": "**no**"}
-    least = {"not told apart": "**not shown to be worse**", "better": "**better**", "worse": "**no, worse**"}
+    ties = {"not distinguishable": "**yes**", "better": "**better**", "worse": "**no**"}
+    least = {"not distinguishable": "**not shown to be worse**", "better": "**better**", "worse": "**no, worse**"}
     return [
         (
             "Does deep beat the single network in NLL?",
@@ -121,23 +121,23 @@ def parts(by: dict[str, Group]) -> str:
 
 
 MISSING = """
-Of the {wanted} seeds that were planned, {done} are finished; `pluribus compare` goes on with the same command, and
-`python docs/ordering.py ten` writes this page again.
+Of the {wanted} planned seeds, {done} are finished; the same `pluribus compare` command resumes the study, and
+`python docs/ordering.py ten` rewrites this page.
 """
 
 PROSE = """# Does the papers' ordering show?
 
-What `pluribus compare` finds by default: 1,000 digits, a LeNet-5 of twice the width, 20 epochs of Adam with a cosine
-schedule, four members (mimo: two, with batch repetition four), letters as out-of-distribution (OOD) data. The settings
-were chosen in trials on other seeds, before any of these runs. Here are {seeds},
-none of which was looked at before:
+This page shows what `pluribus compare` finds by default: 1,000 digits, a LeNet-5 of twice the width, 20 epochs of Adam
+with a cosine schedule, four members (mimo: two, with batch repetition four), letters as out-of-distribution (OOD) data.
+The settings were chosen in trials on other seeds, before any of these runs. These are {seeds},
+none of which had been used before:
 
 ```text
 pluribus compare --first-seed 100 --seeds 10 --yes --out ten
 python docs/ordering.py ten
 ```
 
-The second command writes this page, its tables and its answers, from the stored results.
+The second command writes this page, with its tables and answers, from the stored results.
 {missing}
 ```text
 {table}
@@ -145,10 +145,10 @@ The second command writes this page, its tables and its answers, from the stored
 {sentences}
 ```
 
-± is half of the 95 % t-interval over seeds; costs are relative to the single network. Times were taken on a machine
-that did other work, so compare their order only.
+± is half of the 95 % t-interval over seeds; costs are relative to the single network. The times come from a machine
+that was busy with other work, so compare only their order.
 
-## What was asked beforehand
+## Questions asked in advance
 
 | question | answer, by the paired difference over seeds with its 95 % interval |
 |---|---|
@@ -156,23 +156,24 @@ that did other work, so compare their order only.
 
 ## Every method against the single network
 
-Paired differences over seeds with their 95 % intervals; NLL and ECE are better where they are lower. The intervals
-are not adjusted for their number.
+Paired differences over seeds with their 95 % intervals; for NLL and ECE, lower is better. The intervals are not
+adjusted for the number of comparisons.
 
 | method | NLL | accuracy | ECE | AUROC OOD | accuracy under shift |
 |---|---|---|---|---|---|
 {against}
 
-Aleatoric and epistemic uncertainty put the test digits in nearly the same order where their rank correlation is near 1:
+Where the rank correlation of aleatoric and epistemic uncertainty is close to 1, they rank the test digits in nearly the
+same order:
 {parts}.
 
-## A network with nothing to spare
+## A network with no capacity to spare
 
 With an earlier version, a LeNet-5 of its own width on 3,500 digits for ten epochs (`--recipe default --epochs 10
---batch-size 64 --seeds 5`), with masks of scale 2 in the same width and mimo with four members and no repetition, gave
-another picture: against the single network, the NLL of packed was higher by 0.05 [0.01, 0.08], of masksembles by 0.15
-[0.10, 0.20] and of mimo by 0.37 [0.33, 0.41]; deep was not told from it. Its convolutions have 6 and 16 channels, of
-which a packed member has half. Compare on your own data and network before you choose.
+--batch-size 64 --seeds 5`), with masks of scale 2 at the same width and mimo with four members and no repetition, gave
+a different picture: against the single network, the NLL of packed was higher by 0.05 [0.01, 0.08], of masksembles by
+0.15 [0.10, 0.20] and of mimo by 0.37 [0.33, 0.41]; deep could not be distinguished from it. The convolutions have 6 and
+16 channels, of which a packed member has half. Compare on your own data and network before you choose.
 """
 
 

@@ -83,10 +83,10 @@ class Harmful:
     ("content", "options", "words"),
     [
         ("absent", MLP, "there is no file"),
-        (b"no checkpoint", MLP, "it holds something else than weights, and nothing in a checkpoint is run"),
-        ({"weights": Harmful()}, MLP, "it holds something else than weights, and nothing in a checkpoint is run"),
+        (b"no checkpoint", MLP, "it holds something other than weights, and no code in a checkpoint is run"),
+        ({"weights": Harmful()}, MLP, "it holds something other than weights, and no code in a checkpoint is run"),
         ({"fc1.weight": torch.zeros(3)}, MLP, "must be of the model's architecture"),
-        ({**network(1).state_dict(), "more": torch.zeros(3)}, MLP, "1 tensors that the model has not, such as 'more'"),
+        ({**network(1).state_dict(), "more": torch.zeros(3)}, MLP, "1 tensors that the model lacks, such as 'more'"),
         (network(1, (1, 9, 9)).state_dict(), MLP, r"'fc1.weight', of the shape \(200, 64\)"),
         (network(1).state_dict(), [*MLP, "--by", "names"], "--by must be weights or activations"),
         (network(1).state_dict(), [*MLP, "--by", "activations"], "--by activations needs --data"),

@@ -206,7 +206,7 @@ class TestCompare:
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 130
-        assert "finished runs are kept in study. The same command goes on from there." in err
+        assert "finished runs are kept in study. Run the same command to resume." in err
         assert "Traceback" not in err
 
 
@@ -291,14 +291,14 @@ class TestTrainAndPredict:
         folder, _ = digits
         code, _, err = pluribus("train", "--out", str(folder / "model"), "--method", "packed", "--seed", "7")
         assert code == 2
-        assert "holds another training, which differs in" in err.replace("\n", " ")
+        assert "holds a different training run; these differ:" in err.replace("\n", " ")
         assert "--overwrite" in err.replace("\n", " ")
 
     def test_what_is_no_model_or_no_file_is_said(self, pluribus, digits):
         folder, _ = digits
         code, _, err = pluribus("predict", "nothing", "x.png")
         assert code == 2
-        assert "is no trained ensemble" in err.replace("\n", " ")
+        assert "is not a trained ensemble" in err.replace("\n", " ")
         code, _, err = pluribus("predict", str(folder / "model"), "absent.png")
         assert code == 2
         assert "there is no file 'absent.png'" in err.replace("\n", " ")

@@ -30,7 +30,7 @@ def test_too_few_rows_fall_back_to_the_best_risk_that_can_be_promised_and_say_ho
     found = _find_threshold(prediction, target, 0.02)
     threshold = found["threshold"]
     assert 0.02 < threshold["risk"] <= 0.5 and threshold["kept"] > 0
-    assert "80 validation examples do not suffice to promise an error of at most 0.02" in found["no_threshold"]
+    assert "80 validation examples are too few to guarantee an error of at most 0.02" in found["no_threshold"]
     # scipy's exact interval gives the same promise for what is kept
     level = 1 - 0.05 / threshold["candidates"]
     exact = scipy.stats.beta.ppf(level, threshold["errors"] + 1, threshold["kept"] - threshold["errors"])

@@ -256,7 +256,7 @@ def test_the_command_takes_an_ensemble_that_was_trained(pluribus):
         (["--data", "moons", "--animation", "a.mp4"], ".gif or .svg"),
         (["--data", "moons", "--only", "weather"], "the question 'weather' is unknown"),
         (["--data", "moons", "--out", "."], "cannot be written"),
-        (["--ensemble", "nothing"], "is no trained ensemble"),
+        (["--ensemble", "nothing"], "is not a trained ensemble"),
         (["--data", "moons", "--model", "nonsense"], "'nonsense' is unknown"),
     ],
 )

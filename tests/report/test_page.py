@@ -101,7 +101,7 @@ def test_no_results_is_an_error_with_a_way_out(tmp_path):
 
 def test_what_is_missing_is_left_out_with_a_sentence():
     html = report([fakes.classification(label, shift=False, outside=False, pictures=False) for label, _ in FEW])
-    assert "No shifted data were given" in html and "No out-of-distribution (OOD) data were given" in html
+    assert "The study has no shifted data" in html and "The study has no out-of-distribution (OOD) data" in html
     assert "Accuracy under shift" not in html and "Does it notice out-of-distribution" not in html
     assert "Examples</h3>" not in html
 
@@ -447,7 +447,7 @@ def test_a_screen_reader_finds_its_way(driver, pages, name):
 def test_pictures_say_label_prediction_and_confidence(driver, pages):
     show(driver, pages / "both.html")
     words = driver.find_element("css selector", ".examples img").get_attribute("alt")
-    assert re.fullmatch(r"Test example \d+: \d taken for \d, confidence [\d.]+ %", words)
+    assert re.fullmatch(r"Test example \d+: \d mistaken for \d, confidence [\d.]+ %", words)
 
 
 def test_what_is_folded_is_printed(driver, pages):

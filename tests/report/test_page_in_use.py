@@ -92,10 +92,10 @@ def test_a_line_tells_the_values_it_is_drawn_from(driver, page, runs):
     chart = driver.find_element("css selector", "section:has(> [id$=risk-coverage]) .chart")
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'}); arguments[0].focus()", chart)
     first = told(driver) or (press(driver, "ArrowRight") or told(driver))
-    assert first.startswith("single: share that is answered")
+    assert first.startswith("single: share answered")
     press(driver, "ArrowDown")
     assert told(driver).startswith("deep: ")
-    while not told(driver).startswith("deep: share that is answered 1,"):
+    while not told(driver).startswith("deep: share answered 1,"):
         before = told(driver)
         press(driver, "ArrowRight")
         assert told(driver) != before
@@ -276,5 +276,5 @@ def test_what_was_found_about_the_parts_of_uncertainty_is_said():
     for run in same:
         run.columns["test/epistemic"] = np.random.default_rng(1).random(200)
     figure = chart(groups, number_styles(groups))
-    assert "rather different orders" in figure.caption
+    assert "rank the examples quite differently" in figure.caption
     assert [row[0] for row in figure.rows].count("single") == 0

@@ -150,7 +150,7 @@ def test_a_large_difference_that_few_seeds_do_not_show_is_not_called_equal():
     assert re.match(
         r"Not settled against the single network \(0\.2\d*\): mimo looks worse, 0\.45 \(about \d+ seeds would", said
     )
-    assert not any("Not told" in text and "mimo" in text for text in found)
+    assert not any("Not distinguishable" in text and "mimo" in text for text in found)
 
 
 @pytest.mark.parametrize("gaps", [[1.0, 2.0, 3.0], [0.2, 1.0], [-0.3, 0.1, -0.2, -0.25]])
@@ -183,7 +183,7 @@ def test_where_nothing_beats_the_single_network_that_is_said():
 def test_a_wide_interval_is_not_called_a_match():
     found = texts(runs(single=[0.20, 0.21, 0.20], deep=[0.18, 0.19, 0.185], packed=[0.1, 0.3, 0.2]))
     assert not any("Within noise" in text and "packed" in text for text in found)
-    assert any(text.startswith("Not told from the best, deep, by these runs: packed") for text in found)
+    assert any(text.startswith("Not distinguishable from the best, deep, in these runs: packed") for text in found)
 
 
 @given(st.lists(st.lists(st.floats(0.01, 2), min_size=3, max_size=3), min_size=3, max_size=3))
@@ -197,7 +197,7 @@ def test_nothing_is_called_better_or_worse_against_its_interval(values):
             for label in named:
                 gap = difference(groups[label], groups["single"], "nll")
                 assert gap.high < 0 if kind.startswith("Better") else gap.low > 0
-        if kind.startswith(("Within noise of the best", "Not told from the best")):
+        if kind.startswith(("Within noise of the best", "Not distinguishable from the best")):
             best = re.search(r"the best, (\w+)", kind)[1]
             for label in named:
                 gap = difference(groups[label], groups[best], "nll")
@@ -230,7 +230,7 @@ def test_one_seed_says_what_its_intervals_leave_out():
 
 def test_without_columns_and_with_one_seed_nothing_is_claimed():
     found = texts(runs(single=[0.2], deep=[0.1]))
-    assert any("cannot be said" in text for text in found)
+    assert any("is unknown: no seed in common" in text for text in found)
     assert not any(text.startswith(("Use", "Better")) for text in found)
 
 

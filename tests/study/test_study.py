@@ -400,5 +400,5 @@ class TestErrors:
         assert not (tmp_path / "study").exists()
 
     def test_a_folder_of_another_study_is_refused(self, undisturbed):
-        with pytest.raises(ValueError, match="holds another study, which differs in size"):
+        with pytest.raises(ValueError, match="holds a different study; these differ: size"):
             conduct(Study(**SMALL | {"size": 3}), undisturbed)

@@ -54,7 +54,7 @@ class Attack:
             return "it waited for ever"
         if self.code < 0:
             return f"signal {-self.code} ended it"
-        if "Traceback" in self.out + self.err or "should have been said in better words" in self.err:
+        if "Traceback" in self.out + self.err or "This is a bug: please report it" in self.err:
             return "a raw error"
         return ""
 

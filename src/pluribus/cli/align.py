@@ -14,40 +14,40 @@ import typer
 from .common import options
 from .common.messages import say_notes
 
-Checkpoint = Annotated[Path, typer.Argument(help="Weights: .safetensors, or what torch.save wrote of a state_dict.")]
+Checkpoint = Annotated[Path, typer.Argument(help="Weights: .safetensors, or a state_dict written by torch.save.")]
 
 
 def align_command(
     first: Checkpoint,
     second: Checkpoint,
-    model: Annotated[str, typer.Option(help="Their network: one of ours, timm:NAME, or python:MODULE:FUNCTION.")],
-    out: Annotated[Path, typer.Option(help="The first one's weights in the order of the second.")] = Path(
+    model: Annotated[str, typer.Option(help="Their network: built-in, timm:NAME or python:MODULE:FUNCTION.")],
+    out: Annotated[Path, typer.Option(help="The file for the first network's weights, reordered.")] = Path(
         "aligned.safetensors"
     ),
-    by: Annotated[str, typer.Option(help="What is compared: weights, or activations for --data.")] = "weights",
+    by: Annotated[str, typer.Option(help="What to match: weights, or activations on --data.")] = "weights",
     data: Annotated[
-        str | None, typer.Option(help="Data to judge on: a name or KIND:PATH; see `pluribus data`.")
+        str | None, typer.Option(help="Data to evaluate on: a name or KIND:PATH; see `pluribus data`.")
     ] = None,
-    page: Annotated[Path | None, typer.Option(help="A page with the line between both, before and after.")] = None,
-    shape: Annotated[str | None, typer.Option(help="Without --data: one row's shape, with commas: 3,32,32.")] = None,
-    classes: Annotated[int | None, typer.Option(help="Without --data: how many numbers it gives.", min=1)] = None,
+    page: Annotated[Path | None, typer.Option(help="A page of the loss between the two, before and after.")] = None,
+    shape: Annotated[str | None, typer.Option(help="Without --data: the shape of one row, such as 3,32,32.")] = None,
+    classes: Annotated[int | None, typer.Option(help="Without --data: the number of outputs.", min=1)] = None,
     data_dir: options.Folder = None,
     target: options.Target = None,
     image_size: options.ImageSize = None,
     broken: options.Broken = "stop",
     width: options.Width = 1.0,
     dropout: options.Dropout = None,
-    rows: Annotated[int, typer.Option(help="Rows at most to compare and to judge on.", min=2)] = 1000,
-    points: Annotated[int, typer.Option(help="Places along the line.", min=3)] = 25,
-    restarts: Annotated[int, typer.Option(help="Further searches, from random orders.", min=0)] = 3,
+    rows: Annotated[int, typer.Option(help="The most rows to match and evaluate on.", min=2)] = 1000,
+    points: Annotated[int, typer.Option(help="Points along the line.", min=3)] = 25,
+    restarts: Annotated[int, typer.Option(help="Additional searches, from random orders.", min=0)] = 3,
     seed: int = 0,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Put the hidden units of one network into the order of another's; it stays the same function.
+    """Reorder the hidden units of one network to match another; the function that it computes stays the same.
 
-    Two networks that were trained apart can then be joined by a straight line, or averaged. No description of the
-    architecture is needed: which units may change places is found by running the network.
+    You can then join two separately trained networks by a straight line, or average their weights. You need not
+    describe the architecture: running the network shows which units can be permuted.
 
     Examples:
 
@@ -125,7 +125,7 @@ def _show(aligned: Any, out: Path, page: Path | None, quiet: bool, as_json: bool
         print(json.dumps({**files, "moved": aligned.moved, "barrier": ridges, "groups": groups}, indent=1))
     elif not quiet:
         print(aligned.groups.explain())
-        print(f"{aligned.moved:,} weights stand elsewhere now.")
+        print(f"{aligned.moved:,} weights moved.")
         if question is not None:
             print(question.found[0])
         print(f"The weights: {out}" + (f"; the page: {page}" if page else ""))

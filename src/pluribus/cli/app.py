@@ -135,8 +135,8 @@ def _explain(error: Exception) -> int:
         return 1
     say(
         "[bold red]error:[/]",
-        f"{type(error).__name__}: {error}. This should have been said in better words: please report it, with what "
-        f"the command writes when the environment variable {TRACEBACK} is 1.",
+        f"{type(error).__name__}: {error}. This is a bug: please report it, with the output of the same command run "
+        f"with the environment variable {TRACEBACK}=1.",
     )
     return 1
 
@@ -153,7 +153,7 @@ def pluribus(
         bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_version)
     ] = False,
 ) -> None:
-    """Efficient ensembles of neural networks: which one to use for your data, and what it buys you."""
+    """Efficient ensembles of neural networks: which one to use for your data, what it gains and what it costs."""
 
 
 if __name__ == "__main__":

@@ -25,19 +25,22 @@ def compare_command(
     variants: options.Variants = "",
     run: RunOptions,
     methods: options.Methods = "",
-    seeds: Annotated[int, typer.Option(help="How many seeds: each trains everything anew.", min=1)] = 1,
-    first_seed: Annotated[int, typer.Option(help="The first of the seeds.", min=0)] = 0,
+    seeds: Annotated[int, typer.Option(help="The number of seeds; each trains everything from scratch.", min=1)] = 1,
+    first_seed: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
     sweep: options.Sweep = None,
     choose: options.Choose = None,
     corruptions: options.Corruptions = "some",
-    shift_rows: Annotated[int, typer.Option(help="How many test images are shifted.", min=1)] = 500,
-    out: Annotated[Path | None, typer.Option(help="The study's folder; the same folder goes on where it was.")] = None,
-    jobs: Annotated[int | None, typer.Option(help="How many runs at once [the cores].", min=1)] = None,
-    threads: Annotated[int, typer.Option(help="Threads of each run.", min=1)] = 1,
-    ray: Annotated[str | None, typer.Option(help="Run on a Ray cluster: its address, auto, or local.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start at once, however long it will take.")] = False,
+    shift_rows: Annotated[int, typer.Option(help="The number of test images to corrupt.", min=1)] = 500,
+    out: Annotated[Path | None, typer.Option(help="The folder of the study; use it again to resume.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs at the same time [the number of cores].", min=1)] = None,
+    threads: Annotated[int, typer.Option(help="Threads per run.", min=1)] = 1,
+    ray: Annotated[str | None, typer.Option(help="Run on a Ray cluster: its address, auto or local.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking, even if it takes hours.")] = False,
 ) -> None:
-    """Train the methods under equal conditions and show what each is worth, and what it costs.
+    """Train the methods under equal conditions, and report the accuracy, calibration, uncertainty and cost of each.
+
+    Writes one HTML page with the verdict, in distribution, under shift and on out-of-distribution (OOD) data. The same
+    command resumes a study that was stopped.
 
     Examples:
 

@@ -15,7 +15,7 @@ def data_command(
     data_dir: options.Folder = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """What data sets are known, where they are looked for, and which of them are there."""
+    """List the known data sets, where Pluribus looks for them, and which of them are there."""
     from ..data.catalogue import DATA
     from ..data.source import data_folder
 
@@ -43,5 +43,5 @@ def data_command(
     show = screen()
     show.print(table)
     show.print(
-        f"looked for in {safe_text(str(place))}; --data-dir or PLURIBUS_DATA names another folder", soft_wrap=True
+        f"searched in {safe_text(str(place))}; choose another folder with --data-dir or PLURIBUS_DATA", soft_wrap=True
     )

@@ -12,17 +12,17 @@ from .common import options
 
 
 def export_command(
-    folder: Annotated[Path, typer.Argument(help="What `pluribus train` wrote.")],
+    folder: Annotated[Path, typer.Argument(help="The folder that `pluribus train` wrote.")],
     path: Annotated[Path, typer.Argument(help="The file to write: .onnx, or .pt2 for torch.export.")],
-    draws: Annotated[str, typer.Option(help="Of dropout in predictions: fixed (stored) or random.")] = "fixed",
-    rows: Annotated[int, typer.Option(help="Rows of the batch that it is checked on.", min=1)] = 4,
-    freeze: Annotated[bool, typer.Option(help="Fold and slice before.")] = True,
+    draws: Annotated[str, typer.Option(help="The dropout masks of MC-Dropout: fixed (stored) or random.")] = "fixed",
+    rows: Annotated[int, typer.Option(help="Rows in the batch of the final check.", min=1)] = 4,
+    freeze: Annotated[bool, typer.Option(help="Freeze first: fold batch norm and cut masked channels.")] = True,
     model: options.OwnModel = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Write a trained ensemble to one file that needs neither Python nor Pluribus, and check it against PyTorch.
 
-    Inputs are normalised inside: the file takes images in [0, 1] or encoded rows of a table.
+    The file normalises its inputs itself: give it images in [0, 1] or encoded rows of a table.
 
     Example:
 

@@ -19,13 +19,13 @@ from .common.messages import messages, safe_text, say_notes
 def landscape_command(
     data: options.Data = "digits",
     ensemble: Annotated[
-        Path | None, typer.Option(help="A folder of `pluribus train`: its members in place of new runs.")
+        Path | None, typer.Option(help="A folder that `pluribus train` wrote: use its members instead of new runs.")
     ] = None,
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("landscape.html"),
     animation: Annotated[
-        Path | None, typer.Option(help="Training on the plane of two runs as a moving picture, .gif or .svg.")
+        Path | None, typer.Option(help="An animation of training on the plane of two runs: .gif or .svg.")
     ] = None,
-    runs: Annotated[int, typer.Option(help="How many networks to train.", min=2)] = 3,
+    runs: Annotated[int, typer.Option(help="The number of networks to train.", min=2)] = 3,
     data_dir: options.Folder = None,
     target: options.Target = None,
     image_size: options.ImageSize = None,
@@ -36,25 +36,27 @@ def landscape_command(
     epochs: options.Epochs = None,
     batch_size: options.BatchSize = None,
     lr: options.Rate = None,
-    rows: Annotated[int, typer.Option(help="Training rows at most; half as many are judged on.", min=2)] = 1000,
-    grid: Annotated[int, typer.Option(help="Points of a surface along each side.", min=3)] = 21,
-    samples: Annotated[int, typer.Option(help="Networks sampled around a solution.", min=1)] = 5,
-    steps: Annotated[int, typer.Option(help="Steps at each point of the tunnel.", min=1)] = 80,
+    rows: Annotated[int, typer.Option(help="The most training rows; half as many test rows are used.", min=2)] = 1000,
+    grid: Annotated[int, typer.Option(help="Points along each side of a surface.", min=3)] = 21,
+    samples: Annotated[int, typer.Option(help="Networks to sample around a solution.", min=1)] = 5,
+    steps: Annotated[int, typer.Option(help="Training steps at each point of the tunnel.", min=1)] = 80,
     retrained: Annotated[
-        int, typer.Option(help="Networks trained anew to compare ways of training; 0 leaves that out.", min=0)
+        int, typer.Option(help="Networks to train again, to compare training schemes; 0 skips that.", min=0)
     ] = 3,
     only: Annotated[
-        str, typer.Option(help="Questions to ask, with commas; by default all that take little time. See the docs.")
+        str, typer.Option(help="Questions to ask, comma-separated; by default all the quick ones. See the docs.")
     ] = "",
-    corruptions: Annotated[str, typer.Option(help="How test images are shifted, with commas.")] = "gaussian_noise",
+    corruptions: Annotated[
+        str, typer.Option(help="Corruptions of the test images, comma-separated.")
+    ] = "gaussian_noise",
     seed: int = 0,
     threads: Annotated[int | None, typer.Option(min=1)] = None,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Why do ensembles work? Train a few networks, and look at them in weight space and in function space.
+    """Why do ensembles work? Train a few networks, and examine them in weight space and in function space.
 
-    Writes one page with the questions of Fort et al., "Deep Ensembles: A Loss Landscape Perspective".
+    Writes one page that asks the questions of Fort et al., "Deep Ensembles: A Loss Landscape Perspective".
 
     Examples:
 
@@ -112,7 +114,7 @@ def landscape_command(
 
 
 BRACKETS = (
-    "Square brackets hold the least and the largest of what was seen or, where a figure is a mean over seeds, its 95 % "
+    "Square brackets hold the smallest and the largest value or, where a figure is a mean over seeds, its 95 % "
     "interval."
 )
 

@@ -8,27 +8,29 @@ import typer
 
 from .common import options
 
-Shape = Annotated[str, typer.Option(help="One row's shape, with commas: 3,224,224.")]
+Shape = Annotated[str, typer.Option(help="The shape of one row, such as 3,224,224.")]
 
-Budget = Annotated[str | None, typer.Option(help="At most: 1.5 (times the network), or an absolute 2M, 0.5G.")]
+Budget = Annotated[str | None, typer.Option(help="An upper limit: 1.5 (times the network), or absolute: 2M, 0.5G.")]
 
 
 def plan_command(
-    model: Annotated[str, typer.Option(help="A network of ours, timm:NAME, or python:MODULE:FUNCTION.")] = "resnet18",
+    model: Annotated[str, typer.Option(help="A built-in network, timm:NAME or python:MODULE:FUNCTION.")] = "resnet18",
     shape: Shape = "3,32,32",
-    classes: Annotated[int, typer.Option(help="How many numbers the network gives.", min=1)] = 10,
+    classes: Annotated[int, typer.Option(help="The number of outputs of the network.", min=1)] = 10,
     width: options.Width = 1.0,
     parameters: Budget = None,
     mult_adds: Budget = None,
-    memory: Annotated[str | None, typer.Option(help="Of a prediction: 1.5 (times), or bytes as 200M.")] = None,
-    latency: Annotated[str | None, typer.Option(help="1.5 (times), or absolute, as 20ms; it is measured.")] = None,
-    rows: Annotated[int, typer.Option(help="Rows of the batch for memory and latency.", min=1)] = 1,
-    sizes: Annotated[str, typer.Option(help="Numbers of members, with commas.")] = "2,3,4,8",
-    methods: Annotated[str, typer.Option(help="Which of {methods}, with commas; by default all.")] = "",
-    training: Annotated[bool, typer.Option("--training", help="Memory is that of a training step.")] = False,
+    memory: Annotated[
+        str | None, typer.Option(help="For a prediction: 1.5 (times the network), or bytes: 200M.")
+    ] = None,
+    latency: Annotated[str | None, typer.Option(help="1.5 (times the network), or a time: 20ms; measured.")] = None,
+    rows: Annotated[int, typer.Option(help="Rows per batch, for memory and latency.", min=1)] = 1,
+    sizes: Annotated[str, typer.Option(help="Numbers of members, comma-separated.")] = "2,3,4,8",
+    methods: Annotated[str, typer.Option(help="Some of {methods}, comma-separated; by default all.")] = "",
+    training: Annotated[bool, typer.Option("--training", help="Count the memory of a training step.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Which methods and settings fit a budget: counted exactly, before anything is trained or allocated.
+    """List the methods and settings that fit a budget, counted exactly before anything is trained or allocated.
 
     Examples:
 

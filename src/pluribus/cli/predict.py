@@ -16,20 +16,20 @@ from rich.table import Table
 from .common import options
 from .common.messages import safe_text, say_notes, screen
 
-NO_THRESHOLD = "no validation data said when to abstain, so nothing is accepted"
+NO_THRESHOLD = "without validation data there is no threshold for abstaining, so no answer is accepted"
 
 
 def predict_command(
-    folder: Annotated[Path, typer.Argument(help="What `pluribus train` wrote.")],
+    folder: Annotated[Path, typer.Argument(help="The folder that `pluribus train` or `pluribus upgrade` wrote.")],
     files: options.Files,
-    form: Annotated[str, typer.Option("--format", help="table, jsonl or csv.")] = "table",
+    form: Annotated[str, typer.Option("--format", help="The output format: table, jsonl or csv.")] = "table",
     broken: options.Broken = "stop",
     device: options.Device = "cpu",
-    abstained: Annotated[bool, typer.Option(help="Show only what a person should look at.")] = False,
+    abstained: Annotated[bool, typer.Option(help="Show only the answers that a person should check.")] = False,
     model: options.OwnModel = None,
     unpack_limit: options.UnpackLimit = None,
 ) -> None:
-    """Label, confidence, aleatoric and epistemic uncertainty of each image or row, and whether to accept the answer.
+    """Predict images or rows: label, confidence, aleatoric and epistemic uncertainty, and whether to accept the answer.
 
     Examples:
 

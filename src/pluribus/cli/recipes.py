@@ -8,7 +8,7 @@ from .common.messages import screen
 
 
 def recipes_command() -> None:
-    """The papers' training settings, by name."""
+    """List the training settings of the papers, by name."""
     from ..training.recipes import RECIPES
 
     table = Table(box=None, header_style="bold", pad_edge=False)

@@ -17,7 +17,7 @@ def report_command(
     out: Annotated[Path | None, typer.Option(help="The page to write [FOLDER/report.html].")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write the page of a study again, from its results."""
+    """Rewrite the page of a study from its stored results."""
     from ..report.page import report
     from ..results.quantities import Differences
     from ..results.store import read_all
@@ -26,7 +26,7 @@ def report_command(
     from .common import display
 
     if not (folder / "study.json").exists():
-        raise FileNotFoundError(f"report: {str(folder)!r} is no study: there is no study.json in it.")
+        raise FileNotFoundError(f"report: {str(folder)!r} is not a study: it has no study.json.")
     results, damaged = read_all(folder)
     metric = _chosen_metric(folder / "study.json")
     results = choose_settings(results, metric) if metric else results

@@ -18,21 +18,21 @@ from .common.messages import messages, safe_text, say_how_to_go_on, screen
 
 def reproduce_command(
     item: Annotated[
-        str | None, typer.Argument(help="An item, such as packed/table11; without one all are listed.")
+        str | None, typer.Argument(help="An item, such as packed/table11; without one, the command lists them all.")
     ] = None,
     scale: Annotated[
-        str, typer.Option(help="smoke (seconds), laptop (minutes to two hours) or paper (as the authors did it).")
+        str, typer.Option(help="smoke (seconds), laptop (minutes to two hours) or paper (the authors' own scale).")
     ] = "smoke",
     data_dir: options.Folder = None,
-    out: Annotated[Path, typer.Option(help="The folder of results and pages.")] = Path("pluribus-claims"),
-    jobs: Annotated[int, typer.Option(help="How many parts at once, each in a process of its own.", min=1)] = 1,
-    ray: Annotated[str | None, typer.Option(help="Run on a Ray cluster: its address, auto, or local.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder for results and pages.")] = Path("pluribus-claims"),
+    jobs: Annotated[int, typer.Option(help="Parts to run at the same time, each in its own process.", min=1)] = 1,
+    ray: Annotated[str | None, typer.Option(help="Run on a Ray cluster: its address, auto or local.")] = None,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Run a table or a figure of a paper, and judge its claim: holds, does not hold, or cannot be told.
+    """Reproduce a table or a figure of a paper, and judge its claim: holds, does not hold, or cannot be told.
 
-    What was computed is kept in the folder: the same command goes on where it was, and judges again without training.
+    The folder keeps what was computed: the same command resumes there, and judges again without training.
 
     Examples:
 
@@ -120,4 +120,4 @@ def _list(as_json: bool, out: Path) -> None:
         )
     console = screen()
     console.print(table)
-    console.print(f"{len(rows)} items; verdicts are those stored in {safe_text(str(out))}", soft_wrap=True)
+    console.print(f"{len(rows)} items; the verdicts come from {safe_text(str(out))}", soft_wrap=True)

@@ -17,18 +17,20 @@ from .common.run_options import RunOptions, takes_run_options
 @takes_run_options
 def train_command(
     *,
-    out: Annotated[Path, typer.Option(help="The folder to write the trained ensemble to.")],
+    out: Annotated[Path, typer.Option(help="The folder for the trained ensemble.")],
     method: options.Method = "packed",
     data: options.Data = "digits",
     run: RunOptions,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="An argument of the method: alpha=3.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="An argument of the method, such as alpha=3.")
+    ] = None,
     seed: int = 0,
-    risk: Annotated[float, typer.Option(help="The error to keep to by abstaining.", min=0, max=1)] = 0.05,
+    risk: Annotated[float, typer.Option(help="Abstain so that the error rate is at most this.", min=0, max=1)] = 0.05,
     threads: Annotated[int | None, typer.Option(min=1)] = None,
     precision: Annotated[str | None, typer.Option(help="32-true, bf16-mixed, 16-mixed.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what another training wrote there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an ensemble that is already there.")] = False,
 ) -> None:
-    """Train one ensemble, for `pluribus predict`. A training that was stopped goes on with the same command.
+    """Train one ensemble for `pluribus predict`. The same command resumes training that was stopped.
 
     Examples:
 

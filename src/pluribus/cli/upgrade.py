@@ -1,4 +1,4 @@
-"""`pluribus upgrade`: a trained network becomes an ensemble that is worth it, or is told to be enough."""
+"""`pluribus upgrade`: turns a trained network into an ensemble if that pays, or says that the network is enough."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from .common.run_options import RunOptions, takes_run_options
 @takes_run_options
 def upgrade_command(
     *,
-    out: Annotated[Path, typer.Option(help="The folder to write the upgraded network to.")],
+    out: Annotated[Path, typer.Option(help="The folder for the upgraded network.")],
     data: options.Data = "digits",
     run: RunOptions,
     budget: Annotated[
-        str, typer.Option(help="Epochs of fine-tuning for each way (0: none), or a time for all, such as 20min.")
+        str, typer.Option(help="Epochs of fine-tuning per method (0: none), or a time for all of them, such as 20min.")
     ] = "2",
-    methods: Annotated[str, typer.Option(help="Which ways to try, with commas [all].")] = "",
+    methods: Annotated[str, typer.Option(help="The methods to try, comma-separated [all].")] = "",
     coverage: Annotated[float, typer.Option(help="How often sets or intervals hold the truth.", min=0, max=1)] = 0.9,
-    risk: Annotated[float, typer.Option(help="The error to keep to by abstaining.", min=0, max=1)] = 0.05,
+    risk: Annotated[float, typer.Option(help="Abstain so that the error rate is at most this.", min=0, max=1)] = 0.05,
     seed: int = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is already there.")] = False,
 ) -> None:
-    """Turn a trained network into an ensemble that keeps its weights, for `pluribus predict`, and say what it gains.
+    """Turn a pretrained network into an ensemble that keeps its weights, for `pluribus predict`, and say what it gains.
 
-    Every method that keeps weights is tried, fine-tuned within the budget and calibrated; the best is set against the
-    network itself on test rows that nothing was chosen on. Where it gains nothing, the network itself is written, with
-    its probabilities calibrated.
+    Tries every method that keeps the weights, fine-tunes it within the budget and calibrates it. The best one is then
+    compared with the network itself on held-out test rows. If it gains nothing, the command writes the network itself,
+    with calibrated probabilities.
 
     Examples:
 
@@ -45,7 +45,7 @@ def upgrade_command(
 
     if not run.start and not (run.model or "").startswith("hf:"):
         raise ValueError(
-            "upgrade: starts from a trained network. Give its --model and its --weights FILE, or --model hf:FOLDER."
+            "upgrade: it starts from a trained network. Give --model and --weights FILE, or --model hf:FOLDER."
         )
     options.check_device(run.device)
     check_folder(out, overwrite)

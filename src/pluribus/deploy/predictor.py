@@ -233,8 +233,8 @@ def _find_threshold(prediction: Classification, target: Tensor, risk: float) -> 
         return {"no_threshold": reason}
     needed = math.ceil(math.log((1 - found.confidence) / found.candidates) / math.log1p(-risk) / found.coverage)
     said = (
-        f"abstain: {len(target):,} validation examples do not suffice to promise an error of at most {risk:g}: that "
-        f"takes about {max(needed, len(target) + 1):,} or more. The threshold promises one of at most {found.risk:g}."
+        f"abstain: {len(target):,} validation examples are too few to guarantee an error of at most {risk:g}: that "
+        f"takes about {max(needed, len(target) + 1):,} or more. The threshold guarantees at most {found.risk:g}."
     )
     return {"threshold": dataclasses.asdict(found), "no_threshold": said}
 
@@ -252,7 +252,7 @@ def load_predictor(folder: str | Path, device: torch.device | str = "cpu", *, mo
     folder = Path(folder)
     if not (folder / RECORD).exists():
         raise FileNotFoundError(
-            f"predict: {str(folder)!r} is no trained ensemble: there is no {RECORD} in it. "
+            f"predict: {str(folder)!r} is not a trained ensemble: it has no {RECORD}. "
             "Make one with: pluribus train --out FOLDER"
         )
     try:
@@ -265,7 +265,7 @@ def load_predictor(folder: str | Path, device: torch.device | str = "cpu", *, mo
         spec = dataclasses.replace(spec, model=model)
     elif spec.is_code:
         raise ValueError(
-            f"predict: the network of {str(folder)!r} is code of its author's own, {spec.model!r}, which is not run "
+            f"predict: the network of {str(folder)!r} is the author's own code, {spec.model!r}, which is not run "
             "because a folder names it. If you know that code, name it with model= (command line: --model "
             "python:FILE:FUNCTION)."
         )

@@ -36,7 +36,7 @@ def _example(run: Result, place: int) -> dict[str, str]:
     if run.record["task"] == "classification":
         true, given = (_class(run, f"test/{name}", row) for name in ("target", "label"))
         sure = _at(run, "test/confidence", row)
-        words = f"{true} taken for {given}" if true != given else f"{true}, recognised"
+        words = f"{true} mistaken for {given}" if true != given else f"{true}, recognised"
         words += f", confidence {100 * float(sure):.1f} %" if sure else ""
     else:
         numbers = [float(_at(run, f"test/{name}", row) or "nan") for name in ("target", "mean", "total")]

@@ -66,7 +66,7 @@ def _keep_single(found: ComparedGroups, baseline: Group) -> str:
 
 
 def place(found: ComparedGroups) -> list[Sentence]:
-    """Every other network beside the single one: better, worse, not told apart, or not settled by these seeds."""
+    """Every other network beside the single one: better, worse, not distinguishable, or not settled by these seeds."""
     baseline, metric = found.baseline, found.metric
     if baseline is None or len(found.groups) == 1:
         return []
@@ -83,13 +83,15 @@ def place(found: ComparedGroups) -> list[Sentence]:
         texts.append(f"Not settled against the single network ({say_number(baseline, metric)}): {'; '.join(each)}.")
     if same := kinds.get("within noise"):
         each = [f"{group.label} ({say_number(group, metric)})" for group in same]
-        texts.append(f"Not told from the single network ({say_number(baseline, metric)}): {join_names(each)}.")
+        texts.append(
+            f"Not distinguishable from the single network ({say_number(baseline, metric)}): {join_names(each)}."
+        )
     if worse := kinds.get("worse"):
         each = [f"{group.label} by {say_size(found.gap(group, baseline), metric)}" for group in worse]
         texts.append(f"Worse than the single network: {'; '.join(each)}.")
     if unknown := [group.label for group in kinds.get("", [])]:
         texts.append(
-            f"How {join_names(unknown)} compares with the single network cannot be said: no seed in common, or no "
+            f"How {join_names(unknown)} compares with the single network is unknown: no seed in common, or no "
             "stored examples."
         )
     return [Sentence("result", text) for text in texts]
@@ -104,7 +106,7 @@ def _kind(found: ComparedGroups, group: Group, other: Group) -> str:
 def _say_unsettled(found: ComparedGroups, group: Group, other: Group) -> str:
     looks = "better" if found.is_better(group, other) else "worse"
     seeds = found.seeds_to_settle(group, other)
-    return f"{group.label} looks {looks}, {say_number(group, found.metric)} (about {seeds} seeds would tell)"
+    return f"{group.label} looks {looks}, {say_number(group, found.metric)} (about {seeds} seeds would settle it)"
 
 
 def warn_of_short_training(found: ComparedGroups) -> list[Sentence]:
@@ -118,7 +120,7 @@ def warn_of_short_training(found: ComparedGroups) -> list[Sentence]:
 
 
 def match(found: ComparedGroups) -> list[Sentence]:
-    """Who cannot be told from the best, and at what share of its cost; those of one kind in one sentence."""
+    """What is not distinguishable from the best, and at what share of its cost; those of one kind in one sentence."""
     top, baseline, metric = found.top, found.baseline, found.metric
     gain = abs(estimate(top, metric).value - estimate(baseline, metric).value) if baseline else 0.0
     margin = gain or 0.1 * abs(estimate(top, metric).value)
@@ -138,7 +140,7 @@ def match(found: ComparedGroups) -> list[Sentence]:
     if matching:
         texts.append(f"Within noise of the best, {top.label}: {join_names(matching)}.")
     if unclear:
-        texts.append(f"Not told from the best, {top.label}, by these runs: {join_names(unclear)}.")
+        texts.append(f"Not distinguishable from the best, {top.label}, in these runs: {join_names(unclear)}.")
     return [Sentence("result", text) for text in texts]
 
 

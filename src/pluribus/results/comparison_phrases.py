@@ -39,7 +39,7 @@ class ComparedGroups:
         return relation(self.gap(first, second), self.metric)
 
     def seeds_to_settle(self, first: Group, second: Group) -> int | None:
-        """How many seeds would tell the two apart, if the difference is what it seems; None: too many to try."""
+        """How many seeds would distinguish the two, if the difference is what it seems; None: too many to try."""
         return seeds_to_settle(self.gap(first, second), len(first.by_seed.keys() & second.by_seed.keys()))
 
     def cost(self, group: Group) -> float:

@@ -117,7 +117,7 @@ def _also(topic: str, name: str, praise: str) -> Callable[[ComparedGroups], list
                 f"; the single network has {say_value(baseline, name, praise)}, a difference of {say_gap(gap, name)}"
             )
         elif word == "within noise":
-            text += f", which cannot be told from the single network (difference {say_gap(gap, name)})"
+            text += f", which is not distinguishable from the single network (difference {say_gap(gap, name)})"
         else:
             text += f"; the single network has {say_value(baseline, name, praise)} (one seed: no interval)"
         return [Sentence(topic, f"{text}.")]
@@ -184,7 +184,7 @@ PARTS: list[Callable[[ComparedGroups], list[Sentence]]] = [
     _also("calibration", "ece", "is calibrated best"),
     _also("shift", "cacc", "is the most accurate under shift"),
     _also("shift", "cece", "is calibrated best under shift"),
-    _also("outside", "auroc", "tells OOD data best"),
+    _also("outside", "auroc", "detects OOD data best"),
     _ood_note,
     _diversity,
     _certainty,

@@ -125,7 +125,7 @@ def start_network(run: Run, data: Data) -> nn.Module:
     method = METHODS[entry(run.method).method]
     if not keeps_weights(method):
         raise ValueError(
-            f"compare: {run.method} draws its weights anew, so it cannot start from trained ones. Leave it out, or "
+            f"compare: {run.method} draws new weights, so it cannot start from trained ones. Leave it out, or "
             f"choose from {', '.join(name for name, one in METHODS.items() if keeps_weights(one))}."
         )
     return published_network(spec) if run.weights == PUBLISHED else read_weights("--weights", run.weights, spec.build())

@@ -153,7 +153,7 @@ def _check_folder(study: Study, folder: Path) -> dict[str, Any]:
                 )
         elif keys:
             raise ValueError(
-                f"compare: the folder {str(folder)!r} holds another study, which differs in {', '.join(keys)}. "
+                f"compare: the folder {str(folder)!r} holds a different study; these differ: {', '.join(keys)}. "
                 "Choose another folder."
             )
     return mine

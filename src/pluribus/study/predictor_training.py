@@ -52,7 +52,7 @@ def claim(run: Run, folder: Path, overwrite: bool = False) -> None:
         keys = [key for key in mine if mine[key] != found.get(key)]
         if keys:
             raise ValueError(
-                f"train: {str(folder)!r} holds another training, which differs in {', '.join(keys)}. "
+                f"train: {str(folder)!r} holds a different training run; these differ: {', '.join(keys)}. "
                 "Choose another --out, or replace it with --overwrite."
             )
     if overwrite:

@@ -29,7 +29,7 @@ def read_weights(caller: str, path: str | Path, model: nn.Module) -> nn.Module:
     except (ValueError, TypeError) as error:
         said = str(error).removeprefix("Trajectory.of: ").replace("checkpoint 0", "the file")
         if "eights only" in said:  # torch's own words advise to run what is in the file
-            said = "it holds something else than weights, and nothing in a checkpoint is run. Save model.state_dict()."
+            said = "it holds something other than weights, and no code in a checkpoint is run. Save model.state_dict()."
         raise ValueError(f"{caller}: {str(path)!r} does not fit: {said}") from error
 
 
@@ -41,14 +41,14 @@ def _check_fit(stored: Mapping[str, Any], model: nn.Module) -> None:
     named = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     if more := [name for name in named if name not in own]:
         raise ValueError(
-            f"it has {len(more)} tensors that the model has not, such as {more[0]!r}. Give the model that was trained."
+            f"it has {len(more)} tensors that the model lacks, such as {more[0]!r}. Give the model that was trained."
         )
     shapes = {name: (tuple(named[name].shape), tuple(own[name].shape)) for name in own if name in named}
     other = [f"{name} {found} for {wanted}" for name, (found, wanted) in shapes.items() if found != wanted]
     if len(other) > 1:
         shown = "; ".join(other[:SHOWN]) + (f" and {len(other) - SHOWN} more" if len(other) > SHOWN else "")
         raise ValueError(
-            f"{len(other)} tensors have other shapes than the model's: {shown}. Give the model that was trained."
+            f"{len(other)} tensors differ in shape from the model's: {shown}. Give the model that was trained."
         )
 
 

@@ -39,7 +39,9 @@ def upgrade_predictor(
     run = Run(data=data, model=model, seed=seed, **conditions)
     found = load_data(run)
     if not len(found.validation):
-        raise ValueError(f"upgrade: {data} has no validation rows to choose and to promise on. Give --validation 0.2.")
+        raise ValueError(
+            f"upgrade: {data} has no validation rows, which the choice and its guarantees need. Give --validation 0.2."
+        )
     parts = {name: NormalisedSplit(getattr(found, name), found) for name in ("train", "validation", "test")}
     training = {name: run.training[name] for name in ("lr", "batch_size") if name in run.training}
     upgraded = upgrade(

@@ -39,7 +39,7 @@ class Budget:
             if found and found[2] and float(found[1]) > 0:
                 return cls(seconds=float(found[1]) * UNITS[found[2]])
         raise ValueError(
-            "upgrade: budget must be a whole number of epochs for each way (0: no fine-tuning), or a time for all of "
+            "upgrade: budget must be a whole number of epochs per method (0: no fine-tuning), or a time for all of "
             f'them, such as "20min" or "1.5h", but it is {value!r}.'
         )
 
@@ -58,5 +58,5 @@ class Budget:
 
     def __str__(self) -> str:
         if self.epochs is None:
-            return f"{self.seconds:g} s for all trainings"
+            return f"{self.seconds:g} s for all training"
         return f"{self.epochs} epoch{'' if self.epochs == 1 else 's'} a training"

@@ -97,20 +97,19 @@ class Upgrade:
         judged = f"on {self.rows['judge']:,} rows that nothing was chosen or fitted on"
         scaled = self.gains.get(SCALED)
         if scaled is None:
-            return "Your single network is enough: of what was tried, it is best once its scale is fitted."
+            return "Your single network is enough: with its scale fitted, it is the best of what was tried."
         if self.enough:
             return (
-                f"Your single network is enough: {self.best}, best of what was tried, changes its NLL by "
-                f"{_interval(scaled)} {judged}, once both are scaled."
+                f"Your single network is enough: {self.best}, the best of what was tried, changes the NLL by "
+                f"{_interval(scaled)} {judged}, with the scale of both fitted."
             )
         text = (
-            f"{self.best}, is better: its NLL is lower than that of your network with its scale fitted by "
-            f"{_interval(scaled, -1)}, and than that of your network as it is by {_interval(self.gains[NETWORK], -1)}, "
-            f"{judged}."
+            f"{self.best}, is better: its NLL is lower by {_interval(scaled, -1)} than that of your network with its "
+            f"scale fitted, and by {_interval(self.gains[NETWORK], -1)} than that of your network as it is, {judged}."
         )
         if (tuned := self.gains.get(TUNED)) is not None:
-            shown = "lower" if tuned.high < 0 else "higher" if tuned.low > 0 else "not shown to be another"
-            text += f" Than your network's, fine-tuned for as long, it is {shown}: by {_interval(tuned)}."
+            shown = "lower" if tuned.high < 0 else "higher" if tuned.low > 0 else "not shown to differ"
+            text += f" Compared with your network fine-tuned for as long, it is {shown}: by {_interval(tuned)}."
         return text[0].upper() + text[1:]
 
     def explain(self) -> str:
@@ -128,7 +127,7 @@ class Upgrade:
                 f"{tried.cost:6.2f} {tried.seconds:8.1f}"
             )
         counts = ", ".join(f"{count:,} to {what}" for what, count in self.rows.items())
-        lines += ["", f"Rows: {counts}. Every way has its scale fitted; cost is in mult-adds of your network."]
+        lines += ["", f"Rows: {counts}. All scales are fitted; costs are relative to the mult-adds of your network."]
         around = [self.conformal, self.threshold]
         return "\n".join([*lines, *(part.explain() for part in around if part is not None), *self.notes])
 

@@ -57,7 +57,7 @@ class Watch:
         self.done, self.before, self.started = 0.0, 0.0, time.monotonic()
         self.progress = Progress(
             RunsUnderWay(self), BarColumn(bar_width=10), MofNCompleteColumn(), TextColumn("runs,"),
-            TimeElapsedColumn(), TextColumn("gone,"), TimeLeft(self), TextColumn("left"),
+            TimeElapsedColumn(), TextColumn("elapsed,"), TimeLeft(self), TextColumn("left"),
             console=console, disable=quiet or not console.is_terminal, transient=True, refresh_per_second=2,
         )  # fmt: skip
         self.task = self.progress.add_task("", total=0)

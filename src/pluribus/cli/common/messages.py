@@ -51,5 +51,5 @@ def say_how_to_go_on(kept: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say("stopped;", f"{kept()}. The same command goes on from there.")
+        say("stopped;", f"{kept()}. Run the same command to resume.")
         raise typer.Exit(INTERRUPTED) from None

@@ -12,108 +12,121 @@ from typer.core import TyperCommand
 
 from ..._common.untrusted import parse_json
 
-_DATA = "What to train on: a name (see `pluribus data`) or KIND:PATH, such as folder:photos/ or table:houses.csv."
+_DATA = "The data to train on: a name (see `pluribus data`) or KIND:PATH, such as folder:photos/ or table:houses.csv."
 
 Data = Annotated[str, typer.Option("--data", help=_DATA)]
 
-SeveralData = Annotated[str, typer.Option("--data", help=f"{_DATA} Several, with commas.")]
+SeveralData = Annotated[str, typer.Option("--data", help=f"{_DATA} Separate several with commas.")]
 
-Folder = Annotated[Path | None, typer.Option("--data-dir", help="Where data sets are looked for [PLURIBUS_DATA].")]
+Folder = Annotated[Path | None, typer.Option("--data-dir", help="The folder that holds data sets [PLURIBUS_DATA].")]
 
-Target = Annotated[str | None, typer.Option(help="The column of a table to predict.")]
+Target = Annotated[str | None, typer.Option(help="The table column to predict.")]
 
-Task = Annotated[str | None, typer.Option(help="classification or regression, where a table's target does not say.")]
+Task = Annotated[str | None, typer.Option(help="classification or regression, if the target column leaves it open.")]
 
-Outside = Annotated[str, typer.Option(help="Out-of-distribution (OOD) data, with commas: names or KIND:PATH.")]
+Outside = Annotated[str, typer.Option(help="Out-of-distribution (OOD) data: names or KIND:PATH, comma-separated.")]
 
-Shifted = Annotated[str, typer.Option(help="Published shifted sets, such as cifar10_c, with commas.")]
+Shifted = Annotated[str, typer.Option(help="Published shifted test sets, such as cifar10_c, comma-separated.")]
 
-Variants = Annotated[str, typer.Option(help="Other test sets of the same classes, such as imagenet_r, with commas.")]
+Variants = Annotated[
+    str, typer.Option(help="Other test sets with the same classes, such as imagenet_r, comma-separated.")
+]
 
-ImageSize = Annotated[int | None, typer.Option(help="The side that images are resized to.")]
+ImageSize = Annotated[int | None, typer.Option(help="Resize images to this side length, in pixels.")]
 
-Split = Annotated[int, typer.Option(help="Which of the standard splits of a UCI set.")]
+Split = Annotated[int, typer.Option(help="Which standard split of a UCI data set to use.")]
 
-Broken = Annotated[str, typer.Option(help="What to do about images that cannot be read: stop or skip.")]
+Broken = Annotated[str, typer.Option(help="What to do with images that cannot be read: stop or skip.")]
 
 Model = Annotated[
     str | None,
     typer.Option(
-        help="A network of ours (resnet18, mlp, ...), timm:NAME (its architecture, with random weights unless "
-        "--pretrained), hf:FOLDER (a text classifier of transformers, with its weights), or python:MODULE:FUNCTION; by "
-        "default a small one that fits the data."
+        help="A built-in network (resnet18, mlp, ...), timm:NAME (the architecture, with random weights unless you add "
+        "--pretrained), hf:FOLDER (a transformers text classifier with its weights), or python:MODULE:FUNCTION. The "
+        "default is a small network that fits the data."
     ),
 ]
 
 Weights = Annotated[
     Path | None,
-    typer.Option(help="Start from these trained weights of --model: .safetensors, or what torch.save wrote."),
+    typer.Option(help="Fine-tune from these trained weights of --model: .safetensors, or a torch.save file."),
 ]
 
 Pretrained = Annotated[
-    bool, typer.Option("--pretrained", help="Start from the weights that timm has for timm:NAME, in the local cache.")
+    bool,
+    typer.Option("--pretrained", help="Fine-tune from timm's pretrained weights for timm:NAME, in the local cache."),
 ]
 
-LongTexts = Annotated[
-    str, typer.Option(help="What to do about texts that are longer than the model takes: cut or refuse.")
-]
+LongTexts = Annotated[str, typer.Option(help="What to do with texts that are too long for the model: cut or refuse.")]
 
 OwnModel = Annotated[
     str | None,
-    typer.Option(help="python:FILE:FUNCTION, for a folder whose network is code of your own; only then is it run."),
+    typer.Option(
+        help="python:FILE:FUNCTION, if the network of the folder is your own code; that code runs only if you say so."
+    ),
 ]
 
 UnpackLimit = Annotated[
-    str | None, typer.Option(help="Bytes that a packed file may unpack to, such as 8G [20 times its size].")
+    str | None,
+    typer.Option(help="The most bytes that a compressed file may unpack to, such as 8G [20 times its size]."),
 ]
 
-Width = Annotated[float, typer.Option(help="Hidden widths, relative to the network's own.")]
+Width = Annotated[float, typer.Option(help="A factor on the hidden widths of the network.")]
 
-StudyWidth = Annotated[float | None, typer.Option(help="Hidden widths, relative to the network's own [digits: 2].")]
+StudyWidth = Annotated[float | None, typer.Option(help="A factor on the hidden widths of the network [digits: 2].")]
 
-TrainRows = Annotated[int | None, typer.Option(help="Train on so many rows only, from each class alike.", min=2)]
+TrainRows = Annotated[
+    int | None, typer.Option(help="Train on only this many rows, the same share of each class.", min=2)
+]
 
 Validation = Annotated[
     float | None,
-    typer.Option("--validation", help="The share of rows for validation, where the data have none [0.1].", min=0.0),
+    typer.Option(
+        "--validation", help="The share of rows for validation, if the data have no such part [0.1].", min=0.0
+    ),
 ]
 
 Patience = Annotated[
-    int | None, typer.Option(help="Stop after so many epochs in which nothing improved on validation data.", min=1)
+    int | None, typer.Option(help="Stop after this many epochs without improvement on validation data.", min=1)
 ]
 
-Dropout = Annotated[float | None, typer.Option(help="The rate of dropout.")]
+Dropout = Annotated[float | None, typer.Option(help="The dropout rate.")]
 
-Method = Annotated[str, typer.Option(help="One of {methods}; or of the baselines {baselines}.")]
+Method = Annotated[str, typer.Option(help="A method: {methods}; or a baseline: {baselines}.")]
 
 Methods = Annotated[
-    str, typer.Option(help="Which methods, with commas: {methods} (by default all that train anew); also {baselines}.")
+    str,
+    typer.Option(
+        help="The methods, comma-separated: {methods} (by default all that train from scratch); also {baselines}."
+    ),
 ]
 
-Size = Annotated[int | None, typer.Option(help="How many members [4, or as the recipe says].", min=1)]
+Size = Annotated[int | None, typer.Option(help="The number of members [4, or what the recipe says].", min=1)]
 
 Sweep = Annotated[
     list[str] | None,
     typer.Option(
-        help="Try several values, as alpha=1,2,4: any argument of a method, or width, dropout, size, lr, l1, l2, ..."
+        help="Try several values, such as alpha=1,2,4, for any argument of a method, or for width, dropout, size, lr, "
+        "l1, l2, ..."
     ),
 ]
 
 Choose = Annotated[
     str | None,
-    typer.Option(help="Of a sweep show only the setting that is best on validation data by this metric."),
+    typer.Option(help="Show only the setting of a sweep that has the best value of this metric on validation data."),
 ]
 
 Corruptions = Annotated[
-    str, typer.Option(help="How test images are shifted: some, all, benchmark, none, or names with commas.")
+    str, typer.Option(help="Corruptions of the test images: some, all, benchmark, none, or comma-separated names.")
 ]
 
-Files = Annotated[list[Path], typer.Argument(help="Images, folders of images, .npz, or a CSV or Parquet table.")]
+Files = Annotated[list[Path], typer.Argument(help="Images, folders of images, .npz files, or a CSV or Parquet table.")]
 
-Recipe = Annotated[str | None, typer.Option(help="A paper's training by name; see `pluribus recipes`.")]
+Recipe = Annotated[str | None, typer.Option(help="The training settings of a paper, by name; see `pluribus recipes`.")]
 
 Epochs = Annotated[
-    int | None, typer.Option(help="Passes over the training data [by the number of rows, with early stopping].", min=1)
+    int | None,
+    typer.Option(help="Passes over the training data [depends on the number of rows, with early stopping].", min=1),
 ]
 
 BatchSize = Annotated[int | None, typer.Option(min=1)]
@@ -124,7 +137,7 @@ Decay = Annotated[float | None, typer.Option("--weight-decay", min=0)]
 
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, and nothing else.")]
 

@@ -84,7 +84,7 @@ class Plan:
         limits = ", ".join(f"{name} <= {_number(name, value)}" for name, value in self.budget.items())
         fit = f"{len(self.rows)} {'setting fits' if len(self.rows) == 1 else 'settings fit'}"
         beside = f"{fit}{': ' + limits if limits else ' (no budget)'}"
-        return f"{beside}, in {self.seconds:.1f} s; the single network stands first, for comparison"
+        return f"{beside}, in {self.seconds:.1f} s; the single network comes first, for comparison"
 
     def _name(self, row: Mapping[str, Any]) -> str:
         return " ".join([row["method"], *(f"{k}={v}" for k, v in row["settings"].items())]) + " cannot be used"

@@ -26,9 +26,9 @@ class Kind:
     absent: str
 
 
-_NO_SHIFT = "No shifted data were given, so there is nothing about corruptions."
+_NO_SHIFT = "The study has no shifted data, so there are no charts of corruptions."
 
-_NO_OUTSIDE = "No out-of-distribution (OOD) data were given, so there is nothing about noticing them: see --outside."
+_NO_OUTSIDE = "The study has no out-of-distribution (OOD) data, so there are no charts of OOD detection: see --outside."
 
 _NO_COLUMNS = "The runs stored no finite values for each example, so charts made from them are left out."
 

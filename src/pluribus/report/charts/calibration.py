@@ -35,14 +35,15 @@ def reliability_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
             chart.box(edges, (min(sure, right), max(sure, right)), None, "gap", hint)
         chart.line([(0, 0), (1, 1)], None, "line diagonal")
         ece, gap = estimate(group, "ece"), float(confidence.mean() - correct.mean())
-        lean = "too sure" if gap > 0.005 else "too modest" if gap < -0.005 else "about right on average"
+        lean = "overconfident" if gap > 0.005 else "underconfident" if gap < -0.005 else "about right on average"
         summary = f"{group.label}: ECE {format_value(ece.value, 'ece')}, {lean}"
         panels.append(Panel(chart.svg(summary), group.label, styles[group.label]))
         means = [f"{mean:.3f}" for mean in (confidence.mean(), correct.mean())]
         rows.append([group.label, format_interval(ece, "ece"), *means, lean])
     caption = (
-        "Share of right answers (height) at each confidence. On the diagonal the network is as often right as it says; "
-        "the hatched part is the gap. Below the diagonal it is too sure."
+        "Share of right answers (height) at each confidence. On the diagonal the network is right as often as it says; "
+        "the hatched part is the gap. Below the diagonal it is overconfident."
     )
     header = ["Method", "ECE", "Mean confidence", "Accuracy", "On average"]
-    return Figure("reliability", "Is it as often right as it says?", caption, panels, "small", header=header, rows=rows)
+    title = "Calibration: is it right as often as it says?"
+    return Figure("reliability", title, caption, panels, "small", header=header, rows=rows)

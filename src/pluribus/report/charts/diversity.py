@@ -39,7 +39,7 @@ def member_diversity_chart(groups: Sequence[Group], styles: Styles) -> Figure | 
         f"{label}: accuracy {mean[0]:.3f}, disagreement by error {mean[1]:.2f}" for label, mean in means.items()
     )
     caption = (
-        "One point for each member but the first: how accurate it is alone, and how often it differs from the first "
+        "One point for each member except the first: its own accuracy, and how often it differs from the first "
         "member, divided by its error. Higher is more diverse at the same accuracy; 0 is a copy."
     )
     rows = [[label, f"{mean[0]:.4f}", f"{mean[1]:.3f}"] for label, mean in means.items()]
@@ -70,7 +70,7 @@ def agreement_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
         return None
     caption = (
         "Share of test examples on which two members give the same label, mean over seeds. Paler is more diverse; all "
-        "panels have one scale."
+        "panels share one scale."
     )
     header = ["Method", "Mean agreement of members", "Least"]
     return Figure("agreement", "Agreement of members", caption, panels, "small", header=header, rows=rows)

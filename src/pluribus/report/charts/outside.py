@@ -43,7 +43,7 @@ def outside_histograms_chart(groups: Sequence[Group], styles: Styles) -> Figure 
             rows.append([group.label, name, *(f"{median:.4g}" for median in medians)])
     caption = (
         "How uncertain the method is about test data (filled) and about OOD data (outlined, hatched), as shares of "
-        "each. The less they overlap, the better OOD data are noticed. Each panel has its own scale."
+        "each. The less they overlap, the better OOD data are detected. Each panel has its own scale."
     )
     header = ["Method", "OOD data", "Median, test", "Median, OOD"]
     figure = Figure(
@@ -84,8 +84,8 @@ def roc_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     if not panels:
         return None
     caption = (
-        "Refuse whatever is more uncertain than a limit: how much of the OOD data is refused, against how much of "
-        "the test data. The nearer to the top left, the better; the diagonal is chance."
+        "Refuse every example that is more uncertain than a limit: the share of OOD data refused, against the share of "
+        "test data refused. The closer to the top left, the better; the diagonal is chance."
     )
     entries = legend(labels, styles) if layout == "wide" else []
     header = ["Method", "OOD data", "Score", "AUROC", "AUPR", "FPR95"]

@@ -24,9 +24,9 @@ def ranking_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     one = "over seeds" if over_seeds(groups) else "over the test examples, or over seeds where there are several"
     ways = " and ".join(f"{quantity(name).title} ({quantity(name).better} is better)" for name in names)
     caption = (
-        f"{ways}: the mean and its 95 % interval {one}, the best on top; on the right what a prediction costs relative "
-        "to one plain network. The dotted line is the single network. "
-        "Differences are paired, so methods may differ clearly although their intervals overlap: the words above say."
+        f"{ways}: the mean and its 95 % interval {one}, the best on top; on the right, the cost of a prediction "
+        "relative to one plain network. The dotted line is the single network. "
+        "Differences are paired, so methods may differ clearly although their intervals overlap: see the verdict above."
     )
     rows = [[group.label, *(format_interval(estimate(group, name), name) for name in names)] for group in groups]
     header = ["Method", *(_title(name) for name in names)]
@@ -75,10 +75,10 @@ def risk_coverage_chart(groups: Sequence[Group], styles: Styles) -> Figure | Non
         return f"{label}: error {at(label, 0.5)} % of the surest half, {at(label, 1)} % of all"
 
     top = max(float(y.max()) for _, y in found.values())
-    titles = ("share that is answered", "error of the answers")
+    titles = ("share answered", "error of the answers")
     panels, layout = curve_panels(found, styles, titles, (Axis(0, 1, room=0.02), Axis(0, top or 1, room=0.02)), summary)
     caption = (
-        "Answer only what is surest: the error among the answers, against the share that is answered. Lower is better."
+        "Answer only the most certain examples: the error of the answers, against the share answered. Lower is better."
     )
     rows = [[label, *(at(label, share) for share in (0.5, 0.8, 0.9, 0.95, 1))] for label in found]
     header = ["Method", *(f"Error %, {share} % answered" for share in (50, 80, 90, 95, 100))]
@@ -108,8 +108,8 @@ def training_curves_chart(groups: Sequence[Group], styles: Styles) -> Figure | N
     if not panels:
         return None
     caption = (
-        "After each epoch, mean over seeds. Losses of methods are not comparable with each other: a method that trains "
-        "several members may add up theirs."
+        "After each epoch, mean over seeds. Do not compare losses across methods: a method that trains several members "
+        "may sum their losses."
     )
     entries = legend(labels, styles) if layout == "wide" else []
     return Figure("training", "Training", caption, panels, layout, entries)

@@ -30,8 +30,8 @@ def predictions_against_targets_chart(groups: Sequence[Group], styles: Styles) -
         for group, _ in found
     ]
     caption = (
-        f"Prediction (height) against the true value, at most {SHOWN} test examples; the line through a point is its "
-        "90 % interval. Points on the diagonal are right."
+        f"Prediction (height) against the true value, for at most {SHOWN} test examples; the line through a point is "
+        "its 90 % interval. Points on the diagonal are right."
     )
     header = ["Method", "RMSE", "Coverage, %", "Width of the 90 % interval"]
     return Figure("predicted", "Predicted and true", caption, panels, "small", header=header, rows=rows)
@@ -55,7 +55,7 @@ def coverage_curve_chart(groups: Sequence[Group], styles: Styles) -> Figure | No
     panels, layout = curve_panels(found, styles, titles, axes, summary, diagonal=True)
     caption = (
         "Share of targets inside the central intervals, against the share that the intervals promise (normal "
-        "distributions with the predicted mean and total variance). Below the diagonal the method is too sure."
+        "distributions with the predicted mean and total variance). Below the diagonal the method is overconfident."
     )
     rows = [
         [label, *(f"{100 * np.interp(level, *found[label]):.1f}" for level in (0.5, 0.8, 0.9, 0.95))] for label in found
@@ -89,8 +89,8 @@ def error_by_deviation_chart(groups: Sequence[Group], styles: Styles) -> Figure 
         found, styles, titles, (Axis(*both, room=0.03), Axis(*both, room=0.03)), summary, diagonal=True
     )
     caption = (
-        "Test examples in ten parts by their predicted standard deviation: the error that was made there. Rising along "
-        "the diagonal: the method knows where it is wrong. Flat: it does not."
+        "Test examples in ten groups by predicted standard deviation, and the error in each group. If the curve rises "
+        "along the diagonal, the method knows where it is wrong; if it is flat, it does not."
     )
     rows = [[label, f"{y[0]:.4g}", f"{y[-1]:.4g}"] for label, (_, y) in found.items()]
     header = ["Method", "Error of the surest tenth", "Error of the least sure tenth"]

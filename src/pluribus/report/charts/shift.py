@@ -60,8 +60,8 @@ def _shift(groups: Sequence[Group], styles: Styles, name: str, title: str) -> Fi
         rows.append([label, *(f"{median:.4f}" for median in (clean.get(label, math.nan), *medians))])
     corruptions = len({key for group in groups for key in group.record.get("shift") or {}})
     caption = (
-        f"{quantity(name).title} over {corruptions} corruptions: box from the lower to the upper quartile with the "
-        "median, line from the least to the most; 0 is the test data as they are. The grey line is "
+        f"{quantity(name).title} over {corruptions} corruptions: the box spans the quartiles and marks the median, the "
+        "line spans the range; severity 0 is the uncorrupted test data. The grey line is "
         f"{next(iter(found))}."
     )
     header = ["Method", "Test data", *(f"Median at {severity}" for severity in next(iter(found.values())))]

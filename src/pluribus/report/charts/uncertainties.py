@@ -28,8 +28,8 @@ def uncertainty_parts_chart(groups: Sequence[Group], styles: Styles) -> Figure |
     shown = {label: _interval(each) for label, each in found.items()}
     order = sorted(shown, key=lambda label: -shown[label].value)
     caption = (
-        "Spearman's rank correlation of the two parts of uncertainty over the test examples: 1 means that both put the "
-        "examples in the same order, 0 that they have nothing to do with each other. With several seeds the line is "
+        "Spearman's rank correlation of the two parts of uncertainty over the test examples: 1 means that both rank "
+        "the examples in the same order, 0 that the two are unrelated. With several seeds, the line is "
         f"the 95 % interval of the mean. {_say(shown)}"
     )
     rows = [[label, *(f"{end:.3f}" if np.isfinite(end) else "–" for end in shown[label])] for label in order]
@@ -52,9 +52,9 @@ def _say(shown: dict[str, Interval]) -> str:
         f"from {means[least]:.2f} ({least}) to {means[most]:.2f} ({most})" if least != most else f"{means[least]:.2f}"
     )
     if means[least] >= STRONG:
-        words = "what is uncertain in one way is uncertain in the other, so they are nearly one signal"
+        words = "what is uncertain by one is uncertain by the other, so they are nearly one signal"
     elif means[most] < WEAK:
-        words = "they put the examples in rather different orders"
+        words = "they rank the examples quite differently"
     elif means[most] < STRONG:
         words = "they overlap in part"
     else:

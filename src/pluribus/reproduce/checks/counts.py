@@ -92,7 +92,7 @@ def _summary(every: Sequence[Cell], unexplained: Sequence[Cell], counted: int, r
     agreeing = sum(cell.agrees for cell in every)
     said = [f"{agreeing} of {plural(len(every), 'count')} agree with the paper to the last printed digit."]
     if named := len(every) - agreeing - len(unexplained):
-        said.append(f"{plural(named, 'printed count')} differ for a reason that is said below.")
+        said.append(f"{plural(named, 'printed count')} differ for a reason stated below.")
     if unexplained:
         names = ", ".join(f"{cell.row} ({TITLES[cell.column]})" for cell in unexplained)
         said.append(f"Not explained: {names}.")
