@@ -18,6 +18,7 @@ from .._common.untrusted import check_pattern, check_shape, parse_json, read_saf
 from ..core.ensemble import TASKS, Ensemble
 from ..methods import METHODS
 from ..methods.facts import takes
+from ..surgery.closures import refuse_hidden
 from ..surgery.copying import assign_, duplicate_mapped, hash_tensors, state
 from ..surgery.selecting import quote_names
 from ..surgery.thinning.widths import Widths
@@ -75,10 +76,27 @@ def load(
     made = _build(header, model)
     _check_fit(header, made, tensors)
     _check_base(header, made)
-    assign_(made.module, tensors)
+    _fill_(made.module, tensors)
     made.task, made.class_dim = header["task"], header.get("class_dim")
     made.to(device)
     return made.train(header["training"])
+
+
+@torch.no_grad()
+def _fill_(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Give a module these tensors: in the memory of its own where they fit, which attributes may be views of."""
+    known = dict(state(module))
+    fits = {name for name, tensor in tensors.items() if _fits_in_place(known[name], tensor)}
+    others = {name: tensor for name, tensor in tensors.items() if name not in fits}
+    refuse_hidden("load", module, {name: known[name] for name in others})
+    for name in fits:
+        known[name].copy_(tensors[name])
+    assign_(module, others)
+
+
+def _fits_in_place(old: Tensor, new: Tensor) -> bool:
+    alike = (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
+    return alike and not old.is_meta and not old.is_inference() and old.is_contiguous()
 
 
 def _check_fit(header: Mapping[str, Any], made: Ensemble, tensors: Mapping[str, Tensor]) -> None:
