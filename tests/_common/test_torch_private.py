@@ -375,6 +375,48 @@ def test_a_mode_sees_operators_with_their_arguments_by_name():
     assert arguments["dim"] == [0] and arguments["keepdim"] is True
 
 
+def test_transformations_are_counted_and_what_escapes_them_is_known():
+    assert torch_private.transform_level() == 0 and not torch_private.is_watched()
+    kept = []
+
+    def keep(x):
+        kept.append(x)
+        assert torch_private.transform_level() == 1 and torch_private.is_watched()
+        return torch.func.grad(lambda y: y * torch_private.transform_level())(x)
+
+    assert torch.func.vmap(keep)(torch.ones(2)).tolist() == [2.0, 2.0]
+    with pytest.raises(RuntimeError) as caught:
+        kept[0] + torch.ones(2)
+    assert torch_private.escaped_transform(caught.value)
+    assert not torch_private.escaped_transform(RuntimeError("another"))
+
+
+def test_hooks_for_saved_tensors_are_left_and_only_then():
+    packed = []
+    x = torch.ones(2, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
+        with torch_private.own_saved_tensors():
+            (x * x).sum()
+        assert not packed
+        (x * x).sum()
+        assert packed
+    with torch_private.own_saved_tensors():
+        assert torch.func.grad(lambda y: (y * y).sum())(x).tolist() == [2.0, 2.0]
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+def test_attributes_that_hooks_compute_anew_are_known():
+    layer = nn.utils.spectral_norm(nn.utils.weight_norm(nn.Linear(2, 2), "bias", dim=None))
+    assert torch_private.recomputed(layer) == {"weight", "bias"}
+    assert torch_private.recomputed(nn.Linear(2, 2)) == set()
+
+
+def test_autocast_on_any_device_is_known():
+    assert not torch_private.may_autocast()
+    with torch.autocast("cpu"):
+        assert torch_private.may_autocast()
+
+
 def test_only_modules_that_train_and_have_buffers_of_their_own_update_them():
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2).eval())
     assert not torch_private.updates_buffers(model)

@@ -82,29 +82,43 @@ def test_a_number_that_is_the_same_for_all_members_counts_on(run):
 
 
 @pytest.mark.parametrize("method", ["masksembles", "batch_ensemble", "multihead"])
-def test_a_shared_parameter_is_changed_once_a_call_or_not_at_all(method):
+def test_a_shared_parameter_is_changed_once_a_call(method):
     class Writes(Model):
         def kept(self, rows):
-            with torch.no_grad():
-                self.change(self.enter.weight)
-            return self.make()
+            if self.on:
+                with torch.no_grad():
+                    self.change(self.enter.weight)
+            return self.make() + self.enter.weight.sum(1).detach()
 
     options = {"example": torch.randn(5, 6)} if method == "masksembles" else {}
-    for change in (lambda weight: weight.clamp_(-0.1, 0.1), lambda weight: weight.mul_(1.5)):
+    for change in (lambda w: w.clamp_(-0.1, 0.1), lambda w: w.mul_(1.5), lambda w: w.data.mul_(1.5)):
         model = Writes()
-        model.change = change
+        model.change, model.on = change, True
         ensemble = pb.METHODS[method](model, 3, **options, where="leave").eval()
-        member = ensemble.member(1)
+        members = [ensemble.member(i) for i in range(3)]
         with torch.no_grad():
-            torch.testing.assert_close(ensemble(torch.ones(2, 6))[1], member(torch.ones(2, 6)))  # by vmap
-            ensemble.run = "loop"
-            if float(change(torch.ones(1))) < 1:  # a limit is the same for each
-                torch.testing.assert_close(ensemble(torch.ones(2, 6))[1], member(torch.ones(2, 6)))
-                continue
-            with pytest.raises(
-                ValueError, match=rf"{method}: .*changes its parameter 'enter.weight' in place.*pb.deep"
-            ):
-                ensemble(torch.ones(2, 6))
+            for run in ("vmap", "loop", "loop", "vmap"):
+                ensemble.run = run
+                expected = torch.stack([member(torch.ones(2, 6)) for member in members])
+                torch.testing.assert_close(ensemble(torch.ones(2, 6)), expected)
+
+
+def test_a_shared_parameter_that_is_changed_in_a_later_call_only_is_refused_once():
+    class Later(Model):
+        def kept(self, rows):
+            if rows > 2:
+                with torch.no_grad():
+                    self.enter.weight.mul_(1.5)
+            return self.make()
+
+    ensemble = pb.multihead(Later(), 3, where="leave").eval()
+    ensemble.run = "loop"
+    with torch.no_grad():
+        ensemble(torch.ones(2, 6))
+        with pytest.raises(ValueError, match=r"multihead: .*changes its parameter 'enter.weight' in place.*pb.deep"):
+            ensemble(torch.ones(3, 6))
+        member = ensemble.member(1)
+        torch.testing.assert_close(ensemble(torch.ones(3, 6))[1], member(torch.ones(3, 6)))
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm")

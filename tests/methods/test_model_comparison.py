@@ -169,14 +169,14 @@ def test_models_whose_functions_hold_a_part_of_them_are_not_stacked():
     torch.testing.assert_close(pb.deep(models)(x), torch.stack([model(x) for model in models]))
 
 
-def test_models_that_list_their_own_parts_are_stacked():
-    def make() -> nn.Module:
+def test_models_that_list_their_own_parts_are_stacked_and_those_that_list_parameters_are_not():
+    def make(hold) -> nn.Module:
         model = Holder()
-        model.held, model.change = [model.layer, model.layer.weight], model.extra_repr
-        model.change = None
+        model.held, model.change = [hold(model)], None
         return model
 
-    assert pb.deep([make(), make()]).stacked
+    for hold, stacked in ((lambda model: model.layer, True), (lambda model: model.layer.weight, False)):
+        assert pb.deep([make(hold), make(hold)]).stacked is stacked
 
 
 @pytest.mark.parametrize(

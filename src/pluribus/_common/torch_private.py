@@ -96,6 +96,14 @@ def hooks_so_far() -> int:
     return RemovableHandle.next_id
 
 
+_RECOMPUTING = (SpectralNorm, WeightNorm)  # hooks that make the attribute of their name anew before each forward
+
+
+def recomputed(module: nn.Module) -> set[str]:
+    """The names of attributes that hooks make anew before each forward, as those of the older norms of weights do."""
+    return {hook.name for hook in module._forward_pre_hooks.values() if isinstance(hook, _RECOMPUTING)}
+
+
 def unwrap_compiled(module: nn.Module) -> nn.Module:
     """The module that torch.compile wrapped; any other is given back as it is."""
     return getattr(module, "_orig_mod", module)
@@ -111,7 +119,7 @@ def refresh_hooked_weights_(module: nn.Module) -> None:
     """Compute the weights anew that hooks make before a forward, as those of the older weight and spectral norm do."""
     for part in parts_of(module):
         for hook in part._forward_pre_hooks.values():
-            if isinstance(hook, (SpectralNorm, WeightNorm)):
+            if isinstance(hook, _RECOMPUTING):
                 for _ in range(15):  # a spectral norm is estimated step by step
                     hook(part, ())
 
@@ -145,6 +153,17 @@ def is_batched(tensor: Tensor) -> bool:
 def is_transforming() -> bool:
     """Whether this runs inside a transformation of torch.func, such as vmap or grad."""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def transform_level() -> int:
+    """How many transformations of torch.func this runs inside of."""
+    interpreter = torch._C._functorch.peek_interpreter_stack()
+    return 0 if interpreter is None else interpreter.level()
+
+
+def escaped_transform(error: Exception) -> bool:
+    """Whether an error says that a tensor of a vmap was used when that was over."""
+    return "escaped from inside a function being vmapped" in str(error)
 
 
 def outside_transform() -> AbstractContextManager[Any]:
@@ -195,6 +214,11 @@ def is_function_watched() -> bool:
     return torch._C._len_torch_function_stack() > 0
 
 
+def may_autocast() -> bool:
+    """Whether operations may run in a lower precision now, on some device; asked in no time."""
+    return torch.compiler.is_compiling() or torch._C._is_any_autocast_enabled()
+
+
 def is_parametrization_cached() -> bool:
     """Whether this runs inside of `torch.nn.utils.parametrize.cached`."""
     return bool(parametrize._cache_enabled)
@@ -204,6 +228,16 @@ def clear_parametrization_cache() -> None:
     """Forget what `torch.nn.utils.parametrize.cached` has stored: it does not know whose tensors those are."""
     if parametrize._cache_enabled:
         parametrize._cache.clear()
+
+
+@contextmanager
+def own_saved_tensors() -> Iterator[None]:
+    """Keep what backward needs as it is, also inside of hooks that would store something else (a checkpoint's)."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:  # torch.func allows no hooks at all
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        yield
 
 
 def in_backward() -> bool:
@@ -217,6 +251,11 @@ def in_backward() -> bool:
 def is_dispatch_watched() -> bool:
     """Whether a mode, such as a counter of operations or a tracer, sees every operator that runs now."""
     return torch._C._len_torch_dispatch_stack() > 0
+
+
+def is_watched() -> bool:
+    """Whether a transformation or a mode sees what runs now: passes of our own would be seen as well."""
+    return is_transforming() or is_dispatch_watched() or is_function_watched()
 
 
 def is_pure_operator(target: Any) -> bool:

@@ -8,8 +8,10 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
 
 try:
     import rich  # noqa: F401
@@ -66,7 +68,8 @@ def main() -> None:
     """Run the command line; an error is one line, with exit code 2 for bad input and 1 otherwise."""
     _hush_pillow()
     try:
-        sys.exit(app(prog_name="pluribus", standalone_mode=False) or 0)
+        with _said_warnings():
+            sys.exit(app(prog_name="pluribus", standalone_mode=False) or 0)
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
     except typer.Abort:
@@ -84,6 +87,27 @@ def main() -> None:
         if os.environ.get(TRACEBACK):
             raise
         sys.exit(_explain(error))
+
+
+@contextmanager
+def _said_warnings() -> Iterator[None]:
+    """Warnings of ours are said in a line as errors are, without the place in the code; others as Python shows them."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
+        if issubclass(category, UserWarning) and OWN in Path(filename).parents:
+            say("[yellow]warning:[/]", str(message))
+        else:
+            usual(message, category, filename, *rest)
+
+    warnings.showwarning = show  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        warnings.showwarning = usual
+
+
+OWN = Path(__file__).parents[1]
 
 
 def _hush_pillow() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, overload
@@ -12,7 +11,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from .._common.torch_private import is_transforming
+from .._common.torch_private import is_transforming, own_saved_tensors
 from .._common.trees import (
     Batch,
     as_batch,
@@ -29,6 +28,7 @@ from .._common.trees import (
     unstack,
 )
 from ..surgery.calling import evaluation_mode
+from ..surgery.closures import deepcopy_bound
 from ..surgery.copying import assign_, clear_caches_, duplicate, share_tensors, state, without_history
 from ..surgery.selecting import dotted_name, quote_names
 from ..uncertainty.outputs import pool
@@ -336,7 +336,7 @@ class Ensemble(nn.Module):
         made = memo[id(self)] = type(self).__new__(type(self))
         with self.runner.lock:
             memo.update(without_history(self.module, memo))
-            made.__setstate__(deepcopy(vars(self), memo))
+            made.__setstate__(deepcopy_bound(vars(self), self.module, memo))
         return made
 
     def __getstate__(self) -> dict[str, Any]:
@@ -352,7 +352,7 @@ class Ensemble(nn.Module):
         """Apply what the method finds on a first batch; inside a transformation it must wait."""
         if self.first_look is None or torch.compiler.is_compiling() or is_transforming():
             return
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):  # none of a checkpoint's
+        with own_saved_tensors():
             self.findings = self.first_look(self, batch)
         self.first_look = None
         for name, lines in self.findings.calls.items():

@@ -14,9 +14,10 @@ from torch.func import vmap
 
 from .._common.contents import holds_batched, holds_tensor
 from .._common.torch_private import (
-    is_dispatch_watched,
-    is_function_watched,
+    escaped_transform,
     is_transforming,
+    is_watched,
+    may_autocast,
     parts_of,
     pytree,
     uncompiled,
@@ -34,15 +35,16 @@ from .._common.trees import (
     unstack,
 )
 from ..surgery.copying import assign_, run_with, state
-from ..surgery.selecting import CONVOLUTIONS, quote_names
+from ..surgery.selecting import quote_names
 from .autotune import LEAN, Measurements
-from .input_changes import InputChanges, SharedParameters
+from .input_changes import InputChanges, SharedParameters, in_words
 from .isolation import (
     RecomputesError,
     average_,
     differs,
     is_autocast,
     note_checkpoints,
+    prefer,
     ready_for_vmap,
     restore_on_error,
     shared_parts,
@@ -116,12 +118,7 @@ class Runner:
 
     def preferred_backend(self) -> tuple[str, str]:
         """The backend to begin with, and why."""
-        if layer := unbatchable(self.module):
-            return "loop", f"torch has no batching rule for {layer}"
-        if self.own and all(name in self.own for name, _ in state(self.module)):
-            if any(isinstance(module, CONVOLUTIONS) for module in self.module.modules()):
-                return "loop", "nothing is shared, and batched convolutions are slower than a loop"
-        return "vmap", "members in one go; what no member owns is computed once"
+        return prefer(self.module, self.own)
 
     def explain(self) -> list[str]:
         """How the members run and why, as lines of text."""
@@ -137,22 +134,23 @@ class Runner:
     def run_each(self, batch: Batch, per_member: bool = False) -> Any:
         """Every member's output, stacked; with `per_member` each on its own batch, (members, batch, ...)."""
         with self.alone():
-            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-                self._look()
-            self._look_for_stale_caches(batch, per_member)
+            if not self._fresh:
+                self._look_for_stale_caches(batch, per_member)
+            before = None if torch.compiler.is_compiling() else self._look()
             run = self.backend
             if run == "auto":
                 run, batch = self._measure_each(batch, per_member)
+                before = before and self._look()
             if run == LEAN:
-                return self._by_lean_loop(batch, per_member)
+                return self._by_lean_loop(batch, per_member, before)
             if run == "loop" or self._needs_loop(batch, per_member):
-                return self._by_loop(batch, per_member)
-            key = (self.training, updates_buffers(self.module), torch.is_grad_enabled(), per_member)
-            if torch.compiler.is_compiling():
-                return self._by_vmap(batch, per_member)
+                return self._by_loop(batch, per_member, before)
+            if before is None:
+                return self._by_vmap(batch, per_member, None)
+            key = (self.training, before.update_buffers(), torch.is_grad_enabled(), per_member)
             if key in self._tried:
                 try:
-                    return self._by_vmap(batch, per_member)
+                    return self._by_vmap(batch, per_member, before)
                 except RuntimeError as error:
                     self._refuse_vmap(unstack(batch, self.size)[0] if per_member else batch, error)
                     raise
@@ -205,7 +203,7 @@ class Runner:
         with self._noting_checkpoints():
             return run_replica(self.module, tensors, *batch)
 
-    def _by_vmap(self, batch: Batch, per_member: bool) -> Any:
+    def _by_vmap(self, batch: Batch, per_member: bool, before: Attributes | None) -> Any:
         leaves, tree = flatten(batch)
         seen: dict[str, Any] = {}
 
@@ -218,8 +216,7 @@ class Runner:
         members = torch.arange(self.size)  # mapped over even when nothing is owned
         once = self.trunk() if self.training or not torch.compiler.is_compiling() else ()
         across = vmap(run, in_dims=(0, 0, mapped), randomness="different")
-        guard = nullcontext() if torch.compiler.is_compiling() else self._look()
-        with guard as before, ready_for_vmap(self.module, before.every if before else (), once):
+        with before or nullcontext(), ready_for_vmap(self.module, before.attending if before else (), once):
             tensors, changed = across(members, self.own_tensors(), leaves)
         if before and not before.are_unchanged():
             self._undo_batched(before, unstack(batch, self.size)[0] if per_member else batch)
@@ -227,14 +224,18 @@ class Runner:
         joined = [leave_vmap(leaf, stacked, self.size) for leaf, stacked in zip(seen["leaves"], tensors, strict=True)]
         return pytree.tree_unflatten(joined, seen["tree"])
 
-    def _by_loop(self, batch: Batch, per_member: bool) -> Any:
-        shared = self._shared_buffers()
-        asleep = {name: buffer for name, buffer in shared.items() if not self._updates(name)}
+    def _by_loop(self, batch: Batch, per_member: bool, before: Attributes | None) -> Any:
+        shared = self._shared_buffers(before)
+        owners = {name: self.module.get_submodule(name.rpartition(".")[0]) for name in shared}
+        asleep = {name: shared[name] for name, part in owners.items() if not (self.training or part.training)}
         seen = [{name: buffer.clone() for name, buffer in shared.items()} for _ in range(self.size)]
         if torch.compiler.is_dynamo_compiling() and not keepers(parts_of(self.module)):
             outputs = self._traced_one_by_one(batch, per_member, seen)
         else:
-            outputs = self._one_by_one(batch, per_member, seen, asleep)
+            try:
+                outputs = self._one_by_one(batch, per_member, seen, asleep, before)
+            except RuntimeError as error:
+                raise in_words(self.method, error) from error.__cause__
         average_({name: buffer for name, buffer in shared.items() if name not in asleep}, seen)
         self._resize_buffers(asleep)
         return stack_trees(outputs)
@@ -246,20 +247,23 @@ class Runner:
         return [self.run_member(i, batches[i], seen[i], pieces) for i in range(self.size)]
 
     @uncompiled(BY_VMAP)
-    def _one_by_one(self, batch: Batch, per_member: bool, seen: Sequence[Tensors], asleep: Tensors) -> list[Any]:
+    def _one_by_one(
+        self, batch: Batch, per_member: bool, seen: Sequence[Tensors], asleep: Tensors, before: Attributes | None
+    ) -> list[Any]:
         """The members' outputs; what each of them has kept is undone before the next."""
         named = state(self.module)
         pieces = slice_members({name: tensor for name, tensor in named if name in self.own})
-        shared = SharedParameters([(name, tensor) for name, tensor in named if name not in self.own])
-        outputs, left = [], dict[int, Any]()
         changes = self._changes_input[self.training, torch.is_grad_enabled()]
+        shared = SharedParameters(named, self.own, changes) if len(pieces) < len(named) else None
+        outputs, left = [], {}  # type: tuple[list[Any], dict[int, Any]]
         watched = () if per_member else changes.watched(batch)
         batches = unstack(batch, self.size) if per_member else changes.inputs(batch, self.size)
-        with self.lock, self._look() as before:
+        with self.lock, before or self._look() as before:
             has_caches = before.has_function_caches
             for i, own_batch in enumerate(batches):
                 outputs.append(self.run_member(i, own_batch, seen[i], pieces))
-                shared.check(self.method)
+                if shared:
+                    shared.check(self.method)
                 lost = {name for name, buffer in asleep.items() if differs(seen[i][name], buffer)} if asleep else set()
                 if before.parts and (lost or not before.are_unchanged()):
                     self._undo(before, lost, own_batch, i, left)
@@ -267,26 +271,22 @@ class Runner:
                 if has_caches:
                     before.clear_function_caches()
             changes.check(watched)
+        if shared:
+            shared.finish_()
         return outputs
 
-    def _shared_buffers(self) -> dict[str, Tensor]:
+    def _shared_buffers(self, before: Attributes | None) -> dict[str, Tensor]:
         """The buffers that a pass may change and no member owns: in eval mode those of modules that may write there."""
-        if self.training or updates_buffers(self.module):
+        if self.training or (before.update_buffers() if before else updates_buffers(self.module)):
             return {name: buffer for name, buffer in self.module.named_buffers() if name not in self.own}
-        if torch.compiler.is_compiling():
-            return {}
-        return {name: buffer for name, buffer in self._look().named_buffers() if name not in self.own}
-
-    def _updates(self, name: str) -> bool:
-        """Whether a pass updates the statistics in a buffer; what it writes there otherwise is a cache."""
-        return self.training or self.module.get_submodule(name.rpartition(".")[0]).training
+        return {name: buffer for name, buffer in before.named_buffers() if name not in self.own} if before else {}
 
     def _needs_loop(self, batch: Batch, per_member: bool) -> bool:
         """Whether vmap would hide something: a lower precision, recomputation, or statistics of all the batches."""
-        if is_autocast(device_of(batch)) or (self._recomputes and torch.is_grad_enabled()):
+        if may_autocast() and is_autocast(device_of(batch)) or (self._recomputes and torch.is_grad_enabled()):
             return True
-        shared = (self.module.get_submodule(name) for name in self.trunk())
-        return per_member and self.training and any(True for part in shared for _ in part.buffers())
+        trunk = map(self.module.get_submodule, self.trunk() if per_member and self.training else ())
+        return any(True for part in trunk for _ in part.buffers())
 
     def _vmap_or_loop(self, batch: Batch, per_member: bool) -> Any:
         """The first run: where vmap fails, buffers and chance are put back, the loop runs and is said to."""
@@ -303,7 +303,9 @@ class Runner:
             reason = str(error).strip().splitlines()[0]
         before.restore()
         torch.set_rng_state(chance)
-        output = self._by_loop(batch, per_member)  # an input that does not fit fails here with the model's own error
+        output = self._by_loop(
+            batch, per_member, self._look()
+        )  # an input that does not fit fails here, with its own error
         if not reason:
             return output
         self._backend, self.why = "loop", f"vmap failed: {reason}"
@@ -316,16 +318,17 @@ class Runner:
     @torch.no_grad()
     def _refuse_vmap(self, batch: Batch, error: RuntimeError) -> None:
         """Say it if a batch fails under vmap alone, where earlier ones did not."""
-        if self._is_watched() or try_out(self.module, lambda: self.try_member(batch)) is None:
+        if escaped_transform(error):
+            raise CarriesError.outside(self.method) from error
+        if is_watched() or try_out(self.module, lambda: self.try_member(batch)) is None:
             return  # the model's own error
-        reason = f"does not run under vmap for this input ({str(error).strip().splitlines()[0]})"
-        way_out = 'though it did for earlier ones. Set ensemble.run = "loop".'
-        raise ValueError(f"{self.method}: the model {reason}, {way_out}") from error
+        reason = f"does not run under vmap for this input ({str(error).strip().splitlines()[0]}), though it did for"
+        raise ValueError(f'{self.method}: the model {reason} earlier ones. Set ensemble.run = "loop".') from error
 
     def _first_vmap(self, batch: Batch, per_member: bool) -> Any:
         try:
             with self._noting_checkpoints():
-                return self._by_vmap(batch, per_member)
+                return self._by_vmap(batch, per_member, self._look())
         finally:
             if self._runs_again():
                 raise RecomputesError("the model runs parts again in backward (gradient checkpointing)")
@@ -374,7 +377,7 @@ class Runner:
     @torch.no_grad()
     def _check_kept(self, names: set[str], batch: Batch) -> None:
         """Refuse a model that goes on from what it has kept in these attributes: the members would share it."""
-        if names <= self._kept or self._is_watched():
+        if names <= self._kept or is_watched():
             return
         self._kept |= names
         before = look_at(self.module)
@@ -388,17 +391,14 @@ class Runner:
         if not any(t.is_meta for t in first) and not same_outputs(first, second):
             raise CarriesError.of(self.method, names)
 
+    @torch.no_grad()
     def _look_for_stale_caches(self, batch: Batch, per_member: bool) -> None:
         """Forget, on the first batch in eval mode, what the given model had cached of its own weights."""
-        if self._fresh or self.training or torch.compiler.is_compiling() or self._is_watched():
+        if self.training or torch.compiler.is_compiling() or is_watched():
             return
         self._fresh = True
         one = unstack(batch, self.size)[0] if per_member else batch
-        with torch.no_grad():
-            drop_stale_caches_(self.module, lambda seed: self.try_member(one, seed=seed))
-
-    def _is_watched(self) -> bool:
-        return is_transforming() or is_dispatch_watched() or is_function_watched()
+        drop_stale_caches_(self.module, lambda seed: self.try_member(one, seed=seed))
 
     def try_member(self, batch: Batch, shared: dict[str, Tensor] | None = None, seed: int = 0) -> list[Tensor]:
         """What member 0 gives, on copies of all that it may change; what it does to `shared` buffers stays there."""
@@ -442,17 +442,17 @@ class Runner:
         """How the members run on this batch, and the batch in the memory format for it."""
         if torch.compiler.is_compiling() or is_transforming():
             return self.preferred_backend()[0], batch
-        runs: dict[str, Callable[[Batch], Any]] = {"loop": lambda b: self._by_loop(b, per_member)}
+        runs: dict[str, Callable[[Batch], Any]] = {"loop": lambda b: self._by_loop(b, per_member, self._look())}
         if not unbatchable(self.module):
             runs = {"vmap": lambda b: self._first_vmap(b, per_member), **runs}
         if not self.training and any(layer.can_skip_masked() for layer in member_layers(self.module).values()):
-            runs[LEAN] = lambda b: self._by_lean_loop(b, per_member)
+            runs[LEAN] = lambda b: self._by_lean_loop(b, per_member, self._look())
         backend = self.measured.fastest(self.module, batch, runs, self.training, per_member)
         return backend.run, backend.format(batch)
 
-    def _by_lean_loop(self, batch: Batch, per_member: bool) -> Any:
-        with nullcontext() if self._is_watched() else self.rows.skipping_masked():  # who counts operations, counts all
-            return self._by_loop(batch, per_member)
+    def _by_lean_loop(self, batch: Batch, per_member: bool, before: Attributes | None) -> Any:
+        with nullcontext() if is_watched() else self.rows.skipping_masked():  # who counts operations, counts all
+            return self._by_loop(batch, per_member, before)
 
     def format(self, batch: Batch, run: Callable[[Batch], Any]) -> Batch:
         """The batch of one pass in the memory format that is measured to be faster, where that is asked for."""

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from .._common.torch_private import escaped_transform
 from .._common.trees import Batch, map_tensors, tensors_of
+from .kept_attributes import CarriesError
 
 
 class InputChanges:
-    """What is known of whether a model changes its inputs in place: `seen`, None where it has not run yet."""
+    """What is known of whether a model changes in place what all members read; None where it has not run yet.
+
+    Args:
+        seen: its inputs
+        writes: parameters that no member owns
+    """
 
     def __init__(self) -> None:
         self.seen: bool | None = None
+        self.writes: bool | None = None
 
     def inputs(self, batch: Batch, size: int) -> Iterable[Batch]:
         """The batch for each of `size` passes: the given one if nothing changes it, and otherwise copies."""
@@ -50,24 +58,62 @@ class InputChanges:
 
 
 class SharedParameters:
-    """The parameters that no member owns: the first pass may change them, as one network does, and no other."""
+    """The parameters that no member owns: a pass may change them, as one network does, if all passes do the same.
 
-    def __init__(self, shared: Sequence[tuple[str, Tensor]]):
-        parameters = [(name, t) for name, t in shared if isinstance(t, nn.Parameter) and not t.is_inference()]
-        self.versions = [(name, parameter, parameter._version) for name, parameter in parameters]
+    As long as the model is not known to leave them alone, each pass begins with the same values. Values are compared
+    then, since changes of `.data` are not counted.
+    """
+
+    def __init__(self, named: Sequence[tuple[str, Tensor]], own: Collection[str], known: InputChanges):
+        shared = [(name, tensor) for name, tensor in named if name not in own]
+        self.known = known
+        self.parameters = [(name, t) for name, t in shared if isinstance(t, nn.Parameter) and not t.is_inference()]
+        self.versions = [parameter._version for _, parameter in self.parameters]
+        kept = () if known.writes is False else self.parameters
+        self.given = {name: parameter.detach().clone() for name, parameter in kept if not parameter.is_meta}
         self.written: dict[str, Tensor] = {}
 
     def check(self, method: str) -> None:
-        """Refuse a pass that has changed one again."""
-        for name, parameter, version in self.versions:
-            if parameter._version == version:
+        """Note what a pass has changed, and undo it before the next; refuse what not all passes have done alike."""
+        for (name, parameter), version in zip(self.parameters, self.versions, strict=True):
+            given = self.given.get(name)
+            if given is None and parameter._version == version:
                 continue
-            if not torch.equal(self.written.setdefault(name, parameter.detach().clone()), parameter):
+            if given is not None and name not in self.written and _is_same(given, parameter):
+                continue
+            self.known.writes = True
+            if not _is_same(self.written.setdefault(name, parameter.detach().clone()), parameter):
                 raise ValueError(
                     f"{method}: the model changes its parameter {name!r} in place when it runs, and the members share "
-                    "it, so that each would see it changed once more. Compute a changed copy in forward instead, or "
-                    "let each member own it: pb.deep does."
+                    "it, so that each would see it changed once more, or in another way. Compute a changed copy in "
+                    "forward instead, or let each member own it: pb.deep does."
                 )
+            if given is not None:
+                parameter.data.copy_(given)
+
+    def finish_(self) -> None:
+        """Leave them as each pass has left them."""
+        self.known.writes = bool(self.written)
+        for name, parameter in self.parameters if self.written else ():
+            if name in self.written:
+                parameter.data.copy_(self.written[name])
+
+
+def _is_same(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def in_words(method: str, error: RuntimeError) -> Exception:
+    """What to raise where a pass by the loop fails: torch's words for what it does to other passes say too little."""
+    if escaped_transform(error):
+        return CarriesError.outside(method)
+    if "Unbind" not in str(error) or "modified inplace" not in str(error):
+        return error
+    return ValueError(
+        f"{method}: the model changes a parameter in place when it runs. By the loop, with gradients, a member's are "
+        "parts of those of all members, which cannot change under them. Compute a changed copy in forward instead, "
+        'set ensemble.run = "vmap", or run it without gradients.'
+    )
 
 
 def _tensors(batch: Batch) -> list[Tensor]:

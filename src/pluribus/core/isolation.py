@@ -20,8 +20,8 @@ from .._common.torch_private import (
     outside_transform,
 )
 from .._common.trees import tensors_of
-from ..surgery.copying import aliases
-from ..surgery.selecting import DROPOUTS
+from ..surgery.copying import aliases, state
+from ..surgery.selecting import CONVOLUTIONS, DROPOUTS
 from .kept_attributes import is_torchs_own
 
 
@@ -38,7 +38,7 @@ def ready_for_vmap(module: nn.Module, parts: Sequence[nn.Module], once: Sequence
     still see one batch.
 
     Args:
-        parts: the module and all its parts; compiled code needs none
+        parts: the module and all its parts, where one is attention; compiled code needs none
     """
     left: list[bool] = []  # vmap is left already, by a part that holds this one: a layer may stand at two places
     with ExitStack() as stack:
@@ -226,3 +226,13 @@ def unbatchable(module: nn.Module) -> str:
     """The first layer for which torch has no batching rule, or nothing."""
     found = ((name, part) for name, part in module.named_modules() if isinstance(part, nn.RNNBase))
     return next((f"{type(part).__name__}, {name!r}" for name, part in found), "")
+
+
+def prefer(module: nn.Module, own: Collection[str]) -> tuple[str, str]:
+    """The way to run that is faster as a rule, and why."""
+    if layer := unbatchable(module):
+        return "loop", f"torch has no batching rule for {layer}"
+    if own and all(name in own for name, _ in state(module)):
+        if any(isinstance(part, CONVOLUTIONS) for part in module.modules()):
+            return "loop", "nothing is shared, and batched convolutions are slower than a loop"
+    return "vmap", "members in one go; what no member owns is computed once"

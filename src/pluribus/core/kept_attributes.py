@@ -54,6 +54,15 @@ class CarriesError(ValueError):
             "and let the members own it: pb.deep does."
         )
 
+    @classmethod
+    def outside(cls, method: str) -> CarriesError:
+        """The error for what is kept where nobody looks."""
+        return cls(
+            f"{method}: the model reads a tensor that a pass by vmap has left behind where no member can have one of "
+            "its own: in a global variable, on a class or in the closure of a function. Keep it in an attribute of the "
+            "module."
+        )
+
 
 class Kept(NamedTuple):
     """An attribute that a pass has changed: of which module, in which of its tables, with both values."""
@@ -140,10 +149,13 @@ class Attributes:
         self.children_held = [dict(children) for children in self.children]
         hooks = ((hook_tables(part)[key], held) for part in self.hooks for key, held in self.hooks[part].items())
         self.containers = [*(pair for contents in self.contents for _, pairs in contents for pair in pairs), *hooks]
+        self.buffered = [part for part in self.every if tables(part).buffers]
+        attends = any(isinstance(part, nn.MultiheadAttention) for part in self.every)
+        self.attending = self.every if attends else []
 
     def __enter__(self) -> Attributes:
         """Begin passes without what functions have cached."""
-        if self.has_function_caches:
+        if self.functions or is_parametrization_cached():
             self.clear_function_caches()
         return self
 
@@ -151,7 +163,7 @@ class Attributes:
         """End them likewise, with the attributes of before if one has failed."""
         if kind is not None:
             self.restore()
-        if self.has_function_caches:
+        if self.functions or is_parametrization_cached():
             self.clear_function_caches()
 
     def hold(self) -> bool:
@@ -175,8 +187,14 @@ class Attributes:
             return False
         return not self.versions or not self.names_changed_in_place()
 
+    def update_buffers(self) -> bool:
+        """Whether a part that has buffers of its own is in training mode: batch normalisation then updates them."""
+        return bool(self.buffered) and any(part.training for part in self.buffered)
+
     def named_buffers(self) -> list[tuple[str, Tensor]]:
         """The buffers of the parts, by the names that the module gives them."""
+        if not self.buffered:
+            return []
         held = {id(buffer) for part in self.parts for buffer in tables(part).buffers.values()}
         return [(name, buffer) for name, buffer in self.module.named_buffers() if id(buffer) in held] if held else []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,11 @@ from torch import Tensor, nn
 
 from .._common.atomic import atomic_write
 from .._common.optional import require
-from .._common.untrusted import check_shape, parse_json, read_safetensors
+from .._common.untrusted import check_pattern, check_shape, parse_json, read_safetensors
 from ..core.ensemble import TASKS, Ensemble
 from ..methods import METHODS
 from ..methods.facts import takes
+from ..surgery.closures import refuse_hidden
 from ..surgery.copying import assign_, duplicate_mapped, hash_tensors, state
 from ..surgery.selecting import quote_names
 from ..surgery.thinning.widths import Widths
@@ -76,10 +76,27 @@ def load(
     made = _build(header, model)
     _check_fit(header, made, tensors)
     _check_base(header, made)
-    assign_(made.module, tensors)
+    _fill_(made.module, tensors)
     made.task, made.class_dim = header["task"], header.get("class_dim")
     made.to(device)
     return made.train(header["training"])
+
+
+@torch.no_grad()
+def _fill_(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Give a module these tensors: in the memory of its own where they fit, which attributes may be views of."""
+    known = dict(state(module))
+    fits = {name for name, tensor in tensors.items() if _fits_in_place(known[name], tensor)}
+    others = {name: tensor for name, tensor in tensors.items() if name not in fits}
+    refuse_hidden("load", module, {name: known[name] for name in others})
+    for name in fits:
+        known[name].copy_(tensors[name])
+    assign_(module, others)
+
+
+def _fits_in_place(old: Tensor, new: Tensor) -> bool:
+    alike = (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
+    return alike and not old.is_meta and not old.is_inference() and old.is_contiguous()
 
 
 def _check_fit(header: Mapping[str, Any], made: Ensemble, tensors: Mapping[str, Tensor]) -> None:
@@ -195,24 +212,8 @@ def _check_header(header: Any) -> dict[str, Any]:
         raise ValueError(f"{header['method']} has no setting {quote_names(unknown, 3)}")
     check_shape(header["settings"].get("widths"), (None, WIDTHS), "its widths")
     for name in ("where", "branch"):
-        _check_pattern(header["settings"].get(name) or "")
+        check_pattern(header["settings"].get(name) or "")  # for the names of layers
     return header
-
-
-def _check_pattern(pattern: Any) -> None:
-    """Refuse a pattern for names that could be tried for hours: repeats of what can match in many ways itself."""
-    plain = re.sub(r"\\.|\[[^]]*\]", "a", pattern) if isinstance(pattern, str) else ""
-    repeats = len(re.findall(r"[*+{]", plain))
-    while inner := re.search(r"\(([^()]*)\)([*+{]?)", plain):
-        if inner[2] and re.search(r"[*+{|]", inner[1]):
-            repeats += MOST_REPEATS
-        marks = "".join(mark for mark in "+|" if re.search(r"[*+{]" if mark == "+" else r"\|", inner[1]))
-        plain = f"{plain[: inner.start()]}a{marks}{plain[inner.end(1) + 1 :]}"
-    if not isinstance(pattern, str) or repeats > MOST_REPEATS:
-        raise ValueError(f"its pattern {pattern!r} for the names of layers is too involved")
-
-
-MOST_REPEATS = 5
 
 
 def _build(header: Mapping[str, Any], model: Any) -> Ensemble:

@@ -12,6 +12,8 @@ from ..core.ensemble import Ensemble
 from ..core.feeds import TILE
 from ..core.layers import RankMany, RankOne
 from ..results.styles import Style
+from ..surgery.closures import refuse_hidden
+from ..surgery.copying import state
 from ..surgery.replacing import expose_weights, restore_
 from ..surgery.selecting import dotted_name, exact_pattern, quote_names
 from .building import begin_, check_model, check_number, check_size, check_whole
@@ -71,6 +73,8 @@ def batch_ensemble(
         )  # fmt: skip
     model = expose_weights(check_model("batch_ensemble", model))
     names = layers_of("batch_ensemble", model, where, example, per_row=True)
+    biases = {dotted_name(name, "bias") for name in names}
+    refuse_hidden("batch_ensemble", model, {name: tensor for name, tensor in state(model) if name in biases})
     for name in names:
         _rank_one_(model.get_submodule(name), size, init, std, generator)
     for name in names if rank > 1 else ():  # after all of the first pairs, which are then those of rank 1

@@ -10,6 +10,8 @@ from torch import nn
 
 from ..core.ensemble import Ensemble, MixedEnsemble
 from ..results.styles import Style
+from ..surgery.closures import find_hidden
+from ..surgery.copying import state
 from ..surgery.initial_laws import Laws
 from .building import Init, Source, check_model, check_size, members_of, note_guesses, stack
 from .facts import Baseline, Candidate, Paper, Wish, states
@@ -86,6 +88,7 @@ def _of_models(models: list[nn.Module], size: int | None) -> Ensemble:
     for model in models:
         check_model("deep", model, nests=True)
     modes = [[part.training for part in model.modules()] for model in models]
-    if not any(find_difference(models[0], model) for model in models) and all(mode == modes[0] for mode in modes):
+    are_alike = not any(find_difference(models[0], model) for model in models) and all(m == modes[0] for m in modes)
+    if are_alike and not any(find_hidden(model, dict(state(model))) for model in models):
         return stack("deep", models, settings={"init": "same"})
     return MixedEnsemble(models, "deep")

@@ -31,7 +31,8 @@ from ..core.layers import INPUT_SIZES, OUTPUT_SIZES, JointInput, JointOutput, ta
 from ..core.row_members import MemberLayer, locate_rows_
 from ..results.styles import Style
 from ..surgery.calling import check_example, evaluation_mode
-from ..surgery.copying import aliases, duplicate
+from ..surgery.closures import refuse_hidden
+from ..surgery.copying import aliases, duplicate, state
 from ..surgery.dataflow import Flow, goes_around, trace_flow
 from ..surgery.initial_laws import Laws, draw_anew_
 from ..surgery.probing import find_entrances, find_exits
@@ -443,6 +444,7 @@ def mimo(
     reference = duplicate(model)
     widened = widen_(model, size, starts, stops)
     notes: list[str] = []
+    refuse_hidden("mimo", reference, {name: tensor for name, tensor in state(reference) if name in widened})
     if init == "different":
         laws = Laws(reference)
         draw_anew_(model, laws, generator, widened)

@@ -15,6 +15,7 @@ from ..core.ensemble import Ensemble
 from ..core.layers import GroupedLinear
 from ..results.styles import Style
 from ..surgery.calling import check_example
+from ..surgery.closures import refuse_hidden
 from ..surgery.copying import duplicate, state
 from ..surgery.initial_laws import Laws, draw_anew_
 from ..surgery.initialization import resize_evenly
@@ -168,6 +169,7 @@ def packed(
     if callable(model) and not isinstance(model, nn.Module):
         return _packed_builder(model, size, factor, gamma, settings, generator, init)
     model = duplicate(check_model("packed", model))  # a weight that is read may change, as spectral norms do
+    refuse_hidden("packed", model, dict(state(model)))
     groups = groups_of(model, factor, gamma, where, min_channels)
     if example is not None:
         check_example("packed", model, example)

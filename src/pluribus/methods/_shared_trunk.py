@@ -15,7 +15,8 @@ from .._common.trees import as_batch
 from ..core.ensemble import Ensemble
 from ..results.styles import Style
 from ..surgery.calling import evaluation_mode
-from ..surgery.copying import aliases, duplicate
+from ..surgery.closures import refuse_hidden
+from ..surgery.copying import aliases, duplicate, state
 from ..surgery.initial_laws import Laws, reinitialize
 from ..surgery.selecting import exact_pattern, matches, pick, quote_names
 from ._mimo import MIMO
@@ -36,6 +37,7 @@ def make_branches(
     """
     if init not in ("different", "same"):
         raise ValueError(f'{method}: init must be "different" or "same", but it is {init!r}.')
+    refuse_hidden(method, model, {name: tensor for name, tensor in state(model) if name in own})
     noise = check_number(method, "noise", noise, "at least 0 and finite", lambda v: 0 <= v < math.inf)
     if noise and init == "different":
         raise ValueError(f'{method}: noise={noise} is for members that start with the model\'s weights: init="same".')

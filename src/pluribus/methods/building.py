@@ -12,6 +12,7 @@ from torch import nn
 from .._common.seeds import follow_generator
 from ..core.ensemble import Ensemble
 from ..core.row_members import MemberLayer
+from ..surgery.closures import refuse_hidden
 from ..surgery.copying import assign_, duplicate, state
 from ..surgery.initial_laws import Laws, reinitialize
 from ..surgery.replacing import adapt_
@@ -32,6 +33,7 @@ def stack(
     """An ensemble of modules that are alike but for their values; `own` defaults to all tensors."""
     module, states = duplicate(modules[0]), [dict(state(m)) for m in modules]
     own = list(states[0]) if own is None else own
+    refuse_hidden(method, modules[0], {name: states[0][name] for name in own})
     stacked = {name: torch.stack([s[name].detach() for s in states]) for name in own}
     assign_(module, stacked)
     return Ensemble(module, len(modules), own, method=method, **options)
@@ -46,6 +48,7 @@ def members_of(
         raise ValueError(f'{method}: init must be "different" or "same", but it is {init!r}.')
     if isinstance(model, nn.Module):
         check_model(method, model, nests=nests)
+        refuse_hidden(method, model, dict(state(model)))
         members = [model] * size
         if init == "different":
             laws = laws or Laws(model)

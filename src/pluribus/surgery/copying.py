@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from .._common.torch_private import tables
+from .closures import deepcopy_bound
 
 
 def duplicate(model: nn.Module) -> nn.Module:
@@ -64,7 +64,8 @@ def duplicate_mapped(model: nn.Module, change: Callable[[Tensor], Tensor]) -> nn
 
 
 def _duplicate(model: nn.Module, replacements: Mapping[int, Tensor]) -> nn.Module:
-    return deepcopy(model, {**replacements, **without_history(model, replacements)})
+    copy: nn.Module = deepcopy_bound(model, model, {**replacements, **without_history(model, replacements)})
+    return copy
 
 
 def without_history(model: nn.Module, known: Mapping[int, Any]) -> dict[int, Tensor]:

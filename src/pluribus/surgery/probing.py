@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
-from typing import Any, NamedTuple, cast
+from functools import partial, wraps
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .._common.torch_private import view_base
+from .._common.torch_private import transform_level, view_base
 from .._common.trees import Batch, as_batch, long_tensors, map_rows, map_tensors, rows_of, tensors_of, tile
 from .copying import duplicate, run_with
 from .selecting import READERS, channel_dim, weighted_layers
+
+T = TypeVar("T")
 
 
 class BatchLayout(NamedTuple):
@@ -161,7 +163,15 @@ def _record(
 ) -> dict[str, list[Tensor]]:
     seen: dict[str, list[Tensor]] = {}
 
+    level = transform_level()
+
     def record(name: str, tree: Any) -> None:
+        if transform_level() != level:
+            raise ValueError(
+                f"the model calls its layer {name!r} inside of a transformation of torch.func, where the rows of the "
+                "batch cannot be found, so that they cannot belong to members. Leave that layer out with where=, or "
+                "choose pb.deep, which runs the model as it is."
+            )
         if found := tensors_of(tree):
             seen.setdefault(name, []).append(found[0].clone())  # it may be changed in place
 
@@ -208,6 +218,29 @@ def _flip(a: Tensor, layout: BatchLayout) -> Tensor:
 # -------------------------------------------------------------------- first and last layers
 
 
+def _in_words(find: Callable[[nn.Module, Any], T]) -> Callable[[nn.Module, Any], T]:
+    """The function, whose error says what cannot be done where the model itself runs."""
+
+    @wraps(find)
+    def run(model: nn.Module, example: Any) -> T:
+        try:
+            return find(model, example)
+        except RuntimeError as error:
+            args, kwargs = _outside_inference(as_batch(example))
+            try:
+                duplicate(model).eval()(*args, **kwargs)
+            except Exception:
+                raise error from None  # the model's own
+            raise ValueError(
+                "the model cannot be followed from its input to its output, since it takes gradients or transforms "
+                f"functions itself when it runs ({str(error).strip().splitlines()[0]}). Name the layers, by where= or "
+                "by first= and last=, or choose pb.deep, which runs the model as it is."
+            ) from error
+
+    return run
+
+
+@_in_words
 @torch.inference_mode(False)
 def find_entrances(model: nn.Module, example: Any) -> tuple[list[str], bool]:
     """The layers that read the model's input before any other layer has, and whether all of it goes through them."""
@@ -258,6 +291,7 @@ def _is_same(x: Tensor, leaf: Tensor) -> bool:
     return torch.equal(x, leaf)
 
 
+@_in_words
 @torch.inference_mode(False)
 def find_exits(model: nn.Module, example: Any) -> list[str]:
     """The convolutions and linear layers whose output reaches the model's output without passing another layer."""

@@ -64,8 +64,10 @@ def freeze(
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         copy.look_once(given.batch)
         few = given.find_rows_(copy)
+        given_values = {name: parameter.detach().clone() for name, parameter in copy.module.named_parameters()}
         call("freeze", copy, _as_example(map_tensors(few, lambda t: t.clone())))
         before = cost(copy, _as_example(few)).mult_adds
+        _refuse_changing(copy, given_values)
         made = _freeze(copy, given, choose, memory)
         made.mult_adds = before, cost(made, _as_example(few)).mult_adds
     return made
@@ -208,6 +210,16 @@ def _freeze(copy: Ensemble, example: Example, choose: str, memory: str) -> Froze
         made = _as_it_was(copy)
         made.notes.append(f"the network stays as it was: {reason}")
         return made
+
+
+def _refuse_changing(copy: Ensemble, before: dict[str, Tensor]) -> None:
+    """Refuse a model that has changed its parameters in a pass: those of a frozen network stay."""
+    now = [(name, p) for name, p in copy.module.named_parameters() if not p.is_meta]
+    if names := [name for name, p in now if not torch.equal(p.nan_to_num(), before[name].nan_to_num())]:
+        raise ValueError(
+            f"freeze: the model changes {quote_names(names, 6)} in place when it runs, but the weights of a frozen "
+            "network stay. Compute a changed copy in forward, or use the ensemble itself."
+        )
 
 
 def _as_it_was(copy: Ensemble) -> Frozen:

@@ -1,0 +1,189 @@
+"""Functions and attributes through which a model reads its own tensors beside the tables of its modules.
+
+A function in an attribute or a hook may hold the model, a part of it or a parameter: in its closure, its defaults, or
+as the bound arguments of a `functools.partial`. A copy of the model needs a function of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from copy import deepcopy
+from functools import partial
+from types import CellType, FunctionType, MethodType
+from typing import Any
+
+from torch import Tensor, nn
+
+from .._common.torch_private import recomputed, storage_key, tables
+from .selecting import dotted_name, quote_names
+
+_CONTAINERS = (list, tuple, set, frozenset)
+
+
+def deepcopy_bound(value: Any, model: nn.Module, memo: dict[int, Any]) -> Any:
+    """A deep copy of a value that holds the model; functions that hold parts of the model hold those of the copy."""
+    inside = {id(part) for part in model.modules()} | {id(t) for t in (*model.parameters(), *model.buffers())}
+    found = {id(f): f for f in _functions(model) if id(f) not in memo and _reaches(_contents(f), inside)}
+    bound = {number: _unbound(function) for number, function in found.items()}
+    memo.update(bound)
+    made = deepcopy(value, memo)
+    for number, function in found.items():
+        _bind_(bound[number], function, inside, memo)
+    _share_memory_(model, memo)
+    if found and any(id(function) in found for function in _functions(memo[id(model)])):
+        raise ValueError(
+            "The model keeps a function in an attribute or a hook that refers to the model itself, and this version of "
+            "Python copies no functions, so that a copy would run parts of the original. Make it a method."
+        )
+    return made
+
+
+def _functions(model: nn.Module) -> Iterator[FunctionType]:
+    """The functions in the attributes and hooks of a model's parts, and those that they hold, each once."""
+    seen: set[int] = set()
+    stack: list[Any] = [value for part in model.modules() for value in _attributes(part).values()]
+    while stack:
+        value = stack.pop()
+        if id(value) in seen or isinstance(value, (Tensor, nn.Module)):
+            continue
+        seen.add(id(value))
+        if isinstance(value, FunctionType):
+            if value.__module__ and value.__module__.split(".")[0] == "torch":
+                continue
+            yield value
+        stack += _contents(value)
+
+
+def _attributes(part: nn.Module) -> dict[str, Any]:
+    held = [id(table) for table in tables(part)]
+    return {key: value for key, value in vars(part).items() if id(value) not in held}
+
+
+def _contents(value: Any) -> list[Any]:
+    """What a container or a function holds; objects of other kinds are not looked into."""
+    if isinstance(value, FunctionType):
+        defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        return [*(cell.cell_contents for cell in _filled(value)), *defaults]
+    if isinstance(value, MethodType):
+        return [value.__self__]
+    if isinstance(value, partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, _CONTAINERS) else []
+
+
+def _filled(function: FunctionType) -> list[CellType]:
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            cell.cell_contents  # noqa: B018
+        except ValueError:  # nothing yet
+            continue
+        found.append(cell)
+    return found
+
+
+def _reaches(values: list[Any], inside: Collection[int]) -> bool:
+    """Whether one of the values is, or holds, one of the objects with these ids."""
+    seen: set[int] = set()
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        if id(value) in inside:
+            return True
+        if id(value) not in seen:
+            seen.add(id(value))
+            stack += _contents(value)
+    return False
+
+
+def _unbound(function: FunctionType) -> FunctionType:
+    """The same function, with nothing in its closure."""
+    cells = tuple(CellType() for _ in function.__closure__ or ())
+    made = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+    made.__kwdefaults__, made.__qualname__ = function.__kwdefaults__, function.__qualname__
+    made.__dict__.update(vars(function))
+    return made
+
+
+def _bind_(made: FunctionType, function: FunctionType, inside: Collection[int], memo: dict[int, Any]) -> None:
+    """Let it hold what the function holds, copies of what belongs to the model; the rest is the same object."""
+
+    def own(value: Any) -> Any:
+        return deepcopy(value, memo) if _reaches([value], inside) else value
+
+    full = {id(cell) for cell in _filled(function)}
+    for cell, given in zip(made.__closure__ or (), function.__closure__ or (), strict=True):
+        if id(given) in full:
+            cell.cell_contents = own(given.cell_contents)
+    made.__defaults__ = function.__defaults__ and tuple(map(own, function.__defaults__))
+    made.__kwdefaults__ = function.__kwdefaults__ and {k: own(v) for k, v in function.__kwdefaults__.items()}
+
+
+def _share_memory_(model: nn.Module, memo: Mapping[int, Any]) -> None:
+    """Let a copy's attributes that are views of the original's parameters be views of the copy's own."""
+    owners = {place: p for p in model.parameters() if (place := _memory(p)) is not None}
+    for part in model.modules():
+        for view in (tensor for value in _attributes(part).values() for tensor in _tensors(value)):
+            given = owners.get(_memory(view) or 0)
+            if given is None or view is given:
+                continue
+            made, own = memo.get(id(view)), memo.get(id(given))
+            if made is None or own is None or made is view or own is given or own.shape != given.shape:
+                continue
+            if own.stride() == given.stride() and (made.shape, made.dtype) == (view.shape, own.dtype):
+                if made.device != own.device:
+                    continue
+                offset = view.storage_offset() - given.storage_offset() + own.storage_offset()
+                made.data = own.detach().as_strided(view.shape, view.stride(), offset)
+
+
+def find_hidden(model: nn.Module, own: Mapping[str, Tensor]) -> tuple[str, list[str]] | None:
+    """An attribute in which a model keeps some of these parameters, or views of them, too, and their names."""
+    parameters = [(name, tensor) for name, tensor in own.items() if isinstance(tensor, nn.Parameter)]
+    memory = {place: name for name, tensor in parameters if (place := _memory(tensor)) is not None}
+    for path, part in model.named_modules():
+        computed = recomputed(part)
+        for key, value in _attributes(part).items():
+            if key in computed or isinstance(part, nn.RNNBase):  # made anew in each pass
+                continue
+            held = map(_memory, _tensors(value))
+            if names := sorted({memory[place] for place in held if place is not None and place in memory}):
+                return dotted_name(path, key), names
+    return None
+
+
+def refuse_hidden(method: str, model: nn.Module, own: Mapping[str, Tensor]) -> None:
+    """Refuse a model that also keeps what its members are to own where nobody can replace it.
+
+    Args:
+        own: the tensors that each member will have of its own, by name
+    """
+    if found := find_hidden(model, own):
+        raise ValueError(
+            f"{method}: each member has {quote_names(found[1])} of its own, but the model also reads it from "
+            f"{found[0]!r}, which is no parameter, buffer or module, so that all members would read one and the same "
+            f"there. Read it where it stands (self.{found[1][0]}) when the model runs."
+        )
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors in an attribute: in containers, and in what functions hold."""
+    seen: set[int] = set()
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Tensor):
+            yield value
+        elif id(value) not in seen:
+            seen.add(id(value))
+            stack += _contents(value)
+
+
+def _memory(tensor: Tensor) -> int | None:
+    """Which memory a tensor is in; None where it has none of its own, or no values."""
+    try:
+        return storage_key(tensor.untyped_storage()) if tensor.numel() else None
+    except (NotImplementedError, RuntimeError):
+        return None
