@@ -170,7 +170,7 @@ same order:
 ## Packed against deep: the settings tried
 
 A packed member has half the width (alpha = 2), and Deep Ensembles cost four times the mult-adds. Wider members close
-the gap at their own cost. Three seeds that are not among the ten (`pluribus compare --methods single,deep,packed --sweep
+the gap at their own cost. Three seeds outside the ten (`pluribus compare --methods single,deep,packed --sweep
 alpha=2,3,4 --sweep gamma=1,2 --first-seed 50 --seeds 3 --corruptions none`):
 
 | | NLL | accuracy, % | parameters | mult-adds |
