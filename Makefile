@@ -7,6 +7,7 @@ STAMP := $(VENV)/.installed
 # The demo runs as a user has it: without the tools of the checks, and without timm, which brings torchvision.
 DEMO_VENV := .venv-demo
 DEMO_STAMP := $(DEMO_VENV)/.installed
+DIST_VENV := .venv-dist
 WORKERS ?= 2
 # One thread per test worker: two workers with a pool of threads each would fight for the cores.
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
@@ -15,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test slow lint types format clean bench
+.PHONY: help install demo test slow lint types format clean bench dist docs
 
 help:  ## Say what there is.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +35,18 @@ slow: $(STAMP)  ## Run the tests that take minutes.
 bench: $(STAMP)  ## Measure every ratio of speed; ARGS="--full --json new.json" for more.
 	$(BIN)/python benchmarks/speed.py $(ARGS)
 
+docs: $(STAMP)  ## Build the site into site/, with no warning.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir site
+
+dist: $(STAMP)  ## Build the sdist and the wheel, check them, and run the wheel in a new environment.
+	rm -rf dist build
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python tests/support/distribution.py dist
+	rm -rf $(DIST_VENV) && $(PYTHON) -m venv $(DIST_VENV)
+	$(DIST_VENV)/bin/python -m pip install -qq --constraint constraints.txt "$$(ls dist/*.whl)[all]"
+	cd $(DIST_VENV) && bin/pluribus compare --data moons --methods single,packed --epochs 2 --out study
+
 lint: $(STAMP)  ## Check the style.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -46,7 +59,7 @@ format: $(STAMP)  ## Put the code into its form.
 	$(BIN)/ruff format .
 
 clean:  ## Remove the environments and everything generated.
-	rm -rf $(VENV) $(DEMO_VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO_VENV) $(DIST_VENV) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last: an install that was cut short starts again.

@@ -2,8 +2,11 @@
 
 import doctest
 import importlib
+import inspect
+import os
 import pkgutil
 import re
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -74,3 +77,24 @@ def test_the_plan_names_every_folder_and_only_files_that_exist():
     assert named == folders
     files = set(re.findall(r"`(\w+/[\w/]+\.py)`", page))
     assert files and [f for f in files if not any((root / f).is_file() for root in (source, ROOT))] == []
+
+
+def test_every_public_name_stands_in_the_reference():
+    text = "\n".join(path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md"))
+    names = [name for name in pluribus.__all__ if not inspect.ismodule(getattr(pluribus, name))]
+    assert [name for name in names if f"heading: pb.{name}\n" not in text] == []
+    inside = pluribus.landscape.__all__
+    assert [name for name in inside if f"heading: landscape.{name}\n" not in text] == []
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocstrings", reason="mkdocs and mkdocstrings, which build the site, are not installed")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path)]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=quiet)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    pages = {path.relative_to(tmp_path).with_suffix("").as_posix() for path in tmp_path.rglob("*.html")}
+    assert {"index", "security", "glossary", *(f"reference/{name}" for name in ("methods", "landscape"))} <= pages
+    text = "".join(path.read_text() for path in tmp_path.rglob("*.html"))
+    assert re.findall(r'(?:src|href)="(https?://[^"]+\.(?:js|css|woff2?))"', text) == []  # nothing is fetched

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import attacks
+import good_folders
 import pytest
 from hostile import bomb_npz, image_folder, npy_header, npz, postscript
 from PIL import Image
@@ -93,6 +94,22 @@ def test_a_folder_that_names_code_gets_a_message(command, tmp_path):
 def test_every_command_refuses_every_hostile_file_and_leaves_and_starts_nothing(tmp_path):
     """In forks of one process, each with the limits: see `attacks.py`."""
     ran = subprocess.run([sys.executable, attacks.__file__, tmp_path], capture_output=True, text=True)
+    assert json.loads(ran.stdout) == {}, ran.stderr
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    """A good folder of every kind, made in a process of its own."""
+    place = tmp_path_factory.mktemp("folders") / "good"
+    subprocess.run([sys.executable, good_folders.__file__, place], check=True, capture_output=True)
+    return place
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", attacks.TARGETS)
+def test_every_command_that_reads_a_folder_takes_every_spoiled_one_as_it_should(good, tmp_path, kind):
+    """Refused, or what is spoiled is named and done again: in forks of one process, each with the limits."""
+    ran = subprocess.run([sys.executable, attacks.__file__, tmp_path, good, kind], capture_output=True, text=True)
     assert json.loads(ran.stdout) == {}, ran.stderr
 
 

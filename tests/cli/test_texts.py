@@ -5,34 +5,18 @@ import json
 import numpy as np
 import pytest
 import torch
+from good_folders import make_bert
 
 from pluribus.cli.app import app
 from pluribus.data.catalogue import encoded, load
 from pluribus.models.by_name import build_network
 
 transformers = pytest.importorskip("transformers")
-from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E402
-
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad", "film", "the", "was", "very", "not"]
 
 
 @pytest.fixture
 def folder(tmp_path):
-    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=8, **names).save_pretrained(
-        tmp_path / "bert"
-    )
-    config = transformers.BertConfig(
-        vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
-        max_position_embeddings=8, pad_token_id=0,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    transformers.BertModel(config).save_pretrained(tmp_path / "bert")
-    rows = [f'"the film {i % 7} was {"very " * (i % 3)}{"good" if i % 2 else "bad"}",{i % 2}\n' for i in range(80)]
-    (tmp_path / "reviews.csv").write_text("review,label\n" + "".join(rows))
+    make_bert(tmp_path)
     return tmp_path
 
 

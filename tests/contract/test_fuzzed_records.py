@@ -3,22 +3,28 @@
 import contextlib
 import json
 import re
+import shutil
 import sqlite3
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from good_folders import make_bert
 from hostile import header_of, npy, npz, with_header
+from hostile_texts import TEXT_FOLDERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import FUZZ, mutations, value_or_message
 from torch import nn
 
 import pluribus
+import pluribus as pb
+from pluribus.data import texts
 from pluribus.data.imagenet_variants import _read as read_list
 from pluribus.data.source import Request
 from pluribus.landscape.common.points import _File
+from pluribus.models.by_name import build_network
 from pluribus.reproduce.claims import Claim
 from pluribus.reproduce.experiments.stored_parts import Context, InParts, Part, part_path
 from pluribus.reproduce.running import collect, reproduce_claim
@@ -184,12 +190,51 @@ def test_any_list_of_frames_is_read_or_refused(tmp_path):
     check()
 
 
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    pytest.importorskip("transformers")
+    place = tmp_path_factory.mktemp("texts")
+    make_bert(place)
+    return place / "bert"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_any_file_of_transformers_gives_a_network_and_tokens_or_a_message(bert, tmp_path, name):
+    shutil.copytree(bert, tmp_path / "bert")
+    good = json.loads((bert / name).read_text())
+
+    @settings(FUZZ, max_examples=30)
+    @given(mutations(good))
+    def check(changed):
+        (tmp_path / "bert" / name).write_text(json.dumps(changed))
+        texts._tokenizer.cache_clear()
+        value_or_message(lambda: texts.most_tokens(str(tmp_path / "bert")))
+        value_or_message(lambda: build_network(f"hf:{tmp_path / 'bert'}", (8,), 2)(torch.tensor([[2, 4, 3, 0]])))
+
+    check()
+    texts._tokenizer.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(TEXT_FOLDERS)[::9])
+def test_a_spoiled_ensemble_of_transformers_is_refused(bert, tmp_path, name):
+    huggingface = pytest.importorskip("pluribus.integrations.huggingface")
+    shutil.copytree(bert, tmp_path / "bert")
+    (tmp_path / "reviews.csv").touch()
+    network = build_network(f"hf:{bert}", (8,), 2).network
+    pb.save(pb.multihead(network, 2), tmp_path / "bert" / huggingface.WEIGHTS, whole=True)
+    TEXT_FOLDERS[name](tmp_path / "bert", tmp_path / "canary")
+    value_or_message(lambda: huggingface.EnsembleForSequenceClassification.from_pretrained(tmp_path / "bert"))
+    assert not (tmp_path / "canary").exists()
+
+
 # ---------------------------------------------------------------- every reader has such a test
 
 READS = re.compile(
     r"\b(read_json|parse_json|read_safetensors|read_npz|torch\.load|np\.load|loadmat|loadtxt|read_csv|ParquetFile"
     r"|tarfile\.open|zipfile\.ZipFile|sqlite3\.connect|safe_open|json\.loads?|pickle\._Unpickler|unpickle|read_text"
-    r"|read_bytes|open_file|_open_image)\("
+    r"|read_bytes|open_file|_open_image|from_pretrained|read_config|read_tokenizer|read_text_classifier)\("
 )
 
 HOSTILE = "tests/contract/test_hostile_data.py"
@@ -199,6 +244,10 @@ FOLDERS = "tests/contract/test_hostile_folders.py"
 HERE = "tests/contract/test_fuzzed_records.py"
 
 READERS = {
+    "_common/text_folders.py": HERE,
+    "data/texts.py": HERE,
+    "integrations/huggingface.py": HERE,
+    "models/by_name.py": HERE,
     "_common/atomic.py": "tests/_common/test_atomic.py",  # an example in a docstring
     "_common/unpacking.py": "tests/_common/test_unpacking.py",
     "_common/untrusted.py": FOLDERS,

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from hostile import TEXTS, header_of, npy, npy_header, npz, with_header
+from hostile_folders import ABOUT, CLAIMS, KINDS_OF_NUMBERS, LIES, TRAINED, header, kind_of_number
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mutations import FUZZ, mutations, value_or_message
@@ -145,91 +146,41 @@ def test_what_is_no_file_is_not_waited_for(folder, table, monkeypatch, capsys, n
     assert code == 2 and name in said
 
 
-CLAIMS = [
-    {"width": 1e5},
-    {"width": float("inf")},
-    {"width": -1.0},
-    {"outputs": 10**12},
-    {"shape": [10**12]},
-    {"shape": [3, 10**6, 10**6]},
-    {"dropout": 2.0},
-    {"model": "timm:hf-hub:someone/something"},
-    {"model": "nothing"},
-    {"mean": [[1.0, 2.0], [3.0]]},
-    {"std": [0.0]},
-    {"classes": ["a", "b"]},
-    {"classes": [1, 2, 3]},
-    {"threshold": {"value": 1.0}},
-    {"threshold": "x"},
-    {"encoding": None},
-    {"encoding": {"kind": "images", "task": "classification", "classes": [], "shape": [3, 10**5, 10**5]}},
-    {"no_threshold": 3},
-    {"format": 2},
-]
-
-
 @pytest.mark.parametrize("claim", CLAIMS, ids=str)
 def test_a_claim_that_does_not_fit_is_refused_before_anything_is_allocated(folder, claim):
     with pytest.raises(ValueError, match=r"bundle\.json|model: "):
         load_predictor(changed(folder, **claim))
 
 
-ABOUT = [
-    {"size": 10**9},
-    {"size": 3},
-    {"size": True},
-    {"method": ["deep"]},
-    {"method": "packed", "settings": {"alpha": 10**6}},
-    {"method": "batch_ensemble", "settings": {"rank": 10**9}},
-    {"method": "mc_dropout", "size": 10**9},
-    {"settings": {"unknown": 1}},
-    {"settings": {"init": {"a": 1}}},
-    {"method": "treenet", "settings": {"branch": "(a+)+$"}},
-    {"method": "treenet", "settings": {"branch": "((a|a))*$"}},
-    {"method": "treenet", "settings": {"branch": ".*" * 30}},
-    {"method": "treenet", "settings": {"branch": "("}},
-    {"method": "packed", "settings": {"widths": {"sizes": {"a": [10**12]}, "attributes": [], "rounded": []}}},
-    {"method": "packed", "settings": {"widths": []}},
-    {"format": "x"},
-    {"training": None},
-    {"task": []},
-    {"class_dim": "x"},
-    {"unlike": True},
-]
-
-
 @pytest.mark.parametrize("about", ABOUT, ids=str)
 def test_weights_with_a_header_that_does_not_fit_are_refused(folder, about):
-    header, rest = header_of(folder / WEIGHTS)
-    told = {**json.loads(header["__metadata__"]["pluribus"]), **about}
-    with_header(folder / WEIGHTS, {**header, "__metadata__": {"pluribus": json.dumps(told)}}, rest)
+    header(about)(folder, folder)
     with pytest.raises(ValueError, match="load: "):
         load_predictor(folder)
 
 
-def test_tensors_that_lie_about_their_place_are_refused(folder):
-    header, rest = header_of(folder / WEIGHTS)
-    name = next(name for name in header if name != "__metadata__")
-    for change in ({"data_offsets": [0, 10**12]}, {"data_offsets": [4, 0]}, {"shape": [10**9, 10**9]}, {"dtype": "X9"}):
-        with_header(folder / WEIGHTS, {**header, name: {**header[name], **change}}, rest)
-        with pytest.raises(ValueError, match="no complete safetensors file"):
-            load_predictor(folder)
+@pytest.mark.parametrize("lie", LIES, ids=str)
+def test_tensors_that_lie_about_their_place_are_refused(folder, lie):
+    header(**lie)(folder, folder)
+    with pytest.raises(ValueError, match="no complete safetensors file"):
+        load_predictor(folder)
 
 
-@pytest.mark.parametrize("dtype, factor", [("I32", 1), ("BOOL", 0.25), ("F8_E4M3", 0.25), ("C64", 2)])
+@pytest.mark.parametrize("dtype, factor", KINDS_OF_NUMBERS)
 def test_weights_of_another_kind_of_number_are_refused(folder, dtype, factor):
-    header, rest = header_of(folder / WEIGHTS)
-    for name, entry in header.items():
-        if name != "__metadata__":
-            header[name] = {**entry, "dtype": dtype, "data_offsets": [int(factor * at) for at in entry["data_offsets"]]}
-    with_header(folder / WEIGHTS, header, (rest * 2)[: int(factor * len(rest))])
+    kind_of_number(dtype, factor)(folder, folder)
     with pytest.raises(ValueError, match="load: .* must hold numbers as"):
         load_predictor(folder)
 
 
+def test_weights_that_are_no_numbers_are_refused(folder):
+    TRAINED["weights of NaN"](folder, folder)
+    with pytest.raises(ValueError, match="are no numbers"):
+        load_predictor(folder)
+
+
 def test_weights_in_a_million_tensors_are_refused(folder):
-    empty = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
-    with_header(folder / WEIGHTS, {f"t{i}": empty for i in range(100_001)}, b"")
+    TRAINED["weights in 100,001 tensors"](folder, folder)
     with pytest.raises(ValueError, match="100001 tensors"):
         load_predictor(folder)
 

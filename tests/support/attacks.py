@@ -1,6 +1,8 @@
 """Commands on hostile files, each in a fork with limits: what it said, its exit code, what it cost, what it left.
 
-`python attacks.py FOLDER` sends every file of the corpus to every command that reads data, and prints faults as JSON.
+`python attacks.py PLACE` sends every file of the corpus to every command that reads data; `python attacks.py PLACE GOOD
+KIND` spoils copies of the good folders (see `good_folders.py`) and sends them to the commands that read that kind.
+Both print faults as JSON.
 """
 
 import contextlib
@@ -16,7 +18,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from good_folders import ITEM, NEW, TRAINING
 from hostile import DATA
+from hostile_folders import CHECKPOINTS, PARTS, RESULTS, RUNS, STOPPED, STUDIES, TRAINED, VERDICTS, Spoil
+from hostile_texts import TEXT_FOLDERS
 
 SECONDS, BYTES, PATIENCE = 10, 10**9, 60
 
@@ -43,14 +48,28 @@ class Attack:
     changed: list[str]
 
     @property
-    def fault(self) -> str:
-        """What is wrong with how the command took it; "" where it refused as it should."""
+    def ended_badly(self) -> str:
+        """What is wrong whatever was given; "" where nothing is."""
         if self.code == -signal.SIGKILL:
             return "it waited for ever"
         if self.code < 0:
             return f"signal {-self.code} ended it"
         if "Traceback" in self.out + self.err or "This is a bug: please report it" in self.err:
             return "a raw error"
+        return ""
+
+    def fault_of_going_on(self, name: str) -> str:
+        """What is wrong where the command was to name what is spoiled and go on without it."""
+        if self.ended_badly or self.code:
+            return self.ended_badly or f"exit code {self.code}"
+        said = "".join((self.out + self.err).split())  # lines are broken anywhere
+        return "" if name in said else f"it did not name {name}"
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with how the command took it; "" where it refused as it should."""
+        if self.ended_badly:
+            return self.ended_badly
         if self.code != 2:
             return f"exit code {self.code}"
         if self.changed:
@@ -64,18 +83,21 @@ class Attacker:
     """Runs commands in forks of this process, which has loaded what they need.
 
     Args:
-        programs: a folder for programs that leave a mark when they are started, and for the mark of pickles
+        top: a folder for programs that leave a mark when they are started, and for the mark of pickles
+        loaded: modules to load beside those that every command does
     """
 
-    def __init__(self, programs: Path, main: str = "pluribus.cli.app"):
+    def __init__(self, top: Path, loaded: tuple[str, ...] = ()):
+        programs = top / "programs"
+        programs.mkdir()
         self.canary = programs / "canary"
         for name in PROGRAMS:
             (programs / name).write_text(f"#!/bin/sh\n: > '{self.canary}'\nexit 1\n")
             (programs / name).chmod(0o755)
         os.environ["PATH"] = str(programs)
-        for name in LOADED:
+        for name in (*LOADED, *loaded):
             importlib.import_module(name)
-        self.main = importlib.import_module(main).main
+        self.main = importlib.import_module("pluribus.cli.app").main
         self.loading = time.process_time()  # every command would have to load as much
 
     def run(self, place: Path, *words: str) -> Attack:
@@ -131,16 +153,120 @@ def _wait(child: int) -> int:
     return os.waitpid(child, 0)[1]
 
 
-def attack_all(top: Path) -> dict[str, str]:
+@dataclass(frozen=True)
+class Target:
+    """A kind of folder, the ways to spoil it, and the commands that read it.
+
+    Args:
+        loaded: modules that these commands load, beside those that all do
+        named: what the command is to name before it goes on without it, where it is not to refuse
+    """
+
+    folder: str
+    spoils: dict[str, Spoil]
+    commands: dict[str, list[str]]
+    loaded: tuple[str, ...] = ()
+    named: str = ""
+
+
+PAGE = ["landscape", "--ensemble", "sent", "--out", "page.html"]
+
+NETWORK = ["--model", "mlp", "--shape", "4", "--classes", "3", "--width", "0.05", "--out", "aligned.safetensors"]
+
+SEEDS = ["--methods", "single", "--seeds", "2", "--jobs", "1", "--yes", "--out", "study"]
+
+TEXTS = ["--data", "text:reviews.csv", "--target", "label", "--model", "hf:bert", "--out", "new", "--quiet"]
+
+FITTING = ("lightning.pytorch", "sklearn.datasets", "pluribus.study.predictor_training", "pluribus.training.fitting")
+
+REPORT, COURT = ("pluribus.report.page", "pluribus.study.folder"), ("pluribus.reproduce.running",)
+
+LABORATORY = ("sklearn.datasets", "pluribus.study.landscape_material", "pluribus.landscape.laboratory.exploration")
+
+TARGETS = {
+    "a trained folder": Target(
+        "sent",
+        TRAINED,
+        {"predict": ["predict", "sent", NEW], "export": ["export", "sent", "x.onnx"], "landscape": PAGE},
+        ("pluribus.deploy.exporting", *LABORATORY),
+    ),
+    "a run": Target("sent", RUNS, {"landscape": PAGE}, LABORATORY),
+    "a training": Target("stopped", STOPPED, {"train": ["train", *TRAINING, "--out", "stopped"]}, FITTING, "last.ckpt"),
+    "a checkpoint": Target(
+        "networks",
+        CHECKPOINTS,
+        {
+            "align": ["align", "networks/one.pt", "networks/two.pt", *NETWORK],
+            "train": ["train", *TRAINING, "--weights", "networks/one.pt", "--out", "new", "--quiet"],
+        },
+        ("pluribus.study.aligning", *FITTING),
+    ),
+    "a study": Target(
+        "study", STUDIES, {"report": ["report", "study"]}, ("pluribus.report.page", "pluribus.study.folder")
+    ),
+    "a result": Target(
+        "study",
+        RESULTS,
+        {"report": ["report", "study"], "compare": ["compare", *TRAINING, *SEEDS]},
+        (*FITTING, *REPORT),
+        "results/",
+    ),
+    "a part": Target(
+        "claims", PARTS, {"reproduce": ["reproduce", ITEM, "--out", "claims"]}, ("pluribus.reproduce.running",)
+    ),
+    "a verdict": Target(
+        "claims", VERDICTS, {"reproduce": ["reproduce", "--out", "claims"]}, ("pluribus.reproduce.running",)
+    ),
+    "texts": Target(
+        "bert", TEXT_FOLDERS, {"train": ["train", *TEXTS]}, ("transformers", "pluribus.study.predictor_training")
+    ),
+}
+
+
+def attack_data(top: Path) -> dict[str, str]:
     """What went wrong with each command on each file."""
-    (top / "programs").mkdir()
-    attacker = Attacker(top / "programs")
+    attacker = Attacker(top)
     return {
         f"{command}: {name}": fault
         for name in DATA
         for command, fault in _attack(attacker, top / "data", name).items()
         if fault
     }
+
+
+def attack_folders(top: Path, good: Path, kind: str) -> dict[str, str]:
+    """What went wrong with each command on each spoiled folder of one kind."""
+    target = TARGETS[kind]
+    attacker = Attacker(top, target.loaded)
+    return {
+        f"{command}: {name}": fault
+        for name in target.spoils
+        for command, fault in _attack_folder(attacker, top / "place", good, target, name).items()
+        if fault
+    }
+
+
+def _attack_folder(attacker: Attacker, place: Path, good: Path, target: Target, name: str) -> dict[str, str]:
+    found = {}
+    for command, words in target.commands.items():
+        shutil.copytree(good, place)
+        _in_fork(lambda: target.spoils[name](place / target.folder, attacker.canary))
+        attack = attacker.run(place, *words)
+        fault = attack.fault_of_going_on(target.named) if target.named else attack.fault
+        said = fault and f"{fault}: {attack.err[-300:]}"
+        found[command] = "it started a program" if attacker.canary.exists() else said
+        attacker.canary.unlink(missing_ok=True)
+        shutil.rmtree(place)
+    return found
+
+
+def _in_fork(work) -> None:
+    """Do something that leaves no trace in this process: what it takes would count against all that follow."""
+    child = os.fork()
+    if not child:
+        work()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def _attack(attacker: Attacker, place: Path, name: str) -> dict[str, str]:
@@ -171,4 +297,6 @@ def _write(name: str, place: Path, canary: Path) -> str:
 
 
 if __name__ == "__main__":
-    print(json.dumps(attack_all(Path(sys.argv[1]))))
+    top, *folders = sys.argv[1:]
+    faults = attack_folders(Path(top), Path(folders[0]), folders[1]) if folders else attack_data(Path(top))
+    print(json.dumps(faults, indent=1))

@@ -72,6 +72,12 @@ def temporary_folder(beside: Path | None = None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def move_aside(path: Path) -> None:
+    """Move a folder out of the way where a file should be; its content may be somebody's."""
+    if path.is_dir() and not path.is_symlink():
+        path.rename(next(to for i in range(1000) if not (to := path.with_name(f"{path.name}.damaged-{i}")).exists()))
+
+
 def remove_stale_parts(folder: Path, pattern: re.Pattern[str] = PART) -> None:
     """Remove what our own processes were still writing to a folder when they died, and nothing else."""
     with suppress(OSError), os.scandir(folder) as entries:

@@ -41,7 +41,7 @@ def medians(runs: Sequence[Run], device: torch.device, *, rounds: int = 7, warmu
 
 
 def time_once(run: Run, device: torch.device) -> float:
-    """The seconds of one run: time of the process where one thread works, of the clock otherwise."""
+    """The seconds of one run: time of the processor where one thread works, of the clock otherwise."""
     clock = choose_clock(device)
     synchronize(device)
     start = clock()
@@ -51,8 +51,8 @@ def time_once(run: Run, device: torch.device) -> float:
 
 
 def choose_clock(device: torch.device) -> Callable[[], float]:
-    """The clock that other processes disturb least."""
-    return time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+    """The clock that other processes disturb least; that of the whole process stands still where `ulimit -t` is set."""
+    return time.thread_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
 
 
 def synchronize(device: torch.device) -> None:

@@ -9,6 +9,7 @@ import errno
 import json
 import math
 import os
+import re
 import stat
 import unicodedata
 from collections.abc import Mapping
@@ -41,6 +42,8 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
     file = open(path, "rb", opener=_open_without_waiting)
     try:
         _check_is_file(path, os.fstat(file.fileno()))  # it may have been replaced meanwhile
+        if _is_made_up(file.fileno()):
+            raise ValueError(f"{path}: it must be a file, but the system makes it up, as those in /proc.")
     except BaseException:
         file.close()
         raise
@@ -50,6 +53,11 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
 def _check_is_file(path: str, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise ValueError(f"{path}: it must be a file, but it is {KINDS.get(stat.S_IFMT(found.st_mode), 'none')}.")
+
+
+def _is_made_up(number: int) -> bool:
+    """Whether it has no size and lies on no disk: such files have no end, or fail when they are read."""
+    return hasattr(os, "fstatvfs") and os.fstat(number).st_size == 0 == os.fstatvfs(number).f_blocks
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
@@ -85,6 +93,14 @@ def read_safetensors(path: str | os.PathLike[str], entry: str = "") -> tuple[str
             return header, {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except Exception as error:  # a damaged file can fail in any way
         raise ValueError(f"it is no complete safetensors file ({error})") from error
+
+
+def is_plain_tensor(value: Any) -> bool:
+    """Whether it is a tensor with a value in each place: not sparse, nested, quantized or without any."""
+    if not all(hasattr(value, name) for name in ("layout", "is_nested", "is_quantized", "device")):
+        return False
+    strided = str(value.layout) == "torch.strided" and not value.is_nested
+    return strided and not value.is_quantized and value.device.type != "meta"
 
 
 # ---------------------------------------------------------------- JSON
@@ -200,3 +216,33 @@ def shorten_value(value: Any) -> str:
     """
     text = repr(value) if value is None or isinstance(value, str | int | float) else f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+# ---------------------------------------------------------------- patterns
+
+MOST_REPEATS, LONGEST_PATTERN = 6, 2000
+
+
+def check_pattern(pattern: Any) -> None:
+    """Refuse a pattern that could be tried for hours: repeats of what can match in many ways, or many in one branch.
+
+    >>> check_pattern("(a+)+$")
+    Traceback (most recent call last):
+    ValueError: its pattern '(a+)+$' is too involved
+    """
+    known = isinstance(pattern, str) and len(pattern) <= LONGEST_PATTERN
+    plain = re.sub(r"\\.|\[(?:\\.|[^]\\])*\]", "a", pattern) if known else "+" * (MOST_REPEATS + 1)
+    plain = re.sub(r"\(\?[a-zA-Z]*[:=!<>]*", "(", plain)
+    while inner := re.search(r"\(([^()]*)\)([*+{]?)", plain):
+        if inner[2] and re.search(r"[*+{?|¦]", inner[1]):
+            plain = "+" * (MOST_REPEATS + 1)
+            break
+        many = "¦" if re.search(r"[|¦]", inner[1]) else ""
+        plain = f"{plain[: inner.start()]}a{'+' * _repeats(inner[1])}{many}{plain[inner.end(1) + 1 :]}"
+    if _repeats(plain) > MOST_REPEATS:
+        raise ValueError(f"its pattern {shorten_value(pattern)} is too involved")
+
+
+def _repeats(plain: str) -> int:
+    """Of that branch of a pattern without groups that has most of them."""
+    return max(len(re.findall(r"[*+{?]", branch)) for branch in plain.split("|"))

@@ -8,18 +8,21 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
 
 try:
     import rich  # noqa: F401
     import typer
 except ModuleNotFoundError as error:  # only torch and numpy are installed
     raise SystemExit(
-        f"The command line needs {error.name}, which is not installed. Install it with: pip install 'pluribus[all]'"
+        f"The command line needs {error.name}, which is not installed. Install it with: pip install 'pluribus-ml[all]'"
     ) from None
 
 from .align import align_command
+from .cite import cite_command
 from .common import options
 from .common.messages import INTERRUPTED, messages, say
 from .compare import compare_command
@@ -54,6 +57,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "reproduce": reproduce_command,
     "align": align_command,
     "recipes": recipes_command,
+    "cite": cite_command,
 }
 
 for name, command in COMMANDS.items():
@@ -64,7 +68,8 @@ def main() -> None:
     """Run the command line; an error is one line, with exit code 2 for bad input and 1 otherwise."""
     _hush_pillow()
     try:
-        sys.exit(app(prog_name="pluribus", standalone_mode=False) or 0)
+        with _said_warnings():
+            sys.exit(app(prog_name="pluribus", standalone_mode=False) or 0)
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
     except typer.Abort:
@@ -82,6 +87,27 @@ def main() -> None:
         if os.environ.get(TRACEBACK):
             raise
         sys.exit(_explain(error))
+
+
+@contextmanager
+def _said_warnings() -> Iterator[None]:
+    """Warnings of ours are said in a line as errors are, without the place in the code; others as Python shows them."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
+        if issubclass(category, UserWarning) and OWN in Path(filename).parents:
+            say("[yellow]warning:[/]", str(message))
+        else:
+            usual(message, category, filename, *rest)
+
+    warnings.showwarning = show  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        warnings.showwarning = usual
+
+
+OWN = Path(__file__).parents[1]
 
 
 def _hush_pillow() -> None:
@@ -119,7 +145,7 @@ def _explain(error: Exception) -> int:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(importlib.metadata.version("pluribus"))
+        print(importlib.metadata.version("pluribus-ml"))
         raise typer.Exit()
 
 

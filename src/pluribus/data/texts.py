@@ -11,14 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._common.optional import require
+from .._common.text_folders import read_config, read_tokenizer
 from .source import Request, list_names
 
 LONG = ("cut", "refuse")  # what becomes of texts that are longer than the model takes
 
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")  # theirs begin behind the padding's
-
-OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 TEXT_COLUMN = {"name": str, "kind": str, "tokenizer": str, "length": int, "most": int, "long": str}
 
@@ -67,12 +65,15 @@ def longest(config: Any, tokenizer: Any) -> int:
 
 def most_tokens(folder: str) -> int:
     """How many tokens the model in the folder takes."""
-    transformers = require("transformers", "reading texts", "huggingface")
-    config, tokenizer = transformers.AutoConfig.from_pretrained(folder, **OFFLINE), _tokenizer(folder)
-    if len(tokenizer) > config.vocab_size:
+    try:
+        config = read_config(folder)
+    except ValueError as error:
+        raise ValueError(f"model: hf:{folder} cannot be used: {error}.") from None
+    tokenizer, known = _tokenizer(folder), getattr(config, "vocab_size", None) or 0
+    if len(tokenizer) > known:
         raise ValueError(
-            f"tokenizer: that of {folder!r} has {len(tokenizer)} tokens, but the model knows {config.vocab_size}. Give "
-            "the one that the model was trained with."
+            f"tokenizer: that of {folder!r} has {len(tokenizer)} tokens, but the model knows {known}. Give the one "
+            "that the model was trained with."
         )
     return min(longest(config, tokenizer), 2**14)
 
@@ -103,7 +104,7 @@ def _tokens(column: dict[str, Any], values: Any, long: str, notes: list[str] | N
     most = column["most"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a text is longer than the model takes is said below
-        rows = _tokenizer(column["tokenizer"])(list(values), truncation=False, verbose=False)["input_ids"]
+        rows = _tokenize(column["tokenizer"], list(values), truncation=False)
     over = [i for i, row in enumerate(rows) if len(row) > most]
     if not over:
         return rows
@@ -118,23 +119,27 @@ def _tokens(column: dict[str, Any], values: Any, long: str, notes: list[str] | N
         warnings.warn(said, stacklevel=2)
     else:
         notes.append(said)
-    cut = _tokenizer(column["tokenizer"])(
-        [values.iloc[i] for i in over], truncation=True, max_length=most, verbose=False
-    )["input_ids"]
+    cut = _tokenize(column["tokenizer"], [values.iloc[i] for i in over], truncation=True, max_length=most)
     for i, row in zip(over, cut, strict=True):
         rows[i] = row
     return rows
 
 
+def _tokenize(folder: str, texts: list[str], **options: Any) -> list[list[int]]:
+    tokenizer = _tokenizer(folder)
+    try:
+        return tokenizer(texts, verbose=False, **options)["input_ids"]
+    except Exception as error:  # settings of any kind that the folder has
+        raise ValueError(f"tokenizer: that of {folder!r} reads no texts ({type(error).__name__}: {error}).") from None
+
+
 @lru_cache(maxsize=4)
 def _tokenizer(folder: str) -> Any:
-    transformers = require("transformers", "reading texts", "huggingface")
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **OFFLINE)
-    except Exception as error:  # transformers raises errors of many kinds
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        tokenizer = read_tokenizer(folder)
+    except (ValueError, OSError) as error:
         raise ValueError(
-            f"tokenizer: {folder!r} holds none that can be read ({reason}). Give the folder that save_pretrained wrote."
+            f"tokenizer: {folder!r} holds none that can be read ({error}). Give the folder that save_pretrained wrote."
         ) from None
     if tokenizer.pad_token_id is None:
         raise ValueError(

@@ -356,7 +356,7 @@ def _check_vector(name: str, values: Any, shape: tuple[int, ...]) -> None:
         fits = torch.broadcast_shapes(vector.shape, shape) == shape
     except (ValueError, RuntimeError, TypeError) as error:
         raise ValueError(f'its "{name}" is no tensor for inputs of the shape {shape} ({error})') from None
-    if not fits or name == "std" and bool((vector <= 0).any()):
+    if not fits or not bool(vector.isfinite().all()) or name == "std" and bool((vector <= 0).any()):
         raise ValueError(f'its "{name}" makes no sense for inputs of the shape {shape}')
 
 
@@ -381,3 +381,10 @@ def _check_outputs(record: dict[str, Any], ensemble: Ensemble, folder: Path) -> 
             f"predict: {str(folder)!r} is damaged: its record is of {wanted}, its weights are of {ensemble.task}. "
             "Train again."
         )
+    if wrong := [name for name, tensor in ensemble.state_dict().items() if _is_nan(tensor)]:
+        raise ValueError(f"predict: {str(folder)!r} is damaged: its weights {wrong[0]!r} are no numbers. Train again.")
+
+
+def _is_nan(value: Any) -> bool:
+    """Whether a tensor of floats holds NaN; infinity can be meant, as in masks of attention."""
+    return isinstance(value, Tensor) and value.is_floating_point() and bool(value.isnan().any())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from .._common.atomic import atomic_write
 from .._common.optional import require
-from .._common.untrusted import check_shape, parse_json, read_safetensors
+from .._common.untrusted import check_pattern, check_shape, parse_json, read_safetensors
 from ..core.ensemble import TASKS, Ensemble
 from ..methods import METHODS
 from ..methods.facts import takes
@@ -213,24 +212,8 @@ def _check_header(header: Any) -> dict[str, Any]:
         raise ValueError(f"{header['method']} has no setting {quote_names(unknown, 3)}")
     check_shape(header["settings"].get("widths"), (None, WIDTHS), "its widths")
     for name in ("where", "branch"):
-        _check_pattern(header["settings"].get(name) or "")
+        check_pattern(header["settings"].get(name) or "")  # for the names of layers
     return header
-
-
-def _check_pattern(pattern: Any) -> None:
-    """Refuse a pattern for names that could be tried for hours: repeats of what can match in many ways itself."""
-    plain = re.sub(r"\\.|\[[^]]*\]", "a", pattern) if isinstance(pattern, str) else ""
-    repeats = len(re.findall(r"[*+{]", plain))
-    while inner := re.search(r"\(([^()]*)\)([*+{]?)", plain):
-        if inner[2] and re.search(r"[*+{|]", inner[1]):
-            repeats += MOST_REPEATS
-        marks = "".join(mark for mark in "+|" if re.search(r"[*+{]" if mark == "+" else r"\|", inner[1]))
-        plain = f"{plain[: inner.start()]}a{marks}{plain[inner.end(1) + 1 :]}"
-    if not isinstance(pattern, str) or repeats > MOST_REPEATS:
-        raise ValueError(f"its pattern {pattern!r} for the names of layers is too involved")
-
-
-MOST_REPEATS = 5
 
 
 def _build(header: Mapping[str, Any], model: Any) -> Ensemble:

@@ -1,6 +1,6 @@
 """Ensembles as models of Hugging Face's kind: trained by its `Trainer`, stored and shared as its models are.
 
-Text classification. Needs transformers: pip install 'pluribus[huggingface]'.
+Text classification. Needs transformers: pip install 'pluribus-ml[huggingface]'.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._common.optional import require
+from .._common.text_folders import build_text_classifier, check_claimed_size, read_config, read_tokenizer
 from ..core.ensemble import Ensemble
 from ..data.texts import longest
 from ..deploy.saving import load, save
@@ -169,11 +170,13 @@ class EnsembleForSequenceClassification(nn.Module, huggingface_hub.ModelHubMixin
                 f"from_pretrained: {str(model_id)!r} holds no {WEIGHTS}, so it is no ensemble. Load a single network "
                 "with transformers.AutoModelForSequenceClassification, and make one of it: pb.multihead(model, 4)."
             )
-        offline: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-        config = transformers.AutoConfig.from_pretrained(folder, **offline)
-        network = transformers.AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
-        has_tokenizer = (folder / "tokenizer_config.json").is_file()
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **offline) if has_tokenizer else None
+        try:
+            config = read_config(folder)
+            check_claimed_size(folder, config)
+            tokenizer = read_tokenizer(folder) if (folder / "tokenizer_config.json").is_file() else None
+        except (ValueError, OSError) as error:
+            raise ValueError(f"from_pretrained: {str(model_id)!r} cannot be used: {str(error).rstrip('.')}.") from None
+        network = build_text_classifier(config)
         return cls(load(folder / WEIGHTS, network, device), tokenizer)
 
 

@@ -1,7 +1,7 @@
 """Ensembles as scikit-learn's estimators: `EnsembleClassifier` and `EnsembleRegressor`.
 
 They take numbers as arrays, data frames or sparse matrices, and work in pipelines, searches and cross-validation. Needs
-scikit-learn: pip install 'pluribus[sklearn]'.
+scikit-learn: pip install 'pluribus-ml[sklearn]'.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from .._common.atomic import atomic_write
 from .._common.optional import require
 from .._common.unpacking import check_archive
-from .._common.untrusted import check_shape, open_file, parse_json, read_safetensors
+from .._common.untrusted import check_shape, is_plain_tensor, open_file, parse_json, read_safetensors
 from ..core.ensemble import TASKS
 from ..methods.building import check_model
 from ..surgery.copying import duplicate, state
@@ -310,14 +311,16 @@ def state_dict_of(checkpoint: Any) -> Mapping[str, Tensor]:
         try:
             if path.suffix == ".safetensors":
                 return read_safetensors(path)[1]
-            with open_file(path) as file:
+            with open_file(path) as file, warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what torch thinks of kinds of tensors that are refused below
                 check_archive(file, path)
                 checkpoint = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged file can fail in any way
             raise ValueError(f"Trajectory.of: {str(path)!r} is no checkpoint that can be read ({error}).") from error
     if isinstance(checkpoint, Mapping) and isinstance(checkpoint.get("state_dict"), Mapping):
         checkpoint = checkpoint["state_dict"]
-    if not isinstance(checkpoint, Mapping) or not any(isinstance(t, Tensor) for t in checkpoint.values()):
+    named = isinstance(checkpoint, Mapping) and all(isinstance(name, str) for name in checkpoint)
+    if not named or not any(isinstance(t, Tensor) for t in checkpoint.values()):
         raise TypeError(
             "Trajectory.of: a checkpoint is a state_dict, an nn.Module or the path of a file, "
             f"but one is a {type(checkpoint).__name__}."
@@ -334,7 +337,7 @@ def _load_(module: nn.Module, tensors: Mapping[str, Tensor], number: int | None)
         given = tensors.get(prefix + name)
         if given is None and name in dict(module.named_buffers()) and name not in module.state_dict():
             continue  # a buffer that is not saved
-        if not isinstance(given, Tensor) or given.shape != tensor.shape or not _is_alike(given, tensor):
+        if not isinstance(given, Tensor) or not _is_alike(given, tensor):
             found = _describe(given)
             raise ValueError(
                 f"{what} must be of the model's architecture, but {name!r}, of the shape {tuple(tensor.shape)} in the "
@@ -347,9 +350,10 @@ def _load_(module: nn.Module, tensors: Mapping[str, Tensor], number: int | None)
 
 
 def _is_alike(given: Tensor, own: Tensor) -> bool:
-    """Whether it is a plain tensor of the same kind of number: a complex one would lose half of it without a word."""
-    plain = given.layout == torch.strided and not given.is_quantized and given.device.type != "meta"
-    return plain and (given.is_floating_point(), given.is_complex()) == (own.is_floating_point(), own.is_complex())
+    """Whether it has the same shape and kind of number: a complex one would lose half of it without a word."""
+    if not is_plain_tensor(given) or given.shape != own.shape:
+        return False
+    return (given.is_floating_point(), given.is_complex()) == (own.is_floating_point(), own.is_complex())
 
 
 def _describe(given: Any) -> str:
@@ -357,6 +361,8 @@ def _describe(given: Any) -> str:
         return "is not there"
     if not isinstance(given, Tensor):
         return f"is a {type(given).__name__}"
+    if not is_plain_tensor(given):
+        return "is sparse, nested, quantized or without values"
     return f"has the shape {tuple(given.shape)} and holds {str(given.dtype)[6:]}"
 
 

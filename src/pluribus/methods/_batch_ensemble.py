@@ -17,12 +17,20 @@ from ..surgery.copying import state
 from ..surgery.replacing import expose_weights, restore_
 from ..surgery.selecting import dotted_name, exact_pattern, quote_names
 from .building import begin_, check_model, check_number, check_size, check_whole
-from .facts import states
+from .facts import Paper, states
 from .layer_choice import check_all_called, count_input_channels, count_output_channels, layers_of, note_left_out
 from .warm_start import SHARES, start_near
 
 
-@states(style=Style("#E69F00", "v"))
+@states(
+    style=Style("#E69F00", "v"),
+    paper=Paper(
+        "Wen, Yeming and Tran, Dustin and Ba, Jimmy",
+        "BatchEnsemble: An Alternative Approach to Efficient Ensemble and Lifelong Learning",
+        2020,
+        "International Conference on Learning Representations",
+    ),
+)
 def batch_ensemble(
     model: nn.Module,
     size: int,

@@ -14,7 +14,7 @@ from ..surgery.closures import find_hidden
 from ..surgery.copying import state
 from ..surgery.initial_laws import Laws
 from .building import Init, Source, check_model, check_size, members_of, note_guesses, stack
-from .facts import Baseline, Candidate, Wish, states
+from .facts import Baseline, Candidate, Paper, Wish, states
 from .model_comparison import find_difference
 
 
@@ -46,6 +46,12 @@ def _deep_candidates(wish: Wish) -> list[Candidate]:
     candidates=_deep_candidates,
     baselines={"thin_ensemble": Baseline("independent networks of half the width (MIMO, Tables 1 and 2)", width=0.5)},
     style=Style("#0072B2", "s"),
+    paper=Paper(
+        "Lakshminarayanan, Balaji and Pritzel, Alexander and Blundell, Charles",
+        "Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles",
+        2017,
+        "Advances in Neural Information Processing Systems 30",
+    ),
 )
 def deep(
     model: Source | Sequence[nn.Module],

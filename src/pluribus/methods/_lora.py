@@ -16,14 +16,25 @@ from ..surgery.copying import aliases, assign_, hash_tensors, state
 from ..surgery.replacing import expose_weights
 from ..surgery.selecting import exact_pattern, pick, quote_names
 from .building import begin_, check_model, check_number, check_size, check_whole
-from .facts import states
+from .facts import Paper, states
 from .layer_choice import check_all_called, heads_of
 
 FUSED = re.compile(r"(.*\.)?(qkv|qkv_proj|Wqkv|c_attn|in_proj)")  # queries, keys and values below each other
 PARTS = ("q", "k", "v")
 
 
-@states(for_trained=True, tuning_rate=10.0, style=Style("#332288", "p"))
+@states(
+    for_trained=True,
+    tuning_rate=10.0,
+    style=Style("#332288", "p"),
+    paper=Paper(
+        r"Halbheer, Michelle and M\"uhlematter, Dominik Jan and Becker, Alexander and Narnhofer, Dominik and "
+        "Aasen, Helge and Schindler, Konrad and Turkoglu, Mehmet Ozgur",
+        "LoRA-Ensemble: Uncertainty Modelling for Self-attention Networks",
+        2024,
+        arxiv="2405.14438",
+    ),
+)
 def lora(
     model: nn.Module,
     size: int,
@@ -36,7 +47,7 @@ def lora(
     example: Any = None,
     generator: torch.Generator | None = None,
 ) -> Ensemble:
-    """One frozen network, and each member's low-rank matrices: W x + (alpha / rank) B A x (Mühlematter et al., 2024).
+    """One frozen network, and each member's low-rank matrices: W x + (alpha / rank) B A x (Halbheer et al., 2024).
 
     Every weight of the model is kept, shared and frozen, and statistics of normalisation are not updated. Each member
     draws an A of its own by Xavier's uniform law; B is zero, so that all members start as the model given and part

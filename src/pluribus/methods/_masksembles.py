@@ -22,12 +22,21 @@ from ..surgery.thinning.rescaling import solve_widths
 from ..surgery.thinning.widths import Widths, rebuild
 from . import mask_sampler as sampler
 from .building import begin_, check_model, check_number, check_size
-from .facts import REFUSALS, Candidate, Wish, first_line, states
+from .facts import REFUSALS, Candidate, Paper, Wish, first_line, states
 from .layer_choice import count_input_channels, layers_of, note_left_out
 from .warm_start import last_layers, start_near
 
 
-@states(candidates=lambda wish: _candidates(wish), style=Style("#009E73", "D"))
+@states(
+    candidates=lambda wish: _candidates(wish),
+    style=Style("#009E73", "D"),
+    paper=Paper(
+        "Durasov, Nikita and Bagautdinov, Timur and Baque, Pierre and Fua, Pascal",
+        "Masksembles for Uncertainty Estimation",
+        2021,
+        "IEEE/CVF Conference on Computer Vision and Pattern Recognition",
+    ),
+)
 def masksembles(
     model: nn.Module,
     size: int,

@@ -28,7 +28,7 @@ from ..surgery.replacing import adapt_, expose_weights
 from ..surgery.selecting import DROPOUTS, exact_pattern, quote_names
 from ._independent import single
 from .building import check_model, check_number, check_size
-from .facts import Baseline, Candidate, Wish, candidates_by_size, states
+from .facts import Baseline, Candidate, Paper, Wish, candidates_by_size, states
 from .layer_choice import heads_of, layers_of
 from .warm_start import last_layers, start_near
 
@@ -265,6 +265,12 @@ def _candidates(wish: Wish) -> list[Candidate]:
         )
     },
     style=Style("#56B4E9", "P"),
+    paper=Paper(
+        "Gal, Yarin and Ghahramani, Zoubin",
+        "Dropout as a Bayesian Approximation: Representing Model Uncertainty in Deep Learning",
+        2016,
+        "International Conference on Machine Learning",
+    ),
 )
 def mc_dropout(
     model: nn.Module,

@@ -39,7 +39,7 @@ from ..surgery.probing import find_entrances, find_exits
 from ..surgery.replacing import adapt_, expose_weights
 from ..surgery.selecting import READERS, dotted_name, exact_pattern, pick, quote_names, weighted_layers
 from .building import Init, check_model, check_number, check_size, check_whole, note_guesses
-from .facts import Baseline, states
+from .facts import Baseline, Paper, states
 
 
 class MimoRunner(Runner):
@@ -393,10 +393,20 @@ def check_rows(made: MimoEnsemble, reference: nn.Module, example: Any, exact: bo
             )
 
 
+MIMO = Paper(
+    "Havasi, Marton and Jenatton, Rodolphe and Fort, Stanislav and Liu, Jeremiah Zhe and Snoek, Jasper and "
+    "Lakshminarayanan, Balaji and Dai, Andrew M. and Tran, Dustin",
+    "Training Independent Subnetworks for Robust Prediction",
+    2021,
+    "International Conference on Learning Representations",
+)
+
+
 @states(
     study_settings=lambda model, dropout: {"init": "different"},  # it is trained from its start
     baselines={"wide_mimo": Baseline("MIMO in a network of twice the width", width=2.0)},
     style=Style("#CC79A7", "X"),
+    paper=MIMO,
 )
 def mimo(
     model: nn.Module,

@@ -35,7 +35,7 @@ from .building import (
     refuse_alike,
     stack,
 )
-from .facts import REFUSALS, Candidate, Wish, first_line, states
+from .facts import REFUSALS, Candidate, Paper, Wish, first_line, states
 
 
 def groups_of(model: nn.Module, factor: float, gamma: int, where: str | None, least: int) -> dict[str, int]:
@@ -123,7 +123,17 @@ def _candidates(wish: Wish) -> Iterator[Candidate]:
             yield Candidate(settings, size, member=made, width=alpha / size)
 
 
-@states(candidates=_candidates, style=Style("#D55E00", "^"))
+@states(
+    candidates=_candidates,
+    style=Style("#D55E00", "^"),
+    paper=Paper(
+        "Laurent, Olivier and Lafage, Adrien and Tartaglione, Enzo and Daniel, Geoffrey and Martinez, Jean-Marc and "
+        "Bursuc, Andrei and Franchi, Gianni",
+        "Packed-Ensembles for Efficient Uncertainty Estimation",
+        2023,
+        "International Conference on Learning Representations",
+    ),
+)
 def packed(
     model: nn.Module | Callable[[float], nn.Module],
     size: int,

@@ -19,8 +19,9 @@ from ..surgery.closures import refuse_hidden
 from ..surgery.copying import aliases, duplicate, state
 from ..surgery.initial_laws import Laws, reinitialize
 from ..surgery.selecting import exact_pattern, matches, pick, quote_names
+from ._mimo import MIMO
 from .building import Init, check_model, check_number, check_size, note_guesses, refuse_alike, stack, start_alike
-from .facts import Candidate, Wish, candidates_by_size, states
+from .facts import Candidate, Paper, Wish, candidates_by_size, states
 from .layer_choice import check_heads, heads_of
 from .warm_start import SHARES, start_near
 
@@ -78,6 +79,12 @@ def _treenet_candidates(wish: Wish) -> list[Candidate]:
     study_settings=lambda model, dropout: {"branch": last_part(model)},
     candidates=_treenet_candidates,
     style=Style("#882255", "<"),
+    paper=Paper(
+        "Lee, Stefan and Purushwalkam, Senthil and Cogswell, Michael and Crandall, David and Batra, Dhruv",
+        "Why M Heads are Better than One: Training a Diverse Ensemble of Deep Networks",
+        2015,
+        arxiv="1511.06314",
+    ),
 )
 def treenet(
     model: nn.Module,
@@ -135,7 +142,11 @@ def _is_one_layer(model: nn.Module, own: Sequence[str]) -> bool:
         return False
 
 
-@states(nests=True, style=Style("#999933", ">"))
+@states(
+    nests=True,
+    style=Style("#999933", ">"),
+    paper=MIMO,  # its naive multihead
+)
 def multihead(
     model: nn.Module,
     size: int,

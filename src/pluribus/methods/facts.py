@@ -7,6 +7,7 @@ number of members.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -77,6 +78,41 @@ class Baseline:
 
 
 @dataclass(frozen=True)
+class Paper:
+    """Where a method comes from.
+
+    Args:
+        authors: in BibTeX's form, "Last, First and Last, First"
+        venue: of the proceedings; empty where there is a preprint alone
+        arxiv: the preprint's number
+    """
+
+    authors: str
+    title: str
+    year: int
+    venue: str = ""
+    arxiv: str = ""
+
+    @property
+    def key(self) -> str:
+        """What the entry is cited by: last name, year, first word of the title.
+
+        >>> Paper("Wen, Yeming and Tran, Dustin", "BatchEnsemble: An Approach", 2020).key
+        'wen2020batchensemble'
+        """
+        last, word = self.authors.split(",")[0], re.split(r"[\s:-]", self.title)[0]
+        return f"{last}{self.year}{word}".lower().replace(" ", "")
+
+    @property
+    def bibtex(self) -> str:
+        """The entry for a bibliography."""
+        where = {"booktitle": self.venue} if self.venue else {"eprint": self.arxiv, "archivePrefix": "arXiv"}
+        fields = {"author": self.authors, "title": f"{{{self.title}}}", **where, "year": str(self.year)}
+        lines = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields.items())
+        return f"@{'inproceedings' if self.venue else 'misc'}{{{self.key},\n{lines},\n}}"
+
+
+@dataclass(frozen=True)
 class Facts:
     """What other rooms may ask of a method.
 
@@ -86,6 +122,7 @@ class Facts:
         candidates: the settings that a plan considers; by default one family without settings
         baselines: the papers' baselines that are made of this method, by name
         style: its look in charts; by default one that is free
+        paper: where it comes from, for `pluribus cite`
         for_trained: it learns beside weights that stay as they are, so that it is compared only where it is asked for
         keeps: it starts from the weights that the model has, if they are trained, as whatever takes `trained=` does
         tuning_rate: its rate when a trained network is fine-tuned, relative to that of the network's own weights
@@ -99,6 +136,7 @@ class Facts:
     candidates: Callable[[Wish], Iterable[Candidate]] | None = None
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     style: Style | None = None
+    paper: Paper | None = None
 
 
 def states(**facts: Any) -> Callable[[M], M]:

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from .._common.optional import require
+from .._common.text_folders import build_text_classifier, read_config, read_text_classifier
+from ..data.source import list_names
 from ..models import MODELS
 from ..surgery.calling import evaluation_mode
 from ..surgery.thinning.rescaling import thin
@@ -162,9 +164,17 @@ def _timm(
     if dropout is not None:
         settings["drop_rate"] = dropout
     try:
-        return timm.create_model(name, img_size=shape[-1], **settings)  # transformers know the size of their images
-    except TypeError:
-        return timm.create_model(name, **settings)
+        try:
+            return timm.create_model(name, img_size=shape[-1], **settings)  # transformers know the size of their images
+        except TypeError:
+            return timm.create_model(name, **settings)
+    except Exception as error:
+        if pretrained:  # what is missing is said where the weights were asked for
+            raise
+        said = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
+        raise ValueError(
+            f"model: timm:{name} gives no network for rows of the shape {tuple(shape)} ({said})."
+        ) from error
 
 
 class TextClassifier(nn.Module):
@@ -186,27 +196,22 @@ class TextClassifier(nn.Module):
 
 def _hugging_face(path: str, shape: tuple[int, ...], outputs: int, width: float, dropout: float | None) -> nn.Module:
     """The network in a folder; a head that it has is kept, otherwise one is drawn. Code in the folder is never run."""
-    transformers = require("transformers", f"the model hf:{path}", "huggingface")
-    folder, offline = Path(path).expanduser(), {"local_files_only": True, "trust_remote_code": False}
+    folder = Path(path).expanduser()
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"model: hf:{path} must be a folder with config.json, which is not there.")
     if len(shape) != 1 or width != 1 or dropout is not None:
         raise ValueError(f"model: hf:{path} takes texts (--data text:FILE), in its own width and with its own dropout.")
     try:
-        config = transformers.AutoConfig.from_pretrained(folder, **offline)
+        config = read_config(folder)
         has_head = any("ForSequenceClassification" in name for name in config.architectures or ())
         if has_head and config.num_labels != outputs:
-            names = ", ".join(map(str, config.id2label.values()))
+            names = list_names([str(name) for name in config.id2label.values()])
             raise ValueError(f"it has outputs for {config.num_labels} labels ({names}), but {outputs} are needed")
         config.num_labels = outputs
-        kind = transformers.AutoModelForSequenceClassification
-        if torch.get_default_device().type == "meta":  # its size is counted
-            network = kind.from_config(config, trust_remote_code=False)
-        else:
-            network = kind.from_pretrained(folder, config=config, use_safetensors=True, **offline)
-    except Exception as error:  # transformers raises errors of many kinds
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        raise ValueError(f"model: hf:{path} cannot be used: {reason}.") from None
+        counted = torch.get_default_device().type == "meta"
+        network = build_text_classifier(config) if counted else read_text_classifier(folder, config)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"model: hf:{path} cannot be used: {str(error).rstrip('.')}.") from None
     if config.pad_token_id is None:
         raise ValueError(f"model: hf:{path} has no pad_token_id in its config.json, so texts cannot be padded.")
     return TextClassifier(network, int(config.pad_token_id))

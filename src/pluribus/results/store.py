@@ -15,7 +15,7 @@ import numpy as np
 
 from .._common.atomic import atomic_write
 from .._common.unpacking import read_npz
-from .._common.untrusted import Number, check_shape, parse_json
+from .._common.untrusted import Number, check_shape, is_disk_error, parse_json
 
 FORMAT = 1
 
@@ -99,6 +99,10 @@ def read(path: str | os.PathLike[str]) -> Result:
         _check_columns(record, columns)
     except FileNotFoundError as error:
         raise Damaged(path, "it is a link that leads nowhere") from error
+    except OSError as error:
+        if is_disk_error(error):
+            raise
+        raise Damaged(path, f"it cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise Damaged(path, str(error).removeprefix(f"{path}: ").rstrip(".")) from error
     return Result(record, columns, path)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .._common.atomic import atomic_write
+from .._common.atomic import atomic_write, move_aside
 from .._common.executors import run_here, run_in_processes, run_on_ray
 from .._common.untrusted import check_shape, read_json
 from ..results.quantities import value
@@ -119,16 +119,10 @@ def _read_kept(run: Run, folder: Path, outcome: Outcome, report: Callable[[str, 
     except Damaged as error:
         outcome.damaged.append(error)
         report("damaged", run, str(error))
-        _move_aside(path)
+        move_aside(path)
         return None
     report("kept", run, _line(result))
     return result
-
-
-def _move_aside(path: Path) -> None:
-    """Move a folder out of the way where a file should be; its content may be somebody's."""
-    if path.is_dir() and not path.is_symlink():
-        path.rename(next(to for i in range(1000) if not (to := path.with_name(f"{path.name}.damaged-{i}")).exists()))
 
 
 def _line(result: Result) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
+from .._common.untrusted import is_plain_tensor
 from ..landscape.checkpoints import Trajectory, prefix_of, state_dict_of
 
 
@@ -36,7 +37,7 @@ def _check_fit(stored: Mapping[str, Any], model: nn.Module) -> None:
     """Refuse weights that the model has no place for, or that have other shapes: they are of another architecture."""
     own = model.state_dict()
     prefix = prefix_of(own, stored)  # what stands before the names of a wrapped model
-    tensors = {name: tensor for name, tensor in stored.items() if isinstance(tensor, Tensor)}
+    tensors = {name: tensor for name, tensor in stored.items() if is_plain_tensor(tensor)}
     named = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     if more := [name for name in named if name not in own]:
         raise ValueError(

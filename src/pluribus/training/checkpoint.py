@@ -5,6 +5,9 @@ Lightning takes up a checkpoint piece by piece; one that lacks a piece would fai
 
 from __future__ import annotations
 
+import math
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .._common.unpacking import check_archive
-from .._common.untrusted import Number, check_shape, open_file, shorten_value
+from .._common.untrusted import Number, check_shape, is_plain_tensor, open_file, shorten_value
 from .patience import epochs_without_improvement
 
 if TYPE_CHECKING:
@@ -36,10 +39,13 @@ PIECES = {
 def read_checkpoint(path: Path, module: TrainingModule, trainer: Any) -> dict[str, Any]:
     """The checkpoint's own state of the module; a `ValueError` says why training cannot go on from it."""
     try:
-        with open_file(path) as file:
+        with open_file(path) as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch thinks of kinds of tensors that are refused below
             check_archive(file, path)
             found = torch.load(file, map_location="cpu", weights_only=True)
         check_shape(found, PIECES, "the checkpoint")
+        if not re.fullmatch(r"[0-9]+(\.[0-9]+)+[0-9a-z.+-]*", found["pytorch-lightning_version"]):
+            raise ValueError(f"its version is none: {shorten_value(found['pytorch-lightning_version'])}")
         check_shape(found["state_dict"].get("_extra_state"), EXTRA, "its state")
         _check_weights(found["state_dict"], module)
         _check_optimizer(found, module)
@@ -71,7 +77,8 @@ def _check_tensors(found: Mapping[str, Any], own: Mapping[str, Tensor], what: st
     if differing := sorted(map(str, found.keys() ^ own.keys())):
         raise ValueError(f"its {what} are those of another model: they differ in {', '.join(differing[:3])}")
     for name, tensor in own.items():
-        if not isinstance(found[name], Tensor) or found[name].shape != tensor.shape:
+        given = found[name]
+        if not is_plain_tensor(given) or given.shape != tensor.shape or given.is_complex() != tensor.is_complex():
             raise ValueError(f"its {what} are those of another model: they differ in {name}")
 
 
@@ -91,18 +98,36 @@ def _check_optimizer(found: Mapping[str, Any], module: TrainingModule) -> None:
             if not isinstance(value, float | list) and (type(one[name]), one[name]) != (type(value), value):
                 raise ValueError(f"its optimizer has another {name}: {shorten_value(one[name])}")
     optimizer.load_state_dict(stored)
-    _check_kept(optimizer)
+    _check_kept(optimizer, found["global_step"])
 
 
-def _check_kept(optimizer: torch.optim.Optimizer) -> None:
-    """What it keeps as a tensor is one for every parameter, and of its shape."""
+def _check_kept(optimizer: torch.optim.Optimizer, steps: int) -> None:
+    """What it keeps as a tensor is one for every parameter, of its shape or a number, and counts no more steps."""
     tensors = {name for state in optimizer.state.values() for name, value in state.items() if isinstance(value, Tensor)}
+    of_shape = _kept_by_element(optimizer)
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
-            if name in tensors and not isinstance(value, Tensor):
-                raise ValueError(f"its optimizer's {name} must be a tensor, but is {shorten_value(value)}")
-            if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
+            if name in tensors and not is_plain_tensor(value):
+                raise ValueError(f"its optimizer's {name} must be a plain tensor, but is {shorten_value(value)}")
+            if name in of_shape and value.shape != parameter.shape:
                 raise ValueError(f"its optimizer's {name} is {tuple(value.shape)}, not {tuple(parameter.shape)}")
+            if name in tensors and name not in of_shape and (value.numel() != 1 or not bool(value.isfinite())):
+                raise ValueError(f"its optimizer's {name} must be a finite number")
+        if isinstance(step := state.get("step"), Tensor) and not 1 <= step.item() <= steps:
+            raise ValueError(f"its optimizer counts {step.item()} steps of {steps}")
+
+
+def _kept_by_element(optimizer: torch.optim.Optimizer) -> set[str]:
+    """The names of what it keeps for every element of a parameter, found by a step of another one of its kind."""
+    probe = torch.nn.Parameter(torch.ones(2, 3))
+    probe.grad = torch.ones_like(probe)
+    try:
+        twin = type(optimizer)([probe], **optimizer.defaults)
+        twin.step()
+        return {name for name, value in twin.state[probe].items() if isinstance(value, Tensor) and value.ndim == 2}
+    except Exception:  # an optimizer of the user's own, made in another way
+        kept = [(name, value) for state in optimizer.state.values() for name, value in state.items()]
+        return {name for name, value in kept if isinstance(value, Tensor) and value.ndim}
 
 
 def _check_counters(found: Mapping[str, Any], module: TrainingModule, trainer: Any) -> None:
@@ -135,13 +160,13 @@ def _may_have_stopped(rows: Sequence[Mapping[str, float]], module: TrainingModul
 
 
 def _check_alike(found: Any, own: Any, what: str) -> None:
-    """The same keys and kinds of values as ours, at any depth; numbers may be of any kind."""
+    """The same keys and kinds of values as ours, at any depth."""
     if isinstance(own, Mapping):
         if not isinstance(found, Mapping) or found.keys() != own.keys():
             raise ValueError(f"{what} has not the entries {', '.join(map(str, own))}")
         for key, value in own.items():
             _check_alike(found[key], value, f"{what}, {key}")
-    elif isinstance(own, bool | int | float) and not isinstance(found, bool | int | float):
+    elif isinstance(own, bool | int | float) and not _is_number_like(found, own):
         raise ValueError(f"{what} must be a number, but is {shorten_value(found)}")
     elif isinstance(own, list | str | Tensor) and not isinstance(found, type(own)):
         raise ValueError(f"{what} must be a {type(own).__name__}, but is {shorten_value(found)}")
@@ -150,3 +175,11 @@ def _check_alike(found: Any, own: Any, what: str) -> None:
             _check_alike(value, own[0], f"an entry of {what}")
     elif own is None and isinstance(found, Mapping | list):
         raise ValueError(f"{what} must be one value, but is {shorten_value(found)}")
+
+
+def _is_number_like(found: Any, own: bool | int | float) -> bool:
+    """Whether it is true or false, a whole number, or a finite one where ours is."""
+    if isinstance(own, float) and not isinstance(found, bool):
+        whole = isinstance(found, int) and abs(found) < 2**53
+        return whole or isinstance(found, float) and math.isfinite(own) <= math.isfinite(found)
+    return type(found) is type(own) and (isinstance(own, bool) or abs(found) < 2**63)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._common.atomic import move_aside
 from .._common.optional import require
 from ..core.ensemble import Ensemble
 from ..surgery.calling import training_mode
@@ -217,9 +218,11 @@ def _find_checkpoint(folder: str | Path, module: TrainingModule, trainer: Any) -
     try:
         found = read_checkpoint(path, module, trainer)
     except ValueError as error:
+        reason = str(error).removeprefix(f"{path}: ").rstrip(".")
         warnings.warn(
-            f"fit: the checkpoint {str(path)!r} cannot be read ({error}); training starts anew.", stacklevel=4
+            f"fit: the checkpoint {str(path)!r} cannot be read ({reason}); training starts anew.", stacklevel=4
         )
+        move_aside(path)
         return None, 0
     if found["_extra_state"]["stopped"]:
         module.load_state_dict(found)

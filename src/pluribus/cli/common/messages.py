@@ -15,6 +15,8 @@ WIDE = 150  # columns, where the output is no terminal
 
 NEW_LINE, NEW_LINE_AS_TEXT = "\n", "\\n"  # a message is one line, though names of files may hold several
 
+LONGEST = 2500  # letters of a message: a file can give things any name
+
 INTERRUPTED = 130  # what shells give for Ctrl-C
 
 messages = Console(stderr=True, highlight=False, emoji=False)
@@ -28,6 +30,7 @@ def screen(stderr: bool = False) -> Console:
 
 def say(what: str, text: str) -> None:
     """Write a line beside the output: what it is, and a text in which names from files can do no harm."""
+    text = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
     messages.print(f"{what} {safe_text(text).replace(NEW_LINE, NEW_LINE_AS_TEXT)}", soft_wrap=True)
 
 
