@@ -218,6 +218,22 @@ def test_what_was_saved_comes_back_into_everything_that_reads_it(kind, tmp_path)
     torch.testing.assert_close(loaded(x), torch.stack([pairs[0][1](x), pairs[2][1](x)]), rtol=1e-4, atol=1e-5)
 
 
+def test_parameters_that_lie_in_one_memory_are_told_apart():
+    """As those of a member do, which are parts of the stacked ones, and those of `vector_to_parameters`."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
+    memory = torch.cat([p.detach().flatten() for p in model.parameters()])
+    nn.utils.vector_to_parameters(memory, model.parameters())
+    assert pb.deep(model, 2)(torch.randn(4, 6)).shape == (2, 4, 3)  # nothing is held beside
+    model.held = [model[0].weight, model[1].bias.detach()]
+    with pytest.raises(ValueError, match="'0.weight' and '1.bias' of its own|'0.weight', '1.bias' of its own"):
+        pb.deep(model, 2)
+    copied = copy.deepcopy(pb.lora(model, 2, where="0")).module
+    assert copied.held[0] is copied[0].weight
+    with torch.no_grad():
+        copied[1].bias.add_(1.0)
+    assert torch.equal(copied.held[1], copied[1].bias) and not torch.equal(copied[1].bias, model[1].bias)
+
+
 def test_what_a_function_holds_beside_the_model_stays_the_same_object():
     seen = []
     model = Written()
@@ -277,8 +293,31 @@ def test_an_owned_parameter_that_is_changed_in_place_is_refused_in_words_by_the_
     ensemble.run = "loop"
     with pytest.raises(ValueError, match=r'deep: the model changes a parameter in place.*ensemble.run = "vmap"'):
         ensemble(x)
-    with pytest.raises(ValueError, match="freeze: the model changes 'bias' in place when it runs"):
+    with pytest.raises(ValueError, match="freeze: the model changes 'bias' when it runs"):
         pb.freeze(ensemble, x)
+
+
+@pytest.mark.parametrize("write", [lambda m, now: m.seen.copy_(now), lambda m, now: setattr(m, "seen", now)])
+def test_statistics_that_change_in_every_call_cannot_be_frozen_and_caches_can(write):
+    class Moving(Model):
+        def begin(self):
+            self.register_buffer("seen", torch.zeros(8))
+
+        def kept(self, rows):
+            if self.moves or not self.seen.any():
+                write(self, 0.9 * self.seen + 2 * self.bias.detach())
+            return self.seen
+
+    for moves in (True, False):
+        models, x = [Moving().eval() for _ in range(3)], torch.randn(4, 6)
+        for model in models:
+            model.moves = moves
+        if moves:
+            with pytest.raises(ValueError, match="freeze: the model changes 'seen' when it runs"):
+                pb.freeze(pb.deep(models), x, choose="rule")
+            continue
+        expected = torch.stack([copy.deepcopy(model)(x) for model in models])
+        torch.testing.assert_close(pb.freeze(pb.deep(models), x, choose="rule")(x), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_tensor_that_vmap_leaves_in_a_closure_is_refused_in_words():

@@ -123,33 +123,47 @@ def _bind_(made: FunctionType, function: FunctionType, inside: Collection[int], 
 
 def _share_memory_(model: nn.Module, memo: Mapping[int, Any]) -> None:
     """Let a copy's attributes that are views of the original's parameters be views of the copy's own."""
-    owners = {place: p for p in model.parameters() if (place := _memory(p)) is not None}
-    for part in model.modules():
-        for view in (tensor for value in _attributes(part).values() for tensor in _tensors(value)):
-            given = owners.get(_memory(view) or 0)
-            if given is None or view is given:
-                continue
-            made, own = memo.get(id(view)), memo.get(id(given))
-            if made is None or own is None or made is view or own is given or own.shape != given.shape:
-                continue
-            if own.stride() == given.stride() and (made.shape, made.dtype) == (view.shape, own.dtype):
-                if made.device != own.device:
-                    continue
-                offset = view.storage_offset() - given.storage_offset() + own.storage_offset()
-                made.data = own.detach().as_strided(view.shape, view.stride(), offset)
+    parameters = list(model.parameters())
+    known = {id(parameter) for parameter in parameters}
+    for view in (t for part in model.modules() for value in _attributes(part).values() for t in _tensors(value)):
+        if id(view) in known:
+            continue
+        given = next((parameter for parameter in parameters if _holds(parameter, view)), None)
+        made, own = memo.get(id(view)), memo.get(id(given))
+        if given is None or made is None or own is None or made is view or own is given:
+            continue
+        alike = [(t.shape, t.stride(), t.dtype, t.device) for t in (given, own)]
+        if alike[0] == alike[1] and (made.shape, made.dtype, made.device) == (view.shape, own.dtype, own.device):
+            offset = view.storage_offset() - given.storage_offset() + own.storage_offset()
+            made.data = own.detach().as_strided(view.shape, view.stride(), offset)
+
+
+def _holds(parameter: Tensor, view: Tensor) -> bool:
+    """Whether a tensor lies in the memory of a parameter; others may lie in the same storage beside it."""
+    place = _memory(view)
+    if place is None or place != _memory(parameter):
+        return False
+    first, last = _reach(parameter)
+    start, stop = _reach(view)
+    return first <= start and stop <= last
+
+
+def _reach(tensor: Tensor) -> tuple[int, int]:
+    """The first and the last element of a storage that a tensor reads."""
+    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(tensor.storage_offset()), int(tensor.storage_offset() + steps)
 
 
 def find_hidden(model: nn.Module, own: Mapping[str, Tensor]) -> tuple[str, list[str]] | None:
     """An attribute in which a model keeps some of these parameters, or views of them, too, and their names."""
     parameters = [(name, tensor) for name, tensor in own.items() if isinstance(tensor, nn.Parameter)]
-    memory = {place: name for name, tensor in parameters if (place := _memory(tensor)) is not None}
     for path, part in model.named_modules():
         computed = recomputed(part)
         for key, value in _attributes(part).items():
             if key in computed or isinstance(part, nn.RNNBase):  # made anew in each pass
                 continue
-            held = map(_memory, _tensors(value))
-            if names := sorted({memory[place] for place in held if place is not None and place in memory}):
+            held = list(_tensors(value))
+            if names := sorted(name for name, p in parameters if any(_holds(p, tensor) for tensor in held)):
                 return dotted_name(path, key), names
     return None
 

@@ -64,10 +64,13 @@ def freeze(
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         copy.look_once(given.batch)
         few = given.find_rows_(copy)
-        given_values = {name: parameter.detach().clone() for name, parameter in copy.module.named_parameters()}
+        parameters = {name: parameter.detach().clone() for name, parameter in copy.module.named_parameters()}
         call("freeze", copy, _as_example(map_tensors(few, lambda t: t.clone())))
         before = cost(copy, _as_example(few)).mult_adds
-        _refuse_changing(copy, given_values)
+        buffers = {name: buffer.clone() for name, buffer in copy.module.named_buffers() if buffer.is_floating_point()}
+        if buffers:  # a cache is filled by now
+            call("freeze", copy, _as_example(map_tensors(few, lambda t: t.clone())))
+        _refuse_changing(copy, {**parameters, **buffers})
         made = _freeze(copy, given, choose, memory)
         made.mult_adds = before, cost(made, _as_example(few)).mult_adds
     return made
@@ -213,12 +216,12 @@ def _freeze(copy: Ensemble, example: Example, choose: str, memory: str) -> Froze
 
 
 def _refuse_changing(copy: Ensemble, before: dict[str, Tensor]) -> None:
-    """Refuse a model that has changed its parameters in a pass: those of a frozen network stay."""
-    now = [(name, p) for name, p in copy.module.named_parameters() if not p.is_meta]
-    if names := [name for name, p in now if not torch.equal(p.nan_to_num(), before[name].nan_to_num())]:
+    """Refuse a model that has changed its tensors in a pass: those of a frozen network stay."""
+    now = [(name, tensor) for name, tensor in state(copy.module) if name in before and not tensor.is_meta]
+    if names := [name for name, t in now if not torch.equal(t.nan_to_num(), before[name].nan_to_num())]:
         raise ValueError(
-            f"freeze: the model changes {quote_names(names, 6)} in place when it runs, but the weights of a frozen "
-            "network stay. Compute a changed copy in forward, or use the ensemble itself."
+            f"freeze: the model changes {quote_names(names, 6)} when it runs, but the tensors of a frozen network "
+            "stay. Compute a changed copy in forward, or use the ensemble itself."
         )
 
 
