@@ -15,7 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._common.optional import require
-from .._common.text_folders import build_text_classifier, check_claimed_size, read_config, read_tokenizer
+from .._common.text_folders import (
+    CONFIG,
+    build_text_classifier,
+    check_claimed_size,
+    check_text_folder,
+    read_config,
+    read_tokenizer,
+)
 from ..core.ensemble import Ensemble
 from ..data.texts import longest
 from ..deploy.saving import load, save
@@ -144,6 +151,19 @@ class EnsembleForSequenceClassification(nn.Module, huggingface_hub.ModelHubMixin
         save(self.ensemble, save_directory / WEIGHTS, whole=True)
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(save_directory)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Any:
+        """The ensemble in a folder or repository; a folder is checked before anything in it is read."""
+        folder = Path(pretrained_model_name_or_path)
+        try:
+            if (folder / CONFIG).exists():  # the Hub's own client would wait for a pipe
+                check_text_folder(folder)
+            return super().from_pretrained(pretrained_model_name_or_path, **options)
+        except RecursionError:
+            raise ValueError(
+                f"from_pretrained: {str(folder)!r} cannot be used: its JSON is nested too deeply."
+            ) from None
 
     @classmethod
     def _from_pretrained(
