@@ -289,7 +289,7 @@ class KeepsInDict(Model):
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch.compile and torch.export
-@pytest.mark.parametrize("way", ["compile", "export", "strict"])
+@pytest.mark.parametrize("way", [pytest.param("compile", marks=pytest.mark.slow), "export", "strict"])
 def test_a_cache_that_the_compiler_can_follow_is_each_members_own_or_refused(way):
     models, x = apart(KeepsInDict)
     ensemble, expected = pb.deep(models).eval(), torch.stack([copy.deepcopy(model)(x) for model in models])
