@@ -102,3 +102,12 @@ def test_tables_with_no_or_several_columns_of_texts_are_refused(folder):
     (folder / "empty.csv").write_text("text,label\nx,0\n,1\n" + "x,0\ny,1\n" * 9)
     with pytest.raises(ValueError, match='"text" must hold a text in each row, but row 1 has none'):
         load(f"text:{folder / 'empty.csv'}", target="label", tokenizer=folder / "bert")
+
+
+def test_code_that_a_tokenizer_asks_for_is_not_run(folder):
+    (folder / "bert" / "evil.py").write_text(f"import pathlib; pathlib.Path({str(folder / 'canary')!r}).touch()\n")
+    settings = json.loads((folder / "bert" / "tokenizer_config.json").read_text())
+    told = {**settings, "tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}}
+    (folder / "bert" / "tokenizer_config.json").write_text(json.dumps(told))
+    data = load(f"text:{folder / 'reviews.csv'}", target="label", tokenizer=folder / "bert")
+    assert data.shape == (8,) and not (folder / "canary").exists()

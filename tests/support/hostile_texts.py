@@ -95,9 +95,6 @@ TEXT_FOLDERS: dict[str, Spoil] = {
         "config.json", architectures=["BertForSequenceClassification"], vocab_size="x",
         auto_map={"AutoConfig": "evil.Config", "AutoModelForSequenceClassification": "evil.Model"},
     ),
-    "a tokenizer with code of its own": _remote(
-        "tokenizer_config.json", tokenizer_class="Evil", auto_map={"AutoTokenizer": ["evil.Evil", "evil.Evil"]}
-    ),
     "attention with code of its own": _remote("config.json", _attn_implementation="someone/kernels"),
     "attention that is unknown": entries("config.json", attn_implementation="someone/kernels"),
     "an adapter": text("adapter_config.json", '{"base_model_name_or_path": "/nowhere", "peft_type": "LORA"}'),
