@@ -87,10 +87,21 @@ def test_a_regression_is_kept_too():
         ("batch_ensemble", {"trained": True}, "trained= takes a batch of inputs"),
         ("batch_ensemble", {"trained": torch.randn(8, 4), "init": "signs"}, 'init must be "normal"'),
         ("masksembles", {"trained": torch.randn(8, 4), "capacity": 1.0}, "not both"),
-        ("mc_dropout", {"trained": torch.randn(8, 4)}, "rate= is needed"),
+        ("mc_dropout", {"trained": torch.randn(8, 4)}, "drops nothing in training"),
         ("multihead", {"noise": 0.1}, 'init="same"'),
     ],
 )
 def test_what_does_not_fit_is_refused(method, options, message, trained):
     with pytest.raises(ValueError, match=message):
         pb.METHODS[method](trained[0], 3, **options)
+
+
+def test_a_network_that_was_trained_with_dropout_keeps_its_own():
+    model, x = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 3)).eval(), torch.randn(64, 4)
+    near = pb.mc_dropout(model, 4, trained=x)
+    assert "members keep" in near.explain() and near.settings["rate"] is None
+    torch.manual_seed(0)
+    found = near.eval()(x)
+    torch.manual_seed(0)
+    torch.testing.assert_close(pb.mc_dropout(model, 4).eval()(x), found)
+    assert not torch.equal(found[0], found[1])

@@ -291,7 +291,7 @@ def mc_dropout(
             or one with `where`, gets dropout before the chosen layers
         where: the layers that get dropout before them; by default every convolution and linear layer but the first
         trained: a batch of inputs says that the model's weights are trained: of the layers meant, only so many of the
-            last ones get dropout that draws keep 95 % of the network's answers on them
+            last ones get dropout that draws keep 95 % of the network's answers on them; the model's own dropout stays
         example: with one, dropout that is called as a function is found now, and not on the first batch
     """
     size = check_size("mc_dropout", size)
@@ -300,13 +300,14 @@ def mc_dropout(
     if where is not None and rate is None:
         raise ValueError(f"mc_dropout: where={where!r} says where to insert dropout, so rate= is needed too.")
     if trained is not None:
-        if rate is None:
-            raise ValueError("mc_dropout: trained= finds the layers to insert dropout before, so rate= is needed too.")
-        rate_given, view = rate, expose_weights(check_model("mc_dropout", model))
-        meant = layers_of("mc_dropout", view, where, example, but_first=True)
+        places: list[str | None] = [where]  # the model's own dropout is where it is
+        if rate is not None:
+            view = expose_weights(check_model("mc_dropout", model))
+            meant = layers_of("mc_dropout", view, where, example, but_first=True)
+            places = [exact_pattern(names) for names in last_layers(meant)]
         return start_near(
-            "mc_dropout", model, trained, last_layers(meant),
-            lambda names: mc_dropout(model, size, rate_given, where=exact_pattern(names), example=example),
+            "mc_dropout", model, trained, places,
+            lambda place: mc_dropout(model, size, rate, where=place, example=example),
         )  # fmt: skip
     model = expose_weights(check_model("mc_dropout", model))
     own_dropout = dropout_modules(model)
