@@ -8,6 +8,7 @@ import json
 import os
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -333,11 +334,11 @@ def _in_place_of(pattern: str, make: Callable[[Path], object]) -> Spoil:
     return lambda folder, canary: put(str(_only(folder, pattern).relative_to(folder)), make)(folder, canary)
 
 
-def _part(**arrays) -> Spoil:
-    """A stored part with some arrays replaced."""
+def stored_arrays(pattern: str, **arrays) -> Spoil:
+    """The one .npz that the pattern finds, with some of its arrays replaced."""
 
     def spoil(folder: Path, canary: Path) -> None:
-        path = _only(folder, "*/*.npz")
+        path = _only(folder, pattern)
         with np.load(path) as found:
             known = {name: found[name] for name in found.files}
         npz(path, **{name: npy(array) for name, array in {**known, **arrays}.items()})
@@ -345,18 +346,22 @@ def _part(**arrays) -> Spoil:
     return spoil
 
 
-def _part_record(**values) -> Spoil:
+def stored_record(pattern: str, **values) -> Spoil:
+    """The same with some values of its record replaced."""
+
     def spoil(folder: Path, canary: Path) -> None:
-        with np.load(_only(folder, "*/*.npz")) as found:
+        with np.load(_only(folder, pattern)) as found:
             known = json.loads(str(found["record"]))
-        _part(record=np.array(json.dumps({**known, **values})))(folder, canary)
+        stored_arrays(pattern, record=np.array(json.dumps({**known, **values})))(folder, canary)
 
     return spoil
 
 
-def _pickled_part(folder: Path, canary: Path) -> None:
-    np.savez(_only(folder, "*/*.npz"), record=np.array([Trap(canary)], dtype=object))
+def _pickled_record(pattern: str) -> Spoil:
+    return lambda folder, canary: np.savez(_only(folder, pattern), record=np.array([Trap(canary)], dtype=object))
 
+
+_part, _part_record = partial(stored_arrays, "*/*.npz"), partial(stored_record, "*/*.npz")
 
 FILES_IN_PLACE = {what: make for what, make in IN_PLACE.items() if what not in ("nothing", "a link to nothing")}
 
@@ -366,7 +371,7 @@ PARTS: dict[str, Spoil] = {
         for what, make in FILES_IN_PLACE.items() if what != "a link to itself"  # no file is there: it is computed
     },
     **{f"a part whose record is {name}": _part(record=np.array(told)) for name, told in TEXTS.items()},
-    "a part that runs code": _pickled_part,
+    "a part that runs code": _pickled_record("*/*.npz"),
     "a part that promises terabytes": _part(record=npy_header("(1000000, 100000000)")),
     "a part of numbers for text": _part(record=np.zeros(3)),
     "a part of another experiment": _part_record(experiment="another"),
@@ -393,29 +398,7 @@ VERDICTS: dict[str, Spoil] = {
 # ---------------------------------------------------------------- a study
 
 
-def result(**arrays) -> Spoil:
-    """A result with some of its arrays replaced."""
-
-    def spoil(folder: Path, canary: Path) -> None:
-        path = _only(folder, "results/*.npz")
-        with np.load(path) as found:
-            known = {name: found[name] for name in found.files}
-        npz(path, **{name: npy(array) for name, array in {**known, **arrays}.items()})
-
-    return spoil
-
-
-def result_record(**values) -> Spoil:
-    def spoil(folder: Path, canary: Path) -> None:
-        with np.load(_only(folder, "results/*.npz")) as found:
-            known = json.loads(str(found["record"]))
-        result(record=np.array(json.dumps({**known, **values})))(folder, canary)
-
-    return spoil
-
-
-def _pickled_result(folder: Path, canary: Path) -> None:
-    np.savez(_only(folder, "results/*.npz"), record=np.array([Trap(canary)], dtype=object))
+result, result_record = partial(stored_arrays, "results/*.npz"), partial(stored_record, "results/*.npz")
 
 
 STUDIES: dict[str, Spoil] = {
@@ -428,7 +411,7 @@ STUDIES: dict[str, Spoil] = {
 RESULTS: dict[str, Spoil] = {
     **{f"{what} in place of a result": _in_place_of("results/*.npz", make) for what, make in FILES_IN_PLACE.items()},
     **{f"a result whose record is {name}": result(record=np.array(told)) for name, told in TEXTS.items()},
-    "a result that runs code": _pickled_result,
+    "a result that runs code": _pickled_record("results/*.npz"),
     "a result that promises terabytes": result(record=npy_header("(1000000, 100000000)")),
     "a result with a record of numbers": result(record=np.zeros(3)),
     "a result without metrics": result_record(metrics=None),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..deploy.predictor import RECORD, Predictor, make_predictor
+from ..uncertainty.calibration_maps import Variance
 from ..uncertainty.evaluation import evaluate
 from ..upgrading.outcome import Upgrade
 from ..upgrading.search import upgrade
@@ -67,7 +68,7 @@ def check_folder(folder: Path, overwrite: bool) -> None:
 def _around(upgraded: Upgrade) -> dict[str, Any]:
     """The scale, the promise and the threshold as plain values."""
     scaling, promise, threshold = upgraded.calibrated.scaling, upgraded.conformal, upgraded.threshold
-    found: dict[str, Any] = {"scale": getattr(scaling, "value", None) or getattr(scaling, "factor", None)}
+    found: dict[str, Any] = {"scale": scaling.factor if isinstance(scaling, Variance) else scaling.value}
     if promise is not None:
         numbers = {"quantile": promise.quantile.item(), "most": promise.most.item()}
         found["conformal"] = {

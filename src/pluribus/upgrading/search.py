@@ -130,6 +130,9 @@ class _Search:
     table: list[Tried] = field(default_factory=list)
     judged: dict[str, _Judged] = field(default_factory=dict)  # the best, and the network itself in its two stages
 
+    def __post_init__(self) -> None:
+        self.mult_adds = cost(self.given.model, _row(self.given.x)).mult_adds  # of the network itself
+
     def go(self, chosen: dict[str, Way]) -> None:
         """Every way in turn; one that refuses is noted and left."""
         run, after = None, [way for way in chosen.values() if way.of_run]
@@ -185,8 +188,7 @@ class _Search:
         scaled = calibrate(predicted.choose, self.held.targets["choose"], seed=self.given.seed, **how)
         chosen_by = next(row["nll"] for row in scaled.table if row["method"] == scaled.method)
         figures = evaluate(scaled.apply(predicted.judge), self.held.targets["judge"])
-        base = cost(self.given.model, _row(self.given.x)).mult_adds
-        factor = cost(ensemble, _row(self.given.x)).mult_adds / max(base, 1)
+        factor = cost(ensemble, _row(self.given.x)).mult_adds / max(self.mult_adds, 1)
         seconds = 0.0 if started is None else time.monotonic() - started
         tried = Tried(name, stage, ensemble.size, chosen_by, figures, factor, seconds)
         self.table.append(tried)
