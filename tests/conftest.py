@@ -1,5 +1,6 @@
 """What every test shares: one thread, fixed seeds, and help for a torchvision that does not fit torch."""
 
+import gc
 import os
 import random
 import sys
@@ -26,3 +27,9 @@ def fixed_seeds_and_one_thread():
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+def pytest_collection_finish(session):
+    """What was imported and collected stays: the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()

@@ -14,7 +14,7 @@ from pluribus._common.trees import as_batch, logits_of, tile
 from pluribus.core.feeds import SHARE, TILE
 from pluribus.surgery.copying import state
 
-QUICK = ("resnet18", "bert", "lstm", "transformer_encoder", "unet", "tied")
+QUICK = ("bert", "lstm", "transformer_encoder", "unet", "tied")
 MODELS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ZOO]
 METHODS = [method for method in pb.METHODS if method != "single"]
 
