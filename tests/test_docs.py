@@ -30,7 +30,7 @@ def parameter(page: Path):
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 
-@pytest.mark.parametrize("page", map(parameter, PAGES))
+@pytest.mark.parametrize("page", [parameter(page) for page in PAGES])
 def test_code_on_the_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # A real module: dataclasses and pickling look up the module of what a block defines.
