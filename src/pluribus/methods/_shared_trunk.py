@@ -227,8 +227,9 @@ def multihead(
 def last_part(model: nn.Module) -> str:
     """A pattern of what TreeNet's members own when nobody says: the last layer and the part with weights before it.
 
-    Parts are the children of the model; one that holds most of the weights in more than three parts is opened. The
-    first part stays shared, or TreeNet would be a deep ensemble.
+    Parts are the children of the model; one that holds most of the weights is opened if it is a row of more than three
+    parts, or has at most one other part beside it (a wrapper, or a body with its head). The first part stays shared,
+    or TreeNet would be a deep ensemble.
 
     >>> last_part(pb.models.resnet18())
     'layer4|fc'
@@ -242,15 +243,20 @@ def last_part(model: nn.Module) -> str:
 
 
 def _parts(model: nn.Module, total: int) -> list[tuple[str, nn.Module]]:
-    found = []
-    for name, part in model.named_children():
-        own = sum(p.numel() for p in part.parameters())
-        inside = [child for child in part.children() if any(True for _ in child.parameters())]
-        if own > total / 2 and len(inside) > 3 and isinstance(part, (nn.Sequential, nn.ModuleList)):
+    found: list[tuple[str, nn.Module]] = []
+    children = _with_weights(model)
+    for name, part in children.items():
+        own, inside = sum(p.numel() for p in part.parameters()), len(_with_weights(part))
+        a_row = inside > 3 and isinstance(part, (nn.Sequential, nn.ModuleList))
+        if own > total / 2 and (a_row or (inside and len(children) < 3)):
             found += [(f"{name}.{child}", module) for child, module in _parts(part, own)]
-        elif own:
+        else:
             found.append((name, part))
     return found
+
+
+def _with_weights(model: nn.Module) -> dict[str, nn.Module]:
+    return {name: part for name, part in model.named_children() if any(True for _ in part.parameters())}
 
 
 def branch_points(model: nn.Module, x: Any, most: int = 3) -> list[str]:
