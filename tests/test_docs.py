@@ -20,11 +20,17 @@ import pluribus
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+SLOW = ["aleatoric-epistemic", "why-ensembles-work"]  # they train what they draw
 BLOCK = re.compile(r"(?ms)^(?P<indent> *)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```\s*$")
 NOT_RUN = re.compile(r"# not run: \S")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def parameter(page: Path):
+    marks = [pytest.mark.slow] if page.stem in SLOW else []
+    return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
+
+
+@pytest.mark.parametrize("page", [parameter(page) for page in PAGES])
 def test_code_on_the_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # A real module: dataclasses and pickling look up the module of what a block defines.

@@ -17,7 +17,7 @@ from .._common.optional import require
 from .._common.untrusted import check_pattern, check_shape, parse_json, read_safetensors
 from ..core.ensemble import TASKS, Ensemble
 from ..methods import METHODS
-from ..methods.facts import takes
+from ..methods.facts import call_method
 from ..surgery.closures import refuse_hidden
 from ..surgery.copying import assign_, duplicate_mapped, hash_tensors, state
 from ..surgery.selecting import quote_names
@@ -227,7 +227,7 @@ def _build(header: Mapping[str, Any], model: Any) -> Ensemble:
             return method(model)
         if isinstance(model, (list, tuple)):
             model = model[0]
-        made = method(model, **({"size": size} if takes(method, "size") else {}), **settings)
+        made = call_method(method, model, size, settings)
         if header.get("run") in ("vmap", "loop") and header["run"] != made.run:
             made.run = header["run"]
         return made

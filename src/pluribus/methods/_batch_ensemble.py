@@ -19,7 +19,9 @@ from ..surgery.selecting import dotted_name, exact_pattern, quote_names
 from .building import begin_, check_model, check_number, check_size, check_whole
 from .facts import Paper, states
 from .layer_choice import check_all_called, count_input_channels, count_output_channels, layers_of, note_left_out
-from .warm_start import SHARES, start_near
+from .warm_start import SHARES, is_batch, start_near, warn_if_trained
+
+FAR = 0.2  # a larger spread of r and s takes a trained network to chance
 
 
 @states(
@@ -54,7 +56,7 @@ def batch_ensemble(
         init: r and s are drawn from N(1, std), as in published recipes, or are random signs, as in the paper
         where: the layers that get r, s and b; by default every convolution and linear layer
         trained: a batch of inputs says that the model's weights are trained: std is then the largest, from the given
-            one down, under which members keep 95 % of the network's answers on them
+            one down, under which members keep 95 % of the network's answers on them; False: they are not
         example: with one, layers whose weights are read without being called are left as they are
     """
     size, rank = check_size("batch_ensemble", size), check_whole("batch_ensemble", "rank", rank)
@@ -62,16 +64,18 @@ def batch_ensemble(
         raise ValueError(f'batch_ensemble: init must be "normal" or "signs", but it is {init!r}.')
     rule = "positive, because members that start alike on a tiled batch stay alike for ever (choose 0.5)"
     std = check_number("batch_ensemble", "std", std, rule, lambda v: 0 < v < math.inf)
-    if trained is not None:
+    if is_batch(trained):
         if init != "normal":
             raise ValueError(f'batch_ensemble: with trained= init must be "normal", but it is {init!r}.')
         return start_near(
             "batch_ensemble", check_model("batch_ensemble", model), trained, [std * share for share in SHARES],
             lambda found: batch_ensemble(
-                model, size, rank=rank, std=found, where=where, example=example, generator=generator
+                model, size, rank=rank, std=found, where=where, trained=False, example=example, generator=generator
             ), generator,
         )  # fmt: skip
     model = expose_weights(check_model("batch_ensemble", model))
+    if std > FAR or init == "signs":
+        warn_if_trained("batch_ensemble", model, trained, "its layers are scaled by far more or less than 1")
     names = layers_of("batch_ensemble", model, where, example, per_row=True)
     biases = {dotted_name(name, "bias") for name in names}
     refuse_hidden("batch_ensemble", model, {name: tensor for name, tensor in state(model) if name in biases})

@@ -30,7 +30,7 @@ from ._independent import single
 from .building import check_model, check_number, check_size
 from .facts import Baseline, Candidate, Paper, Wish, candidates_by_size, states
 from .layer_choice import heads_of, layers_of
-from .warm_start import last_layers, start_near
+from .warm_start import is_batch, last_layers, start_near
 
 
 def dropout_modules(model: nn.Module) -> list[str]:
@@ -299,7 +299,7 @@ def mc_dropout(
         rate = check_number("mc_dropout", "rate", rate, "between 0 and 1 (such as 0.1)", lambda v: 0 < v < 1)
     if where is not None and rate is None:
         raise ValueError(f"mc_dropout: where={where!r} says where to insert dropout, so rate= is needed too.")
-    if trained is not None:
+    if is_batch(trained):
         places: list[str | None] = [where]  # the model's own dropout is where it is
         if rate is not None:
             view = expose_weights(check_model("mc_dropout", model))
