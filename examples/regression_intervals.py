@@ -27,7 +27,7 @@ def main() -> None:
         inside = (low <= test[1]) & (test[1] <= high)
         print(f"{name:15} {inside.float().mean():8.3f} {(high - low).mean():6.2f}")
 
-    line = torch.linspace(-0.4, 1.2, 200)[:, None]
+    line = torch.linspace(-0.1, 1.2, 200)[:, None]
     curve = ensemble.predict(line)
     figure, axis = plt.subplots(figsize=(6.4, 3), layout="constrained")
     bands = {"total": (curve.total, "#c6b9e8"), "aleatoric": (curve.aleatoric, "#7b5fc7")}
