@@ -1,8 +1,8 @@
 """Every pixel with its own uncertainty: digits in a scene, and an object that is none of them.
 
-You learn: an ensemble of a dense network needs nothing special; `predict` gives (batch, height, width). Uncertainty lies
-along edges, on digits that touch or are hard to read, and on what training has never shown: a letter, which is given
-some label nevertheless. Draws `segmentation.png`.
+You learn: an ensemble of a dense network needs nothing special; `predict` gives (batch, height, width). Uncertainty
+lies along edges, on digits that touch or are hard to read, and on what training has never shown: a letter, which is
+given some label nevertheless. Draws `segmentation.png`.
 """
 
 import matplotlib.pyplot as plt

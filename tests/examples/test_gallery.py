@@ -1,10 +1,12 @@
 """Every script of examples/ runs as a user runs it, and stands on the page of the gallery with what it gives."""
 
 import ast
+import os
 import re
 import runpy
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -52,7 +54,7 @@ def test_the_script_runs_and_gives_what_it_promises(script, tmp_path, monkeypatc
     monkeypatch.setattr(sys, "argv", [script])
     known, threads = dict(pb.METHODS), torch.get_num_threads()
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), patch.dict(os.environ):
             runpy.run_path(str(ROOT / "examples" / script), run_name="__main__")
     finally:
         pb.METHODS.clear()
