@@ -50,6 +50,10 @@ def batch_ensemble(
     The model's weights are kept. In training the batch is tiled once per member, in one pass, so that
     normalisation layers, which are shared, see all members; the loss is the mean over members and rows.
 
+    Shapes:
+        input: (batch, *features), as the model takes it
+        output of the ensemble: (members, batch, *outputs)
+
     Args:
         rank: r and s are so many pairs of vectors, y = sum_k ((x * r_k) W) * s_k + b: the weight is scaled by a matrix
             of this rank, for as many passes of each layer. It starts as BatchEnsemble does: further s_k are zero
@@ -58,6 +62,10 @@ def batch_ensemble(
         trained: a batch of inputs says that the model's weights are trained: std is then the largest, from the given
             one down, under which members keep 95 % of the network's answers on them; False: they are not
         example: with one, layers whose weights are read without being called are left as they are
+
+    >>> ensemble = batch_ensemble(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), 4)
+    >>> ensemble(torch.zeros(5, 4)).shape, sum(p.numel() for p in ensemble.parameters())  # one network has 67
+    (torch.Size([4, 5, 3]), 192)
     """
     size, rank = check_size("batch_ensemble", size), check_whole("batch_ensemble", "rank", rank)
     if init not in ("normal", "signs"):

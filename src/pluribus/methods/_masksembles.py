@@ -54,6 +54,11 @@ def masksembles(
     In training each row goes through one member's masks, chosen at random and balanced over the batch; all layers
     use the same member for a row, and normalisation layers are shared. Activations are not rescaled.
 
+    Shapes:
+        input: (batch, *features), as the model takes it
+        output of the ensemble: (members, batch, *outputs)
+        masks: (members, channels), one for each masked layer
+
     Args:
         scale: the paper's S: 1 is a single network; the larger, the less the masks overlap (IoU 1 / (2 S - 1))
         capacity: None: the network keeps its widths and its weights. A number: each mask keeps that fraction of a
@@ -62,6 +67,10 @@ def masksembles(
         widths: the grown sizes, where they are known already; then no example is needed
         trained: a batch of inputs says that the model's weights are trained: of the layers meant, only so many of the
             last ones are masked that members keep 95 % of the network's answers on them; False: they are not
+
+    >>> ensemble = masksembles(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), 4, scale=2.0)
+    >>> ensemble(torch.zeros(5, 4)).shape, [tuple(mask.shape) for mask in ensemble.buffers()]
+    (torch.Size([4, 5, 3]), [(4, 8)])
     """
     size = check_size("masksembles", size)
     scale = check_number("masksembles", "scale", scale, "finite and at least 1", lambda v: 1 <= v < math.inf)

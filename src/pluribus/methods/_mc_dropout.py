@@ -286,6 +286,10 @@ def mc_dropout(
     The model's weights are kept. Dropout stays on in eval mode: modules, dropout called as a function in a forward,
     inside attention and between the layers of an RNN. In training each row is seen once, with one draw.
 
+    Shapes:
+        input: (batch, *features), as the model takes it
+        output of the ensemble: (members, batch, *outputs)
+
     Args:
         rate: None: the model's own dropout. A number: its dropout modules drop at this rate; a model without any,
             or one with `where`, gets dropout before the chosen layers
@@ -293,6 +297,10 @@ def mc_dropout(
         trained: a batch of inputs says that the model's weights are trained: of the layers meant, only so many of the
             last ones get dropout that draws keep 95 % of the network's answers on them; the model's own dropout stays
         example: with one, dropout that is called as a function is found now, and not on the first batch
+
+    >>> ensemble = mc_dropout(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), 16, rate=0.1)
+    >>> ensemble.predict(torch.randn(5, 4)).epistemic.shape
+    torch.Size([5])
     """
     size = check_size("mc_dropout", size)
     if rate is not None:

@@ -59,6 +59,12 @@ class Upgrade:
         table: everything that was tried
         notes: what could not be done, and why
         rows: how many rows chose, promised and judged
+
+    >>> x = torch.randn(300, 4)
+    >>> rows = x, x[:, :3].argmax(1)
+    >>> upgraded = pb.upgrade(nn.Linear(4, 3), rows, rows, budget=0, methods=["multihead"])
+    >>> upgraded.predict(x).mean.shape, list(upgraded.rows)
+    (torch.Size([300, 3]), ['choose', 'promise', 'judge'])
     """
 
     best: str

@@ -40,6 +40,11 @@ class BiasVariance:
         predictions: (sizes, repeats, values), of each trained ensemble on the test rows
         target: (values), what they are compared with
         members: (sizes, repeats), the mean squared error of single members
+
+    >>> import numpy as np
+    >>> predictions = np.zeros((1, 3, 4))  # one size, three training sets, four values
+    >>> BiasVariance([1], predictions, np.ones(4), np.ones((1, 3))).bias
+    array([1.])
     """
 
     sizes: list[int]
@@ -112,6 +117,9 @@ def bias_variance(
 
     Without `train`, the ensemble's own loss on the whole training set is minimised by Adam with a cosine rate, and all
     training sets are trained side by side where vmap can do that.
+
+    Shapes:
+        draw(seed): x (rows, *features), y (rows, outputs); bias, variance, error: (sizes)
 
     Args:
         make: an ensemble of a size, to be trained; what it draws is seeded
