@@ -22,6 +22,7 @@ from .._common.optional import require
 from .._common.torch_private import pytree
 from .._common.trees import Batch, as_batch, rows_of, tensors_of
 from ..core.ensemble import Ensemble
+from ..core.own_chance import refuse_chance_outside_torch
 from ..surgery.calling import call
 from ..surgery.copying import duplicate, state
 from ..surgery.selecting import quote_names
@@ -119,11 +120,15 @@ def export(
         tolerance: the largest difference allowed, relative to 1 or to the largest value of an output
         generator: where fixed draws come from; torch's global generator if None
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(
+            f"export: path must be a file to write, but it is a {type(path).__name__}. Give (ensemble, example, path)."
+        )
     path = Path(path)
     format = _check_arguments(ensemble, path, format, draws, tolerance)
     batch, size = _check_example(example), rows_of(as_batch(example))
     given = duplicate(ensemble).eval()
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), refuse_chance_outside_torch("export"):
         call("export", given, example)  # here an ensemble looks at its first batch
     plain = plain_of(given)
     chance = bool(find_draws(plain, batch))

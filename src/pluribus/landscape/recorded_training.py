@@ -18,6 +18,7 @@ from ..methods.building import check_size
 from ..training.batching import loader, mix_seeds, set_epoch
 from ..training.fitting import fit, resolve_recipe
 from .checkpoints import Trajectory
+from .common.arguments import COUNT, check_arguments
 from .common.networks import network_of
 
 Source = nn.Module | Callable[[], nn.Module]
@@ -25,6 +26,7 @@ Source = nn.Module | Callable[[], nn.Module]
 RECORDED = ("keep", "start", "dtype")  # options of the recorder; the others are for training
 
 
+@check_arguments()
 def trajectory(
     model: nn.Module,
     train: Any,
@@ -56,6 +58,7 @@ def trajectory(
     return _train(_begin(model, task), train, probe, every, **options)[0]
 
 
+@check_arguments(runs=COUNT)
 def trajectories(
     model: Source,
     train: Any,

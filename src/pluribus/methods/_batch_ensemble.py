@@ -18,7 +18,14 @@ from ..surgery.replacing import expose_weights, restore_
 from ..surgery.selecting import dotted_name, exact_pattern, quote_names
 from .building import begin_, check_model, check_number, check_size, check_whole
 from .facts import Paper, states
-from .layer_choice import check_all_called, count_input_channels, count_output_channels, layers_of, note_left_out
+from .layer_choice import (
+    check_read_inside,
+    count_input_channels,
+    count_output_channels,
+    layers_of,
+    leave_out_read,
+    note_left_out,
+)
 from .warm_start import SHARES, start_near
 
 
@@ -55,7 +62,7 @@ def batch_ensemble(
         where: the layers that get r, s and b; by default every convolution and linear layer
         trained: a batch of inputs says that the model's weights are trained: std is then the largest, from the given
             one down, under which members keep 95 % of the network's answers on them
-        example: with one, layers whose weights are read without being called are left as they are
+        example: with one, layers whose weights or biases the model reads itself are left as they are
     """
     size, rank = check_size("batch_ensemble", size), check_whole("batch_ensemble", "rank", rank)
     if init not in ("normal", "signs"):
@@ -73,6 +80,7 @@ def batch_ensemble(
         )  # fmt: skip
     model = expose_weights(check_model("batch_ensemble", model))
     names = layers_of("batch_ensemble", model, where, example, per_row=True)
+    names = leave_out_read("batch_ensemble", model, names, where, example)
     biases = {dotted_name(name, "bias") for name in names}
     refuse_hidden("batch_ensemble", model, {name: tensor for name, tensor in state(model) if name in biases})
     for name in names:
@@ -86,7 +94,7 @@ def batch_ensemble(
     notes += note_left_out(model, names, example, where)
     return Ensemble(
         model, size, own, method="batch_ensemble", settings=settings, feed=TILE, notes=notes,
-        first_look=check_all_called if example is None else None,
+        first_look=check_read_inside if example is None else None,
     )  # fmt: skip
 
 

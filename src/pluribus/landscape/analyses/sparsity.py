@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..._common.trees import as_batch
 from ...methods.building import check_whole
 from ...surgery.calling import evaluation_mode
-from ..common.examples import Examples, ready
+from ..common.arguments import COUNT, NOT_ZERO, NUMBER, NUMBERS, check_arguments
+from ..common.examples import Examples, answer_of
 from ..common.networks import network_of
 
 Share = float | Sequence[float] | Tensor
@@ -56,6 +56,7 @@ def sparsity_bound(weight: Tensor, mean: Any, variance: Any, p: Share) -> Tensor
     return (gap + shares * (1 - shares) * ratio / spread + gap * offset.square() / spread) / 2
 
 
+@check_arguments(deviations=NUMBERS, shares=NUMBERS, inputs=COUNT, weight=NOT_ZERO, mean=NUMBER, draws=COUNT)
 def sparsity_curves(
     deviations: Sequence[float] = (0.2, 0.5, 1.0),
     shares: Sequence[float] = SHARES,
@@ -90,6 +91,7 @@ def sparsity_curves(
     return {"shares": kept, "deviations": torch.as_tensor(deviations, dtype=torch.float64), **stacked}
 
 
+@check_arguments(shares=NUMBERS)
 def layer_sparsity(
     model: nn.Module, data: Any, shares: Sequence[float] = SHARES[1:-1], *, rows: int = 2000, seed: int = 0
 ) -> dict[str, dict[str, np.ndarray]]:
@@ -147,8 +149,7 @@ def _layer_inputs(
     hooks = [part.register_forward_pre_hook(partial(note, name)) for name, part in layers.items()]
     with evaluation_mode(network, *hooks), torch.no_grad():
         for x, _ in Examples("layer_sparsity", data).batches:
-            args, kwargs = as_batch(ready(network, x))
-            network(*args, **kwargs)
+            answer_of(network, x)
     return {name: (layers[name].weight.detach().double().flatten(1).cpu(), _some(torch.cat(parts), rows, generator))
             for name, parts in read.items()}  # fmt: skip
 

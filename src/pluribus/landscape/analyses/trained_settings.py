@@ -24,6 +24,7 @@ from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate, ood
 from ...uncertainty.metrics import reliability
 from ...uncertainty.resampling import Interval
+from ..common.arguments import COUNT, FUNCTION_OR_NONE, check_arguments
 from ..common.examples import Examples, read_batches
 
 Entries = Mapping[str, Callable[[], Ensemble]]
@@ -88,6 +89,7 @@ class Measured:
         return "\n".join(lines)
 
 
+@check_arguments(seeds=COUNT, further=FUNCTION_OR_NONE)
 def measure_settings(
     entries: Entries,
     train: Any,
