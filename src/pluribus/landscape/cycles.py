@@ -221,6 +221,8 @@ def _run(plan: _Plan, model: Any, train: Any) -> Ensemble:
     batches = loader(train, plan.training.get("batch_size", 128), shuffle=True, seed=seed)
     if not hasattr(batches, "__len__"):
         raise ValueError(f"{plan.caller}: the rate falls step by step, so train must know its length. Give (x, y).")
+    if not len(batches):
+        raise ValueError(f"{plan.caller}: there must be at least one batch of data, but there is none.")
     steps, rows = len(batches) * plan.epochs, _rows(batches)
     wanted = plan.samples(steps)
     if len(set(wanted)) < plan.size:

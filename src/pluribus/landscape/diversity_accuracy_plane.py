@@ -138,7 +138,13 @@ def fit_exponent(
         normalised = points.normalised if normalised is None else normalised
         a, d = points.accuracy, ratios(points.disagreement, 1 - points.accuracy) if normalised else points.disagreement
     else:
-        a, d = (np.asarray(part, float) for part in points)
+        try:
+            a, d = (np.asarray(part, float) for part in points)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"fit_exponent: points must be what diversity_accuracy gives, or two lists of numbers, accuracies and "
+                f"disagreements, but they are {points!r}."
+            ) from error
     if reference_accuracy is None or classes is None:
         raise ValueError("fit_exponent: needs the reference's accuracy and the number of classes beside the points.")
     normalised = normalised is None or normalised

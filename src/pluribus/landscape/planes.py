@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..methods.building import check_number
 from .checkpoints import Trajectory
-from .common.arguments import FILE, NAMES, NOT_NEGATIVE, check_arguments
+from .common.arguments import FILE, NAMES, NOT_NEGATIVE, PAIRS, check_arguments
 from .common.networks import Networks, check_alike, gram, network_of, networks_of
 from .common.points import MEASURES, Measuring, Span, check_measuring, measure
 
@@ -207,7 +207,7 @@ class Surface:
         return found
 
 
-@check_arguments(path=FILE, margin=NOT_NEGATIVE, measures=NAMES)
+@check_arguments(path=FILE, extent=PAIRS, margin=NOT_NEGATIVE, measures=NAMES)
 def surface(
     plane: Plane,
     data: Any,

@@ -19,6 +19,7 @@ from ..training.batching import loader, mix_seeds, set_epoch
 from ..training.fitting import fit, resolve_recipe
 from .checkpoints import Trajectory
 from .common.arguments import COUNT, check_arguments
+from .common.examples import naming_data
 from .common.networks import network_of
 
 Source = nn.Module | Callable[[], nn.Module]
@@ -138,7 +139,8 @@ def _train(ensemble: Ensemble, train: Any, probe: Any, every: str | int, **optio
     recipe = options.get("recipe")
     if recipe is None or isinstance(recipe, str):
         options["recipe"] = resolve_recipe(recipe).of("single")  # these are single networks, however many
-    history = fit(ensemble, train, callbacks=callbacks, **options)
+    with naming_data("trajectory", ensemble, train):
+        history = fit(ensemble, train, callbacks=callbacks, **options)
     if not recorder.records:
         raise ValueError(
             f"trajectory: training had fewer than every={every} steps, so that nothing was recorded. Use a smaller one."

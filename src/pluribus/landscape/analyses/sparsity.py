@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ...methods.building import check_whole
 from ...surgery.calling import evaluation_mode
-from ..common.arguments import COUNT, NOT_ZERO, NUMBER, NUMBERS, check_arguments
+from ..common.arguments import COUNT, NOT_ZERO, NUMBER, NUMBERS, ONE_OR_MORE, check_arguments
 from ..common.examples import Examples, answer_of
 from ..common.networks import network_of
 
@@ -198,6 +198,7 @@ def _terms(caller: str, weight: Tensor, mean: Any, variance: Any, p: Share) -> t
 
 
 def _check_shares(caller: str, p: Share) -> Tensor:
+    ONE_OR_MORE.check(caller, "p", p)
     shares = torch.as_tensor(p, dtype=torch.float64)
     if not bool(((shares > 0) & (shares <= 1)).all()) or shares.ndim > 1 or not shares.numel():
         raise ValueError(
@@ -208,6 +209,7 @@ def _check_shares(caller: str, p: Share) -> Tensor:
 
 
 def _of_inputs(caller: str, name: str, value: Any, weight: Tensor) -> Tensor:
+    ONE_OR_MORE.check(caller, name, value)
     found = torch.as_tensor(value, dtype=torch.float64, device=weight.device).detach()
     inputs = weight.shape[1]
     if found.ndim == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from numbers import Integral, Real
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -45,33 +45,41 @@ def _are_numbers(values: Any) -> bool:
     return isinstance(values, (Tensor, np.ndarray)) or all(_is_number(value) for value in list(values))
 
 
+def _are_listed(values: Any) -> bool:
+    if isinstance(values, (Tensor, np.ndarray)):
+        return True
+    return isinstance(values, (list, tuple)) and all(isinstance(v, Real) or _are_listed(v) for v in values)
+
+
 def _or_none(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or fits(value)
 
 
 NUMBER = Rule("a finite number", _is_number)
-POSITIVE = Rule("a positive, finite number", lambda value: _is_number(value) and value > 0)
+NUMBER_OR_NONE = Rule("a finite number, or None", _or_none(_is_number))
+NOT_ZERO = Rule("a finite number other than 0", lambda value: _is_number(value) and value != 0)
 NOT_NEGATIVE = Rule("a finite number from 0 on", lambda value: _is_number(value) and value >= 0)
+POSITIVE = Rule("a positive, finite number", lambda value: _is_number(value) and value > 0)
+POSITIVE_OR_NONE = Rule("a positive, finite number, or None", _or_none(POSITIVE.fits))
+FROM_ZERO = Rule("a whole number from 0 on", lambda value: _is_whole(value) and value >= 0)
 COUNT = Rule("a whole number from 1 on", lambda value: _is_whole(value) and value >= 1)
 COUNT_OR_NONE = Rule("a whole number from 1 on, or None", _or_none(COUNT.fits))
-FROM_ZERO = Rule("a whole number from 0 on", lambda value: _is_whole(value) and value >= 0)
-NOT_ZERO = Rule("a finite number other than 0", lambda value: _is_number(value) and value != 0)
-NUMBER_OR_NONE = Rule("a finite number, or None", _or_none(_is_number))
-POSITIVE_OR_NONE = Rule("a positive, finite number, or None", _or_none(POSITIVE.fits))
 RATES = Rule(
     "a positive number, or two of them",
     lambda v: POSITIVE.fits(v) or (isinstance(v, (tuple, list)) and len(v) == 2 and all(map(POSITIVE.fits, v))),
 )
-SOME_NUMBERS = Rule("a list of numbers", _are_numbers)
 NUMBERS = Rule("a list of at least one number", lambda values: _are_numbers(values) and len(list(values)) > 0)
+SOME_NUMBERS = Rule("a list of numbers", _are_numbers)
+SOME_NUMBERS_OR_NONE = Rule("a list of numbers, or None", _or_none(_are_numbers))
+ONE_OR_MORE = Rule("a number, or a list or a tensor of numbers", lambda v: isinstance(v, Real) or _are_listed(v))
+PAIRS = Rule("two pairs of numbers, or None", _or_none(lambda v: np.shape(v) == (2, 2)))
+NAMES = Rule("a list of names", lambda v: not isinstance(v, (str, bytes)) and isinstance(v, Iterable), TypeError)
+BY_NAME = Rule("a mapping from names", lambda value: isinstance(value, Mapping), TypeError)
+BY_NAME_OR_NONE = Rule("a mapping from names, or None", _or_none(BY_NAME.fits), TypeError)
 FILE = Rule("the name of a file, or None", _or_none(lambda value: isinstance(value, (str, os.PathLike))), TypeError)
 FUNCTION = Rule("a function", lambda value: callable(value) and not isinstance(value, torch.nn.Module), TypeError)
 FUNCTION_OR_NONE = Rule("a function, or None", _or_none(callable), TypeError)
 YES_OR_NO = Rule("True, False or None", lambda value: value is None or isinstance(value, (bool, np.bool_)), TypeError)
-NAMES = Rule(
-    "a list of names", lambda v: not isinstance(v, (str, bytes)) and isinstance(v, Iterable) and not _is_number(v),
-    TypeError,
-)  # fmt: skip
 
 RULES = {
     "seed": FROM_ZERO,

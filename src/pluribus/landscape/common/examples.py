@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,19 @@ def answer_of(model: nn.Module, x: Any) -> Any:
             f"the network does not run on the data, whose inputs have the shapes {_shapes((args, kwargs))}: "
             f"{str(error).strip().splitlines()[0]}. Give data such as the network takes."
         ) from error
+
+
+@contextmanager
+def naming_data(caller: str, model: nn.Module, data: Any) -> Iterator[None]:
+    """Passes of a model over data by somebody else; where they fail because the two do not fit, the error says so."""
+    try:
+        yield
+    except RuntimeError:
+        if not isinstance(data, Iterator):
+            x, _ = next(read_batches(caller, data))
+            with evaluation_mode(model), torch.random.fork_rng(devices=[]):
+                answer_of(model, x)
+        raise
 
 
 def run(model: nn.Module, examples: Examples) -> Iterator[tuple[Any, Any]]:
