@@ -10,7 +10,7 @@ DEMO_STAMP := $(DEMO_VENV)/.installed
 DIST_VENV := .venv-dist
 WORKERS ?= 2
 # One thread per test worker: two workers with a pool of threads each would fight for the cores.
-PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore

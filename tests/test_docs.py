@@ -20,11 +20,17 @@ import pluribus
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+SLOW = ["aleatoric-epistemic", "why-ensembles-work"]  # they train what they draw
 BLOCK = re.compile(r"(?ms)^(?P<indent> *)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```\s*$")
 NOT_RUN = re.compile(r"# not run: \S")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def parameter(page: Path):
+    marks = [pytest.mark.slow] if page.stem in SLOW else []
+    return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
+
+
+@pytest.mark.parametrize("page", [parameter(page) for page in PAGES])
 def test_code_on_the_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # A real module: dataclasses and pickling look up the module of what a block defines.
@@ -85,6 +91,20 @@ def test_every_public_name_stands_in_the_reference():
     assert [name for name in names if f"heading: pb.{name}\n" not in text] == []
     inside = pluribus.landscape.__all__
     assert [name for name in inside if f"heading: landscape.{name}\n" not in text] == []
+
+
+@pytest.mark.parametrize("place", [pluribus, pluribus.landscape, pluribus.models, pluribus.figures])
+def test_every_public_function_has_an_example(place):
+    names = getattr(place, "__all__", None) or [name for name in dir(place) if not name.startswith("_")]
+    functions = {name: getattr(place, name) for name in names if inspect.isfunction(getattr(place, name))}
+    ours = {name: f for name, f in functions.items() if f.__module__.startswith("pluribus.")}
+    assert ours and [name for name, f in ours.items() if ">>>" not in (f.__doc__ or "")] == []
+
+
+def test_every_metric_is_shown_on_a_few_numbers():
+    page, metrics = (ROOT / "docs" / "uncertainty.md").read_text(), pluribus.metrics
+    ours = [name for name, f in inspect.getmembers(metrics, inspect.isfunction) if f.__module__.endswith(".metrics")]
+    assert ours and [name for name in ours if not name.startswith("_") and f"metrics.{name}(" not in page] == []
 
 
 @pytest.mark.slow

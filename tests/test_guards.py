@@ -155,7 +155,7 @@ def test_a_public_name_is_defined_in_one_module():
 def test_tests_stand_in_the_folders_of_the_package():
     rooms = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
     folders = {path.name for path in TESTS.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert folders - {"contract", "support"} <= rooms
+    assert folders - {"contract", "examples", "support"} <= rooms
 
 
 def test_every_file_of_code_is_under_500_lines():

@@ -104,3 +104,40 @@ def test_a_study_starts_from_the_weights(pluribus, weights):
     expected = (network(data.normalise(x)).argmax(1) == y).float().mean().item()
     found = {row["label"]: row["accuracy"] for row in json.loads(out)["rows"]}
     assert found == {name: pytest.approx(expected, abs=1e-6) for name in ("single", "lora")}
+
+
+@pytest.mark.slow
+def test_published_weights_are_taken_from_the_local_cache(pluribus, monkeypatch, tmp_path):
+    timm = pytest.importorskip("timm")
+    constants = pytest.importorskip("huggingface_hub").constants
+    torch.manual_seed(7)
+    published = timm.create_model("test_resnet")  # 470,000 parameters, 1000 classes, three colours
+    cached = tmp_path / "hub" / ("models--" + published.pretrained_cfg["hf_hub_id"].replace("/", "--"))
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text("0" * 40)
+    (snapshot := cached / "snapshots" / ("0" * 40)).mkdir(parents=True)
+    save_file(published.state_dict(), snapshot / "model.safetensors")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    quick = ("--epochs", "1", "--lr", "1e-12", "--out", "here")
+    begin = ("--data", "sklearn_digits", "--model", "timm:test_resnet", "--pretrained")
+    code, _, err = pluribus("train", *begin, "--method", "multihead", *quick)
+    assert code == 0, err
+    found = load_predictor(tmp_path / "here").ensemble.member(1).state_dict()
+    kept = {name: t for name, t in published.state_dict().items() if t.ndim == 4 and name in found}
+    same = [name for name, t in kept.items() if t.shape == found[name].shape]
+    assert len(same) == len(kept) - 1  # the first layer takes one colour here
+    assert all(torch.allclose(found[name], kept[name], atol=1e-5) for name in same)
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "upgrade"])
+def test_a_network_that_does_not_take_the_rows_is_refused(pluribus, weights, command, tmp_path):
+    (tmp_path / "net.py").write_text("from torch import nn\ndef build(): return nn.Linear(10, 10)\n")
+    torch.save(torch.nn.Linear(10, 10).state_dict(), tmp_path / "net.pt")
+    given = {
+        "train": ("--method", "deep"), "compare": ("--methods", "single,deep"), "upgrade": ("--weights", "net.pt"),
+    }[command]  # fmt: skip
+    code, _, err = pluribus(command, "--data", "sklearn_digits", "--model", "python:net.py:build", *given, "--out", "o")
+    said = " ".join(err.split())
+    assert code == 2 and "does not take the rows of this data, whose shape is (1, 8, 8)" in said and "bug" not in said
+    assert not list(tmp_path.glob("o/*"))

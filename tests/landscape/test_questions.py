@@ -10,7 +10,8 @@ from torch import nn
 import pluribus as pb
 from pluribus import landscape as ls
 from pluribus.data.corruptions import corrupt
-from pluribus.landscape.laboratory import masks
+from pluribus.landscape.analyses.bias_variance import draw_curve
+from pluribus.landscape.laboratory import masks, mimo_settings
 from pluribus.landscape.laboratory.between_solutions import trained_curves
 from pluribus.landscape.laboratory.exploration import ON_REQUEST, explore
 from pluribus.landscape.laboratory.hessian_spectra import loss_curvature
@@ -187,7 +188,8 @@ def test_settings_of_mimo_are_told_as_they_were_measured(small):
     assert question.figures[1].rows[5][4] == told(path.interval(("l2", 1e-2), "share"))
     question = other_methods(given)
     deep = ls.sweep(lambda name: pb.deep(network(), 3), ["deep"], given.train, given.test, **how)
-    assert question.figures[0].rows[3][1:3] == [told(deep.interval("deep", name)) for name in ("disagreement", "kl")]
+    assert [row[0] for row in question.figures[0].rows][1] == "TreeNet"
+    assert question.figures[0].rows[4][1:3] == [told(deep.interval("deep", name)) for name in ("disagreement", "kl")]
     assert all(ask(replace(given, retrained=1)) is None for ask in (more_members, repetition, penalties, other_methods))
 
 
@@ -201,6 +203,24 @@ def test_doubt_beyond_the_data_is_that_of_the_plane(small, monkeypatch):
     assert float(question.figures[0].rows[0][2].split()[0]) < float(question.figures[0].rows[4][2].split()[0])
     assert all(panel.svg.count("entropy ") >= 41 * 17 for panel in question.figures[0].panels)
     assert doubt_beyond(replace(small, retrained=0)) is None
+
+
+def test_bias_and_variance_are_those_of_the_curve(small, monkeypatch):
+    monkeypatch.setattr(mimo_settings, "CURVE_SIZES", (1, 3))
+    monkeypatch.setattr(mimo_settings, "CURVE_SETS", 4)
+    monkeypatch.setattr(mimo_settings, "CURVE_STEPS", 30)
+    question = mimo_settings.bias_of_members(replace(small, retrained=2))
+
+    def make(size):
+        network = nn.Sequential(nn.Linear(1, 32), nn.ReLU(), nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 1))
+        ensemble = pb.mimo(network, size, example=torch.zeros(2, 1), init="different")
+        ensemble.task = "regression"
+        return ensemble
+
+    found = ls.bias_variance(make, draw_curve, [1, 3], 4, steps=30, test=draw_curve(-1, 3000))
+    assert told(found.difference("variance", 3, 1)) in question.found[0]
+    assert question.figures[0].rows[1] == ["3", *(told(found.interval(n, 3)) for n in ("bias", "variance", "error"))]
+    assert mimo_settings.bias_of_members(replace(small, retrained=1)) is None
 
 
 def test_a_question_that_a_network_refuses_leaves_the_others(small, tmp_path, monkeypatch):

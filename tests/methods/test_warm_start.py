@@ -105,3 +105,56 @@ def test_a_network_that_was_trained_with_dropout_keeps_its_own():
     torch.manual_seed(0)
     torch.testing.assert_close(pb.mc_dropout(model, 4).eval()(x), found)
     assert not torch.equal(found[0], found[1])
+
+
+# -------------------------------------------------------------------- trained weights that nobody mentioned
+
+
+def seen(batches: int) -> nn.Module:
+    """A small network whose batch norm has seen so many batches."""
+    network = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).train()
+    for _ in range(batches):
+        network(torch.randn(16, 6))
+    return network.eval()
+
+
+FAR = {
+    "batch_ensemble": pb.batch_ensemble, "masksembles": pb.masksembles, "multihead": pb.multihead,
+    "treenet": lambda model, size, **more: pb.treenet(model, size, "3", **more),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", FAR)
+def test_a_conversion_that_loses_a_trained_network_warns(method):
+    with pytest.warns(
+        UserWarning, match=rf"{method}: this network seems to be trained \(its layer '1' has seen data\)"
+    ):
+        FAR[method](seen(20), 2)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("method", FAR)
+def test_fresh_networks_and_those_that_are_said_to_be_convert_without_a_word(method, tmp_path):
+    FAR[method](seen(0), 2)
+    FAR[method](seen(2), 2)  # a look at its shapes
+    ensemble = FAR[method](trained := seen(20), 2, trained=False)
+    FAR[method](trained, 2, trained=torch.randn(16, 6))
+    pb.save(ensemble, tmp_path / "ensemble.safetensors", whole=True)
+    pb.load(tmp_path / "ensemble.safetensors", trained)
+
+
+@pytest.mark.filterwarnings("error")
+def test_settings_that_start_near_convert_without_a_word():
+    trained = seen(20)
+    pb.batch_ensemble(trained, 2, std=0.1)
+    pb.masksembles(trained, 2, 1.0)
+    pb.multihead(trained, 2, init="same", noise=0.1)
+    pb.multihead(trained, 2, freeze_trunk=True)
+
+
+def test_a_transformer_whose_scales_have_moved_warns():
+    network = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+    pb.batch_ensemble(network, 2)
+    network[1].weight.data += torch.randn(8)
+    with pytest.warns(UserWarning, match="seems to be trained"):
+        pb.batch_ensemble(network, 2)

@@ -87,6 +87,13 @@ def test_a_large_container_is_opened():
     assert last_part(model) == r"blocks\.5|head"
 
 
+def test_treenets_branch_is_found_inside_a_wrapper():
+    body = nn.ModuleDict({"embedding": nn.Embedding(9, 4), "encoder": nn.Linear(4, 40), "pooler": nn.Linear(40, 5)})
+    network = nn.ModuleDict({"body": body, "dropout": nn.Dropout(), "head": nn.Linear(5, 2)})
+    assert last_part(network) == r"body\.pooler|head"
+    assert last_part(nn.ModuleDict({"network": network})) == r"network\.body\.pooler|network\.head"
+
+
 def test_the_rate_of_dropout_is_found():
     assert dropout_rate(nn.Sequential(nn.Dropout(0.1), nn.Dropout(0.3))) == 0.3
     assert dropout_rate(nn.Linear(2, 2)) == 0.0

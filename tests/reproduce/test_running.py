@@ -1,6 +1,8 @@
 """Experiments are resumed and judged from what is stored; what does not fit is named; every item runs when asked."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -53,15 +55,29 @@ def test_what_is_missing_is_computed_and_the_rest_is_kept(tmp_path):
     assert CALLS == ["b"]
 
 
+ON_RAY = """
+import sys, ray
+from pathlib import Path
+from pluribus.reproduce.experiments.stored_parts import Context
+from pluribus.reproduce.experiments.uci import UCI
+ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+UCI.carry_out(Context("smoke", Path(sys.argv[1]), ray="auto"))
+"""
+
+
 @pytest.mark.slow
-def test_parts_in_two_processes_are_those_of_one(tmp_path):
+def test_parts_in_two_processes_and_on_ray_are_those_of_one(tmp_path):
     one = UCI.carry_out(Context("smoke", tmp_path / "one"))
-    two = UCI.carry_out(Context("smoke", tmp_path / "two", jobs=2))
-    assert list(one) == list(two) and "diabetes-packed-0" in two
-    for name, part in one.items():
-        assert part.figures == two[name].figures
-        for column, values in part.columns.items():
-            np.testing.assert_array_equal(values, two[name].columns[column])
+    UCI.carry_out(Context("smoke", tmp_path / "processes", jobs=2))
+    subprocess.run([sys.executable, "-c", ON_RAY, str(tmp_path / "ray")], check=True, timeout=300)
+    for way in ("processes", "ray"):
+        assert len(list((tmp_path / way).rglob("*.npz"))) == len(one)  # so that nothing is computed here
+        stored = UCI.carry_out(Context("smoke", tmp_path / way))
+        assert list(one) == list(stored) and "diabetes-packed-0" in stored
+        for name, part in one.items():
+            assert part.figures == stored[name].figures
+            for column, values in part.columns.items():
+                np.testing.assert_array_equal(values, stored[name].columns[column])
 
 
 def test_a_stored_part_with_other_settings_is_named_with_what_differs(tmp_path):

@@ -302,7 +302,7 @@ class TestWays:
     def test_two_ray_workers_give_the_same_results_as_one_process(self, undisturbed, tmp_path):
         script = (
             "import sys, json, ray; from pluribus.study import Study, conduct\n"
-            "ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)\n"
+            "ray.init(address='local', num_cpus=2, include_dashboard=False, log_to_driver=False)\n"
             "outcome = conduct(Study(**json.loads(sys.argv[1])), sys.argv[2], ray='auto')\n"
             "sys.exit(bool(outcome.failed))"
         )

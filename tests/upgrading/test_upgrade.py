@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pluribus as pb
+from pluribus.uncertainty.evaluation import Comparison
 from pluribus.upgrading.budget import Budget
 from pluribus.upgrading.ways import ways
 
@@ -171,3 +172,20 @@ def test_a_loader_that_shuffles_by_itself_is_refused_and_torchs_own_is_not():
 
     with pytest.raises(ValueError, match="the same rows in the same order"):
         pb.upgrade(model, train, Own(), 0, methods=["random_subspace"])
+
+
+@pytest.mark.parametrize(
+    ("tuned", "words"),
+    [
+        ((-0.04, -0.06, -0.01), "it is lower by 0.0400 [0.0100, 0.0600]."),
+        ((0.04, 0.01, 0.06), "it is higher by 0.0400 [0.0100, 0.0600]."),
+        ((-0.04, -0.06, 0.01), "it is not shown to be lower: by 0.0400 [-0.0100, 0.0600]."),
+    ],
+)
+def test_a_gain_over_fine_tuning_is_told_with_its_sign(tuned, words):
+    gain = Comparison(-0.05, -0.07, -0.02, 0.01)
+    gains = {"your network": gain, "your network, scaled": gain, "your network, fine-tuned": Comparison(*tuned, 0.1)}
+    rows = {"choose": 10, "promise": 10, "judge": 10}
+    found = pb.Upgrade("lora, fine-tuned", False, None, None, None, None, None, gains, [], [], rows)
+    assert found.verdict.startswith("Lora, fine-tuned, is better: its NLL is lower by 0.0500 [0.0200, 0.0700]")
+    assert found.verdict.endswith(words)

@@ -45,7 +45,8 @@ def upgrade_command(
 
     if not run.start and not (run.model or "").startswith("hf:"):
         raise ValueError(
-            "upgrade: it starts from a trained network. Give --model and --weights FILE, or --model hf:FOLDER."
+            "upgrade: it starts from a trained network. Give --model and --weights FILE, --model hf:FOLDER, or --model "
+            "timm:NAME --pretrained."
         )
     options.check_device(run.device)
     check_folder(out, overwrite)

@@ -73,6 +73,10 @@ class Ensemble(nn.Module):
         own: names of the tensors that are stacked
         feed: what the members see in training, one of `core.feeds`
         first_look: what the method wants to know of the model, found on the first batch
+
+    >>> ensemble = pb.deep(nn.Linear(4, 3), 2)
+    >>> ensemble(torch.zeros(5, 4)).shape, ensemble.own == {"weight", "bias"}, ensemble.module.weight.shape
+    (torch.Size([2, 5, 3]), True, torch.Size([2, 3, 4]))
     """
 
     stacked = True  # what members own has the members as its first dimension

@@ -71,6 +71,9 @@ def load(
     class alike: the share `validation` of them, and 0.2 of them for the test part. The rows of each part come in an
     order of chance, so that the first hundred are of all classes; shifted sets keep theirs.
 
+    Shapes:
+        rows of a part: images (rows, channels, height, width) from 0 to 1, or tables (rows, columns); targets (rows)
+
     Args:
         spec: a name in `DATA`, or a kind and a path: "folder:photos", "table:houses.csv", "npz:x.npz", "uci:concrete"
         folder: where named sets are looked for; default: the environment variable PLURIBUS_DATA, else ./data

@@ -125,6 +125,9 @@ class AnswerKey:
 class Data:
     """A data set, divided and measured.
 
+    Shapes:
+        data.train[:n]: (n, channels, height, width) or (n, columns), and targets (n)
+
     Args:
         train, validation, test: the three parts; `validation` may be empty where no share was asked for
         classes: names of the classes, by number; () for regression
@@ -137,6 +140,11 @@ class Data:
         target_mean, target_std: of the training targets: targets of regression are (value - mean) / std
         encoding: how `encoded` makes inputs of files of this kind; plain JSON
         notes: what was decided on the way: rows that were dropped, images that were left out
+
+    >>> data = pb.data.load("iris")
+    >>> x, y = data.train[:8]
+    >>> x.shape, y.shape, data.classes
+    (torch.Size([8, 4]), torch.Size([8]), ('setosa', 'versicolor', 'virginica'))
     """
 
     name: str

@@ -129,6 +129,9 @@ class Source:
         page: name and address of the page to get it from
         argument: what stands after the colon of the spec, such as "path"; "" for nothing
         role: what it can be: "data" or only "outside", "shifted" or "variant"
+
+    >>> pb.data.DATA["cifar10"].files[0], pb.data.DATA["moons"].files
+    ('cifar-10-batches-py', ())
     """
 
     function: Callable[[Request], SourceParts]
@@ -145,7 +148,11 @@ class Source:
 
 
 def data_folder(folder: str | Path | None = None) -> Path:
-    """Where data is looked for: `folder`, else the environment variable PLURIBUS_DATA, else ./data."""
+    """Where data is looked for: `folder`, else the environment variable PLURIBUS_DATA, else ./data.
+
+    >>> data_folder("somewhere").name
+    'somewhere'
+    """
     return Path(folder or os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER).expanduser().absolute()
 
 

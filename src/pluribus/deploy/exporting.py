@@ -108,6 +108,10 @@ def export(
     batch, with ONNX Runtime or PyTorch, and moved to its place only when it agrees. What no member owns is computed
     once. The ensemble stays as it is.
 
+    Shapes:
+        mean: (batch, classes)
+        label, confidence, total, aleatoric, epistemic: (batch)
+
     Args:
         ensemble: an Ensemble, or what `pb.freeze` gives
         example: what one call takes: a tensor, a tuple of arguments or a dict of named ones, rows first
@@ -119,6 +123,10 @@ def export(
         opset: the version of ONNX's operators; by default what torch chooses
         tolerance: the largest difference allowed, relative to 1 or to the largest value of an output
         generator: where fixed draws come from; torch's global generator if None
+
+    >>> written = export(pb.deep(nn.Linear(4, 3), 2), torch.randn(5, 4), "two.pt2")
+    >>> written.outputs, written.difference < 1e-4
+    (('mean', 'label', 'confidence', 'total', 'aleatoric', 'epistemic'), True)
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(

@@ -17,7 +17,7 @@ from .._common.optional import require
 from .._common.untrusted import check_pattern, check_shape, parse_json, read_safetensors
 from ..core.ensemble import TASKS, Ensemble
 from ..methods import METHODS
-from ..methods.facts import takes
+from ..methods.facts import call_method
 from ..surgery.closures import refuse_hidden
 from ..surgery.copying import assign_, duplicate_mapped, hash_tensors, state
 from ..surgery.selecting import quote_names
@@ -35,6 +35,11 @@ def save(ensemble: Ensemble, path: str | os.PathLike[str], *, whole: bool = Fals
 
     Args:
         whole: write what members share in any case, so that `load` takes a model with any weights
+
+    >>> ensemble = pb.packed(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)), 2, example=torch.randn(5, 4))
+    >>> save(ensemble, "two.safetensors")
+    >>> Path("two.safetensors").exists()
+    True
     """
     if not isinstance(ensemble, Ensemble):
         raise TypeError(
@@ -68,6 +73,12 @@ def load(
 
     Args:
         model: the model, builder or (for unlike architectures) list of models that the method was given
+
+    >>> model, x = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)), torch.randn(5, 4)
+    >>> ensemble = pb.packed(model, 2, example=x)
+    >>> save(ensemble, "again.safetensors")
+    >>> torch.equal(load("again.safetensors", model)(x), ensemble(x))
+    True
     """
     header, tensors = _read(Path(path), device)
     if isinstance(model, nn.Module):
@@ -227,7 +238,7 @@ def _build(header: Mapping[str, Any], model: Any) -> Ensemble:
             return method(model)
         if isinstance(model, (list, tuple)):
             model = model[0]
-        made = method(model, **({"size": size} if takes(method, "size") else {}), **settings)
+        made = call_method(method, model, size, settings)
         if header.get("run") in ("vmap", "loop") and header["run"] != made.run:
             made.run = header["run"]
         return made

@@ -12,6 +12,14 @@ def torchmetric(name: str, **settings: Any) -> Any:
 
     `update(prediction, target)`; metrics that compare sets take their columns, `update(inside=..., outside=...)`.
     Settings are those of the function, such as `bins=10`.
+
+    Shapes:
+        update: a prediction of (members, batch, classes), and targets of (batch)
+
+    >>> metric = torchmetric("accuracy")
+    >>> metric.update(pb.Classification.from_logits(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]])), torch.tensor([0, 0]))
+    >>> metric.compute()
+    tensor(0.5000...
     """
     require("torchmetrics", "pb.torchmetric", "metrics")
     from .torchmetrics import Streaming

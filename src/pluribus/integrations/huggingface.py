@@ -49,6 +49,9 @@ class EnsembleOutput(ModelOutput):
         loss: scalar; in training what the method's paper minimises, in evaluation the ensemble's own (NLL)
         logits: (batch, classes), the logarithms of the mean probabilities
         member_logits: (batch, members, classes)
+
+    >>> EnsembleOutput(logits=torch.zeros(2, 3), member_logits=torch.zeros(2, 4, 3)).member_logits.shape
+    torch.Size([2, 4, 3])
     """
 
     loss: Tensor | None = None
@@ -62,6 +65,10 @@ class EnsembleForSequenceClassification(nn.Module, huggingface_hub.ModelHubMixin
     `save_pretrained(folder)`, `from_pretrained(folder_or_repository)` and `push_to_hub(repository)` are as everywhere:
     the configuration of the network, the ensemble in one file of safetensors, and the tokenizer. Nothing that is loaded
     is executed: models with code of their own are refused.
+
+    Shapes:
+        input_ids, attention_mask: (batch, tokens); labels: (batch)
+        logits: (batch, classes); member_logits: (batch, members, classes)
 
     Args:
         ensemble: made by any method from a model of transformers for sequence classification

@@ -16,7 +16,13 @@ from ..uncertainty.summary import Summary
 
 
 class Streaming(Metric):
-    """One of METRICS over batches and processes: keeps the columns it needs, see `torchmetric`."""
+    """One of METRICS over batches and processes: keeps the columns it needs, see `torchmetric`.
+
+    >>> metric = Streaming("nll")
+    >>> metric.update(pb.Classification.from_logits(torch.zeros(1, 4, 2)), torch.zeros(4, dtype=torch.long))
+    >>> round(metric.compute().item(), 4)  # log 2
+    0.6931
+    """
 
     full_state_update = False
     is_differentiable = False

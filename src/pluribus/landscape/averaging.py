@@ -17,10 +17,18 @@ from .common.networks import Networks, ensemble_of, networks_of
 def weight_average(run: Any, last: int | None = None, *, data: Any = None) -> Ensemble:
     """An ensemble of one: the network with the mean of the last checkpoints' weights (Izmailov et al., 2018).
 
+    Shapes:
+        output of the ensemble: (1, batch, *outputs)
+
     Args:
         run: a trajectory, or checkpoints in their order
         last: how many checkpoints; by default the last quarter, and five at least where there are so many
         data: training data on which statistics of batch normalisation are estimated anew
+
+    >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
+    >>> average = weight_average(checkpoints, last=2)
+    >>> torch.allclose(average.member(0).weight, (checkpoints[4].weight + checkpoints[5].weight) / 2)
+    True
     """
     held = as_trajectory("weight_average", run).last("weight_average", last)
     return _average("weight_average", held, np.full(len(held), 1 / len(held)), data)
@@ -31,8 +39,15 @@ def moving_average(run: Any, decay: float = 0.9, last: int | None = None, *, dat
 
     It begins with the first checkpoint; each further one has the weight 1 - decay when it comes.
 
+    Shapes:
+        output of the ensemble: (1, batch, *outputs)
+
     Args:
         last: how many checkpoints; by default all
+
+    >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
+    >>> moving_average(checkpoints, decay=0.9)(torch.zeros(2, 4)).shape
+    torch.Size([1, 2, 3])
     """
     check_number("moving_average", "decay", decay, "from 0 to below 1", lambda value: 0 <= value < 1)
     held: Networks = as_trajectory("moving_average", run)

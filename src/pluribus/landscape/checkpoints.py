@@ -44,6 +44,11 @@ class Trajectory(Networks):
         answers: for each checkpoint, logarithms of probabilities or values on the probe; None without a probe
         targets: the labels or values of the probe, where it had any
         history: what `pb.fit` gave
+
+    >>> checkpoints = [nn.Linear(4, 3).state_dict() for _ in range(3)]
+    >>> run = Trajectory.of(checkpoints, nn.Linear(4, 3), probe=torch.randn(8, 4))
+    >>> run.weights.shape, run.outputs.shape
+    (torch.Size([3, 15]), torch.Size([3, 8, 3]))
     """
 
     def __init__(
@@ -193,6 +198,9 @@ class Course:
     Shapes:
         answers: (checkpoints, rows, classes), logarithms of probabilities; in regression (checkpoints, rows, ...)
         outputs: the same as probabilities, or values
+
+    >>> Course(torch.zeros(2, 8, 3).log_softmax(-1), steps=[1, 2]).outputs.shape
+    torch.Size([2, 8, 3])
     """
 
     answers: Tensor

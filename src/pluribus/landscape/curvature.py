@@ -37,6 +37,10 @@ class Spectrum:
         trace: the sum of all eigenvalues; `trace_error` is its standard error, 0 where it is exact
         parameters: how many weights may change
         exact: whether the whole matrix was computed
+
+    >>> found = spectrum(nn.Linear(2, 2), (torch.randn(16, 2), torch.arange(16) % 2), top=3)
+    >>> found.values.shape, bool(abs(found.weights.sum() - 1) < 1e-6)
+    ((3,), True)
     """
 
     values: np.ndarray
@@ -82,6 +86,9 @@ def spectrum(
     nothing larger is left, so that equal ones are all found. The trace is Hutchinson's, the density by stochastic
     Lanczos quadrature (Ghorbani et al., 2019), both from the same random vectors. Where the whole matrix costs no more
     products than that, it is computed, and everything is exact.
+
+    Shapes:
+        data: x (rows, *features) and y (rows); values: (top)
 
     Args:
         top: how many eigenvalues

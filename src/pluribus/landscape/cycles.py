@@ -59,10 +59,17 @@ def snapshots(
 
     In each cycle the rate falls from `lr` to 0 by half a cosine, step by step, and starts again.
 
+    Shapes:
+        output of the ensemble: (size, batch, *outputs)
+
     Args:
         model: where training starts; it is not changed
         epochs: in all; by default 10 for each cycle
         training: lr, 0.1, and weight_decay, batch_size, criterion, task, augment and seed: see `Cyclic`
+
+    >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
+    >>> snapshots(nn.Linear(4, 3), (x, y), 2, epochs=2)(x).shape
+    torch.Size([2, 12, 3])
     """
     size = check_size("snapshots", size)
     return _run(
@@ -93,10 +100,17 @@ def fast_geometric(
     In each cycle the rate falls along a line from the larger one to the smaller and rises again, step by step; a
     network is taken in the middle, where it is smallest.
 
+    Shapes:
+        output of the ensemble: (size, batch, *outputs)
+
     Args:
         model: where the run starts: a network that is trained; it is not changed
         cycle: how many epochs one has, an even number
         lr: the largest rate and the smallest; one number is the largest, and the smallest a hundredth of it
+
+    >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
+    >>> fast_geometric(nn.Linear(4, 3), (x, y), 2, batch_size=4)(x).shape
+    torch.Size([2, 12, 3])
     """
     size = check_size("fast_geometric", size)
     if check_whole("fast_geometric", "cycle", cycle) % 2:
@@ -132,6 +146,9 @@ def csgmcmc(
     then every step adds noise of the variance 2 lr T / N, N being the rows of `train`, and samples are taken at
     even distances. Dropout is off: the likelihood is that of the network itself.
 
+    Shapes:
+        output of the ensemble: (size, batch, *outputs)
+
     Args:
         size: samples in all, spread over the cycles as evenly as they can be
         cycles: by default one for every three samples
@@ -141,6 +158,10 @@ def csgmcmc(
         exploration: the share of a cycle without noise and samples
         training: as for `snapshots`. For the posterior to be one, the criterion is minus the mean log-likelihood of
             a row, and weight_decay the prior: 1 / (N times its variance)
+
+    >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
+    >>> csgmcmc(nn.Linear(4, 3), (x, y), 2, cycles=1, epochs=2, batch_size=4)(x).shape
+    torch.Size([2, 12, 3])
     """
     size = check_size("csgmcmc", size)
     cycles = check_whole("csgmcmc", "cycles", -(-size // 3) if cycles is None else cycles)

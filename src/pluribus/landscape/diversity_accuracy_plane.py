@@ -26,6 +26,11 @@ class DiversityAccuracy:
     Args:
         disagreement: the share of rows on which a network differs from the reference
         normalised: whether `diversity` is divided by 1 - accuracy
+
+    >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
+    >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
+    >>> diversity_accuracy(a, [b], (x, y)).accuracy.shape
+    (1,)
     """
 
     accuracy: np.ndarray
@@ -48,11 +53,19 @@ def diversity_accuracy(
 ) -> DiversityAccuracy:
     """How accurate networks are, and how often they differ from a reference: points of Figures 6 and 7.
 
+    Shapes:
+        data: x (rows, *features) and y (rows); points: (networks)
+
     Args:
         reference: a network; a trajectory stands for its solution
         others: networks: an Ensemble of samples, a list, a Trajectory
         data: (x, y), a data set or a loader, which nobody was trained on
         normalised: divide disagreement by 1 - accuracy
+
+    >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
+    >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
+    >>> float(diversity_accuracy(a, [a, b], (x, y)).disagreement[0])  # from itself
+    0.0
     """
     examples = Examples("diversity_accuracy", data, labelled=True)
     base = _solution("diversity_accuracy", reference)
@@ -80,6 +93,9 @@ def limits(
 
     The lower one is not a number above the reference's accuracy, where no flips lead.
 
+    Shapes:
+        accuracy, both results: (points)
+
     >>> low, high = limits([0.5, 0.8], reference_accuracy=0.8, classes=10)
     >>> low.round(3).tolist(), high.round(3).tolist()
     ([0.771, 0.0], [1.178, 1.778])
@@ -98,6 +114,9 @@ def family(
 
     With an exponent below 1 accuracy first rises with p a little, then falls: this is the falling part. Not a number
     where no p leads.
+
+    Shapes:
+        accuracy, result: (points)
 
     >>> lower = limits([0.5], 0.8, 10)[0]
     >>> bool(abs(family([0.5], 0.8, 10, exponent=1.0) - lower) < 1e-9)  # the lower limit is the exponent 1
@@ -129,9 +148,17 @@ def fit_exponent(
 ) -> float:
     """The exponent of the family that lies nearest to the points, by least squares of diversity (Figure S6).
 
+    Shapes:
+        points: accuracy and diversity, (networks) each; the result is a number
+
     Args:
         points: what `diversity_accuracy` gives, or (accuracy, diversity) with the reference's accuracy and the classes
         normalised: whether the diversity is divided by 1 - accuracy; by default as the points say, or yes
+
+    >>> accuracy = np.array([0.5, 0.6, 0.7])
+    >>> diversity = family(accuracy, 0.8, 10, exponent=0.7)
+    >>> round(fit_exponent((accuracy, diversity), 0.8, 10), 2)
+    0.7
     """
     if isinstance(points, DiversityAccuracy):
         reference_accuracy, classes = points.reference_accuracy, points.classes

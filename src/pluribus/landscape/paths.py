@@ -24,9 +24,16 @@ from .planes import Surface, check_grid
 class Path:
     """A path of straight pieces through networks: `at(t)` is the network at t, from 0 to 1.
 
+    Shapes:
+        t: (corners), from 0 to 1
+
     Args:
         networks: the corners, the ends included
         t: where each corner is
+
+    >>> halfway = line(nn.Linear(4, 3), nn.Linear(4, 3)).at(0.5)
+    >>> halfway(torch.zeros(2, 4)).shape
+    torch.Size([2, 3])
     """
 
     def __init__(self, networks: Networks, t: Any):
@@ -54,7 +61,15 @@ class Path:
 
 
 def line(a: Any, b: Any) -> Path:
-    """The straight line from one network to another; a trajectory stands for its solution."""
+    """The straight line from one network to another; a trajectory stands for its solution.
+
+    Shapes:
+        a, b: networks with as many weights; path.at(t): a network of the same shapes
+
+    >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
+    >>> torch.equal(line(a, b).at(0.0).weight, a.weight)
+    True
+    """
     return Path(networks_of("line", [network_of("line", part) for part in (a, b)]), [0.0, 1.0])
 
 
@@ -79,11 +94,20 @@ def tunnel(
     Points spread evenly on the straight line are moved by gradient steps on the loss, orthogonally to the line; the
     path goes through them. All see the same batches, so that neighbours stay neighbours. Dropout is off.
 
+    Shapes:
+        data: x (rows, *features) and y (rows)
+
     Args:
         data: training data: (x, y), a data set or a loader
         points: how many are moved
         steps: of the optimizer, for each point
         start: "line": every point starts on it; "neighbour": with the shift that the point before it has found
+
+    >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
+    >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
+    >>> around = tunnel(a, b, (x, y), points=3, steps=2)
+    >>> len(around.networks), torch.equal(around.at(1.0).weight, b.weight)
+    (5, True)
     """
     ends = networks_of("tunnel", [network_of("tunnel", part) for part in (a, b)])
     points, steps = check_whole("tunnel", "points", points), check_whole("tunnel", "steps", steps)
@@ -123,6 +147,11 @@ class Along:
     Shapes:
         t, loss, accuracy: (points)
         agreement: (2, points), the share of rows with the label of the path's beginning and of its end
+
+    >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
+    >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
+    >>> along(line(a, b), (x, y), points=3).t
+    array([0. , 0.5, 1. ])
     """
 
     t: np.ndarray
@@ -142,10 +171,19 @@ class Along:
 def along(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -> Along:
     """Loss, accuracy and agreement with both ends at evenly spread points of a path.
 
+    Shapes:
+        data: x (rows, *features) and y (rows); figures: (points)
+
     Args:
         data: (x, y), a data set or a loader
         points: how many, the ends included; a single one is the middle
         how: as for `surface`
+
+    >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
+    >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
+    >>> found = along(line(a, b), (x, y), points=5)
+    >>> found.loss.shape, found.agreement.shape, float(found.agreement[0, 0])
+    ((5,), (2, 5), 1.0)
     """
     points = check_whole("along", "points", points)
     _check_path("along", path)
@@ -157,9 +195,17 @@ def along(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -> 
 def barrier(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -> float:
     """The largest loss along a path above the chord between the losses of its ends; 0 where it stays below.
 
+    Shapes:
+        data: x (rows, *features) and y (rows); the result is a number
+
     Args:
         points: where the loss is measured, the ends included
         how: as for `surface`
+
+    >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
+    >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
+    >>> barrier(line(a, a), (x, y), points=3)
+    0.0
     """
     _check_path("barrier", path)
     if check_whole("barrier", "points", points) < 3:
@@ -179,12 +225,21 @@ def stitched(
 ) -> Fan:
     """The cut of Figure S3: triangles of the origin and each piece of the path, side by side.
 
+    Shapes:
+        data: x (rows, *features) and y (rows); figures: (points along the path, points along a radius)
+
     Args:
         data: (x, y), a data set or a loader
         grid: how many points along the path and along each radius
         reach: radii go from 0, the origin, to so many times the path's
         file: as `path` of `surface`
         how: as for `surface`
+
+    >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
+    >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
+    >>> cut = stitched(line(a, b), (x, y), grid=(5, 3))
+    >>> cut.loss.shape, cut.fan.shape
+    ((5, 3), (5, 3, 2))
     """
     _check_path("stitched", path)
     rows, columns = check_grid("stitched", grid)
@@ -206,6 +261,11 @@ class Fan(Surface):
     Shapes:
         fan: (len(u), len(v), 2), where each point is when the triangles lie flat beside each other, the origin at 0
         corners: (corners of the path, 2), where the path's own are then; `points` are its ends
+
+    >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
+    >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
+    >>> stitched(line(a, b), (x, y), grid=3).corners.shape
+    (2, 2)
     """
 
     fan: np.ndarray

@@ -25,6 +25,9 @@ class Plane:
 
     Where buffers are not estimated anew, a network has those of the nearest of `networks`.
 
+    Shapes:
+        points: (networks, 2)
+
     Args:
         networks: those that the plane goes through
         base, tangents: `at(u, v)` has the coefficients base + tangents @ (u, v), of networks and then directions
@@ -32,6 +35,11 @@ class Plane:
         shown: coordinates that a picture should show, beside those of the networks, (n, 2)
         axes: what is along u and v, in words
         explained: the shares of variance along u and v, of a plane of principal components
+
+    >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
+    >>> found = plane(a, b)
+    >>> torch.allclose(found.at(*found.points[1]).weight, b.weight, atol=1e-5)
+    True
     """
 
     def __init__(
@@ -101,8 +109,15 @@ def plane(a: Any, b: Any = None, c: Any = None) -> Plane:
 
     Through the origin: u is along the first network. Through three: the first is at (0, 0), u is towards the second.
 
+    Shapes:
+        plane.points: (networks, 2); plane.at(u, v): a network
+
     Args:
         a, b, c: networks; a trajectory stands for its solution. One holder of two or three networks will do
+
+    >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
+    >>> plane(a, b).points.shape
+    (2, 2)
     """
     if b is None:
         parts = [network_of("plane", part) for part in a] if isinstance(a, (list, tuple)) else a
@@ -134,8 +149,15 @@ def random_plane(model: Any, *, normalise: bool = True, seed: int = 0) -> Plane:
     Filter-normalised (Li et al., 2018): the direction has in every filter the norm of the network's own, so that
     u = 1 changes each as much as it weighs; biases and normalisation, whose filters are single numbers, stay.
 
+    Shapes:
+        plane.points: (1, 2); plane.at(u, v): a network
+
     Args:
         normalise: False: each direction as long as the whole weight vector, without regard to filters
+
+    >>> found = random_plane(nn.Linear(4, 3))
+    >>> found.at(0.5, -0.5).weight.shape, found.points
+    (torch.Size([3, 4]), array([[0., 0.]]))
     """
     networks = network_of("random_plane", model)
     generator = torch.Generator().manual_seed(seed)
@@ -152,7 +174,15 @@ def random_plane(model: Any, *, normalise: bool = True, seed: int = 0) -> Plane:
 
 
 def pca_plane(run: Any) -> Plane:
-    """The plane of the two directions in which a trajectory varies most, through its solution at (0, 0)."""
+    """The plane of the two directions in which a trajectory varies most, through its solution at (0, 0).
+
+    Shapes:
+        run: (checkpoints, parameters) in its weights; plane.points: (networks, 2)
+
+    >>> checkpoints = [nn.Linear(4, 3) for _ in range(5)]
+    >>> sum(pca_plane(checkpoints).explained) <= 1 + 1e-6
+    True
+    """
     checkpoints = networks_of("pca_plane", run)
     if len(checkpoints) < 3:
         raise ValueError(f"pca_plane: needs at least 3 checkpoints, but there are {len(checkpoints)}.")
@@ -189,6 +219,12 @@ class Surface:
 
     Args:
         statistics: how the statistics of batch normalisation came about, in words
+
+    >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
+    >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
+    >>> found = surface(plane(a, b), (x, y), grid=3, measures=["loss"])
+    >>> found.u.shape, found.loss.shape, found.accuracy is None
+    ((3,), (3, 3), True)
     """
 
     plane: Any
@@ -224,6 +260,10 @@ def surface(
 
     The points are run one after the other in one module: a grid costs as many plain passes of one network.
 
+    Shapes:
+        data: x (rows, *features) and y (rows)
+        loss, accuracy: (points along u, points along v); agreement: (networks, points along u, points along v)
+
     Args:
         data: (x, y), a data set or a loader; x alone for agreement alone. It is read once and kept
         grid: how many points along u and v
@@ -232,6 +272,12 @@ def surface(
         cover: runs or ensembles that the extent should show too
         path: a file that figures go to as they come; the same call goes on from it after a stop
         how: normalised, refresh, criterion, task, batch_size, memory, processes and progress: see `Measuring`
+
+    >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
+    >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
+    >>> found = surface(plane(a, b), (x, y), grid=(4, 3))
+    >>> found.loss.shape, found.agreement.shape
+    ((4, 3), (2, 4, 3))
     """
     if not isinstance(plane, Plane):
         raise TypeError(f"surface: takes a plane, but got a {type(plane).__name__}. Make one with ls.plane(a, b).")

@@ -41,6 +41,9 @@ def trajectory(
 
     Its solution is the network of the last step, unless validation= and select= say otherwise.
 
+    Shapes:
+        weights: (checkpoints, parameters); outputs: (checkpoints, rows, classes)
+
     Args:
         train: (x, y), a data set or a loader of (x, y)
         probe: the same, or x alone: where predictions are recorded
@@ -76,12 +79,20 @@ def trajectories(
 ) -> list[Trajectory]:
     """Several runs of one architecture, each a trajectory; arguments as for `trajectory`.
 
+    Shapes:
+        of each: weights (checkpoints, parameters), outputs (checkpoints, rows, classes)
+
     Args:
         model: a model, or a function without arguments that builds one
         init: "different": each run starts from weights of its own, in law like the model's; "same": from the model's
         batches: "different": each run has an order of the rows of its own; "same": all have one
         together: train them as one ensemble, which gives the same weights but for the draws of dropout; by default
             where that is faster: where the members run by vmap, and nothing must be done to each alone
+
+    >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
+    >>> runs = trajectories(nn.Linear(4, 3), (x, y), probe=(x, y), runs=2, epochs=1)
+    >>> len(runs), runs[0].outputs.shape
+    (2, torch.Size([1, 12, 3]))
     """
     runs = check_size("trajectories", runs)
     for name, value in (("init", init), ("batches", batches)):

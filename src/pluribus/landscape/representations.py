@@ -30,6 +30,9 @@ def cka(
     gives the same for all rows. Inner products of all pairs of rows are summed batch by batch, so that neither
     features nor products of all rows are kept, and the batch size changes nothing. `layer_names` says which layers.
 
+    Shapes:
+        result: (layers of a, layers of b)
+
     Args:
         a, b: networks, not necessarily of one architecture; a trajectory stands for its solution; b defaults to a
         data: (x, y), a data set or a loader, or x alone
@@ -60,6 +63,9 @@ def cka(
 @check_arguments()
 def layer_names(model: Any, data: Any, *, where: str | None = None) -> list[str]:
     """The layers that `cka` compares, in its order; one that is called several times has a number after its name.
+
+    Shapes:
+        data: (rows, *features)
 
     >>> layer_names(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(16, 4))
     ['0', '2']

@@ -35,6 +35,9 @@ def random_subspace(
 ) -> Ensemble:
     """An ensemble of networks at a distance from a solution, each in a random direction of its own.
 
+    Shapes:
+        output of the ensemble: (size, batch, *outputs)
+
     Args:
         run_or_model: a trajectory, which stands for its solution, or a network
         distance: between the weight vectors; or (least, largest), between which it is drawn evenly; by default a
@@ -69,9 +72,15 @@ def dropout_subspace(
 ) -> Ensemble:
     """An ensemble of networks in which weights are dropped, and the others divided by the share that is kept.
 
+    Shapes:
+        output of the ensemble: (size, batch, *outputs)
+
     Args:
         keep: the share of weights that is kept; or (least, largest), between which each network's own is drawn
         data: training data on which statistics of batch normalisation are estimated anew
+
+    >>> dropout_subspace(nn.Linear(4, 3), 5, keep=0.9)(torch.zeros(2, 4)).shape
+    torch.Size([5, 2, 3])
     """
     size, base = check_size("dropout_subspace", size), network_of("dropout_subspace", run_or_model)
     low, high = _range("dropout_subspace", keep, 1.0, "keep")
@@ -88,10 +97,17 @@ def dropout_subspace(
 def diagonal_gaussian(run: Any, size: int, last: int | None = None, *, data: Any = None, seed: int = 0) -> Ensemble:
     """An ensemble drawn from independent normal distributions with each weight's mean and deviation at the end.
 
+    Shapes:
+        output of the ensemble: (size, batch, *outputs)
+
     Args:
         run: a trajectory, or checkpoints in their order
         last: how many checkpoints; by default the last quarter, and five at least where there are so many
         data: training data on which statistics of batch normalisation are estimated anew
+
+    >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
+    >>> diagonal_gaussian(checkpoints, 4)(torch.zeros(2, 4)).shape
+    torch.Size([4, 2, 3])
     """
     size, checkpoints = check_size("diagonal_gaussian", size), _last("diagonal_gaussian", run, last, least=2)
     rows = checkpoints.weights
@@ -116,6 +132,9 @@ def low_rank_gaussian(
 
     One draw is for the whole weight vector: layers vary together as they did in training.
 
+    Shapes:
+        output of the ensemble: (size, batch, *outputs)
+
     Args:
         run: a trajectory, or checkpoints in their order
         rank: how many components
@@ -123,6 +142,10 @@ def low_rank_gaussian(
         scale: "covariance": samples vary along the components as the checkpoints do; "unit": with deviation 1, as in
             the authors' notebook, which destroys small networks
         data: training data on which statistics of batch normalisation are estimated anew
+
+    >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
+    >>> low_rank_gaussian(checkpoints, 4, rank=2)(torch.zeros(2, 4)).shape
+    torch.Size([4, 2, 3])
     """
     size, rank = check_size("low_rank_gaussian", size), check_whole("low_rank_gaussian", "rank", rank)
     if scale not in ("covariance", "unit"):
@@ -159,12 +182,19 @@ def swag(
     mean + sqrt(scale) (deviation * z1 + D z2 / sqrt(rank - 1)): each weight's own deviation, and along with it the
     last `rank` deviations from the running mean, which are the columns of D.
 
+    Shapes:
+        output of the ensemble: (size, batch, *outputs)
+
     Args:
         run: a trajectory, or checkpoints in their order, best of a constant or cyclic rate that is high
         rank: how many columns; 0: each weight by itself (SWAG-Diagonal)
         last: how many checkpoints; by default the last quarter, and at least five, or the rank
         scale: of the covariance; by default 0.5, and 1 with rank 0, as in the paper
         data: training data on which statistics of batch normalisation are estimated anew
+
+    >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
+    >>> swag(checkpoints, 4, rank=3)(torch.zeros(2, 4)).shape
+    torch.Size([4, 2, 3])
     """
     size = check_size("swag", size)
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0 or rank == 1:
@@ -192,10 +222,16 @@ def swag(
 def of_subspaces(runs: Sequence[Any], sampler: str | Sampler, size: int = 1, **options: Any) -> Ensemble:
     """An ensemble of subspaces: `size` samples around each of several independent runs, all in one ensemble.
 
+    Shapes:
+        output of the ensemble: (runs * size, batch, *outputs)
+
     Args:
         sampler: one of SAMPLERS by name, or a function of a run and a size, by whatever name, that gives an Ensemble;
             averages, which have one member, take no size
         options: for the sampler
+
+    >>> of_subspaces([nn.Linear(4, 3), nn.Linear(4, 3)], random_subspace, 3)(torch.zeros(2, 4)).shape
+    torch.Size([6, 2, 3])
     """
     if not isinstance(runs, (list, tuple)) or not runs:
         raise ValueError("of_subspaces: runs must be a list of at least one trajectory.")
@@ -208,7 +244,14 @@ def of_subspaces(runs: Sequence[Any], sampler: str | Sampler, size: int = 1, **o
 
 
 def solutions(runs: Sequence[Any]) -> Ensemble:
-    """The ensemble of the solutions of several runs."""
+    """The ensemble of the solutions of several runs.
+
+    Shapes:
+        output of the ensemble: (runs, batch, *outputs)
+
+    >>> solutions([nn.Linear(4, 3), nn.Linear(4, 3)])(torch.zeros(2, 4)).shape
+    torch.Size([2, 2, 3])
+    """
     if not isinstance(runs, (list, tuple)) or not runs:
         raise ValueError("solutions: runs must be a list of at least one trajectory or network.")
     return ensemble_of(networks_of("solutions", [network_of("solutions", run) for run in runs]))

@@ -30,6 +30,9 @@ from .common.networks import Networks, check_alike, gram, networks_of
 def cosine(a: Any, b: Any = None) -> np.ndarray:
     """The cosine of the angle between the weights of each network of `a` and of each of `b`: (networks, networks).
 
+    Shapes:
+        result: (networks of a, networks of b)
+
     >>> cosine([nn.Linear(4, 3)]).round(6)
     array([[1.]])
     """
@@ -46,6 +49,9 @@ def disagreement(
     a: Any, b: Any = None, data: Any = None, normalised: bool = False, *, task: str | None = None
 ) -> np.ndarray:
     """The share of rows on which each network of `a` and each of `b` give different labels: (networks, networks).
+
+    Shapes:
+        result: (networks of a, networks of b)
 
     Args:
         data: (x, y), a data set or a loader, x alone where nothing is normalised; by default the probe of trajectories
@@ -77,6 +83,9 @@ def divergence(
 
     Shapes:
         result: (networks of a, networks of b)
+
+    >>> divergence([nn.Linear(4, 3), nn.Linear(4, 3)], data=torch.randn(8, 4), kind="js").shape
+    (2, 2)
     """
     if kind not in ("kl", "js"):
         raise ValueError(f'divergence: kind must be "kl" or "js", but it is {kind!r}.')
@@ -97,12 +106,19 @@ def embedding(
 ) -> list[np.ndarray]:
     """Points in the plane for the predictions of every network: one array, (networks, 2), for each run.
 
+    Shapes:
+        result: one array of (networks, 2) for each run
+
     Args:
         runs: trajectories, or any holders of networks: subspace samples, ensembles
         method: "tsne" on the flattened predictions, as Figures 2 and 4; "pca" of them; "mds": classical scaling of
             Jensen-Shannon distances (in regression Euclidean ones), which keeps distances as well as a plane can
         data: where networks are compared; by default the probe of trajectories
         perplexity: of t-SNE; by default 30, or a third of the networks if these are few
+
+    >>> runs = [[nn.Linear(4, 3) for _ in range(4)] for _ in range(2)]
+    >>> [points.shape for points in embedding(runs, "pca", data=torch.randn(8, 4))]
+    [(4, 2), (4, 2)]
     """
     if method not in ("tsne", "pca", "mds"):
         raise ValueError(f'embedding: method must be "tsne", "pca" or "mds", but it is {method!r}.')

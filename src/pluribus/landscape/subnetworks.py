@@ -17,9 +17,16 @@ from .planes import Plane, plane
 class SubnetworkPlane(Plane):
     """A plane through three members of one network; the origin, which lies beside it, is projected onto it.
 
+    Shapes:
+        origin: (2)
+
     Args:
         origin: the coordinates of the point that is nearest to the network of zeros, (2)
         origin_distance: how far that network is from the plane
+
+    >>> ensemble = pb.multihead(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), 3)
+    >>> len(subnetwork_plane(ensemble).origin)
+    2
     """
 
     def __init__(self, found: Plane):
@@ -40,9 +47,16 @@ def subnetwork_plane(ensemble: Ensemble, members: Sequence[int] = (0, 1, 2)) -> 
     output layers, heads or branches are interpolated. Four points do not lie in one plane: it goes through the members,
     and `origin` is where the origin is projected to.
 
+    Shapes:
+        plane.points: (3, 2); plane.origin: (2)
+
     Args:
         ensemble: of `pb.mimo`, `pb.multihead`, `pb.treenet`, or any other whose members have tensors of their own
         members: which three
+
+    >>> network, x = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), torch.randn(5, 4)
+    >>> subnetwork_plane(pb.mimo(network, 3, example=x, init="different")).points.shape
+    (3, 2)
     """
     networks = subnetworks(ensemble)
     SOME_NUMBERS.check("subnetwork_plane", "members", members)
@@ -62,6 +76,9 @@ def subnetworks(ensemble: Ensemble) -> Networks:
 
     Of MIMO each gives what the member gives while all other members read zeros, which is not what it gives in a
     prediction, where all read the same input: that is `ensemble(x)[i]`.
+
+    Shapes:
+        each network: (batch, *features) in, (batch, *outputs) out
 
     >>> ensemble = pb.mimo(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), 3, example=torch.randn(5, 4))
     >>> [network(torch.randn(5, 4)).shape for network in subnetworks(ensemble)]

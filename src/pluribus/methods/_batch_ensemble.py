@@ -26,7 +26,9 @@ from .layer_choice import (
     leave_out_read,
     note_left_out,
 )
-from .warm_start import SHARES, start_near
+from .warm_start import SHARES, is_batch, start_near, warn_if_trained
+
+FAR = 0.2  # a larger spread of r and s takes a trained network to chance
 
 
 @states(
@@ -55,30 +57,40 @@ def batch_ensemble(
     The model's weights are kept. In training the batch is tiled once per member, in one pass, so that
     normalisation layers, which are shared, see all members; the loss is the mean over members and rows.
 
+    Shapes:
+        input: (batch, *features), as the model takes it
+        output of the ensemble: (members, batch, *outputs)
+
     Args:
         rank: r and s are so many pairs of vectors, y = sum_k ((x * r_k) W) * s_k + b: the weight is scaled by a matrix
             of this rank, for as many passes of each layer. It starts as BatchEnsemble does: further s_k are zero
         init: r and s are drawn from N(1, std), as in published recipes, or are random signs, as in the paper
         where: the layers that get r, s and b; by default every convolution and linear layer
         trained: a batch of inputs says that the model's weights are trained: std is then the largest, from the given
-            one down, under which members keep 95 % of the network's answers on them
+            one down, under which members keep 95 % of the network's answers on them; False: they are not
         example: with one, layers whose weights or biases the model reads itself are left as they are
+
+    >>> ensemble = batch_ensemble(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), 4)
+    >>> ensemble(torch.zeros(5, 4)).shape, sum(p.numel() for p in ensemble.parameters())  # one network has 67
+    (torch.Size([4, 5, 3]), 192)
     """
     size, rank = check_size("batch_ensemble", size), check_whole("batch_ensemble", "rank", rank)
     if init not in ("normal", "signs"):
         raise ValueError(f'batch_ensemble: init must be "normal" or "signs", but it is {init!r}.')
     rule = "positive, because members that start alike on a tiled batch stay alike for ever (choose 0.5)"
     std = check_number("batch_ensemble", "std", std, rule, lambda v: 0 < v < math.inf)
-    if trained is not None:
+    if is_batch(trained):
         if init != "normal":
             raise ValueError(f'batch_ensemble: with trained= init must be "normal", but it is {init!r}.')
         return start_near(
             "batch_ensemble", check_model("batch_ensemble", model), trained, [std * share for share in SHARES],
             lambda found: batch_ensemble(
-                model, size, rank=rank, std=found, where=where, example=example, generator=generator
+                model, size, rank=rank, std=found, where=where, trained=False, example=example, generator=generator
             ), generator,
         )  # fmt: skip
     model = expose_weights(check_model("batch_ensemble", model))
+    if std > FAR or init == "signs":
+        warn_if_trained("batch_ensemble", model, trained, "its layers are scaled by far more or less than 1")
     names = layers_of("batch_ensemble", model, where, example, per_row=True)
     names = leave_out_read("batch_ensemble", model, names, where, example)
     biases = {dotted_name(name, "bias") for name in names}

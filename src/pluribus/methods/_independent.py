@@ -31,6 +31,9 @@ from .model_comparison import find_difference
 def single(model: nn.Module) -> Ensemble:
     """One member, with the weights that are given: the baseline, so that everything else works on it too.
 
+    Shapes:
+        output of the ensemble: (1, batch, *outputs)
+
     >>> single(nn.Linear(4, 3))(torch.zeros(5, 4)).shape
     torch.Size([1, 5, 3])
     """
@@ -64,11 +67,21 @@ def deep(
 
     In training every member sees every row, and the losses are summed: a joint step equals separate steps.
 
+    Shapes:
+        input: (batch, *features), as the model takes it
+        output of the ensemble: (members, batch, *outputs)
+
     Args:
         model: a model, a function without arguments that builds one, or a list of trained models: alike ones
             are stacked; unlike ones, in their modes too, are run by the loop
         init: "different": each member's tensors are drawn anew, in law like the model's (a builder is called for
             each member instead); "same": every member starts with the model's weights
+
+    >>> ensemble = deep(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), 4)
+    >>> ensemble(torch.zeros(5, 4)).shape, ensemble.member(2)(torch.zeros(5, 4)).shape
+    (torch.Size([4, 5, 3]), torch.Size([5, 3]))
+    >>> deep([nn.Linear(4, 3), nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))]).size  # trained ones, alike or not
+    2
     """
     if isinstance(model, (list, tuple, nn.ModuleList)):
         return _of_models(list(model), size)

@@ -55,6 +55,10 @@ def lora(
     as they learn. In training every member sees every row, and the losses are summed: one joint step equals separate
     steps. `pb.save` writes what members own alone, and names the model by a hash of its weights.
 
+    Shapes:
+        input: (batch, *features), as the model takes it
+        output of the ensemble: (members, batch, *outputs)
+
     Args:
         alpha: by default the rank, which leaves the product as it is
         where: the linear layers that get matrices; by default those inside of attention (queries, keys, values and the
@@ -63,6 +67,11 @@ def lora(
         heads: each member also owns the last layer, which starts as the model's own
         gain: of Xavier's law for A; the paper's 10
         example: finds the last layer; without one it is the model's declared or last defined one
+
+    >>> model, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(5, 4)
+    >>> ensemble = lora(model, 4, rank=2)
+    >>> torch.allclose(ensemble(x)[0], model(x))  # members start as the model
+    True
     """
     size, rank = check_size("lora", size), check_whole("lora", "rank", rank)
     positive = "finite and positive"

@@ -24,7 +24,7 @@ from . import mask_sampler as sampler
 from .building import begin_, check_model, check_number, check_size
 from .facts import REFUSALS, Candidate, Paper, Wish, first_line, states
 from .layer_choice import check_all_called, count_input_channels, layers_of, note_left_out
-from .warm_start import last_layers, start_near
+from .warm_start import is_batch, last_layers, start_near, warn_if_trained
 
 
 @states(
@@ -54,6 +54,11 @@ def masksembles(
     In training each row goes through one member's masks, chosen at random and balanced over the batch; all layers
     use the same member for a row, and normalisation layers are shared. Activations are not rescaled.
 
+    Shapes:
+        input: (batch, *features), as the model takes it
+        output of the ensemble: (members, batch, *outputs)
+        masks: (members, channels), one for each masked layer
+
     Args:
         scale: the paper's S: 1 is a single network; the larger, the less the masks overlap (IoU 1 / (2 S - 1))
         capacity: None: the network keeps its widths and its weights. A number: each mask keeps that fraction of a
@@ -61,7 +66,11 @@ def masksembles(
         where: the layers to mask; by default every convolution and linear layer but the first
         widths: the grown sizes, where they are known already; then no example is needed
         trained: a batch of inputs says that the model's weights are trained: of the layers meant, only so many of the
-            last ones are masked that members keep 95 % of the network's answers on them
+            last ones are masked that members keep 95 % of the network's answers on them; False: they are not
+
+    >>> ensemble = masksembles(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), 4, scale=2.0)
+    >>> ensemble(torch.zeros(5, 4)).shape, [tuple(mask.shape) for mask in ensemble.buffers()]
+    (torch.Size([4, 5, 3]), [(4, 8)])
     """
     size = check_size("masksembles", size)
     scale = check_number("masksembles", "scale", scale, "finite and at least 1", lambda v: 1 <= v < math.inf)
@@ -69,16 +78,20 @@ def masksembles(
         capacity = check_number(
             "masksembles", "capacity", capacity, "a positive fraction of a layer's width", lambda v: 0 < v < math.inf
         )
-    if trained is not None:
+    if is_batch(trained):
         if capacity is not None:
             raise ValueError("masksembles: layers that grow have fresh weights: give trained= or capacity=, not both.")
         meant = layers_of("masksembles", expose_weights(check_model("masksembles", model)), where, example,
                           but_first=True, per_row=True)  # fmt: skip
         return start_near(
             "masksembles", model, trained, last_layers(meant),
-            lambda names: masksembles(model, size, scale, where=exact_pattern(names), generator=generator), generator,
+            lambda names: masksembles(
+                model, size, scale, where=exact_pattern(names), trained=False, generator=generator
+            ), generator,
         )  # fmt: skip
     model = expose_weights(check_model("masksembles", model))
+    if scale > 1:
+        warn_if_trained("masksembles", model, trained, "masks leave out much of what its layers compute")
     names = layers_of("masksembles", model, where, example, but_first=True, per_row=True)
     before = {name: count_input_channels(model.get_submodule(name)) for name in names}
     if capacity is not None:

@@ -31,7 +31,7 @@ from ._independent import single
 from .building import check_model, check_number, check_size
 from .facts import Baseline, Candidate, Paper, Wish, candidates_by_size, states
 from .layer_choice import heads_of, layers_of, refuse_reads
-from .warm_start import last_layers, start_near
+from .warm_start import is_batch, last_layers, start_near
 
 
 def dropout_modules(model: nn.Module) -> list[str]:
@@ -289,6 +289,10 @@ def mc_dropout(
     The model's weights are kept. Dropout stays on in eval mode: modules, dropout called as a function in a forward,
     inside attention and between the layers of an RNN. In training each row is seen once, with one draw.
 
+    Shapes:
+        input: (batch, *features), as the model takes it
+        output of the ensemble: (members, batch, *outputs)
+
     Args:
         rate: None: the model's own dropout. A number: its dropout modules drop at this rate; a model without any,
             or one with `where`, gets dropout before the chosen layers
@@ -296,13 +300,17 @@ def mc_dropout(
         trained: a batch of inputs says that the model's weights are trained: of the layers meant, only so many of the
             last ones get dropout that draws keep 95 % of the network's answers on them; the model's own dropout stays
         example: with one, dropout that is called as a function is found now, and not on the first batch
+
+    >>> ensemble = mc_dropout(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), 16, rate=0.1)
+    >>> ensemble.predict(torch.randn(5, 4)).epistemic.shape
+    torch.Size([5])
     """
     size = check_size("mc_dropout", size)
     if rate is not None:
         rate = check_number("mc_dropout", "rate", rate, "between 0 and 1 (such as 0.1)", lambda v: 0 < v < 1)
     if where is not None and rate is None:
         raise ValueError(f"mc_dropout: where={where!r} says where to insert dropout, so rate= is needed too.")
-    if trained is not None:
+    if is_batch(trained):
         places: list[str | None] = [where]  # the model's own dropout is where it is
         if rate is not None:
             view = expose_weights(check_model("mc_dropout", model))

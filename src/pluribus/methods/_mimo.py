@@ -442,12 +442,20 @@ def mimo(
     The first layers get `size` times their input channels, the last ones `size` times their outputs. In training
     each member has its own order of the batch; a prediction gives every member the same input.
 
+    Shapes:
+        input: (batch, *features), as the model takes it
+        output of the ensemble: (members, batch, *outputs)
+
     Args:
         input_repetition: the paper's rho: the exact fraction of rows in which all members see the same example
         batch_repetition: how often each example of a batch is used in one training pass
         first, last: patterns for the layers to widen; by default found by running the example
         init: "same": first and last layers are tiled, so that each member starts as the given model;
             "different": they are drawn anew, which is what to choose when training from scratch
+
+    >>> ensemble = mimo(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), 3, example=torch.randn(5, 4))
+    >>> ensemble(torch.zeros(5, 4)).shape, ensemble.module[0].in_features, ensemble.module[2].out_features
+    (torch.Size([3, 5, 3]), 12, 9)
     """
     size = check_size("mimo", size)
     input_repetition = check_number("mimo", "input_repetition", input_repetition, "from 0 to 1", lambda v: 0 <= v <= 1)

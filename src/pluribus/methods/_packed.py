@@ -152,6 +152,10 @@ def packed(
 
     In training every member sees every row, and the losses are summed: a joint step equals separate steps.
 
+    Shapes:
+        input: (batch, *features), as the model takes it
+        output of the ensemble: (members, batch, *outputs)
+
     Args:
         model: a model (then `example` is needed), or a function width_factor -> nn.Module
         alpha: how wide all members together are, relative to the model
@@ -159,6 +163,11 @@ def packed(
             of a convolution would have fewer than `min_channels` inputs
         strict: refuse widths that do not divide, instead of rounding them up
         widths: the members' sizes, where they are known already; then no example is needed
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> ensemble = packed(model, 4, alpha=2, example=torch.randn(5, 4))
+    >>> ensemble.member(0)[0], ensemble(torch.zeros(5, 4)).shape  # half of the eight hidden units
+    (Linear(in_features=4, out_features=4, bias=True), torch.Size([4, 5, 3]))
     """
     size = check_size("packed", size)
     alpha = check_number("packed", "alpha", alpha, "a positive number", lambda v: 0 < v < math.inf)

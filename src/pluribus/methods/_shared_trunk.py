@@ -23,7 +23,7 @@ from ._mimo import MIMO
 from .building import Init, check_model, check_number, check_size, note_guesses, refuse_alike, stack, start_alike
 from .facts import Candidate, Paper, Wish, candidates_by_size, states
 from .layer_choice import check_heads, heads_of
-from .warm_start import SHARES, start_near
+from .warm_start import SHARES, is_batch, start_near, warn_if_trained
 
 
 def make_branches(
@@ -102,23 +102,33 @@ def treenet(
     The trunk's weights are kept. In training every member sees every row, the trunk runs once, and the losses
     are summed.
 
+    Shapes:
+        input: (batch, *features), as the model takes it
+        output of the ensemble: (members, batch, *outputs)
+
     Args:
         branch: what each member owns, such as "layer4|fc"
         freeze_trunk: keep a pretrained trunk as it is: no gradients, statistics not updated
         init: "different": the branches are drawn anew; "same": they start with the model's weights
         noise: with init="same", how far off they start, relative to the spread of each tensor
         trained: a batch of inputs says that the model's weights are trained: branches start as the model's, with the
-            most noise under which members keep 95 % of the network's answers on them
+            most noise under which members keep 95 % of the network's answers on them; False: they are not
+
+    >>> ensemble = treenet(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 3)), 4, branch="1|2")
+    >>> sorted(ensemble.own), ensemble(torch.zeros(5, 4)).shape
+    (['1.bias', '1.weight', '2.bias', '2.weight'], torch.Size([4, 5, 3]))
     """
     size = check_size("treenet", size)
-    if trained is not None:
+    if is_batch(trained):
         return start_near(
             "treenet", check_model("treenet", model, nests=True), trained, SHARES,
             lambda found: treenet(
-                model, size, branch, freeze_trunk=freeze_trunk, init="same", noise=found, generator=generator
+                model, size, branch, freeze_trunk=freeze_trunk, init="same", noise=found, trained=False,
+                generator=generator,
             ), generator,
         )  # fmt: skip
     model = check_model("treenet", model, nests=True)
+    _warn_of_fresh("treenet", model, trained, init, freeze_trunk)
     every = aliases(model)
     empty = [name for name, module in model.named_modules() if name and not any(True for _ in module.parameters())]
     pick("treenet", branch, [*sorted(set().union(*every.values())), *empty], "tensors")
@@ -131,6 +141,12 @@ def treenet(
     if _is_one_layer(model, own):
         notes.append("members own the last layer alone: this is the ensemble that multihead makes")
     return make_branches("treenet", model, size, own, {"branch": branch}, notes, init, generator, freeze_trunk, noise)
+
+
+def _warn_of_fresh(method: str, model: nn.Module, trained: Any, init: Init, freeze_trunk: bool) -> None:
+    """Warn that branches are drawn anew over a trained trunk, which their first gradients tear apart."""
+    if init == "different" and not freeze_trunk:
+        warn_if_trained(method, model, trained, "what members own is drawn anew and may tear the trunk apart")
 
 
 def _is_one_layer(model: nn.Module, own: Sequence[str]) -> bool:
@@ -163,23 +179,32 @@ def multihead(
 
     The weights of everything before it are kept. In training every member sees every row, and the losses are summed.
 
+    Shapes:
+        input: (batch, *features), as the model takes it
+        output of the ensemble: (members, batch, *outputs)
+
     Args:
         where: the last layer; by default the one that the example shows; without an example what the model's
             `get_classifier` says, or else the last layer that it defines (checked on the first batch)
         noise: with init="same", how far off heads start, relative to the spread of each tensor
         trained: a batch of inputs says that the model's weights are trained: heads start as the model's, with the
-            most noise under which members keep 95 % of the network's answers on them
+            most noise under which members keep 95 % of the network's answers on them; False: they are not
+
+    >>> ensemble = multihead(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), 4)
+    >>> sorted(ensemble.own), ensemble(torch.zeros(5, 4)).shape
+    (['2.bias', '2.weight'], torch.Size([4, 5, 3]))
     """
     size = check_size("multihead", size)
-    if trained is not None:
+    if is_batch(trained):
         return start_near(
             "multihead", check_model("multihead", model, nests=True), trained, SHARES,
             lambda found: multihead(
                 model, size, where=where, example=example, freeze_trunk=freeze_trunk, init="same", noise=found,
-                generator=generator,
+                trained=False, generator=generator,
             ), generator,
         )  # fmt: skip
     model = check_model("multihead", model, nests=True)
+    _warn_of_fresh("multihead", model, trained, init, freeze_trunk)
     heads = heads_of(model, where, example)
     own = [n for n, names in aliases(model).items() if all(name.rpartition(".")[0] in heads for name in names)]
     if not own:
@@ -202,8 +227,9 @@ def multihead(
 def last_part(model: nn.Module) -> str:
     """A pattern of what TreeNet's members own when nobody says: the last layer and the part with weights before it.
 
-    Parts are the children of the model; one that holds most of the weights in more than three parts is opened. The
-    first part stays shared, or TreeNet would be a deep ensemble.
+    Parts are the children of the model; one that holds most of the weights is opened if it is a row of more than three
+    parts, or has at most one other part beside it (a wrapper, or a body with its head). The first part stays shared,
+    or TreeNet would be a deep ensemble.
 
     >>> last_part(pb.models.resnet18())
     'layer4|fc'
@@ -217,15 +243,20 @@ def last_part(model: nn.Module) -> str:
 
 
 def _parts(model: nn.Module, total: int) -> list[tuple[str, nn.Module]]:
-    found = []
-    for name, part in model.named_children():
-        own = sum(p.numel() for p in part.parameters())
-        inside = [child for child in part.children() if any(True for _ in child.parameters())]
-        if own > total / 2 and len(inside) > 3 and isinstance(part, (nn.Sequential, nn.ModuleList)):
+    found: list[tuple[str, nn.Module]] = []
+    children = _with_weights(model)
+    for name, part in children.items():
+        own, inside = sum(p.numel() for p in part.parameters()), len(_with_weights(part))
+        a_row = inside > 3 and isinstance(part, (nn.Sequential, nn.ModuleList))
+        if own > total / 2 and (a_row or (inside and len(children) < 3)):
             found += [(f"{name}.{child}", module) for child, module in _parts(part, own)]
-        elif own:
+        else:
             found.append((name, part))
     return found
+
+
+def _with_weights(model: nn.Module) -> dict[str, nn.Module]:
+    return {name: part for name, part in model.named_children() if any(True for _ in part.parameters())}
 
 
 def branch_points(model: nn.Module, x: Any, most: int = 3) -> list[str]:

@@ -172,8 +172,11 @@ def keeps_weights(method: Method) -> bool:
 
 
 def call_method(method: Method, model: Any, size: int, settings: Mapping[str, Any], example: Any = None) -> Ensemble:
-    """The method's ensemble; the size and the example are given where the method takes them."""
-    given = {"size": size, "example": example, **settings}
+    """The method's ensemble; the size and the example are given where the method takes them.
+
+    The model is an architecture, whatever its weights are, unless the settings have `trained`.
+    """
+    given = {"size": size, "example": example, "trained": False, **settings}
     return method(model, **{name: value for name, value in given.items() if takes(method, name) or name in settings})
 
 

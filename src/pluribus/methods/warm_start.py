@@ -13,12 +13,19 @@ from .._common.trees import as_batch, logits_of, rows_of, tensors_of
 from ..core.ensemble import Ensemble
 from ..surgery.calling import evaluation_mode
 from ..surgery.copying import duplicate
+from ..surgery.initial_laws import has_seen_data
 
 KEPT = 0.95  # of the network's answers, in the mean over members
 MOST = 0.5  # less than this is kept: most of what the network knew is lost
+BATCHES = 10  # that a normalisation layer saw: more than a look at shapes needs
 SHARES = (1.0, 0.6, 0.4, 0.2, 0.1, 0.04)  # of the strongest setting, in turn
 
 Strength = TypeVar("Strength")
+
+
+def is_batch(trained: Any) -> bool:
+    """Whether `trained=` is a batch to start near on: neither None (nobody said) nor False (the weights are fresh)."""
+    return trained is not None and trained is not False
 
 
 def start_near(
@@ -51,6 +58,18 @@ def start_near(
             stacklevel=3,
         )
     return made
+
+
+def warn_if_trained(method: str, model: nn.Module, trained: Any, loss: str) -> None:
+    """Warn that a conversion loses most of what the network seems to have learnt, unless `trained` is False."""
+    seen = (name for name, module in model.named_modules() if has_seen_data(module, BATCHES))
+    if trained is None and (name := next(seen, None)) is not None:
+        warnings.warn(
+            f"{method}: this network seems to be trained (its layer {name!r} has seen data), and {loss}, so most of "
+            "what it knew may be lost. Give trained=x, a batch of inputs like those that it was trained on, to start "
+            "near it, or trained=False to train from here.",
+            stacklevel=3,
+        )
 
 
 @torch.no_grad()

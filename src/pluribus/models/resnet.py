@@ -32,6 +32,10 @@ class WideResNetOptions(ResNetOptions, total=False):
 def resnet18(num_classes: int = 10, width: float = 1.0, **options: Unpack[ResNetOptions]) -> ResNet:
     """ResNet-18 of He et al.
 
+    Shapes:
+        input: (batch, channels, height, width)
+        output: (batch, num_classes)
+
     Args:
         options: `channels=3`, `style="cifar"` or `"imagenet"`, `dropout=0.0` before the last layer
 
@@ -42,37 +46,84 @@ def resnet18(num_classes: int = 10, width: float = 1.0, **options: Unpack[ResNet
 
 
 def resnet20(num_classes: int = 10, width: float = 1.0, **options: Unpack[ResNetOptions]) -> ResNet:
-    """ResNet20v1 of Fort et al.: stages of 16, 32 and 64 channels, 1x1 shortcuts; options as `resnet18`."""
+    """ResNet20v1 of Fort et al.: stages of 16, 32 and 64 channels, 1x1 shortcuts; options as `resnet18`.
+
+    Shapes:
+        input: (batch, channels, height, width)
+        output: (batch, num_classes)
+
+    >>> resnet20(num_classes=10, width=0.5).fc
+    Linear(in_features=32, out_features=10, bias=True)
+    """
     return ResNet(BASIC, (3, 3, 3), num_classes, width, planes=16, **options)
 
 
 def resnet50(num_classes: int = 10, width: float = 1.0, **options: Unpack[ResNetOptions]) -> ResNet:
-    """ResNet-50, the stride on the 3x3 convolutions; ResNet-50x4 has `width=4`; options as `resnet18`."""
+    """ResNet-50, the stride on the 3x3 convolutions; ResNet-50x4 has `width=4`; options as `resnet18`.
+
+    Shapes:
+        input: (batch, channels, height, width)
+        output: (batch, num_classes)
+
+    >>> resnet50(num_classes=10, width=0.25).fc
+    Linear(in_features=512, out_features=10, bias=True)
+    """
     return ResNet(BOTTLENECK, (3, 4, 6, 3), num_classes, width, **options)
 
 
 def resnet50v2(num_classes: int = 10, width: float = 1.0, **options: Unpack[ResNetOptions]) -> ResNet:
-    """ResNet50v2 of He et al.: normalisation and ReLU before each convolution; options as `resnet18`."""
+    """ResNet50v2 of He et al.: normalisation and ReLU before each convolution; options as `resnet18`.
+
+    Shapes:
+        input: (batch, channels, height, width)
+        output: (batch, num_classes)
+
+    >>> resnet50v2(num_classes=10, width=0.25).fc
+    Linear(in_features=512, out_features=10, bias=True)
+    """
     return ResNet(BOTTLENECK, (3, 4, 6, 3), num_classes, width, preactivated=True, **options)
 
 
 def resnext50(num_classes: int = 10, width: float = 1.0, **options: Unpack[ResNetOptions]) -> ResNet:
-    """ResNeXt-50 (32x4d) of Xie et al., Packed-Ensembles' control for groups; options as `resnet18`."""
+    """ResNeXt-50 (32x4d) of Xie et al., Packed-Ensembles' control for groups; options as `resnet18`.
+
+    Shapes:
+        input: (batch, channels, height, width)
+        output: (batch, num_classes)
+
+    >>> resnext50(num_classes=10, width=0.25).fc
+    Linear(in_features=512, out_features=10, bias=True)
+    """
     return ResNet(NEXT, (3, 4, 6, 3), num_classes, width, **options)
 
 
 def wide_resnet28_10(num_classes: int = 10, width: float = 1.0, **options: Unpack[WideResNetOptions]) -> ResNet:
     """Wide-ResNet-28-10 of Zagoruyko and Komodakis.
 
+    Shapes:
+        input: (batch, channels, height, width)
+        output: (batch, num_classes)
+
     Args:
         options: `channels=3`, `style="cifar"` or `"imagenet"`, `dropout=0.0` inside the blocks;
             Packed-Ensembles' Table 1 counts a network with `bias=True` and `stride_on="second"`
+
+    >>> wide_resnet28_10(num_classes=10, width=0.1).fc
+    Linear(in_features=64, out_features=10, bias=True)
     """
     return _wide_resnet(28, 10, num_classes, width, **options)
 
 
 def wide_resnet16_4(num_classes: int = 10, width: float = 1.0, **options: Unpack[WideResNetOptions]) -> ResNet:
-    """Wide-ResNet-16-4, Masksembles' network for CIFAR; options as `wide_resnet28_10`."""
+    """Wide-ResNet-16-4, Masksembles' network for CIFAR; options as `wide_resnet28_10`.
+
+    Shapes:
+        input: (batch, channels, height, width)
+        output: (batch, num_classes)
+
+    >>> wide_resnet16_4(num_classes=10, width=0.25).fc
+    Linear(in_features=64, out_features=10, bias=True)
+    """
     return _wide_resnet(16, 4, num_classes, width, **options)
 
 

@@ -42,7 +42,15 @@ def mlp(
 def lenet(
     num_classes: int = 10, width: float = 1.0, *, channels: int = 3, image: int = 32, dropout: float = 0.0
 ) -> nn.Sequential:
-    """LeNet-5 with ReLU and max pooling, for images of side `image`; dropout in the linear part."""
+    """LeNet-5 with ReLU and max pooling, for images of side `image`; dropout in the linear part.
+
+    Shapes:
+        input: (batch, channels, image, image)
+        output: (batch, num_classes)
+
+    >>> lenet(num_classes=10, channels=1, image=28)(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
     check_sizes(num_classes, width)
     side = ((image - 4) // 2 - 4) // 2
     if side < 1:
@@ -61,14 +69,30 @@ def lenet(
 def small_cnn(
     num_classes: int = 10, width: float = 1.0, *, channels: int = 3, image: int = 32, dropout: float = 0.1
 ) -> nn.Sequential:
-    """SmallCNN of Fort et al.: convolutions of 16, 32 and 32 channels, for images of side `image`."""
+    """SmallCNN of Fort et al.: convolutions of 16, 32 and 32 channels, for images of side `image`.
+
+    Shapes:
+        input: (batch, channels, image, image)
+        output: (batch, num_classes)
+
+    >>> small_cnn(num_classes=10)(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
     return _plain_cnn((16, 32, 32), num_classes, width, channels, image, dropout)
 
 
 def medium_cnn(
     num_classes: int = 10, width: float = 1.0, *, channels: int = 3, image: int = 32, dropout: float = 0.1
 ) -> nn.Sequential:
-    """MediumCNN of Fort et al.: convolutions of 64, 128, 256 and 256 channels, for images of side `image`."""
+    """MediumCNN of Fort et al.: convolutions of 64, 128, 256 and 256 channels, for images of side `image`.
+
+    Shapes:
+        input: (batch, channels, image, image)
+        output: (batch, num_classes)
+
+    >>> medium_cnn(num_classes=10, width=0.25)(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
     return _plain_cnn((64, 128, 256, 256), num_classes, width, channels, image, dropout)
 
 

@@ -216,6 +216,12 @@ def diversity_limits(accuracy: Numbers, base_accuracy: float, classes: int) -> t
     """The least and the most disagreement with the base at an accuracy: Fort et al., D.2 and D.1.
 
     The lower one, random flips of the base's labels, is negative above the base's accuracy: no flips lead there.
+
+    Shapes: accuracy, both results: (points)
+
+    >>> least, most = diversity_limits([0.8], 0.8, classes=10)
+    >>> least.tolist(), most.round(4).tolist()
+    ([0.0], [0.3556])
     """
     a = np.asarray(accuracy, float)
     lower = (classes - 1) * (base_accuracy - a) / (classes * base_accuracy - 1)
@@ -230,6 +236,11 @@ def diversity_family(
     """Accuracy and disagreement when right and wrong labels flip with these probabilities: Fort et al., D.3.
 
     Equations 3 and 4 are exchanged and misprinted in the paper; these follow from its text.
+
+    Shapes: flip_right, flip_wrong, both results: (points)
+
+    >>> [values.tolist() for values in diversity_family([0.0, 1.0], [0.0, 1.0], 1.0, classes=10)]
+    [[1.0, 0.0], [0.0, 1.0]]
     """
     plus, minus = np.asarray(flip_right, float), np.asarray(flip_wrong, float)
     accuracy = base_accuracy * (1 - plus) + (1 - base_accuracy) * minus / (classes - 1)

@@ -14,6 +14,7 @@ from ..data.dataset import Data
 from ..methods import METHODS
 from ..methods.facts import REFUSALS, Baseline, call_method, facts_of, keeps_weights, takes
 from ..models.by_name import ModelSpec, published_network, usual
+from ..surgery.calling import evaluation_mode
 from ..surgery.copying import duplicate_mapped
 from ..training.recipes import Recipe, recipe
 from .settings import MEMBERS, PUBLISHED, Run
@@ -111,10 +112,24 @@ def check_run(run: Run, data: Data) -> Ensemble:
             ensemble = _make(run, data, hollow, x.to("meta"))
             outputs = ensemble.eval()(x.to("meta"))
         except REFUSALS:
+            _check_takes_rows(run.model, model, x)
             ensemble = _make(run, data, model, x)
             outputs = ensemble.eval()(x)
     _check_outputs(run, data, outputs)
     return ensemble
+
+
+def _check_takes_rows(name: str, model: nn.Module, x: Tensor) -> None:
+    """Refuse a network that does not take rows of the data."""
+    try:
+        with torch.no_grad(), evaluation_mode(model):
+            model(x)
+    except Exception as error:  # whatever the code of a network raises
+        said = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
+        raise ValueError(
+            f"model: {name} does not take the rows of this data, whose shape is {tuple(x.shape[1:])} "
+            f"({said}). Choose another --model, or other --data."
+        ) from error
 
 
 def start_network(run: Run, data: Data) -> nn.Module:

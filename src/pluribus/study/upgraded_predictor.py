@@ -12,7 +12,7 @@ from ..uncertainty.calibration_maps import Variance
 from ..uncertainty.evaluation import evaluate
 from ..upgrading.outcome import Upgrade
 from ..upgrading.search import upgrade
-from .baselines import model_spec, start_network
+from .baselines import check_run, model_spec, start_network
 from .judging import summarise
 from .run import NormalisedSplit, load_data
 from .settings import Run
@@ -43,6 +43,7 @@ def upgrade_predictor(
         raise ValueError(
             f"upgrade: {data} has no validation rows, which the choice and its guarantees need. Give --validation 0.2."
         )
+    check_run(run, found)
     parts = {name: NormalisedSplit(getattr(found, name), found) for name in ("train", "validation", "test")}
     training = {name: run.training[name] for name in ("lr", "batch_size") if name in run.training}
     upgraded = upgrade(

@@ -57,7 +57,7 @@ class Laws:
         if not names:
             return []
         values = {name.removeprefix(inside): self.values[name] for name in names}
-        if _was_trained(module):
+        if has_seen_data(module):
             return list(values)
         smallest = min(value.numel() for value in values.values())
         draws = _draw_by_class(module, max(2, ENOUGH // max(1, smallest)))
@@ -157,10 +157,10 @@ def _is_constant(entries: Tensor) -> bool:
     return bool((entries == entries[0]).all())
 
 
-def _was_trained(module: nn.Module) -> bool:
-    """Whether a normalisation layer has seen data: its scales would be no initialisation."""
+def has_seen_data(module: nn.Module, batches: int = 1) -> bool:
+    """Whether a module is a normalisation layer that saw so many batches, or whose scales an optimizer has moved."""
     if isinstance(module, NormBase) and module.num_batches_tracked is not None:
-        return module.num_batches_tracked.device.type != "meta" and bool(module.num_batches_tracked > 0)
+        return module.num_batches_tracked.device.type != "meta" and bool(module.num_batches_tracked >= batches)
     if not isinstance(module, (NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)):
         return False
     return any(not p.is_meta and bool((p != p.flatten()[0]).any()) for p in module.parameters(recurse=False))

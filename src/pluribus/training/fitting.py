@@ -42,6 +42,10 @@ class History:
         best: the epoch that was kept, by "ensemble" or by "member 0", ...; empty without selection
         seconds: how long it took
         failure: why training stopped before its end, where a loss or a weight was NaN or infinite; otherwise empty
+
+    >>> history = History(rows=[{"epoch": 0, "lr": 0.1, "loss": 1.2}])
+    >>> history.rows[-1]["loss"], history.failure
+    (1.2, '')
     """
 
     rows: list[dict[str, float]] = field(default_factory=list)
@@ -92,6 +96,9 @@ def fit(
     ends training: the weights are then the best so far, or those of the last whole epoch; a warning and
     `History.failure` say what happened. An ensemble in eval mode is woken for training and put back to sleep after it;
     parts that sleep in one that is awake, such as a frozen BatchNorm, sleep on.
+
+    Shapes:
+        train, validation: x (rows, *features) or a tree of such tensors; y (rows), or (rows, outputs) in regression
 
     Args:
         train: (x, y), a data set or a loader of (x, y); MIMO's batches are divided by its batch repetition
@@ -167,6 +174,14 @@ def lightning_module(
     """The ensemble as a `LightningModule`, for a `lightning.Trainer` of your own; arguments as for `fit`.
 
     After training, `module.restore()` puts the weights back that `select` kept.
+
+    Shapes:
+        batches of the trainer's loader: (x, y), rows first; the loss is a scalar
+
+    >>> module = lightning_module(pb.deep(nn.Linear(4, 3), 2), lr=1e-2)
+    >>> import lightning.pytorch as pl
+    >>> isinstance(module, pl.LightningModule)  # for pl.Trainer(...).fit(module, loader)
+    True
     """
     from .lightning_module import TrainingModule
 

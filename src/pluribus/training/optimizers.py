@@ -27,6 +27,9 @@ class PerMember(torch.optim.Optimizer):
     Optimizers that look at a whole tensor (LAMB, LARS: the norm of a layer) would see all members as one;
     here they see what they would see in separate training.
 
+    Shapes:
+        a stacked tensor: (members, *shape); what the optimizer sees: members tensors of (*shape)
+
     Args:
         build: takes parameter groups and gives an optimizer, such as `lambda groups: LAMB(groups)`
         groups: as `ensemble.parameter_groups` gives them

@@ -31,6 +31,9 @@ def abstain(
     (1 - confidence) / candidates (Bonferroni). That needs no assumption on how risk and score are related, where
     testing in a fixed order, as one would from sure to unsure, stops at the first unlucky step.
 
+    Shapes:
+        prediction: (members, rows, classes); target: (rows); `keep` gives truth values, (batch)
+
     Args:
         prediction: of validation data that nothing was fitted to
         score: the name of a score, or one number for each example, larger = more uncertain
@@ -76,6 +79,11 @@ class Threshold:
         coverage: the share of the validation examples that is kept
         bound: the largest error of kept examples that the data allow, at the confidence
         risk: the error that was asked for
+
+    >>> sure = Classification.from_probabilities(torch.tensor([[[0.99, 0.01]]]).repeat(1, 400, 1))
+    >>> threshold = pb.abstain(sure, torch.zeros(400, dtype=torch.long), risk=0.05)
+    >>> bool(threshold.keep(sure).all())
+    True
     """
 
     value: float

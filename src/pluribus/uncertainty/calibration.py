@@ -45,6 +45,9 @@ def calibrate(
     Before pooling, one scaling is shared by all members, so that their disagreement is kept; after pooling the
     answer has one member, so that `epistemic` is zero.
 
+    Shapes:
+        validation: x (rows, *features) and y (rows); or a prediction of (members, rows, classes) and y
+
     Args:
         ensemble: anything with `predict`; or a prediction, with its targets as `validation`
         validation: a loader of (x, y), a tuple (x, y), or a tuple (prediction, y); not the training data
@@ -86,9 +89,17 @@ def calibrate(
 class Calibrated:
     """An ensemble, or a prediction's author, with a scaling of its probabilities or variances.
 
+    Shapes:
+        predict, apply: a prediction of (members, batch, classes), or (1, batch, classes) where it was pooled first
+
     Args:
         table: one row for each candidate, best first: method, when, held-out nll, ece and accuracy (regression: rmse),
             and `gain`, how much lower the nll is than without calibration, with its standard error `gain_error`
+
+    >>> logits, target = 5 * torch.randn(3, 200, 4), torch.arange(200) % 4
+    >>> calibrated = pb.calibrate(Classification.from_logits(logits), target, method="temperature", when="before")
+    >>> calibrated.apply(Classification.from_logits(logits)).members.shape
+    torch.Size([3, 200, 4])
     """
 
     ensemble: Any

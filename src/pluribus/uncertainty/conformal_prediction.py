@@ -50,6 +50,10 @@ def conformal(
     | normalised | the distance in predicted standard deviations | Lei et al. |
     | widened | how far it lies outside the predicted central interval | Romano et al. |
 
+    Shapes:
+        sets: (batch, classes), truth values
+        intervals: two tensors of (batch), or (batch, outputs)
+
     Args:
         ensemble: anything with `predict`, an ensemble calibrated or not; or a prediction, with its targets next
         validation: a loader of (x, y), a tuple (x, y), or a tuple (prediction, y)
@@ -94,6 +98,11 @@ class Conformal:
         examples: how many validation examples stand behind it
         most: of sets, the quantile less one: near one it keeps the digits that the quantile has lost
         empty: whether a set may be empty
+
+    >>> prediction = Classification.from_probabilities(torch.tensor([[[0.9, 0.1]]]).repeat(1, 20, 1))
+    >>> promise = pb.conformal(prediction, torch.zeros(20, dtype=torch.long), coverage=0.9)
+    >>> promise.sets(prediction)[0].tolist(), promise.examples
+    ([True, False], 20)
     """
 
     ensemble: Any

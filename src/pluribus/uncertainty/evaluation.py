@@ -31,6 +31,9 @@ def evaluate(
 
     Without targets: what needs none, such as entropy, mutual information and disagreement.
 
+    Shapes:
+        prediction: (members, batch, ..., classes); target: (batch, ...)
+
     Args:
         prediction: a `Classification` or `Regression`, or a `Summary`, which holds its own targets
         ignore: a target that is not judged, such as 255 in segmentation
@@ -51,6 +54,9 @@ def by_member(
 
     "mean" is the mean over members: what the ensemble has to beat. Metrics that compare members are left out.
 
+    Shapes:
+        prediction: (members, batch, classes); target: (batch)
+
     >>> p = pb.Classification.from_logits(torch.tensor([[[2.0, 0.0]], [[0.0, 1.0]]]))
     >>> {who: row["accuracy"] for who, row in by_member(p, torch.tensor([0])).items()}
     {'ensemble': 1.0, 'mean': 0.5, 'member 0': 1.0, 'member 1': 0.0}
@@ -67,8 +73,16 @@ def by_member(
 def ood(inside: Prediction | Summary, outside: Prediction | Summary, score: str = "msp") -> dict[str, float]:
     """How well an uncertainty tells outside data (the positives) from inside data.
 
+    Shapes:
+        inside, outside: (members, rows of each, classes)
+
     Args:
         score: one of `Classification.score`; for a `Regression` "total", "aleatoric" or "epistemic"
+
+    >>> inside = pb.Classification.from_logits(torch.tensor([[[4.0, 0.0], [0.0, 5.0]]]))
+    >>> outside = pb.Classification.from_logits(torch.tensor([[[0.1, 0.0], [0.0, 0.2]]]))
+    >>> ood(inside, outside)
+    {'auroc': 1.0, 'aupr': 1.0, 'fpr95': 0.0}
     """
     inner, outer = _summary("ood", inside), _summary("ood", outside)
     if inner.classes != outer.classes:
@@ -151,6 +165,9 @@ def stability(
     "anchor_accuracy": share of anchors that are right (pm-0); "stable_accuracy": share of sets of which every frame is
     (pm-k, of frames up to k steps from the anchor); "accuracy_drop": their difference.
 
+    Shapes:
+        right, sets: (rows)
+
     Args:
         right: whether each row is right, as `answered` says
         sets: the number of the set of each row
@@ -195,6 +212,14 @@ def bootstrap(
     The percentiles are moved by the bootstrap's own estimate of its bias: resampling makes an ECE larger than it is,
     so that plain percentiles can miss the value itself. All pixels or outputs of one row of the batch are drawn
     together. An infinite NLL has an interval without an upper end. Default generator: seed 0.
+
+    Shapes:
+        prediction: (members, batch, classes); target: (batch)
+
+    >>> p = pb.Classification.from_probabilities(torch.tensor([[[0.9, 0.1]]]).repeat(1, 50, 1))
+    >>> value, low, high = bootstrap(p, torch.arange(50) // 40, metric="accuracy", resamples=200)
+    >>> value, low < value < high
+    (0.8, True)
     """
     summary = _summary("bootstrap", prediction, target)
     entry = _metric("bootstrap", summary, metric)
@@ -227,6 +252,15 @@ def compare(
 
     Where a metric is infinite for one of them, so is the difference; where it is for both, neither is better, but two
     unlike predictions are then refused, for nothing of what they differ in would be seen.
+
+    Shapes:
+        first, second: (members, batch, classes), of any numbers of members; target: (batch)
+
+    >>> target = torch.arange(60) % 2
+    >>> good = pb.Classification.from_logits(nn.functional.one_hot(target, 2)[None] * 3.0)
+    >>> found = compare(good, pb.Classification.from_logits(torch.zeros(1, 60, 2)), target, metric="nll", resamples=100)
+    >>> found.high < 0, found.p_value < 0.05  # the first has the lower NLL
+    (True, True)
     """
     one, two = _summary("compare", first, target), _summary("compare", second, target)
     _check_paired(one, two)

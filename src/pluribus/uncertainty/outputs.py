@@ -49,6 +49,9 @@ def gaussian(outputs: Any) -> tuple[Tensor, Tensor]:
 def gaussian_nll(output: Any, target: Tensor) -> Tensor:
     """A criterion for networks that give mean and variance, as `gaussian` reads them: negative log-likelihood.
 
+    Shapes:
+        output: (rows, 2 * outputs), means and then raw variances; target: (rows), or (rows, outputs)
+
     >>> gaussian_nll(torch.tensor([[0.0, 0.541325]]), torch.tensor([0.0])).item()  # softplus: variance 1
     0.9189...
     """

@@ -59,6 +59,12 @@ class Upgrade:
         table: everything that was tried
         notes: what could not be done, and why
         rows: how many rows chose, promised and judged
+
+    >>> x = torch.randn(300, 4)
+    >>> rows = x, x[:, :3].argmax(1)
+    >>> upgraded = pb.upgrade(nn.Linear(4, 3), rows, rows, budget=0, methods=["multihead"])
+    >>> upgraded.predict(x).mean.shape, list(upgraded.rows)
+    (torch.Size([300, 3]), ['choose', 'promise', 'judge'])
     """
 
     best: str
@@ -108,8 +114,11 @@ class Upgrade:
             f"scale fitted, and by {_interval(self.gains[NETWORK], -1)} than that of your network as it is, {judged}."
         )
         if (tuned := self.gains.get(TUNED)) is not None:
-            shown = "lower" if tuned.high < 0 else "higher" if tuned.low > 0 else "not shown to differ"
-            text += f" Compared with your network fine-tuned for as long, it is {shown}: by {_interval(tuned)}."
+            differs = "lower by" if tuned.high < 0 else "higher by" if tuned.low > 0 else "not shown to be lower: by"
+            text += (
+                f" Compared with your network fine-tuned for as long, it is {differs} "
+                f"{_interval(tuned, 1 if tuned.low > 0 else -1)}."
+            )
         return text[0].upper() + text[1:]
 
     def explain(self) -> str:

@@ -71,6 +71,10 @@ def upgrade(
     is enough, and is what comes back. Validation rows are divided: 40 % choose and calibrate, 30 % set the conformal
     threshold and the one for abstaining, 30 % judge. The model is not changed.
 
+    Shapes:
+        train, validation, test: x (rows, *features) and y (rows)
+        upgraded.predict(x).mean, upgraded.sets(x): (batch, classes)
+
     Args:
         model: the trained network
         train: (x, y), a data set or a loader of (x, y): what it is fine-tuned on

@@ -25,7 +25,11 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Cost:
-    """Parameters, a tied one once; mult-adds of one example; passes of the network for one prediction."""
+    """Parameters, a tied one once; mult-adds of one example; passes of the network for one prediction.
+
+    >>> pb.cost(pb.deep(nn.Linear(4, 3), 2), torch.zeros(1, 4)).mult_adds  # two networks of 4 x 3
+    24
+    """
 
     parameters: int
     mult_adds: int
@@ -42,6 +46,9 @@ def cost(model: nn.Module, x: Any) -> Cost:
     mode, divided by the rows of `x`; what no member of an ensemble owns runs once under vmap. A copy runs, on
     the meta device: nothing is computed or allocated, and model, mode, buffers and chance stay as they are.
     Only a model that looks at values is run with them, as a copy too. Buffers are no parameters.
+
+    Shapes:
+        x: (batch, *features), or a tree of such tensors
 
     Args:
         x: what one forward call takes, rows first: a tensor, a tuple of arguments or a dict of named ones

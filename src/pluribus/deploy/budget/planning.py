@@ -38,6 +38,10 @@ class Plan:
         single: the model's own figures
         budget: the limits, absolute
         seconds: how long it took
+
+    >>> found = pb.plan(nn.Linear(8, 2), torch.zeros(1, 8), mult_adds=2.0, sizes=(2,), methods=["deep"])
+    >>> [(row["method"], row["size"]) for row in found.rows]
+    [('deep', 2)]
     """
 
     rows: list[dict[str, Any]]
@@ -124,6 +128,9 @@ def plan(
     | width | channels that one member has, relative to the model |
     | iou | expected intersection over union of two masks, 1 / (2 S - 1) |
     | latency | median seconds of a prediction on the example, measured in turn with the model |
+
+    Shapes:
+        example: (batch, *features), or what else one call takes
 
     Args:
         model: a model, also on the meta device, or a function without arguments that builds one

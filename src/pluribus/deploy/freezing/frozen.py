@@ -49,6 +49,10 @@ def freeze(
     never let through is not computed; what no member owns runs once. The ensemble stays as it is. What cannot be
     traced stays as it was, and `explain` says so.
 
+    Shapes:
+        input: (batch, *features), as the ensemble takes it
+        output: (members, batch, *outputs)
+
     Args:
         example: what one call takes, with as many rows as there will be: the way to run is chosen for it. Any number
             of rows works later; other sizes work unless the model's code asks about them
@@ -86,6 +90,11 @@ class Frozen(nn.Module):
     looks at them (`parameters`, `state_dict`) gets plain copies, to rounding, and nothing changes. `load_state_dict`
     and `to` change the weights themselves; `plain_()` puts them into plain tensors for good. Several threads may call
     it at once.
+
+    >>> ensemble = pb.multihead(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)), 2)
+    >>> frozen = pb.freeze(ensemble, torch.zeros(5, 4), choose="rule")
+    >>> frozen(torch.zeros(7, 4)).shape, frozen.predict(torch.zeros(7, 4)).label.shape
+    (torch.Size([2, 7, 3]), torch.Size([7]))
     """
 
     def __init__(

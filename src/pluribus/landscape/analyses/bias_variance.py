@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from ...core.ensemble import Ensemble
+from ...methods import mimo
 from ...methods.building import check_number, check_whole
 from ...results.intervals import t_interval
 from ...training.batching import mix_seeds
@@ -40,6 +41,11 @@ class BiasVariance:
         predictions: (sizes, repeats, values), of each trained ensemble on the test rows
         target: (values), what they are compared with
         members: (sizes, repeats), the mean squared error of single members
+
+    >>> import numpy as np
+    >>> predictions = np.zeros((1, 3, 4))  # one size, three training sets, four values
+    >>> BiasVariance([1], predictions, np.ones(4), np.ones((1, 3))).bias
+    array([1.])
     """
 
     sizes: list[int]
@@ -114,6 +120,9 @@ def bias_variance(
     Without `train`, the ensemble's own loss on the whole training set is minimised by Adam with a cosine rate, and all
     training sets are trained side by side where vmap can do that.
 
+    Shapes:
+        draw(seed): x (rows, *features), y (rows, outputs); bias, variance, error: (sizes)
+
     Args:
         make: an ensemble of a size, to be trained; what it draws is seeded
         draw: a training set for a seed, (x, y); the same sets serve all sizes
@@ -157,6 +166,32 @@ def bias_variance(
         predictions.append(np.stack([part.mean(0) for part in each]))
         members.append([float(np.square(part - target).mean()) for part in each])
     return BiasVariance(chosen, np.stack(predictions), target, np.array(members))
+
+
+def mimo_on_a_curve(
+    sizes: Sequence[int], repeats: int, steps: int, progress: Callable[[str], None] | None = None
+) -> BiasVariance:
+    """MIMO's own experiment (Figure 2): a small network for the curve of Blundell et al. (2015), inputs standardised.
+
+    Two hidden layers of 32 and 128 units, training sets of 64 rows, 3000 test rows.
+    """
+
+    def make(size: int) -> Ensemble:
+        network = nn.Sequential(nn.Linear(1, 32), nn.ReLU(), nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 1))
+        ensemble = mimo(network, size, example=torch.zeros(2, 1), init="different")
+        ensemble.task = "regression"
+        return ensemble
+
+    return bias_variance(make, draw_curve, sizes, repeats, steps=steps, test=draw_curve(-1, 3000), progress=progress)
+
+
+def draw_curve(seed: int, rows: int = 64) -> Rows:
+    """Rows of the curve of Blundell et al. (2015), inputs standardised by their law."""
+    generator = torch.Generator().manual_seed(seed + 10_000)
+    x = 0.5 * torch.rand(rows, 1, generator=generator)
+    noise = 0.02 * torch.randn(rows, 1, generator=generator)
+    y = x + 0.3 * torch.sin(2 * torch.pi * (x + noise)) + 0.3 * torch.sin(4 * torch.pi * (x + noise)) + noise
+    return (x - 0.25) / (0.5 / 12**0.5), y
 
 
 def _check_rows(rows: Any) -> Rows:

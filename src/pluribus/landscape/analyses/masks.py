@@ -75,6 +75,9 @@ def exact_iou(ones: int, positions: int) -> float:
 
     The paper divides the expected intersection by the expected union, which is 1 / (2 S - 1) and a little less.
 
+    Shapes:
+        ones, positions and the result are numbers
+
     >>> round(exact_iou(2, 4), 4), round(exact_iou(200, 400), 4)
     (0.3889, 0.3337)
     """
@@ -107,11 +110,19 @@ def mask_transition(
 
     Settings are "single", "S 1.1", ..., "deep".
 
+    Shapes:
+        train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
+
     Args:
         capacity: every mask keeps that fraction of the widths, and layers grow (Figures 4, 9, 13); None: the network
             keeps its widths, and members get thinner (Figure 8)
         where: the layers that are masked; by default all but the first
         options: outside, shifts, seeds, progress, and as for `pb.fit`
+
+    >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
+    >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> mask_transition(network, (x, y), (x, y), scales=[2.0], capacity=None, seeds=1, epochs=1).settings
+    ['single', 'S 2', 'deep']
     """
     example = example_of(train)
     entries: dict[str, Callable[[], Ensemble]] = {"single": lambda: single(redraw(model))}
@@ -139,8 +150,16 @@ def dropout_transition(
     Settings are "deep", with as many members as the first size, "N 2", "N 4", ..., and "mc_dropout" with the rate
     1 - 1/S before the same layers, and as many draws as the last size. All have the widths of the model.
 
+    Shapes:
+        train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
+
     Args:
         options: as for `mask_transition`
+
+    >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
+    >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> dropout_transition(network, (x, y), (x, y), sizes=[2, 4], seeds=1, epochs=1).settings
+    ['deep', 'N 2', 'N 4', 'mc_dropout']
     """
     if not scale > 1:
         raise ValueError(f"dropout_transition: a dropout rate of 1 - 1/S needs a scale above 1, but it is {scale}.")
@@ -170,9 +189,17 @@ def mask_grid(
 
     Settings are "single", "mc_dropout", "deep" and "S 2, M 1" for a scale of 2 and a capacity of 1.
 
+    Shapes:
+        train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
+
     Args:
         rate: of MC-Dropout; `dropout_grid` chooses one on validation data
         options: as for `mask_transition`
+
+    >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
+    >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> mask_grid(network, (x, y), (x, y), scales=[2.0], capacities=[1.0], seeds=1, epochs=1).settings
+    ['single', 'mc_dropout', 'deep', 'S 2, M 1']
     """
     example = example_of(train)
     entries: dict[str, Callable[[], Ensemble]] = {
@@ -203,9 +230,18 @@ def dropout_grid(
 ) -> tuple[float, Measured]:
     """The dropout rate that is best on validation data, as a mean over seeds, and what each gave (section 4.2).
 
+    Shapes:
+        train, validation: x (rows, *features) and y (rows)
+
     Args:
         figure: what is smallest at the best rate, or largest if it is "accuracy"
         options: as for `mask_transition`
+
+    >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
+    >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> rate, measured = dropout_grid(network, (x, y), (x, y), rates=[0.1, 0.5], seeds=1, epochs=1)
+    >>> rate in (0.1, 0.5)
+    True
     """
     example = example_of(train)
     entries = {f"rate {rate:g}": partial(_build_dropout, model, size, rate, example, where) for rate in rates}

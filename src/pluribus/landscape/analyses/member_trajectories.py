@@ -24,6 +24,9 @@ def courses(
     The ensemble is trained in place, as by `pb.fit`. Members need not be networks of their own: those of MIMO are
     asked as in a prediction, where all of them read the same input.
 
+    Shapes:
+        outputs of each: (checkpoints, rows, classes)
+
     Args:
         train: (x, y), a data set or a loader
         probe: the same, or x alone: where members are asked

@@ -33,9 +33,17 @@ def packing(
 
     Settings are "single", "deep", with the first size, and "alpha 2, gamma 1, M 4".
 
+    Shapes:
+        train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
+
     Args:
         where, min_channels: as for `pb.packed`: which layers take groups, and how small those may be
         options: outside, shifts, seeds, progress, and as for `pb.fit`
+
+    >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
+    >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> packing(network, (x, y), (x, y), alphas=[2], sizes=[2], seeds=1, epochs=1).settings
+    ['single', 'deep', 'alpha 2, gamma 1, M 2']
     """
     example = example_of(train)
     entries: dict[str, Callable[[], Ensemble]] = {
@@ -54,9 +62,18 @@ def packing(
 def ood_criteria(measured: Measured, figure: str = "auroc") -> dict[str, dict[str, Interval]]:
     """How well each criterion notices outside data: {setting: {criterion: interval}} (Table 6).
 
+    Shapes:
+        each interval: mean, low and high over (seeds)
+
     Args:
         measured: what `packing` or `measure_settings` gave with outside data
         figure: "auroc", "aupr" or "fpr95"
+
+    >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
+    >>> entries = {"one": lambda: pb.single(nn.Linear(4, 3))}
+    >>> measured = pb.landscape.measure_settings(entries, (x, y), (x, y), outside=5 * x, seeds=2, epochs=1)
+    >>> sorted(ood_criteria(measured)["one"])[:2]
+    ['entropy', 'max_logit']
     """
     return {
         setting: {name: t_interval(measured.values(setting, f"{figure} {name}")) for name in CRITERIA}
@@ -75,9 +92,17 @@ def network_widths(
 ) -> Measured:
     """One network at several widths: what splitting a width costs (Figure 8). Settings are "width 0.5", ...
 
+    Shapes:
+        train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
+
     Args:
         build: the network with its hidden widths multiplied by a number, as `pb.models` take `width=`
         options: as for `packing`
+
+    >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
+    >>> build = lambda width: nn.Sequential(nn.Linear(4, round(8 * width)), nn.Linear(round(8 * width), 3))
+    >>> network_widths(build, (x, y), (x, y), widths=[0.5, 1.0], seeds=1, epochs=1).settings
+    ['width 0.5', 'width 1']
     """
     entries = {f"width {width:g}": partial(_single, build, width) for width in widths}
     about = {f"width {width:g}": {"width": width} for width in widths}

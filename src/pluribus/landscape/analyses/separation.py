@@ -31,6 +31,11 @@ class Separation:
         variance: (members, units), the conditional variance of the unit's pre-activation with respect to each input
         owner: (units), the member whose input it varies most with; -1 where it varies with none
         layer: (units), which of `layers` the unit is in
+
+    >>> ensemble = pb.mimo(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), 3, example=torch.randn(5, 4))
+    >>> found = separation(ensemble, torch.randn(20, 4))
+    >>> found.owner.shape, found.layers
+    ((8,), ['0'])
     """
 
     variance: np.ndarray
@@ -69,6 +74,9 @@ def separation(
     and half the mean square of the change is what varies with that input. Pre-activations are the outputs of
     convolutions and linear layers, but the last; a channel is a unit, whose variance is the mean over its places. In
     eval mode.
+
+    Shapes:
+        data: (rows, *features); variance: (members, units)
 
     Args:
         mimo: what `pb.mimo` gave, trained

@@ -48,6 +48,9 @@ def sparsity_divergence(weight: Tensor, mean: Any, variance: Any, p: Share) -> T
 def sparsity_bound(weight: Tensor, mean: Any, variance: Any, p: Share) -> Tensor:
     """What that divergence cannot exceed (equation 8); arguments and shapes as for `sparsity_divergence`.
 
+    Shapes:
+        weight: (outputs, inputs); result: (outputs)
+
     >>> sparsity_bound(torch.ones(2, 100), 0.0, 1.0, 0.5)
     tensor([0.2500, 0.2500], dtype=torch.float64)
     """
@@ -73,6 +76,9 @@ def sparsity_curves(
     inputs and drawn masks.
 
     Shapes: "shares": (shares), "deviations": (deviations), "bound", "divergence", "measured": (deviations, shares)
+
+    >>> sparsity_curves(deviations=[0.5], shares=[0.5, 1.0], draws=200)["bound"].shape
+    torch.Size([1, 2])
     """
     row = torch.full((1, inputs), float(weight))
     kept = torch.as_tensor(shares, dtype=torch.float64)

@@ -42,6 +42,10 @@ class Measured:
     names; "parameters"; "inside entropy", "outside entropy", "outside mutual_information"; "auroc msp", "aupr msp",
     "fpr95 msp" and so on for each criterion; "ece at 3", "accuracy at 3", "nll at 3" for shifted data of severity 3;
     "reliability": confidence, accuracy and examples of each bin.
+
+    >>> measured = Measured([{"setting": "one", "seed": seed, "nll": 0.5} for seed in range(2)])
+    >>> measured.settings, measured.values("one", "nll")
+    (['one'], [0.5, 0.5])
     """
 
     rows: list[dict[str, Any]]
@@ -104,6 +108,9 @@ def measure_settings(
     **options: Any,
 ) -> Measured:
     """Every entry, made and trained anew for each seed, and judged on the same data.
+
+    Shapes:
+        train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
 
     Args:
         entries: functions that make an untrained ensemble, by the name of the setting; what they draw is seeded

@@ -27,6 +27,9 @@ def refresh_(ensemble_or_model: Module, data: Any, *, batch_size: int = 128, bat
 
     Every batch counts by its rows; dropout is off. A module without such layers stays as it is, and `data` unread.
 
+    Shapes:
+        data: x (rows, *features), with or without y
+
     Args:
         data: what it was trained on: (x, y), a data set or a loader, or x alone
         batches: use no more than so many

@@ -20,7 +20,7 @@ from .hessian_spectra import loss_curvature
 from .masks import doubt_beyond, many_masks, overlapping_masks, span_of_behaviours, thin_members
 from .material import Material
 from .mimo_members import subnetworks_apart, units_of_members
-from .mimo_settings import more_members, other_methods, penalties, repetition
+from .mimo_settings import bias_of_members, more_members, other_methods, penalties, repetition
 from .packing import packed_settings, sparse_layers, widths_of_one
 from .sources_of_randomness import one_chain, sources_of_difference
 from .subspaces import diversity_plane, ensemble_size
@@ -49,6 +49,7 @@ ON_REQUEST: dict[str, Callable[[Material], Question | None]] = {  # asked by nam
     "curvature": loss_curvature,
     "subnetworks": subnetworks_apart,
     "units": units_of_members,
+    "bias": bias_of_members,
     "methods": other_methods,
     "members": more_members,
     "repetition": repetition,

@@ -32,6 +32,10 @@ class Finding:
 
     Args:
         bar: what the figure is above if the claim holds, or below it if `below`
+
+    >>> finding = Finding("runs differ", "disagreement", [0.30, 0.32, 0.31], bar=0.1)
+    >>> finding.verdict
+    'holds'
     """
 
     claim: str
@@ -83,12 +87,21 @@ def findings(
 
     With a constant rate, disagreement within a trajectory is as large as across trajectories.
 
+    Shapes:
+        data: x (rows, *features) and y (rows); outside: (rows, *features); a value for each seed in each finding
+
     Args:
         validation: what random samples are accepted by: at `floor` of the solution's accuracy
         outside: x of other data, where divergences are measured
         seeds: independent repetitions, each with `runs` runs
         distance: of random samples; by default up to a fifth of the length of the weight vector
         options: as for `trajectories`
+
+    >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
+    >>> rows = (x, y), (x, y), (x, y), 5 * x
+    >>> found = findings(nn.Linear(4, 3), *rows, seeds=2, runs=2, epochs=6, floor=0.0)
+    >>> {finding.verdict for finding in found} <= {"holds", "does not hold", "open"}
+    True
     """
     seeds, runs = check_whole("findings", "seeds", seeds), check_whole("findings", "runs", runs)
     parts = [Examples("findings", part) for part in (train, validation, test, outside)]

@@ -32,6 +32,9 @@ class Quality:
     `rows` have "sampler", "size" (runs), "members" (networks in all), "shift", "severity" (0: none), "choices", and
     the figures "accuracy", "brier", "nll", "jsd" (Jensen-Shannon divergence of all networks, in nats) and "entropy";
     those that need labels are missing for data without.
+
+    >>> Quality([{"sampler": "solutions", "size": 1, "shift": "", "severity": 0, "nll": 0.5}]).rows[0]["nll"]
+    0.5
     """
 
     rows: list[dict[str, Any]]
@@ -78,6 +81,9 @@ def quality(
 
     Every run is sampled once; a figure for `size` runs is the mean over choices of so many of them.
 
+    Shapes:
+        data: x (rows, *features) and y (rows); curve(figure, sampler): sizes and figures, as many of each
+
     Args:
         runs: trajectories
         samplers: names in SAMPLERS, or functions of a run and a size, whose names count; or {name: either}. The
@@ -90,6 +96,12 @@ def quality(
         normalise: what comes after a corruption, before the network, such as `data.normalise`; `data` is then
             normalised too
         refresh: training data for statistics of batch normalisation
+
+    >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
+    >>> runs = [pb.landscape.trajectory(nn.Linear(4, 3), (x, y), epochs=5, seed=seed) for seed in range(2)]
+    >>> curves = quality(runs, ["weight_average"], (x, y))
+    >>> curves.curve("nll", "solutions")[0]
+    [1, 2]
     """
     if not isinstance(runs, (list, tuple)) or not runs:
         raise ValueError("quality: runs must be a list of at least one trajectory.")

@@ -40,6 +40,9 @@ class Randomness:
             the ensemble of the runs as Table 7 of Packed-Ensembles has them: "mutual_information"; where there are
             labels "accuracy", "nll" and "ece"; where there is outside data "aupr" and "outside", its mutual information
         note: what this device adds of its own
+
+    >>> Randomness([{"kind": "both", "lr": 0.1, "disagreement": 0.2, "pairs": [0.2]}], "").rows[0]["disagreement"]
+    0.2
     """
 
     rows: list[dict[str, Any]]
@@ -70,6 +73,9 @@ def randomness(
 
     With a member of a packed ensemble, `pb.packed(model, 4, example=x).member(0)`, it is Table 7 of Packed-Ensembles.
 
+    Shapes:
+        probe: x (rows, *features), with or without y
+
     Args:
         model: a model, or a function without arguments that builds one
         probe: (x, y), where labels are compared; x alone will do
@@ -77,6 +83,11 @@ def randomness(
         rates: learning rates: shuffling counts for more at high ones
         outside: x of other data, on which the ensembles should be less sure
         options: as for `trajectories`
+
+    >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
+    >>> found = randomness(nn.Linear(4, 3), (x, y), x, runs=2, kinds=["both", "neither"], epochs=1)
+    >>> [row["kind"] for row in found.rows]
+    ['both', 'neither']
     """
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         raise ValueError(f"randomness: the kind {unknown[0]!r} is unknown. Choose from {', '.join(KINDS)}.")
@@ -126,6 +137,9 @@ def chain_against_runs(
 ) -> dict[str, list[float]]:
     """Disagreement between the cycles of one cSG-MCMC run, and between independent runs of it (Figure S5).
 
+    Shapes:
+        probe: x (rows, *features), with or without y
+
     Args:
         chains: independent runs, each from an initialisation of its own
         cycles: of each; the last sample of a cycle stands for it
@@ -134,6 +148,11 @@ def chain_against_runs(
 
     Returns "within": one value for each chain, the mean over pairs of its cycles; "between": one for each pair of
     chains, between their last samples; and, where the probe has labels, "accuracy": one for each sample.
+
+    >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
+    >>> found = chain_against_runs(nn.Linear(4, 3), (x, y), x, chains=2, cycles=2, epochs=2, batch_size=8)
+    >>> len(found["within"]), len(found["between"])
+    (2, 1)
     """
     if (
         check_whole("chain_against_runs", "chains", chains) < 2

@@ -46,6 +46,9 @@ class UnitGroup:
     Args:
         places: the tensors, and the dimension of each, in which the units stand
         outer: the number of another group, in each of whose units these have an order of their own
+
+    >>> UnitGroup(0, 8, (("0.weight", 0), ("2.weight", 1))).size
+    8
     """
 
     number: int
@@ -84,6 +87,11 @@ class Groups(Sequence[UnitGroup]):
         dropped: what the test of the function did not confirm, in words
         activations: where units stand in what is computed in a run, by the turn of the operation
         example: what the function is checked on
+
+    >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> groups = pb.landscape.permutations(model, torch.randn(4, 3))
+    >>> groups.sizes, groups[0].places
+    ((8,), (('0.weight', 0), ('0.bias', 0), ('2.weight', 1)))
     """
 
     layout: dict[str, tuple[DimensionPart, ...]]

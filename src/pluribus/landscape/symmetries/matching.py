@@ -41,6 +41,9 @@ def align(
     example, which is the better guide for transformers. Group after group gets its best order while the others wait,
     until none changes.
 
+    Shapes:
+        model, reference: networks of one architecture; the result has their shapes
+
     Args:
         example: what one call takes; by activations, as many rows as can be had: they are what units are compared on
         groups: of `permutations`, where they are known already

@@ -32,6 +32,9 @@ def soup(
     With three networks or more, by weights, each is then aligned with the mean of the others, until no order changes.
     Networks that were trained from one start have one order already: for those, `weight_average` is enough.
 
+    Shapes:
+        output of the ensemble: (1, batch, *outputs)
+
     Args:
         models: networks of one architecture: a list, an Ensemble or a Trajectory
         example, by: as for `align`

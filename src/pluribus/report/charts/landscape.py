@@ -108,7 +108,8 @@ def fan_chart(
 
 def strip_chart(groups: Mapping[str, Sequence[float]], styles: Styles, title: str) -> str:
     """Values of several kinds, a row for each: every value a small mark, their mean a large one."""
-    size, margin = (420, 58 + 34 * len(groups)), (150, 16, 8, 42)
+    longest = max(map(len, groups))
+    size, margin = (420, 58 + 34 * len(groups)), (max(150, round(CHARACTER * 13.5 * longest) + 12), 16, 8, 42)
     low, high = finite_range([0.0, *(value for own in groups.values() for value in own)])
     chart = Chart(Axis(low, high), Axis(0, len(groups), room=0), size, margin)
     chart.y.ticks = []

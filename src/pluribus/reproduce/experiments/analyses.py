@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...core.ensemble import Ensemble
 from ...data.catalogue import load
-from ...landscape.analyses.bias_variance import bias_variance
+from ...landscape.analyses.bias_variance import mimo_on_a_curve
 from ...landscape.analyses.masks import mask_transition
 from ...landscape.analyses.sparsity import sparsity_curves
 from ...landscape.analyses.trained_settings import redraw, train_from_seeds
-from ...methods import METHODS, deep, masksembles, single
+from ...methods import deep, masksembles, single
 from ...models.small import mlp
 from .stored_parts import Given, InParts, Part, Stored
 
@@ -109,33 +109,12 @@ def compute_bias(part: Part, folder: Path | None, needed: Mapping[str, Stored]) 
     given = part.settings
     sizes = list(range(1, given["sizes"] + 1))
 
-    def make(size: int) -> Any:
-        ensemble = METHODS["mimo"](_Curve(), size, example=torch.zeros(2, 1), init="different")
-        ensemble.task = "regression"
-        return ensemble
-
-    found = bias_variance(make, _draw_curve, sizes, given["repeats"], steps=given["steps"], test=_draw_curve(-1, 3000))
+    found = mimo_on_a_curve(sizes, given["repeats"], given["steps"])
     names = ("bias", "variance", "error", "members")
     figures: dict[str, Any] = {name: {str(size): list(found.interval(name, size)) for size in sizes} for name in names}
     changes = {name: {str(size): list(found.difference(name, size, 1)) for size in sizes[1:]} for name in names}
     columns = {"predictions": found.predictions.astype(np.float32), "target": found.target.astype(np.float32)}
     return {"sizes": sizes, "figures": figures, "changes": changes}, columns
-
-
-class _Curve(nn.Sequential):
-    """Two hidden layers of 32 and 128 units."""
-
-    def __init__(self) -> None:
-        super().__init__(nn.Linear(1, 32), nn.ReLU(), nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 1))
-
-
-def _draw_curve(seed: int, rows: int = 64) -> tuple[Tensor, Tensor]:
-    """Rows of the curve of Blundell et al. (2015), inputs standardised by their law."""
-    generator = torch.Generator().manual_seed(seed + 10_000)
-    x = 0.5 * torch.rand(rows, 1, generator=generator)
-    noise = 0.02 * torch.randn(rows, 1, generator=generator)
-    y = x + 0.3 * torch.sin(2 * torch.pi * (x + noise)) + 0.3 * torch.sin(4 * torch.pi * (x + noise)) + noise
-    return (x - 0.25) / (0.5 / 12**0.5), y
 
 
 BIAS_SETTINGS: dict[str, dict[str, Any]] = {

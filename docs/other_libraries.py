@@ -1,0 +1,66 @@
+"""Check the table of docs/other-libraries.md against the wheels in a folder: python docs/other_libraries.py WHEELS."""
+
+import re
+import sys
+import zipfile
+from pathlib import Path
+
+import pluribus as pb
+
+PAGE = Path(__file__).parent / "other-libraries.md"
+SOURCE = Path(pb.__file__).parent
+WHEELS = ["torch_uncertainty", "probly", "laplace_torch", "mapie", "lightning_uq_box"]
+TOKEN = re.compile(r"`([^`]+)`")
+
+
+def main(folder: Path) -> int:
+    """Print every cell that is not true, and return how many there are."""
+    sources = [ours(), *(wheel(folder, name) for name in WHEELS)]
+    wrong = 0
+    for fact, searched, *cells in rows():
+        pattern = re.compile("|".join(TOKEN.findall(searched)), re.I)
+        for name, source, cell in zip(["pluribus", *WHEELS], sources, cells, strict=True):
+            if cell == "-":
+                faults = [f"the words occur in {path}" for path in seen(pattern, source)]
+            else:
+                faults = [f"{token} is not there" for token in TOKEN.findall(cell) if not defined(token, source)]
+            wrong += bool(faults)
+            print(*(f"{fact}, {name}: {fault}\n" for fault in faults), sep="", end="")
+    print(f"{wrong} cells are wrong")
+    return wrong
+
+
+def rows() -> list[list[str]]:
+    """Give the cells of each line of the table."""
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")][1:]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+
+
+def wheel(folder: Path, name: str) -> dict[str, str]:
+    """Give the Python files of a wheel, and its commands, by path."""
+    with zipfile.ZipFile(next(folder.glob(f"{name}-*.whl"))) as archive:
+        paths = [p for p in archive.namelist() if p.endswith((".py", "entry_points.txt")) and "/tests/" not in p]
+        return {path: archive.read(path).decode() for path in paths}
+
+
+def ours() -> dict[str, str]:
+    """Give our own files."""
+    return {f"pluribus/{p.relative_to(SOURCE)}": p.read_text() for p in SOURCE.rglob("*.py")}
+
+
+def seen(pattern: re.Pattern, source: dict[str, str]) -> list[str]:
+    """Name the files in which the words occur."""
+    return [path for path, text in source.items() if pattern.search(text)]
+
+
+def defined(token: str, source: dict[str, str]) -> bool:
+    """Tell whether a name of ours is there, a class or function is defined, or another word occurs."""
+    module, _, name = token.rpartition(".")
+    if module:
+        return hasattr(pb if module == "pb" else getattr(pb, module), name)
+    definition = re.compile(rf"^(class|def) {token}\b" if token.isidentifier() else re.escape(token), re.M)
+    return any(definition.search(text) for text in source.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])) > 0)

@@ -1,0 +1,78 @@
+"""A web server for the exported file, under load from eight threads: no Pluribus and no PyTorch in it.
+
+You learn: `pb.export` writes one ONNX file that gives label, confidence and uncertainties; `onnxruntime` runs it from
+many threads at once. The server answers JSON on the loopback address; every answer is compared with
+`ensemble.predict`.
+"""
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.request import urlopen
+
+import numpy as np
+import onnxruntime
+import torch
+
+import pluribus as pb
+
+
+class Answer(BaseHTTPRequestHandler):
+    """POST {"pixels": [rows of 64 numbers]} -> {"label": [...], "confidence": [...], "epistemic": [...], ...}."""
+
+    session: onnxruntime.InferenceSession
+
+    def do_POST(self) -> None:  # noqa: N802, the name that http.server calls
+        try:
+            pixels = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["pixels"]
+            x = np.asarray(pixels, np.float32).reshape(-1, 1, 8, 8)
+            names = [output.name for output in self.session.get_outputs()]
+            values = self.session.run(None, {self.session.get_inputs()[0].name: x})
+            status, answer = 200, {name: value.tolist() for name, value in zip(names, values, strict=True)}
+        except (KeyError, TypeError, ValueError) as error:
+            status, answer = 400, {"error": str(error)}
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Keep quiet."""
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    data = pb.data.load("sklearn_digits")
+    ensemble = pb.packed(pb.models.mlp(64, 10, hidden=(64, 64)), 4, alpha=2, example=data.train[:2][0])
+    pb.fit(ensemble, data.train[:], epochs=15, batch_size=64, lr=1e-2, optimizer="adam")
+    pb.export(ensemble, data.train[:2][0], "digits.onnx")
+
+    Answer.session = onnxruntime.InferenceSession("digits.onnx", providers=["CPUExecutionProvider"])
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)  # any free port, this machine only
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    x, y = data.test[:]
+    requests = [x[i : i + 4].flatten(1).tolist() for i in range(0, len(x), 4)] * 3
+
+    def ask(pixels: list) -> dict:
+        body = json.dumps({"pixels": pixels}).encode()
+        with urlopen(f"http://127.0.0.1:{server.server_port}", body) as reply:
+            return json.load(reply)
+
+    start = time.perf_counter()
+    with ThreadPoolExecutor(8) as clients:
+        answers = list(clients.map(ask, requests))
+    seconds = time.perf_counter() - start
+    server.shutdown()
+    server.server_close()
+    p, names = ensemble.predict(x), ("confidence", "aleatoric", "epistemic")
+    apart = [abs(np.concatenate([a[n] for a in answers]) - getattr(p, n).repeat(3).numpy()).max() for n in names]
+    print(f"{len(answers)} requests of up to 4 rows from 8 threads, {len(answers) / seconds:.0f} per second")
+    for name, difference in zip(names, apart, strict=True):
+        print(f"{name:10} differs from ensemble.predict by at most {difference:.0e}")
+    labels = np.concatenate([a["label"] for a in answers[: len(answers) // 3]])
+    print(f"accuracy of what was served: {(labels == y.numpy()).mean():.3f}")
+
+
+if __name__ == "__main__":
+    main()
