@@ -18,7 +18,7 @@ from ..methods.building import check_size
 from ..training.batching import loader, mix_seeds, set_epoch
 from ..training.fitting import fit, resolve_recipe
 from .checkpoints import Trajectory
-from .common.arguments import COUNT, check_arguments
+from .common.arguments import check_arguments
 from .common.examples import naming_data
 from .common.networks import network_of
 
@@ -62,7 +62,7 @@ def trajectory(
     return _train(_begin(model, task), train, probe, every, **options)[0]
 
 
-@check_arguments(runs=COUNT)
+@check_arguments()
 def trajectories(
     model: Source,
     train: Any,

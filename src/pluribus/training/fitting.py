@@ -260,9 +260,7 @@ def _check(
     if select not in ("ensemble", "member", None):
         raise ValueError(f'fit: select must be "ensemble", "member" or None, but it is {select!r}.')
     if not isinstance(train, Iterator) and isinstance(train, Sized) and not len(train):
-        raise ValueError(
-            f"fit: train must have at least one batch, but it is an empty {type(train).__name__}.."
-        )
+        raise ValueError(f"fit: train must have at least one batch, but it is an empty {type(train).__name__}.")
     if patience is not None and (validation is None or patience < 1):
         raise ValueError(
             f"fit: patience must be at least 1 and needs validation data, but it is {patience} "
