@@ -79,12 +79,48 @@ class HeadInstead(Plain):
         return F.linear(self.middle(torch.relu(self.enter(x))), self.leave.weight, self.leave.bias)
 
 
+class Hook(Plain):
+    """A hook of the layer itself reads its bias."""
+
+    def __init__(self):
+        super().__init__()
+        self.middle.register_forward_hook(add_bias)
+
+
+class PreHook(Plain):
+    def __init__(self):
+        super().__init__()
+        self.middle.register_forward_pre_hook(scale_by_weight)
+
+
+def add_bias(layer, args, output):
+    return output + (0 if layer.bias is None else layer.bias)
+
+
+def scale_by_weight(layer, args):
+    return args[0] * layer.weight.mean()
+
+
 class EnterWeight(Plain):
     def forward(self, x):
         return super().forward(x) + self.enter.weight.mean()
 
 
-KINDS = (Instead, Both, BiasAgain, BiasIfAny, IfBias, Transposed, ByName, Penalty, HeadBias, HeadInstead, EnterWeight)
+KINDS = (
+    Instead,
+    Both,
+    BiasAgain,
+    BiasIfAny,
+    IfBias,
+    Transposed,
+    ByName,
+    Penalty,
+    HeadBias,
+    HeadInstead,
+    EnterWeight,
+    Hook,
+    PreHook,
+)
 
 
 def make(method: str, model: nn.Module, example: Tensor | None) -> pb.Ensemble:
@@ -115,14 +151,14 @@ def separate(kind: type[Plain], ensemble: pb.Ensemble, i: int) -> nn.Module:
             weight = weight + own["lora_b"] @ own["lora_a"]
         if "mask" in own:
             weight = weight * own["mask"]
-        setattr(network, name, layer := nn.Linear(weight.shape[1], weight.shape[0]))
-        layer.load_state_dict({"weight": weight, "bias": bias})
+        layer = network.get_submodule(name)  # with its hooks
+        layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
     return network.eval()
 
 
 WORDS = "itself, outside of a call of the layer"
 SHARED = {
-    "masksembles": {Both, Transposed, Penalty}
+    "masksembles": {Both, Transposed, Penalty, PreHook}
 }  # masks are before a layer: a weight that is read is the shared one
 CASES = [
     (method, kind, shown)
@@ -199,9 +235,10 @@ def test_tied_layers_read_each_others_weights_and_parametrized_ones_are_read_thr
     assert {name.rpartition(".")[0] for name in find_direct_reads(normed, LAYERS, batch)} == {
         "middle.parametrizations.weight"
     }
-    plain = Plain()
-    weight_norm(plain.middle)
-    assert find_direct_reads(plain, LAYERS, batch) == []
+    for norm in (weight_norm, nn.utils.spectral_norm):  # by a parametrization, and by a hook
+        plain = Plain()
+        norm(plain.middle)
+        assert find_direct_reads(plain, LAYERS, batch) == []
 
 
 @pytest.mark.parametrize("read", ["weight", "bias"])

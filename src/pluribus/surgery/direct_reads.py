@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,7 +12,6 @@ from torch.nn.utils.parametrize import ParametrizationList
 from torch.overrides import TorchFunctionMode
 
 from .._common.trees import Batch, tensors_of
-from .calling import track_modules
 from .copying import duplicate
 from .selecting import dotted_name
 
@@ -58,18 +58,46 @@ def _watch(
     model: nn.Module, names: Collection[str], batch: Batch, asked: Collection[str] = ()
 ) -> tuple[list[str], set[str]]:
     """The parameters that one pass in eval mode reads outside of their modules, and the modules that it calls."""
-    model, path = duplicate(model).eval(), [""]
-    called: list[str] = []
+    model, running = duplicate(model).eval(), _Running()
     watched: dict[int, str] = {}
     for name in names:
         for key, parameter in model.get_submodule(name).named_parameters():
             watched.setdefault(id(parameter), dotted_name(name, key))
-    reads = _Reads(watched, _holders(model, names, watched), path)
+    reads = _Reads(watched, _holders(model, names, watched), running)
     for name in names if asked else ():
-        _note_questions_(model.get_submodule(name), name, asked, path, reads.found)
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), track_modules(model, path, called), reads:
+        _note_questions_(model.get_submodule(name), name, asked, running, reads.found)
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), running.following(model), reads:
         model(*batch[0], **batch[1])
-    return list(dict.fromkeys(reads.found)), set(called)
+    return list(dict.fromkeys(reads.found)), running.called
+
+
+class _Running:
+    """The modules that run now: their own code, and with the hooks around it, which may compute a weight."""
+
+    def __init__(self) -> None:
+        self.own_code: list[str] = []
+        self.with_hooks: list[str] = []
+        self.called: set[str] = set()
+
+    def around(self, tensor: str) -> list[str]:
+        """The modules that run now and may read a parameter of theirs by this name."""
+        return self.own_code if tensor.rpartition(".")[2] in ("weight", "bias") else self.with_hooks
+
+    @contextmanager
+    def following(self, model: nn.Module) -> Iterator[None]:
+        """Keep the lists while the model runs."""
+        hooks: list[Any] = []
+        for name, module in model.named_modules():
+            for stack, first in ((self.with_hooks, True), (self.own_code, False)):
+                enter = lambda *_, stack=stack, name=name: (stack.append(name), self.called.add(name), None)[2]  # noqa: E731
+                leave = lambda *_, stack=stack: (stack.pop(), None)[1]  # noqa: E731
+                hooks.append(module.register_forward_pre_hook(enter, prepend=first))
+                hooks.append(module.register_forward_hook(leave, prepend=not first))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
 
 def _holders(model: nn.Module, names: Collection[str], watched: Mapping[int, str]) -> dict[int, set[str]]:
@@ -85,12 +113,12 @@ def _holders(model: nn.Module, names: Collection[str], watched: Mapping[int, str
     return found
 
 
-def _note_questions_(layer: nn.Module, name: str, asked: Collection[str], path: list[str], found: list[str]) -> None:
+def _note_questions_(layer: nn.Module, name: str, asked: Collection[str], running: _Running, found: list[str]) -> None:
     """Let a layer note which of these attributes are asked for while it does not run."""
     kind = type(layer)
 
     def answer(self: nn.Module, key: str) -> Any:
-        if key in asked and name not in path[1:]:
+        if key in asked and name not in running.own_code:
             found.append(dotted_name(name, key))
         return kind.__getattr__(self, key)
 
@@ -100,9 +128,9 @@ def _note_questions_(layer: nn.Module, name: str, asked: Collection[str], path: 
 class _Reads(TorchFunctionMode):
     """Notes which of the watched parameters a function gets while none of their holders is running."""
 
-    def __init__(self, watched: Mapping[int, str], holders: Mapping[int, set[str]], path: list[str]):
+    def __init__(self, watched: Mapping[int, str], holders: Mapping[int, set[str]], running: _Running):
         super().__init__()
-        self.watched, self.holders, self.path = watched, holders, path
+        self.watched, self.holders, self.running = watched, holders, running
         self.found: list[str] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -110,6 +138,7 @@ class _Reads(TorchFunctionMode):
         result, name = func(*args, **(kwargs or {})), getattr(func, "__name__", "")
         if name in AS_NUMBERS or (tensors_of(result) and not name.endswith("_like") and not name.startswith("new_")):
             for tensor in tensors_of(args[:1] if name in LIKE else (args, kwargs)):
-                if id(tensor) in self.watched and not self.holders[id(tensor)] & set(self.path[1:]):
-                    self.found.append(self.watched[id(tensor)])
+                read = self.watched.get(id(tensor))
+                if read is not None and not self.holders[id(tensor)] & set(self.running.around(read)):
+                    self.found.append(read)
         return result
