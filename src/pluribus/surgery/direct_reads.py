@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -89,15 +90,20 @@ class _Running:
         hooks: list[Any] = []
         for name, module in model.named_modules():
             for stack, first in ((self.with_hooks, True), (self.own_code, False)):
-                enter = lambda *_, stack=stack, name=name: (stack.append(name), self.called.add(name), None)[2]  # noqa: E731
-                leave = lambda *_, stack=stack: (stack.pop(), None)[1]  # noqa: E731
-                hooks.append(module.register_forward_pre_hook(enter, prepend=first))
-                hooks.append(module.register_forward_hook(leave, prepend=not first))
+                hooks.append(module.register_forward_pre_hook(partial(self._enter, stack, name), prepend=first))
+                hooks.append(module.register_forward_hook(partial(self._leave, stack), prepend=not first))
         try:
             yield
         finally:
             for hook in hooks:
                 hook.remove()
+
+    def _enter(self, stack: list[str], name: str, *_: Any) -> None:
+        stack.append(name)
+        self.called.add(name)
+
+    def _leave(self, stack: list[str], *_: Any) -> None:
+        stack.pop()
 
 
 def _holders(model: nn.Module, names: Collection[str], watched: Mapping[int, str]) -> dict[int, set[str]]:
