@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..methods.building import check_number
 from .checkpoints import Trajectory
+from .common.arguments import FILE, NAMES, NOT_NEGATIVE, PAIRS, check_arguments
 from .common.networks import Networks, check_alike, gram, network_of, networks_of
 from .common.points import MEASURES, Measuring, Span, check_measuring, measure
 
@@ -141,6 +142,7 @@ def plane(a: Any, b: Any = None, c: Any = None) -> Plane:
     return Plane(networks, base, edges @ np.linalg.inv(upper), shown=shown, axes=axes)
 
 
+@check_arguments()
 def random_plane(model: Any, *, normalise: bool = True, seed: int = 0) -> Plane:
     """The plane of two random directions through a network, which is at (0, 0).
 
@@ -241,6 +243,7 @@ class Surface:
         return found
 
 
+@check_arguments(path=FILE, extent=PAIRS, margin=NOT_NEGATIVE, measures=NAMES)
 def surface(
     plane: Plane,
     data: Any,

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ..core.ensemble import Ensemble
+from .common.arguments import SOME_NUMBERS
 from .common.networks import Networks, networks_of
 from .planes import Plane, plane
 
@@ -58,6 +59,7 @@ def subnetwork_plane(ensemble: Ensemble, members: Sequence[int] = (0, 1, 2)) -> 
     (3, 2)
     """
     networks = subnetworks(ensemble)
+    SOME_NUMBERS.check("subnetwork_plane", "members", members)
     chosen = list(members)
     if len(set(chosen)) != 3:
         raise ValueError(f"subnetwork_plane: goes through three different members, but got {chosen}.")
