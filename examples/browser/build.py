@@ -8,13 +8,13 @@ Usage: python examples/browser/build.py [FOLDER]
 """
 
 import base64
+import shutil
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
 import torch
-from torch import nn
 
 import pluribus as pb
 
@@ -24,13 +24,14 @@ RUNTIME = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")  # of the n
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "browser-build")
     folder.mkdir(parents=True, exist_ok=True)
+    code, wasm = runtime(folder)
     data = pb.data.load("digits")
     ensemble = train(data)
     figures = pb.evaluate(ensemble.predict(data.test[:][0]), data.test[:][1])
     print(f"accuracy {figures['accuracy']:.3f}, NLL {figures['nll']:.3f} on test digits")
     pb.save(ensemble, folder / "digits.safetensors")
     print(pb.export(ensemble, data.train[:2][0], folder / "digits.onnx").explain())
-    write_page(folder)
+    write_page(folder, model=(folder / "digits.onnx").read_bytes(), code=code, wasm=wasm)
 
 
 def train(data: pb.data.Data) -> pb.Ensemble:
@@ -41,12 +42,8 @@ def train(data: pb.data.Data) -> pb.Ensemble:
     return ensemble
 
 
-def write_page(folder: Path) -> None:
-    """One page with the model and the runtime inside."""
-    files = {
-        "model": (folder / "digits.onnx").read_bytes(),
-        **dict(zip(("code", "wasm"), runtime(folder), strict=True)),
-    }
+def write_page(folder: Path, **files: bytes) -> None:
+    """One page with all files inside."""
     page = (Path(__file__).parent / "page.html").read_text()
     for name, content in files.items():
         page = page.replace(f"{{{{{name}}}}}", base64.b64encode(content).decode())
@@ -57,6 +54,8 @@ def write_page(folder: Path) -> None:
 def runtime(folder: Path) -> list[bytes]:
     """The code and the WebAssembly of onnxruntime-web, from npm at the first time."""
     if not list(folder.glob("onnxruntime-web-*.tgz")):
+        if shutil.which("npm") is None:
+            sys.exit("This example takes onnxruntime-web from npm, but there is no npm. Install Node.js.")
         subprocess.run(["npm", "pack", "--silent", "onnxruntime-web@1"], cwd=folder, check=True, stdout=subprocess.PIPE)
     with tarfile.open(next(folder.glob("onnxruntime-web-*.tgz"))) as archive:
         found = [archive.extractfile(f"package/dist/{name}") for name in RUNTIME]
