@@ -24,7 +24,7 @@ def main() -> None:
         torch.manual_seed(0)
         ensemble = ensemble_of(method, pb.models.mlp(2, 2, hidden=(64, 64, 64)), 8, x, branch="fc3|fc")
         train_(ensemble, x, y, steps=500, lr=1e-2)
-        uncertainty = ensemble.predict(grid).total.view(120, 110).T
+        uncertainty = ensemble.predict(grid).total.view(120, 110).T.numpy()
         mesh = axis.pcolormesh(*lines, uncertainty, cmap="Purples", vmin=0, vmax=math.log(2), rasterized=True)
         for label, colour in enumerate(("#d95f02", "#1b9e77")):
             axis.scatter(*x[y == label].T, s=3, color=colour)
