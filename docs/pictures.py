@@ -8,7 +8,10 @@ import tempfile
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
-PAGES = ["first-ensemble", "own-data", "what-a-member-owns", "why-ensembles-work", "aleatoric-epistemic"]
+PAGES = [
+    *("first-ensemble", "own-data", "calibration"),
+    *("what-a-member-owns", "why-ensembles-work", "aleatoric-epistemic"),
+]
 BLOCK = re.compile(r"(?ms)^```python\n(.*?)^```$")
 
 

@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from browser import chromium, show
 
 import pluribus
 
@@ -107,14 +108,48 @@ def test_every_metric_is_shown_on_a_few_numbers():
     assert ours and [name for name in ours if not name.startswith("_") and f"metrics.{name}(" not in page] == []
 
 
-@pytest.mark.slow
-def test_the_site_is_built_without_a_warning(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
     pytest.importorskip("mkdocstrings", reason="mkdocs and mkdocstrings, which build the site, are not installed")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path)]
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=quiet)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    pages = {path.relative_to(tmp_path).with_suffix("").as_posix() for path in tmp_path.rglob("*.html")}
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(site):
+    pages = {path.relative_to(site).with_suffix("").as_posix() for path in site.rglob("*.html")}
     assert {"index", "security", "glossary", *(f"reference/{name}" for name in ("methods", "landscape"))} <= pages
-    text = "".join(path.read_text() for path in tmp_path.rglob("*.html"))
-    assert re.findall(r'(?:src|href)="(https?://[^"]+\.(?:js|css|woff2?))"', text) == []  # nothing is fetched
+
+
+@pytest.mark.slow
+def test_reading_the_site_fetches_nothing(site):
+    text = "".join(path.read_text() for path in site.rglob("*.html"))
+    fetched = r'<(?:script|img|iframe|source|link(?! rel="(?:next|prev|canonical)"))[^>]*(?:src|href)="(https?:[^"]+)"'
+    assert re.findall(fetched, text) == []
+
+
+QUESTIONS = {
+    "how to make a ViT uncertain": ("A network that is trained already", "In short: a pretrained ViT", "pb.lora(vit"),
+    "what Masksembles costs at inference": ("Methods", "What a prediction costs", "masksembles, scale 2"),
+    "how to serve": ("Deploying", "Serve it", "ThreadingHTTPServer"),
+    "how to add a method": ("Contributing", "Adding a method", "one entry of METHODS"),
+    "whether the numbers can be trusted": ("Can you trust our numbers?", "What counts against us", "The claims court"),
+}
+
+
+@pytest.mark.slow
+def test_five_questions_are_answered_one_click_from_the_start_page(site, tmp_path):
+    with chromium(tmp_path) as driver:
+        for link, heading, words in QUESTIONS.values():
+            show(driver, site / "index.html")
+            driver.find_element("css selector", ".md-content").find_element("link text", link).click()
+            content = driver.find_element("css selector", ".md-content").text
+            assert heading in content and words in content, link
+        show(driver, site / "reference" / "methods.html")
+        driver.find_element("css selector", ".md-search__input").send_keys("masksembles")
+        driver.implicitly_wait(30)
+        assert driver.find_elements("css selector", ".md-search-result__item")  # without a server, without a network

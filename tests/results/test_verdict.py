@@ -280,6 +280,8 @@ def test_numbers_are_printed_with_what_their_intervals_support():
     assert format_interval(Interval(0.1123, 0.1081, 0.1169), "nll") == "0.112 [0.108, 0.117]"
     assert format_interval(Interval(0.9, 0.85, 0.95), "accuracy") == "90.0 % [85.0, 95.0]"
     assert format_interval(Interval(0.1123), "nll") == "0.112"
+    assert format_interval(Interval(61706, 61706, 61706), "parameters") == "61.7 k"
+    assert format_interval(Interval(61706, 60000, 63412), "parameters") == "61.7 k [60.0 k, 63.4 k]"
     assert [format_short(n) for n in (0, 61706, 999.9, 1.2e6, 0.0123, 2.5)] == [
         "0",
         "61.7 k",

@@ -183,8 +183,10 @@ def format_interval(found: Interval, name: str) -> str:
     kind = quantity(name)
     factor = kind.factor
     unit = f" {kind.unit}" if kind.unit else ""
-    if not found.known:
+    if not found.known or (kind.digits is None and found.low == found.high):  # a count that is the same in all runs
         return format_value(found.value, name) + unit
+    if kind.digits is None:
+        return f"{format_short(found.value)}{unit} [{format_short(found.low)}, {format_short(found.high)}]"
     half = max((found.high - found.low) / 2 * factor, 1e-12)
     digits = min(max(math.ceil(-math.log10(half / 2)), 1 if factor == 100 else 2), 2 if factor == 100 else 4)
     shown = [format_fixed(number * factor, digits) for number in found]
