@@ -127,6 +127,8 @@ def alike(kind: type[nn.Module], number: int = 0) -> tuple[nn.Module, nn.Module]
 def make(method: str, model: nn.Module) -> pb.Ensemble:
     torch.manual_seed(1)
     options = {"treenet": {"branch": "leave"}, "mc_dropout": {"rate": 0.1}}.get(method, {})
+    if method in ("batch_ensemble", "lora"):
+        options["where"] = "enter"  # a weight that the model reads itself must be the one that its layer has
     if method in ("packed", "mimo"):
         options["example"] = torch.randn(4, 6)
     if method == "packed":

@@ -244,7 +244,7 @@ def test_statistics_are_those_of_the_data_for_models_and_ensembles():
 def test_statistics_stay_when_the_data_fails():
     model = network()
     before = model[1].running_mean.clone()
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ValueError, match="does not run on the data"):
         ls.refresh_(model, [(X, Y), (X[:, :2], Y)])
     assert torch.equal(model[1].running_mean, before)
 

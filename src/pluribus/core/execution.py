@@ -64,6 +64,7 @@ from .kept_attributes import (
     try_out,
 )
 from .locking import lock_of
+from .own_chance import refuse_own_chance
 from .replicas import run_replica
 from .row_members import Rows, locate_rows_, member_layers
 
@@ -203,7 +204,7 @@ class Runner:
         with self._noting_checkpoints():
             return run_replica(self.module, tensors, *batch)
 
-    def _by_vmap(self, batch: Batch, per_member: bool, before: Attributes | None) -> Any:
+    def _by_vmap(self, batch: Batch, per_member: bool, before: Attributes | None, around: Any = nullcontext) -> Any:
         leaves, tree = flatten(batch)
         seen: dict[str, Any] = {}
 
@@ -216,7 +217,7 @@ class Runner:
         members = torch.arange(self.size)  # mapped over even when nothing is owned
         once = self.trunk() if self.training or not torch.compiler.is_compiling() else ()
         across = vmap(run, in_dims=(0, 0, mapped), randomness="different")
-        with before or nullcontext(), ready_for_vmap(self.module, before.attending if before else (), once):
+        with before or nullcontext(), ready_for_vmap(self.module, before.attending if before else (), once), around():
             tensors, changed = across(members, self.own_tensors(), leaves)
         if before and not before.are_unchanged():
             self._undo_batched(before, unstack(batch, self.size)[0] if per_member else batch)
@@ -303,9 +304,7 @@ class Runner:
             reason = str(error).strip().splitlines()[0]
         before.restore()
         torch.set_rng_state(chance)
-        output = self._by_loop(
-            batch, per_member, self._look()
-        )  # an input that does not fit fails here, with its own error
+        output = self._by_loop(batch, per_member, self._look())  # an input that does not fit fails here, by itself
         if not reason:
             return output
         self._backend, self.why = "loop", f"vmap failed: {reason}"
@@ -328,7 +327,7 @@ class Runner:
     def _first_vmap(self, batch: Batch, per_member: bool) -> Any:
         try:
             with self._noting_checkpoints():
-                return self._by_vmap(batch, per_member, self._look())
+                return self._by_vmap(batch, per_member, self._look(), refuse_own_chance)
         finally:
             if self._runs_again():
                 raise RecomputesError("the model runs parts again in backward (gradient checkpointing)")

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from .._common.torch_private import convolve_as, is_plain_product
 from ..surgery.replacing import restore_
 from ..surgery.selecting import channel_dim
-from .row_members import MemberLayer
+from .row_members import MemberLayer, member_layers
 
 INPUT_SIZES = ("in_features", "in_channels", "num_embeddings", "input_size")
 
@@ -204,6 +204,28 @@ def take_slice_(layer: nn.Module, mixin: type[JointInput] | type[JointOutput], m
             setattr(layer, name, getattr(layer, name) // size)
     for name in ("members", "parts", "rows", "layouts", "place"):
         vars(layer).pop(name, None)
+
+
+def remove_members_(module: nn.Module) -> None:
+    """Make the layers of a member that differ from other members' plain ones, as the model had them."""
+    for layer in member_layers(module).values():
+        part = cast(nn.Module, layer)
+        if isinstance(layer, (RankOne, RankMany)):
+            bias = layer.b if layer.b is None else nn.Parameter(layer.b.detach())
+            part.register_parameter("bias", bias)
+        for mixin, names in OWNED.items():
+            if isinstance(layer, mixin):
+                restore_(part, mixin)
+                for name in names:
+                    delattr(part, name)
+
+
+OWNED: dict[type, tuple[str, ...]] = {
+    Masked: ("mask",),
+    RankOne: ("r", "s", "b"),
+    RankMany: ("r", "s", "b"),
+    LowRank: ("lora_a", "lora_b"),
+}
 
 
 class GroupedLinear(nn.Module):

@@ -22,6 +22,7 @@ from .._common.optional import require
 from .._common.torch_private import pytree
 from .._common.trees import Batch, as_batch, rows_of, tensors_of
 from ..core.ensemble import Ensemble
+from ..core.own_chance import refuse_chance_outside_torch
 from ..surgery.calling import call
 from ..surgery.copying import duplicate, state
 from ..surgery.selecting import quote_names
@@ -127,11 +128,15 @@ def export(
     >>> written.outputs, written.difference < 1e-4
     (('mean', 'label', 'confidence', 'total', 'aleatoric', 'epistemic'), True)
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(
+            f"export: path must be a file to write, but it is a {type(path).__name__}. Give (ensemble, example, path)."
+        )
     path = Path(path)
     format = _check_arguments(ensemble, path, format, draws, tolerance)
     batch, size = _check_example(example), rows_of(as_batch(example))
     given = duplicate(ensemble).eval()
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), refuse_chance_outside_torch("export"):
         call("export", given, example)  # here an ensemble looks at its first batch
     plain = plain_of(given)
     chance = bool(find_draws(plain, batch))

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .._common.trees import as_batch, logits_of, rows_of
+from .._common.trees import rows_of
 from ..methods.building import check_whole
 from ..surgery.copying import state
-from .common.examples import Criterion, Examples, choose_criterion, choose_task, ready
+from .common.arguments import POSITIVE, YES_OR_NO, check_arguments
+from .common.examples import Criterion, Examples, answer_of, choose_criterion, choose_task
 from .common.networks import network_of
 
 Product = Callable[[Tensor], Tensor]  # of a symmetric matrix with a vector
@@ -63,6 +64,7 @@ class Spectrum:
         return np.exp(-0.5 * gaps**2) @ self.weights / (width * math.sqrt(2 * math.pi))
 
 
+@check_arguments(exact=YES_OR_NO, tolerance=POSITIVE)
 def spectrum(
     model: Any,
     data: Any,
@@ -208,9 +210,8 @@ class _Hessian:
             yield self.held
             return
         for x, y in self.examples.batches:
-            args, kwargs = as_batch(ready(self.model, x))
             with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # the other kernels have no second derivative
-                value = self.loss(logits_of(self.model(*args, **kwargs)), y.to(self.weights[0].device))
+                value = self.loss(answer_of(self.model, x), y.to(self.weights[0].device))
                 slopes = torch.autograd.grad(value, self.weights, create_graph=True, materialize_grads=True)
             found = slopes, rows_of(x) / self.examples.rows
             if self.kept:

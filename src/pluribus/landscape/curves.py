@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._common.trees import as_batch, logits_of
 from ..methods.building import check_number, check_whole
 from ..surgery.copying import state
 from ..surgery.selecting import quote_names
 from ..training.optimizers import OPTIMIZERS
+from .common.arguments import check_arguments
 from .common.batch_statistics import statistics_layers
-from .common.examples import Criterion, Examples, choose_criterion, choose_task, endless, ready
+from .common.examples import Criterion, Examples, answer_of, choose_criterion, choose_task, endless
 from .common.networks import Networks, network_of, networks_of, put_
 from .paths import Path
 
@@ -47,6 +47,7 @@ class Bezier(Path):
         return np.stack(terms, -1)
 
 
+@check_arguments()
 def curve(
     a: Any,
     b: Any,
@@ -138,9 +139,8 @@ class _Walk:
         self.path.networks.weights[1:-1] = bends
         shares = self.path.mixtures(np.array([t]))[0]
         put_(self.module, self.layout, self.path.span.weights(shares), {})
-        args, kwargs = as_batch(ready(self.module, x))
         with torch.enable_grad():
-            value = self.loss(logits_of(self.module(*args, **kwargs)), y.to(self.moving[0].device))
+            value = self.loss(answer_of(self.module, x), y.to(self.moving[0].device))
             slopes = torch.autograd.grad(value, self.moving, materialize_grads=True)
         whole = self.layout.vector(dict(zip(self.layout.names, slopes, strict=True))) * self.free
         return torch.outer(torch.as_tensor(shares[1:-1], dtype=whole.dtype), whole)

@@ -11,15 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._common.trees import as_batch, logits_of, rows_of
+from .._common.trees import rows_of
 from ..core.ensemble import Ensemble
 from ..methods.building import check_number, check_size, check_whole
 from ..surgery.copying import state
 from ..surgery.selecting import quote_names
 from ..training.batching import loader, mix_seeds, set_epoch
 from ..training.criteria import Criterion
+from .common.arguments import FUNCTION_OR_NONE, RATES, RULES, check_arguments
 from .common.batch_statistics import refresh_, statistics_layers
-from .common.examples import choose_criterion, labelled_batch, ready
+from .common.examples import answer_of, choose_criterion, labelled_batch
 from .common.networks import Buffers, Layout, Networks, ensemble_of, network_of, rest_of
 
 
@@ -78,6 +79,7 @@ def snapshots(
     )
 
 
+@check_arguments(lr=RATES, augment=FUNCTION_OR_NONE)
 def fast_geometric(
     model: Any,
     train: Any,
@@ -187,6 +189,10 @@ class _Plan:
         known = Cyclic.__annotations__
         if unknown := [name for name in self.training if name not in known]:
             raise TypeError(f"{self.caller}: the argument {unknown[0]!r} is unknown. Choose from {quote_names(known)}.")
+        for name, rule in RULES.items():
+            if name in self.training:
+                rule.check(self.caller, name, self.training[name])  # type: ignore[literal-required]
+        FUNCTION_OR_NONE.check(self.caller, "augment", self.training.get("augment"))
         check_whole(self.caller, "epochs", self.epochs)
         check_number(self.caller, "lr", self.lr, "positive", lambda value: 0 < value < math.inf)
         check_number(self.caller, "momentum", self.momentum, "from 0 to below 1", lambda value: 0 <= value < 1)
@@ -236,6 +242,8 @@ def _run(plan: _Plan, model: Any, train: Any) -> Ensemble:
     batches = loader(train, plan.training.get("batch_size", 128), shuffle=True, seed=seed)
     if not hasattr(batches, "__len__"):
         raise ValueError(f"{plan.caller}: the rate falls step by step, so train must know its length. Give (x, y).")
+    if not len(batches):
+        raise ValueError(f"{plan.caller}: there must be at least one batch of data, but there is none.")
     steps, rows = len(batches) * plan.epochs, _rows(batches)
     wanted = plan.samples(steps)
     if len(set(wanted)) < plan.size:
@@ -274,9 +282,8 @@ def _steps(
             x, y = labelled_batch(plan.caller, item)
             if augment is not None:
                 x, y = augment(x, y)
-            args, kwargs = as_batch(ready(module, x))
             with torch.enable_grad():
-                value = loss(logits_of(module(*args, **kwargs)), y.to(moving[0].device))
+                value = loss(answer_of(module, x), y.to(moving[0].device))
                 gradients = torch.autograd.grad(value, moving, allow_unused=True)
             noisy = plan.temperature is not None and plan.place(step, steps) >= plan.exploration
             _move_(plan, moving, speed, gradients, plan.rate(step, steps), rows, noisy)

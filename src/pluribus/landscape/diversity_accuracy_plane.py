@@ -10,6 +10,7 @@ import numpy as np
 
 from ..methods.building import check_number, check_whole
 from ..report.figures import diversity_family, diversity_limits
+from .common.arguments import COUNT_OR_NONE, NUMBER, NUMBER_OR_NONE, check_arguments
 from .common.examples import Examples, is_classifying, labels_of, target_labels
 from .common.networks import Networks, network_of
 from .similarity import answers_and_targets, ratios
@@ -105,6 +106,7 @@ def limits(
     return (ratios(lower, 1 - a), ratios(upper, 1 - a)) if normalised else (lower, upper)
 
 
+@check_arguments(exponent=NUMBER)
 def family(
     accuracy: Any, reference_accuracy: float, classes: int, exponent: float, *, normalised: bool = True
 ) -> np.ndarray:
@@ -136,6 +138,7 @@ def family(
     return ratios(found, 1 - a) if normalised else found
 
 
+@check_arguments(reference_accuracy=NUMBER_OR_NONE, classes=COUNT_OR_NONE)
 def fit_exponent(
     points: Any,
     reference_accuracy: float | None = None,
@@ -162,7 +165,13 @@ def fit_exponent(
         normalised = points.normalised if normalised is None else normalised
         a, d = points.accuracy, ratios(points.disagreement, 1 - points.accuracy) if normalised else points.disagreement
     else:
-        a, d = (np.asarray(part, float) for part in points)
+        try:
+            a, d = (np.asarray(part, float) for part in points)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"fit_exponent: points must be what diversity_accuracy gives, or two lists of numbers, accuracies and "
+                f"disagreements, but they are {points!r}."
+            ) from error
     if reference_accuracy is None or classes is None:
         raise ValueError("fit_exponent: needs the reference's accuracy and the number of classes beside the points.")
     normalised = normalised is None or normalised
@@ -197,7 +206,10 @@ def _peak(reference: float, classes: int, exponent: float) -> float:
 
 
 def _check(caller: str, accuracy: Any, reference: float, classes: int) -> np.ndarray:
-    a = np.asarray(accuracy, float)
+    try:
+        a = np.asarray(accuracy, float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{caller}: accuracies are numbers from 0 to 1, but they are {accuracy!r}.") from error
     classes = check_whole(caller, "classes", classes)
     reference = check_number(caller, "reference_accuracy", reference, "from 0 to 1", lambda value: 0 <= value <= 1)
     if classes < 2 or not 1 / classes < reference <= 1:

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._common.trees import as_batch, logits_of
 from ..methods.building import check_number, check_whole
 from ..surgery.copying import state
 from ..surgery.selecting import quote_names
 from ..training.optimizers import OPTIMIZERS
+from .common.arguments import FILE, check_arguments
 from .common.batch_statistics import refresh_, statistics_layers
-from .common.examples import Criterion, Examples, choose_criterion, choose_task, endless, ready
+from .common.examples import Criterion, Examples, answer_of, choose_criterion, choose_task, endless
 from .common.networks import Networks, network_of, networks_of, put_
 from .common.points import Measuring, Span, check_measuring, measure
 from .planes import Surface, check_grid
@@ -73,6 +73,7 @@ def line(a: Any, b: Any) -> Path:
     return Path(networks_of("line", [network_of("line", part) for part in (a, b)]), [0.0, 1.0])
 
 
+@check_arguments()
 def tunnel(
     a: Any,
     b: Any,
@@ -212,6 +213,7 @@ def barrier(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -
     return along(path, data, points, **how).barrier
 
 
+@check_arguments(file=FILE)
 def stitched(
     path: Path,
     data: Any,
@@ -324,10 +326,9 @@ def _descend(
     for step, (x, y) in enumerate(endless("tunnel", data, batch_size, seed)):
         if step == steps:
             break
-        args, kwargs = as_batch(ready(module, x))
         made.zero_grad()
         with torch.enable_grad():
-            output = logits_of(module(*args, **kwargs))
+            output = answer_of(module, x)
             loss(output, y.to(moving[0].device)).backward()
         made.step()
         offset = layout.vector(own).double() - base.double()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..methods.building import check_number
 from .checkpoints import Trajectory
+from .common.arguments import FILE, NAMES, NOT_NEGATIVE, PAIRS, check_arguments
 from .common.networks import Networks, check_alike, gram, network_of, networks_of
 from .common.points import MEASURES, Measuring, Span, check_measuring, measure
 
@@ -25,12 +26,11 @@ class Plane:
     Where buffers are not estimated anew, a network has those of the nearest of `networks`.
 
     Shapes:
-        points: (networks, 2)
+        points: (networks, 2), the coordinates of the networks
 
     Args:
         networks: those that the plane goes through
         base, tangents: `at(u, v)` has the coefficients base + tangents @ (u, v), of networks and then directions
-        points: the coordinates of the networks, (networks, 2)
         shown: coordinates that a picture should show, beside those of the networks, (n, 2)
         axes: what is along u and v, in words
         explained: the shares of variance along u and v, of a plane of principal components
@@ -141,6 +141,7 @@ def plane(a: Any, b: Any = None, c: Any = None) -> Plane:
     return Plane(networks, base, edges @ np.linalg.inv(upper), shown=shown, axes=axes)
 
 
+@check_arguments()
 def random_plane(model: Any, *, normalise: bool = True, seed: int = 0) -> Plane:
     """The plane of two random directions through a network, which is at (0, 0).
 
@@ -241,6 +242,7 @@ class Surface:
         return found
 
 
+@check_arguments(path=FILE, extent=PAIRS, margin=NOT_NEGATIVE, measures=NAMES)
 def surface(
     plane: Plane,
     data: Any,

@@ -18,6 +18,8 @@ from ..methods.building import check_size
 from ..training.batching import loader, mix_seeds, set_epoch
 from ..training.fitting import fit, resolve_recipe
 from .checkpoints import Trajectory
+from .common.arguments import check_arguments
+from .common.examples import naming_data
 from .common.networks import network_of
 
 Source = nn.Module | Callable[[], nn.Module]
@@ -25,6 +27,7 @@ Source = nn.Module | Callable[[], nn.Module]
 RECORDED = ("keep", "start", "dtype")  # options of the recorder; the others are for training
 
 
+@check_arguments()
 def trajectory(
     model: nn.Module,
     train: Any,
@@ -59,6 +62,7 @@ def trajectory(
     return _train(_begin(model, task), train, probe, every, **options)[0]
 
 
+@check_arguments()
 def trajectories(
     model: Source,
     train: Any,
@@ -146,7 +150,8 @@ def _train(ensemble: Ensemble, train: Any, probe: Any, every: str | int, **optio
     recipe = options.get("recipe")
     if recipe is None or isinstance(recipe, str):
         options["recipe"] = resolve_recipe(recipe).of("single")  # these are single networks, however many
-    history = fit(ensemble, train, callbacks=callbacks, **options)
+    with naming_data("trajectory", ensemble, train):
+        history = fit(ensemble, train, callbacks=callbacks, **options)
     if not recorder.records:
         raise ValueError(
             f"trajectory: training had fewer than every={every} steps, so that nothing was recorded. Use a smaller one."

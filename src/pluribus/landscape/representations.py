@@ -12,13 +12,15 @@ from .._common.trees import as_batch, rows_of
 from ..surgery.calling import evaluation_mode
 from ..surgery.probing import BatchLayout, Layouts, find_layouts, record_outputs
 from ..surgery.selecting import READERS, pick, quote_names
-from .common.examples import Examples, ready
+from .common.arguments import check_arguments
+from .common.examples import Examples, answer_of, ready
 from .common.networks import network_of
 
 LAYERS = (*READERS, nn.MultiheadAttention)  # whose outputs are compared when nobody says
 CONSTANT = 1e-12  # of a layer's mean square: variation below it is rounding
 
 
+@check_arguments()
 def cka(
     a: Any, b: Any = None, data: Any = None, *, where: str | None = None, debiased: bool = False, batch_size: int = 256
 ) -> np.ndarray:
@@ -58,6 +60,7 @@ def cka(
     return sums.result(debiased)
 
 
+@check_arguments()
 def layer_names(model: Any, data: Any, *, where: str | None = None) -> list[str]:
     """The layers that `cka` compares, in its order; one that is called several times has a number after its name.
 
@@ -168,6 +171,7 @@ def _locate(caller: str, model: nn.Module, examples: Examples, where: str | None
         names = pick(caller, where, every, "modules")
     batch = as_batch(ready(model, examples.batches[0][0]))
     with evaluation_mode(model):
+        answer_of(model, examples.batches[0][0])  # where it does not run, this says so
         found = find_layouts(model, names, {}, batch, outputs=True)
     if where is not None and (lost := [name for name in names if not found.get(name)]):
         raise ValueError(

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ..core.ensemble import Ensemble
+from .common.arguments import SOME_NUMBERS
 from .common.networks import Networks, networks_of
 from .planes import Plane, plane
 
@@ -16,10 +17,7 @@ from .planes import Plane, plane
 class SubnetworkPlane(Plane):
     """A plane through three members of one network; the origin, which lies beside it, is projected onto it.
 
-    Shapes:
-        origin: (2)
-
-    Args:
+    Attributes:
         origin: the coordinates of the point that is nearest to the network of zeros, (2)
         origin_distance: how far that network is from the plane
 
@@ -58,6 +56,7 @@ def subnetwork_plane(ensemble: Ensemble, members: Sequence[int] = (0, 1, 2)) -> 
     (3, 2)
     """
     networks = subnetworks(ensemble)
+    SOME_NUMBERS.check("subnetwork_plane", "members", members)
     chosen = list(members)
     if len(set(chosen)) != 3:
         raise ValueError(f"subnetwork_plane: goes through three different members, but got {chosen}.")

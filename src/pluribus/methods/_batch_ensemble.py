@@ -18,7 +18,14 @@ from ..surgery.replacing import expose_weights, restore_
 from ..surgery.selecting import dotted_name, exact_pattern, quote_names
 from .building import begin_, check_model, check_number, check_size, check_whole
 from .facts import Paper, states
-from .layer_choice import check_all_called, count_input_channels, count_output_channels, layers_of, note_left_out
+from .layer_choice import (
+    check_read_inside,
+    count_input_channels,
+    count_output_channels,
+    layers_of,
+    leave_out_read,
+    note_left_out,
+)
 from .warm_start import SHARES, is_batch, start_near, warn_if_trained
 
 FAR = 0.2  # a larger spread of r and s takes a trained network to chance
@@ -61,7 +68,7 @@ def batch_ensemble(
         where: the layers that get r, s and b; by default every convolution and linear layer
         trained: a batch of inputs says that the model's weights are trained: std is then the largest, from the given
             one down, under which members keep 95 % of the network's answers on them; False: they are not
-        example: with one, layers whose weights are read without being called are left as they are
+        example: with one, layers whose weights or biases the model reads itself are left as they are
 
     >>> ensemble = batch_ensemble(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), 4)
     >>> ensemble(torch.zeros(5, 4)).shape, sum(p.numel() for p in ensemble.parameters())  # one network has 67
@@ -85,6 +92,7 @@ def batch_ensemble(
     if std > FAR or init == "signs":
         warn_if_trained("batch_ensemble", model, trained, "its layers are scaled by far more or less than 1")
     names = layers_of("batch_ensemble", model, where, example, per_row=True)
+    names = leave_out_read("batch_ensemble", model, names, where, example)
     biases = {dotted_name(name, "bias") for name in names}
     refuse_hidden("batch_ensemble", model, {name: tensor for name, tensor in state(model) if name in biases})
     for name in names:
@@ -98,7 +106,7 @@ def batch_ensemble(
     notes += note_left_out(model, names, example, where)
     return Ensemble(
         model, size, own, method="batch_ensemble", settings=settings, feed=TILE, notes=notes,
-        first_look=check_all_called if example is None else None,
+        first_look=check_read_inside if example is None else None,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from ..surgery.replacing import expose_weights
 from ..surgery.selecting import exact_pattern, pick, quote_names
 from .building import begin_, check_model, check_number, check_size, check_whole
 from .facts import Paper, states
-from .layer_choice import check_all_called, heads_of
+from .layer_choice import check_read_inside, heads_of
 
 FUSED = re.compile(r"(.*\.)?(qkv|qkv_proj|Wqkv|c_attn|in_proj)")  # queries, keys and values below each other
 PARTS = ("q", "k", "v")
@@ -91,7 +92,13 @@ def lora(
     notes = [f"matrices of rank {rank} beside {len(names)} projections: {quote_names(names, 6)}"]
     notes += [f"each member owns the last layer: {quote_names(last)}"] if heads else []
     made = Ensemble(
-        model, size, [*own, *tensors], method="lora", settings=settings, notes=notes, first_look=check_all_called
+        model,
+        size,
+        [*own, *tensors],
+        method="lora",
+        settings=settings,
+        notes=notes,
+        first_look=partial(check_read_inside, keys=("weight",)),  # biases are shared
     )
     made.asleep = frozenset(name for name, part in model.named_modules() if _has_statistics(part))
     made.base = hash_tensors({name: t for name, t in state(model) if name not in made.own})

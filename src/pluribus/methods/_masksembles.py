@@ -23,7 +23,7 @@ from ..surgery.thinning.widths import Widths, rebuild
 from . import mask_sampler as sampler
 from .building import begin_, check_model, check_number, check_size
 from .facts import REFUSALS, Candidate, Paper, Wish, first_line, states
-from .layer_choice import count_input_channels, layers_of, note_left_out
+from .layer_choice import check_all_called, count_input_channels, layers_of, note_left_out
 from .warm_start import is_batch, last_layers, start_near, warn_if_trained
 
 
@@ -115,7 +115,10 @@ def masksembles(
     notes = [f"masks before {len(names)} layers: {quote_names(names, 6)}"]
     notes += note_left_out(model, names, example, where)
     own = [dotted_name(name, "mask") for name in names]
-    return Ensemble(model, size, own, method="masksembles", settings=settings, feed=SHARE, notes=notes)
+    return Ensemble(
+        model, size, own, method="masksembles", settings=settings, feed=SHARE, notes=notes,
+        first_look=check_all_called if example is None else None,
+    )  # fmt: skip
 
 
 # -------------------------------------------------------------------- masks

@@ -24,12 +24,13 @@ from ..results.styles import Style
 from ..surgery.attention import Attention
 from ..surgery.calling import track_modules
 from ..surgery.copying import duplicate
+from ..surgery.direct_reads import find_bypassed
 from ..surgery.replacing import adapt_, expose_weights
 from ..surgery.selecting import DROPOUTS, exact_pattern, quote_names
 from ._independent import single
 from .building import check_model, check_number, check_size
 from .facts import Baseline, Candidate, Paper, Wish, candidates_by_size, states
-from .layer_choice import heads_of, layers_of
+from .layer_choice import heads_of, layers_of, refuse_reads
 from .warm_start import is_batch, last_layers, start_near
 
 
@@ -61,6 +62,8 @@ def find_dropout(ensemble: Ensemble, batch: Batch) -> Findings:
     Modules that are dropout stay in training mode. Where dropout is called as a function, or attention with a rate,
     the call is changed instead: the module around it may do other things in training.
     """
+    inserted = [name for name, part in ensemble.module.named_modules() if isinstance(part, Dropped)]
+    refuse_reads("mc_dropout", find_bypassed(ensemble.module, inserted, batch) if inserted else ())
     found, calls = droppers(ensemble.module, batch)
     if not found:
         raise ValueError(

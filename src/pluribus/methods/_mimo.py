@@ -24,7 +24,7 @@ from .._common.trees import (
     tensors_of,
     unstack,
 )
-from ..core.ensemble import Ensemble
+from ..core.ensemble import Ensemble, Findings
 from ..core.execution import Runner
 from ..core.feeds import sum_losses
 from ..core.layers import INPUT_SIZES, OUTPUT_SIZES, JointInput, JointOutput, take_slice_
@@ -34,12 +34,14 @@ from ..surgery.calling import check_example, evaluation_mode
 from ..surgery.closures import refuse_hidden
 from ..surgery.copying import aliases, duplicate, state
 from ..surgery.dataflow import Flow, goes_around, trace_flow
+from ..surgery.direct_reads import find_direct_reads
 from ..surgery.initial_laws import Laws, draw_anew_
 from ..surgery.probing import find_entrances, find_exits
 from ..surgery.replacing import adapt_, expose_weights
 from ..surgery.selecting import READERS, dotted_name, exact_pattern, pick, quote_names, weighted_layers
 from .building import Init, check_model, check_number, check_size, check_whole, note_guesses
 from .facts import Baseline, Paper, states
+from .layer_choice import refuse_reads
 
 
 class MimoRunner(Runner):
@@ -170,6 +172,7 @@ class MimoEnsemble(Ensemble):
     def _split(self, batch: Batch, parts: Mapping[str, list[Tensor]] | None = None) -> Any:
         """One pass; every output as (members, batch, ...)."""
         rows = rows_of(batch)
+        self.look_once(batch)
         with self.runner.lock, self._reading(parts):
             locate_rows_("mimo", self.module, {}, batch)
             leaves, tree = flatten(self.runner.in_one_pass(batch, torch.arange(rows)))
@@ -279,6 +282,20 @@ def _capture_inputs(module: nn.Module, names: Sequence[str], batch: Batch) -> di
         for hook in hooks:
             hook.remove()
     return seen
+
+
+def _check_reads(ensemble: Ensemble, batch: Batch) -> Findings:
+    """On a first batch, where there was no example to look at."""
+    made = cast(MimoEnsemble, ensemble)
+    _refuse_reads(made.subnetwork(0), made.first, made.last, batch)
+    return Findings()
+
+
+def _refuse_reads(model: nn.Module, first: Sequence[str], last: Sequence[str], batch: Batch) -> None:
+    """Refuse a model that reads parameters that are widened outside of their layers."""
+    kept = {dotted_name(name, "bias") for name in first if name not in last}
+    reads = find_direct_reads(model, [*first, *last], batch)
+    refuse_reads("mimo", [name for name in reads if name not in kept], "first=", "last=")
 
 
 def widen_(module: nn.Module, size: int, first: Sequence[str], last: Sequence[str]) -> list[str]:
@@ -453,6 +470,8 @@ def mimo(
     widened = widen_(model, size, starts, stops)
     notes: list[str] = []
     refuse_hidden("mimo", reference, {name: tensor for name, tensor in state(reference) if name in widened})
+    if example is not None:
+        _refuse_reads(reference, starts, stops, as_batch(example))
     if init == "different":
         laws = Laws(reference)
         draw_anew_(model, laws, generator, widened)
@@ -470,6 +489,8 @@ def mimo(
         input_repetition=input_repetition, batch_repetition=batch_repetition, settings=settings,
         notes=notes,
     )  # fmt: skip
-    if example is not None:
+    if example is None:
+        made.first_look = _check_reads
+    else:
         check_rows(made, reference, example, exact=init == "same")
     return made

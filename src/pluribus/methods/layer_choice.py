@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, cast
 
 from torch import Tensor, nn
 
 from .._common.trees import Batch, as_batch
 from ..core.ensemble import Ensemble, Findings
+from ..core.layers import remove_members_
 from ..core.row_members import member_layers
 from ..surgery.calling import call_order, check_example
-from ..surgery.probing import find_bypassed, find_exits, find_layouts
+from ..surgery.direct_reads import find_bypassed, find_direct_reads, layers_with
+from ..surgery.probing import find_exits, find_layouts
 from ..surgery.replacing import expose_weights
 from ..surgery.selecting import READERS, exact_pattern, pick, quote_names, weighted_layers
 
@@ -104,12 +107,51 @@ def check_heads(ensemble: Ensemble, batch: Batch, heads: list[str]) -> Findings:
 
 def check_all_called(ensemble: Ensemble, batch: Batch) -> Findings:
     """On a first batch: a layer whose weights are read without calling it would ignore what members own."""
-    if wrong := find_bypassed(ensemble.member(0), member_layers(ensemble.module), batch):
-        raise ValueError(
-            f"{ensemble.method}: the weights of {quote_names(wrong)} are read without calling the layer, so it cannot "
-            "differ between members. Give example= when making the ensemble, or leave it out with where=."
-        )
+    refuse_reads(ensemble.method, find_bypassed(_plain_member(ensemble), member_layers(ensemble.module), batch))
     return Findings()
+
+
+def check_read_inside(ensemble: Ensemble, batch: Batch, keys: Collection[str] = ("weight", "bias")) -> Findings:
+    """On a first batch: what members have of their own must not be read outside of its layer."""
+    model, names = _plain_member(ensemble), member_layers(ensemble.module)
+    reads = find_direct_reads(model, names, batch, asked={"bias"} & {*keys})
+    refuse_reads(ensemble.method, _drop_others(reads, keys))
+    return Findings()
+
+
+def leave_out_read(method: str, model: nn.Module, names: list[str], where: str | None, example: Any) -> list[str]:
+    """The layers without those that the model reads itself, as an example shows; refused if a pattern names them."""
+    reads = [] if example is None else find_direct_reads(model, names, as_batch(example), asked=("bias",))
+    left = [name for name in names if name not in layers_with(names, reads)]
+    if where is not None or not left:
+        refuse_reads(method, reads)
+    return left
+
+
+def refuse_reads(method: str, reads: Collection[str], *patterns: str) -> None:
+    """Refuse a model that reads these parameters, or those of these layers, itself.
+
+    Args:
+        patterns: the arguments that choose the layers; default: where=
+    """
+    if reads:
+        raise ValueError(
+            f"{method}: the model reads {quote_names(reads, 6)} itself, outside of a call of the layer, where it would "
+            f"not get what members have there. Call the layer in forward, or choose other layers with "
+            f"{' or '.join(patterns or ('where=',))}."
+        )
+
+
+def _plain_member(ensemble: Ensemble) -> nn.Module:
+    """A member with the layers that the given model has."""
+    member = ensemble.member(0)
+    remove_members_(member)
+    return member
+
+
+def _drop_others(reads: Collection[str], keys: Collection[str]) -> list[str]:
+    """The tensors that are a layer's own with one of these names, or inside of its parametrizations."""
+    return [name for name in reads if name.rpartition(".")[2] in keys or "parametrizations" in name]
 
 
 def count_input_channels(layer: nn.Module) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from pickle import PickleError
 from typing import Any
 
 import torch
@@ -64,7 +65,13 @@ def duplicate_mapped(model: nn.Module, change: Callable[[Tensor], Tensor]) -> nn
 
 
 def _duplicate(model: nn.Module, replacements: Mapping[int, Tensor]) -> nn.Module:
-    copy: nn.Module = deepcopy_bound(model, model, {**replacements, **without_history(model, replacements)})
+    try:
+        copy: nn.Module = deepcopy_bound(model, model, {**replacements, **without_history(model, replacements)})
+    except (PickleError, TypeError) as error:
+        raise TypeError(
+            f"the model cannot be copied, and the one given must stay as it is: {error}. Keep what cannot be copied (a "
+            "traced function, a lock, an open file) outside of the model, or give it a __deepcopy__."
+        ) from error
     return copy
 
 

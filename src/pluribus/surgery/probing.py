@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial, wraps
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -317,30 +317,6 @@ def find_exits(model: nn.Module, example: Any) -> list[str]:
         return []
     grads = torch.autograd.grad(outputs, [t for _, t in starts], allow_unused=True)
     return list(dict.fromkeys(name for (name, _), grad in zip(starts, grads, strict=True) if grad is not None))
-
-
-@torch.inference_mode(False)
-def find_bypassed(model: nn.Module, names: Collection[str], batch: Batch) -> list[str]:
-    """Of the named layers those whose weights are used without the layer being called."""
-    model, batch = duplicate(model).eval(), _outside_inference(batch)
-    for parameter in model.parameters():
-        parameter.requires_grad_(parameter.is_floating_point())
-    called: set[str] = set()
-    hooks = [
-        model.get_submodule(name).register_forward_pre_hook(lambda *_, name=name: called.add(name)) for name in names
-    ]
-    missing: list[str] = []
-    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-        output = model(*batch[0], **batch[1])
-        missing = [name for name in names if name not in called]
-        outputs = [t.sum() for t in tensors_of(output) if t.requires_grad]
-        if missing and outputs:
-            weights = [cast(Tensor, model.get_submodule(name).weight) for name in missing]
-            grads = torch.autograd.grad(outputs, weights, allow_unused=True)
-            missing = [name for name, grad in zip(missing, grads, strict=True) if grad is not None]
-    for hook in hooks:
-        hook.remove()
-    return missing if outputs else []
 
 
 def _outside_inference(batch: Batch) -> Batch:

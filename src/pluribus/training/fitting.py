@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -247,6 +248,8 @@ def _find_checkpoint(folder: str | Path, module: TrainingModule, trainer: Any) -
 def _check(
     ensemble: Ensemble, plan: Recipe, train: Any, validation: Any, select: str | None, patience: int | None
 ) -> None:
+    if isinstance(plan.epochs, bool) or not isinstance(plan.epochs, Integral) or plan.epochs < 1:
+        raise ValueError(f"fit: epochs must be at least 1, a whole number, but it is {plan.epochs!r}.")
     for name, source in (("train", train), ("validation", validation)):
         if isinstance(source, Iterator) and plan.epochs > 1:
             raise ValueError(
@@ -256,8 +259,8 @@ def _check(
         _check_precision(ensemble, name, source)
     if select not in ("ensemble", "member", None):
         raise ValueError(f'fit: select must be "ensemble", "member" or None, but it is {select!r}.')
-    if plan.epochs < 1:
-        raise ValueError(f"fit: epochs must be at least 1, but it is {plan.epochs}.")
+    if not isinstance(train, Iterator) and isinstance(train, Sized) and not len(train):
+        raise ValueError(f"fit: train must have at least one batch, but it is an empty {type(train).__name__}.")
     if patience is not None and (validation is None or patience < 1):
         raise ValueError(
             f"fit: patience must be at least 1 and needs validation data, but it is {patience} "

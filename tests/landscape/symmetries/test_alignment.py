@@ -192,7 +192,7 @@ def test_networks_that_cannot_be_aligned_are_refused():
         ls.align(one, nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2)), x)
     with pytest.raises(ValueError, match='by must be "weights" or "activations", but it is .outputs.'):
         ls.align(one, one, x, "outputs")
-    with pytest.raises(ValueError, match="restarts must be a whole number from 1 on"):
+    with pytest.raises(ValueError, match="restarts must be a whole number from 0 on"):
         ls.align(one, one, x, restarts=-1)
     with pytest.raises(ValueError, match="Give many rows"):
         ls.align(one, one, x[:1], "activations")

@@ -16,6 +16,7 @@ from ..._common.torch_private import disable_compiler, pytree
 from ..._common.trees import Batch, batches_and_targets, flatten, logits_of, map_tensors, tensors_of
 from ...core.ensemble import Ensemble
 from ...core.layers import RankOne
+from ...core.own_chance import refuse_chance_outside_torch
 from ...surgery.calling import call
 from ...surgery.copying import duplicate, state
 from ...surgery.selecting import CONVOLUTIONS, quote_names
@@ -69,7 +70,8 @@ def freeze(
         copy.look_once(given.batch)
         few = given.find_rows_(copy)
         parameters = {name: parameter.detach().clone() for name, parameter in copy.module.named_parameters()}
-        call("freeze", copy, _as_example(map_tensors(few, lambda t: t.clone())))
+        with refuse_chance_outside_torch("freeze"):
+            call("freeze", copy, _as_example(map_tensors(few, lambda t: t.clone())))
         before = cost(copy, _as_example(few)).mult_adds
         buffers = {name: buffer.clone() for name, buffer in copy.module.named_buffers() if buffer.is_floating_point()}
         if buffers:  # a cache is filled by now

@@ -20,6 +20,7 @@ from ...results.intervals import t_interval
 from ...training.batching import mix_seeds
 from ...training.criteria import CRITERIA, USUAL
 from ...uncertainty.resampling import Interval
+from ..common.arguments import FUNCTION, FUNCTION_OR_NONE, SOME_NUMBERS, check_arguments
 from ..common.batch_statistics import statistics_layers
 
 Rows = tuple[Tensor, Tensor]
@@ -98,6 +99,7 @@ class BiasVariance:
         return np.array([count * whole - (count - 1) * self._figures(i, r)[k] for r in range(count)])
 
 
+@check_arguments(make=FUNCTION, draw=FUNCTION, sizes=SOME_NUMBERS, truth=FUNCTION_OR_NONE, train=FUNCTION_OR_NONE)
 def bias_variance(
     make: Callable[[int], Ensemble],
     draw: Callable[[int], Rows],

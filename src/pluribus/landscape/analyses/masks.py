@@ -17,9 +17,11 @@ from ...methods import mask_sampler as sampler
 from ...methods.building import check_whole
 from ...results.intervals import t_interval
 from ...surgery.selecting import exact_pattern
+from ..common.arguments import COUNT, FROM_ZERO, NUMBERS, check_arguments
 from .trained_settings import Measured, example_of, measure_settings, redraw
 
 
+@check_arguments(sizes=NUMBERS, scales=NUMBERS)
 def mask_overlap(
     sizes: Sequence[int] = (2, 4, 8, 16),
     scales: Sequence[float] = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0),
@@ -67,6 +69,7 @@ def mask_overlap(
     }
 
 
+@check_arguments(ones=FROM_ZERO, positions=COUNT)
 def exact_iou(ones: int, positions: int) -> float:
     """The exact expected intersection over union of two masks with this many ones at random positions.
 
@@ -91,6 +94,7 @@ def _draw(ones: int, members: int, scale: float, generator: torch.Generator) -> 
     return sampler.mean_mask_iou(sampler.masks(width, members, capacity=ones, generator=generator)), width / ones
 
 
+@check_arguments(scales=NUMBERS)
 def mask_transition(
     model: nn.Module,
     train: Any,
@@ -130,6 +134,7 @@ def mask_transition(
     return measure_settings(entries, train, test, about=about, **options)
 
 
+@check_arguments(sizes=NUMBERS)
 def dropout_transition(
     model: nn.Module,
     train: Any,
@@ -167,6 +172,7 @@ def dropout_transition(
     return measure_settings(entries, train, test, about={f"N {size}": {"size": size} for size in sizes}, **options)
 
 
+@check_arguments(scales=NUMBERS, capacities=NUMBERS)
 def mask_grid(
     model: nn.Module,
     train: Any,
@@ -210,6 +216,7 @@ def mask_grid(
     return measure_settings(entries, train, test, about=about, **options)
 
 
+@check_arguments(rates=NUMBERS)
 def dropout_grid(
     model: nn.Module,
     train: Any,

@@ -10,10 +10,12 @@ from torch import nn
 from ...core.ensemble import Ensemble
 from ...training.fitting import fit
 from ..checkpoints import Course
-from ..common.examples import Examples
+from ..common.arguments import check_arguments
+from ..common.examples import Examples, naming_data
 from ..similarity import answers_and_targets
 
 
+@check_arguments()
 def courses(
     ensemble: Ensemble, train: Any, probe: Any, *, every: str | int = "epoch", start: bool = False, **options: Any
 ) -> list[Course]:
@@ -56,7 +58,8 @@ def courses(
     listener = Listener(None, every, start=start)
     listener.records = []
     callbacks = [*options.pop("callbacks", ()), listener]
-    fit(ensemble, train, callbacks=callbacks, **{"select": None, **options})
+    with naming_data("courses", ensemble, train):
+        fit(ensemble, train, callbacks=callbacks, **{"select": None, **options})
     if not said:
         raise ValueError(f"courses: training had fewer than every={every} steps. Use a smaller one.")
     answers = torch.stack(said, 1)  # (members, checkpoints, rows, ...)

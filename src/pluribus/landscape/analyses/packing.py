@@ -12,9 +12,11 @@ from ...core.ensemble import Ensemble
 from ...methods import deep, packed, single
 from ...results.intervals import t_interval
 from ...uncertainty.resampling import Interval
+from ..common.arguments import FUNCTION, NUMBERS, check_arguments
 from .trained_settings import CRITERIA, Measured, example_of, measure_settings, redraw
 
 
+@check_arguments(alphas=NUMBERS, gammas=NUMBERS, sizes=NUMBERS)
 def packing(
     model: nn.Module,
     train: Any,
@@ -79,6 +81,7 @@ def ood_criteria(measured: Measured, figure: str = "auroc") -> dict[str, dict[st
     }
 
 
+@check_arguments(build=FUNCTION, widths=NUMBERS)
 def network_widths(
     build: Callable[[float], nn.Module],
     train: Any,

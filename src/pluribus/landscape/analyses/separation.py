@@ -16,6 +16,7 @@ from ...core.ensemble import Ensemble
 from ...methods.building import check_whole
 from ...surgery.calling import evaluation_mode
 from ...surgery.selecting import READERS, channel_dim, pick
+from ..common.arguments import check_arguments
 from ..common.examples import Examples, ready
 from ..subnetworks import check_joint
 
@@ -63,6 +64,7 @@ class Separation:
         return float((known >= least).mean()) if len(known) else float("nan")
 
 
+@check_arguments()
 def separation(
     mimo: Ensemble, data: Any, *, where: str | None = None, repeats: int = 1, batch_size: int = 256, seed: int = 0
 ) -> Separation:

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..._common.trees import as_batch
 from ...methods.building import check_whole
 from ...surgery.calling import evaluation_mode
-from ..common.examples import Examples, ready
+from ..common.arguments import COUNT, NOT_ZERO, NUMBER, NUMBERS, ONE_OR_MORE, check_arguments
+from ..common.examples import Examples, answer_of
 from ..common.networks import network_of
 
 Share = float | Sequence[float] | Tensor
@@ -59,6 +59,7 @@ def sparsity_bound(weight: Tensor, mean: Any, variance: Any, p: Share) -> Tensor
     return (gap + shares * (1 - shares) * ratio / spread + gap * offset.square() / spread) / 2
 
 
+@check_arguments(deviations=NUMBERS, shares=NUMBERS, inputs=COUNT, weight=NOT_ZERO, mean=NUMBER, draws=COUNT)
 def sparsity_curves(
     deviations: Sequence[float] = (0.2, 0.5, 1.0),
     shares: Sequence[float] = SHARES,
@@ -96,6 +97,7 @@ def sparsity_curves(
     return {"shares": kept, "deviations": torch.as_tensor(deviations, dtype=torch.float64), **stacked}
 
 
+@check_arguments(shares=NUMBERS)
 def layer_sparsity(
     model: nn.Module, data: Any, shares: Sequence[float] = SHARES[1:-1], *, rows: int = 2000, seed: int = 0
 ) -> dict[str, dict[str, np.ndarray]]:
@@ -153,8 +155,7 @@ def _layer_inputs(
     hooks = [part.register_forward_pre_hook(partial(note, name)) for name, part in layers.items()]
     with evaluation_mode(network, *hooks), torch.no_grad():
         for x, _ in Examples("layer_sparsity", data).batches:
-            args, kwargs = as_batch(ready(network, x))
-            network(*args, **kwargs)
+            answer_of(network, x)
     return {name: (layers[name].weight.detach().double().flatten(1).cpu(), _some(torch.cat(parts), rows, generator))
             for name, parts in read.items()}  # fmt: skip
 
@@ -203,6 +204,7 @@ def _terms(caller: str, weight: Tensor, mean: Any, variance: Any, p: Share) -> t
 
 
 def _check_shares(caller: str, p: Share) -> Tensor:
+    ONE_OR_MORE.check(caller, "p", p)
     shares = torch.as_tensor(p, dtype=torch.float64)
     if not bool(((shares > 0) & (shares <= 1)).all()) or shares.ndim > 1 or not shares.numel():
         raise ValueError(
@@ -213,6 +215,7 @@ def _check_shares(caller: str, p: Share) -> Tensor:
 
 
 def _of_inputs(caller: str, name: str, value: Any, weight: Tensor) -> Tensor:
+    ONE_OR_MORE.check(caller, name, value)
     found = torch.as_tensor(value, dtype=torch.float64, device=weight.device).detach()
     inputs = weight.shape[1]
     if found.ndim == 0:

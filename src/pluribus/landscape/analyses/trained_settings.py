@@ -24,7 +24,8 @@ from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate, ood
 from ...uncertainty.metrics import reliability
 from ...uncertainty.resampling import Interval
-from ..common.examples import Examples, read_batches
+from ..common.arguments import BY_NAME, BY_NAME_OR_NONE, FUNCTION_OR_NONE, check_arguments
+from ..common.examples import Examples, naming_data, read_batches
 
 Entries = Mapping[str, Callable[[], Ensemble]]
 
@@ -92,6 +93,7 @@ class Measured:
         return "\n".join(lines)
 
 
+@check_arguments(entries=BY_NAME, shifts=BY_NAME_OR_NONE, about=BY_NAME_OR_NONE, further=FUNCTION_OR_NONE)
 def measure_settings(
     entries: Entries,
     train: Any,
@@ -153,7 +155,9 @@ def redraw(model: nn.Module) -> nn.Module:
 
 def example_of(train: Any) -> Any:
     """A few rows of the training data, for methods that run the model once."""
-    return next(read_batches("analyses", train, 2))[0]
+    for x, _ in read_batches("analyses", train, 2):
+        return x
+    raise ValueError("there must be at least one batch of data to train on, but there is none.")
 
 
 def train_from_seeds(
@@ -165,7 +169,8 @@ def train_from_seeds(
         ensemble = make()
         if not isinstance(ensemble, Ensemble):
             raise TypeError(f"{caller}: make must give an Ensemble to train, but gave a {type(ensemble).__name__}.")
-        history = fit(ensemble, train, seed=seeds[1], **options)
+        with naming_data(caller, ensemble, train):
+            history = fit(ensemble, train, seed=seeds[1], **options)
     if history.failure:
         raise ValueError(f"{caller}: training of {name!r} failed: {history.failure}")
     return ensemble
@@ -193,7 +198,8 @@ def _figures(
 
 
 def _predict(ensemble: Ensemble, examples: Examples) -> Classification:
-    found = [ensemble.predict(x) for x, _ in examples.batches]
+    with naming_data("measure_settings", ensemble, examples):
+        found = [ensemble.predict(x) for x, _ in examples.batches]
     if not all(isinstance(part, Classification) for part in found):
         raise ValueError(f"measure_settings: judges labels, but the ensemble's task is {ensemble.task!r}.")
     return Classification.cat(found)  # type: ignore[arg-type]

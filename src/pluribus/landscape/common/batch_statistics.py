@@ -11,15 +11,17 @@ import torch
 from torch import nn
 
 from ..._common.torch_private import NormBase
-from ..._common.trees import as_batch, rows_of
+from ..._common.trees import rows_of
 from ...core.ensemble import Ensemble
 from ...core.isolation import restore_on_error
 from ...methods.building import check_model
-from .examples import read_batches, ready
+from .arguments import COUNT_OR_NONE, check_arguments
+from .examples import answer_of, read_batches, ready
 
 Module = TypeVar("Module", bound=nn.Module)
 
 
+@check_arguments(batches=COUNT_OR_NONE)
 def refresh_(ensemble_or_model: Module, data: Any, *, batch_size: int = 128, batches: int | None = None) -> Module:
     """The module itself, whose normalisation layers have the running statistics of `data`, estimated anew.
 
@@ -49,8 +51,7 @@ def refresh_(ensemble_or_model: Module, data: Any, *, batch_size: int = 128, bat
             seen += rows
             for layer in layers:
                 layer.momentum = rows / seen  # so that the running mean is the mean of what was seen
-            args, kwargs = as_batch(x)
-            ensemble_or_model(*args, **kwargs)
+            answer_of(ensemble_or_model, x)
         if not seen:
             raise ValueError("refresh_: there must be at least one batch of data, but there is none.")
     return ensemble_or_model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,12 +113,38 @@ def ready(model: nn.Module, x: Any) -> Any:
     return map_tensors(x, lambda t: t.to(first.device, first.dtype if t.is_floating_point() else None))
 
 
+def answer_of(model: nn.Module, x: Any) -> Any:
+    """The model's answer for one batch; inputs that it does not take are the caller's error."""
+    args, kwargs = as_batch(ready(model, x))
+    try:
+        return logits_of(model(*args, **kwargs))
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise ValueError(
+            f"the network does not run on the data, whose inputs have the shapes {_shapes((args, kwargs))}: "
+            f"{str(error).strip().splitlines()[0]}. Give data such as the network takes."
+        ) from error
+
+
+@contextmanager
+def naming_data(caller: str, model: nn.Module, data: Any) -> Iterator[None]:
+    """Passes of a model over data by somebody else; where they fail because the two do not fit, the error says so."""
+    try:
+        yield
+    except RuntimeError:
+        if not isinstance(data, Iterator):
+            x, _ = next(read_batches(caller, data))
+            with evaluation_mode(model), torch.random.fork_rng(devices=[]):
+                answer_of(model, x)
+        raise
+
+
 def run(model: nn.Module, examples: Examples) -> Iterator[tuple[Any, Any]]:
     """The model's answers batch by batch, in eval mode, each with its targets on the same device."""
     for x, y in examples.batches:
-        args, kwargs = as_batch(ready(model, x))
         with evaluation_mode(model):
-            output = logits_of(model(*args, **kwargs))
+            output = answer_of(model, x)
         device = next((t.device for t in tensors_of(output)), torch.device("cpu"))
         yield output, y if y is None else y.to(device)
 
@@ -174,6 +201,8 @@ def choose_criterion(caller: str, criterion: str | Criterion | None, task: str) 
     """The criterion that was given or named, or what the task needs."""
     if callable(criterion):
         return criterion
+    if not criterion and task not in USUAL:
+        raise ValueError(f"{caller}: task must be one of {quote_names(TASKS)}, but it is {task!r}.")
     name = criterion or USUAL[task]
     if name not in CRITERIA:
         raise ValueError(f"{caller}: the criterion {name!r} is unknown. Choose from {quote_names(CRITERIA)}.")

@@ -16,6 +16,7 @@ from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate
 from ...uncertainty.resampling import Interval
 from ..checkpoints import Trajectory
+from ..common.arguments import COUNT, check_arguments
 from ..common.examples import Examples
 from ..paths import along, line, tunnel
 from ..recorded_training import trajectories
@@ -65,6 +66,7 @@ class Finding:
         return f"{self.verdict:13} {self.claim}: {self.figure} {found.value:.3g}{spread}, {sign} {self.bar:g}"
 
 
+@check_arguments(seeds=COUNT, runs=COUNT, epochs=COUNT)
 def findings(
     model: Any,
     train: Any,

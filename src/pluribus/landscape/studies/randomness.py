@@ -15,6 +15,7 @@ from ...methods.building import check_whole
 from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate, ood
 from ..checkpoints import Trajectory
+from ..common.arguments import NAMES, NUMBERS, check_arguments
 from ..common.examples import Examples, target_labels
 from ..cycles import csgmcmc
 from ..diversity_accuracy_plane import diversity_accuracy
@@ -55,6 +56,7 @@ class Randomness:
         return float(np.mean(found))
 
 
+@check_arguments(rates=NUMBERS, kinds=NAMES)
 def randomness(
     model: Any,
     train: Any,
@@ -119,6 +121,7 @@ def _figures(runs: Sequence[Trajectory], inside: Examples, outside: Examples | N
     return {**found, "aupr": ood(prediction, other)["aupr"], "outside": information}
 
 
+@check_arguments()
 def chain_against_runs(
     model: Any,
     train: Any,

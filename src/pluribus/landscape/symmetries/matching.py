@@ -11,6 +11,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from ...methods.building import check_whole
+from ..common.arguments import FROM_ZERO, check_arguments
 from ..common.networks import networks_of
 from .activations import record_activations
 from .axis_tracing import lasting_state
@@ -22,6 +23,7 @@ Layout = Mapping[Any, tuple[DimensionPart, ...]]
 SWEEPS = 100  # over all groups, at most; a descent ends when none changes
 
 
+@check_arguments(restarts=FROM_ZERO)
 def align(
     model: Any,
     reference: Any,

@@ -10,6 +10,7 @@ from torch import nn
 
 from ...core.ensemble import Ensemble
 from ..averaging import weight_average
+from ..common.arguments import check_arguments
 from ..common.networks import networks_of
 from .matching import align
 from .symmetry_search import permutations
@@ -17,6 +18,7 @@ from .symmetry_search import permutations
 ROUNDS = 10
 
 
+@check_arguments()
 def soup(
     models: Any,
     example: Any,

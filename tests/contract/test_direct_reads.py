@@ -1,0 +1,253 @@
+"""Models that read a layer's weight or bias themselves: the members are separate networks, or the model is refused.
+
+The oracle writes out what a member's weights are by the papers' equations, and puts them into a network of its own.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+
+import pluribus as pb
+from pluribus.surgery.direct_reads import find_direct_reads
+
+LAYERS = ("enter", "middle", "leave")
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.middle, self.leave = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.leave(torch.relu(self.inside(torch.relu(self.enter(x)))))
+
+    def inside(self, h: Tensor) -> Tensor:
+        return self.middle(h)
+
+
+class Instead(Plain):
+    def inside(self, h):
+        return F.linear(h, self.middle.weight, self.middle.bias)
+
+
+class Both(Plain):
+    def inside(self, h):
+        return F.linear(h, self.middle.weight, self.middle.bias) + self.middle(h)
+
+
+class BiasAgain(Plain):
+    def inside(self, h):
+        return self.middle(h) + self.middle.bias
+
+
+class BiasIfAny(Plain):
+    def inside(self, h):
+        return self.middle(h) + (0.0 if self.middle.bias is None else self.middle.bias.detach())
+
+
+class IfBias(Plain):
+    def inside(self, h):
+        return self.middle(h) * (1.0 if self.middle.bias is None else 2.0)
+
+
+class Transposed(Plain):
+    def inside(self, h):
+        return F.linear(self.middle(h), self.middle.weight.T)
+
+
+class ByName(Plain):
+    def inside(self, h):
+        with torch.no_grad():
+            offset = dict(self.middle.named_parameters())["bias"] * 2
+        return self.middle(h) + offset
+
+
+class Penalty(Plain):
+    def inside(self, h):
+        return self.middle(h) + sum(p.square().sum() for p in self.middle.parameters())
+
+
+class HeadBias(Plain):
+    def forward(self, x):
+        return super().forward(x) + self.leave.bias
+
+
+class HeadInstead(Plain):
+    def forward(self, x):
+        return F.linear(self.middle(torch.relu(self.enter(x))), self.leave.weight, self.leave.bias)
+
+
+class Hook(Plain):
+    """A hook of the layer itself reads its bias."""
+
+    def __init__(self):
+        super().__init__()
+        self.middle.register_forward_hook(add_bias)
+
+
+class PreHook(Plain):
+    def __init__(self):
+        super().__init__()
+        self.middle.register_forward_pre_hook(scale_by_weight)
+
+
+def add_bias(layer, args, output):
+    return output + (0 if layer.bias is None else layer.bias)
+
+
+def scale_by_weight(layer, args):
+    return args[0] * layer.weight.mean()
+
+
+class EnterWeight(Plain):
+    def forward(self, x):
+        return super().forward(x) + self.enter.weight.mean()
+
+
+KINDS = (
+    Instead,
+    Both,
+    BiasAgain,
+    BiasIfAny,
+    IfBias,
+    Transposed,
+    ByName,
+    Penalty,
+    HeadBias,
+    HeadInstead,
+    EnterWeight,
+    Hook,
+    PreHook,
+)
+
+
+def make(method: str, model: nn.Module, example: Tensor | None) -> pb.Ensemble:
+    options: dict = {"treenet": {"branch": "leave|middle"}, "mc_dropout": {"rate": 0.1}}.get(method, {})
+    if method in ("packed", "mimo") or (example is not None and method not in ("deep", "treenet", "single")):
+        options = {**options, "example": torch.randn(4, 6)}
+    if method == "packed":
+        options["alpha"] = 3
+    if method == "lora":
+        options["gain"] = 0.3
+    ensemble = pb.METHODS[method](model, *(() if method == "single" else (3,)), **options).eval()
+    with torch.no_grad():
+        for name, parameter in ensemble.module.named_parameters():
+            if name.endswith((".b", "lora_b")):  # biases and products of the members' own
+                parameter.add_(torch.randn_like(parameter))
+    return ensemble
+
+
+def separate(kind: type[Plain], ensemble: pb.Ensemble, i: int) -> nn.Module:
+    """A network with the weights that member i has by the equation of its method."""
+    stacked, network = ensemble.module.state_dict(), kind()
+    for name in LAYERS:
+        own = {k.rpartition(".")[2]: t[i] if k in ensemble.own else t for k, t in stacked.items() if k.startswith(name)}
+        weight, bias = own["weight"], own.get("b", own.get("bias"))
+        if "r" in own:
+            weight = own["s"][:, None] * weight * own["r"]
+        if "lora_a" in own:
+            weight = weight + own["lora_b"] @ own["lora_a"]
+        if "mask" in own:
+            weight = weight * own["mask"]
+        layer = network.get_submodule(name)  # with its hooks
+        layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
+    return network.eval()
+
+
+WORDS = "itself, outside of a call of the layer"
+SHARED = {
+    "masksembles": {Both, Transposed, Penalty, PreHook}
+}  # masks are before a layer: a weight that is read is the shared one
+CASES = [
+    (method, kind, shown)
+    for method in pb.METHODS
+    for kind in KINDS
+    for shown in ((True, False) if method in ("masksembles", "batch_ensemble", "lora", "multihead") else (True,))
+]
+
+
+@pytest.mark.parametrize(("method", "kind", "shown"), CASES)
+def test_members_are_separate_networks_or_the_model_is_refused(method, kind, shown):
+    torch.manual_seed(0)
+    x, model = torch.randn(5, 6), kind().eval()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    try:
+        ensemble = make(method, model, x if shown else None)
+        runs = [run for run in ("vmap", "loop") if run in ensemble.runner.BACKENDS]
+        for run in runs:
+            ensemble.run = run
+            outputs = ensemble(x)
+            if method == "mc_dropout" or kind in SHARED.get(method, ()):
+                continue
+            members = [separate(kind, ensemble, i)(x) for i in range(ensemble.size)]
+            torch.testing.assert_close(outputs, torch.stack(members), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(ensemble.member(-1)(x), members[-1], rtol=1e-4, atol=1e-4)
+        assert runs or kind not in (HeadBias, EnterWeight)  # mimo: what is widened
+    except ValueError as error:
+        allowed = {"multihead": "its output comes from"}.get(method, WORDS)
+        assert allowed in str(error) and error.__traceback__, error
+        assert method in ("batch_ensemble", "lora", "masksembles", "mc_dropout", "mimo", "multihead")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", [BiasAgain, BiasIfAny, IfBias, ByName])
+def test_an_example_leaves_such_layers_to_all_members_of_batch_ensemble_in_training_too(kind):
+    torch.manual_seed(0)
+    x, y = torch.randn(5, 6), torch.randn(5, 3)
+    ensemble = make("batch_ensemble", kind(), x)
+    assert not any(name.startswith("middle") for name in ensemble.own)
+    assert "shared as they are" in ensemble.explain() and "'middle'" in ensemble.explain()
+    expected = sum(F.mse_loss(separate(kind, ensemble, i)(x), y) for i in range(3)) / 3
+    torch.testing.assert_close(ensemble.train().loss(x, y, nn.MSELoss()), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match=r"batch_ensemble: the model reads 'middle.bias' itself.*where="):
+        pb.batch_ensemble(kind(), 3, where="middle", example=x)
+
+
+def test_what_asks_for_no_values_is_no_read():
+    class Asks(Plain):
+        def inside(self, h):
+            weight = self.middle.weight
+            h = h.to(weight.dtype).to(weight.device).type_as(weight) * (1 if weight.requires_grad else 2)
+            h = h + torch.zeros_like(weight)[0] + weight.new_zeros(weight.shape[0]) + torch.zeros(len(weight))
+            return self.middle(h)
+
+    assert find_direct_reads(Asks(), LAYERS, ((torch.randn(2, 6),), {})) == []
+    x, ensemble = torch.randn(4, 6), pb.batch_ensemble(Asks(), 3).eval()
+    torch.testing.assert_close(ensemble(x)[2], separate(Plain, ensemble, 2)(x), rtol=1e-4, atol=1e-5)
+
+
+def test_tied_layers_read_each_others_weights_and_parametrized_ones_are_read_through_theirs():
+    class Tied(Plain):
+        def __init__(self):
+            super().__init__()
+            self.again = nn.Linear(8, 8)
+            self.again.weight = self.middle.weight
+
+        def inside(self, h):
+            return self.again(self.middle(h))
+
+    batch = (torch.randn(2, 6),), {}
+    assert find_direct_reads(Tied(), LAYERS, batch) == []
+    normed = Transposed()
+    weight_norm(normed.middle)
+    assert {name.rpartition(".")[0] for name in find_direct_reads(normed, LAYERS, batch)} == {
+        "middle.parametrizations.weight"
+    }
+    for norm in (weight_norm, nn.utils.spectral_norm):  # by a parametrization, and by a hook
+        plain = Plain()
+        norm(plain.middle)
+        assert find_direct_reads(plain, LAYERS, batch) == []
+
+
+@pytest.mark.parametrize("read", ["weight", "bias"])
+def test_mimo_without_an_example_refuses_on_its_first_batch_what_is_read_of_its_ends(read):
+    class Reads(Plain):
+        def forward(self, x):
+            return super().forward(x) + getattr(self.leave, read).mean()
+
+    ensemble = pb.mimo(Reads(), 2, first="enter", last="leave")
+    with pytest.raises(ValueError, match=f"mimo: the model reads 'leave.{read}' itself.*first= or last="):
+        ensemble(torch.randn(4, 6))
+    assert pb.mimo(Plain(), 2, first="enter", last="leave")(torch.randn(4, 6)).shape == (2, 4, 3)
