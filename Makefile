@@ -36,7 +36,7 @@ bench: $(STAMP)  ## Measure every ratio of speed; ARGS="--full --json new.json" 
 	$(BIN)/python benchmarks/speed.py $(ARGS)
 
 docs: $(STAMP)  ## Build the site into site/, with no warning.
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 dist: $(STAMP)  ## Build the sdist and the wheel, check them, and run the wheel in a new environment.
 	rm -rf dist build

@@ -6,16 +6,18 @@ from typing import Any
 import griffe
 
 BLOCK = re.compile(r"^>>> .*(?:\n.+)*", re.M)
+TOGETHER = re.compile(r"^[ ]{4}(\w+(?:, \w+)+):(.*(?:\n[ ]{5,}.+)*)", re.M)
 SHAPES = re.compile(r"^Shapes:(.*(?:\n[ ]{4}.+)*)", re.M)
 
 
 class DoctestBlocks(griffe.Extension):
-    """Puts a fence around each example, and a point before each shape."""
+    """Puts a fence around each example and a point before each shape; arguments told together get a row each."""
 
     def on_object(self, *, obj: griffe.Object, **rest: Any) -> None:
         """Change the docstring before it is read."""
         if obj.docstring is not None and "```" not in obj.docstring.value:
             text = SHAPES.sub(lambda found: "**Shapes**\n\n" + points(found[1]), obj.docstring.value)
+            text = TOGETHER.sub(lambda found: "\n".join(f"    {n}:{found[2]}" for n in found[1].split(", ")), text)
             obj.docstring.value = BLOCK.sub(lambda found: f"```pycon\n{found[0]}\n```", text)
 
 

@@ -26,12 +26,11 @@ class Plane:
     Where buffers are not estimated anew, a network has those of the nearest of `networks`.
 
     Shapes:
-        points: (networks, 2)
+        points: (networks, 2), the coordinates of the networks
 
     Args:
         networks: those that the plane goes through
         base, tangents: `at(u, v)` has the coefficients base + tangents @ (u, v), of networks and then directions
-        points: the coordinates of the networks, (networks, 2)
         shown: coordinates that a picture should show, beside those of the networks, (n, 2)
         axes: what is along u and v, in words
         explained: the shares of variance along u and v, of a plane of principal components

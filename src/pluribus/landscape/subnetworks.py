@@ -17,10 +17,7 @@ from .planes import Plane, plane
 class SubnetworkPlane(Plane):
     """A plane through three members of one network; the origin, which lies beside it, is projected onto it.
 
-    Shapes:
-        origin: (2)
-
-    Args:
+    Attributes:
         origin: the coordinates of the point that is nearest to the network of zeros, (2)
         origin_distance: how far that network is from the plane
 
