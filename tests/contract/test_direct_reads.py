@@ -205,6 +205,33 @@ def test_an_example_leaves_such_layers_to_all_members_of_batch_ensemble_in_train
         pb.batch_ensemble(kind(), 3, where="middle", example=x)
 
 
+@pytest.mark.parametrize("method", ["batch_ensemble", "masksembles", "lora", "mc_dropout", "mimo"])
+def test_the_first_look_leaves_an_input_that_the_model_changes_in_place_to_the_members(method):
+    class Doubles(Plain):
+        def forward(self, x):
+            return super().forward(x.mul_(2.0))
+
+    torch.manual_seed(0)
+    x = torch.randn(5, 6)
+    options = {"rate": 0.5} if method == "mc_dropout" else {}
+    if method == "mimo":
+        options = {"first": "enter", "last": "leave"}
+    ensemble = pb.METHODS[method](Doubles(), 3, **options).eval()
+    given = x.clone()
+    torch.manual_seed(1)
+    outputs = ensemble(given)
+    assert torch.equal(given, x) or torch.equal(given, 2 * x)  # as a network leaves it, or not at all
+    if method not in ("mc_dropout", "mimo"):
+        members = [separate(Plain, ensemble, i)(2 * x) for i in range(3)]
+        torch.testing.assert_close(outputs, torch.stack(members), rtol=1e-4, atol=1e-5)
+    plain = pb.METHODS[method](Plain(), 3, **options).eval()
+    plain.load_state_dict(ensemble.state_dict())
+    plain(2 * x)
+    torch.manual_seed(1)
+    again = plain(2 * x) if method != "mc_dropout" else outputs
+    torch.testing.assert_close(outputs, again, rtol=1e-4, atol=1e-5)
+
+
 def test_what_asks_for_no_values_is_no_read():
     class Asks(Plain):
         def inside(self, h):

@@ -357,7 +357,7 @@ class Ensemble(nn.Module):
         if self.first_look is None or torch.compiler.is_compiling() or is_transforming():
             return
         with own_saved_tensors():
-            self.findings = self.first_look(self, batch)
+            self.findings = self.first_look(self, map_tensors(batch, lambda t: t.clone()))
         self.first_look = None
         for name, lines in self.findings.calls.items():
             self.module.get_submodule(name).dropout_calls = dict(lines)  # type: ignore[assignment]

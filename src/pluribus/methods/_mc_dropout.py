@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .._common.torch_private import NormBase
-from .._common.trees import Batch, as_batch, tensors_of
+from .._common.trees import Batch, as_batch, map_tensors, tensors_of
 from ..core.ensemble import Ensemble, Findings
 from ..core.feeds import ONCE
 from ..core.kept_attributes import same_outputs
@@ -107,8 +107,9 @@ def _note_calls(model: nn.Module, batch: Batch, around: TorchFunctionMode | None
     calls: Calls = {}
     path = [""]
     with torch.random.fork_rng(devices=[]), torch.no_grad(), track_modules(model, path), _Noting(path, calls):
+        args, kwargs = map_tensors(batch, lambda t: t.clone())  # a model may change its input in place
         with around or nullcontext():
-            model(*batch[0], **batch[1])
+            model(*args, **kwargs)
     return calls
 
 
@@ -145,7 +146,8 @@ def _run_without_dropout(model: nn.Module, batch: Batch) -> list[Tensor]:
     """The outputs, and the buffers after the pass."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]), _Keeping():
         torch.manual_seed(0)
-        outputs = tensors_of(model(*batch[0], **batch[1]))
+        args, kwargs = map_tensors(batch, lambda t: t.clone())
+        outputs = tensors_of(model(*args, **kwargs))
     return [*outputs, *(buffer.clone() for buffer in model.buffers())]
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.overrides import TorchFunctionMode
 
-from .._common.trees import Batch, tensors_of
+from .._common.trees import Batch, map_tensors, tensors_of
 from .copying import duplicate
 from .selecting import dotted_name
 
@@ -68,7 +68,8 @@ def _watch(
     for name in names if asked else ():
         _note_questions_(model.get_submodule(name), name, asked, running, reads.found)
     with torch.random.fork_rng(devices=[]), torch.no_grad(), running.following(model), reads:
-        model(*batch[0], **batch[1])
+        args, kwargs = map_tensors(batch, lambda t: t.clone())  # a model may change its input in place
+        model(*args, **kwargs)
     return list(dict.fromkeys(reads.found)), running.called
 
 
