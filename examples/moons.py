@@ -18,16 +18,16 @@ def main() -> None:
     torch.set_num_threads(1)  # the networks are small: threads would wait for each other
     x, y = moons(400)
     lines = torch.linspace(-2.5, 3.5, 120), torch.linspace(-2.5, 3, 110)
-    grid = torch.cartesian_prod(*lines)
+    grid, (across, up) = torch.cartesian_prod(*lines), [line.numpy() for line in lines]
     figure, axes = plt.subplots(2, 5, figsize=(12, 5.2), layout="constrained")
     for axis, method in zip(axes.flat, [m for m in pb.METHODS if m != "lora"], strict=False):
         torch.manual_seed(0)
         ensemble = ensemble_of(method, pb.models.mlp(2, 2, hidden=(64, 64, 64)), 8, x, branch="fc3|fc")
         train_(ensemble, x, y, steps=500, lr=1e-2)
-        uncertainty = ensemble.predict(grid).total.view(120, 110).T
-        mesh = axis.pcolormesh(*lines, uncertainty, cmap="Purples", vmin=0, vmax=math.log(2), rasterized=True)
+        uncertainty = ensemble.predict(grid).total.view(120, 110).T.numpy()
+        mesh = axis.pcolormesh(across, up, uncertainty, cmap="Purples", vmin=0, vmax=math.log(2), rasterized=True)
         for label, colour in enumerate(("#d95f02", "#1b9e77")):
-            axis.scatter(*x[y == label].T, s=3, color=colour)
+            axis.scatter(*x[y == label].T.numpy(), s=3, color=colour)
         axis.set(title=method, xticks=[], yticks=[])
     axes.flat[-1].axis("off")
     bar = figure.colorbar(mesh, cax=axes.flat[-1].inset_axes((0.1, 0.1, 0.1, 0.8)), ticks=[0, math.log(2)])

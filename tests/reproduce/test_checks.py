@@ -213,6 +213,16 @@ def test_the_reasons_of_differing_counts_give_the_printed_counts():
     assert f"{one / 1e9:.2f}" == printed["single wr c10"]["mult_adds"]
     assert f"{4 * one / 1e9:.2f}" == printed["deep wr c10"]["mult_adds"] == printed["masksembles wr c10"]["mult_adds"]
     assert f"{4 * (5_952_463_872 + biases) / 1e9:.2f}" == printed["mimo wr c10"]["mult_adds"]
+    shortcuts = 1024 * 160 + 256 * 320 + 64 * 640
+    for classes, head in ((10, 0), (100, 640 * 90)):
+        passes = 4 * (5_951_117_568 + head + shortcuts)
+        assert f"{passes / 1e9:.2f}" == printed[f"batch_ensemble wr c{classes}"]["mult_adds"] == "23.81"
+    for classes, packed in ((10, 4_057_575_936), (100, 5_951_681_536)):
+        assert f"{(packed + 2 * biases) / 1e9:.2f}" == printed[f"packed wr c{classes}"]["mult_adds"]
+    stem = 9 * 64 * 9  # nine more channels of images
+    assert f"{(23_705_252 + stem + 3 * 100 * 2049) / 1e6:.2f}" == printed["mimo r50 c100"]["parameters"] == "24.33"
+    assert f"{(11_220_132 + stem + 3 * 100 * 513) / 1e6:.2f}" == "11.38"
+    assert f"{(14_552_232 + 4 * 90 * 1025) / 1e6:.2f}" == "14.92" and printed["packed r50 c10"]["parameters"] == "14.55"
 
 
 def test_the_formula_holds_fails_and_is_open():
