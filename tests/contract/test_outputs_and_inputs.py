@@ -177,3 +177,24 @@ def test_an_example_whose_table_is_as_long_as_its_batch_is_refused_in_words(meth
 
     with pytest.raises(ValueError, match="does not run on two rows of a batch of 6"):
         pb.METHODS[method](Graph(), 3, example=(torch.randn(6, 6), torch.randn(6, 6)))
+
+
+def test_sparse_inputs_are_right_and_refused_in_words_where_rows_must_be_taken(tmp_path):
+    class Sparse(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.head = nn.Parameter(torch.randn(6, 4)), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(torch.sparse.mm(x, self.table))
+
+    models, x = [Sparse().eval() for _ in range(3)], torch.eye(6)[:4].to_sparse()
+    ensemble = pb.deep(models)
+    expected = torch.stack([model.head(x.to_dense() @ model.table) for model in models])
+    for run in ("vmap", "loop"):
+        ensemble.run = run
+        torch.testing.assert_close(ensemble(x), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="freeze: an input is sparse.*to_dense"):
+        pb.freeze(ensemble, x)
+    with pytest.raises(ValueError, match="export: an input is sparse.*to_dense"):
+        pb.export(ensemble, x, tmp_path / "model.pt2")

@@ -23,7 +23,7 @@ from .._common.torch_private import pytree
 from .._common.trees import Batch, as_batch, rows_of, tensors_of
 from ..core.ensemble import Ensemble
 from ..core.own_chance import refuse_chance_outside_torch
-from ..surgery.calling import call
+from ..surgery.calling import call, refuse_sparse
 from ..surgery.copying import duplicate, state
 from ..surgery.selecting import quote_names
 from ..uncertainty.outputs import AnswerModule, answer_names
@@ -134,6 +134,7 @@ def export(
         )
     path = Path(path)
     format = _check_arguments(ensemble, path, format, draws, tolerance)
+    refuse_sparse("export", example)
     batch, size = _check_example(example), rows_of(as_batch(example))
     given = duplicate(ensemble).eval()
     with torch.no_grad(), torch.random.fork_rng(devices=[]), refuse_chance_outside_torch("export"):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._common.trees import as_batch
+from .._common.trees import as_batch, tensors_of
 from .copying import duplicate, restore_modes_
 from .selecting import READERS
 
@@ -25,6 +25,16 @@ def call(method: str, model: nn.Module, example: Any) -> Any:
             f"{method}: the model does not run on the example, whose shape is {shapes}: {error}. "
             "Give an example as one call of the model takes it: a tensor, a tuple of arguments or a dict."
         ) from error
+
+
+def refuse_sparse(method: str, example: Any) -> None:
+    """Refuse inputs that are sparse tensors, whose rows cannot be taken by their numbers."""
+    for x in tensors_of(as_batch(example)):
+        if x.layout is not torch.strided:
+            raise ValueError(
+                f"{method}: an input is sparse ({x.layout}), and its rows cannot be taken out to try other batches. "
+                "Give x.to_dense(), in later calls too, or use the ensemble as it is."
+            )
 
 
 def check_example(method: str, model: nn.Module, example: Any) -> None:

@@ -17,7 +17,7 @@ from ..._common.trees import Batch, batches_and_targets, flatten, logits_of, map
 from ...core.ensemble import Ensemble
 from ...core.layers import RankOne
 from ...core.own_chance import refuse_chance_outside_torch
-from ...surgery.calling import call
+from ...surgery.calling import call, refuse_sparse
 from ...surgery.copying import duplicate, state
 from ...surgery.selecting import CONVOLUTIONS, quote_names
 from ...uncertainty.outputs import compute_answers
@@ -65,6 +65,7 @@ def freeze(
     torch.Size([2, 7, 3])
     """
     _check(ensemble, choose, memory)
+    refuse_sparse("freeze", example)
     copy, given = cast(Ensemble, duplicate(ensemble)).eval(), Example(example)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         copy.look_once(given.batch)
