@@ -27,7 +27,7 @@ def main() -> None:
     ensembles = {
         "fine-tuned": pb.single(model),
         "batch_ensemble": pb.batch_ensemble(model, 4, trained=few_x),
-        "batch_ensemble, not near": pb.batch_ensemble(model, 4),
+        "batch_ensemble, not near": pb.batch_ensemble(model, 4, trained=False),
     }
     print(f"{'':25} {'accuracy':>8} {'NLL':>6} {'ECE':>6}")
     for name, ensemble in ensembles.items():
