@@ -378,7 +378,7 @@ class Runner:
         """Refuse a model that goes on from what it has kept in these attributes: the members would share it."""
         if names <= self._kept or is_watched():
             return
-        self._kept |= names
+        known, self._kept = self._kept, self._kept | names
         before = look_at(self.module)
         shared = {name: buffer.clone() for name, buffer in self.module.named_buffers() if name not in self.own}
         fresh = {name: buffer.clone() for name, buffer in shared.items()}
@@ -388,6 +388,7 @@ class Runner:
         first = self.try_member(batch, fresh)  # by the same draws: what was kept may have been drawn
         before.restore()
         if not any(t.is_meta for t in first) and not same_outputs(first, second):
+            self._kept = known  # the next call is refused, too
             raise CarriesError.of(self.method, names)
 
     @torch.no_grad()
