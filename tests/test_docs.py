@@ -21,7 +21,10 @@ import pluribus
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-SLOW = ["aleatoric-epistemic", "why-ensembles-work"]  # they train what they draw
+SLOW = [  # they take more than a second
+    "aleatoric-epistemic", "calibration", "corruptions", "deploy", "inside", "plan", "pretrained", "sklearn", "speed",
+    "why-ensembles-work",
+]  # fmt: skip
 BLOCK = re.compile(r"(?ms)^(?P<indent> *)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```\s*$")
 NOT_RUN = re.compile(r"# not run: \S")
 

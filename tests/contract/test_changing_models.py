@@ -261,8 +261,9 @@ def test_a_pass_that_fails_leaves_nothing_of_a_member(run):
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch.compile, about what it cannot
-@pytest.mark.parametrize("first", ["run", pytest.param("compiled", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("run", [pytest.param("vmap", marks=pytest.mark.slow), "loop"])
+@pytest.mark.parametrize("first", ["run", "compiled"])
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+@pytest.mark.slow
 def test_compiled_members_have_their_own_caches_too(run, first):
     """Parts of a call run uncompiled, where the model does what torch.compile cannot: its hooks are registered."""
     models, x = apart(RecordsAndCaches)

@@ -19,8 +19,11 @@ from pluribus.data.source import data_folder
 def test_outside_data_takes_the_shape_of_the_data(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (6, 40, 30, 3), dtype=np.uint8)
     np.savez(tmp_path / "other.npz", x_test=images)
-    data = load("digits", folder=tmp_path, outside=["other", "noise", "sklearn_digits", "letters"])
-    assert list(data.outside) == ["letters", "other", "noise", "sklearn_digits", "letters 2"]
+    (tmp_path / "more").mkdir()
+    np.savez(tmp_path / "more" / "other.npz", x_test=images)
+    more = f"npz:{tmp_path / 'more' / 'other.npz'}"
+    data = load("digits", folder=tmp_path, outside=["other", "noise", "noise", "sklearn_digits", "letters", more])
+    assert list(data.outside) == ["letters", "other", "noise", "sklearn_digits", "other 2"]
     for i, image in enumerate(images):
         grey = Image.fromarray(image).convert("L").resize((28, 37), Image.Resampling.BILINEAR).crop((0, 4, 28, 32))
         assert np.abs(filed(data.outside["other"])[i][0][0].numpy() * 255 - np.array(grey)).max() < 2

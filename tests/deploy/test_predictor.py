@@ -41,6 +41,7 @@ def test_where_nothing_can_be_promised_there_is_no_threshold():
     assert "threshold" not in _find_threshold(*predictions(5, 4.0), 0.05)
 
 
+@pytest.mark.slow
 def test_the_promise_of_the_fallback_holds_as_often_as_it_says():
     broken = []
     for seed in range(200):

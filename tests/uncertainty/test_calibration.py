@@ -71,6 +71,7 @@ def test_no_other_temperature_is_better_where_members_make_more_than_one_valley(
     assert pooled_nll(log_p.numpy() / found, target.numpy()) <= min(others) + 1e-9
 
 
+@pytest.mark.slow
 def test_temperature_that_made_the_labels_is_recovered():
     for factor in (0.5, 1.0, 2.5, 100.0):
         prediction, target = overconfident(20_000, 1, factor, noise=0.0)
@@ -449,6 +450,7 @@ def test_what_was_fitted_is_not_applied_to_something_else():
 # ---------------------------------------------------------------- real data
 
 
+@pytest.mark.slow
 def test_calibration_lowers_the_nll_of_a_network_on_new_digits():
     prediction, target = digits()
     validation, test = (

@@ -228,7 +228,9 @@ def _read_spec(request: Request, spec: str, role: str) -> tuple[Request, SourceP
 
 def _with_ood(data: Data, request: Request, specs: Sequence[str]) -> Data:
     found = dict(data.outside)
-    for spec in specs:
+    for spec in dict.fromkeys(specs):
+        if spec in data.outside:  # the data brings it along: it counts once
+            continue
         rows = encode_rows(data, *_read_spec(request, spec, "outside"))
         found[_free_name(_short_name(spec), found)] = without_targets(rows)
     return replace(data, outside=found)

@@ -69,6 +69,7 @@ def everything():
     return plan(perceptron(), X)
 
 
+@pytest.mark.slow
 def test_budgets_are_inclusive_and_exact(everything):
     found = everything
     limit = sorted(row["parameters"] for row in found.rows)[5]

@@ -80,6 +80,7 @@ def test_every_way_to_run_costs_the_same_for_members_that_share_nothing():
     assert costs[0] == costs[1] == 3 * pb.cost(models.small_cnn(), x).mult_adds
 
 
+@pytest.mark.slow
 def test_what_is_shared_costs_once():
     x, model = torch.randn(2, 3, 32, 32), models.resnet18()
     single = pb.cost(model, x).mult_adds

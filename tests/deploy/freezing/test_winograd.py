@@ -131,6 +131,7 @@ def test_a_rule_gives_the_same_ways_each_time(monkeypatch):
     assert "1 with four times fewer multiplications" in first.explain()
 
 
+@pytest.mark.slow
 def test_a_network_for_which_it_rounds_too_much_does_without(monkeypatch):
     monkeypatch.setattr(tuning, "ROOM", 10.0)
     ensemble, x = pb.deep([network(), network()]).eval(), torch.randn(32, 16, 8, 8)
