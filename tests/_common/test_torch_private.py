@@ -68,6 +68,9 @@ def test_what_a_module_holds_itself_stands_in_three_tables():
     assert isinstance(module.inner, nn.Identity)
     assert {"eps", "training", "empty"} <= torch_private.plain_attributes(module).keys()
     assert not [v for v in torch_private.plain_attributes(module).values() if isinstance(v, dict) and v]
+    found = torch_private.attributes_of_parts(nn.Sequential(module))
+    inside = {key: value for path, part, key, value in found if part is module and path == "0"}
+    assert inside == torch_private.plain_attributes(module) and ("", "training") in {(p, key) for p, _, key, _ in found}
 
 
 @pytest.mark.parametrize("kind", ["register_forward_hook", "register_forward_pre_hook"])

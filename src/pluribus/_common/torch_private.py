@@ -48,6 +48,16 @@ def plain_attributes(module: nn.Module) -> dict[str, Any]:
     return {key: value for key, value in vars(module).items() if key not in ("_parameters", "_buffers", "_modules")}
 
 
+def attributes_of_parts(model: nn.Module) -> list[tuple[str, nn.Module, str, Any]]:
+    """The attributes of a model's parts that are not parameters, buffers or children: (path, part, name, value)."""
+    return [
+        (path, part, key, value)
+        for path, part in model.named_modules()
+        for key, value in vars(part).items()
+        if key not in ("_parameters", "_buffers", "_modules")
+    ]
+
+
 def parts_of(module: nn.Module) -> list[nn.Module]:
     """The module and all its parts, each once: as `module.modules()`, in a fifth of the time."""
     found = {module: None}

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .._common.torch_private import recomputed, storage_key, tables
+from .._common.torch_private import attributes_of_parts, recomputed, storage_key
 from .selecting import dotted_name, quote_names
 
 _CONTAINERS = (list, tuple, set, frozenset)
@@ -41,7 +41,7 @@ def deepcopy_bound(value: Any, model: nn.Module, memo: dict[int, Any]) -> Any:
 def _functions(model: nn.Module) -> Iterator[FunctionType]:
     """The functions in the attributes and hooks of a model's parts, and those that they hold, each once."""
     seen: set[int] = set()
-    stack: list[Any] = [value for part in model.modules() for value in _attributes(part).values()]
+    stack: list[Any] = [value for *_, value in attributes_of_parts(model)]
     while stack:
         value = stack.pop()
         if id(value) in seen or isinstance(value, (Tensor, nn.Module)):
@@ -52,11 +52,6 @@ def _functions(model: nn.Module) -> Iterator[FunctionType]:
                 continue
             yield value
         stack += _contents(value)
-
-
-def _attributes(part: nn.Module) -> dict[str, Any]:
-    held = [id(table) for table in tables(part)]
-    return {key: value for key, value in vars(part).items() if id(value) not in held}
 
 
 def _contents(value: Any) -> list[Any]:
@@ -125,7 +120,7 @@ def _share_memory_(model: nn.Module, memo: Mapping[int, Any]) -> None:
     """Let a copy's attributes that are views of the original's parameters be views of the copy's own."""
     parameters = list(model.parameters())
     known = {id(parameter) for parameter in parameters}
-    for view in (t for part in model.modules() for value in _attributes(part).values() for t in _tensors(value)):
+    for view in (t for *_, value in attributes_of_parts(model) for t in _tensors(value)):
         if id(view) in known:
             continue
         given = next((parameter for parameter in parameters if _holds(parameter, view)), None)
@@ -157,14 +152,12 @@ def _reach(tensor: Tensor) -> tuple[int, int]:
 def find_hidden(model: nn.Module, own: Mapping[str, Tensor]) -> tuple[str, list[str]] | None:
     """An attribute in which a model keeps some of these parameters, or views of them, too, and their names."""
     parameters = [(name, tensor) for name, tensor in own.items() if isinstance(tensor, nn.Parameter)]
-    for path, part in model.named_modules():
-        computed = recomputed(part)
-        for key, value in _attributes(part).items():
-            if key in computed or isinstance(part, nn.RNNBase):  # made anew in each pass
-                continue
-            held = list(_tensors(value))
-            if names := sorted(name for name, p in parameters if any(_holds(p, tensor) for tensor in held)):
-                return dotted_name(path, key), names
+    for path, part, key, value in attributes_of_parts(model):
+        held = list(_tensors(value))
+        if not held or isinstance(part, nn.RNNBase) or key in recomputed(part):  # made anew in each pass
+            continue
+        if names := sorted(name for name, p in parameters if any(_holds(p, tensor) for tensor in held)):
+            return dotted_name(path, key), names
     return None
 
 
