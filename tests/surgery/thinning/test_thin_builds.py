@@ -69,7 +69,10 @@ def outputs(model: nn.Module, x: Any) -> Tensor:
     return output if isinstance(output, Tensor) else output.logits
 
 
-@pytest.fixture(scope="module", params=CASES)
+QUICK = ("own mlp", "own resnet", "bert")
+
+
+@pytest.fixture(scope="module", params=[c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in CASES])
 def case(request):
     """A member of each packed ensemble of half the width, a thin build, and an input."""
     build, example = CASES[request.param]
