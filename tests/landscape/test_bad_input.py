@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import pluribus as pb
 from pluribus import landscape as ls
 
 X, Y = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3
@@ -171,3 +172,25 @@ def test_arguments_of_the_wrong_kind_are_refused_by_name(call, words):
 def test_data_of_another_shape_are_refused_in_words(call):
     with pytest.raises(ValueError, match=r"does not run on the data, whose inputs have the shapes \(\d+, 2\)"):
         call()
+
+
+def test_analyses_name_data_and_truths_that_do_not_fit():
+    network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    mimo = pb.mimo(network, 2, example=torch.zeros(2, 4))
+    with pytest.raises(ValueError, match=r"does not run on the data, whose inputs have the shapes \(9, 7\)"):
+        ls.separation(mimo, torch.randn(9, 7))
+
+    def draw(seed):
+        x = torch.rand(20, 1, generator=torch.Generator().manual_seed(seed))
+        return x, 2 * x
+
+    def make(size):
+        return pb.deep(nn.Linear(1, 1), size)
+
+    with pytest.raises(ValueError, match=r"truth does not take the test inputs, whose shape is \(1000, 1\)"):
+        ls.bias_variance(make, draw, [1], 2, steps=1, truth=nn.Linear(2, 1))
+    with pytest.raises(TypeError, match="truth must give a tensor, but it gave a list"):
+        ls.bias_variance(make, draw, [1], 2, steps=1, truth=lambda x: x.tolist())
+    assert ls.bias_variance(make, draw, [1], 2, steps=1, truth=nn.Linear(1, 1)).bias.shape == (1,)
+    with pytest.raises(ValueError, match="dropout_transition: scale must be a positive, finite number"):
+        ls.dropout_transition(network, None, None, scale="x")

@@ -217,6 +217,12 @@ def test_bias_and_variance_are_those_of_the_curve(small, monkeypatch):
         ensemble.task = "regression"
         return ensemble
 
+    x, y = (t.double() for t in draw_curve(-1, 3000))
+    x = 0.25 + x * 0.5 / 12**0.5
+    curve = x + 0.3 * torch.sin(2 * torch.pi * x) + 0.3 * torch.sin(4 * torch.pi * x)
+    slope = 1 + 0.6 * torch.pi * torch.cos(2 * torch.pi * x) + 1.2 * torch.pi * torch.cos(4 * torch.pi * x)
+    assert 0 <= x.min() < x.max() <= 0.5
+    assert ((y - curve) / slope).median().abs() < 2e-3 and 0.018 < ((y - curve) / slope)[:, 0].quantile(0.84) < 0.022
     found = ls.bias_variance(make, draw_curve, [1, 3], 4, steps=30, test=draw_curve(-1, 3000))
     assert told(found.difference("variance", 3, 1)) in question.found[0]
     assert question.figures[0].rows[1] == ["3", *(told(found.interval(n, 3)) for n in ("bias", "variance", "error"))]

@@ -158,3 +158,9 @@ def test_a_transformer_whose_scales_have_moved_warns():
     network[1].weight.data += torch.randn(8)
     with pytest.warns(UserWarning, match="seems to be trained"):
         pb.batch_ensemble(network, 2)
+
+
+@pytest.mark.parametrize("method", FAR)
+def test_a_batch_that_the_network_does_not_take_is_named(method):
+    with pytest.raises(ValueError, match=rf"{method}: the model does not run on the example, .*\(16, 5\)"):
+        FAR[method](seen(20), 2, trained=torch.randn(16, 5))

@@ -53,8 +53,7 @@ def attributes_of_parts(model: nn.Module) -> list[tuple[str, nn.Module, str, Any
     return [
         (path, part, key, value)
         for path, part in model.named_modules()
-        for key, value in vars(part).items()
-        if key not in ("_parameters", "_buffers", "_modules")
+        for key, value in plain_attributes(part).items()
     ]
 
 

@@ -188,7 +188,11 @@ def _plane(points: np.ndarray, label: np.ndarray, far: np.ndarray) -> TableParts
 
 
 def _curve(x: np.ndarray, generator: np.random.Generator) -> Any:
-    noise = 0.02 * generator.standard_normal(len(x))
-    angle = 2 * np.pi * (x + noise)
-    y = x + 0.3 * np.sin(angle) + 0.3 * np.sin(2 * angle) + noise
+    y = blundell_curve(x, 0.02 * generator.standard_normal(len(x)))
     return require("pandas", "reading tables", "data").DataFrame({"x": x, "y": y})
+
+
+def blundell_curve(x: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """The curve of Blundell et al. (2015) with this noise in its input."""
+    angle = 2 * np.pi * (x + noise)
+    return x + 0.3 * np.sin(angle) + 0.3 * np.sin(2 * angle) + noise

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .._common.trees import as_batch, logits_of, rows_of, tensors_of
 from ..core.ensemble import Ensemble
-from ..surgery.calling import evaluation_mode
+from ..surgery.calling import check_example, evaluation_mode
 from ..surgery.copying import duplicate
 from ..surgery.initial_laws import has_seen_data
 
@@ -113,6 +113,7 @@ def _check_inputs(method: str, model: nn.Module, trained: Any) -> None:
             f"{method}: trained= takes a batch of inputs like those that the model was trained on, two rows at least, "
             f"but it is {trained if not isinstance(trained, Tensor) else tuple(trained.shape)!r}."
         )
+    check_example(method, model, trained)
 
 
 def _count(trained: Any) -> int:

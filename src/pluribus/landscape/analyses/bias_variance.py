@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from ...core.ensemble import Ensemble
+from ...data.builtin import blundell_curve
 from ...methods import mimo
 from ...methods.building import check_number, check_whole
 from ...results.intervals import t_interval
@@ -149,7 +150,7 @@ def bias_variance(
         raise ValueError("bias_variance: there must be at least one size, but there is none.")
     sets = [_check_rows(draw(seed + i)) for i in range(repeats)]
     x, y = _check_rows(test) if test is not None else _unseen(draw, seed + repeats)
-    target = (y if truth is None else truth(x)).double().reshape(-1).numpy()
+    target = (y if truth is None else _true_values(truth, x)).double().reshape(-1).numpy()
     predictions, members = [], []
     for size in chosen:
         if progress is not None:
@@ -166,6 +167,20 @@ def bias_variance(
         predictions.append(np.stack([part.mean(0) for part in each]))
         members.append([float(np.square(part - target).mean()) for part in each])
     return BiasVariance(chosen, np.stack(predictions), target, np.array(members))
+
+
+@torch.no_grad()
+def _true_values(truth: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    try:
+        values = truth(x)
+    except (RuntimeError, IndexError) as error:
+        said = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"bias_variance: truth does not take the test inputs, whose shape is {tuple(x.shape)}: {said}."
+        ) from error
+    if not isinstance(values, Tensor):
+        raise TypeError(f"bias_variance: truth must give a tensor, but it gave a {type(values).__name__}.")
+    return values
 
 
 def mimo_on_a_curve(
@@ -190,8 +205,7 @@ def draw_curve(seed: int, rows: int = 64) -> Rows:
     generator = torch.Generator().manual_seed(seed + 10_000)
     x = 0.5 * torch.rand(rows, 1, generator=generator)
     noise = 0.02 * torch.randn(rows, 1, generator=generator)
-    y = x + 0.3 * torch.sin(2 * torch.pi * (x + noise)) + 0.3 * torch.sin(4 * torch.pi * (x + noise)) + noise
-    return (x - 0.25) / (0.5 / 12**0.5), y
+    return (x - 0.25) / (0.5 / 12**0.5), torch.from_numpy(blundell_curve(x.numpy(), noise.numpy()))
 
 
 def _check_rows(rows: Any) -> Rows:

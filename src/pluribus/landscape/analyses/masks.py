@@ -17,7 +17,7 @@ from ...methods import mask_sampler as sampler
 from ...methods.building import check_whole
 from ...results.intervals import t_interval
 from ...surgery.selecting import exact_pattern
-from ..common.arguments import COUNT, FROM_ZERO, NUMBERS, check_arguments
+from ..common.arguments import COUNT, FROM_ZERO, NUMBERS, POSITIVE, check_arguments
 from .trained_settings import Measured, example_of, measure_settings, redraw
 
 
@@ -134,7 +134,7 @@ def mask_transition(
     return measure_settings(entries, train, test, about=about, **options)
 
 
-@check_arguments(sizes=NUMBERS)
+@check_arguments(sizes=NUMBERS, scale=POSITIVE)
 def dropout_transition(
     model: nn.Module,
     train: Any,

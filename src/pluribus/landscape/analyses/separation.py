@@ -17,7 +17,7 @@ from ...methods.building import check_whole
 from ...surgery.calling import evaluation_mode
 from ...surgery.selecting import READERS, channel_dim, pick
 from ..common.arguments import check_arguments
-from ..common.examples import Examples, ready
+from ..common.examples import Examples, naming_data, ready
 from ..subnetworks import check_joint
 
 NORMS = (NormBase, nn.GroupNorm, nn.LayerNorm)
@@ -101,7 +101,8 @@ def separation(
         orders = [torch.randperm(rows, generator=generator) for _ in range(ensemble.size)]
         for start in range(0, rows, batch_size):
             some = slice(start, start + batch_size)
-            base = _run(ensemble, names, x, [order[some] for order in orders])
+            with naming_data("separation", ensemble, data):
+                base = _run(ensemble, names, x, [order[some] for order in orders])
             for member in range(ensemble.size):
                 moved = [order.roll(1)[some] if m == member else order[some] for m, order in enumerate(orders)]
                 for name, output in _run(ensemble, names, x, moved).items():
