@@ -105,6 +105,17 @@ def test_every_public_function_has_an_example(place):
     assert ours and [name for name, f in ours.items() if ">>>" not in (f.__doc__ or "")] == []
 
 
+@pytest.mark.parametrize("place", [pluribus, pluribus.landscape])
+def test_every_argument_of_a_public_name_is_explained(place):
+    unknown = []
+    for name in place.__all__:
+        value = getattr(place, name)
+        if inspect.isfunction(value) or (inspect.isclass(value) and not issubclass(value, dict)):
+            words = set(re.findall(r"\w+", re.sub(r"(?m)^ *(>>>|\.\.\.).*$", "", value.__doc__ or "")))
+            unknown += [f"{name}({a})" for a in inspect.signature(value).parameters if a not in words]
+    assert unknown == []
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     pytest.importorskip("mkdocstrings", reason="mkdocs and mkdocstrings, which build the site, are not installed")
