@@ -175,7 +175,7 @@ class TestCompare:
             "compare", "--data", "table:t.csv", "--target", "b", "--model", "mlp", "--methods", "single", "--epochs",
             "1", "--jobs", "1",
         )  # fmt: skip
-        assert 'note: Column "same" has one value: left out.' in err
+        assert 'note: Column "same" has only one value: left out.' in err
 
     def test_a_device_that_is_not_here_is_refused(self, pluribus):
         code, _, err = pluribus("compare", *QUICK, "--device", "nonsense")

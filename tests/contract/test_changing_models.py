@@ -189,7 +189,7 @@ def test_parameters_that_a_pass_makes_are_refused_before_anything_is_given(kind,
     ensemble = pb.METHODS[name](model, 3, **options)
     ensemble.run = run or "loop"
     before = [name for name, _ in ensemble.named_modules()]
-    with torch.set_grad_enabled(grad), pytest.raises(ValueError, match="makes the parameters in .*Run the given model"):
+    with torch.set_grad_enabled(grad), pytest.raises(ValueError, match="creates the parameters in .*Run the model"):
         ensemble(x)
     assert [name for name, _ in ensemble.named_modules()] == before
     if name == "deep" and kind is not MakesInDict:

@@ -156,7 +156,7 @@ def separate(kind: type[Plain], ensemble: pb.Ensemble, i: int) -> nn.Module:
     return network.eval()
 
 
-WORDS = "itself, outside of a call of the layer"
+WORDS = "directly, without calling the layer"
 SHARED = {
     "masksembles": {Both, Transposed, Penalty, PreHook}
 }  # masks are before a layer: a weight that is read is the shared one
@@ -198,7 +198,7 @@ def test_an_example_leaves_such_layers_to_all_members_of_batch_ensemble_in_train
     x, y = torch.randn(5, 6), torch.randn(5, 3)
     ensemble = make("batch_ensemble", kind(), x)
     assert not any(name.startswith("middle") for name in ensemble.own)
-    assert "shared as they are" in ensemble.explain() and "'middle'" in ensemble.explain()
+    assert "shared unchanged" in ensemble.explain() and "'middle'" in ensemble.explain()
     expected = sum(F.mse_loss(separate(kind, ensemble, i)(x), y) for i in range(3)) / 3
     torch.testing.assert_close(ensemble.train().loss(x, y, nn.MSELoss()), expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match=r"batch_ensemble: the model reads 'middle.bias' itself.*where="):

@@ -315,7 +315,7 @@ def test_floats_are_kept_and_large_ones_divided_by_255(tmp_path):
 
 def test_normalised_pixels_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", x_train=np.random.default_rng(0).normal(size=(20, 8, 8)), y_train=labels_of(20, 2))
-    with pytest.raises(ValueError, match=r"pixels must be in \[0, 1\] or \[0, 255\], but reach from -"):
+    with pytest.raises(ValueError, match=r"pixels must be in \[0, 1\] or \[0, 255\], but range from -"):
         load("a", folder=tmp_path)
 
 

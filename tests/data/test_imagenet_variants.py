@@ -130,7 +130,7 @@ def test_an_image_without_anything_inside_its_frame_is_named(base, tmp_path):
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"objectnet_to_imagenet_1k.json": {"Alarm clock": "a sundial"}}, "'a sundial' is no class of ImageNet"),
+        ({"objectnet_to_imagenet_1k.json": {"Alarm clock": "a sundial"}}, "'a sundial' is not a class of ImageNet"),
         ({"objectnet_to_imagenet_1k.json": {"Sundial": NAMES[0]}}, "'Sundial' has no folder"),
         ({"objectnet_to_imagenet_1k.json": ["Alarm clock"]}, "must be an object"),
         ({"pytorch_to_imagenet_2012_id.json": {**ORDER, "0": 4}}, "number the 1000 lines of names, each once"),
@@ -329,7 +329,7 @@ def test_frames_of_ytbb_are_those_that_people_found_similar(base, tmp_path):
     ]
     meant = [key.answers[y].nonzero().flatten().tolist() for y in rows.y.tolist()]
     assert meant == [[7, 8, 981, 982]] * 3 + [[407, 436]] * 2 + [[]]  # a cow is no class of ImageNet
-    assert any("1 anchors show what is no class of ImageNet" in note for note in data.notes)
+    assert any("1 anchors show classes that ImageNet does not have" in note for note in data.notes)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_frames_of_ytbb_are_those_that_people_found_similar(base, tmp_path):
     [
         ({"csv": "ytid,label\na,0\n"}, "columns must be ytid, time_ms and label"),
         ({"csv": "ytid,time_ms,label\na,100,person\n"}, "columns must be"),
-        ({"csv": "ytid,time_ms,label\nz,1,0\n"}, "no label of a_100"),
+        ({"csv": "ytid,time_ms,label\nz,1,0\n"}, "no label for a_100"),
         ({"rev_class_idx_map.json": {"0": [1000]}}, "1000 is no number of ImageNet's 1,000 classes"),
         (
             {"anchor_labels.json": {"annotations": [{"key": "a", "labels": [0]}], "labels": ["good"]}},

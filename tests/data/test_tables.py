@@ -450,7 +450,7 @@ def test_many_columns_have_the_rules_of_each_by_itself(tmp_path):
     frame = pd.DataFrame(columns)
     notes = []
     found = {rule["name"]: rule for rule in column_rules(frame, notes)}
-    assert notes == [f'Column "k{i}" has one value: left out.' for i in range(20)]
+    assert notes == [f'Column "k{i}" has only one value: left out.' for i in range(20)]
     assert list(found) == [name for name in columns if name[0] != "k"]
     for name, rule in found.items():
         finite = np.asarray(columns[name], float)[np.isfinite(columns[name])]

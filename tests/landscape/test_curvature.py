@@ -130,7 +130,7 @@ def test_bad_input_is_refused():
         ls.spectrum(model, (x, y), 39)
     with pytest.raises(ValueError, match="needs labels"):
         ls.spectrum(model, x)
-    with pytest.raises(ValueError, match="one network is needed"):
+    with pytest.raises(ValueError, match="needs one network"):
         ls.spectrum(pb.deep(model, 2), (x, y))
     with pytest.raises(ValueError, match="top"):
         ls.spectrum(model, (x, y), 0)

@@ -229,7 +229,7 @@ def test_far_from_training_nothing_breaks():
     [
         (lambda: ls.plane(network(0), network(0)), "not lie on one line"),
         (lambda: ls.plane(network(0), nn.Linear(4, 3)), "one architecture"),
-        (lambda: ls.plane(pb.deep(network(0), 2), network(1)), "one network is needed"),
+        (lambda: ls.plane(pb.deep(network(0), 2), network(1)), "needs one network"),
         (lambda: ls.plane([network(0)]), "two or three networks"),
         (lambda: ls.surface(ls.plane(network(0), network(1)), (X, Y), grid=0), "grid must be"),
         (lambda: ls.surface(ls.plane(network(0), network(1)), (X, Y), grid=10**7), "100,000,000,000,000 points needs"),

@@ -374,7 +374,7 @@ class TestErrors:
             pb.fit(ensemble, (self.x, self.y), epochs=1, optimizer=torch.optim.SGD(ensemble.parameters(), lr=0.1))
 
     def test_a_plain_network_and_a_generator_are_refused(self):
-        with pytest.raises(TypeError, match="takes an Ensemble, but got a Linear"):
+        with pytest.raises(TypeError, match="needs an Ensemble, but got a Linear"):
             pb.fit(nn.Linear(5, 3), (self.x, self.y))
         with pytest.raises(ValueError, match="readable once per epoch"):
             pb.fit(pb.deep(network(), 2), (batch for batch in [(self.x, self.y)]), epochs=2)

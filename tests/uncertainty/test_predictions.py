@@ -237,10 +237,10 @@ def test_a_read_only_array_is_taken():
         (lambda: from_logits(1, 2, math.inf), r"row at \[member 1, example 2\] is \[inf"),
         (lambda: Classification.from_logits(torch.full((1, 2, 3), -math.inf)), "-inf in some but not all"),
         (lambda: Classification.from_logits(torch.zeros(2, 3)), r"\(2, 3\)\. .* add the members' dimension"),
-        (lambda: Classification.from_logits(torch.zeros(2, 0, 3)), r"none of them empty, but .* \(2, 0, 3\)"),
+        (lambda: Classification.from_logits(torch.zeros(2, 0, 3)), r"without an empty dimension, but .*  \(2, 0, 3\)"),
         (lambda: Classification.from_logits(torch.zeros(2, 3, 1)), "use from_binary"),
         (lambda: Classification.from_logits(torch.zeros(2, 3, 4), class_dim=1), "class_dim must be from 2 to 2"),
-        (lambda: some().score("surprise"), "'surprise' is unknown. Choose one of msp"),
+        (lambda: some().score("surprise"), "'surprise' is unknown. Choose from msp"),
         (lambda: probabilities(0, 0, 0.25).score("energy"), "energy needs logits"),
         (lambda: probabilities(0, 0, 0.25).score("max_logit"), "max_logit needs logits"),
         (lambda: some().restrict([0, 4]), r"from 0 to 3, but they are \[0, 4\]"),
@@ -248,7 +248,7 @@ def test_a_read_only_array_is_taken():
         (lambda: some().log_likelihood(torch.tensor([0, 1, 4, 0, 0])), r"0 to 3, but at \[2\] there is 4"),
         (lambda: some().log_likelihood(torch.tensor([0, 1, -1, 0, 0])), r"at \[2\] there is -1"),
         (lambda: some().log_likelihood(torch.tensor([0, 1, 0.5, 0, 0])), r"whole numbers .* there is 0.5"),
-        (lambda: some().rank(torch.zeros(5, 4)), r"\(5, 4\)\. One-hot or soft targets"),
+        (lambda: some().rank(torch.zeros(5, 4)), r"\(5, 4\)\. For one-hot or soft targets"),
     ],
 )
 def test_bad_input_is_an_error_that_says_rule_and_value(call, message):
@@ -357,9 +357,12 @@ def test_regression_rows_members_and_batches():
     ("call", "message"),
     [
         (lambda: Regression(torch.zeros(2, 3), torch.tensor([[1.0, 1, 1], [1, -2, 1]])), r"at \[1, 1\] there is -2"),
-        (lambda: Regression(torch.zeros(2, 3), torch.ones(2, 4)), r"one shape, but they have \(2, 3\) and \(2, 4\)"),
+        (
+            lambda: Regression(torch.zeros(2, 3), torch.ones(2, 4)),
+            r"the same shape, but they have \(2, 3\) and \(2, 4\)",
+        ),
         (lambda: Regression(torch.tensor([[0.0, math.nan]])), r"means must be finite, but at \[0, 1\]"),
-        (lambda: Regression(torch.zeros(2, 0)), "none of them empty"),
+        (lambda: Regression(torch.zeros(2, 0)), "without an empty dimension"),
         (lambda: Regression(torch.zeros(3)), "add the members' dimension"),
         (lambda: Regression(torch.zeros(2, 3)).interval(1.0), "level must be between 0 and 1"),
         (lambda: Regression(torch.zeros(2, 3)).log_likelihood(torch.zeros(3)), "points without variances"),

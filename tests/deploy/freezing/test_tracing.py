@@ -41,7 +41,7 @@ def test_a_part_that_cannot_be_traced_stays_as_it_was_and_is_named():
     ensemble, x = pb.deep(trained(Choosing()), 3), torch.randn(4, 3, 8, 8)
     made = frozen(ensemble, x)
     assert "'look' stays as it was" in made.explain()
-    assert "normalisation folded into the layer before it: 1" in made.explain()
+    assert "normalisation layers folded into the layer before: 1" in made.explain()
     ensemble.run = "loop"
     alike(made(x), expected(ensemble, x))
 
@@ -70,7 +70,7 @@ def test_a_network_that_cannot_be_traced_at_all_gives_the_same():
     ensemble, x = pb.deep(Looking(), 3), torch.randn(2, 4, 3, 3)
     ensemble.run = "loop"
     made = frozen(ensemble, x)
-    assert "the network stays as it was" in made.explain()
+    assert "the network is unchanged" in made.explain()
     alike(made(x), expected(ensemble, x))
 
 
