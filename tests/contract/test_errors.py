@@ -115,7 +115,7 @@ def test_models_that_cannot_be_taken_as_they_are_say_what_to_give():
 def test_lists_of_models():
     with pytest.raises(ValueError, match="the list is empty"):
         pb.deep([])
-    with pytest.raises(ValueError, match="size is the number of models, 2, but it is 3"):
+    with pytest.raises(ValueError, match="size must be the number of models, 2, but it is 3"):
         pb.deep([mlp(), mlp()], 3)
     with pytest.raises(TypeError, match="must be an nn.Module, but it is a str"):
         pb.deep([mlp(), "mlp"])

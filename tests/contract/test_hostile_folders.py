@@ -175,7 +175,7 @@ def test_weights_of_another_kind_of_number_are_refused(folder, dtype, factor):
 
 def test_weights_that_are_no_numbers_are_refused(folder):
     TRAINED["weights of NaN"](folder, folder)
-    with pytest.raises(ValueError, match="are no numbers"):
+    with pytest.raises(ValueError, match="hold NaN"):
         load_predictor(folder)
 
 

@@ -358,7 +358,7 @@ def test_npz_with_other_keys_lists_them(tmp_path):
 
 def test_npz_with_too_few_targets_is_refused(tmp_path):
     np.savez(tmp_path / "a.npz", x_train=bytes_of(4, 8, 8), y_train=labels_of(3))
-    with pytest.raises(ValueError, match=r"one target for each row.*\(4, 8, 8\).*\(3,\)"):
+    with pytest.raises(ValueError, match=r"one target per row.*\(4, 8, 8\).*\(3,\)"):
         load("a", folder=tmp_path)
 
 

@@ -114,7 +114,7 @@ BAD = object()
         (lambda: ls.snapshots(ONE, (X, Y), 1, epochs=1, seed="x"), "snapshots: seed must be a whole number"),
         (lambda: ls.csgmcmc(ONE, (X, Y), 1, epochs=1, augment=3), "csgmcmc: augment must be a function, or None"),
         (lambda: ls.exact_iou("x", 3), "ones must be a whole number of at least 0, but it is 'x'"),
-        (lambda: ls.family("x", 0.6, 3, 0.5), "family: accuracies are numbers from 0 to 1"),
+        (lambda: ls.family("x", 0.6, 3, 0.5), "family: accuracies must be numbers from 0 to 1"),
         (lambda: ls.fit_exponent(3, 0.6, 3), "fit_exponent: points must come from diversity_accuracy"),
         (lambda: ls.mask_overlap(sizes="x"), "sizes must be a list of at least one number, but it is 'x'"),
         (lambda: ls.sparsity_curves(inputs=0), "inputs must be a whole number of at least 1, but it is 0"),
@@ -135,7 +135,7 @@ BAD = object()
         (lambda: ls.trajectory(ONE, [], epochs=1), "fit: train must have at least one batch, but it is an empty list"),
         (lambda: ls.dropout_grid(HIDDEN, [], (X, Y), **TRAINED), "there must be at least one batch of data"),
         *[
-            (lambda epochs=epochs: ls.trajectory(ONE, (X, Y), epochs=epochs), "epochs must be a whole number of at least 1")
+            (lambda epochs=epochs: ls.trajectory(ONE, (X, Y), epochs=epochs), "epochs must be a whole number")
             for epochs in ("x", np.nan, np.inf, 1.5, [])
         ],
     ],

@@ -236,7 +236,7 @@ def test_mimo_keeps_padding_and_refuses_masks_that_differ():
     assert not ensemble.module.words.weight.grad[[0, 9]].any()
     assert ensemble.module.words.weight.grad[[10, 11]].any()
     mask[1, 2] = 0
-    with pytest.raises(ValueError, match="must be the same for all members, but it differs"):
+    with pytest.raises(ValueError, match="must be the same for all members, but it is not"):
         ensemble.loss((torch.stack([words] * 2), torch.stack([mask, mask.flip(0)])), torch.zeros(2, 2).long(),
                       F.cross_entropy, per_member=True)  # fmt: skip
 

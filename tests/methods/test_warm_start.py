@@ -86,7 +86,7 @@ def test_a_regression_is_kept_too():
     [
         ("batch_ensemble", {"trained": True}, "trained= takes a batch of inputs"),
         ("batch_ensemble", {"trained": torch.randn(8, 4), "init": "signs"}, 'init must be "normal"'),
-        ("masksembles", {"trained": torch.randn(8, 4), "capacity": 1.0}, "not both"),
+        ("masksembles", {"trained": torch.randn(8, 4), "capacity": 1.0}, "exclude each other"),
         ("mc_dropout", {"trained": torch.randn(8, 4)}, "no active dropout in training"),
         ("multihead", {"noise": 0.1}, 'init="same"'),
     ],

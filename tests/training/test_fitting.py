@@ -347,7 +347,7 @@ class TestErrors:
             ({"select": "best"}, 'select must be "ensemble", "member" or None'),
             ({"select": "member"}, 'select="member" needs validation data'),
             ({"patience": 2}, "needs validation data"),
-            ({"epochs": 0}, "epochs must be at least 1"),
+            ({"epochs": 0}, "epochs must be a whole number of at least 1"),
             ({"optimizer": "adagrad"}, "optimizer 'adagrad' is unknown. Choose from sgd, adam, adamw, lamb"),
             ({"schedule": "linear"}, "schedule 'linear' is unknown. Choose from constant"),
             ({"criterion": "hinge"}, "criterion 'hinge' is unknown. Choose from cross_entropy"),

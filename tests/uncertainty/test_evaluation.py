@@ -349,7 +349,7 @@ def test_what_cannot_be_compared_is_an_error():
         compare(Summary(p, y), Summary(p[:30], y[:30]))
     with pytest.raises(ValueError, match="targets differ at example 0"):
         compare(Summary(p, y), Summary(p, (y + 1) % 6))
-    with pytest.raises(ValueError, match="as many members in both, but there are 3 and 1"):
+    with pytest.raises(ValueError, match="equally many members in both, but there are 3 and 1"):
         compare(p, p.member(0), y, metric="disagreement")
     with pytest.raises(ValueError, match="cannot be computed on resampled examples"):
         bootstrap(p, y, metric="classwise_ece")

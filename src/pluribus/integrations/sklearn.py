@@ -242,7 +242,7 @@ class EnsembleClassifier(base.ClassifierMixin, NetworkEstimator):
             new.classes_ = np.unique(rows.y)
             if len(new.classes_) < 2:
                 raise ValueError(
-                    f"{new._name}: y must have at least two classes, but there is one, "
+                    f"{new._name}: y must have at least two classes, but there is one class, "
                     f"{new.classes_.tolist()[0]!r}"
                     f"{'' if sample_weight is None else ', with a weight above 0'}."
                 )
@@ -301,7 +301,9 @@ class EnsembleClassifier(base.ClassifierMixin, NetworkEstimator):
         if known is not None and not np.array_equal(known, found):
             raise ValueError(f"{self._name}: classes must stay those of the first call, {known}, but they are {found}.")
         if len(found) < 2:
-            raise ValueError(f"{self._name}: there must be at least two classes, but there is one, {found.tolist()}.")
+            raise ValueError(
+                f"{self._name}: there must be at least two classes, but there is one class, {found.tolist()}."
+            )
         if unknown := np.setdiff1d(labels, found).tolist():
             raise ValueError(f"{self._name}: classes must contain all of y, but y also has {unknown[0]!r}.")
         return found
