@@ -153,10 +153,7 @@ def check_seeds(
             return ClaimVerdict(OPEN, [f"Not measured: {'; '.join(missing)}."])
         judgements = [judge_finding(one, asked[name][3]) for name, one in told.items()]
         counts = {word: judgements.count(word) for word in (HOLDS, FAILS, OPEN)}
-        said = [
-            f"Of {plural(len(told), 'finding')} {counts[HOLDS]} hold, {counts[FAILS]} do not, and {counts[OPEN]} "
-            "cannot be told."
-        ]
+        said = [_count(len(told), counts)]
         sides = {name: SIDES[asked[name][3]] for name in names}
         said += [
             _sentence(one, sides[name], judgement)
@@ -171,6 +168,13 @@ def check_seeds(
         return ClaimVerdict(all_of(judgements), said, header, table, [*pictures(found), *_intervals(told, sides)])
 
     return check
+
+
+def _count(total: int, counts: Mapping[str, int]) -> str:
+    said = f"{counts[HOLDS]} of {plural(total, 'finding')} {'holds' if counts[HOLDS] == 1 else 'hold'}"
+    if counts[FAILS]:
+        said += f", {counts[FAILS]} {'does' if counts[FAILS] == 1 else 'do'} not"
+    return f"{said}, {counts[OPEN]} cannot be told." if counts[OPEN] else f"{said}."
 
 
 SIDES = {True: "below", False: "above", None: "within"}
