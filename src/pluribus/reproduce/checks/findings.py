@@ -9,7 +9,7 @@ from ...landscape.studies.findings import CLAIMS, Finding
 from ...report.figure import Figure
 from ..drawing import intervals_figure
 from ..experiments.stored_parts import Stored
-from ..verdicts import FAILS, HOLDS, OPEN, ClaimVerdict, all_of, equal, plural, show_interval
+from ..verdicts import FAILS, HOLDS, OPEN, ClaimVerdict, all_of, count_judgements, equal, show_interval
 
 WORDS = {"holds": HOLDS, "does not hold": FAILS, "open": OPEN}
 
@@ -152,10 +152,8 @@ def check_seeds(
         if missing := [asked[name][0] for name, one in told.items() if not one.values]:
             return ClaimVerdict(OPEN, [f"Not measured: {'; '.join(missing)}."])
         judgements = [judge_finding(one, asked[name][3]) for name, one in told.items()]
-        counts = {word: judgements.count(word) for word in (HOLDS, FAILS, OPEN)}
-        said = [_count(len(told), counts)]
         sides = {name: SIDES[asked[name][3]] for name in names}
-        said += [
+        said = [count_judgements(judgements, "finding")] + [
             _sentence(one, sides[name], judgement)
             for (name, one), judgement in zip(told.items(), judgements, strict=True)
         ]
@@ -168,13 +166,6 @@ def check_seeds(
         return ClaimVerdict(all_of(judgements), said, header, table, [*pictures(found), *_intervals(told, sides)])
 
     return check
-
-
-def _count(total: int, counts: Mapping[str, int]) -> str:
-    said = f"{counts[HOLDS]} of {plural(total, 'finding')} {'holds' if counts[HOLDS] == 1 else 'hold'}"
-    if counts[FAILS]:
-        said += f", {counts[FAILS]} {'does' if counts[FAILS] == 1 else 'do'} not"
-    return f"{said}, {counts[OPEN]} cannot be told." if counts[OPEN] else f"{said}."
 
 
 SIDES = {True: "below", False: "above", None: "within"}
