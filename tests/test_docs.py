@@ -6,6 +6,7 @@ import inspect
 import os
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -132,6 +133,18 @@ def site(tmp_path_factory):
 def test_the_site_is_built_without_a_warning(site):
     pages = {path.relative_to(site).with_suffix("").as_posix() for path in site.rglob("*.html")}
     assert {"index", "security", "glossary", *(f"reference/{name}" for name in ("methods", "landscape"))} <= pages
+    shown = [*(ROOT / "examples").rglob("*.py"), *(ROOT / "examples").rglob("*.ipynb")]
+    assert {path.relative_to(ROOT).with_suffix("").as_posix() for path in shown} <= pages
+
+
+def test_the_start_page_leads_to_the_page_for_drawing_where_it_was_built(tmp_path):
+    pytest.importorskip("mkdocs", reason="mkdocs, which builds the site, is not installed")
+    hook = runpy.run_path(str(ROOT / "docs" / "site_pages.py"))["on_page_markdown"]
+    page, config = (ROOT / "docs" / "index.md").read_text(), {"config_file_path": tmp_path / "mkdocs.yml", "nav": []}
+    assert "draw-a-digit.html" not in hook(page, None, config)
+    (tmp_path / "browser-build").mkdir()
+    (tmp_path / "browser-build" / "digits.html").touch()
+    assert "](draw-a-digit.html)" in hook(page, None, config)
 
 
 @pytest.mark.slow
