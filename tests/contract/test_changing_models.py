@@ -223,7 +223,7 @@ def test_what_a_pass_draws_and_keeps_is_refused_unless_the_given_model_has_it(ki
     fresh, drawn = pb.deep(models), kind().eval()
     fresh.run = run
     with torch.set_grad_enabled(grad):
-        with pytest.raises(ValueError, match="goes on from what it has kept in 'drawn'"):
+        with pytest.raises(ValueError, match="continues from what it stored in 'drawn'"):
             fresh(x)
         drawn(x)
         ensemble = pb.deep(drawn, 3)

@@ -91,8 +91,8 @@ def test_folder_is_the_argument_else_the_variable_else_data(tmp_path, monkeypatc
         ({"spec": "iris", "outside": ["letters"]}, "other data must be too"),
         ({"validation": 0.9}, "validation must be a share"),
         ({"image_size": 0}, "image_size must be at least 1"),
-        ({"broken": "ignore"}, "Choose from  stop, skip"),
-        ({"task": "ranking"}, "Choose from  classification, regression"),
+        ({"broken": "ignore"}, "Choose from stop, skip"),
+        ({"task": "ranking"}, "Choose from classification, regression"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments, said):

@@ -238,7 +238,7 @@ def test_lists_do_not_lead_out_of_their_folder(base, tmp_path):
 @pytest.mark.parametrize(
     "name, content, said",
     [
-        ("labels", {}, "labels.json.*no label of val/v1/000002"),
+        ("labels", {}, "labels.json.*no label for val/v1/000002"),
         ("labels", {"val/v1/000003.JPEG": "0"}, "must be a list"),
         ("pmsets", {}, "no complete set of frames is left"),
         ("pmsets", [1], "must be an object"),
@@ -254,7 +254,7 @@ def test_lists_that_do_not_fit_are_named(base, tmp_path, name, content, said):
 def test_a_damaged_list_is_named(base, tmp_path):
     root = write_videos(tmp_path)
     (root / "metadata" / "pmsets.json").write_text('{"val/v1/000003.JPEG": [')
-    with pytest.raises(ValueError, match=r"pmsets.json: the file cannot be read \(it is no JSON"):
+    with pytest.raises(ValueError, match=r"pmsets.json: the file cannot be read \(it is not JSON"):
         read(base, tmp_path, "imagenet_vid_robust")
 
 
@@ -338,7 +338,7 @@ def test_frames_of_ytbb_are_those_that_people_found_similar(base, tmp_path):
         ({"csv": "ytid,label\na,0\n"}, "columns must be ytid, time_ms and label"),
         ({"csv": "ytid,time_ms,label\na,100,person\n"}, "columns must be"),
         ({"csv": "ytid,time_ms,label\nz,1,0\n"}, "no label for a_100"),
-        ({"rev_class_idx_map.json": {"0": [1000]}}, "1000 is no number of ImageNet's 1,000 classes"),
+        ({"rev_class_idx_map.json": {"0": [1000]}}, "1000 is not one of ImageNet's 1,000 class numbers"),
         (
             {"anchor_labels.json": {"annotations": [{"key": "a", "labels": [0]}], "labels": ["good"]}},
             "must look like video",

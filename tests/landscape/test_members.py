@@ -123,7 +123,7 @@ def test_bad_input_is_refused():
         ls.regularization_path(lambda: mimo(2), (X, Y), (X, Y))
     with pytest.raises(ValueError, match="l1 must be 0 or more, but one is -1"):
         ls.regularization_path(lambda: mimo(2), (X, Y), (X, Y), l1=[-1])
-    with pytest.raises(ValueError, match="weight_decay is what the path changes"):
+    with pytest.raises(ValueError, match="weight_decay is what the path varies"):
         ls.regularization_path(lambda: mimo(2), (X, Y), (X, Y), l1=[0.1], weight_decay=0.1)
     with pytest.raises(TypeError, match="needs an Ensemble"):
         ls.courses(mlp(), (X, Y), X)

@@ -228,7 +228,7 @@ def test_far_from_training_nothing_breaks():
     ("call", "match"),
     [
         (lambda: ls.plane(network(0), network(0)), "not lie on one line"),
-        (lambda: ls.plane(network(0), nn.Linear(4, 3)), "one architecture"),
+        (lambda: ls.plane(network(0), nn.Linear(4, 3)), "the same architecture"),
         (lambda: ls.plane(pb.deep(network(0), 2), network(1)), "needs one network"),
         (lambda: ls.plane([network(0)]), "two or three networks"),
         (lambda: ls.surface(ls.plane(network(0), network(1)), (X, Y), grid=0), "grid must be"),
@@ -236,7 +236,7 @@ def test_far_from_training_nothing_breaks():
         (lambda: ls.surface(ls.plane(network(0), network(1)), (X, Y), memory=100), "memory= allows"),
         (lambda: ls.surface(ls.plane(network(0), network(1)), X), "needs labels"),
         (lambda: ls.surface(ls.plane(network(0), network(1)), (X, Y), measures=("risk",)), "'risk' was asked for"),
-        (lambda: ls.line(network(0), nn.Linear(4, 3)), "one architecture"),
+        (lambda: ls.line(network(0), nn.Linear(4, 3)), "the same architecture"),
         (lambda: ls.tunnel(network(0), network(0), (X, Y)), "the same"),
         (lambda: ls.tunnel(network(0), network(1), (X, Y), optimizer="newton"), "Choose from"),
         (lambda: ls.barrier(ls.line(network(0), network(1)), (X, Y), points=2), "at least 3 points"),

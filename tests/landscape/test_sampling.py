@@ -315,7 +315,7 @@ def test_the_task_goes_with_the_samples():
         (lambda: ls.fast_geometric(network(), (X, Y), 2, cycle=3), "even number of epochs, but it is 3"),
         (lambda: ls.fast_geometric(network(), (X, Y), 2, lr=(0.1, 0.2)), "smallest rate must be from 0"),
         (lambda: ls.csgmcmc(network(), (X, Y), 2, cycles=3), "3 cycles were asked for 2"),
-        (lambda: ls.csgmcmc(network(), (X, Y), 50, cycles=1, epochs=1), "50 samples need as many steps"),
+        (lambda: ls.csgmcmc(network(), (X, Y), 50, cycles=1, epochs=1), "50 samples need as many different steps"),
         (lambda: ls.csgmcmc(network(), (X, Y), 2, temperature=-1), "temperature must be"),
     ],
 )

@@ -78,7 +78,7 @@ def test_one_number_stands_for_all_inputs():
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"p": 0.0}, "more than 0 and at most 1, but it is 0.0"),
+        ({"p": 0.0}, "above 0 and at most 1, but it is 0.0"),
         ({"p": 1.2}, "at most 1, but it is 1.2"),
         ({"p": -0.5}, "but it is -0.5"),
         ({"p": float("nan")}, "but it is nan"),

@@ -41,7 +41,7 @@ def test_deep_of_unlike_models_runs_them_by_the_loop():
     ensemble = pb.deep(models)
     assert ensemble.run == "loop"
     close(ensemble(x), torch.stack([m(x) for m in models]))
-    with pytest.raises(ValueError, match="unlike architectures"):
+    with pytest.raises(ValueError, match="different architectures"):
         ensemble.run = "vmap"
 
 

@@ -117,7 +117,7 @@ def test_a_wrong_question_is_answered_by_the_rule(call, message):
 
 
 def test_a_tensor_is_no_prediction():
-    with pytest.raises(TypeError, match="given a Tensor. Make one with"):
+    with pytest.raises(TypeError, match="got a Tensor. Make one with"):
         evaluate(torch.zeros(2, 3, 4), torch.zeros(3))
 
 
@@ -370,7 +370,7 @@ def test_streaming_takes_columns_settings_and_says_its_direction():
     coarse.update(p, y)
     assert coarse.compute() == metrics.ece(p.confidence, p.label == y, bins=2)
     assert coarse.higher_is_better is False and torchmetric("disagreement").higher_is_better is None
-    with pytest.raises(ValueError, match="takes inside, outside, but it is given"):
+    with pytest.raises(ValueError, match="takes inside, outside, but got"):
         metric.update(middle=[1.0])
     with pytest.raises(ValueError, match="needs target. Give targets"):
         torchmetric("accuracy").update(p)

@@ -89,7 +89,7 @@ def count_judgements(judgements: Sequence[str], what: str) -> str:
     said = f"{counts[HOLDS]} of {plural(len(judgements), what)} {'holds' if counts[HOLDS] == 1 else 'hold'}"
     if counts[FAILS]:
         said += f", {counts[FAILS]} {'does' if counts[FAILS] == 1 else 'do'} not"
-    return f"{said}, {counts[OPEN]} undecided." if counts[OPEN] else f"{said}."
+    return f"{said}, {counts[OPEN]} {'is' if counts[OPEN] == 1 else 'are'} undecided." if counts[OPEN] else f"{said}."
 
 
 def over_splits(differences: Sequence[float], test_share: float, level: float = LEVEL) -> Interval:

@@ -18,7 +18,7 @@ def check_classes(members: Tensor, target: Tensor | np.ndarray, class_dim: int, 
     shaped = given.reshape(expected) if given.shape in ((*expected, 1), (expected[0], 1, *expected[1:])) else given
     if shaped.shape != expected:
         raise ValueError(
-            f"{name}: targets must be one class number per example, {tuple(expected)}, not one-hot rows, but the "
+            f"{name}: targets must be one class number per example, not one-hot rows, {tuple(expected)}, but the "
             f"shape is {tuple(given.shape)}. For one-hot or soft targets, give target.argmax over the classes."
         )
     numbers = shaped.long()

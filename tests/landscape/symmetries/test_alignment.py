@@ -200,7 +200,7 @@ def test_networks_that_cannot_be_aligned_are_refused():
         ls.align(nn.Linear(5, 2), nn.Linear(5, 2), x)
     broken = built(lambda: linear(5, 7, 2))
     broken[0].weight.data[0, 0] = torch.nan
-    with pytest.raises(ValueError, match="'0.weight' of the reference has others"):
+    with pytest.raises(ValueError, match="'0.weight' of the reference are not"):
         ls.align(one, broken, x)
     with pytest.raises(ValueError, match="needs at least 2 networks to average"):
         ls.soup([one], x)
