@@ -100,6 +100,14 @@ def hook_tables(module: nn.Module) -> dict[str, dict[int, Any]]:
     return {key: vars(module)[key] for key in _RUNNING_HOOKS if key in vars(module)}
 
 
+def remove_pre_hooks_(module: nn.Module, kind: type) -> None:
+    """Take the hooks of one kind off that run before a module."""
+    for key, hook in list(module._forward_pre_hooks.items()):
+        if isinstance(hook, kind):
+            module._forward_pre_hooks.pop(key, None)
+            module._forward_pre_hooks_with_kwargs.pop(key, None)
+
+
 def hooks_so_far() -> int:
     """How many hooks this process has registered so far, on modules and on tensors: the number grows with each."""
     return RemovableHandle.next_id
@@ -316,16 +324,18 @@ def disable_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch._dynamo.disable(function)  # loaded here: importing pluribus does not load the compiler
 
 
-def uncompiled(reason: str) -> Callable[[_Function], _Function]:
+def uncompiled(reason: str, *, whole: bool = False) -> Callable[[_Function], _Function]:
     """Lets torch.compile leave a function's own code as it is, but not what that calls. Loads no compiler.
 
     Args:
         reason: what is said where one graph was asked for
+        whole: what the function calls is left as it is, too
     """
 
     def leave(function: _Function) -> _Function:
         frames: Any = torch._C._dynamo.eval_frame
-        skipped = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+        inside = frames._FrameAction.SKIP if whole else frames._FrameAction.DEFAULT
+        skipped = frames._FrameExecStrategy(frames._FrameAction.SKIP, inside)
         frames.set_code_exec_strategy(function.__code__, skipped)
         vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=reason)
         return function

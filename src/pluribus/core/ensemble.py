@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 
-from .._common.torch_private import is_transforming, own_saved_tensors
+from .._common.torch_private import is_transforming
 from .._common.trees import (
     Batch,
     as_batch,
@@ -36,27 +36,11 @@ from ..uncertainty.prediction import Prediction, join_outputs
 from .batch_rows import find_rows
 from .execution import Runner
 from .feeds import EVERY, Criterion, Feed, row_members
+from .first_look import Findings, MemberCheck, look
 from .mixed_runner import MixedRunner
 from .row_members import Rows, member_layers
 
 TASKS = ("classification", "binary", "regression", "gaussian")
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What a first batch has shown of a model; the ensemble applies it.
-
-    Args:
-        awake: modules that stay in training mode when the ensemble is in eval mode (dropout)
-        around: what predictions run inside of
-        notes: lines for `explain()`
-        calls: for modules that call dropout as a function, their lines of code that do and the rates in training
-    """
-
-    awake: Collection[str] = ()
-    around: Callable[[], AbstractContextManager[Any]] | None = None
-    notes: Sequence[str] = ()
-    calls: Mapping[str, Mapping[Any, float]] = field(default_factory=dict)
 
 
 class Ensemble(nn.Module):
@@ -237,6 +221,8 @@ class Ensemble(nn.Module):
         assign_(module, {name: t[i].detach().clone() for name, t in state(module) if name in self.own})
         for layer in member_layers(module).values():
             layer.rows = Rows()
+        if isinstance(self.first_look, MemberCheck):
+            self.first_look.follow_(self.method, module)
         return module
 
     def parameter_groups(
@@ -353,11 +339,10 @@ class Ensemble(nn.Module):
         return f"method={self.method!r}, size={self.size}, run={self.run!r}, task={self.task!r}"
 
     def look_once(self, batch: Batch) -> None:
-        """Apply what the method finds on a first batch; inside a transformation it must wait."""
-        if self.first_look is None or torch.compiler.is_compiling() or is_transforming():
+        """Apply what the method finds on a first batch."""
+        if self.first_look is None:
             return
-        with own_saved_tensors():
-            self.findings = self.first_look(self, map_tensors(batch, lambda t: t.clone()))
+        self.findings = look(self.method, partial(self.first_look, self), batch)
         self.first_look = None
         for name, lines in self.findings.calls.items():
             self.module.get_submodule(name).dropout_calls = dict(lines)  # type: ignore[assignment]

@@ -43,6 +43,7 @@ from .isolation import (
     average_,
     differs,
     is_autocast,
+    lock_of,
     note_checkpoints,
     prefer,
     ready_for_vmap,
@@ -63,7 +64,6 @@ from .kept_attributes import (
     same_outputs,
     try_out,
 )
-from .locking import lock_of
 from .own_chance import refuse_own_chance
 from .replicas import run_replica
 from .row_members import Rows, locate_rows_, member_layers

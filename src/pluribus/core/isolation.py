@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
@@ -236,3 +238,27 @@ def prefer(module: nn.Module, own: Collection[str]) -> tuple[str, str]:
         if any(isinstance(part, CONVOLUTIONS) for part in module.modules()):
             return "loop", "nothing is shared, and batched convolutions are slower than a loop"
     return "vmap", "members in one go; what no member owns is computed once"
+
+
+# -------------------------------------------------------------------- one thread at a time
+
+_RLock: Any = type(threading.RLock())
+
+
+class Lock(_RLock):
+    """A lock that a copy, or what is read from a pickle, has anew."""
+
+    def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
+        return Lock, ()
+
+
+LOCKS: weakref.WeakKeyDictionary[nn.Module, Lock] = weakref.WeakKeyDictionary()
+
+
+def lock_of(module: nn.Module) -> Lock:
+    """The lock of a module, one for all that share a part of it: who runs it with a member's tensors holds it."""
+    parts = list(module.modules())
+    lock = next((LOCKS[part] for part in parts if part in LOCKS), None) or Lock()
+    for part in parts:
+        LOCKS.setdefault(part, lock)
+    return lock
