@@ -9,25 +9,12 @@ import pickle
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from equations import LAYERS, Plain, make, separate
+from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 import pluribus as pb
 from pluribus.surgery.direct_reads import find_direct_reads
-
-LAYERS = ("enter", "middle", "leave")
-
-
-class Plain(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter, self.middle, self.leave = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.leave(torch.relu(self.inside(torch.relu(self.enter(x)))))
-
-    def inside(self, h: Tensor) -> Tensor:
-        return self.middle(h)
 
 
 class Instead(Plain):
@@ -142,39 +129,6 @@ KINDS = (
     LastOfAll,
     SecondOfAll,
 )
-
-
-def make(method: str, model: nn.Module, example: Tensor | None) -> pb.Ensemble:
-    options: dict = {"treenet": {"branch": "leave|middle"}, "mc_dropout": {"rate": 0.1}}.get(method, {})
-    if method in ("packed", "mimo") or (example is not None and method not in ("deep", "treenet", "single")):
-        options = {**options, "example": torch.randn(4, 6)}
-    if method == "packed":
-        options["alpha"] = 3
-    if method == "lora":
-        options["gain"] = 0.3
-    ensemble = pb.METHODS[method](model, *(() if method == "single" else (3,)), **options).eval()
-    with torch.no_grad():
-        for name, parameter in ensemble.module.named_parameters():
-            if name.endswith((".b", "lora_b")):  # biases and products of the members' own
-                parameter.add_(torch.randn_like(parameter))
-    return ensemble
-
-
-def separate(kind: type[Plain], ensemble: pb.Ensemble, i: int) -> nn.Module:
-    """A network with the weights that member i has by the equation of its method."""
-    stacked, network = ensemble.module.state_dict(), kind()
-    for name in LAYERS:
-        own = {k.rpartition(".")[2]: t[i] if k in ensemble.own else t for k, t in stacked.items() if k.startswith(name)}
-        weight, bias = own["weight"], own.get("b", own.get("bias"))
-        if "r" in own:
-            weight = own["s"][:, None] * weight * own["r"]
-        if "lora_a" in own:
-            weight = weight + own["lora_b"] @ own["lora_a"]
-        if "mask" in own:
-            weight = weight * own["mask"]
-        layer = network.get_submodule(name)  # with its hooks
-        layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
-    return network.eval()
 
 
 WORDS = ("itself, outside of a call of the layer", "finds them by their place")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -165,6 +166,28 @@ PADDING_ATTRIBUTE = "_reversed_padding_repeated_twice"  # of a convolution: its 
 def is_batched(tensor: Tensor) -> bool:
     """Whether the tensor is one that vmap maps over."""
     return bool(torch._C._functorch.is_batchedtensor(tensor))
+
+
+def inside_of_vmap(tensor: Tensor) -> Tensor:
+    """The tensor of all members of which vmap shows one member's, (members, ...); any other is given back as it is."""
+    while is_batched(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def set_versions_(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
+    """Say how often tensors were changed in place: backward compares that with what it was when it kept them."""
+    torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
+
+
+def mark_parameter_(tensor: Tensor) -> None:
+    """Let a tensor that stands in place of a parameter be an instance of `nn.Parameter`."""
+    tensor._is_param = True
+
+
+def is_torchs_code(frame: FrameType) -> bool:
+    """Whether a frame runs a function of torch."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "torch"
 
 
 def is_transforming() -> bool:

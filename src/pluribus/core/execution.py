@@ -37,7 +37,7 @@ from .._common.trees import (
 from ..surgery.copying import assign_, run_with, state
 from ..surgery.selecting import quote_names
 from .autotune import LEAN, Measurements
-from .input_changes import InputChanges, SharedParameters, in_words
+from .input_changes import InputChanges, SharedParameters, each_as_first, in_words
 from .isolation import (
     RecomputesError,
     average_,
@@ -47,6 +47,8 @@ from .isolation import (
     note_checkpoints,
     prefer,
     ready_for_vmap,
+    refuse_halfway,
+    refuse_hidden_by_vmap,
     restore_on_error,
     shared_parts,
     slice_members,
@@ -64,7 +66,6 @@ from .kept_attributes import (
     same_outputs,
     try_out,
 )
-from .own_chance import refuse_own_chance
 from .replicas import run_replica
 from .row_members import Rows, locate_rows_, member_layers
 
@@ -261,7 +262,7 @@ class Runner:
         batches = unstack(batch, self.size) if per_member else changes.inputs(batch, self.size)
         with self.lock, before or self._look() as before:
             has_caches = before.has_function_caches
-            for i, own_batch in enumerate(batches):
+            for i, own_batch in enumerate(each_as_first(batches, named, self.own)):
                 outputs.append(self.run_member(i, own_batch, seen[i], pieces))
                 if shared:
                     shared.check(self.method)
@@ -294,7 +295,7 @@ class Runner:
         chance, before = torch.get_rng_state(), look_at(self.module)
         reason = ""
         try:
-            with restore_on_error(list(self.module.buffers())):
+            with refuse_halfway(self.method, self.module), restore_on_error(list(self.module.buffers())):
                 return self._first_vmap(batch, per_member)
         except CarriesError:
             raise
@@ -327,7 +328,7 @@ class Runner:
     def _first_vmap(self, batch: Batch, per_member: bool) -> Any:
         try:
             with self._noting_checkpoints():
-                return self._by_vmap(batch, per_member, self._look(), refuse_own_chance)
+                return self._by_vmap(batch, per_member, self._look(), refuse_hidden_by_vmap)
         finally:
             if self._runs_again():
                 raise RecomputesError("the model runs parts again in backward (gradient checkpointing)")

@@ -8,23 +8,27 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from .._common.torch_private import (
     SlowPath,
+    inside_of_vmap,
     is_batched,
     is_function_watched,
+    is_torchs_code,
     no_vmap_fallback_warning,
     outside_transform,
 )
 from .._common.trees import tensors_of
 from ..surgery.copying import aliases, state
 from ..surgery.selecting import CONVOLUTIONS, DROPOUTS
-from .kept_attributes import is_torchs_own
+from .kept_attributes import CarriesError, is_torchs_own
+from .own_chance import refuse_own_chance
 
 
 class RecomputesError(NotImplementedError):
@@ -78,6 +82,41 @@ def _outside_vmap(forward: Callable[..., Any], left: list[bool]) -> Callable[...
     return run
 
 
+class AsksError(RuntimeError):
+    """The model asks of its tensors what they cannot know under vmap."""
+
+
+@contextmanager
+def refuse_hidden_by_vmap() -> Iterator[None]:
+    """Raise after a pass of all members by vmap that draws or asks what each member must by itself."""
+    with refuse_own_chance():
+        if torch.compiler.is_compiling():
+            yield
+            return
+        with _Questions() as questions:
+            yield
+    if questions.asked:
+        raise AsksError(f"it asks for .{questions.asked} of a tensor, which does not know its gradients there")
+
+
+class _Questions(TorchFunctionMode):
+    """Notes whether code that is not torch's asks a tensor whether gradients are computed for it, in vain."""
+
+    ASKED: ClassVar = {getattr(Tensor, name).__get__: name for name in ("requires_grad", "grad_fn", "is_leaf")}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = ""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The function's result."""
+        result, name = func(*args, **(kwargs or {})), self.ASKED.get(func)
+        if name and is_batched(args[0]) and not is_torchs_code(sys._getframe(1)):
+            if bool(getattr(inside_of_vmap(args[0]), name)) != bool(result):
+                self.asked = name
+        return result
+
+
 def is_autocast(device: torch.device) -> bool:
     """Whether operations on the device run in a lower precision now."""
     return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
@@ -93,6 +132,18 @@ def restore_on_error(tensors: Sequence[Tensor]) -> Iterator[None]:
         with torch.no_grad():
             for tensor, value in zip(tensors, values, strict=True):
                 tensor.copy_(value)
+        raise
+
+
+@contextmanager
+def refuse_halfway(method: str, module: nn.Module) -> Iterator[None]:
+    """Refuse a model that had changed parameters in place when what follows fails: they cannot be put back."""
+    versions = [(name, p, p._version) for name, p in module.named_parameters() if not p.is_inference()]
+    try:
+        yield
+    except Exception as error:
+        if changed := [name for name, parameter, version in versions if parameter._version != version]:
+            raise CarriesError.halfway(method, changed) from error
         raise
 
 
