@@ -180,9 +180,9 @@ def set_versions_(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
     torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
 
 
-def mark_parameter_(tensor: Tensor) -> None:
-    """Let a tensor that stands in place of a parameter be an instance of `nn.Parameter`."""
-    tensor._is_param = True
+def mark_parameter_(tensor: Tensor, mark: Any = True) -> None:
+    """Let a tensor be an instance of `nn.Parameter`, if the mark is true when that is asked."""
+    tensor._is_param = mark
 
 
 def is_torchs_code(frame: FrameType) -> bool:

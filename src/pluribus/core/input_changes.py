@@ -101,16 +101,22 @@ class SharedParameters:
 
 def each_as_first(
     batches: Iterable[Batch], named: Sequence[tuple[str, Tensor]], own: Collection[str]
-) -> Iterator[Batch]:
+) -> Iterable[Batch]:
     """The batches of the members' passes, each of which finds the tensors changed in place as often as the first.
 
     A pass changes its member's part of a stacked buffer, and what all share to the same values: what backward keeps of
     other passes stays as it is, though torch counts changes for whole tensors.
     """
+    if not torch.is_grad_enabled():
+        return batches
     tensors = [t for n, t in named if not (n in own and t.requires_grad or t.is_inference())]
-    before = [tensor._version for tensor in tensors] if torch.is_grad_enabled() else []
-    for i, batch in enumerate(batches):
-        changed = [(t, v) for t, v in zip(tensors, before, strict=False) if t._version != v] if i else []
+    return _set_back(batches, tensors) if tensors else batches
+
+
+def _set_back(batches: Iterable[Batch], tensors: Sequence[Tensor]) -> Iterator[Batch]:
+    before = [tensor._version for tensor in tensors]
+    for batch in batches:
+        changed = [(t, version) for t, version in zip(tensors, before, strict=True) if t._version != version]
         if changed:
             set_versions_(*zip(*changed, strict=True))
         yield batch

@@ -21,6 +21,7 @@ from .._common.torch_private import (
     is_batched,
     is_function_watched,
     is_torchs_code,
+    mark_parameter_,
     no_vmap_fallback_warning,
     outside_transform,
 )
@@ -115,6 +116,33 @@ class _Questions(TorchFunctionMode):
             if bool(getattr(inside_of_vmap(args[0]), name)) != bool(result):
                 self.asked = name
         return result
+
+
+class ParameterMarks:
+    """Lets what stands in place of a parameter be an instance of `nn.Parameter`, if the model asks for that.
+
+    Marks cost time. In the first passes in each mode they note whether code that is not torch's asks; if none does,
+    later passes do without.
+    """
+
+    def __init__(self, module: nn.Module, own: Collection[str], passes: int):
+        self.names = [name for name, _ in module.named_parameters() if name in own]
+        self.asked, self.passes, self.left = False, passes, dict[tuple[bool, bool], int]()
+
+    def __bool__(self) -> bool:
+        """The answer, as one of the tensors' marks."""
+        self.asked |= not is_torchs_code(sys._getframe(2))  # who called isinstance
+        return True
+
+    def set_(self, tensors: Mapping[str, Tensor], training: bool) -> None:
+        """Mark a member's tensors before its pass."""
+        key = training, torch.is_grad_enabled()
+        left = self.left.get(key, self.passes)
+        if not (left or self.asked) or torch.compiler.is_compiling():
+            return
+        self.left[key] = max(0, left - 1)
+        for name in self.names:
+            mark_parameter_(tensors[name], self)
 
 
 def is_autocast(device: torch.device) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .._common.contents import PLAIN, leaves_of_objects
-from .._common.torch_private import mark_parameter_, tables
+from .._common.torch_private import tables
 from ..surgery.copying import share_tensors, state
 from ..surgery.selecting import dotted_name
 from .kept_attributes import Kept, look_at, refuse_parameters_made
@@ -23,9 +23,6 @@ def run_replica(
     the copy assigned anew are put into the module; where no tensor is replaced, so is what it has kept of them.
     """
     known = dict(state(module))
-    for name, tensor in tensors.items():
-        if isinstance(known[name], nn.Parameter):
-            mark_parameter_(tensor)
     replica = share_tensors(module, {id(known[name]): tensor for name, tensor in tensors.items()})
     before = look_at(replica)
     output = replica(*args, **kwargs)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .._common.torch_private import mark_parameter_, tables
+from .._common.torch_private import tables
 from .closures import deepcopy_bound
 
 
@@ -117,32 +117,28 @@ def run_with(
 ) -> tuple[Any, dict[str, Tensor]]:
     """The module's output with these tensors in place of its own, and those that it assigned anew on the way.
 
-    A tensor is replaced wherever it stands: tied ones, and modules that are registered under several names. What is in
-    place of a parameter counts as one, `isinstance(tensor, nn.Parameter)`, should the model ask.
+    A tensor is replaced wherever it stands: tied ones, and modules that are registered under several names.
     """
     if torch.jit.is_tracing():
         raise TypeError(
             "torch.jit.trace records a module with its own tensors, but members run with theirs in place of them. Use "
             "torch.export.export(ensemble, (x,)), pb.export(ensemble, x, path) or pb.freeze(ensemble, x)."
         )
-    places, parameters = _places(module)
-    for name in () if torch.compiler.is_dynamo_compiling() else parameters & tensors.keys():
-        mark_parameter_(tensors[name])
+    places = _places(module)
     given = {place: tensor for name, tensor in tensors.items() for place in places[name]}
     before = dict(given)
     output = functional_call(module, given, args, kwargs, tie_weights=False)
     return output, {n: given[p] for n in tensors for p in places[n] if given[p] is not before[p]}
 
 
-def _places(module: nn.Module) -> tuple[dict[str, list[str]], set[str]]:
-    """Every place of each tensor, once per module that holds it, by the name that `state` gives it; the parameters."""
+def _places(module: nn.Module) -> dict[str, list[str]]:
+    """Every place of each tensor, once per module that holds it, by the name that `state` gives it."""
     places: dict[int, list[str]] = {}
     for path, owner in module.named_modules():
         for named in (owner.named_parameters, owner.named_buffers):
             for place, tensor in named(path, recurse=False, remove_duplicate=False):
                 places.setdefault(id(tensor), []).append(place)
-    parameters, buffers = dict(module.named_parameters()), module.named_buffers()
-    return {name: places[id(tensor)] for name, tensor in (*parameters.items(), *buffers)}, set(parameters)
+    return {name: places[id(tensor)] for name, tensor in state(module)}
 
 
 def assign_(module: nn.Module, values: Mapping[str, Tensor]) -> None:
