@@ -18,12 +18,17 @@ class Recipe:
     0.08
 
     Args:
+        epochs: passes over the training data
+        batch_size: rows in a step; MIMO divides it by its batch repetition
         optimizer, schedule: a name in OPTIMIZERS or SCHEDULES with settings, such as {"name": "sgd", "momentum": 0.9}
+        lr: the rate at the start
+        weight_decay: as the optimizer has it
         criterion: a name in CRITERIA; None: what the ensemble's task needs
         augment: a name in AUGMENTATIONS, or settings of `Augment`
         clip: the largest norm of each member's gradient
         patience: stop after so many epochs in which nothing improved on validation data
         l1, l2: penalties on the weights, added to the loss
+        fast_weight_factor: of BatchEnsemble's vectors: their rate relative to `lr`
         methods: what changes for a method: fields of the recipe, or of the method under "settings"
         source: where it is printed, and what was left open there
     """

@@ -76,9 +76,16 @@ class Threshold:
     """Keep an example if its score is below `value`; see `abstain`.
 
     Args:
+        value: the score below which an example is kept
+        score: the name of the score
         coverage: the share of the validation examples that is kept
         bound: the largest error of kept examples that the data allow, at the confidence
         risk: the error that was asked for
+        confidence: how sure the bound is
+        kept: how many validation examples were kept
+        errors: how many of those were wrong
+        examples: how many validation examples there were
+        candidates: how many thresholds were tried, which the bound allows for
 
     >>> sure = Classification.from_probabilities(torch.tensor([[[0.99, 0.01]]]).repeat(1, 400, 1))
     >>> threshold = pb.abstain(sure, torch.zeros(400, dtype=torch.long), risk=0.05)

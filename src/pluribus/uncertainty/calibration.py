@@ -53,7 +53,10 @@ def calibrate(
         validation: a loader of (x, y), a tuple (x, y), or a tuple (prediction, y); not the training data
         method: "temperature", "vector", "isotonic" or "none"; regression: "variance" or "none"; "auto": the best
         when: "before" pooling, on every member's log probabilities, or "after", on those of the mean
+        folds: parts of the validation data that candidates are judged on in turn
         seed: of the split into folds
+        batch_size: rows in one call of `predict`
+        device: where it predicts; by default where the ensemble is
 
     >>> logits, target = 5 * torch.randn(3, 200, 4), torch.randint(4, (200,))  # sure of itself, and guessing
     >>> calibrated = calibrate(Classification.from_logits(logits), target, method="temperature", when="after")
@@ -93,8 +96,14 @@ class Calibrated:
         predict, apply: a prediction of (members, batch, classes), or (1, batch, classes) where it was pooled first
 
     Args:
+        ensemble: what `predict` asks
+        method: the scaling that was chosen
+        when: "before" or "after" pooling
+        scaling: the fitted scaling itself
         table: one row for each candidate, best first: method, when, held-out nll, ece and accuracy (regression: rmse),
             and `gain`, how much lower the nll is than without calibration, with its standard error `gain_error`
+        examples: how many validation examples it was fitted on
+        folds: how many parts the candidates were judged on
 
     >>> logits, target = 5 * torch.randn(3, 200, 4), torch.arange(200) % 4
     >>> calibrated = pb.calibrate(Classification.from_logits(logits), target, method="temperature", when="before")

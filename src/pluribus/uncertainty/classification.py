@@ -27,6 +27,11 @@ class Classification:
     Shapes:
         members: (members, batch, classes), or with the classes elsewhere for dense outputs (`class_dim`)
 
+    Args:
+        log_probabilities: (members, batch, classes), each member's own
+        logits: what they were computed from, where it is known: some scores of OOD detection need it
+        class_dim: where the classes are
+
     >>> p = Classification.from_logits(torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]]))  # two members disagree
     >>> p.mean.round(decimals=4).tolist(), bool(p.epistemic > 0.3)
     ([[0.5, 0.5]], True)

@@ -63,6 +63,8 @@ def conformal(
         randomise: aps and raps count a random share of the answer's own probability, as in the papers: smaller
             sets, and another draw at each call
         seed: of those shares
+        batch_size: rows in one call of `predict`
+        device: where it predicts; by default where the ensemble is
 
     >>> logits = torch.randn(1, 500, 3)
     >>> target = torch.distributions.Categorical(logits=logits[0]).sample()
@@ -94,8 +96,14 @@ class Conformal:
     """Sets or intervals with a guarantee; see `conformal`.
 
     Args:
+        ensemble: what `predict` asks
+        kind: how strange an answer is, a row of the table of `conformal`
+        coverage: the probability that was asked for
         quantile: how strange an answer may be; for several regression outputs, one for each: each is covered
         examples: how many validation examples stand behind it
+        penalty: of raps, for each rank after the first `free`
+        free: ranks without a penalty
+        draws: random numbers of aps and raps with `randomise`
         most: of sets, the quantile less one: near one it keeps the digits that the quantile has lost
         empty: whether a set may be empty
 

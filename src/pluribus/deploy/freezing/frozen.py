@@ -92,6 +92,12 @@ class Frozen(nn.Module):
     and `to` change the weights themselves; `plain_()` puts them into plain tensors for good. Several threads may call
     it at once.
 
+    Args:
+        ensemble: what was frozen
+        arguments: how the example was called: by place or by name, and what was no tensor; None: as the ensemble is
+        runs: the traced networks, one for each group of members
+        tree: how the outputs are nested; None: a tensor
+
     >>> ensemble = pb.multihead(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)), 2)
     >>> frozen = pb.freeze(ensemble, torch.zeros(5, 4), choose="rule")
     >>> frozen(torch.zeros(7, 4)).shape, frozen.predict(torch.zeros(7, 4)).label.shape

@@ -31,6 +31,7 @@ class Finding:
     """A claim of the paper, the figure that it is judged by, and that figure for every seed.
 
     Args:
+        values: one for each seed
         bar: what the figure is above if the claim holds, or below it if `below`
 
     >>> finding = Finding("runs differ", "disagreement", [0.30, 0.32, 0.31], bar=0.1)
@@ -91,10 +92,16 @@ def findings(
         data: x (rows, *features) and y (rows); outside: (rows, *features); a value for each seed in each finding
 
     Args:
+        model: a model, or a function without arguments that builds one
+        train: (x, y): what the runs are trained on
         validation: what random samples are accepted by: at `floor` of the solution's accuracy
+        test: (x, y): what they are judged on
         outside: x of other data, where divergences are measured
         seeds: independent repetitions, each with `runs` runs
+        epochs: of each run
+        lr: at the start
         distance: of random samples; by default up to a fifth of the length of the weight vector
+        progress: called with a line of text when a part is done
         options: as for `trajectories`
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
