@@ -5,10 +5,10 @@ What concerns sizes that are symbols is in `torch_symbolic`, which takes long to
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -185,9 +185,9 @@ def mark_parameter_(tensor: Tensor, mark: Any = True) -> None:
     tensor._is_param = mark
 
 
-def is_torchs_code(frame: FrameType) -> bool:
-    """Whether a frame runs a function of torch."""
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "torch"
+def is_called_by_torch(levels: int = 1) -> bool:
+    """Whether a function of torch has called the one that asks; `levels` of calls up from it."""
+    return str(sys._getframe(levels + 1).f_globals.get("__name__", "")).partition(".")[0] == "torch"
 
 
 def is_transforming() -> bool:

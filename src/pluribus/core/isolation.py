@@ -19,8 +19,8 @@ from .._common.torch_private import (
     SlowPath,
     inside_of_vmap,
     is_batched,
+    is_called_by_torch,
     is_function_watched,
-    is_torchs_code,
     mark_parameter_,
     no_vmap_fallback_warning,
     outside_transform,
@@ -112,7 +112,7 @@ class _Questions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """The function's result."""
         result, name = func(*args, **(kwargs or {})), self.ASKED.get(func)
-        if name and is_batched(args[0]) and not is_torchs_code(sys._getframe(1)):
+        if name and is_batched(args[0]) and not is_called_by_torch():
             if bool(getattr(inside_of_vmap(args[0]), name)) != bool(result):
                 self.asked = name
         return result
@@ -131,7 +131,7 @@ class ParameterMarks:
 
     def __bool__(self) -> bool:
         """The answer, as one of the tensors' marks."""
-        self.asked |= not is_torchs_code(sys._getframe(2))  # who called isinstance
+        self.asked |= not is_called_by_torch(2)  # who called isinstance
         return True
 
     def set_(self, tensors: Mapping[str, Tensor], training: bool) -> None:
