@@ -50,7 +50,11 @@ class Recipe:
     source: str = ""
 
     def of(self, method: str) -> Recipe:
-        """The recipe for one method."""
+        """The recipe for one method.
+
+        >>> RECIPES["packed/cifar10/resnet50"].of("batch_ensemble").lr
+        0.08
+        """
         own = {key: value for key, value in self.methods.get(method, {}).items() if key != "settings"}
         return dataclasses.replace(self, **own, methods={})
 
@@ -59,7 +63,11 @@ class Recipe:
         return dict(self.methods.get(method, {}).get("settings", {}))
 
     def changed(self, **changes: Any) -> Recipe:
-        """The recipe with other values; a change holds for every method."""
+        """The recipe with other values; a change holds for every method.
+
+        >>> RECIPES["packed/cifar10/resnet18"].changed(epochs=3).epochs
+        3
+        """
         known = [f.name for f in dataclasses.fields(self)]
         for name in changes:
             if name not in known:

@@ -109,6 +109,11 @@ class Threshold:
 
         Args:
             prediction: a prediction; or its scores, where the threshold was found on given ones
+
+        >>> logits = torch.cat([6 * torch.eye(3)[torch.arange(300) % 3], torch.zeros(300, 3)])[None]  # sure; guessing
+        >>> prediction = Classification.from_logits(logits)
+        >>> abstain(prediction, torch.arange(600) % 3, risk=0.05).keep(prediction)[[0, 599]].tolist()
+        [True, False]
         """
         if not isinstance(prediction, Classification):
             scores = tensor_of(prediction)

@@ -120,7 +120,13 @@ class Calibrated:
     folds: int
 
     def predict(self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None) -> Any:
-        """The calibrated prediction for what `ensemble.predict` takes."""
+        """The calibrated prediction for what `ensemble.predict` takes.
+
+        >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
+        >>> calibrated = pb.calibrate(pb.deep(nn.Linear(4, 3), 2), (x, y), method="temperature", when="before")
+        >>> calibrated.predict(x).mean.shape
+        torch.Size([60, 3])
+        """
         if self.ensemble is None:
             raise TypeError(
                 "Calibrated.predict: needs an ensemble, but a prediction was calibrated. Use apply(prediction)."
@@ -128,7 +134,14 @@ class Calibrated:
         return self.apply(self.ensemble.predict(x, batch_size=batch_size, device=device))
 
     def apply(self, prediction: Any) -> Any:
-        """A prediction of the same ensemble, calibrated: a new Classification or Regression."""
+        """A prediction of the same ensemble, calibrated: a new Classification or Regression.
+
+        >>> logits, target = torch.randn(3, 200, 4), torch.arange(200) % 4
+        >>> prediction = Classification.from_logits(logits)
+        >>> calibrated = calibrate(prediction, target, method="temperature", when="before")
+        >>> bool(calibrated.apply(prediction).confidence.mean() < prediction.confidence.mean())  # it was guessing
+        True
+        """
         wanted = Regression if isinstance(self.scaling, Variance) else Classification
         if not isinstance(prediction, wanted):
             raise TypeError(

@@ -129,6 +129,10 @@ class Conformal:
 
         Args:
             x: what `ensemble.predict` takes, or a prediction
+
+        >>> prediction = Classification.from_logits(4 * torch.eye(3)[torch.arange(90) % 3][None])
+        >>> conformal(prediction, torch.arange(90) % 3).sets(prediction).sum(1).unique().tolist()  # it is always right
+        [1]
         """
         prediction = self._predict("sets", x, SETS, batch_size, device)
         sets = self.excess(prediction) <= self.most.to(prediction.log_mean.device)
@@ -139,7 +143,13 @@ class Conformal:
     def intervals(
         self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The lower and the upper end of each interval: (batch) or (batch, outputs)."""
+        """The lower and the upper end of each interval: (batch) or (batch, outputs).
+
+        >>> points = Regression(torch.zeros(1, 99, 1))
+        >>> low, high = conformal(points, torch.linspace(-1, 1, 99), coverage=0.5).intervals(points)
+        >>> round(high[0].item(), 2)
+        0.51
+        """
         prediction = self._predict("intervals", x, INTERVALS, batch_size, device)
         deviation = prediction.total.double().sqrt()
         half = INTERVALS[self.kind].half_width(self.quantile, deviation, self.coverage).clamp_min(0)
@@ -151,6 +161,10 @@ class Conformal:
 
         Args:
             x: what `ensemble.predict` takes, or a prediction
+
+        >>> prediction = Classification.from_logits(4 * torch.eye(3)[torch.arange(90) % 3][None])
+        >>> conformal(prediction, torch.arange(90) % 3).measure(prediction, torch.arange(90) % 3)["coverage"]
+        1.0
         """
         if self.kind in INTERVALS:
             prediction = self._predict("measure", x, INTERVALS, None, None)
