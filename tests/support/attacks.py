@@ -124,7 +124,7 @@ class Attacker:
 
     def _be_command(self, place: Path, words: tuple[str, ...], out, err, loaded) -> None:
         known = set(sys.modules)
-        left = max(1, SECONDS - int(self.loading))
+        left = max(SECONDS // 2, SECONDS - int(self.loading))
         resource.setrlimit(resource.RLIMIT_CPU, (left, left + 1))
         resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
         os.dup2(out.fileno(), 1)
