@@ -35,7 +35,8 @@ slow: $(STAMP)  ## Run the tests that take minutes.
 bench: $(STAMP)  ## Measure every ratio of speed; ARGS="--full --json new.json" for more.
 	$(BIN)/python benchmarks/speed.py $(ARGS)
 
-docs: $(STAMP)  ## Build the site into site/, with no warning.
+docs: $(STAMP)  ## Build the site into site/, with no warning; with npm also the page in which one draws a digit.
+	if command -v npm >/dev/null; then $(BIN)/python examples/browser/build.py; fi
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 dist: $(STAMP)  ## Build the sdist and the wheel, check them, and run the wheel in a new environment.

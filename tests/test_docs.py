@@ -6,6 +6,7 @@ import inspect
 import os
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -97,7 +98,7 @@ def test_every_public_name_stands_in_the_reference():
     assert [name for name in inside if f"heading: landscape.{name}\n" not in text] == []
 
 
-@pytest.mark.parametrize("place", [pluribus, pluribus.landscape, pluribus.models, pluribus.figures])
+@pytest.mark.parametrize("place", [pluribus, pluribus.landscape, pluribus.models, pluribus.metrics, pluribus.figures])
 def test_every_public_function_has_an_example(place):
     names = getattr(place, "__all__", None) or [name for name in dir(place) if not name.startswith("_")]
     functions = {name: getattr(place, name) for name in names if inspect.isfunction(getattr(place, name))}
@@ -105,10 +106,15 @@ def test_every_public_function_has_an_example(place):
     assert ours and [name for name, f in ours.items() if ">>>" not in (f.__doc__ or "")] == []
 
 
-def test_every_metric_is_shown_on_a_few_numbers():
-    page, metrics = (ROOT / "docs" / "uncertainty.md").read_text(), pluribus.metrics
-    ours = [name for name, f in inspect.getmembers(metrics, inspect.isfunction) if f.__module__.endswith(".metrics")]
-    assert ours and [name for name in ours if not name.startswith("_") and f"metrics.{name}(" not in page] == []
+@pytest.mark.parametrize("place", [pluribus, pluribus.landscape])
+def test_every_argument_of_a_public_name_is_explained(place):
+    unknown = []
+    for name in place.__all__:
+        value = getattr(place, name)
+        if inspect.isfunction(value) or (inspect.isclass(value) and not issubclass(value, dict)):
+            words = set(re.findall(r"\w+", re.sub(r"(?m)^ *(>>>|\.\.\.).*$", "", value.__doc__ or "")))
+            unknown += [f"{name}({a})" for a in inspect.signature(value).parameters if a not in words]
+    assert unknown == []
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +133,18 @@ def site(tmp_path_factory):
 def test_the_site_is_built_without_a_warning(site):
     pages = {path.relative_to(site).with_suffix("").as_posix() for path in site.rglob("*.html")}
     assert {"index", "security", "glossary", *(f"reference/{name}" for name in ("methods", "landscape"))} <= pages
+    shown = [*(ROOT / "examples").rglob("*.py"), *(ROOT / "examples").rglob("*.ipynb")]
+    assert {path.relative_to(ROOT).with_suffix("").as_posix() for path in shown} <= pages
+
+
+def test_the_start_page_leads_to_the_page_for_drawing_where_it_was_built(tmp_path):
+    pytest.importorskip("mkdocs", reason="mkdocs, which builds the site, is not installed")
+    hook = runpy.run_path(str(ROOT / "docs" / "site_pages.py"))["on_page_markdown"]
+    page, config = (ROOT / "docs" / "index.md").read_text(), {"config_file_path": tmp_path / "mkdocs.yml", "nav": []}
+    assert "draw-a-digit.html" not in hook(page, None, config)
+    (tmp_path / "browser-build").mkdir()
+    (tmp_path / "browser-build" / "digits.html").touch()
+    assert "](draw-a-digit.html)" in hook(page, None, config)
 
 
 @pytest.mark.slow

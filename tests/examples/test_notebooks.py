@@ -15,7 +15,7 @@ def test_there_are_three_notebooks():
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_the_notebook_stands_on_the_page_and_has_no_outputs(path):
-    assert f"examples/notebooks/{path.name}`" in (ROOT / "docs" / "gallery.md").read_text()
+    assert f"(../examples/notebooks/{path.name})" in (ROOT / "docs" / "gallery.md").read_text()
     cells = json.loads(path.read_text())["cells"]
     assert cells[0]["cell_type"] == "markdown"
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells if "outputs" in cell)

@@ -75,7 +75,7 @@ def trainer(model, folder, kind=InOrder, **changes):
 
 def plain_loop(ensemble, batches):
     """Two epochs of AdamW, with decay where transformers has it: not on biases, norms, and vectors that scale."""
-    decays = lambda name: not ("bias" in name or "LayerNorm" in name or name.endswith((".r", ".s")))  # noqa: E731
+    decays = lambda name: not ("bias" in name or "LayerNorm" in name or name.endswith((".r", ".s", ".b")))  # noqa: E731
     named = list(ensemble.module.named_parameters())
     groups = [{"params": [p for n, p in named if decays(n) is on], "weight_decay": 0.1 * on} for on in (True, False)]
     optimizer = torch.optim.AdamW(groups, lr=1e-2)

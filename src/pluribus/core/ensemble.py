@@ -71,6 +71,7 @@ class Ensemble(nn.Module):
 
     Args:
         own: names of the tensors that are stacked
+        method, settings, notes: what made it, its arguments, and further lines of `explain`
         feed: what the members see in training, one of `core.feeds`
         first_look: what the method wants to know of the model, found on the first batch
 

@@ -34,6 +34,8 @@ def save(ensemble: Ensemble, path: str | os.PathLike[str], *, whole: bool = Fals
     The file is complete or not there: it is written beside its place and then moved.
 
     Args:
+        ensemble: what is written; it stays as it is
+        path: the file; it is replaced as a whole, or stays as it was
         whole: write what members share in any case, so that `load` takes a model with any weights
 
     >>> ensemble = pb.packed(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)), 2, example=torch.randn(5, 4))
@@ -72,7 +74,9 @@ def load(
     Nothing in the file is executed. The model is not changed, and no example is needed.
 
     Args:
+        path: the file that `save` wrote
         model: the model, builder or (for unlike architectures) list of models that the method was given
+        device: where the tensors go
 
     >>> model, x = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)), torch.randn(5, 4)
     >>> ensemble = pb.packed(model, 2, example=x)

@@ -16,6 +16,9 @@ def torchmetric(name: str, **settings: Any) -> Any:
     Shapes:
         update: a prediction of (members, batch, classes), and targets of (batch)
 
+    Args:
+        settings: of the metric, such as bins=10
+
     >>> metric = torchmetric("accuracy")
     >>> metric.update(pb.Classification.from_logits(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]])), torch.tensor([0, 0]))
     >>> metric.compute()

@@ -24,9 +24,11 @@ from .._common.text_folders import (
     read_tokenizer,
 )
 from ..core.ensemble import Ensemble
+from ..core.row_members import member_layers
 from ..data.texts import longest
 from ..deploy.saving import load, save
 from ..surgery.copying import state
+from ..surgery.selecting import dotted_name
 from ..uncertainty.outputs import compute_answers, pool
 
 for _package in ("transformers", "accelerate", "huggingface_hub", "safetensors"):
@@ -208,13 +210,22 @@ class EnsembleForSequenceClassification(nn.Module, huggingface_hub.ModelHubMixin
 
 
 class EnsembleTrainer(transformers.Trainer):
-    """`transformers.Trainer`, but for weight decay: none on what scales other weights, BatchEnsemble's r and s."""
+    """`transformers.Trainer`, with no weight decay on BatchEnsemble's biases b, as on any, nor on its r and s.
+
+    >>> config = transformers.BertConfig(vocab_size=30, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+    ...                                  intermediate_size=8, num_labels=3)
+    >>> ensemble = pb.batch_ensemble(transformers.BertForSequenceClassification(config), 2, where="classifier")
+    >>> options = transformers.TrainingArguments("trained", report_to=[])
+    >>> trainer = EnsembleTrainer(EnsembleForSequenceClassification(ensemble), options)
+    >>> [name for name in trainer.get_decay_parameter_names(trainer.model) if "classifier" in name]
+    ['ensemble.module.classifier.weight']
+    """
 
     def get_decay_parameter_names(self, model: Any) -> list[str]:
         """The parameters that decay."""
         ensembles = ((name, module) for name, module in model.named_modules() if isinstance(module, Ensemble))
-        fast = {name for prefix, ensemble in ensembles for name in _fast(prefix, ensemble)}
-        return [name for name in super().get_decay_parameter_names(model) if name not in fast]
+        spared = {name for prefix, ensemble in ensembles for name in _vectors(prefix, ensemble)}
+        return [name for name in super().get_decay_parameter_names(model) if name not in spared]
 
 
 class UncertainTextClassificationPipeline(transformers.TextClassificationPipeline):
@@ -223,6 +234,15 @@ class UncertainTextClassificationPipeline(transformers.TextClassificationPipelin
     It gives {"label", "score", "total", "aleatoric", "epistemic"} for each text; with `top_k` for each label, the
     uncertainty being that of the text. A text that is longer than the model takes is refused, unless it is called with
     `truncation=True`.
+
+    >>> words = {"[UNK]": 0, "[PAD]": 1, "[CLS]": 2, "[SEP]": 3, "good": 4, "bad": 5}
+    >>> tokenizer = transformers.BertTokenizer(vocab=words)
+    >>> config = transformers.BertConfig(vocab_size=6, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+    ...                                  intermediate_size=8, num_labels=2)
+    >>> model = EnsembleForSequenceClassification(pb.multihead(transformers.BertForSequenceClassification(config), 4))
+    >>> pipeline = UncertainTextClassificationPipeline(model=model, tokenizer=tokenizer)
+    >>> sorted(pipeline("good")[0])
+    ['aleatoric', 'epistemic', 'label', 'score', 'total']
     """
 
     def check_model_type(self, supported_models: Any) -> None:
@@ -266,5 +286,7 @@ def _config_of(ensemble: Ensemble) -> Any:
     return config
 
 
-def _fast(prefix: str, ensemble: Ensemble) -> list[str]:
-    return [".".join(filter(None, [prefix, "module", name])) for name in ensemble.fast]
+def _vectors(prefix: str, ensemble: Ensemble) -> list[str]:
+    """The members' own vectors, which `transformers` cannot tell by their names: what scales, and biases."""
+    biases = [dotted_name(name, "b") for name in member_layers(ensemble.module)]
+    return [".".join(filter(None, [prefix, "module", name])) for name in (*ensemble.fast, *biases)]

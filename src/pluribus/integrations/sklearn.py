@@ -39,7 +39,13 @@ Network = Callable[[int, int], nn.Module] | nn.Module | str | None
 
 
 class NetworkEstimator(base.BaseEstimator):
-    """What both estimators share: rows in, a trained ensemble behind, predictions out."""
+    """What both estimators share: rows in, a trained ensemble behind, predictions out.
+
+    >>> X, y = np.array([[0.0], [0.1], [0.9], [1.0]]), np.array(["no", "no", "yes", "yes"])
+    >>> classifier = EnsembleClassifier(size=2, random_state=0).fit(X, y)
+    >>> classifier.predict_distribution(X).epistemic.shape, classifier.ensemble_.size
+    (torch.Size([4]), 2)
+    """
 
     method: str
     size: int

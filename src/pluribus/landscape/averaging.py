@@ -43,7 +43,9 @@ def moving_average(run: Any, decay: float = 0.9, last: int | None = None, *, dat
         output of the ensemble: (1, batch, *outputs)
 
     Args:
+        run: a trajectory, or checkpoints in their order
         last: how many checkpoints; by default all
+        data: training data on which statistics of batch normalisation are estimated anew
 
     >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
     >>> moving_average(checkpoints, decay=0.9)(torch.zeros(2, 4)).shape

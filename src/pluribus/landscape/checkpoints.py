@@ -41,8 +41,12 @@ class Trajectory(Networks):
 
     Args:
         model: the module with the weights at the end of training: `solution` is a copy of it
+        buffers: for each checkpoint, what is no parameter, such as running statistics
+        steps: training steps at which the checkpoints were taken
         answers: for each checkpoint, logarithms of probabilities or values on the probe; None without a probe
         targets: the labels or values of the probe, where it had any
+        task: "classification", "binary", "regression" or "gaussian"
+        class_dim: where the classes are in the outputs; None: last
         history: what `pb.fit` gave
 
     >>> checkpoints = [nn.Linear(4, 3).state_dict() for _ in range(3)]
@@ -198,6 +202,12 @@ class Course:
     Shapes:
         answers: (checkpoints, rows, classes), logarithms of probabilities; in regression (checkpoints, rows, ...)
         outputs: the same as probabilities, or values
+
+    Args:
+        answers: what it said at each step
+        steps: training steps at which it was asked
+        targets: the true answers, where they are known
+        task: "classification" or "regression"
 
     >>> Course(torch.zeros(2, 8, 3).log_softmax(-1), steps=[1, 2]).outputs.shape
     torch.Size([2, 8, 3])

@@ -91,12 +91,15 @@ def spectrum(
         data: x (rows, *features) and y (rows); values: (top)
 
     Args:
+        model: a network
         top: how many eigenvalues
         probes: random vectors for trace and density
         steps: of Lanczos' method for each of them
         exact: compute the whole matrix, or do not; by default where it has at most probes x steps columns
         tolerance: how far an eigenvalue may be off, relative to the largest
         criterion: by default what the task needs; a function (output, target) -> mean over rows
+        batch_size: rows in one pass; it changes memory and time, not the result
+        seed: of the random vectors
 
     >>> found = spectrum(nn.Linear(4, 3), (torch.randn(32, 4), torch.arange(32) % 3), top=2)
     >>> found.values.shape, found.parameters, found.exact

@@ -75,10 +75,19 @@ def curve(
         data: x (rows, *features) and y (rows)
 
     Args:
+        a, b: the two networks; they are not changed
         data: training data: (x, y), a data set or a loader
         kind: "bezier": a Bezier curve, quadratic with one bend; "polygon": a chain of straight pieces
         bends: how many are trained
         steps: of the optimizer, all bends together
+        lr: of the optimizer
+        weight_decay: of the optimizer, on the bends
+        batch_size: rows in a step
+        criterion: a name or a function of outputs and targets that gives a mean over rows; by default what the task
+            needs
+        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
+            tell
+        seed: of the order of rows, and of the places on the curve
 
     >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
     >>> x, y = torch.randn(12, 4), torch.arange(12) % 3

@@ -64,7 +64,9 @@ def snapshots(
 
     Args:
         model: where training starts; it is not changed
+        train: (x, y), a data set or a loader
         epochs: in all; by default 10 for each cycle
+        momentum: of SGD
         training: lr, 0.1, and weight_decay, batch_size, criterion, task, augment and seed: see `Cyclic`
 
     >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
@@ -105,8 +107,18 @@ def fast_geometric(
 
     Args:
         model: where the run starts: a network that is trained; it is not changed
+        train: (x, y), a data set or a loader
         cycle: how many epochs one has, an even number
         lr: the largest rate and the smallest; one number is the largest, and the smallest a hundredth of it
+        momentum: of SGD
+        weight_decay: of SGD
+        batch_size: rows in a step
+        criterion: a name or a function of outputs and targets that gives a mean over rows; by default what the task
+            needs
+        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
+            tell
+        augment: augment(x, y) -> (x, y), on training batches
+        seed: of the order of rows
 
     >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
     >>> fast_geometric(nn.Linear(4, 3), (x, y), 2, batch_size=4)(x).shape
@@ -150,6 +162,7 @@ def csgmcmc(
         output of the ensemble: (size, batch, *outputs)
 
     Args:
+        model: where training starts; it is not changed
         size: samples in all, spread over the cycles as evenly as they can be
         cycles: by default one for every three samples
         temperature: 1: the posterior; 0: no noise. The authors' code has 1 / N

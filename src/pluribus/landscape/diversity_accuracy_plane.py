@@ -24,7 +24,10 @@ class DiversityAccuracy:
         accuracy, disagreement: (networks)
 
     Args:
+        accuracy: (networks)
         disagreement: the share of rows on which a network differs from the reference
+        reference_accuracy: how accurate the reference is
+        classes: how many there are
         normalised: whether `diversity` is divided by 1 - accuracy
 
     >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
@@ -61,6 +64,8 @@ def diversity_accuracy(
         others: networks: an Ensemble of samples, a list, a Trajectory
         data: (x, y), a data set or a loader, which nobody was trained on
         normalised: divide disagreement by 1 - accuracy
+        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
+            tell
 
     >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
     >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
@@ -96,6 +101,12 @@ def limits(
     Shapes:
         accuracy, both results: (points)
 
+    Args:
+        accuracy: where they are wanted: a number, or an array of them
+        reference_accuracy: how accurate the reference is
+        classes: how many there are
+        normalised: divide by the error, as in the paper's figures
+
     >>> low, high = limits([0.5, 0.8], reference_accuracy=0.8, classes=10)
     >>> low.round(3).tolist(), high.round(3).tolist()
     ([0.771, 0.0], [1.178, 1.778])
@@ -117,6 +128,12 @@ def family(
 
     Shapes:
         accuracy, result: (points)
+
+    Args:
+        accuracy: where the curve is wanted: a number, or an array of them
+        reference_accuracy: how accurate the reference is
+        classes: how many there are
+        normalised: divide by the error, as in the paper's figures
 
     >>> lower = limits([0.5], 0.8, 10)[0]
     >>> bool(abs(family([0.5], 0.8, 10, exponent=1.0) - lower) < 1e-9)  # the lower limit is the exponent 1
@@ -153,6 +170,7 @@ def fit_exponent(
 
     Args:
         points: what `diversity_accuracy` gives, or (accuracy, diversity) with the reference's accuracy and the classes
+        reference_accuracy: how accurate the reference is; by default what the points say
         normalised: whether the diversity is divided by 1 - accuracy; by default as the points say, or yes
 
     >>> accuracy = np.array([0.5, 0.6, 0.7])

@@ -98,10 +98,18 @@ def tunnel(
         data: x (rows, *features) and y (rows)
 
     Args:
+        a, b: the two networks; they are not changed
         data: training data: (x, y), a data set or a loader
         points: how many are moved
         steps: of the optimizer, for each point
+        lr: of the optimizer
+        batch_size: rows in a step
         start: "line": every point starts on it; "neighbour": with the shift that the point before it has found
+        criterion: a name or a function of outputs and targets that gives a mean over rows; by default what the task
+            needs
+        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
+            tell
+        seed: of the order of rows, and of a tiny first step off the line
 
     >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
     >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
@@ -147,6 +155,10 @@ class Along:
     Shapes:
         t, loss, accuracy: (points)
         agreement: (2, points), the share of rows with the label of the path's beginning and of its end
+
+    Args:
+        t: places on the path, from 0 to 1
+        statistics: how statistics of batch normalisation came about, in words
 
     >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
     >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
@@ -261,6 +273,11 @@ class Fan(Surface):
     Shapes:
         fan: (len(u), len(v), 2), where each point is when the triangles lie flat beside each other, the origin at 0
         corners: (corners of the path, 2), where the path's own are then; `points` are its ends
+        loss, accuracy, agreement: as for `Surface`
+
+    Args:
+        plane: the path
+        normalised, statistics: as for `Surface`
 
     >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
     >>> x, y = torch.randn(12, 4), torch.arange(12) % 3

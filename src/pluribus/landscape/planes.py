@@ -152,7 +152,9 @@ def random_plane(model: Any, *, normalise: bool = True, seed: int = 0) -> Plane:
         plane.points: (1, 2); plane.at(u, v): a network
 
     Args:
+        model: a network
         normalise: False: each direction as long as the whole weight vector, without regard to filters
+        seed: of the two directions
 
     >>> found = random_plane(nn.Linear(4, 3))
     >>> found.at(0.5, -0.5).weight.shape, found.points
@@ -217,6 +219,8 @@ class Surface:
         points: (networks, 2), the networks' coordinates
 
     Args:
+        plane: what was cut through the landscape
+        normalised: whether `agreement` is disagreement divided by the error
         statistics: how the statistics of batch normalisation came about, in words
 
     >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
@@ -268,6 +272,7 @@ def surface(
         grid: how many points along u and v
         measures: any of "loss", "accuracy" and "agreement"; in regression the loss alone
         extent: ((least u, largest u), (least v, largest v)); by default what shows the networks
+        margin: how far the default extent goes beyond the networks, relative to their spread
         cover: runs or ensembles that the extent should show too
         path: a file that figures go to as they come; the same call goes on from it after a stop
         how: normalised, refresh, criterion, task, batch_size, memory, processes and progress: see `Measuring`

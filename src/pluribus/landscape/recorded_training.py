@@ -48,6 +48,8 @@ def trajectory(
         train: (x, y), a data set or a loader of (x, y)
         probe: the same, or x alone: where predictions are recorded
         every: "epoch", or a number of steps
+        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
+            tell
         options: for the `Recorder`: keep, only the last so many checkpoints; start, record the network before the
             first step, too; dtype, how weights are kept. As for `pb.fit`: epochs, recipe, optimizer, schedule, lr,
             batch_size, augment, validation, seed, ...
@@ -84,9 +86,15 @@ def trajectories(
 
     Args:
         model: a model, or a function without arguments that builds one
+        probe: x, or (x, y): where predictions are recorded
         init: "different": each run starts from weights of its own, in law like the model's; "same": from the model's
         batches: "different": each run has an order of the rows of its own; "same": all have one
         together: train them as one ensemble, which gives the same weights but for the draws of dropout; by default
+        every: "epoch", or a number of steps between checkpoints
+        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
+            tell
+        seed: of starts and orders of rows; each run has one of its own that follows from it
+        options: as for `trajectory`
             where that is faster: where the members run by vmap, and nothing must be done to each alone
 
     >>> x, y = torch.randn(12, 4), torch.arange(12) % 3

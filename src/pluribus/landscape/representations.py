@@ -39,6 +39,7 @@ def cka(
         where: a pattern of modules whose outputs are compared; by default every convolution, linear, recurrent and
             attention layer and embedding whose output has a row for each example
         debiased: by unbiased estimates of HSIC (Song et al., 2012): plain CKA nears 1 where features outnumber rows
+        batch_size: rows in one pass; it changes memory and time, not the result
 
     >>> cka(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)), data=torch.randn(16, 4)).shape
     (2, 2)
@@ -66,6 +67,10 @@ def layer_names(model: Any, data: Any, *, where: str | None = None) -> list[str]
 
     Shapes:
         data: (rows, *features)
+
+    Args:
+        model: a network
+        where: a pattern of names; by default the layers with weights
 
     >>> layer_names(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(16, 4))
     ['0', '2']

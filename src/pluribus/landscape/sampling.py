@@ -43,6 +43,7 @@ def random_subspace(
         distance: between the weight vectors; or (least, largest), between which it is drawn evenly; by default a
             tenth of the length of the weight vector
         accept: (validation data, least accuracy): samples below it are rejected, counted and said in `explain()`.
+        seed: of all random numbers: the same seed gives the same result
             Never test data: figures on what samples were chosen by are not figures of unseen data
         tries: how many samples are drawn at most; by default 20 for each member
         data: training data on which statistics of batch normalisation are estimated anew
@@ -76,8 +77,10 @@ def dropout_subspace(
         output of the ensemble: (size, batch, *outputs)
 
     Args:
+        run_or_model: a trajectory, whose solution is taken, or a network
         keep: the share of weights that is kept; or (least, largest), between which each network's own is drawn
         data: training data on which statistics of batch normalisation are estimated anew
+        seed: of all random numbers: the same seed gives the same result
 
     >>> dropout_subspace(nn.Linear(4, 3), 5, keep=0.9)(torch.zeros(2, 4)).shape
     torch.Size([5, 2, 3])
@@ -104,6 +107,7 @@ def diagonal_gaussian(run: Any, size: int, last: int | None = None, *, data: Any
         run: a trajectory, or checkpoints in their order
         last: how many checkpoints; by default the last quarter, and five at least where there are so many
         data: training data on which statistics of batch normalisation are estimated anew
+        seed: of all random numbers: the same seed gives the same result
 
     >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
     >>> diagonal_gaussian(checkpoints, 4)(torch.zeros(2, 4)).shape
@@ -142,6 +146,7 @@ def low_rank_gaussian(
         scale: "covariance": samples vary along the components as the checkpoints do; "unit": with deviation 1, as in
             the authors' notebook, which destroys small networks
         data: training data on which statistics of batch normalisation are estimated anew
+        seed: of all random numbers: the same seed gives the same result
 
     >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
     >>> low_rank_gaussian(checkpoints, 4, rank=2)(torch.zeros(2, 4)).shape
@@ -191,6 +196,7 @@ def swag(
         last: how many checkpoints; by default the last quarter, and at least five, or the rank
         scale: of the covariance; by default 0.5, and 1 with rank 0, as in the paper
         data: training data on which statistics of batch normalisation are estimated anew
+        seed: of all random numbers: the same seed gives the same result
 
     >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
     >>> swag(checkpoints, 4, rank=3)(torch.zeros(2, 4)).shape

@@ -57,6 +57,8 @@ def disagreement(
         data: (x, y), a data set or a loader, x alone where nothing is normalised; by default the probe of trajectories
         normalised: divide by the error of the row's network, that of `a`, as in Figure S1 and section 4.3; where it
             makes no error, 0 if they agree and infinite if not
+        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
+            tell
 
     >>> disagreement([nn.Linear(4, 3)], data=torch.randn(8, 4))
     array([[0.]])
@@ -80,6 +82,8 @@ def divergence(
     Args:
         data: (x, y), a data set or a loader, or x alone; by default the probe of trajectories
         kind: "kl": Kullback and Leibler, of a relative to b; "js": Jensen and Shannon, between 0 and log 2
+        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
+            tell
 
     Shapes:
         result: (networks of a, networks of b)
@@ -114,7 +118,10 @@ def embedding(
         method: "tsne" on the flattened predictions, as Figures 2 and 4; "pca" of them; "mds": classical scaling of
             Jensen-Shannon distances (in regression Euclidean ones), which keeps distances as well as a plane can
         data: where networks are compared; by default the probe of trajectories
+        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
+            tell
         perplexity: of t-SNE; by default 30, or a third of the networks if these are few
+        seed: of the embedding's start
 
     >>> runs = [[nn.Linear(4, 3) for _ in range(4)] for _ in range(2)]
     >>> [points.shape for points in embedding(runs, "pca", data=torch.randn(8, 4))]

@@ -21,6 +21,9 @@ class SubnetworkPlane(Plane):
         origin: the coordinates of the point that is nearest to the network of zeros, (2)
         origin_distance: how far that network is from the plane
 
+    Args:
+        found: the plane through the members' weights
+
     >>> ensemble = pb.multihead(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), 3)
     >>> len(subnetwork_plane(ensemble).origin)
     2

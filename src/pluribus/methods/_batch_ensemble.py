@@ -62,6 +62,7 @@ def batch_ensemble(
         output of the ensemble: (members, batch, *outputs)
 
     Args:
+        size: how many members
         rank: r and s are so many pairs of vectors, y = sum_k ((x * r_k) W) * s_k + b: the weight is scaled by a matrix
             of this rank, for as many passes of each layer. It starts as BatchEnsemble does: further s_k are zero
         init: r and s are drawn from N(1, std), as in published recipes, or are random signs, as in the paper
@@ -69,6 +70,7 @@ def batch_ensemble(
         trained: a batch of inputs says that the model's weights are trained: std is then the largest, from the given
             one down, under which members keep 95 % of the network's answers on them; False: they are not
         example: with one, layers whose weights or biases the model reads itself are left as they are
+        generator: where random numbers come from; by default torch's own generator
 
     >>> ensemble = batch_ensemble(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), 4)
     >>> ensemble(torch.zeros(5, 4)).shape, sum(p.numel() for p in ensemble.parameters())  # one network has 67

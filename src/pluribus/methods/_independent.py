@@ -34,6 +34,9 @@ def single(model: nn.Module) -> Ensemble:
     Shapes:
         output of the ensemble: (1, batch, *outputs)
 
+    Args:
+        model: the network; the ensemble has a copy of its own
+
     >>> single(nn.Linear(4, 3))(torch.zeros(5, 4)).shape
     torch.Size([1, 5, 3])
     """
@@ -74,8 +77,10 @@ def deep(
     Args:
         model: a model, a function without arguments that builds one, or a list of trained models: alike ones
             are stacked; unlike ones, in their modes too, are run by the loop
+        size: how many members; of a list, as many as it has
         init: "different": each member's tensors are drawn anew, in law like the model's (a builder is called for
             each member instead); "same": every member starts with the model's weights
+        generator: where random numbers come from; by default torch's own generator
 
     >>> ensemble = deep(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), 4)
     >>> ensemble(torch.zeros(5, 4)).shape, ensemble.member(2)(torch.zeros(5, 4)).shape

@@ -60,6 +60,7 @@ def lora(
         output of the ensemble: (members, batch, *outputs)
 
     Args:
+        size: how many members
         alpha: by default the rank, which leaves the product as it is
         where: the linear layers that get matrices; by default those inside of attention (queries, keys, values and the
             output, as in the paper), or all in a model without attention. A layer that holds queries, keys and values
@@ -67,6 +68,7 @@ def lora(
         heads: each member also owns the last layer, which starts as the model's own
         gain: of Xavier's law for A; the paper's 10
         example: finds the last layer; without one it is the model's declared or last defined one
+        generator: where random numbers come from; by default torch's own generator
 
     >>> model, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(5, 4)
     >>> ensemble = lora(model, 4, rank=2)

@@ -60,13 +60,16 @@ def masksembles(
         masks: (members, channels), one for each masked layer
 
     Args:
+        size: how many members
         scale: the paper's S: 1 is a single network; the larger, the less the masks overlap (IoU 1 / (2 S - 1))
         capacity: None: the network keeps its widths and its weights. A number: each mask keeps that fraction of a
             layer's original width, and layers grow to M * S - D channels, with fresh weights
+        example: what one call takes; needed with `capacity`, where widths are unknown
         where: the layers to mask; by default every convolution and linear layer but the first
         widths: the grown sizes, where they are known already; then no example is needed
         trained: a batch of inputs says that the model's weights are trained: of the layers meant, only so many of the
             last ones are masked that members keep 95 % of the network's answers on them; False: they are not
+        generator: where random numbers come from; by default torch's own generator
 
     >>> ensemble = masksembles(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), 4, scale=2.0)
     >>> ensemble(torch.zeros(5, 4)).shape, [tuple(mask.shape) for mask in ensemble.buffers()]

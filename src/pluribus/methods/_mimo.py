@@ -447,11 +447,13 @@ def mimo(
         output of the ensemble: (members, batch, *outputs)
 
     Args:
+        size: how many inputs and answers
         input_repetition: the paper's rho: the exact fraction of rows in which all members see the same example
         batch_repetition: how often each example of a batch is used in one training pass
         first, last: patterns for the layers to widen; by default found by running the example
         init: "same": first and last layers are tiled, so that each member starts as the given model;
             "different": they are drawn anew, which is what to choose when training from scratch
+        generator: where random numbers come from; by default torch's own generator
 
     >>> ensemble = mimo(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), 3, example=torch.randn(5, 4))
     >>> ensemble(torch.zeros(5, 4)).shape, ensemble.module[0].in_features, ensemble.module[2].out_features

@@ -158,11 +158,16 @@ def packed(
 
     Args:
         model: a model (then `example` is needed), or a function width_factor -> nn.Module
+        size: how many members
         alpha: how wide all members together are, relative to the model
         gamma: groups in the layers that `where` chooses (a model of ours says itself which); lowered where a group
             of a convolution would have fewer than `min_channels` inputs
+        example: what one call takes, by which widths are followed through the model
+        where: the layers that get groups, a pattern of names
         strict: refuse widths that do not divide, instead of rounding them up
+        init: "different": each member's tensors are drawn anew; "same": all start with the first member's
         widths: the members' sizes, where they are known already; then no example is needed
+        generator: where random numbers come from; by default torch's own generator
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     >>> ensemble = packed(model, 4, alpha=2, example=torch.randn(5, 4))

@@ -107,12 +107,14 @@ def treenet(
         output of the ensemble: (members, batch, *outputs)
 
     Args:
+        size: how many members
         branch: what each member owns, such as "layer4|fc"
         freeze_trunk: keep a pretrained trunk as it is: no gradients, statistics not updated
         init: "different": the branches are drawn anew; "same": they start with the model's weights
         noise: with init="same", how far off they start, relative to the spread of each tensor
         trained: a batch of inputs says that the model's weights are trained: branches start as the model's, with the
             most noise under which members keep 95 % of the network's answers on them; False: they are not
+        generator: where random numbers come from; by default torch's own generator
 
     >>> ensemble = treenet(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 3)), 4, branch="1|2")
     >>> sorted(ensemble.own), ensemble(torch.zeros(5, 4)).shape
@@ -184,11 +186,14 @@ def multihead(
         output of the ensemble: (members, batch, *outputs)
 
     Args:
+        size: how many members
         where: the last layer; by default the one that the example shows; without an example what the model's
             `get_classifier` says, or else the last layer that it defines (checked on the first batch)
+        freeze_trunk: train the last layers alone
         noise: with init="same", how far off heads start, relative to the spread of each tensor
         trained: a batch of inputs says that the model's weights are trained: heads start as the model's, with the
             most noise under which members keep 95 % of the network's answers on them; False: they are not
+        generator: where random numbers come from; by default torch's own generator
 
     >>> ensemble = multihead(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), 4)
     >>> sorted(ensemble.own), ensemble(torch.zeros(5, 4)).shape

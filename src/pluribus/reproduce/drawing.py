@@ -11,6 +11,8 @@ from ..uncertainty.resampling import Interval
 
 ROW = 26  # height of a line of intervals
 
+TALL_ROW = 44  # the same, with its label above it
+
 WIDTH = 640
 
 Point = tuple[float, Interval]
@@ -33,17 +35,23 @@ def intervals_figure(
     labels = list(dict.fromkeys(label for group in groups.values() for label in group))
     every = [found for group in groups.values() for found in group.values()]
     ends = [end for found in every for end in (found if found.known else found[:1])] + list(band or (0.0,))
-    left = 20 + int(CHARACTER * 12 * max(map(len, labels), default=1))
-    height = ROW * len(labels) + 52
+    longest = 20 + int(CHARACTER * 12 * max(map(len, labels), default=1))
+    above = longest > WIDTH / 3  # labels that would leave too little room stand above their lines
+    row, left = (TALL_ROW, 14) if above else (ROW, longest)
+    height = row * len(labels) + 52
     chart = Chart(Axis(*finite_range(ends)), Axis(0, len(labels), room=0), (WIDTH, height), (left, 14, 8, 44))
     chart.y.ticks = []
     if band:
         chart.box(band, (0, len(labels)), None, "bubble")
     chart.axes(axis)
-    chart.line([(0, 0), (0, len(labels))], None, "line diagonal")
+    if chart.x.low <= 0 <= chart.x.high:
+        chart.line([(0, 0), (0, len(labels))], None, "line diagonal")
     for i, label in enumerate(labels):
-        middle = len(labels) - i - 0.5
-        chart.text(left - 8, chart.at(0, middle)[1] + 4, label, "end")
+        middle = len(labels) - i - (0.72 if above else 0.5)
+        if above:
+            chart.text(left + 6, chart.at(0, len(labels) - i - 0.3)[1] + 4, label, "start")
+        else:
+            chart.text(left - 8, chart.at(0, middle)[1] + 4, label, "end")
         for k, (group, found) in enumerate(groups.items()):
             if label in found:
                 _interval(chart, found[label], middle + 0.22 * ((len(groups) - 1) / 2 - k), k + 1, f"{label}, {group}")
@@ -65,15 +73,18 @@ def curves_figure(
     *,
     axes: tuple[str, str] = ("", ""),
     log: bool = False,
+    whole: bool = False,
 ) -> Figure:
     """Lines with an interval at each point, one for each name.
 
     Args:
         curves: (x, interval) of each point
+        log, whole: whether x spans decades, or counts
     """
     points = [point for curve in curves.values() for point in curve]
     ends = [end for _, found in points for end in (found if found.known else found[:1])]
-    chart = Chart(Axis(*finite_range(x for x, _ in points), log=log), Axis(*finite_range(ends)), (520, 340)).axes(*axes)
+    across = Axis(*finite_range(x for x, _ in points), log=log, whole=whole)
+    chart = Chart(across, Axis(*finite_range(ends)), (520, 340)).axes(*axes)
     for style, (label, curve) in enumerate(curves.items(), 1):
         chart.line([(x, found.value) for x, found in curve], style)
         for x, found in curve:

@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from .checks.findings import CHANCE, FORT, check_seeds, harder_minus_easier
-from .checks.pictures import chains_picture, diversity_picture, embedding_picture, radial_picture, sources_picture
+from .checks.pictures import (
+    chains_picture,
+    diversity_picture,
+    embedding_picture,
+    epochs_picture,
+    functions_picture,
+    paths_picture,
+    radial_picture,
+    runs_picture,
+    shifted_picture,
+    sizes_picture,
+    sources_picture,
+)
 from .claims import Claim
 from .experiments.fort_landscape import HARDER, LANDSCAPE, ON_IMAGENET, SUBSPACES
 from .experiments.sources_of_randomness import CHAINS, SOURCES_OF_CHANCE
@@ -41,13 +53,13 @@ ITEMS = [
     _claim(
         "figure2", "Figure 2: similarity along a trajectory, SmallCNN",
         "Functions along one trajectory are much more alike than those of different initialisations.",
-        published={"accuracy": published.ACCURACY}, **_item("across"),
+        published={"accuracy": published.ACCURACY}, **_item("across", pictures=epochs_picture),
         notes=("SmallCNN trains for 10 epochs in section 3's list and for 40 in its text.",),
     ),
     _claim(
         "figure3", "Figure 3: weights and predictions of different initialisations",
         "Solutions of different initialisations are nearly orthogonal in weight space and disagree in function space.",
-        **_item("cosine", "across"),
+        **_item("cosine", "across", pictures=runs_picture),
     ),
     _claim(
         "figure4", "Figure 4: t-SNE of trajectories and subspaces",
@@ -80,13 +92,14 @@ ITEMS = [
         "figure8", "Figure 8: ensembles, subspaces, and both, against ensemble size",
         "Subspace sampling and ensembling are complementary, and ensembling gains more.",
         settings={**SETTINGS, "network": "MediumCNN", "samples": 10, "rank": 4},
-        **_item("ensemble", "both"),
+        **_item("ensemble", "both", pictures=sizes_picture),
     ),
     _claim(
         "figure9", "Figure 9: under corruptions, and Jensen-Shannon divergence",
         "Divergence is highest between independent solutions, then trajectory and random samples, low-rank, diagonal.",
         published={"divergence on SVHN": published.DIVERGENCE},
-        **_item("shifted", "independent", "random", "trajectory", "random_low_rank", "low_rank"),
+        **_item("shifted", "independent", "random", "trajectory", "random_low_rank", "low_rank",
+                pictures=shifted_picture),
         notes=("The paper writes the sum over members; its figures are means.",
                "Corruptions are three at severity 3; the paper has all of CIFAR-10-C."),
     ),
@@ -94,7 +107,7 @@ ITEMS = [
         "figure10", "Figure 10: ImageNet and ImageNet-C",
         "On ImageNet random subspaces are the best of subspaces and complementary to ensembling.",
         settings=IMAGENET, costs=HOURS,
-        **_item("random_best", "random_both", experiment=ON_IMAGENET),
+        **_item("random_best", "random_both", experiment=ON_IMAGENET, pictures=sizes_picture),
         notes=("At smaller scales it is asked on the runs of the other figures.",),
     ),
     _claim(
@@ -106,12 +119,12 @@ ITEMS = [
     _claim(
         "figureS2", "Figure S2: the line and the tunnel between two optima",
         "The straight line between optima has a barrier; an optimised path avoids it.",
-        **_item("barrier", "tunnel"),
+        **_item("barrier", "tunnel", pictures=paths_picture),
     ),
     _claim(
         "figureS3", "Figure S3: functions along the tunnel",
         "Along the low-loss path functions do not stay the same.",
-        **_item("along"),
+        **_item("along", pictures=functions_picture),
     ),
     _claim(
         "figureS4", "Figure S4: initialisation and shuffling",

@@ -79,6 +79,19 @@ def most_of(judgements: Sequence[str]) -> str:
     return next((word for word in (HOLDS, FAILS) if 2 * counts[word] > len(judgements)), OPEN)
 
 
+def count_judgements(judgements: Sequence[str], what: str) -> str:
+    """How many of several parts hold, in a sentence.
+
+    >>> count_judgements([HOLDS, FAILS, HOLDS], "finding")
+    '2 of 3 findings hold, 1 does not.'
+    """
+    counts = Counter(judgements)
+    said = f"{counts[HOLDS]} of {plural(len(judgements), what)} {'holds' if counts[HOLDS] == 1 else 'hold'}"
+    if counts[FAILS]:
+        said += f", {counts[FAILS]} {'does' if counts[FAILS] == 1 else 'do'} not"
+    return f"{said}, {counts[OPEN]} cannot be told." if counts[OPEN] else f"{said}."
+
+
 def over_splits(differences: Sequence[float], test_share: float, level: float = LEVEL) -> Interval:
     """The mean of differences over random splits of one table, with the interval of Nadeau and Bengio (2003).
 

@@ -107,6 +107,10 @@ def fit(
         criterion: criterion(outputs, targets) -> mean over rows, or a name in CRITERIA; default: what the task needs
         optimizer: a name in OPTIMIZERS, or a function that takes parameter groups
         schedule: a name in SCHEDULES, or a function epoch -> what the rate is multiplied by
+        epochs: passes over the training data
+        batch_size: rows in a step, of data that is no loader
+        lr: the rate at the start
+        weight_decay: as the optimizer has it
         augment: augment(x, y) -> (x, y), on the training batches only
         clip: the largest norm of each member's gradient, as if it trained alone
         l1, l2: penalties, added to the loss
@@ -115,7 +119,12 @@ def fit(
             Best is most accurate, and of equally accurate ones the likeliest
         patience: stop after so many epochs in which neither accuracy nor likelihood improved on validation data
         precision, devices, strategy, callbacks: lightning's own, such as "bf16-mixed", 2, "ddp"
+        device: "cpu", "cuda", ...; by default where the ensemble is
+        folder: where checkpoints and logs are kept
+        resume: go on from the folder's last whole epoch; False: begin again
         logger: "csv" or "tensorboard" (in `folder`), or one of lightning's
+        progress: show lightning's progress bar
+        seed: of the order of rows and of everything that is drawn
 
     >>> x, y = torch.randn(64, 4), torch.randint(3, (64,))
     >>> history = fit(pb.deep(nn.Linear(4, 3), 2), (x, y), epochs=2)
@@ -177,6 +186,15 @@ def lightning_module(
 
     Shapes:
         batches of the trainer's loader: (x, y), rows first; the loss is a scalar
+
+    Args:
+        recipe: a name in RECIPES, or a `Recipe`
+        criterion: a name in CRITERIA, or a function
+        optimizer: a name in OPTIMIZERS, or a function of parameter groups
+        schedule: a name in SCHEDULES, or a function of the epoch
+        augment: augment(x, y) -> (x, y), on training batches
+        seed: of what the ensemble draws in training
+        changes: further fields of the recipe, such as lr or epochs
 
     >>> module = lightning_module(pb.deep(nn.Linear(4, 3), 2), lr=1e-2)
     >>> import lightning.pytorch as pl

@@ -18,12 +18,17 @@ class Recipe:
     0.08
 
     Args:
+        epochs: passes over the training data
+        batch_size: rows in a step; MIMO divides it by its batch repetition
         optimizer, schedule: a name in OPTIMIZERS or SCHEDULES with settings, such as {"name": "sgd", "momentum": 0.9}
+        lr: the rate at the start
+        weight_decay: as the optimizer has it
         criterion: a name in CRITERIA; None: what the ensemble's task needs
         augment: a name in AUGMENTATIONS, or settings of `Augment`
         clip: the largest norm of each member's gradient
         patience: stop after so many epochs in which nothing improved on validation data
         l1, l2: penalties on the weights, added to the loss
+        fast_weight_factor: of BatchEnsemble's vectors: their rate relative to `lr`
         methods: what changes for a method: fields of the recipe, or of the method under "settings"
         source: where it is printed, and what was left open there
     """
@@ -45,7 +50,11 @@ class Recipe:
     source: str = ""
 
     def of(self, method: str) -> Recipe:
-        """The recipe for one method."""
+        """The recipe for one method.
+
+        >>> RECIPES["packed/cifar10/resnet50"].of("batch_ensemble").lr
+        0.08
+        """
         own = {key: value for key, value in self.methods.get(method, {}).items() if key != "settings"}
         return dataclasses.replace(self, **own, methods={})
 
@@ -54,7 +63,11 @@ class Recipe:
         return dict(self.methods.get(method, {}).get("settings", {}))
 
     def changed(self, **changes: Any) -> Recipe:
-        """The recipe with other values; a change holds for every method."""
+        """The recipe with other values; a change holds for every method.
+
+        >>> RECIPES["packed/cifar10/resnet18"].changed(epochs=3).epochs
+        3
+        """
         known = [f.name for f in dataclasses.fields(self)]
         for name in changes:
             if name not in known:

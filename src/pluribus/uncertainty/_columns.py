@@ -52,6 +52,8 @@ def tensor_of(values: Any) -> Tensor:
 
 def rows_index(rows: Any) -> Any:
     """An index of rows that keeps their dimension: one row stays a batch."""
+    if isinstance(rows, str):
+        raise TypeError(f'rows are chosen by numbers, slices or masks, but "{rows}" is a name. A column: `.{rows}`.')
     return slice(int(rows), int(rows) + 1 or None) if isinstance(rows, (int, np.integer)) else rows
 
 

@@ -76,9 +76,16 @@ class Threshold:
     """Keep an example if its score is below `value`; see `abstain`.
 
     Args:
+        value: the score below which an example is kept
+        score: the name of the score
         coverage: the share of the validation examples that is kept
         bound: the largest error of kept examples that the data allow, at the confidence
         risk: the error that was asked for
+        confidence: how sure the bound is
+        kept: how many validation examples were kept
+        errors: how many of those were wrong
+        examples: how many validation examples there were
+        candidates: how many thresholds were tried, which the bound allows for
 
     >>> sure = Classification.from_probabilities(torch.tensor([[[0.99, 0.01]]]).repeat(1, 400, 1))
     >>> threshold = pb.abstain(sure, torch.zeros(400, dtype=torch.long), risk=0.05)
@@ -102,6 +109,11 @@ class Threshold:
 
         Args:
             prediction: a prediction; or its scores, where the threshold was found on given ones
+
+        >>> logits = torch.cat([6 * torch.eye(3)[torch.arange(300) % 3], torch.zeros(300, 3)])[None]  # sure; guessing
+        >>> prediction = Classification.from_logits(logits)
+        >>> abstain(prediction, torch.arange(600) % 3, risk=0.05).keep(prediction)[[0, 599]].tolist()
+        [True, False]
         """
         if not isinstance(prediction, Classification):
             scores = tensor_of(prediction)

@@ -53,7 +53,10 @@ def calibrate(
         validation: a loader of (x, y), a tuple (x, y), or a tuple (prediction, y); not the training data
         method: "temperature", "vector", "isotonic" or "none"; regression: "variance" or "none"; "auto": the best
         when: "before" pooling, on every member's log probabilities, or "after", on those of the mean
+        folds: parts of the validation data that candidates are judged on in turn
         seed: of the split into folds
+        batch_size: rows in one call of `predict`
+        device: where it predicts; by default where the ensemble is
 
     >>> logits, target = 5 * torch.randn(3, 200, 4), torch.randint(4, (200,))  # sure of itself, and guessing
     >>> calibrated = calibrate(Classification.from_logits(logits), target, method="temperature", when="after")
@@ -93,8 +96,14 @@ class Calibrated:
         predict, apply: a prediction of (members, batch, classes), or (1, batch, classes) where it was pooled first
 
     Args:
+        ensemble: what `predict` asks
+        method: the scaling that was chosen
+        when: "before" or "after" pooling
+        scaling: the fitted scaling itself
         table: one row for each candidate, best first: method, when, held-out nll, ece and accuracy (regression: rmse),
             and `gain`, how much lower the nll is than without calibration, with its standard error `gain_error`
+        examples: how many validation examples it was fitted on
+        folds: how many parts the candidates were judged on
 
     >>> logits, target = 5 * torch.randn(3, 200, 4), torch.arange(200) % 4
     >>> calibrated = pb.calibrate(Classification.from_logits(logits), target, method="temperature", when="before")
@@ -111,7 +120,13 @@ class Calibrated:
     folds: int
 
     def predict(self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None) -> Any:
-        """The calibrated prediction for what `ensemble.predict` takes."""
+        """The calibrated prediction for what `ensemble.predict` takes.
+
+        >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
+        >>> calibrated = pb.calibrate(pb.deep(nn.Linear(4, 3), 2), (x, y), method="temperature", when="before")
+        >>> calibrated.predict(x).mean.shape
+        torch.Size([60, 3])
+        """
         if self.ensemble is None:
             raise TypeError(
                 "Calibrated.predict: needs an ensemble, but a prediction was calibrated. Use apply(prediction)."
@@ -119,7 +134,14 @@ class Calibrated:
         return self.apply(self.ensemble.predict(x, batch_size=batch_size, device=device))
 
     def apply(self, prediction: Any) -> Any:
-        """A prediction of the same ensemble, calibrated: a new Classification or Regression."""
+        """A prediction of the same ensemble, calibrated: a new Classification or Regression.
+
+        >>> logits, target = torch.randn(3, 200, 4), torch.arange(200) % 4
+        >>> prediction = Classification.from_logits(logits)
+        >>> calibrated = calibrate(prediction, target, method="temperature", when="before")
+        >>> bool(calibrated.apply(prediction).confidence.mean() < prediction.confidence.mean())  # it was guessing
+        True
+        """
         wanted = Regression if isinstance(self.scaling, Variance) else Classification
         if not isinstance(prediction, wanted):
             raise TypeError(

@@ -27,6 +27,11 @@ class Classification:
     Shapes:
         members: (members, batch, classes), or with the classes elsewhere for dense outputs (`class_dim`)
 
+    Args:
+        log_probabilities: (members, batch, classes), each member's own
+        logits: what they were computed from, where it is known: some scores of OOD detection need it
+        class_dim: where the classes are
+
     >>> p = Classification.from_logits(torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]]))  # two members disagree
     >>> p.mean.round(decimals=4).tolist(), bool(p.epistemic > 0.3)
     ([[0.5, 0.5]], True)
@@ -37,7 +42,11 @@ class Classification:
 
     @classmethod
     def from_logits(cls, logits: Tensor | np.ndarray, class_dim: int = -1) -> Classification:
-        """From what the networks give, (members, batch, classes); a class with the logit -inf is impossible."""
+        """From what the networks give, (members, batch, classes); a class with the logit -inf is impossible.
+
+        >>> Classification.from_logits(torch.zeros(2, 5, 3)).mean[0].tolist()  # two members, three classes
+        [0.33..., 0.33..., 0.33...]
+        """
         logits = _float(logits)
         class_dim = _check_dim("from_logits", logits, class_dim)
         if logits.shape[class_dim] == 1:
@@ -52,7 +61,11 @@ class Classification:
 
     @classmethod
     def from_binary(cls, logits: Tensor | np.ndarray) -> Classification:
-        """From one logit for each example, that of class 1: (members, batch), (members, batch, 1) or dense."""
+        """From one logit for each example, that of class 1: (members, batch), (members, batch, 1) or dense.
+
+        >>> Classification.from_binary(torch.zeros(2, 5)).mean[0].tolist()
+        [0.5, 0.5]
+        """
         return cls.from_logits(two_classes(_float(logits)))
 
     @classmethod
@@ -79,7 +92,11 @@ class Classification:
 
     @classmethod
     def cat(cls, parts: Sequence[Classification]) -> Classification:
-        """Batches of the same ensemble, one after the other."""
+        """Batches of the same ensemble, one after the other.
+
+        >>> Classification.cat([Classification.from_logits(torch.zeros(2, rows, 3)) for rows in (4, 1)]).mean.shape
+        torch.Size([5, 3])
+        """
         shapes = {(p.size, p.classes, p.class_dim, p.logits is None) for p in parts}
         if len(shapes) != 1:
             raise ValueError(
@@ -104,7 +121,11 @@ class Classification:
 
     @property
     def mean(self) -> Tensor:
-        """The ensemble's probabilities: (batch, classes)."""
+        """The ensemble's probabilities: (batch, classes).
+
+        >>> Classification.from_probabilities(torch.tensor([[[0.5, 0.5]], [[1.0, 0.0]]])).mean.tolist()
+        [[0.75, 0.25]]
+        """
         return self._log_mean_and_mean[1]
 
     @cached_property
@@ -154,7 +175,11 @@ class Classification:
         return {"msp": lambda: 1 - self.confidence, "entropy": lambda: self.total}.get(name, lambda: self.epistemic)()
 
     def restrict(self, classes: Sequence[int] | Tensor | np.ndarray) -> Classification:
-        """The prediction among some classes only, as ImageNet-R and -A need; class i is then `classes[i]`."""
+        """The prediction among some classes only, as ImageNet-R and -A need; class i is then `classes[i]`.
+
+        >>> Classification.from_probabilities(torch.tensor([[[0.5, 0.25, 0.25]]])).restrict([1, 2]).mean.tolist()
+        [[0.5, 0.5]]
+        """
         index = torch.as_tensor(classes, device=self.log_members.device)
         index = index.nonzero().flatten() if index.dtype == torch.bool and len(index) == self.classes else index.long()
         if index.ndim != 1 or not 2 <= len(index) == len(index.unique()) or not self._has(index):
@@ -189,7 +214,11 @@ class Classification:
         return self._map(lambda t: t[:, rows_index(rows)])
 
     def member(self, i: int) -> Classification:
-        """Member `i` alone, as an ensemble of one."""
+        """Member `i` alone, as an ensemble of one.
+
+        >>> Classification.from_probabilities(torch.tensor([[[0.5, 0.5]], [[1.0, 0.0]]])).member(1).confidence.tolist()
+        [1.0]
+        """
         if not -self.size <= i < self.size:
             raise IndexError(f"member: there are members 0 to {self.size - 1}, but {i} was asked for.")
         return self._map(lambda t: t[i % self.size][None])
@@ -199,7 +228,12 @@ class Classification:
         return self._map(lambda t: t.detach())
 
     def flat(self) -> Classification:
-        """Each pixel of a dense prediction as an example of its own: (members, batch * pixels, classes)."""
+        """Each pixel of a dense prediction as an example of its own: (members, batch * pixels, classes).
+
+        >>> dense = Classification.from_logits(torch.zeros(2, 5, 3, 8, 8), class_dim=2)  # classes before the pixels
+        >>> dense.flat().mean.shape
+        torch.Size([320, 3])
+        """
         if self.log_members.ndim == 3 and self.class_dim == -1:
             return self
         flat = self._map(lambda t: t.movedim(self.class_dim, -1).flatten(1, -2))
@@ -230,7 +264,12 @@ class Classification:
     # ---------------------------------------------------------------- beside the targets
 
     def log_likelihood(self, target: Tensor | np.ndarray) -> Tensor:
-        """The log probability of the target: (batch)."""
+        """The log probability of the target: (batch).
+
+        >>> pair = Classification.from_probabilities(torch.tensor([[[0.5, 0.5]], [[1.0, 0.0]]]))
+        >>> pair.log_likelihood(torch.tensor([0])).exp().tolist()
+        [0.75]
+        """
         return self._at(self.log_mean, self.check_target(target))
 
     def member_log_likelihood(self, target: Tensor | np.ndarray) -> Tensor:
@@ -238,7 +277,12 @@ class Classification:
         return self._at(self.log_members, self.check_target(target))
 
     def squared_error(self, target: Tensor | np.ndarray) -> Tensor:
-        """Squared distance between the mean and the one-hot target, summed over classes: (batch)."""
+        """Squared distance between the mean and the one-hot target, summed over classes: (batch).
+
+        >>> pair = Classification.from_probabilities(torch.tensor([[[0.5, 0.5]], [[1.0, 0.0]]]))
+        >>> pair.squared_error(torch.tensor([0])).tolist()
+        [0.125]
+        """
         return self._squared_error(self.mean, self.check_target(target))
 
     def member_squared_error(self, target: Tensor | np.ndarray) -> Tensor:
@@ -246,7 +290,12 @@ class Classification:
         return self._squared_error(self.members, self.check_target(target))
 
     def rank(self, target: Tensor | np.ndarray) -> Tensor:
-        """How many classes come before the target, of equals those with a lower number: (batch)."""
+        """How many classes come before the target, of equals those with a lower number: (batch).
+
+        >>> three = Classification.from_probabilities(torch.tensor([[[0.5, 0.25, 0.25]]]))
+        >>> three.rank(torch.tensor([0])).item(), three.rank(torch.tensor([2])).item()
+        (0, 2)
+        """
         target = self.check_target(target)
         own = self._at(self.log_mean, target).unsqueeze(self.class_dim)
         number = torch.arange(self.classes, device=target.device).reshape(-1, *[1] * (-self.class_dim - 1))

@@ -63,6 +63,8 @@ def conformal(
         randomise: aps and raps count a random share of the answer's own probability, as in the papers: smaller
             sets, and another draw at each call
         seed: of those shares
+        batch_size: rows in one call of `predict`
+        device: where it predicts; by default where the ensemble is
 
     >>> logits = torch.randn(1, 500, 3)
     >>> target = torch.distributions.Categorical(logits=logits[0]).sample()
@@ -94,8 +96,14 @@ class Conformal:
     """Sets or intervals with a guarantee; see `conformal`.
 
     Args:
+        ensemble: what `predict` asks
+        kind: how strange an answer is, a row of the table of `conformal`
+        coverage: the probability that was asked for
         quantile: how strange an answer may be; for several regression outputs, one for each: each is covered
         examples: how many validation examples stand behind it
+        penalty: of raps, for each rank after the first `free`
+        free: ranks without a penalty
+        draws: random numbers of aps and raps with `randomise`
         most: of sets, the quantile less one: near one it keeps the digits that the quantile has lost
         empty: whether a set may be empty
 
@@ -121,6 +129,10 @@ class Conformal:
 
         Args:
             x: what `ensemble.predict` takes, or a prediction
+
+        >>> prediction = Classification.from_logits(4 * torch.eye(3)[torch.arange(90) % 3][None])
+        >>> conformal(prediction, torch.arange(90) % 3).sets(prediction).sum(1).unique().tolist()  # it is always right
+        [1]
         """
         prediction = self._predict("sets", x, SETS, batch_size, device)
         sets = self.excess(prediction) <= self.most.to(prediction.log_mean.device)
@@ -131,7 +143,13 @@ class Conformal:
     def intervals(
         self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The lower and the upper end of each interval: (batch) or (batch, outputs)."""
+        """The lower and the upper end of each interval: (batch) or (batch, outputs).
+
+        >>> points = Regression(torch.zeros(1, 99, 1))
+        >>> low, high = conformal(points, torch.linspace(-1, 1, 99), coverage=0.5).intervals(points)
+        >>> round(high[0].item(), 2)
+        0.51
+        """
         prediction = self._predict("intervals", x, INTERVALS, batch_size, device)
         deviation = prediction.total.double().sqrt()
         half = INTERVALS[self.kind].half_width(self.quantile, deviation, self.coverage).clamp_min(0)
@@ -143,6 +161,10 @@ class Conformal:
 
         Args:
             x: what `ensemble.predict` takes, or a prediction
+
+        >>> prediction = Classification.from_logits(4 * torch.eye(3)[torch.arange(90) % 3][None])
+        >>> conformal(prediction, torch.arange(90) % 3).measure(prediction, torch.arange(90) % 3)["coverage"]
+        1.0
         """
         if self.kind in INTERVALS:
             prediction = self._predict("measure", x, INTERVALS, None, None)

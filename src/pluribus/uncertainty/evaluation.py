@@ -36,6 +36,7 @@ def evaluate(
 
     Args:
         prediction: a `Classification` or `Regression`, or a `Summary`, which holds its own targets
+        metrics: names in METRICS; by default all that fit
         ignore: a target that is not judged, such as 255 in segmentation
 
     >>> p = pb.Classification.from_logits(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]))
@@ -56,6 +57,9 @@ def by_member(
 
     Shapes:
         prediction: (members, batch, classes); target: (batch)
+
+    Args:
+        metrics: names in METRICS; by default all that fit
 
     >>> p = pb.Classification.from_logits(torch.tensor([[[2.0, 0.0]], [[0.0, 1.0]]]))
     >>> {who: row["accuracy"] for who, row in by_member(p, torch.tensor([0])).items()}
@@ -126,6 +130,7 @@ def answered(
     """Whether the label is one of those that count as right, where the targets are classes of another set: (batch).
 
     Args:
+        prediction: of all classes that the network knows
         target: for each row its row of `answers`
         answers: (kinds, classes), bool: the classes that are right for each kind, as ObjectNet and videos have them
         among: "all": the most probable of all classes is the label; "known": of those that are right for some kind,
@@ -216,6 +221,11 @@ def bootstrap(
     Shapes:
         prediction: (members, batch, classes); target: (batch)
 
+    Args:
+        metric: a name in METRICS
+        level: the probability of the interval
+        resamples: how often examples are drawn anew
+
     >>> p = pb.Classification.from_probabilities(torch.tensor([[[0.9, 0.1]]]).repeat(1, 50, 1))
     >>> value, low, high = bootstrap(p, torch.arange(50) // 40, metric="accuracy", resamples=200)
     >>> value, low < value < high
@@ -255,6 +265,11 @@ def compare(
 
     Shapes:
         first, second: (members, batch, classes), of any numbers of members; target: (batch)
+
+    Args:
+        metric: a name in METRICS
+        level: the probability of the interval
+        resamples: how often examples are drawn anew, and change places
 
     >>> target = torch.arange(60) % 2
     >>> good = pb.Classification.from_logits(nn.functional.one_hot(target, 2)[None] * 3.0)

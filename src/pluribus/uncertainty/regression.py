@@ -61,7 +61,11 @@ class Regression:
 
     @property
     def mean(self) -> Tensor:
-        """The mixture's mean: (batch, ...)."""
+        """The mixture's mean: (batch, ...).
+
+        >>> Regression(torch.tensor([[1.0], [3.0]])).mean.tolist()  # two members, one example
+        [2.0]
+        """
         return self.means.mean(0)  # members
 
     @property
@@ -71,12 +75,20 @@ class Regression:
 
     @property
     def epistemic(self) -> Tensor:
-        """The variance of the members' means."""
+        """The variance of the members' means.
+
+        >>> Regression(torch.tensor([[1.0], [3.0]])).epistemic.tolist()
+        [1.0]
+        """
         return self.means.var(0, unbiased=False)  # members
 
     @property
     def total(self) -> Tensor:
-        """The mixture's variance: mean(variance + mean^2) - mean^2."""
+        """The mixture's variance: mean(variance + mean^2) - mean^2.
+
+        >>> Regression(torch.tensor([[1.0], [3.0]]), torch.full((2, 1), 0.5)).total.tolist()  # aleatoric and epistemic
+        [1.5]
+        """
         return self.aleatoric + self.epistemic
 
     def score(self, name: str = "total") -> Tensor:
@@ -97,7 +109,11 @@ class Regression:
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
     def quantile(self, q: float) -> Tensor:
-        """Where the mixture's distribution function reaches q, by bisection; of points one of them: (batch, ...)."""
+        """Where the mixture's distribution function reaches q, by bisection; of points one of them: (batch, ...).
+
+        >>> round(Regression(torch.zeros(1, 1), torch.ones(1, 1)).quantile(0.975).item(), 3)
+        1.96
+        """
         if not 0 < q < 1:
             raise ValueError(f"quantile: q must be between 0 and 1, but it is {q}.")
         if self.variances is None:
@@ -113,12 +129,20 @@ class Regression:
         return high.to(self.means.dtype)
 
     def cumulative(self, target: Tensor | np.ndarray) -> Tensor:
-        """The mixture's distribution function at the target: (batch, ...)."""
+        """The mixture's distribution function at the target: (batch, ...).
+
+        >>> Regression(torch.zeros(1, 1), torch.ones(1, 1)).cumulative(torch.zeros(1)).tolist()
+        [0.5]
+        """
         distance = self.check_target(target).double() - self.means.double()
         return _cdf(distance, self._deviations().double()).mean(0)  # members
 
     def log_likelihood(self, target: Tensor | np.ndarray) -> Tensor:
-        """Log density of the mixture at the target; needs variances above zero: (batch, ...)."""
+        """Log density of the mixture at the target; needs variances above zero: (batch, ...).
+
+        >>> round(Regression(torch.zeros(1, 1), torch.ones(1, 1)).log_likelihood(torch.zeros(1)).item(), 4)
+        -0.9189
+        """
         if self.variances is None or not bool((self.variances > 0).all()):
             has = "points without variances" if self.variances is None else "a variance of 0"
             raise ValueError(f"log_likelihood: every member must give a variance above 0, but there are {has}.")
@@ -127,7 +151,11 @@ class Regression:
         return logs.logsumexp(0) - math.log(len(self.means))  # members
 
     def crps(self, target: Tensor | np.ndarray) -> Tensor:
-        """Continuous ranked probability score, E|X - y| - E|X - X'|/2 in closed form (Grimit et al. 2006)."""
+        """Continuous ranked probability score, E|X - y| - E|X - X'|/2 in closed form (Grimit et al. 2006).
+
+        >>> Regression(torch.zeros(1, 1)).crps(torch.tensor([2.0])).tolist()  # of a point: the absolute error
+        [2.0]
+        """
         means, deviations = self.means.double(), self._deviations().double()
         apart = _absolute(self.check_target(target).double() - means, deviations).mean(0)
         among = torch.zeros_like(apart)

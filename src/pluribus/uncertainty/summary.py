@@ -68,7 +68,11 @@ class Summary:
         return self._columns[name]
 
     def score(self, name: str) -> Tensor:
-        """An uncertainty, larger = less certain, as the prediction's own `score`."""
+        """An uncertainty, larger = less certain, as the prediction's own `score`.
+
+        >>> Summary(Classification.from_logits(torch.zeros(2, 5, 4))).score("msp").tolist()
+        [0.75, 0.75, 0.75, 0.75, 0.75]
+        """
         column = {"entropy": "total", "mutual_information": "epistemic"}.get(name, name)
         if column in self.names and (not self.classes or name in SCORES):
             return getattr(self, column)
@@ -78,7 +82,11 @@ class Summary:
         raise ValueError(f"score: {name!r} is unknown. Choose one of {', '.join(known)}.")
 
     def kept(self) -> Summary:
-        """This summary with every column computed, on the CPU, and the probabilities let go."""
+        """This summary with every column computed, on the CPU, and the probabilities let go.
+
+        >>> Summary(Classification.from_logits(torch.zeros(2, 5, 4))).kept().confidence.shape
+        torch.Size([5])
+        """
         columns = {name: getattr(self, name).cpu() for name in self._names}
         self._prediction = None
         self._columns = {name: column.clone() for name, column in columns.items()}  # into memory that is free by now

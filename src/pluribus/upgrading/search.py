@@ -80,12 +80,14 @@ def upgrade(
         train: (x, y), a data set or a loader of (x, y): what it is fine-tuned on
         validation: the same; rows that the network was not trained on
         budget: epochs of fine-tuning for each way (0: none); or a time for all of them together, such as "20min"
+        size: how many members
         methods: which ways to try; default: all, see `upgrading.ways`
         task: "classification", or what else an `Ensemble.task` may be
         test: further rows, to judge on in place of the validation's 30 %
         coverage: of the sets or intervals
         risk: the share of errors to keep to by abstaining
         lr: of the network's own weights; a method that adds its own may state a multiple of it
+        batch_size: rows in a training step
         criterion, optimizer, device, seed: as for `fit`
         say: what is told of the progress
 

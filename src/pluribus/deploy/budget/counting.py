@@ -27,6 +27,11 @@ aten = torch.ops.aten
 class Cost:
     """Parameters, a tied one once; mult-adds of one example; passes of the network for one prediction.
 
+    Args:
+        parameters: of all members together; buffers are none
+        mult_adds: of one example through all members
+        forward_passes: of the network, for one prediction
+
     >>> pb.cost(pb.deep(nn.Linear(4, 3), 2), torch.zeros(1, 4)).mult_adds  # two networks of 4 x 3
     24
     """

@@ -37,6 +37,7 @@ class Plan:
         refused: methods that cannot be applied to the model, with the reason
         single: the model's own figures
         budget: the limits, absolute
+        notes: what a reader of the table should know
         seconds: how long it took
 
     >>> found = pb.plan(nn.Linear(8, 2), torch.zeros(1, 8), mult_adds=2.0, sizes=(2,), methods=["deep"])
@@ -66,7 +67,13 @@ class Plan:
         return "\n".join([*parts, *self.notes])
 
     def to_json(self, indent: int | None = None) -> str:
-        """Everything as JSON."""
+        """Everything as JSON.
+
+        >>> import json
+        >>> found = pb.plan(nn.Linear(8, 2), torch.zeros(1, 8), mult_adds=2.0, sizes=(2,), methods=["deep"])
+        >>> json.loads(found.to_json())["rows"][0]["method"]
+        'deep'
+        """
         return json.dumps(
             {
                 "budget": self.budget,
@@ -138,6 +145,7 @@ def plan(
         parameters, mult_adds, memory, latency: upper limits, inclusive
         relative: limits are multiples of the model's own figures; False: numbers, bytes and seconds
         training: `memory` is that of a training step
+        sizes: numbers of members to plan for
         methods: by default all
         alphas, gammas: for packed; gamma where the model says which layers take it
         scales: for masksembles

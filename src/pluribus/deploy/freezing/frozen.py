@@ -92,6 +92,12 @@ class Frozen(nn.Module):
     and `to` change the weights themselves; `plain_()` puts them into plain tensors for good. Several threads may call
     it at once.
 
+    Args:
+        ensemble: what was frozen
+        arguments: how the example was called: by place or by name, and what was no tensor; None: as the ensemble is
+        runs: the traced networks, one for each group of members
+        tree: how the outputs are nested; None: a tensor
+
     >>> ensemble = pb.multihead(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)), 2)
     >>> frozen = pb.freeze(ensemble, torch.zeros(5, 4), choose="rule")
     >>> frozen(torch.zeros(7, 4)).shape, frozen.predict(torch.zeros(7, 4)).label.shape
@@ -135,11 +141,22 @@ class Frozen(nn.Module):
         return pytree.tree_map(lambda *ts: torch.cat(ts, 1) if isinstance(ts[0], Tensor) else ts[0], *parts)
 
     def answers(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Mean, label, confidence, total, aleatoric and epistemic uncertainty of each row, by name."""
+        """Mean, label, confidence, total, aleatoric and epistemic uncertainty of each row, by name.
+
+        >>> frozen = pb.freeze(pb.deep(nn.Linear(4, 3), 2), torch.zeros(5, 4))
+        >>> answers = frozen.answers(torch.zeros(5, 4))
+        >>> sorted(answers), answers["mean"].shape
+        (['aleatoric', 'confidence', 'epistemic', 'label', 'mean', 'total'], torch.Size([5, 3]))
+        """
         return compute_answers(self.task, logits_of(self(*args, **kwargs)), self.class_dim)
 
     def predict(self, x: Any, batch_size: int | None = None) -> Prediction:
-        """The members' predictions, as `Ensemble.predict` gives them."""
+        """The members' predictions, as `Ensemble.predict` gives them.
+
+        >>> frozen = pb.freeze(pb.deep(nn.Linear(4, 3), 2), torch.zeros(5, 4))
+        >>> frozen.predict(torch.zeros(20, 4), batch_size=8).epistemic.shape
+        torch.Size([20])
+        """
         first = next(iter(self.parameters()), torch.zeros(()))
         pairs = batches_and_targets(x, batch_size, first.device, first.dtype)
         outputs = ((logits_of(self(*args, **kwargs)), y) for (args, kwargs), y in pairs)

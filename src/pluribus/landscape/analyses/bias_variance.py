@@ -130,7 +130,10 @@ def bias_variance(
         test: (x, y); by default draws of other seeds, 1000 rows at least
         truth: the values without noise; then noise is no part of bias and error
         train: train(ensemble, x, y, seed), in place of the default
+        steps: of training
+        lr: the rate
         together: side by side, or one after the other
+        progress: called with a line of text when a part is done
 
     >>> def draw(seed):
     ...     generator = torch.Generator().manual_seed(seed)

@@ -35,6 +35,7 @@ def mask_overlap(
     Args:
         ones: the paper's M, of every mask
         draws: sets of masks for each size and scale
+        seed: of the masks
 
     Shapes:
         "iou", "size": measured: (sizes, scales, 3), the mean and the ends of its interval over draws; "size" is the
@@ -114,6 +115,9 @@ def mask_transition(
         train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
 
     Args:
+        model: the network that masks are put into
+        scales: values of S
+        size: how many members
         capacity: every mask keeps that fraction of the widths, and layers grow (Figures 4, 9, 13); None: the network
             keeps its widths, and members get thinner (Figure 8)
         where: the layers that are masked; by default all but the first
@@ -154,6 +158,9 @@ def dropout_transition(
         train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
 
     Args:
+        sizes: numbers of masks to try
+        scale: S of the masks
+        where: a pattern of layer names, as for the method; by default the method's own choice
         options: as for `mask_transition`
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
@@ -193,7 +200,12 @@ def mask_grid(
         train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
 
     Args:
+        model: the network that masks are put into
+        scales: values of S
+        capacities: what each mask keeps, relative to the original widths
+        size: how many members
         rate: of MC-Dropout; `dropout_grid` chooses one on validation data
+        where: a pattern of layer names, as for the method; by default the method's own choice
         options: as for `mask_transition`
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
@@ -234,7 +246,11 @@ def dropout_grid(
         train, validation: x (rows, *features) and y (rows)
 
     Args:
+        model: the network that dropout is put into
+        rates: dropout rates to try
+        size: samples of a prediction
         figure: what is smallest at the best rate, or largest if it is "accuracy"
+        where: a pattern of layer names, as for the method; by default the method's own choice
         options: as for `mask_transition`
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3

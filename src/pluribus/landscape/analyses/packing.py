@@ -37,6 +37,10 @@ def packing(
         train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
 
     Args:
+        model: the network that is packed
+        alphas: how wide all members together are
+        gammas: numbers of groups
+        sizes: numbers of members
         where, min_channels: as for `pb.packed`: which layers take groups, and how small those may be
         options: outside, shifts, seeds, progress, and as for `pb.fit`
 

@@ -83,6 +83,8 @@ def separation(
         data: (x, y), a data set or a loader, or x alone
         where: a pattern of layers with weights, or of normalisation, whose outputs are looked at instead
         repeats: how often the rows are dealt out anew
+        batch_size: rows in one pass; it changes memory and time, not the result
+        seed: of the examples that are dealt out
 
     >>> ensemble = pb.mimo(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), 3, example=torch.randn(5, 4))
     >>> separation(ensemble, torch.randn(20, 4)).variance.shape

@@ -56,6 +56,7 @@ def sweep(
         data: what is judged on: (x, y), a data set or a loader
         further: more figures of a trained ensemble on the data, such as `between_members` gives
         seeds: independent repetitions
+        progress: called with a line of text when a part is done
         options: as for `pb.fit`: epochs, lr, schedule, ...
 
     >>> x, y = torch.randn(64, 4), torch.arange(64) % 3
@@ -93,6 +94,7 @@ def regularization_path(
     Args:
         make: an ensemble to be trained; what it draws is seeded
         l1, l2: factors of the sum of absolute values, and of squares, of all weights; what is added to the loss
+        progress: called with a line of text when a part is done
         options: as for `pb.fit`: epochs, lr, schedule, ... A rate that falls to 0 lets weights come to rest at zero
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3

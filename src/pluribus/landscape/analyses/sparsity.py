@@ -51,6 +51,11 @@ def sparsity_bound(weight: Tensor, mean: Any, variance: Any, p: Share) -> Tensor
     Shapes:
         weight: (outputs, inputs); result: (outputs)
 
+    Args:
+        weight: of a linear layer
+        mean, variance: of its inputs
+        p: the share of inputs that a mask keeps
+
     >>> sparsity_bound(torch.ones(2, 100), 0.0, 1.0, 0.5)
     tensor([0.2500, 0.2500], dtype=torch.float64)
     """
@@ -76,6 +81,12 @@ def sparsity_curves(
     inputs and drawn masks.
 
     Shapes: "shares": (shares), "deviations": (deviations), "bound", "divergence", "measured": (deviations, shares)
+
+    Args:
+        weight: every weight of the unit
+        mean: of every input
+        draws: masks and inputs that are drawn for "measured"
+        seed: of those
 
     >>> sparsity_curves(deviations=[0.5], shares=[0.5, 1.0], draws=200)["bound"].shape
     torch.Size([1, 2])
@@ -108,8 +119,10 @@ def layer_sparsity(
     does not vary are left out.
 
     Args:
+        model: a network
         data: (x, y), a data set or a loader, or x alone
         rows: of each layer's inputs, drawn, at most
+        seed: of the rows and the masks that are drawn
 
     Shapes: for each layer "shares", "bound", "divergence", "measured": (shares), means over units, in nats
 

@@ -119,6 +119,7 @@ def measure_settings(
         shifts: for each severity, shifted test sets: figures are means over them
         about: further columns of each setting's rows
         further: more of a trained ensemble on the test data, for its row
+        progress: called with a line of text when a part is done
         options: as for `pb.fit`: epochs, lr, optimizer, schedule, batch_size, ...
 
     >>> x, y = torch.randn(64, 4), torch.randint(3, (64,))

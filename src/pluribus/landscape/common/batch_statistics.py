@@ -31,7 +31,9 @@ def refresh_(ensemble_or_model: Module, data: Any, *, batch_size: int = 128, bat
         data: x (rows, *features), with or without y
 
     Args:
+        ensemble_or_model: what is changed in place, and given back
         data: what it was trained on: (x, y), a data set or a loader, or x alone
+        batch_size: rows in one pass; each batch counts by its rows
         batches: use no more than so many
 
     >>> model = nn.BatchNorm1d(1)

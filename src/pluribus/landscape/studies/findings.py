@@ -18,7 +18,7 @@ from ...uncertainty.resampling import Interval
 from ..checkpoints import Trajectory
 from ..common.arguments import COUNT, check_arguments
 from ..common.examples import Examples
-from ..paths import along, line, tunnel
+from ..paths import Path, along, line, tunnel
 from ..recorded_training import trajectories
 from ..sampling import diagonal_gaussian, low_rank_gaussian, of_subspaces, random_subspace, solutions
 from ..similarity import answers_and_targets, cosine, disagreement
@@ -31,6 +31,7 @@ class Finding:
     """A claim of the paper, the figure that it is judged by, and that figure for every seed.
 
     Args:
+        values: one for each seed
         bar: what the figure is above if the claim holds, or below it if `below`
 
     >>> finding = Finding("runs differ", "disagreement", [0.30, 0.32, 0.31], bar=0.1)
@@ -91,10 +92,16 @@ def findings(
         data: x (rows, *features) and y (rows); outside: (rows, *features); a value for each seed in each finding
 
     Args:
+        model: a model, or a function without arguments that builds one
+        train: (x, y): what the runs are trained on
         validation: what random samples are accepted by: at `floor` of the solution's accuracy
+        test: (x, y): what they are judged on
         outside: x of other data, where divergences are measured
         seeds: independent repetitions, each with `runs` runs
+        epochs: of each run
+        lr: at the start
         distance: of random samples; by default up to a fifth of the length of the weight vector
+        progress: called with a line of text when a part is done
         options: as for `trajectories`
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
@@ -151,12 +158,14 @@ def finding_figures(
     *,
     distance: float | tuple[float, float] | None = None,
     floor: float = 0.92,
+    path: Path | None = None,
     seed: int = 0,
 ) -> dict[str, float]:
     """The figure of each of CLAIMS for runs that were trained already, with checkpoints and test rows as their probe.
 
     Args:
         distance, floor: as for `findings`
+        path: a tunnel between the first two, where one is known
     """
     parts = (Examples("finding_figures", part) for part in (train, validation, test, outside))
     train, validation, test, outside = parts
@@ -181,7 +190,7 @@ def finding_figures(
         "low_rank": spread["low_rank"] / spread["diagonal"],
         "cosine": float(np.abs(cosine(ends)[pairs]).max()),
         **_gains(runs, test, train, seed),
-        **_connection(runs, train, test, half),
+        **_connection(runs, train, test, path or find_tunnel(runs, train), half),
     }
 
 
@@ -197,8 +206,14 @@ def _gains(runs: Sequence[Trajectory], test: Examples, train: Examples, seed: in
     return {"ensemble": float((base - ensemble) - (base - min(alone))), "both": float(ensemble - min(both))}
 
 
-def _connection(runs: Sequence[Trajectory], train: Examples, test: Examples, half: float) -> dict[str, float]:
-    path = tunnel(runs[0], runs[1], train.batches, points=7, steps=100)
+def find_tunnel(runs: Sequence[Trajectory], train: Any) -> Path:
+    """A path of low loss between the first two."""
+    return tunnel(runs[0], runs[1], Examples("finding_figures", train).batches, points=7, steps=100)
+
+
+def _connection(
+    runs: Sequence[Trajectory], train: Examples, test: Examples, path: Path, half: float
+) -> dict[str, float]:
     straight, curved = along(line(runs[0], runs[1]), train, points=9), along(path, train, points=9)
     middle = disagreement([path.at(0.5), runs[0].solution, runs[1].solution], data=test)
     return {

@@ -93,9 +93,13 @@ def quality(
         shifts: {name: [data of severity 1, of severity 2, ...]} (one data set, without labels too, is severity 1), or
             names of corruptions, made of `data`, whose images must then be from 0 to 1
         samples: networks of each subspace
+        severities: of each corruption that `shifts` names
         normalise: what comes after a corruption, before the network, such as `data.normalise`; `data` is then
             normalised too
         refresh: training data for statistics of batch normalisation
+        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
+            tell
+        seed: of all random numbers: the same seed gives the same result
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
     >>> runs = [pb.landscape.trajectory(nn.Linear(4, 3), (x, y), epochs=5, seed=seed) for seed in range(2)]

@@ -78,10 +78,13 @@ def randomness(
 
     Args:
         model: a model, or a function without arguments that builds one
+        train: (x, y), a data set or a loader
         probe: (x, y), where labels are compared; x alone will do
         runs: of each kind, at each rate
         rates: learning rates: shuffling counts for more at high ones
+        kinds: what differs between the runs of a pair
         outside: x of other data, on which the ensembles should be less sure
+        seed: of all random numbers: the same seed gives the same result
         options: as for `trajectories`
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
@@ -141,9 +144,14 @@ def chain_against_runs(
         probe: x (rows, *features), with or without y
 
     Args:
+        model: a model, or a function without arguments that builds one
+        train: (x, y), a data set or a loader
         chains: independent runs, each from an initialisation of its own
         cycles: of each; the last sample of a cycle stands for it
         epochs: of each run, in all its cycles
+        lr: at the start of each cycle
+        temperature: of the posterior; 1 is Bayes'
+        seed: of all random numbers: the same seed gives the same result
         options: as for `csgmcmc`
 
     Returns "within": one value for each chain, the mean over pairs of its cycles; "between": one for each pair of

@@ -44,8 +44,11 @@ class UnitGroup:
     """Units that may change places together.
 
     Args:
+        number: its place in `Groups`
+        size: how many units it has
         places: the tensors, and the dimension of each, in which the units stand
         outer: the number of another group, in each of whose units these have an order of their own
+        outer_size: how many units that one has; 1 without one
 
     >>> UnitGroup(0, 8, (("0.weight", 0), ("2.weight", 1))).size
     8
@@ -82,11 +85,15 @@ class Groups(Sequence[UnitGroup]):
 
     Args:
         layout: of each tensor that holds units, its dimensions
+        sizes: units of each group
         outer: of each group the group in each of whose units it has an order of its own, or None
+        shapes: of the tensors by name
         without_rule: operations of the model that have no rule: what they touch keeps its order
         dropped: what the test of the function did not confirm, in words
         activations: where units stand in what is computed in a run, by the turn of the operation
         example: what the function is checked on
+        rows: of the example that the groups were found with
+        is_exact: whether the function was checked in double precision
 
     >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> groups = pb.landscape.permutations(model, torch.randn(4, 3))

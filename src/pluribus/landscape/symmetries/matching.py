@@ -48,6 +48,7 @@ def align(
         example: what one call takes; by activations, as many rows as can be had: they are what units are compared on
         groups: of `permutations`, where they are known already
         restarts: descents from random orders, besides the one that starts with the order as it is; the best counts
+        generator: where random numbers come from; by default torch's own generator
 
     >>> from pluribus.landscape import permute
     >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))

@@ -39,6 +39,7 @@ def soup(
         models: networks of one architecture: a list, an Ensemble or a Trajectory
         example, by: as for `align`
         data: training data on which statistics of batch normalisation are estimated anew
+        generator: where random numbers come from; by default torch's own generator
 
     >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
     <torch._C.Generator object at ...>

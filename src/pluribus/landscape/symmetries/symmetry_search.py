@@ -75,6 +75,9 @@ def permute(model: Any, groups: Groups, generator: torch.Generator | None = None
     Shapes:
         the result has the shapes of the model; outputs for (batch, *features) are the same
 
+    Args:
+        generator: where random numbers come from; by default torch's own generator
+
     >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> x = torch.randn(4, 3)
     >>> other = permute(model, permutations(model, x))

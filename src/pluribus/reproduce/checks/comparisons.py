@@ -15,7 +15,7 @@ from ...results.quantities import format_interval, quantity
 from ...uncertainty.resampling import LEVEL, Interval
 from ..drawing import intervals_figure
 from ..experiments.study_experiment import Compared, sweep_labels
-from ..verdicts import FAILS, HOLDS, OPEN, ClaimVerdict, above, all_of, equal, plural, show_interval
+from ..verdicts import OPEN, ClaimVerdict, above, all_of, count_judgements, equal, show_interval
 
 NEAR = 0.5  # of the gain over the baseline: what is nearer than that to the better method is "similar"
 
@@ -184,11 +184,7 @@ def expect(
             for one in expectations
         ]
         judgements = [judgement for *_, judgement in told]
-        counts = {word: judgements.count(word) for word in (HOLDS, FAILS, OPEN)}
-        said = [
-            f"Of {plural(len(told), 'part')} of the claim {counts[HOLDS]} hold, {counts[FAILS]} do not, and "
-            f"{counts[OPEN]} cannot be told."
-        ]
+        said = [count_judgements(judgements, "part")]
         said += [f"{where}{one.text}: {show_interval(gap)}, {judgement}." for where, one, gap, judgement in told]
         said.append(_certainty(list(found.values())))
         header, rows = _table(found, metrics, published.get("table") or {})

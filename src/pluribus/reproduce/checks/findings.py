@@ -9,7 +9,7 @@ from ...landscape.studies.findings import CLAIMS, Finding
 from ...report.figure import Figure
 from ..drawing import intervals_figure
 from ..experiments.stored_parts import Stored
-from ..verdicts import FAILS, HOLDS, OPEN, ClaimVerdict, all_of, equal, plural, show_interval
+from ..verdicts import FAILS, HOLDS, OPEN, ClaimVerdict, all_of, count_judgements, equal, show_interval
 
 WORDS = {"holds": HOLDS, "does not hold": FAILS, "open": OPEN}
 
@@ -152,13 +152,8 @@ def check_seeds(
         if missing := [asked[name][0] for name, one in told.items() if not one.values]:
             return ClaimVerdict(OPEN, [f"Not measured: {'; '.join(missing)}."])
         judgements = [judge_finding(one, asked[name][3]) for name, one in told.items()]
-        counts = {word: judgements.count(word) for word in (HOLDS, FAILS, OPEN)}
-        said = [
-            f"Of {plural(len(told), 'finding')} {counts[HOLDS]} hold, {counts[FAILS]} do not, and {counts[OPEN]} "
-            "cannot be told."
-        ]
         sides = {name: SIDES[asked[name][3]] for name in names}
-        said += [
+        said = [count_judgements(judgements, "finding")] + [
             _sentence(one, sides[name], judgement)
             for (name, one), judgement in zip(told.items(), judgements, strict=True)
         ]

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from ...landscape.diversity_accuracy_plane import family, limits
-from ...report.charts.landscape import diversity_chart, scatter_chart, strip_chart, surface_chart
+from ...report.charts.landscape import diversity_chart, heat_map, scatter_chart, strip_chart, surface_chart
 from ...report.figure import Figure, Panel, legend
 from ...results.intervals import t_interval
+from ...uncertainty.resampling import Interval
 from ..drawing import curves_figure
 from ..experiments.fort_landscape import SUBSPACES
 from ..experiments.stored_parts import Stored
@@ -40,6 +41,35 @@ def entropy_maps(found: Found) -> list[Figure]:
     caption = "Entropy in nats, dark where it is high, of one network of each kind; points are training rows."
     keys = [(2, "class 0"), (3, "class 1")]
     return [Figure("maps", "Entropy around the training rows", caption, panels, legend=keys)]
+
+
+def epochs_picture(found: Found) -> list[Figure]:
+    """How alike the checkpoints of one run are, in weights and in labels: Figure 2."""
+    caption = "The checkpoints of one run, after each epoch; first seed."
+    return _similarities(found, "epochs", "Along one trajectory", caption)
+
+
+def runs_picture(found: Found) -> list[Figure]:
+    """How alike the solutions of different initialisations are, in weights and in labels: Figure 3."""
+    caption = "The solutions of runs with initialisations of their own; first seed."
+    return _similarities(found, "runs", "Different initialisations", caption)
+
+
+def _similarities(found: Found, of: str, title: str, caption: str) -> list[Figure]:
+    part = _first(found, f"{of} cosine")
+    if part is None:
+        return []
+    matrices = {name: part.columns[f"{of} {name}"] for name in ("cosine", "disagreement")}
+    count = len(matrices["cosine"])
+    names = [("", [f"epoch {i + 1}" for i in range(count)])] if of == "epochs" else [
+        (f"run {i + 1}", [""]) for i in range(count)
+    ]  # fmt: skip
+    titles = {"cosine": "Cosine of the weights", "disagreement": "Share of test rows with different labels"}
+    panels = [
+        Panel(heat_map(values, names, name, ends=(0.0, 1.0) if name == "cosine" else None), titles[name])
+        for name, values in matrices.items()
+    ]
+    return [Figure(f"{of}-alike", title, caption, panels)]
 
 
 def embedding_picture(found: Found) -> list[Figure]:
@@ -120,6 +150,59 @@ def _normalise(points: np.ndarray) -> np.ndarray:
 
 def _finite(line: np.ndarray) -> np.ndarray:
     return line[np.isfinite(line).all(1)]
+
+
+def sizes_picture(found: Found) -> list[Figure]:
+    """NLL against the number of runs, of plain ensembles and of ensembles of subspaces: Figure 8."""
+    caption = "On test rows as they are; first seed. One run: its solution, or samples of a subspace around it."
+    return _sizes(found, "nll", "NLL", "Ensembles, subspaces, and both", caption)
+
+
+def shifted_picture(found: Found) -> list[Figure]:
+    """Accuracy under corruptions against the number of runs: Figure 9."""
+    caption = "On corrupted test rows; first seed. One run: its solution, or samples of a subspace around it."
+    return _sizes(found, "accuracy", "accuracy", "Under corruptions", caption)
+
+
+def _sizes(found: Found, name: str, axis: str, title: str, caption: str) -> list[Figure]:
+    part = _first(found, f"sizes {name}")
+    if part is None:
+        return []
+    kinds = ("solutions", *(f"{name.replace('_', '-')} samples" for name in SUBSPACES))
+    values = part.columns[f"sizes {name}"]
+    sizes = np.arange(1, values.shape[1] + 1)
+    curves = {kind: _curve(sizes, own) for kind, own in zip(kinds, values, strict=True)}
+    return [curves_figure(f"sizes-{name}", title, caption, curves, axes=("runs", axis), whole=True)]
+
+
+def paths_picture(found: Found) -> list[Figure]:
+    """The loss along the straight line and along the tunnel: Figure S2."""
+    part = _first(found, "tunnel t")
+    if part is None:
+        return []
+    curves = {
+        name: _curve(part.columns[f"{way} t"], part.columns[f"{way} loss"])
+        for way, name in (("line", "straight line"), ("tunnel", "tunnel"))
+    }
+    caption = "Loss on test rows along the straight line between two solutions and along the tunnel; first seed."
+    return [curves_figure("paths", "Between two solutions", caption, curves, axes=("along the path", "loss"))]
+
+
+def functions_picture(found: Found) -> list[Figure]:
+    """How many labels are those of either end, along the tunnel: Figure S3."""
+    part = _first(found, "tunnel t")
+    if part is None:
+        return []
+    names = ("with its beginning", "with its end")
+    agreement = dict(zip(names, part.columns["tunnel agreement"], strict=True))
+    curves = {name: _curve(part.columns["tunnel t"], values) for name, values in agreement.items()}
+    caption = "Share of test rows with the label of the tunnel's beginning and of its end; first seed."
+    axes = ("along the path", "agreement")
+    return [curves_figure("functions", "Functions along the tunnel", caption, curves, axes=axes)]
+
+
+def _curve(x: np.ndarray, y: np.ndarray) -> list[tuple[float, Interval]]:
+    return [(float(at), Interval(float(value))) for at, value in zip(x, y, strict=True)]
 
 
 def sources_picture(found: Found) -> list[Figure]:

@@ -11,12 +11,13 @@ import numpy as np
 
 from ...landscape.checkpoints import Trajectory
 from ...landscape.diversity_accuracy_plane import DiversityAccuracy, diversity_accuracy, family, fit_exponent, limits
+from ...landscape.paths import Path as Tunnel
 from ...landscape.paths import along, line
 from ...landscape.planes import plane, surface
 from ...landscape.recorded_training import trajectories
 from ...landscape.sampling import diagonal_gaussian, dropout_subspace, low_rank_gaussian, random_subspace, solutions
-from ...landscape.similarity import disagreement, embedding, ratios
-from ...landscape.studies.findings import finding_figures
+from ...landscape.similarity import cosine, disagreement, embedding, ratios
+from ...landscape.studies.findings import find_tunnel, finding_figures
 from ...landscape.studies.quality_curves import BASE, quality
 from ...training.batching import mix_seeds
 from .seeded_experiment import Prepared, fit_options, in_seeds, prepare_rows, seed_parts
@@ -90,9 +91,30 @@ def _sample_subspaces(run: Trajectory, own: Prepared, seed: int) -> dict[str, An
 
 def _found(runs: Sequence[Trajectory], own: Prepared, given: Mapping[str, Any]) -> Any:
     """The findings of `landscape/studies/findings.py`, and what the runs say of the test rows."""
-    values = finding_figures(runs, own.train, own.validation, own.test, own.outside, seed=given["seed"])
+    path = find_tunnel(runs, own.train)
+    values = finding_figures(runs, own.train, own.validation, own.test, own.outside, path=path, seed=given["seed"])
     said = np.stack([run.outputs[-1].numpy() for run in runs])
-    return values, {"probabilities": said.astype(np.float16), "targets": own.test[1].numpy()}
+    columns = {"probabilities": said.astype(np.float16), "targets": own.test[1].numpy()}
+    return values, columns | _similarity(runs, own) | _measure_paths(runs, path, own)
+
+
+def _similarity(runs: Sequence[Trajectory], own: Prepared) -> dict[str, np.ndarray]:
+    """Cosines and disagreements between the checkpoints of the first run, and between the ends of all."""
+    ends = solutions(runs)
+    return {
+        "epochs cosine": cosine(runs[0]), "epochs disagreement": disagreement(runs[0]),
+        "runs cosine": cosine(ends), "runs disagreement": disagreement(ends, data=own.test),
+    }  # fmt: skip
+
+
+def _measure_paths(runs: Sequence[Trajectory], path: Tunnel, own: Prepared) -> dict[str, np.ndarray]:
+    """Loss and the ends' labels along the straight line and along the tunnel, on test rows."""
+    columns: dict[str, np.ndarray] = {}
+    for name, way in (("line", line(runs[0], runs[1])), ("tunnel", path)):
+        found = along(way, own.test, points=9, refresh=own.train)
+        assert found.loss is not None and found.agreement is not None
+        columns |= {f"{name} t": found.t, f"{name} loss": found.loss, f"{name} agreement": found.agreement}
+    return columns
 
 
 # ---------------------------------------------------------------- Figure 4
@@ -201,7 +223,7 @@ def _subspaces(runs: Sequence[Trajectory], own: Prepared, given: Mapping[str, An
     }  # fmt: skip
     few = (own.plain[0][:500], own.plain[1][:500])
     found = quality(
-        runs, samplers, few, sizes=[1, len(runs)], shifts=given["corruptions"], samples=SAMPLES, severities=[3],
+        runs, samplers, few, range(1, len(runs) + 1), given["corruptions"], samples=SAMPLES, severities=[3],
         normalise=own.data.normalise, refresh=own.train, seed=given["seed"],
     )  # fmt: skip
     shifted = {(name, size): _mean(found.rows, "accuracy", name, size, True)
@@ -213,7 +235,13 @@ def _subspaces(runs: Sequence[Trajectory], own: Prepared, given: Mapping[str, An
         "shifted": shifted[BASE, whole] - max(shifted[name, 1] for name in SUBSPACES),
         "random_best": min(nll[name, 1] for name in ("dropout", "diagonal")) - nll["random", 1],
         "random_both": nll[BASE, whole] - nll["random", whole],
-    }, {}
+    }, {"sizes nll": _curves(found.rows, "nll", False), "sizes accuracy": _curves(found.rows, "accuracy", True)}
+
+
+def _curves(rows: Sequence[Mapping[str, Any]], figure: str, shifted: bool) -> np.ndarray:
+    """The figure of plain runs and of each subspace, against the number of runs: (kinds, sizes)."""
+    sizes = sorted({row["size"] for row in rows})
+    return np.array([[_mean(rows, figure, name, size, shifted) for size in sizes] for name in (BASE, *SUBSPACES)])
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], figure: str, sampler: str, size: int, shifted: bool) -> float:
