@@ -51,6 +51,21 @@ def test_each_member_draws_by_the_models_own_seed(kind):
     torch.testing.assert_close(pb.freeze(pb.deep(models), x, choose="rule")(x), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_seed_is_seen_beside_attention_too():
+    class Attends(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x):
+            drawn = torch.randn(8, generator=torch.Generator().manual_seed(0))
+            return self.attention(x, x, x, need_weights=False)[0] + drawn
+
+    models, x = [Attends().eval() for _ in range(3)], torch.randn(4, 5, 8)
+    ensemble = pb.deep(models)
+    torch.testing.assert_close(ensemble(x), torch.stack([model(x) for model in models]), rtol=1e-4, atol=1e-5)
+
+
 def test_it_says_why_it_runs_by_the_loop():
     with pytest.warns(UserWarning, match="its own seed or generator.*loop"):
         ensemble = pb.deep([Generator().eval() for _ in range(2)])

@@ -253,6 +253,11 @@ def test_first_batches_may_come_inside_transformations():
     x = torch.randn(5, 6)
     for make_one in (pb.multihead, pb.batch_ensemble):
         inner = make_one(mlp().eval(), 2)
+        outer = pb.deep(inner.pooled(), 3)
+        with pytest.warns(UserWarning, match="the first batch shows"):  # not under vmap
+            outputs = outer(x)
+        torch.testing.assert_close(outputs[2], outer.member(2)(x), rtol=1e-4, atol=1e-5)
+        inner(x)
         assert pb.deep(inner.pooled(), 3)(x).shape == (3, 5, 3)
         with torch.inference_mode():
             assert make_one(mlp().eval(), 2)(x).shape == (2, 5, 3)

@@ -45,19 +45,28 @@ def test_onnx_runtime_gives_what_predict_gives_for_other_batches(method, tmp_pat
         assert torch.equal(given["label"], expected.label)
 
 
+@pytest.fixture
+def traced_once(monkeypatch):
+    """Lets a test that exports one ensemble to several files trace it once."""
+    programs = []
+
+    def trace(*args, **kwargs):
+        if not programs:
+            programs.append(trace_program(*args, **kwargs))
+        return programs[0]
+
+    monkeypatch.setattr(exporting, "trace_program", trace)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "name", "suffix"),
-    [
-        *((m, n, "onnx") for m, n in CASES),
-        *((m, n, "pt2") for m, n in CASES if n not in ("mlp", "tied")),  # nothing in them that others lack
-    ],
-)
-def test_every_method_exports_on_every_kind_of_model(method, name, suffix, tmp_path):
+@pytest.mark.parametrize(("method", "name"), CASES)
+def test_every_method_exports_on_every_kind_of_model(method, name, tmp_path, traced_once):
     ensemble, x = make(method, name)
-    written = export(ensemble, x, tmp_path / f"m.{suffix}")
-    assert written.difference < 1e-5
-    assert written.checked == (1, 5, 11)
+    for suffix in ("pt2", "onnx"):
+        chance = torch.Generator().manual_seed(0)  # of MC-Dropout, whose draws are part of what is traced
+        written = export(ensemble, x, tmp_path / f"m.{suffix}", generator=chance)
+        assert written.difference < 1e-5
+        assert written.checked == (1, 5, 11)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +203,7 @@ class TestDraws:
         plain = Members(ensemble).eval()
         fixed = Fixed(plain, ((x,), {}))
         assert fixed.count == 3 * len(
-            {"mlp": [1], "cnn": [1], "encoder": range(9), "recurrent": [1], "tied": [1]}[name]
+            {"mlp": [1], "cnn": [1], "encoder": range(5), "recurrent": [1], "tied": [1]}[name]
         )
         outputs = fixed(x)
         assert torch.equal(outputs, fixed(x))

@@ -72,7 +72,7 @@ def test_a_joint_step_equals_separate_steps():
 
 
 def test_by_default_the_projections_of_attention_get_matrices():
-    own = {name.rpartition(".")[0] for name in pb.lora(Encoder(), 2).own}
+    own = {name.rpartition(".")[0] for name in pb.lora(Encoder(layers=2), 2).own}
     names = [f"encoder.layers.{i}.self_attn.{part}_proj" for i in range(2) for part in ("q", "k", "v", "out")]
     assert own == set(names)
 

@@ -34,8 +34,6 @@ COMMANDS = {
     "align": ["one.pt", "two.pt", "--model", "mlp"],
 }
 
-LOADED = ("numpy", "torch", "pandas", "PIL.Image", "PIL.ImageOps", "pyarrow.parquet", "scipy.io")
-
 
 @dataclass
 class Attack:
@@ -80,14 +78,13 @@ class Attack:
 
 
 class Attacker:
-    """Runs commands in forks of this process, which has loaded what they need.
+    """Runs commands in forks of this process: what one had to load, the next finds loaded.
 
     Args:
         top: a folder for programs that leave a mark when they are started, and for the mark of pickles
-        loaded: modules to load beside those that every command does
     """
 
-    def __init__(self, top: Path, loaded: tuple[str, ...] = ()):
+    def __init__(self, top: Path):
         programs = top / "programs"
         programs.mkdir()
         self.canary = programs / "canary"
@@ -95,30 +92,39 @@ class Attacker:
             (programs / name).write_text(f"#!/bin/sh\n: > '{self.canary}'\nexit 1\n")
             (programs / name).chmod(0o755)
         os.environ["PATH"] = str(programs)
-        for name in (*LOADED, *loaded):
-            importlib.import_module(name)
         self.main = importlib.import_module("pluribus.cli.app").main
         self.loading = time.process_time()  # every command would have to load as much
 
     def run(self, place: Path, *words: str) -> Attack:
         """The command in the folder, which it must leave as it was."""
         before = _tree(place)
-        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        files = [tempfile.TemporaryFile("w+") for _ in range(3)]
+        with files[0] as out, files[1] as err, files[2] as loaded:
             started = resource.getrusage(resource.RUSAGE_CHILDREN)
             child = os.fork()
             if not child:
-                self._be_command(place, words, out, err)
+                self._be_command(place, words, out, err, loaded)
             status = _wait(child)
             used = resource.getrusage(resource.RUSAGE_CHILDREN)
             out.seek(0)
             err.seek(0)
+            loaded.seek(0)
             said = out.read(), err.read()
+            self._load(loaded.read().split())
         seconds = self.loading + used.ru_utime + used.ru_stime - started.ru_utime - started.ru_stime
         changed = sorted({str(path.relative_to(place)) for path, _ in before ^ _tree(place)})
         return Attack(os.waitstatus_to_exitcode(status), *said, seconds, changed)
 
-    def _be_command(self, place: Path, words: tuple[str, ...], out, err) -> None:
-        left = max(1, SECONDS - int(self.loading))
+    def _load(self, names: list[str]) -> None:
+        started = time.process_time()
+        for name in names:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        self.loading += time.process_time() - started
+
+    def _be_command(self, place: Path, words: tuple[str, ...], out, err, loaded) -> None:
+        known = set(sys.modules)
+        left = max(SECONDS // 2, SECONDS - int(self.loading))
         resource.setrlimit(resource.RLIMIT_CPU, (left, left + 1))
         resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
         os.dup2(out.fileno(), 1)
@@ -135,6 +141,7 @@ class Attacker:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
+            print(*(name for name in sys.modules if name not in known), file=loaded, flush=True)
         os._exit(code)
 
 
@@ -158,14 +165,12 @@ class Target:
     """A kind of folder, the ways to spoil it, and the commands that read it.
 
     Args:
-        loaded: modules that these commands load, beside those that all do
         named: what the command is to name before it goes on without it, where it is not to refuse
     """
 
     folder: str
     spoils: dict[str, Spoil]
     commands: dict[str, list[str]]
-    loaded: tuple[str, ...] = ()
     named: str = ""
 
 
@@ -177,21 +182,14 @@ SEEDS = ["--methods", "single", "--seeds", "2", "--jobs", "1", "--yes", "--out",
 
 TEXTS = ["--data", "text:reviews.csv", "--target", "label", "--model", "hf:bert", "--out", "new", "--quiet"]
 
-FITTING = ("lightning.pytorch", "sklearn.datasets", "pluribus.study.predictor_training", "pluribus.training.fitting")
-
-REPORT, COURT = ("pluribus.report.page", "pluribus.study.folder"), ("pluribus.reproduce.running",)
-
-LABORATORY = ("sklearn.datasets", "pluribus.study.landscape_material", "pluribus.landscape.laboratory.exploration")
-
 TARGETS = {
     "a trained folder": Target(
         "sent",
         TRAINED,
         {"predict": ["predict", "sent", NEW], "export": ["export", "sent", "x.onnx"], "landscape": PAGE},
-        ("pluribus.deploy.exporting", *LABORATORY),
     ),
-    "a run": Target("sent", RUNS, {"landscape": PAGE}, LABORATORY),
-    "a training": Target("stopped", STOPPED, {"train": ["train", *TRAINING, "--out", "stopped"]}, FITTING, "last.ckpt"),
+    "a run": Target("sent", RUNS, {"landscape": PAGE}),
+    "a training": Target("stopped", STOPPED, {"train": ["train", *TRAINING, "--out", "stopped"]}, "last.ckpt"),
     "a checkpoint": Target(
         "networks",
         CHECKPOINTS,
@@ -199,27 +197,14 @@ TARGETS = {
             "align": ["align", "networks/one.pt", "networks/two.pt", *NETWORK],
             "train": ["train", *TRAINING, "--weights", "networks/one.pt", "--out", "new", "--quiet"],
         },
-        ("pluribus.study.aligning", *FITTING),
     ),
-    "a study": Target(
-        "study", STUDIES, {"report": ["report", "study"]}, ("pluribus.report.page", "pluribus.study.folder")
-    ),
+    "a study": Target("study", STUDIES, {"report": ["report", "study"]}),
     "a result": Target(
-        "study",
-        RESULTS,
-        {"report": ["report", "study"], "compare": ["compare", *TRAINING, *SEEDS]},
-        (*FITTING, *REPORT),
-        "results/",
+        "study", RESULTS, {"report": ["report", "study"], "compare": ["compare", *TRAINING, *SEEDS]}, "results/"
     ),
-    "a part": Target(
-        "claims", PARTS, {"reproduce": ["reproduce", ITEM, "--out", "claims"]}, ("pluribus.reproduce.running",)
-    ),
-    "a verdict": Target(
-        "claims", VERDICTS, {"reproduce": ["reproduce", "--out", "claims"]}, ("pluribus.reproduce.running",)
-    ),
-    "texts": Target(
-        "bert", TEXT_FOLDERS, {"train": ["train", *TEXTS]}, ("transformers", "pluribus.study.predictor_training")
-    ),
+    "a part": Target("claims", PARTS, {"reproduce": ["reproduce", ITEM, "--out", "claims"]}),
+    "a verdict": Target("claims", VERDICTS, {"reproduce": ["reproduce", "--out", "claims"]}),
+    "texts": Target("bert", TEXT_FOLDERS, {"train": ["train", *TEXTS]}),
 }
 
 
@@ -237,7 +222,7 @@ def attack_data(top: Path) -> dict[str, str]:
 def attack_folders(top: Path, good: Path, kind: str) -> dict[str, str]:
     """What went wrong with each command on each spoiled folder of one kind."""
     target = TARGETS[kind]
-    attacker = Attacker(top, target.loaded)
+    attacker = Attacker(top)
     return {
         f"{command}: {name}": fault
         for name in target.spoils

@@ -56,11 +56,11 @@ def cnn() -> nn.Module:
 class Encoder(nn.Module):
     """Attention that has time first inside, and dropout called as a function."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int = 1) -> None:
         super().__init__()
         self.enter = nn.Linear(5, 8)
         layer = nn.TransformerEncoderLayer(8, 2, 16)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.head = nn.Linear(8, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ SMALL = {
     "mlp": Small(mlp, lambda rows: torch.randn(rows, 6), "3|5"),
     "cnn": Small(cnn, lambda rows: torch.randn(rows, 3, 8, 8), "3|6"),
     "encoder": Small(Encoder, lambda rows: torch.randn(rows, 4, 5), "head"),
-    "recurrent": Small(Recurrent, lambda rows: torch.randint(11, (rows, 7)), "head"),
+    "recurrent": Small(Recurrent, lambda rows: torch.randint(11, (rows, 4)), "head"),
     "tied": Small(Tied, lambda rows: torch.randn(rows, 6), "head"),
 }
 

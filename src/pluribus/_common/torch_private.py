@@ -5,6 +5,7 @@ What concerns sizes that are symbols is in `torch_symbolic`, which takes long to
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -100,6 +101,14 @@ def hook_tables(module: nn.Module) -> dict[str, dict[int, Any]]:
     return {key: vars(module)[key] for key in _RUNNING_HOOKS if key in vars(module)}
 
 
+def remove_pre_hooks_(module: nn.Module, kind: type) -> None:
+    """Take the hooks of one kind off that run before a module."""
+    for key, hook in list(module._forward_pre_hooks.items()):
+        if isinstance(hook, kind):
+            module._forward_pre_hooks.pop(key, None)
+            module._forward_pre_hooks_with_kwargs.pop(key, None)
+
+
 def hooks_so_far() -> int:
     """How many hooks this process has registered so far, on modules and on tensors: the number grows with each."""
     return RemovableHandle.next_id
@@ -157,6 +166,28 @@ PADDING_ATTRIBUTE = "_reversed_padding_repeated_twice"  # of a convolution: its 
 def is_batched(tensor: Tensor) -> bool:
     """Whether the tensor is one that vmap maps over."""
     return bool(torch._C._functorch.is_batchedtensor(tensor))
+
+
+def inside_of_vmap(tensor: Tensor) -> Tensor:
+    """The tensor of all members of which vmap shows one member's, (members, ...); any other is given back as it is."""
+    while is_batched(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def set_versions_(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
+    """Say how often tensors were changed in place: backward compares that with what it was when it kept them."""
+    torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
+
+
+def mark_parameter_(tensor: Tensor, mark: Any = True) -> None:
+    """Let a tensor be an instance of `nn.Parameter`, if the mark is true when that is asked."""
+    tensor._is_param = mark
+
+
+def is_called_by_torch(levels: int = 1) -> bool:
+    """Whether a function of torch has called the one that asks; `levels` of calls up from it."""
+    return str(sys._getframe(levels + 1).f_globals.get("__name__", "")).partition(".")[0] == "torch"
 
 
 def is_transforming() -> bool:
@@ -316,16 +347,18 @@ def disable_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch._dynamo.disable(function)  # loaded here: importing pluribus does not load the compiler
 
 
-def uncompiled(reason: str) -> Callable[[_Function], _Function]:
+def uncompiled(reason: str, *, whole: bool = False) -> Callable[[_Function], _Function]:
     """Lets torch.compile leave a function's own code as it is, but not what that calls. Loads no compiler.
 
     Args:
         reason: what is said where one graph was asked for
+        whole: what the function calls is left as it is, too
     """
 
     def leave(function: _Function) -> _Function:
         frames: Any = torch._C._dynamo.eval_frame
-        skipped = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+        inside = frames._FrameAction.SKIP if whole else frames._FrameAction.DEFAULT
+        skipped = frames._FrameExecStrategy(frames._FrameAction.SKIP, inside)
         frames.set_code_exec_strategy(function.__code__, skipped)
         vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=reason)
         return function

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 
-from .._common.torch_private import is_transforming, own_saved_tensors
+from .._common.torch_private import is_transforming
 from .._common.trees import (
     Batch,
     as_batch,
@@ -36,27 +36,11 @@ from ..uncertainty.prediction import Prediction, join_outputs
 from .batch_rows import find_rows
 from .execution import Runner
 from .feeds import EVERY, Criterion, Feed, row_members
+from .first_look import Findings, MemberCheck, look
 from .mixed_runner import MixedRunner
 from .row_members import Rows, member_layers
 
 TASKS = ("classification", "binary", "regression", "gaussian")
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What a first batch has shown of a model; the ensemble applies it.
-
-    Args:
-        awake: modules that stay in training mode when the ensemble is in eval mode (dropout)
-        around: what predictions run inside of
-        notes: lines for `explain()`
-        calls: for modules that call dropout as a function, their lines of code that do and the rates in training
-    """
-
-    awake: Collection[str] = ()
-    around: Callable[[], AbstractContextManager[Any]] | None = None
-    notes: Sequence[str] = ()
-    calls: Mapping[str, Mapping[Any, float]] = field(default_factory=dict)
 
 
 class Ensemble(nn.Module):
@@ -143,6 +127,9 @@ class Ensemble(nn.Module):
             y: targets, rows first; any tree
             criterion: criterion(outputs, targets) -> the mean over their rows; any of torch's
             per_member: x and y are (members, batch, ...): each member has a batch of its own
+
+        >>> pb.deep(nn.Linear(4, 3), 2).loss(torch.zeros(5, 4), torch.arange(5) % 3, nn.functional.cross_entropy).ndim
+        0
         """
         batch = as_batch(x)
         if per_member:
@@ -191,6 +178,10 @@ class Ensemble(nn.Module):
             device: where to run; default: where the ensemble is
             keep: "members", every probability; or "summary", a `Summary` of what the metrics need of each example,
                 beside the y of a loader of (x, y), in little memory
+
+        >>> prediction = pb.deep(nn.Linear(4, 3), 2).predict(torch.zeros(5, 4))
+        >>> prediction.members.shape, prediction.mean.shape, prediction.epistemic.shape
+        (torch.Size([2, 5, 3]), torch.Size([5, 3]), torch.Size([5]))
         """
         if keep not in ("members", "summary"):
             raise ValueError(f'predict: keep must be "members" or "summary", but it is {keep!r}.')
@@ -226,7 +217,11 @@ class Ensemble(nn.Module):
                 self.to(home)
 
     def member(self, i: int) -> nn.Module:
-        """Member `i` as an ordinary, independent module: it gives `ensemble(x)[i]`."""
+        """Member `i` as an ordinary, independent module: it gives `ensemble(x)[i]`.
+
+        >>> pb.deep(nn.Linear(4, 3), 2).member(1)
+        Linear(in_features=4, out_features=3, bias=True)
+        """
         i = self._check_index(i)
         if not self.own:
             raise TypeError(
@@ -238,6 +233,8 @@ class Ensemble(nn.Module):
         assign_(module, {name: t[i].detach().clone() for name, t in state(module) if name in self.own})
         for layer in member_layers(module).values():
             layer.rows = Rows()
+        if isinstance(self.first_look, MemberCheck):
+            self.first_look.follow_(self.method, module)
         return module
 
     def parameter_groups(
@@ -354,11 +351,10 @@ class Ensemble(nn.Module):
         return f"method={self.method!r}, size={self.size}, run={self.run!r}, task={self.task!r}"
 
     def look_once(self, batch: Batch) -> None:
-        """Apply what the method finds on a first batch; inside a transformation it must wait."""
-        if self.first_look is None or torch.compiler.is_compiling() or is_transforming():
+        """Apply what the method finds on a first batch."""
+        if self.first_look is None:
             return
-        with own_saved_tensors():
-            self.findings = self.first_look(self, map_tensors(batch, lambda t: t.clone()))
+        self.findings = look(self.method, partial(self.first_look, self), batch)
         self.first_look = None
         for name, lines in self.findings.calls.items():
             self.module.get_submodule(name).dropout_calls = dict(lines)  # type: ignore[assignment]

@@ -37,15 +37,19 @@ from .._common.trees import (
 from ..surgery.copying import assign_, run_with, state
 from ..surgery.selecting import quote_names
 from .autotune import LEAN, Measurements
-from .input_changes import InputChanges, SharedParameters, in_words
+from .input_changes import InputChanges, SharedParameters, each_as_first, in_words
 from .isolation import (
+    ParameterMarks,
     RecomputesError,
     average_,
     differs,
     is_autocast,
+    lock_of,
     note_checkpoints,
     prefer,
     ready_for_vmap,
+    refuse_halfway,
+    refuse_hidden_by_vmap,
     restore_on_error,
     shared_parts,
     slice_members,
@@ -63,8 +67,6 @@ from .kept_attributes import (
     same_outputs,
     try_out,
 )
-from .locking import lock_of
-from .own_chance import refuse_own_chance
 from .replicas import run_replica
 from .row_members import Rows, locate_rows_, member_layers
 
@@ -94,13 +96,13 @@ class Runner:
             layer.rows = self.rows
         self._backend, self.why = self.preferred_backend()
         self.measured = Measurements()  # what "auto" has found
+        self._parameters = ParameterMarks(module, self.own, size)
         self._trunk: Sequence[str] | None = None
-        self._fresh = False  # the given model's caches are known to be those of its weights
         self._kept: set[str] = set()  # attributes in which the model keeps tensors that it made
         self._resized: dict[str, list[Tensor]] = {}  # buffers that members have assigned in another shape
         self._changes_input: dict[tuple[bool, bool], InputChanges] = defaultdict(InputChanges)  # training, gradients
         self._tried: set[tuple[bool, ...]] = set()
-        self._is_complete = False  # a pass for all members has made no parameters
+        self._fresh = self._is_complete = False  # no stale caches are left; a pass for all has made no parameters
         self._attributes: Attributes | None = None  # as they were before the last pass, if nothing has changed them
         self._switches: list[list[tuple[str, Any]]] = []
         self._switches_of: Attributes | None = None
@@ -189,6 +191,7 @@ class Runner:
         """Member i's output; what it would do to shared buffers it does to `statistics`."""
         own = {name: tensors[i] for name, tensors in (pieces or self.own_tensors()).items()}
         given = {**own, **statistics}
+        self._parameters.set_(own, self.training)
         output, changed = self._call(given, batch)
         with torch.no_grad():
             for name, tensor in changed.items():  # assigned, not changed in place
@@ -209,6 +212,7 @@ class Runner:
         seen: dict[str, Any] = {}
 
         def run(_: Tensor, own: dict[str, Tensor], leaves: list[Any]) -> Any:
+            self._parameters.set_(own, self.training)
             output, changed = run_with(self.module, own, *pytree.tree_unflatten(leaves, tree))
             seen["leaves"], seen["tree"] = flatten(output)
             return [hidden_tensors(leaf) for leaf in seen["leaves"]], changed
@@ -261,7 +265,7 @@ class Runner:
         batches = unstack(batch, self.size) if per_member else changes.inputs(batch, self.size)
         with self.lock, before or self._look() as before:
             has_caches = before.has_function_caches
-            for i, own_batch in enumerate(batches):
+            for i, own_batch in enumerate(each_as_first(batches, named, self.own)):
                 outputs.append(self.run_member(i, own_batch, seen[i], pieces))
                 if shared:
                     shared.check(self.method)
@@ -291,10 +295,9 @@ class Runner:
 
     def _vmap_or_loop(self, batch: Batch, per_member: bool) -> Any:
         """The first run: where vmap fails, buffers and chance are put back, the loop runs and is said to."""
-        chance, before = torch.get_rng_state(), look_at(self.module)
-        reason = ""
+        chance, before, reason = torch.get_rng_state(), look_at(self.module), ""
         try:
-            with restore_on_error(list(self.module.buffers())):
+            with refuse_halfway(self.method, self.module), restore_on_error(list(self.module.buffers())):
                 return self._first_vmap(batch, per_member)
         except CarriesError:
             raise
@@ -308,10 +311,8 @@ class Runner:
         if not reason:
             return output
         self._backend, self.why = "loop", f"vmap failed: {reason}"
-        warnings.warn(
-            f'{self.method}: this model does not run under vmap ({reason}); ensemble.run is now "loop".',
-            stacklevel=6,
-        )
+        said = f'{self.method}: this model does not run under vmap ({reason}); ensemble.run is now "loop".'
+        warnings.warn(said, stacklevel=6)
         return output
 
     @torch.no_grad()
@@ -327,7 +328,7 @@ class Runner:
     def _first_vmap(self, batch: Batch, per_member: bool) -> Any:
         try:
             with self._noting_checkpoints():
-                return self._by_vmap(batch, per_member, self._look(), refuse_own_chance)
+                return self._by_vmap(batch, per_member, self._look(), refuse_hidden_by_vmap)
         finally:
             if self._runs_again():
                 raise RecomputesError("parts of the model run again in backward (gradient checkpointing)")

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from .._common.torch_private import escaped_transform
+from .._common.torch_private import escaped_transform, set_versions_
 from .._common.trees import Batch, map_tensors, tensors_of
 from .kept_attributes import CarriesError
 
@@ -97,6 +97,29 @@ class SharedParameters:
         for name, parameter in self.parameters if self.written else ():
             if name in self.written:
                 parameter.data.copy_(self.written[name])
+
+
+def each_as_first(
+    batches: Iterable[Batch], named: Sequence[tuple[str, Tensor]], own: Collection[str]
+) -> Iterable[Batch]:
+    """The batches of the members' passes, each of which finds the tensors changed in place as often as the first.
+
+    A pass changes its member's part of a stacked buffer, and what all share to the same values: what backward keeps of
+    other passes stays as it is, though torch counts changes for whole tensors.
+    """
+    if not torch.is_grad_enabled():
+        return batches
+    tensors = [t for n, t in named if not (n in own and t.requires_grad or t.is_inference())]
+    return _set_back(batches, tensors) if tensors else batches
+
+
+def _set_back(batches: Iterable[Batch], tensors: Sequence[Tensor]) -> Iterator[Batch]:
+    before = [tensor._version for tensor in tensors]
+    for batch in batches:
+        changed = [(t, version) for t, version in zip(tensors, before, strict=True) if t._version != version]
+        if changed:
+            set_versions_(*zip(*changed, strict=True))
+        yield batch
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from .._common.torch_private import (
     SlowPath,
+    inside_of_vmap,
     is_batched,
+    is_called_by_torch,
     is_function_watched,
+    mark_parameter_,
     no_vmap_fallback_warning,
     outside_transform,
 )
 from .._common.trees import tensors_of
 from ..surgery.copying import aliases, state
 from ..surgery.selecting import CONVOLUTIONS, DROPOUTS
-from .kept_attributes import is_torchs_own
+from .kept_attributes import CarriesError, is_torchs_own
+from .own_chance import refuse_own_chance
 
 
 class RecomputesError(NotImplementedError):
@@ -76,6 +83,68 @@ def _outside_vmap(forward: Callable[..., Any], left: list[bool]) -> Callable[...
     return run
 
 
+class AsksError(RuntimeError):
+    """The model asks of its tensors what they cannot know under vmap."""
+
+
+@contextmanager
+def refuse_hidden_by_vmap() -> Iterator[None]:
+    """Raise after a pass of all members by vmap that draws or asks what each member must by itself."""
+    with refuse_own_chance():
+        if torch.compiler.is_compiling():
+            yield
+            return
+        with _Questions() as questions:
+            yield
+    if questions.asked:
+        raise AsksError(f"it asks for .{questions.asked} of a tensor, which does not know its gradients there")
+
+
+class _Questions(TorchFunctionMode):
+    """Notes whether code that is not torch's asks a tensor whether gradients are computed for it, in vain."""
+
+    ASKED: ClassVar = {getattr(Tensor, name).__get__: name for name in ("requires_grad", "grad_fn", "is_leaf")}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = ""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The function's result."""
+        result, name = func(*args, **(kwargs or {})), self.ASKED.get(func)
+        if name and is_batched(args[0]) and not is_called_by_torch():
+            if bool(getattr(inside_of_vmap(args[0]), name)) != bool(result):
+                self.asked = name
+        return result
+
+
+class ParameterMarks:
+    """Lets what stands in place of a parameter be an instance of `nn.Parameter`, if the model asks for that.
+
+    Marks cost time. In the first passes in each mode they note whether code that is not torch's asks; if none does,
+    later passes do without.
+    """
+
+    def __init__(self, module: nn.Module, own: Collection[str], passes: int):
+        self.names = [name for name, _ in module.named_parameters() if name in own]
+        self.asked, self.passes, self.left = False, passes, dict[tuple[bool, bool], int]()
+
+    def __bool__(self) -> bool:
+        """The answer, as one of the tensors' marks."""
+        self.asked |= not is_called_by_torch(2)  # who called isinstance
+        return True
+
+    def set_(self, tensors: Mapping[str, Tensor], training: bool) -> None:
+        """Mark a member's tensors before its pass."""
+        key = training, torch.is_grad_enabled()
+        left = self.left.get(key, self.passes)
+        if not (left or self.asked) or torch.compiler.is_compiling():
+            return
+        self.left[key] = max(0, left - 1)
+        for name in self.names:
+            mark_parameter_(tensors[name], self)
+
+
 def is_autocast(device: torch.device) -> bool:
     """Whether operations on the device run in a lower precision now."""
     return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
@@ -91,6 +160,18 @@ def restore_on_error(tensors: Sequence[Tensor]) -> Iterator[None]:
         with torch.no_grad():
             for tensor, value in zip(tensors, values, strict=True):
                 tensor.copy_(value)
+        raise
+
+
+@contextmanager
+def refuse_halfway(method: str, module: nn.Module) -> Iterator[None]:
+    """Refuse a model that had changed parameters in place when what follows fails: they cannot be put back."""
+    versions = [(name, p, p._version) for name, p in module.named_parameters() if not p.is_inference()]
+    try:
+        yield
+    except Exception as error:
+        if changed := [name for name, parameter, version in versions if parameter._version != version]:
+            raise CarriesError.halfway(method, changed) from error
         raise
 
 
@@ -236,3 +317,27 @@ def prefer(module: nn.Module, own: Collection[str]) -> tuple[str, str]:
         if any(isinstance(part, CONVOLUTIONS) for part in module.modules()):
             return "loop", "nothing is shared, and batched convolutions are slower than a loop"
     return "vmap", "members in one go; what no member owns is computed once"
+
+
+# -------------------------------------------------------------------- one thread at a time
+
+_RLock: Any = type(threading.RLock())
+
+
+class Lock(_RLock):
+    """A lock that a copy, or what is read from a pickle, has anew."""
+
+    def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
+        return Lock, ()
+
+
+LOCKS: weakref.WeakKeyDictionary[nn.Module, Lock] = weakref.WeakKeyDictionary()
+
+
+def lock_of(module: nn.Module) -> Lock:
+    """The lock of a module, one for all that share a part of it: who runs it with a member's tensors holds it."""
+    parts = list(module.modules())
+    lock = next((LOCKS[part] for part in parts if part in LOCKS), None) or Lock()
+    for part in parts:
+        LOCKS.setdefault(part, lock)
+    return lock

@@ -63,6 +63,15 @@ class CarriesError(ValueError):
             "module."
         )
 
+    @classmethod
+    def halfway(cls, method: str, names: Collection[str]) -> CarriesError:
+        """The error for parameters that a pass had changed before it failed."""
+        return cls(
+            f"{method}: the model changes its parameters {quote_names(names)} in place when it runs, and does not run "
+            "under vmap: they are no longer what they were before this call. Make the ensemble anew, and set "
+            'ensemble.run = "loop" before its first call.'
+        )
+
 
 class Kept(NamedTuple):
     """An attribute that a pass has changed: of which module, in which of its tables, with both values."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._common.torch_private import TorchDispatchMode, is_watched
+from .._common.torch_private import TorchDispatchMode, is_dispatch_watched, is_transforming
 
 
 class SeededError(RuntimeError):
@@ -20,7 +20,7 @@ class SeededError(RuntimeError):
 @contextmanager
 def refuse_own_chance() -> Iterator[None]:
     """Raise `SeededError` after a pass of all members that draws what each member must draw by itself."""
-    if is_watched() or torch.compiler.is_compiling():
+    if is_transforming() or is_dispatch_watched() or torch.compiler.is_compiling():
         yield
         return
     outside = _state_outside_torch()

@@ -8,8 +8,10 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from .._common.trees import as_batch
 from ..core.ensemble import Ensemble
 from ..core.feeds import TILE
+from ..core.first_look import MemberCheck
 from ..core.layers import RankMany, RankOne
 from ..results.styles import Style
 from ..surgery.closures import refuse_hidden
@@ -106,10 +108,13 @@ def batch_ensemble(
     settings = {"rank": rank, "init": init, "std": std, "where": exact_pattern(names)}
     notes = [f"r, s and b in {len(names)} layers: {quote_names(names, 6)}"]
     notes += note_left_out(model, names, example, where)
-    return Ensemble(
+    made = Ensemble(
         model, size, own, method="batch_ensemble", settings=settings, feed=TILE, notes=notes,
-        first_look=check_read_inside if example is None else None,
+        first_look=MemberCheck(check_read_inside),
     )  # fmt: skip
+    if example is not None:
+        made.look_once(as_batch(example))
+    return made
 
 
 # -------------------------------------------------------------------- rank-1 vectors

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._common.trees import as_batch
 from ..core.ensemble import Ensemble
+from ..core.first_look import MemberCheck
 from ..core.layers import LowRank, is_transposed, outputs_first
 from ..results.styles import Style
 from ..surgery.copying import aliases, assign_, hash_tensors, state
@@ -100,10 +102,12 @@ def lora(
         method="lora",
         settings=settings,
         notes=notes,
-        first_look=partial(check_read_inside, keys=("weight",)),  # biases are shared
+        first_look=MemberCheck(partial(check_read_inside, keys=("weight",))),  # biases are shared
     )
     made.asleep = frozenset(name for name, part in model.named_modules() if _has_statistics(part))
     made.base = hash_tensors({name: t for name, t in state(model) if name not in made.own})
+    if example is not None:
+        made.look_once(as_batch(example))
     return made.train(made.training)
 
 

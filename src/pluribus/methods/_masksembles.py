@@ -11,8 +11,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from .._common.trees import as_batch
 from ..core.ensemble import Ensemble
 from ..core.feeds import SHARE
+from ..core.first_look import MemberCheck
 from ..core.layers import Masked
 from ..results.styles import Style
 from ..surgery.copying import duplicate
@@ -121,10 +123,13 @@ def masksembles(
     notes = [f"masks before {len(names)} layers: {quote_names(names, 6)}"]
     notes += note_left_out(model, names, example, where)
     own = [dotted_name(name, "mask") for name in names]
-    return Ensemble(
+    made = Ensemble(
         model, size, own, method="masksembles", settings=settings, feed=SHARE, notes=notes,
-        first_look=check_all_called if example is None else None,
+        first_look=MemberCheck(check_all_called),
     )  # fmt: skip
+    if example is not None:
+        made.look_once(as_batch(example))
+    return made
 
 
 # -------------------------------------------------------------------- masks

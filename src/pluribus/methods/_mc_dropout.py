@@ -16,8 +16,9 @@ from torch.overrides import TorchFunctionMode
 
 from .._common.torch_private import NormBase
 from .._common.trees import Batch, as_batch, map_tensors, tensors_of
-from ..core.ensemble import Ensemble, Findings
+from ..core.ensemble import Ensemble
 from ..core.feeds import ONCE
+from ..core.first_look import Findings
 from ..core.kept_attributes import same_outputs
 from ..core.layers import Dropped
 from ..results.styles import Style

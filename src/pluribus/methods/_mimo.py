@@ -24,9 +24,10 @@ from .._common.trees import (
     tensors_of,
     unstack,
 )
-from ..core.ensemble import Ensemble, Findings
+from ..core.ensemble import Ensemble
 from ..core.execution import Runner
 from ..core.feeds import sum_losses
+from ..core.first_look import Findings
 from ..core.layers import INPUT_SIZES, OUTPUT_SIZES, JointInput, JointOutput, take_slice_
 from ..core.row_members import MemberLayer, locate_rows_
 from ..results.styles import Style

@@ -8,11 +8,19 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from .._common.trees import Batch, as_batch
-from ..core.ensemble import Ensemble, Findings
+from ..core.ensemble import Ensemble
+from ..core.first_look import Findings
 from ..core.layers import remove_members_
 from ..core.row_members import member_layers
 from ..surgery.calling import call_order, check_example
-from ..surgery.direct_reads import find_bypassed, find_direct_reads, layers_with
+from ..surgery.copying import duplicate
+from ..surgery.direct_reads import (
+    find_bypassed,
+    find_direct_reads,
+    find_reads_by_order,
+    layers_with,
+    layers_with_parameters,
+)
 from ..surgery.probing import find_exits, find_layouts
 from ..surgery.replacing import expose_weights
 from ..surgery.selecting import READERS, exact_pattern, pick, quote_names, weighted_layers
@@ -105,18 +113,25 @@ def check_heads(ensemble: Ensemble, batch: Batch, heads: list[str]) -> Findings:
     )
 
 
-def check_all_called(ensemble: Ensemble, batch: Batch) -> Findings:
+def check_all_called(method: str, member: nn.Module, batch: Batch) -> None:
     """On a first batch: a layer whose weights are read without calling it would ignore what members own."""
-    refuse_reads(ensemble.method, find_bypassed(_plain_member(ensemble), member_layers(ensemble.module), batch))
-    return Findings()
+    names = list(member_layers(member))
+    remove_members_(member)
+    refuse_reads(method, find_bypassed(member, names, batch))
 
 
-def check_read_inside(ensemble: Ensemble, batch: Batch, keys: Collection[str] = ("weight", "bias")) -> Findings:
+def check_read_inside(method: str, member: nn.Module, batch: Batch, keys: Collection[str] = ("weight", "bias")) -> None:
     """On a first batch: what members have of their own must not be read outside of its layer."""
-    model, names = _plain_member(ensemble), member_layers(ensemble.module)
-    reads = find_direct_reads(model, names, batch, asked={"bias"} & {*keys})
-    refuse_reads(ensemble.method, _drop_others(reads, keys))
-    return Findings()
+    plain, names = duplicate(member), list(member_layers(member))
+    remove_members_(plain)
+    reads = find_direct_reads(plain, layers_with_parameters(plain), batch, asked={"bias"} & {*keys})
+    refuse_reads(method, [name for name in _drop_others(reads, keys) if layers_with(names, [name])])
+    if others := find_reads_by_order(member, reads, batch):
+        raise ValueError(
+            f"{method}: the model reads {quote_names(others, 6)} where a network without members reads other "
+            "parameters: it finds them by their place (list(layer.parameters())[-1]), and members have more of them. "
+            "Read them by their names (layer.bias), or choose other layers with where=."
+        )
 
 
 def leave_out_read(method: str, model: nn.Module, names: list[str], where: str | None, example: Any) -> list[str]:
@@ -140,13 +155,6 @@ def refuse_reads(method: str, reads: Collection[str], *patterns: str) -> None:
             f"what members own there. Call the layer in forward, or choose other layers with "
             f"{' or '.join(patterns or ('where=',))}."
         )
-
-
-def _plain_member(ensemble: Ensemble) -> nn.Module:
-    """A member with the layers that the given model has."""
-    member = ensemble.member(0)
-    remove_members_(member)
-    return member
 
 
 def _drop_others(reads: Collection[str], keys: Collection[str]) -> list[str]:

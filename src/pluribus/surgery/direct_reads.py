@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -44,10 +44,26 @@ def find_direct_reads(
     return _watch(model, names, batch, asked)[0]
 
 
+def find_reads_by_order(member: nn.Module, reads: Collection[str], batch: Batch) -> list[str]:
+    """The parameters that a member's model reads outside of their layers, but for `reads`, those of the plain model.
+
+    It must have found them by their place among all (`list(layer.parameters())[-1]`), where a member has other ones.
+    """
+    found: list[str] = []
+    with suppress(Exception):  # the plain model ran: what fails is what the member read
+        _watch(member, layers_with_parameters(member), batch, found=found)
+    return [name for name in dict.fromkeys(found) if name not in reads]
+
+
 def find_bypassed(model: nn.Module, names: Collection[str], batch: Batch) -> list[str]:
     """Of the named layers those whose parameters are read without the layer ever being called."""
     reads, called = _watch(model, names, batch)
     return [name for name in layers_with(names, reads) if name not in called]
+
+
+def layers_with_parameters(model: nn.Module) -> list[str]:
+    """The modules that have parameters of their own."""
+    return [name for name, part in model.named_modules() if any(True for _ in part.parameters(recurse=False))]
 
 
 def layers_with(names: Collection[str], tensors: Collection[str]) -> list[str]:
@@ -56,15 +72,23 @@ def layers_with(names: Collection[str], tensors: Collection[str]) -> list[str]:
 
 
 def _watch(
-    model: nn.Module, names: Collection[str], batch: Batch, asked: Collection[str] = ()
+    model: nn.Module,
+    names: Collection[str],
+    batch: Batch,
+    asked: Collection[str] = (),
+    found: list[str] | None = None,
 ) -> tuple[list[str], set[str]]:
-    """The parameters that one pass in eval mode reads outside of their modules, and the modules that it calls."""
+    """The parameters that one pass in eval mode reads outside of their modules, and the modules that it calls.
+
+    Args:
+        found: is given the parameters on the way, should the pass fail
+    """
     model, running = duplicate(model).eval(), _Running()
     watched: dict[int, str] = {}
     for name in names:
         for key, parameter in model.get_submodule(name).named_parameters():
             watched.setdefault(id(parameter), dotted_name(name, key))
-    reads = _Reads(watched, _holders(model, names, watched), running)
+    reads = _Reads(watched, _holders(model, names, watched), running, [] if found is None else found)
     for name in names if asked else ():
         _note_questions_(model.get_submodule(name), name, asked, running, reads.found)
     with torch.random.fork_rng(devices=[]), torch.no_grad(), running.following(model), reads:
@@ -135,17 +159,26 @@ def _note_questions_(layer: nn.Module, name: str, asked: Collection[str], runnin
 class _Reads(TorchFunctionMode):
     """Notes which of the watched parameters a function gets while none of their holders is running."""
 
-    def __init__(self, watched: Mapping[int, str], holders: Mapping[int, set[str]], running: _Running):
+    def __init__(
+        self, watched: Mapping[int, str], holders: Mapping[int, set[str]], running: _Running, found: list[str]
+    ):
         super().__init__()
-        self.watched, self.holders, self.running = watched, holders, running
-        self.found: list[str] = []
+        self.watched, self.holders, self.running, self.found = watched, holders, running, found
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """The function's result."""
-        result, name = func(*args, **(kwargs or {})), getattr(func, "__name__", "")
+        try:
+            result = func(*args, **(kwargs or {}))
+        except Exception:
+            self._note((args, kwargs))
+            raise
+        name = getattr(func, "__name__", "")
         if name in AS_NUMBERS or (tensors_of(result) and not name.endswith("_like") and not name.startswith("new_")):
-            for tensor in tensors_of(args[:1] if name in LIKE else (args, kwargs)):
-                read = self.watched.get(id(tensor))
-                if read is not None and not self.holders[id(tensor)] & set(self.running.around(read)):
-                    self.found.append(read)
+            self._note(args[:1] if name in LIKE else (args, kwargs))
         return result
+
+    def _note(self, given: Any) -> None:
+        for tensor in tensors_of(given):
+            read = self.watched.get(id(tensor))
+            if read is not None and not self.holders[id(tensor)] & set(self.running.around(read)):
+                self.found.append(read)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from .._common.torch_private import estimate_spectral_norm_, refresh_hooked_weights_
 
 SAMPLE = 4096  # entries looked at; more would only cost time
+CORNER = 8  # entries along each dimension, which decide about most tables of pairs
 
 NO_FAN = 3  # beside 0, 1 and 2: the fan in, the fan out and their mean
 GAINS = (1 / 3, 1.0, 2.0)  # variance times fan: torch's default, LeCun or Xavier, He
@@ -93,8 +94,17 @@ def _are_pairs(table: Tensor, dim: int) -> bool:
     """Whether neighbours along the dimension are a sine and a cosine: their squares add to one number."""
     if table.is_meta or not table.is_floating_point() or table.ndim < 2 or table.shape[dim] % 2:
         return False
-    squares = table.double().movedim(dim, -1).unflatten(-1, (-1, 2)).square().sum(-1)
-    return bool(squares.max() > 0) and bool((squares.max() - squares.min()) < 1e-3 * squares.max())
+    pairs = table.movedim(dim, -1).unflatten(-1, (-1, 2))
+    low, high = _range_of_squares(pairs[(slice(CORNER),) * (pairs.ndim - 1)])
+    if high - low > 1e-3 * high:  # the others could only be further apart
+        return False
+    low, high = _range_of_squares(pairs)
+    return high > 0 and high - low < 1e-3 * high
+
+
+def _range_of_squares(pairs: Tensor) -> tuple[float, float]:
+    low, high = pairs.double().square().sum(-1).aminmax()
+    return low.item(), high.item()
 
 
 def is_random(tensor: Tensor) -> bool:

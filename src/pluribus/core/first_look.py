@@ -1,0 +1,89 @@
+"""What a method finds out about a model on the first batch that it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from .._common.torch_private import is_transforming, own_saved_tensors, remove_pre_hooks_, uncompiled
+from .._common.trees import Batch, map_tensors
+from ..surgery.copying import duplicate
+
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a first batch has shown of a model; the ensemble applies it.
+
+    Args:
+        awake: modules that stay in training mode when the ensemble is in eval mode (dropout)
+        around: what predictions run inside of
+        notes: lines for `explain()`
+        calls: for modules that call dropout as a function, their lines of code that do and the rates in training
+    """
+
+    awake: Collection[str] = ()
+    around: Callable[[], AbstractContextManager[Any]] | None = None
+    notes: Sequence[str] = ()
+    calls: Mapping[str, Mapping[Any, float]] = field(default_factory=dict)
+
+
+FIRST = (
+    "the first batch shows what the model drops, or reads of its layers itself, and cannot be looked at inside of one "
+    "graph (torch.export, fullgraph=True) or of torch.func. Call the ensemble, or the member, on a batch once before, "
+    "or give example= to the method"
+)
+
+
+@uncompiled(FIRST, whole=True)
+def look(method: str, first_look: Callable[[Batch], _Found], batch: Batch) -> _Found:
+    """What a first look at this batch finds; refused where nothing can be tried out."""
+    if torch.compiler.is_compiling() or is_transforming():
+        raise ValueError(f"{method}: {FIRST}.")
+    with own_saved_tensors():
+        return first_look(map_tensors(batch, lambda t: t.clone()))
+
+
+@dataclass(frozen=True)
+class MemberCheck:
+    """A first look that refuses a model by running one member, which it may change: `check(method, member, batch)`.
+
+    A member that leaves its ensemble before the first batch takes the check along, for the first batch of its own.
+    """
+
+    check: Callable[[str, nn.Module, Batch], None]
+
+    def __call__(self, ensemble: Any, batch: Batch) -> Findings:
+        """Nothing to apply: the model is as it should be, or refused."""
+        member = ensemble.member(0)
+        remove_pre_hooks_(member, _FirstCall)
+        self.check(ensemble.method, member, batch)
+        return Findings()
+
+    def follow_(self, method: str, member: nn.Module) -> None:
+        """Check the member when it is first called."""
+        member.register_forward_pre_hook(_FirstCall(method, self.check), prepend=True, with_kwargs=True)
+
+
+@dataclass(frozen=True)
+class _FirstCall:
+    """A hook that checks a member on its first batch and then leaves it; one that is refused stays refused."""
+
+    method: str
+    check: Callable[[str, nn.Module, Batch], None]
+
+    def __call__(self, member: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        look(self.method, partial(self._look_at_, member), (args, kwargs))
+
+    def _look_at_(self, member: nn.Module, batch: Batch) -> None:
+        copy = duplicate(member)
+        remove_pre_hooks_(copy, _FirstCall)
+        self.check(self.method, copy, batch)
+        remove_pre_hooks_(member, _FirstCall)
