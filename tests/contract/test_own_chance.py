@@ -113,5 +113,5 @@ def test_a_model_that_cannot_be_copied_is_refused_in_words():
         def begin(self):
             self.lock = threading.Lock()
 
-    with pytest.raises(TypeError, match="the model cannot be copied.*a lock"):
+    with pytest.raises(TypeError, match="the model must be copied.*a lock"):
         pb.deep(Locked(), 2)

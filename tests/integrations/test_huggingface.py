@@ -253,7 +253,7 @@ def test_what_is_no_ensemble_of_text_classifiers_is_refused(tmp_path):
     with pytest.raises(ValueError, match="has 1 outputs"):
         EnsembleForSequenceClassification(pb.single(network(id2label={0: "score"})))
     network().save_pretrained(tmp_path / "single")
-    with pytest.raises(FileNotFoundError, match=r"holds no ensemble.safetensors, so it is no ensemble"):
+    with pytest.raises(FileNotFoundError, match=r"holds no ensemble.safetensors, so it is not an ensemble"):
         EnsembleForSequenceClassification.from_pretrained(tmp_path / "single")
 
 

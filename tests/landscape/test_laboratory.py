@@ -251,7 +251,7 @@ def test_the_command_takes_an_ensemble_that_was_trained(pluribus):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--data", "diabetes"], "compares labels, but diabetes is a regression"),
+        (["--data", "diabetes"], "compares class labels, but diabetes is a regression"),
         (["--data", "moons", "--corruptions", "rain"], "'rain' is unknown"),
         (["--data", "moons", "--animation", "a.mp4"], ".gif or .svg"),
         (["--data", "moons", "--only", "weather"], "the question 'weather' is unknown"),

@@ -204,12 +204,12 @@ def test_a_shuffling_loader_as_probe_is_read_once():
         (lambda: ls.Recorder(X).trajectory, "nothing has been recorded"),
         (lambda: ls.Trajectory.of([], network()), "at least one checkpoint"),
         (lambda: ls.Trajectory.of([network()], network(), steps=[1, 2]), "one step for each of 1"),
-        (lambda: ls.Trajectory.of([network()], network()).outputs, "no probe"),
+        (lambda: ls.Trajectory.of([network()], network()).outputs, "need a probe"),
         (lambda: ls.trajectories(network(), (X, Y), runs=0), "size"),
         (lambda: ls.trajectories(network(), (X, Y), init="new"), "init must be"),
         (lambda: ls.trajectories(network(), [(X, Y), (X, Y)], runs=2), "rows that can be shuffled"),
         (lambda: ls.trajectory(pb.deep(network(), 2), (X, Y)), "trains one network"),
-        (lambda: ls.trajectory(network(), (X, Y), epochs=1, every=10_000), "nothing has been recorded"),
+        (lambda: ls.trajectory(network(), (X, Y), epochs=1, every=10_000), "nothing was recorded"),
     ],
 )
 def test_bad_input_is_refused_with_a_reason(call, match):
