@@ -127,6 +127,9 @@ class Ensemble(nn.Module):
             y: targets, rows first; any tree
             criterion: criterion(outputs, targets) -> the mean over their rows; any of torch's
             per_member: x and y are (members, batch, ...): each member has a batch of its own
+
+        >>> pb.deep(nn.Linear(4, 3), 2).loss(torch.zeros(5, 4), torch.arange(5) % 3, nn.functional.cross_entropy).ndim
+        0
         """
         batch = as_batch(x)
         if per_member:
@@ -175,6 +178,10 @@ class Ensemble(nn.Module):
             device: where to run; default: where the ensemble is
             keep: "members", every probability; or "summary", a `Summary` of what the metrics need of each example,
                 beside the y of a loader of (x, y), in little memory
+
+        >>> prediction = pb.deep(nn.Linear(4, 3), 2).predict(torch.zeros(5, 4))
+        >>> prediction.members.shape, prediction.mean.shape, prediction.epistemic.shape
+        (torch.Size([2, 5, 3]), torch.Size([5, 3]), torch.Size([5]))
         """
         if keep not in ("members", "summary"):
             raise ValueError(f'predict: keep must be "members" or "summary", but it is {keep!r}.')
@@ -210,7 +217,11 @@ class Ensemble(nn.Module):
                 self.to(home)
 
     def member(self, i: int) -> nn.Module:
-        """Member `i` as an ordinary, independent module: it gives `ensemble(x)[i]`."""
+        """Member `i` as an ordinary, independent module: it gives `ensemble(x)[i]`.
+
+        >>> pb.deep(nn.Linear(4, 3), 2).member(1)
+        Linear(in_features=4, out_features=3, bias=True)
+        """
         i = self._check_index(i)
         if not self.own:
             raise TypeError(
