@@ -5,6 +5,7 @@ The oracle writes out what a member's weights are by the papers' equations, and 
 
 import copy
 import pickle
+import threading
 
 import pytest
 import torch
@@ -191,6 +192,18 @@ def test_a_member_is_an_ordinary_module_after_its_first_batch():
     torch.testing.assert_close(ensemble.eval()(x)[0], expected, rtol=1e-4, atol=1e-5)
     assert not ensemble.member(0)._forward_pre_hooks  # it was looked at
     assert not pb.batch_ensemble(Plain(), 3, example=x).member(0)._forward_pre_hooks
+
+
+def test_threads_may_share_the_first_call_of_a_member():
+    x, ensemble = torch.randn(5, 6), pb.batch_ensemble(Plain(), 3).eval()
+    expected, answers, members = ensemble.member(1)(x), [], [ensemble.member(1) for _ in range(5)]
+    for member in members:
+        threads = [threading.Thread(target=lambda member=member: answers.append(member(x))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(answers) == 20 and all(torch.allclose(answer, expected) for answer in answers)
 
 
 FRESH = {

@@ -40,7 +40,7 @@ def make(method: str, model: nn.Module, example: Tensor | None) -> pb.Ensemble:
 def separate(kind: type[nn.Module], ensemble: pb.Ensemble, i: int) -> nn.Module:
     """A network with the weights that member i has by the equation of its method."""
     network = kind()
-    stacked = ensemble.module.state_dict()
+    stacked = {name: t for name, t in ensemble.module.state_dict().items() if isinstance(t, Tensor)}
     whole = {name: (t[i] if name in ensemble.own else t).clone() for name, t in stacked.items()}
     for name in LAYERS:
         own = {key.rpartition(".")[2]: tensor for key, tensor in whole.items() if key.startswith(f"{name}.")}
@@ -55,6 +55,6 @@ def separate(kind: type[nn.Module], ensemble: pb.Ensemble, i: int) -> nn.Module:
         layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
     with torch.no_grad():
         for name, tensor in network.state_dict().items():
-            if name.partition(".")[0] not in LAYERS:
+            if name.partition(".")[0] not in LAYERS and isinstance(tensor, Tensor):  # packed integers are none
                 tensor.copy_(whole[name])
     return network.eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -79,11 +80,16 @@ class _FirstCall:
     method: str
     check: Callable[[str, nn.Module, Batch], None]
 
-    def __call__(self, member: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        look(self.method, partial(self._look_at_, member), (args, kwargs))
+    def __call__(self, member: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        if kwargs is not None:  # else another thread has taken the hook off while this one was about to run it
+            look(self.method, partial(self._look_at_, member), (args, kwargs))
 
     def _look_at_(self, member: nn.Module, batch: Batch) -> None:
-        copy = duplicate(member)
-        remove_pre_hooks_(copy, _FirstCall)
-        self.check(self.method, copy, batch)
-        remove_pre_hooks_(member, _FirstCall)
+        with _ONE_AT_A_TIME:
+            copy = duplicate(member)
+            remove_pre_hooks_(copy, _FirstCall)
+            self.check(self.method, copy, batch)
+            remove_pre_hooks_(member, _FirstCall)
+
+
+_ONE_AT_A_TIME = threading.RLock()
