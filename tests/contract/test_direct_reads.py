@@ -254,7 +254,7 @@ def test_an_example_leaves_such_layers_to_all_members_of_batch_ensemble_in_train
     assert "shared unchanged" in ensemble.explain() and "'middle'" in ensemble.explain()
     expected = sum(F.mse_loss(separate(kind, ensemble, i)(x), y) for i in range(3)) / 3
     torch.testing.assert_close(ensemble.train().loss(x, y, nn.MSELoss()), expected, rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match=r"batch_ensemble: the model reads 'middle.bias' itself.*where="):
+    with pytest.raises(ValueError, match=r"batch_ensemble: the model reads 'middle.bias' directly.*where="):
         pb.batch_ensemble(kind(), 3, where="middle", example=x)
 
 
@@ -328,6 +328,6 @@ def test_mimo_without_an_example_refuses_on_its_first_batch_what_is_read_of_its_
             return super().forward(x) + getattr(self.leave, read).mean()
 
     ensemble = pb.mimo(Reads(), 2, first="enter", last="leave")
-    with pytest.raises(ValueError, match=f"mimo: the model reads 'leave.{read}' itself.*first= or last="):
+    with pytest.raises(ValueError, match=f"mimo: the model reads 'leave.{read}' directly.*first= or last="):
         ensemble(torch.randn(4, 6))
     assert pb.mimo(Plain(), 2, first="enter", last="leave")(torch.randn(4, 6)).shape == (2, 4, 3)

@@ -235,7 +235,10 @@ def test_far_from_training_nothing_breaks():
         (lambda: ls.surface(ls.plane(network(0), network(1)), (X, Y), grid=10**7), "100,000,000,000,000 points needs"),
         (lambda: ls.surface(ls.plane(network(0), network(1)), (X, Y), memory=100), "memory= allows"),
         (lambda: ls.surface(ls.plane(network(0), network(1)), X), "needs labels"),
-        (lambda: ls.surface(ls.plane(network(0), network(1)), (X, Y), measures=("risk",)), "the measure 'risk' is unknown"),
+        (
+            lambda: ls.surface(ls.plane(network(0), network(1)), (X, Y), measures=("risk",)),
+            "the measure 'risk' is unknown",
+        ),
         (lambda: ls.line(network(0), nn.Linear(4, 3)), "the same architecture"),
         (lambda: ls.tunnel(network(0), network(0), (X, Y)), "the same"),
         (lambda: ls.tunnel(network(0), network(1), (X, Y), optimizer="newton"), "Choose from"),
