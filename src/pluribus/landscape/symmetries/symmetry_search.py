@@ -50,7 +50,7 @@ def permutations(model: Any, example: Any) -> Groups:
     >>> print(permutations(model, torch.randn(4, 3)).explain())
     1 group of hidden units; 10^5 orders give the same function.
       group 0: 8 units: 0.weight[0], 0.bias[0], 2.weight[1]
-    As they are: 2.bias.
+    Kept in place: 2.bias.
     """
     model = one_network("permutations", model)
     example = map_arrays(example)
