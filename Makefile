@@ -63,7 +63,8 @@ clean:  ## Remove the environments and everything generated.
 	rm -rf $(VENV) $(DEMO_VENV) $(DIST_VENV) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamp is written last: an install that was cut short starts again.
+# The stamp is written last: an install that was cut short starts again. Python compiles what it imports, when it does:
+# compiling all that is installed would take longer than the rest.
 $(STAMP): EXTRAS := dev
 $(DEMO_STAMP): EXTRAS := all
 %/.installed: pyproject.toml constraints.txt
@@ -71,5 +72,5 @@ $(DEMO_STAMP): EXTRAS := all
 		{ echo "Pluribus needs Python 3.11 or newer, but $(PYTHON) is older. Try: make PYTHON=python3.12 ..."; exit 1; }
 	@echo "Making $* and installing (once; a few minutes)"
 	@$(PYTHON) -m venv $*
-	@$*/bin/python -m pip install -qq --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@$*/bin/python -m pip install -qq --no-compile --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@
