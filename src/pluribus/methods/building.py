@@ -68,9 +68,14 @@ def members_of(
 
 
 def note_guesses(laws: Laws, names: Collection[str] | None = None) -> list[str]:
-    """A line for `explain()` about tensors whose law no class states."""
+    """Lines for `explain()` about tensors whose law no class states, and weights that cannot be drawn at all."""
     guessed = [name for name in laws.guessed if names is None or name in names]
-    return [f"drawn as their values look, which is a guess: {quote_names(guessed, 6)}"] if guessed else []
+    notes = [f"drawn as their values look, which is a guess: {quote_names(guessed, 6)}"] if guessed else []
+    if laws.packed:
+        notes.append(
+            f"the same for all members, for packed (quantised) weights stay as they are: {quote_names(laws.packed, 6)}"
+        )
+    return notes
 
 
 def call_builder(
