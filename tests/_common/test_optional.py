@@ -37,7 +37,7 @@ def test_a_torchvision_that_does_not_fit_is_named_where_it_breaks_a_package(tmp_
     for package, error in zip(USES, errors(tmp_path), strict=True):
         assert error.startswith("ImportError")
         assert f"needs {package}, which imports torchvision" in error
-        assert "does not fit this torch (operator torchvision::nms does not exist)" in error
+        assert "does not match this version of torch (operator torchvision::nms does not exist)" in error
         assert "pip uninstall torchvision" in error
 
 

@@ -14,8 +14,8 @@ from pluribus._common import executors
         ("127.0.0.1:1", "nothing listens"),
         ("ray://127.0.0.1:1", "nothing listens"),
         ("nowhere.invalid:6379", "nothing listens"),
-        ("127.0.0.1", "an address is HOST:PORT"),
-        ("127.0.0.1:99999", "an address is HOST:PORT"),
+        ("127.0.0.1", "must be HOST:PORT"),
+        ("127.0.0.1:99999", "must be HOST:PORT"),
     ],
 )
 def test_an_address_where_nothing_is_is_refused(address, why):

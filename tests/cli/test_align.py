@@ -67,7 +67,7 @@ def test_with_data_it_says_what_the_line_gains_and_writes_the_page(align):
     found = json.loads(out)
     assert set(found["barrier"]) == {"as trained", "aligned by activations"}
     assert found["groups"][0]["size"] == 200 and found["moved"] > 0
-    assert "Is it one valley, but for the order of units?" in Path("page.html").read_text()
+    assert "Is it one valley, up to the order of units?" in Path("page.html").read_text()
     aligned = network(0, (2,), 2)
     aligned.load_state_dict(read_safetensors("aligned.safetensors")[1])
     x = torch.randn(5, 2)
@@ -114,4 +114,4 @@ def test_a_network_without_hidden_units_is_refused(align):
     )
     torch.save(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).state_dict(), "one.pt")
     code, _, err = align("one.pt", "one.pt", "--model", "python:nets.py:build", *MLP[2:])
-    assert code == 2 and "no hidden units were found that could change places" in " ".join(err.split())
+    assert code == 2 and "no hidden units were found that can be permuted" in " ".join(err.split())

@@ -137,7 +137,7 @@ class TestCompare:
             (["--data", "cifar11"], "cifar11"),
             (["--data", "cifar10", "--data-dir", "nowhere"], "cifar-10-batches-py"),
             (["--model", "resnet1"], "'resnet1' is unknown"),
-            (["--sweep", "alpha"], "it must be NAME=VALUE,VALUE,..."),
+            (["--sweep", "alpha"], "must be NAME=VALUE,VALUE,..."),
             (["--corruptions", "rain"], "'rain' is unknown. Choose from some, all"),
             (["--recipe", "x"], "recipe: 'x' is unknown"),
             (["--size", "0"], "Invalid value for '--size'"),
@@ -175,7 +175,7 @@ class TestCompare:
             "compare", "--data", "table:t.csv", "--target", "b", "--model", "mlp", "--methods", "single", "--epochs",
             "1", "--jobs", "1",
         )  # fmt: skip
-        assert 'note: Column "same" has one value: left out.' in err
+        assert 'note: Column "same" has only one value: left out.' in err
 
     def test_a_device_that_is_not_here_is_refused(self, pluribus):
         code, _, err = pluribus("compare", *QUICK, "--device", "nonsense")
@@ -306,10 +306,10 @@ class TestTrainAndPredict:
     def test_training_that_diverges_is_said_and_no_model_is_written(self, pluribus):
         arguments = ["--data", "diabetes", "--model", "mlp", "--epochs", "3", "--lr", "1e30"]
         code, _, err = pluribus("train", "--out", "model", "--method", "deep", *arguments, "--quiet", "--threads", "1")
-        assert code == 2 and "NaN or infinite" in err and "lower lr" in err and "Traceback" not in err
+        assert code == 2 and "NaN or infinite" in err and "use a smaller lr" in err and "Traceback" not in err
         assert not list(Path("model").glob("*.safetensors"))
         code, _, err = pluribus("compare", *arguments, "--methods", "single", "--jobs", "1", "--quiet")
-        assert code != 0 and "lower lr" in err
+        assert code != 0 and "use a smaller lr" in err
 
     def test_a_network_that_does_not_fit_the_data_is_refused_before_anything_is_written(self, pluribus):
         Path("nets.py").write_text("from torch import nn\ndef build():\n    return nn.Linear(2, 7)\n")

@@ -72,12 +72,12 @@ def test_methods_are_compared_on_texts(folder, capsys):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"--model": "mlp"}, "read by the tokenizer of a model. .*--model hf:FOLDER"),
-        ({"--data": "digits"}, "takes texts, as in --data text:reviews.csv, but not digits"),
+        ({"--model": "mlp"}, "need the tokenizer of a model. .*--model hf:FOLDER"),
+        ({"--data": "digits"}, "takes texts, as in --data text:reviews.csv, not digits"),
         ({"--long-texts": "refuse"}, "the model takes 8 tokens, but .* texts have more: row .* has .*--long-texts cut"),
-        ({"--long-texts": "drop"}, '"drop" is not known. Known are: cut, refuse'),
-        ({"--width": "0.5"}, "in its own width"),
-        ({"--model": "hf:nowhere"}, "there is no config.json in it"),
+        ({"--long-texts": "drop"}, '"drop" is unknown. Choose from cut, refuse'),
+        ({"--width": "0.5"}, "keeps its own width"),
+        ({"--model": "hf:nowhere"}, "it has no config.json"),
     ],
 )
 def test_what_makes_no_sense_is_refused(folder, changes, message):
@@ -100,7 +100,7 @@ def test_tables_with_no_or_several_columns_of_texts_are_refused(folder):
     with pytest.raises(ValueError, match="one column must hold the texts, but there are a, b. Call it"):
         load(f"text:{folder / 'two.csv'}", target="label", tokenizer=folder / "bert")
     (folder / "empty.csv").write_text("text,label\nx,0\n,1\n" + "x,0\ny,1\n" * 9)
-    with pytest.raises(ValueError, match='"text" must hold a text in each row, but row 1 has none'):
+    with pytest.raises(ValueError, match='"text" must have a text in every row, but row 1 has none'):
         load(f"text:{folder / 'empty.csv'}", target="label", tokenizer=folder / "bert")
 
 

@@ -77,9 +77,9 @@ def test_weights_that_do_not_fit_are_refused_by_their_names(pluribus, weights, c
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--model", "mlp", "--pretrained"), "published weights are those of timm:NAME"),
+        (("--model", "mlp", "--pretrained"), "published weights exist only for timm:NAME"),
         (("--model", "mlp", "--weights", "nowhere.pt"), "there is no file"),
-        (("--weights", "mlp.safetensors"), "no --model was named"),
+        (("--weights", "mlp.safetensors"), "no --model was given"),
         (("--model", "mlp", "--weights", "a.pt", "--pretrained"), "Give one of them"),
     ],
 )
@@ -139,5 +139,5 @@ def test_a_network_that_does_not_take_the_rows_is_refused(pluribus, weights, com
     }[command]  # fmt: skip
     code, _, err = pluribus(command, "--data", "sklearn_digits", "--model", "python:net.py:build", *given, "--out", "o")
     said = " ".join(err.split())
-    assert code == 2 and "does not take the rows of this data, whose shape is (1, 8, 8)" in said and "bug" not in said
+    assert code == 2 and "cannot take rows of this data, whose shape is (1, 8, 8)" in said and "bug" not in said
     assert not list(tmp_path.glob("o/*"))

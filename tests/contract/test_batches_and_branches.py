@@ -103,7 +103,7 @@ def test_a_buffer_that_a_later_call_writes_is_each_members_own_or_refused(method
             outputs = ensemble(x)
         except ValueError as error:
             assert rows == 6
-            assert 'Set ensemble.run = "loop"' in str(error) or "goes on from what it has kept in 'memory'" in str(
+            assert 'Set ensemble.run = "loop"' in str(error) or "continues from what it stored in 'memory'" in str(
                 error
             )
             assert torch.equal(ensemble.module.memory, before)

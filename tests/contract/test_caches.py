@@ -253,9 +253,9 @@ def test_what_is_carried_on_from_call_to_call_is_refused(kind, run):
     ensemble = pb.deep(apart(kind))
     ensemble.run = run
     for _ in range(2):  # again, and not only once
-        with pytest.raises(ValueError, match="goes on from what it has kept in 'state'.*register_buffer"):
+        with pytest.raises(ValueError, match="continues from what it stored in 'state'.*register_buffer"):
             ensemble(torch.randn(5, 6))
-    with pytest.raises(ValueError, match="goes on from what it has kept in 'state'"):
+    with pytest.raises(ValueError, match="continues from what it stored in 'state'"):
         pb.freeze(ensemble, torch.randn(5, 6), choose="rule")
 
 

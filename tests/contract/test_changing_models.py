@@ -189,7 +189,7 @@ def test_parameters_that_a_pass_makes_are_refused_before_anything_is_given(kind,
     ensemble = pb.METHODS[name](model, 3, **options)
     ensemble.run = run or "loop"
     before = [name for name, _ in ensemble.named_modules()]
-    with torch.set_grad_enabled(grad), pytest.raises(ValueError, match="makes the parameters in .*Run the given model"):
+    with torch.set_grad_enabled(grad), pytest.raises(ValueError, match="creates the parameters in .*Run the model"):
         ensemble(x)
     assert [name for name, _ in ensemble.named_modules()] == before
     if name == "deep" and kind is not MakesInDict:
@@ -223,7 +223,7 @@ def test_what_a_pass_draws_and_keeps_is_refused_unless_the_given_model_has_it(ki
     fresh, drawn = pb.deep(models), kind().eval()
     fresh.run = run
     with torch.set_grad_enabled(grad):
-        with pytest.raises(ValueError, match="goes on from what it has kept in 'drawn'"):
+        with pytest.raises(ValueError, match="continues from what it stored in 'drawn'"):
             fresh(x)
         drawn(x)
         ensemble = pb.deep(drawn, 3)

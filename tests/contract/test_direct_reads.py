@@ -132,7 +132,7 @@ KINDS = (
 )
 
 
-WORDS = ("itself, outside of a call of the layer", "finds them by their place")
+WORDS = ("directly, without calling the layer", "finds them by their place")
 SHARED = {
     "masksembles": {Both, Transposed, Penalty, PreHook}
 }  # masks are before a layer: a weight that is read is the shared one
@@ -238,7 +238,7 @@ def test_a_compiled_ensemble_looks_at_its_first_batch():
         assert not torch.allclose(first, second)
     for kind in (BiasIfAny, HeadInstead, LastOfLayer):
         for part in (pb.batch_ensemble(kind(), 3), pb.batch_ensemble(kind(), 3).member(1)):
-            with pytest.raises(ValueError, match="itself, outside of a call"):
+            with pytest.raises(ValueError, match="directly, without calling"):
                 torch.compile(part.eval(), backend="eager")(x)
     for method in ("batch_ensemble", "lora", "masksembles"):
         ensemble = pb.METHODS[method](Plain(), 3).eval()
@@ -251,10 +251,10 @@ def test_an_example_leaves_such_layers_to_all_members_of_batch_ensemble_in_train
     x, y = torch.randn(5, 6), torch.randn(5, 3)
     ensemble = make("batch_ensemble", kind(), x)
     assert not any(name.startswith("middle") for name in ensemble.own)
-    assert "shared as they are" in ensemble.explain() and "'middle'" in ensemble.explain()
+    assert "shared unchanged" in ensemble.explain() and "'middle'" in ensemble.explain()
     expected = sum(F.mse_loss(separate(kind, ensemble, i)(x), y) for i in range(3)) / 3
     torch.testing.assert_close(ensemble.train().loss(x, y, nn.MSELoss()), expected, rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match=r"batch_ensemble: the model reads 'middle.bias' itself.*where="):
+    with pytest.raises(ValueError, match=r"batch_ensemble: the model reads 'middle.bias' directly.*where="):
         pb.batch_ensemble(kind(), 3, where="middle", example=x)
 
 
@@ -328,6 +328,6 @@ def test_mimo_without_an_example_refuses_on_its_first_batch_what_is_read_of_its_
             return super().forward(x) + getattr(self.leave, read).mean()
 
     ensemble = pb.mimo(Reads(), 2, first="enter", last="leave")
-    with pytest.raises(ValueError, match=f"mimo: the model reads 'leave.{read}' itself.*first= or last="):
+    with pytest.raises(ValueError, match=f"mimo: the model reads 'leave.{read}' directly.*first= or last="):
         ensemble(torch.randn(4, 6))
     assert pb.mimo(Plain(), 2, first="enter", last="leave")(torch.randn(4, 6)).shape == (2, 4, 3)

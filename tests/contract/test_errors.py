@@ -47,8 +47,8 @@ def test_a_model_with_a_scripted_part_is_refused(method):
         ("packed", {"alpha": 0}, "alpha must be a positive number, but it is 0"),
         ("packed", {"alpha": -1}, "alpha must be a positive number, but it is -1"),
         ("packed", {"alpha": float("nan")}, "alpha must be a positive number, but it is nan"),
-        ("packed", {"gamma": 0}, "gamma must be a whole number from 1 on, but it is 0"),
-        ("packed", {"gamma": 1.5}, "gamma must be a whole number from 1 on, but it is 1.5"),
+        ("packed", {"gamma": 0}, "gamma must be a whole number of at least 1, but it is 0"),
+        ("packed", {"gamma": 1.5}, "gamma must be a whole number of at least 1, but it is 1.5"),
         ("packed", {"alpha": "2"}, "alpha must be a positive number, but it is '2'"),
         ("packed", {"alpha": 4, "example": torch.zeros(2, 7)}, "does not run on the example"),
         ("masksembles", {"capacity": "all"}, "capacity must be.*but it is 'all'"),
@@ -64,15 +64,15 @@ def test_a_model_with_a_scripted_part_is_refused(method):
         ("masksembles", {"capacity": 1.0, "example": None, "where": "3"}, "Give example=x"),
         ("masksembles", {"where": "conv"}, "'conv' matches none of the model's layers.*'0', '3', '5'"),
         ("masksembles", {"where": "3|conv"}, "'conv' matches none"),
-        ("masksembles", {"where": "("}, "is no regular expression"),
+        ("masksembles", {"where": "("}, "is not a regular expression"),
         ("masksembles", {"example": torch.zeros(2, 7)}, "does not run on the example"),
         ("batch_ensemble", {"init": "ones"}, 'init must be "normal" or "signs", but it is \'ones\''),
         ("batch_ensemble", {"where": "conv"}, "'conv' matches none"),
         ("mc_dropout", {"rate": 1.0}, "rate must be between 0 and 1.*, but it is 1.0"),
         ("mc_dropout", {"rate": 0.0}, "rate must be between 0 and 1.*, but it is 0.0"),
-        ("mc_dropout", {"where": "3"}, "rate= is needed too"),
+        ("mc_dropout", {"where": "3"}, "it needs rate= too"),
         ("mimo", {"input_repetition": 1.5}, "input_repetition must be from 0 to 1, but it is 1.5"),
-        ("mimo", {"batch_repetition": 0}, "batch_repetition must be a whole number from 1 on, but it is 0"),
+        ("mimo", {"batch_repetition": 0}, "batch_repetition must be a whole number of at least 1, but it is 0"),
         ("mimo", {"example": None}, "Give example=x, or both first= and last="),
         ("mimo", {"example": torch.zeros(2, 7)}, "does not run on the example"),
         ("mimo", {"first": "nothing"}, "'nothing' matches none"),
@@ -115,7 +115,7 @@ def test_models_that_cannot_be_taken_as_they_are_say_what_to_give():
 def test_lists_of_models():
     with pytest.raises(ValueError, match="the list is empty"):
         pb.deep([])
-    with pytest.raises(ValueError, match="size is the number of models, 2, but it is 3"):
+    with pytest.raises(ValueError, match="size must be the number of models, 2, but it is 3"):
         pb.deep([mlp(), mlp()], 3)
     with pytest.raises(TypeError, match="must be an nn.Module, but it is a str"):
         pb.deep([mlp(), "mlp"])
@@ -151,7 +151,7 @@ def test_a_model_that_cannot_be_thinned_says_which_module_and_that_a_builder_wil
 
 def test_a_builder_must_give_alike_models():
     widths = iter((4, 5, 6))
-    with pytest.raises(ValueError, match="must give models that differ in nothing but their weights"):
+    with pytest.raises(ValueError, match="must give models that differ only in their weights"):
         pb.deep(lambda: nn.Linear(6, next(widths)), 3)
 
 

@@ -67,11 +67,11 @@ def test_a_seed_is_seen_beside_attention_too():
 
 
 def test_it_says_why_it_runs_by_the_loop():
-    with pytest.warns(UserWarning, match="a seed or a generator of its own.*loop"):
+    with pytest.warns(UserWarning, match="its own seed or generator.*loop"):
         ensemble = pb.deep([Generator().eval() for _ in range(2)])
         ensemble.run = "vmap"
         ensemble(torch.randn(4, 6))
-    assert "a seed or a generator of its own" in ensemble.explain()
+    assert "its own seed or generator" in ensemble.explain()
 
 
 def test_chance_that_torch_draws_stays_with_vmap():
@@ -101,9 +101,9 @@ def test_chance_of_numpy_and_python_is_drawn_by_each_member_and_not_frozen(draw,
     assert len(set(offsets)) == 3
     for output, model, offset in zip(outputs, models, offsets, strict=True):
         torch.testing.assert_close(output, model.leave(torch.relu(model.enter(x) + offset)), rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="freeze: the model draws by the chance of numpy or of Python.*torch.rand"):
+    with pytest.raises(ValueError, match="freeze: the model draws random numbers from numpy or Python.*torch.rand"):
         pb.freeze(ensemble, x)
-    with pytest.raises(ValueError, match="export: the model draws by the chance of numpy or of Python"):
+    with pytest.raises(ValueError, match="export: the model draws random numbers from numpy or Python"):
         pb.export(ensemble, x, tmp_path / "model.pt2")
     assert not list(tmp_path.iterdir())
 
@@ -113,5 +113,5 @@ def test_a_model_that_cannot_be_copied_is_refused_in_words():
         def begin(self):
             self.lock = threading.Lock()
 
-    with pytest.raises(TypeError, match="the model cannot be copied.*a lock"):
+    with pytest.raises(TypeError, match="the model must be copied.*a lock"):
         pb.deep(Locked(), 2)

@@ -104,7 +104,7 @@ def test_members_answer_and_learn_as_separate_networks(method, kind, run):
             try:
                 outputs = ensemble(x)
             except ValueError as error:  # what all members share goes on from pass to pass
-                assert kind is Moving and "goes on from what it has kept in 'mean'" in str(error), error
+                assert kind is Moving and "continues from what it stored in 'mean'" in str(error), error
                 assert "mean" not in ensemble.own
                 return
         torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-5)

@@ -244,5 +244,5 @@ def test_a_layer_that_no_pass_has_called_is_left_alone_and_refused_once_it_is(me
     ensemble.loss(x, y, F.cross_entropy).backward()
     assert ensemble.module.spare.weight.grad is None and ensemble.module.head.weight.grad is not None
     ensemble.module.on = True
-    with pytest.raises(ValueError, match="layer 'spare' was not called when the rows"):
+    with pytest.raises(ValueError, match="layer 'spare' was not called when all layers"):
         ensemble.loss(x, y, F.cross_entropy)

@@ -58,7 +58,7 @@ def test_explain_says_what_was_chosen_and_why():
     ensemble.run = "auto"
     ensemble(x)
     text = ensemble.explain()
-    assert "run by auto" in text
+    assert "runs with auto" in text
     assert "(5, 3, 8, 8), eval: " in text
     assert "measured: " in text
 

@@ -263,7 +263,7 @@ def test_first_batches_may_come_inside_transformations():
             assert make_one(mlp().eval(), 2)(x).shape == (2, 5, 3)
         checkpointed = torch.utils.checkpoint.checkpoint(make_one(mlp(), 2), x, use_reentrant=False)
         checkpointed.sum().backward()
-    with pytest.raises(ValueError, match="contains an ensemble already"):
+    with pytest.raises(ValueError, match="already contains an ensemble"):
         pb.batch_ensemble(inner.pooled(), 3)
 
 

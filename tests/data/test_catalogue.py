@@ -65,7 +65,7 @@ def test_new_images_are_those_of_the_data_again():
 @pytest.mark.parametrize("argument", ["outside", "shifted", "variants"])
 def test_unknown_names_list_the_known_ones(argument):
     for call in (lambda: load("cifra10"), lambda: load("sklearn_digits", **{argument: ["cifra10"]})):
-        with pytest.raises(ValueError, match='"cifra10" is not known. Known are: digits, .*cifar10, .*table'):
+        with pytest.raises(ValueError, match='"cifra10" is unknown. Choose from digits, .*cifar10, .*table'):
             call()
 
 
@@ -85,14 +85,14 @@ def test_folder_is_the_argument_else_the_variable_else_data(tmp_path, monkeypatc
         ({"spec": "cifar10_c"}, 'shifted=["cifar10_c"]'),
         ({"spec": "imagenet_r"}, 'variants=["imagenet_r"]'),
         ({"spec": "digits:5"}, "takes nothing after a colon"),
-        ({"spec": "folder"}, "a path must follow"),
+        ({"spec": "folder"}, "needs a path after"),
         ({"outside": ["iris"]}, "other data must be too"),
         ({"outside": ["cifar10_c"]}, 'shifted=["cifar10_c"]'),
         ({"spec": "iris", "outside": ["letters"]}, "other data must be too"),
         ({"validation": 0.9}, "validation must be a share"),
         ({"image_size": 0}, "image_size must be at least 1"),
-        ({"broken": "ignore"}, "Known are: stop, skip"),
-        ({"task": "ranking"}, "Known are: classification, regression"),
+        ({"broken": "ignore"}, "Choose from stop, skip"),
+        ({"task": "ranking"}, "Choose from classification, regression"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments, said):

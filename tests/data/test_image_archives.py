@@ -315,7 +315,7 @@ def test_floats_are_kept_and_large_ones_divided_by_255(tmp_path):
 
 def test_normalised_pixels_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", x_train=np.random.default_rng(0).normal(size=(20, 8, 8)), y_train=labels_of(20, 2))
-    with pytest.raises(ValueError, match=r"pixels must be in \[0, 1\] or \[0, 255\], but reach from -"):
+    with pytest.raises(ValueError, match=r"pixels must be in \[0, 1\] or \[0, 255\], but range from -"):
         load("a", folder=tmp_path)
 
 
@@ -358,7 +358,7 @@ def test_npz_with_other_keys_lists_them(tmp_path):
 
 def test_npz_with_too_few_targets_is_refused(tmp_path):
     np.savez(tmp_path / "a.npz", x_train=bytes_of(4, 8, 8), y_train=labels_of(3))
-    with pytest.raises(ValueError, match=r"one target for each row.*\(4, 8, 8\).*\(3,\)"):
+    with pytest.raises(ValueError, match=r"one target per row.*\(4, 8, 8\).*\(3,\)"):
         load("a", folder=tmp_path)
 
 

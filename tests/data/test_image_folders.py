@@ -82,7 +82,7 @@ def test_test_folder_without_classes_is_left_out_with_a_note(tmp_path):
     write(tmp_path / "val", count=3)
     write(tmp_path, ("test",))
     data = load(f"folder:{tmp_path}")
-    assert len(data.test) == 6 and "no class folders" in data.notes[0]
+    assert len(data.test) == 6 and "not in class folders" in data.notes[0]
 
 
 @pytest.mark.parametrize("size", [(40, 30), (30, 40), (33, 33), (16, 90), (10, 7)])

@@ -123,18 +123,18 @@ def test_the_red_frame_of_objectnet_is_cut_off(base, tmp_path):
 def test_an_image_without_anything_inside_its_frame_is_named(base, tmp_path):
     root = write_objectnet(tmp_path)
     picture(root / "images" / "bowl" / "tiny.png", 0, (4, 9))
-    with pytest.raises(ValueError, match="bowl/tiny.png.*nothing is left inside a border of 2"):
+    with pytest.raises(ValueError, match="bowl/tiny.png.*nothing of .* is left inside a border of 2"):
         read(base, tmp_path, "objectnet")
 
 
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"objectnet_to_imagenet_1k.json": {"Alarm clock": "a sundial"}}, "'a sundial' is no class of ImageNet"),
+        ({"objectnet_to_imagenet_1k.json": {"Alarm clock": "a sundial"}}, "'a sundial' is not a class of ImageNet"),
         ({"objectnet_to_imagenet_1k.json": {"Sundial": NAMES[0]}}, "'Sundial' has no folder"),
         ({"objectnet_to_imagenet_1k.json": ["Alarm clock"]}, "must be an object"),
-        ({"pytorch_to_imagenet_2012_id.json": {**ORDER, "0": 4}}, "number the 1000 lines of names, each once"),
-        ({"pytorch_to_imagenet_2012_id.json": {"0": 0}}, "number the 1000 lines"),
+        ({"pytorch_to_imagenet_2012_id.json": {**ORDER, "0": 4}}, "number each of the 1000 lines of names once"),
+        ({"pytorch_to_imagenet_2012_id.json": {"0": 0}}, "number each of the 1000 lines"),
         ({"folder_to_objectnet_label.json": {"alarm_clock": 3}}, "must be text"),
     ],
 )
@@ -238,9 +238,9 @@ def test_lists_do_not_lead_out_of_their_folder(base, tmp_path):
 @pytest.mark.parametrize(
     "name, content, said",
     [
-        ("labels", {}, "labels.json.*no label of val/v1/000002"),
+        ("labels", {}, "labels.json.*no label for val/v1/000002"),
         ("labels", {"val/v1/000003.JPEG": "0"}, "must be a list"),
-        ("pmsets", {}, "no set of frames is left"),
+        ("pmsets", {}, "no complete set of frames is left"),
         ("pmsets", [1], "must be an object"),
     ],
 )
@@ -254,7 +254,7 @@ def test_lists_that_do_not_fit_are_named(base, tmp_path, name, content, said):
 def test_a_damaged_list_is_named(base, tmp_path):
     root = write_videos(tmp_path)
     (root / "metadata" / "pmsets.json").write_text('{"val/v1/000003.JPEG": [')
-    with pytest.raises(ValueError, match=r"pmsets.json: the file cannot be read \(it is no JSON"):
+    with pytest.raises(ValueError, match=r"pmsets.json: the file cannot be read \(it is not JSON"):
         read(base, tmp_path, "imagenet_vid_robust")
 
 
@@ -329,7 +329,7 @@ def test_frames_of_ytbb_are_those_that_people_found_similar(base, tmp_path):
     ]
     meant = [key.answers[y].nonzero().flatten().tolist() for y in rows.y.tolist()]
     assert meant == [[7, 8, 981, 982]] * 3 + [[407, 436]] * 2 + [[]]  # a cow is no class of ImageNet
-    assert any("1 anchors show what is no class of ImageNet" in note for note in data.notes)
+    assert any("1 anchors show classes that ImageNet does not have" in note for note in data.notes)
 
 
 @pytest.mark.parametrize(
@@ -337,11 +337,11 @@ def test_frames_of_ytbb_are_those_that_people_found_similar(base, tmp_path):
     [
         ({"csv": "ytid,label\na,0\n"}, "columns must be ytid, time_ms and label"),
         ({"csv": "ytid,time_ms,label\na,100,person\n"}, "columns must be"),
-        ({"csv": "ytid,time_ms,label\nz,1,0\n"}, "no label of a_100"),
-        ({"rev_class_idx_map.json": {"0": [1000]}}, "1000 is no number of ImageNet's 1,000 classes"),
+        ({"csv": "ytid,time_ms,label\nz,1,0\n"}, "no label for a_100"),
+        ({"rev_class_idx_map.json": {"0": [1000]}}, "1000 is not one of ImageNet's 1,000 class numbers"),
         (
             {"anchor_labels.json": {"annotations": [{"key": "a", "labels": [0]}], "labels": ["good"]}},
-            "must be as video",
+            "must look like video",
         ),
         ({"anchor_labels.json": {"annotations": [{"key": "a", "labels": [9]}], "labels": ["good"]}}, "label 9 is not"),
         ({"pmk_labels.json": {"annotations": [{"key": "a/b", "labels": [0]}], "labels": ["similar"]}}, "a comma"),

@@ -218,7 +218,7 @@ def test_other_tables_can_be_outside_data_and_variants(tmp_path, path):
 
 
 def test_missing_target_column_lists_the_columns(path):
-    with pytest.raises(ValueError, match='"prize" is no column.*area, rooms, town, garden, sold, price'):
+    with pytest.raises(ValueError, match='"prize" is not a column.*area, rooms, town, garden, sold, price'):
         load(f"table:{path}", target="prize")
     with pytest.raises(ValueError, match="target=.*area, rooms, town, garden, sold, price"):
         load(f"table:{path}")
@@ -262,7 +262,7 @@ def test_columns_without_use_are_left_out_with_a_note(tmp_path):
     data = load(f"table:{written(frame, tmp_path)}", target="price")
     assert data.shape == load(f"table:{written(houses(), tmp_path)}", target="price").shape
     said = " ".join(data.notes)
-    assert '"same" has one value' in said and '"empty" has no value' in said and '"name" has 140 different' in said
+    assert '"same" has only one value' in said and '"empty" has no value' in said and '"name" has 140 different' in said
 
 
 def test_many_levels_share_the_column_of_unknown_ones(tmp_path):
@@ -450,7 +450,7 @@ def test_many_columns_have_the_rules_of_each_by_itself(tmp_path):
     frame = pd.DataFrame(columns)
     notes = []
     found = {rule["name"]: rule for rule in column_rules(frame, notes)}
-    assert notes == [f'Column "k{i}" has one value: left out.' for i in range(20)]
+    assert notes == [f'Column "k{i}" has only one value: left out.' for i in range(20)]
     assert list(found) == [name for name in columns if name[0] != "k"]
     for name, rule in found.items():
         finite = np.asarray(columns[name], float)[np.isfinite(columns[name])]

@@ -289,7 +289,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("name", "options", "error", "words"),
         [
-            ("m.bin", {}, ValueError, "the suffix says the format"),
+            ("m.bin", {}, ValueError, "the suffix must be"),
             ("m.bin", {"format": "torch"}, ValueError, 'needs the suffix ".pt2"'),
             ("m.onnx", {"format": "tf"}, ValueError, 'format must be "onnx" or "torch"'),
             ("m.onnx", {"draws": "some"}, ValueError, 'draws must be "fixed" or "random"'),

@@ -79,7 +79,7 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatc
 def test_a_truncated_file_is_refused(tmp_path, keep):
     _, _, path = saved(tmp_path)
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(ValueError, match="no complete safetensors file"):
+    with pytest.raises(ValueError, match="not a complete safetensors file"):
         pb.load(path, mlp())
 
 
@@ -104,7 +104,7 @@ def test_a_pickle_is_never_executed(tmp_path):
     (tmp_path / "bomb").write_bytes(pickle.dumps(Bomb()))
     torch.save({"weight": Bomb()}, tmp_path / "bomb.pt")
     for name in ("bomb", "bomb.pt"):
-        with pytest.raises(ValueError, match="no complete safetensors file"):
+        with pytest.raises(ValueError, match="not a complete safetensors file"):
             pb.load(tmp_path / name, mlp())
     assert not (tmp_path / "exploded").exists()
 
@@ -120,7 +120,7 @@ def test_another_model_is_refused(tmp_path):
 
 
 def test_bad_arguments_of_save(tmp_path):
-    with pytest.raises(TypeError, match="takes an Ensemble"):
+    with pytest.raises(TypeError, match="needs an Ensemble"):
         pb.save(mlp(), tmp_path / "e")
     with pytest.raises(FileNotFoundError, match="does not exist"):
         pb.save(pb.single(mlp()), tmp_path / "no" / "e")

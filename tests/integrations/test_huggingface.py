@@ -246,14 +246,14 @@ def test_labels_without_an_output_are_refused():
 
 
 def test_what_is_no_ensemble_of_text_classifiers_is_refused(tmp_path):
-    with pytest.raises(TypeError, match="takes an Ensemble, but got a Linear"):
+    with pytest.raises(TypeError, match="needs an Ensemble, but got a Linear"):
         EnsembleForSequenceClassification(nn.Linear(2, 2))
-    with pytest.raises(TypeError, match="text classifiers of transformers, but this is one of Linear"):
+    with pytest.raises(TypeError, match="transformers text classifiers, but this is one of Linear"):
         EnsembleForSequenceClassification(pb.single(nn.Linear(2, 2)))
     with pytest.raises(ValueError, match="has 1 outputs"):
         EnsembleForSequenceClassification(pb.single(network(id2label={0: "score"})))
     network().save_pretrained(tmp_path / "single")
-    with pytest.raises(FileNotFoundError, match=r"holds no ensemble.safetensors, so it is no ensemble"):
+    with pytest.raises(FileNotFoundError, match=r"holds no ensemble.safetensors, so it is not an ensemble"):
         EnsembleForSequenceClassification.from_pretrained(tmp_path / "single")
 
 

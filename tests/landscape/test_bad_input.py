@@ -29,7 +29,7 @@ WRONG = {"labels": (X, Y + 100), "values": (X, Y.float()), "nothing": (X, None),
     ],
 )
 def test_labels_that_do_not_fit_are_refused(call, kind):
-    match = "the labels do not fit cross_entropy of what the network gives, \\(12, 3\\)"
+    match = "the labels do not fit cross_entropy with the network's outputs, \\(12, 3\\)"
     with pytest.raises(
         ValueError, match=match if kind in ("labels", "values") else "needs labels, but the data has none"
     ):
@@ -39,16 +39,16 @@ def test_labels_that_do_not_fit_are_refused(call, kind):
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: ls.disagreement(ONE, TWO, (X * np.nan, Y)), "network 0 of a answers with what is no number"),
-        (lambda: ls.divergence(ONE, [TWO, broken()], (X, Y)), "divergence: network 1 of b answers with what is no"),
-        (lambda: ls.snapshots(ONE, (X, Y), 2, epochs=0), "epochs must be a whole number from 1 on, but it is 0"),
-        (lambda: ls.csgmcmc(ONE, (X, Y), 2, epochs=0), "epochs must be a whole number from 1 on, but it is 0"),
+        (lambda: ls.disagreement(ONE, TWO, (X * np.nan, Y)), "network 0 of a gives NaN"),
+        (lambda: ls.divergence(ONE, [TWO, broken()], (X, Y)), "divergence: network 1 of b gives NaN"),
+        (lambda: ls.snapshots(ONE, (X, Y), 2, epochs=0), "epochs must be a whole number of at least 1, but it is 0"),
+        (lambda: ls.csgmcmc(ONE, (X, Y), 2, epochs=0), "epochs must be a whole number of at least 1, but it is 0"),
         (lambda: ls.csgmcmc(ONE, (X, Y), 2, temperature=np.inf), "temperature must be 0 or more, but it is inf"),
         (lambda: ls.plane(ONE, TWO).at(np.nan, 0.0), "u must be a finite number, but it is nan"),
-        (lambda: ls.limits(0.5, 0.6, np.inf), "classes must be a whole number from 1 on, but it is inf"),
+        (lambda: ls.limits(0.5, 0.6, np.inf), "classes must be a whole number of at least 1, but it is inf"),
         (lambda: ls.family(0.5, "x", 3, 0.5), "reference_accuracy must be from 0 to 1, but it is 'x'"),
         (lambda: ls.barrier(LINE, (X, Y), "x"), "points must be a whole number"),
-        (lambda: ls.diagonal_gaussian(RUN, 2, last="x"), "last must be a whole number from 1 on, but it is 'x'"),
+        (lambda: ls.diagonal_gaussian(RUN, 2, last="x"), "last must be a whole number of at least 1, but it is 'x'"),
         (lambda: ls.solutions(3), "runs must be a list of at least one"),
         *[
             (lambda draw=draw: draw(RUN, 2, seed=1.5), "seed must be a whole number, but it is 1.5")
@@ -70,7 +70,7 @@ def broken():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: ls.along(ONE, (X, Y)), "along: needs a path, which line, tunnel and curve give, but this is a Linear"),
+        (lambda: ls.along(ONE, (X, Y)), "along: needs a path from ls.line, ls.tunnel or ls.curve, but got a Linear"),
         (lambda: ls.barrier(None, (X, Y)), "barrier: needs a path"),
         (lambda: ls.stitched(3, (X, Y)), "stitched: needs a path"),
         (lambda: ls.refresh_(None, (X, Y)), "refresh_: the model must be an nn.Module, but it is a NoneType"),
@@ -92,32 +92,32 @@ BAD = object()
     ("call", "words"),
     [
         (lambda: ls.surface(ls.plane(ONE, TWO), (X, Y), 3, path=BAD), "surface: path must be the name of a file"),
-        (lambda: ls.surface(ls.plane(ONE, TWO), (X, Y), 3, margin="x"), "margin must be a finite number from 0 on"),
+        (lambda: ls.surface(ls.plane(ONE, TWO), (X, Y), 3, margin="x"), "margin must be a finite number of at least 0"),
         (lambda: ls.surface(ls.plane(ONE, TWO), (X, Y), 3, extent=BAD), "extent must be two pairs of numbers"),
         (lambda: ls.surface(ls.plane(ONE, TWO), (X, Y), 3, measures=3), "measures must be a list of names"),
         (lambda: ls.stitched(LINE, (X, Y), 3, file=3), "stitched: file must be the name of a file"),
         (lambda: ls.permute(HIDDEN, ls.permutations(HIDDEN, X), 3), "generator must be a torch.Generator, or None"),
-        (lambda: ls.align(HIDDEN, HIDDEN, X, restarts=-1), "restarts must be a whole number from 0 on, but it is -1"),
+        (lambda: ls.align(HIDDEN, HIDDEN, X, restarts=-1), "restarts must be a whole number of at least 0, but"),
         (lambda: ls.soup([HIDDEN, HIDDEN], X, generator="x"), "soup: generator must be a torch.Generator"),
-        (lambda: ls.random_plane(ONE, seed="x"), "seed must be a whole number from 0 on, but it is 'x'"),
-        (lambda: ls.tunnel(ONE, TWO, (X, Y), seed=np.nan), "tunnel: seed must be a whole number from 0 on"),
-        (lambda: ls.curve(ONE, TWO, (X, Y), weight_decay=-1), "weight_decay must be a finite number from 0 on"),
-        (lambda: ls.curve(ONE, TWO, (X, Y), batch_size="x"), "batch_size must be a whole number from 1 on"),
+        (lambda: ls.random_plane(ONE, seed="x"), "seed must be a whole number of at least 0, but it is 'x'"),
+        (lambda: ls.tunnel(ONE, TWO, (X, Y), seed=np.nan), "tunnel: seed must be a whole number of at least 0"),
+        (lambda: ls.curve(ONE, TWO, (X, Y), weight_decay=-1), "weight_decay must be a finite number of at least 0"),
+        (lambda: ls.curve(ONE, TWO, (X, Y), batch_size="x"), "batch_size must be a whole number of at least 1"),
         (lambda: ls.spectrum(ONE, (X, Y), tolerance="x"), "tolerance must be a positive, finite number"),
         (lambda: ls.spectrum(ONE, (X, Y), exact="x"), "spectrum: exact must be True, False or None"),
         (lambda: ls.cka(ONE, TWO, X, where=BAD), "cka: where must be a pattern of names"),
         (lambda: ls.embedding([RUN], perplexity=0), "perplexity must be a positive, finite number, or None"),
-        (lambda: ls.refresh_(nn.BatchNorm1d(4), X, batches="x"), "batches must be a whole number from 1 on, or None"),
+        (lambda: ls.refresh_(nn.BatchNorm1d(4), X, batches="x"), "batches must be a whole number of at least 1, or"),
         (lambda: ls.fast_geometric(ONE, (X, Y), 1, lr="x"), "lr must be a positive number, or two of them"),
         (lambda: ls.fast_geometric(ONE, [], 1), "fast_geometric: there must be at least one batch of data"),
         (lambda: ls.snapshots(ONE, (X, Y), 1, epochs=1, task="x"), "snapshots: task must be one of"),
         (lambda: ls.snapshots(ONE, (X, Y), 1, epochs=1, seed="x"), "snapshots: seed must be a whole number"),
         (lambda: ls.csgmcmc(ONE, (X, Y), 1, epochs=1, augment=3), "csgmcmc: augment must be a function, or None"),
-        (lambda: ls.exact_iou("x", 3), "ones must be a whole number from 0 on, but it is 'x'"),
-        (lambda: ls.family("x", 0.6, 3, 0.5), "family: accuracies are numbers from 0 to 1"),
-        (lambda: ls.fit_exponent(3, 0.6, 3), "fit_exponent: points must be what diversity_accuracy gives"),
+        (lambda: ls.exact_iou("x", 3), "ones must be a whole number of at least 0, but it is 'x'"),
+        (lambda: ls.family("x", 0.6, 3, 0.5), "family: accuracies must be numbers from 0 to 1"),
+        (lambda: ls.fit_exponent(3, 0.6, 3), "fit_exponent: points must come from diversity_accuracy"),
         (lambda: ls.mask_overlap(sizes="x"), "sizes must be a list of at least one number, but it is 'x'"),
-        (lambda: ls.sparsity_curves(inputs=0), "inputs must be a whole number from 1 on, but it is 0"),
+        (lambda: ls.sparsity_curves(inputs=0), "inputs must be a whole number of at least 1, but it is 0"),
         (lambda: ls.sparsity_curves(weight=0), "weight must be a finite number other than 0, but it is 0"),
         (lambda: ls.sparsity_bound(torch.ones(2, 3), "x", 1.0, 0.5), "sparsity_bound: mean must be a number"),
         (lambda: ls.sparsity_divergence(torch.ones(2, 3), 0.1, 1.0, BAD), "sparsity_divergence: p must be a number"),
@@ -131,11 +131,11 @@ BAD = object()
         (lambda: ls.network_widths(ONE, (X, Y), (X, Y)), "network_widths: build must be a function"),
         (lambda: ls.packing(HIDDEN, (X, Y), (X, Y), alphas=3), "alphas must be a list of at least one number"),
         (lambda: ls.randomness(ONE, (X, Y), X, rates=("x",)), "rates must be a list of at least one number"),
-        (lambda: ls.trajectories(ONE, (X, Y), runs=2, seed="x"), "trajectories: seed must be a whole number from 0 on"),
+        (lambda: ls.trajectories(ONE, (X, Y), runs=2, seed="x"), "seed must be a whole number of at least 0"),
         (lambda: ls.trajectory(ONE, [], epochs=1), "fit: train must have at least one batch, but it is an empty list"),
         (lambda: ls.dropout_grid(HIDDEN, [], (X, Y), **TRAINED), "there must be at least one batch of data"),
         *[
-            (lambda epochs=epochs: ls.trajectory(ONE, (X, Y), epochs=epochs), "fit: epochs must be at least 1, a whole")
+            (lambda epochs=epochs: ls.trajectory(ONE, (X, Y), epochs=epochs), "epochs must be a whole number")
             for epochs in ("x", np.nan, np.inf, 1.5, [])
         ],
     ],
@@ -187,7 +187,7 @@ def test_analyses_name_data_and_truths_that_do_not_fit():
     def make(size):
         return pb.deep(nn.Linear(1, 1), size)
 
-    with pytest.raises(ValueError, match=r"truth does not take the test inputs, whose shape is \(1000, 1\)"):
+    with pytest.raises(ValueError, match=r"truth cannot be applied to the test inputs, whose shape is \(1000, 1\)"):
         ls.bias_variance(make, draw, [1], 2, steps=1, truth=nn.Linear(2, 1))
     with pytest.raises(TypeError, match="truth must give a tensor, but it gave a list"):
         ls.bias_variance(make, draw, [1], 2, steps=1, truth=lambda x: x.tolist())

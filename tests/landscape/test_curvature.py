@@ -126,11 +126,11 @@ def test_attention_has_a_spectrum():
 
 def test_bad_input_is_refused():
     model, x, y = network().float(), torch.randn(20, 3), torch.arange(20) % 3
-    with pytest.raises(ValueError, match="there are 38 eigenvalues.*top is 39"):
+    with pytest.raises(ValueError, match="top must be at most 38.*but it is 39"):
         ls.spectrum(model, (x, y), 39)
     with pytest.raises(ValueError, match="needs labels"):
         ls.spectrum(model, x)
-    with pytest.raises(ValueError, match="one network is needed"):
+    with pytest.raises(ValueError, match="needs one network"):
         ls.spectrum(pb.deep(model, 2), (x, y))
     with pytest.raises(ValueError, match="top"):
         ls.spectrum(model, (x, y), 0)

@@ -124,7 +124,7 @@ def test_frozen_weights_stay_where_both_have_them():
 
 def test_bad_input_is_refused_before_training():
     a, b = network(0), network(1)
-    with pytest.raises(ValueError, match=r"curve: the networks must be of one architecture, but '0.weight'"):
+    with pytest.raises(ValueError, match=r"curve: the networks must have the same architecture, but '0.weight'"):
         ls.curve(a, nn.Sequential(nn.Linear(4, 9), nn.Tanh(), nn.Linear(9, 3)), (X, Y))
     with pytest.raises(ValueError, match='"bezier" or "polygon", but it is \'spline\''):
         ls.curve(a, b, (X, Y), "spline")

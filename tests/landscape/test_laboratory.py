@@ -144,7 +144,7 @@ def test_sources_of_difference_are_told_as_they_were_measured(small):
 
 @pytest.mark.parametrize(
     ("cycles", "chains", "answer"),
-    [([0.1, 0.2], [0.3], "No, and in every chain:"), ([0.1, 0.3], [0.25], "No:"), ([0.3], [0.2], "Yes:")],
+    [([0.1, 0.2], [0.3], "No, not in any chain:"), ([0.1, 0.3], [0.25], "No:"), ([0.3], [0.2], "Yes:")],
 )
 def test_chains_are_judged_whichever_way_they_come_out(cycles, chains, answer):
     found = _compare(np.array(cycles), np.array(chains), np.array([0.4]))
@@ -170,7 +170,7 @@ def test_the_page_answers_every_question_and_the_animation_moves(small, tmp_path
     assert [question.name for question in found] == list(QUESTIONS) and len(said) > 5
     for question in found:
         assert question.found and question.figures and f'id="{question.name}"' in page
-    assert "no images, so nothing is said about corruptions" in page and "nan" not in page.replace("nano", "")
+    assert "not images, so corruptions are left out" in page and "nan" not in page.replace("nano", "")
     root = ElementTree.parse(tmp_path / "training.svg").getroot()
     moved = [e.get("attributeName") for e in root.iter() if e.tag.endswith("animate")]
     assert moved.count("stroke-dashoffset") == 4 and moved.count("opacity") == 14  # two runs of seven checkpoints
@@ -196,8 +196,8 @@ def test_networks_without_a_past_are_asked_what_they_can_answer(tmp_path):
     members = Material([network(), network()], train, train, test, grid=4, samples=2, steps=2)
     found = explore(members, tmp_path / "page.html")
     assert [question.name for question in found] == PASTLESS
-    assert "come without checkpoints" in (tmp_path / "page.html").read_text()
-    with pytest.raises(ValueError, match="come without their past"):
+    assert "have no checkpoints" in (tmp_path / "page.html").read_text()
+    with pytest.raises(ValueError, match="have no training history"):
         explore(members, tmp_path / "other.html", animation=tmp_path / "a.gif")
     assert not (tmp_path / "other.html").exists()
 
@@ -251,7 +251,7 @@ def test_the_command_takes_an_ensemble_that_was_trained(pluribus):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--data", "diabetes"], "compares labels, but diabetes is a regression"),
+        (["--data", "diabetes"], "compares class labels, but diabetes is a regression"),
         (["--data", "moons", "--corruptions", "rain"], "'rain' is unknown"),
         (["--data", "moons", "--animation", "a.mp4"], ".gif or .svg"),
         (["--data", "moons", "--only", "weather"], "the question 'weather' is unknown"),

@@ -110,7 +110,7 @@ def test_courses_are_what_members_say_and_are_embedded_like_trajectories():
     assert [part.shape for part in points] == [(5, 2)] * 3
     apart = ls.disagreement(found[0], found[1])[-1, -1]
     assert apart == pytest.approx((after[0].argmax(-1) != after[1].argmax(-1)).double().mean().item())
-    with pytest.raises(ValueError, match="on their probe alone"):
+    with pytest.raises(ValueError, match="only on their probe"):
         ls.disagreement(found[0], found[1], data=X)
 
 
@@ -123,9 +123,9 @@ def test_bad_input_is_refused():
         ls.regularization_path(lambda: mimo(2), (X, Y), (X, Y))
     with pytest.raises(ValueError, match="l1 must be 0 or more, but one is -1"):
         ls.regularization_path(lambda: mimo(2), (X, Y), (X, Y), l1=[-1])
-    with pytest.raises(ValueError, match="weight_decay is what the path changes"):
+    with pytest.raises(ValueError, match="weight_decay is what the path varies"):
         ls.regularization_path(lambda: mimo(2), (X, Y), (X, Y), l1=[0.1], weight_decay=0.1)
-    with pytest.raises(TypeError, match="takes an Ensemble"):
+    with pytest.raises(TypeError, match="needs an Ensemble"):
         ls.courses(mlp(), (X, Y), X)
     with pytest.raises(ValueError, match="needs labels"):
         ls.sweep(mimo, [1], (X, Y), X)
@@ -153,7 +153,7 @@ def test_between_members_is_what_the_networks_between_them_get_right():
         chord = [alone[a] + t * (alone[b] - alone[a]) for t in (0, 0.25, 0.5, 0.75, 1)]
         dips.append(max(c - accuracy(*place) for c, place in zip(chord, places, strict=True)))
     assert found["dip"] == pytest.approx(np.mean(dips), abs=1e-6) and len(set(alone)) > 1
-    with pytest.raises(ValueError, match="needs 2 members or more and 3 points or more, but there are 3 and 2"):
+    with pytest.raises(ValueError, match="needs at least 2 members and 3 points, but there are 3 and 2"):
         ls.between_members(made, (X, Y), points=2)
 
 

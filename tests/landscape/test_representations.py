@@ -120,7 +120,7 @@ def test_a_layer_that_says_nothing_is_not_a_number():
 def test_trajectories_ensembles_and_bad_input():
     run = ls.Trajectory.of([network(0), network(1)], network(0))
     assert ls.cka(run, network(1), X)[0, 0] == pytest.approx(1)
-    with pytest.raises(ValueError, match="one network is needed"):
+    with pytest.raises(ValueError, match="needs one network"):
         ls.cka(pb.deep([network(0), network(1)]), data=X)
     with pytest.raises(ValueError, match="at least 4 rows"):
         ls.cka(network(), data=X[:3], debiased=True)

@@ -66,7 +66,7 @@ def test_disjoint_networks_are_log_2_apart_and_infinitely_by_kl():
 def test_functions_of_unlike_architectures_are_compared_and_their_weights_are_not():
     other = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     assert ls.disagreement([NETWORKS[0], other], data=X).shape == (2, 2)
-    with pytest.raises(ValueError, match="one architecture.*'0.weight'"):
+    with pytest.raises(ValueError, match="the same architecture.*'0.weight'"):
         ls.cosine([NETWORKS[0], other])
     relu = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     with pytest.raises(ValueError, match="'1' is a Tanh in one and a ReLU"):

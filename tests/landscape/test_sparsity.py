@@ -78,7 +78,7 @@ def test_one_number_stands_for_all_inputs():
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"p": 0.0}, "more than 0 and at most 1, but it is 0.0"),
+        ({"p": 0.0}, "above 0 and at most 1, but it is 0.0"),
         ({"p": 1.2}, "at most 1, but it is 1.2"),
         ({"p": -0.5}, "but it is -0.5"),
         ({"p": float("nan")}, "but it is nan"),
@@ -87,7 +87,7 @@ def test_one_number_stands_for_all_inputs():
         ({"weight": torch.ones(2, 3, 3, 3)}, r"\(outputs, inputs\).*weight.flatten\(1\)"),
         ({"weight": [[1.0]]}, "weight must be a tensor"),
         ({"weight": torch.full((2, 8), float("inf"))}, "weights must be finite"),
-        ({"weight": torch.eye(8) * 0}, "unit 0 has the variance 0"),
+        ({"weight": torch.eye(8) * 0}, "unit 0 has variance 0"),
         ({"mean": torch.ones(7)}, "one for each of 8 inputs"),
         ({"variance": torch.eye(8)}, "Give its diagonal"),
         ({"variance": -1.0}, "must not be negative"),
@@ -139,5 +139,5 @@ def test_the_rows_of_a_convolution_times_its_weight_are_its_outputs(conv):
 
 
 def test_a_network_without_layers_is_refused():
-    with pytest.raises(ValueError, match="no linear layer or convolution"):
+    with pytest.raises(ValueError, match="no linear layer or ungrouped convolution"):
         ls.layer_sparsity(nn.LayerNorm(4), torch.randn(5, 4))

@@ -77,7 +77,7 @@ def test_samplers_without_a_name_go_by_their_own():
     found = ls.quality(RUNS, [ls.weight_average, "diagonal"], (X, Y), sizes=[1], samples=2)
     assert {row["sampler"] for row in found.rows} == {"solutions", "weight_average", "diagonal"}
     assert ls.quality(RUNS, ls.weight_average, (X, Y), sizes=[1]).curve("nll", "weight_average")[0] == [1]
-    with pytest.raises(ValueError, match="two samplers have one name"):
+    with pytest.raises(ValueError, match="two samplers have the same name"):
         ls.quality(RUNS, [lambda run: ls.weight_average(run), lambda run: ls.weight_average(run)], (X, Y))
 
 

@@ -136,16 +136,16 @@ def test_the_plane_goes_through_the_three_members_and_the_origin_is_projected(me
 
 
 def test_what_is_no_such_ensemble_is_refused():
-    with pytest.raises(TypeError, match="takes what pb.mimo gives, but got the method 'multihead'"):
+    with pytest.raises(TypeError, match="as pb.mimo makes, but got the method 'multihead'"):
         ls.separation(pb.multihead(mlp(), 2), X)
-    with pytest.raises(TypeError, match="takes what pb.mimo gives, but got a Sequential"):
+    with pytest.raises(TypeError, match="as pb.mimo makes, but got a Sequential"):
         ls.separation(mlp(), X)
     made = pb.mimo(mlp(), 2, example=X)
-    with pytest.raises(ValueError, match="'1' is a ReLU, whose channels are not known"):
+    with pytest.raises(ValueError, match="'1' is a ReLU, whose channels are unknown"):
         ls.separation(made, X, where="1")
     with pytest.raises(ValueError, match="at least 2 rows"):
         ls.separation(made, X[:1])
-    with pytest.raises(ValueError, match="there are 2. Build the ensemble with size=3"):
+    with pytest.raises(ValueError, match="there are 2. Build the ensemble with at least size=3"):
         ls.subnetwork_plane(made)
     with pytest.raises(ValueError, match="three different members"):
         ls.subnetwork_plane(pb.mimo(mlp(), 3, example=X, init="different"), (0, 1, 1))

@@ -131,7 +131,7 @@ def test_bad_settings_are_refused():
     with pytest.raises(ValueError, match="no linear layer"):
         pb.lora(nn.Sequential(nn.Conv2d(3, 8, 3)), 2)
     for options, message in (
-        ({"rank": 0}, "rank must be a whole number from 1 on"),
+        ({"rank": 0}, "rank must be a whole number of at least 1"),
         ({"alpha": -1.0}, "alpha must be finite and positive"),
         ({"gain": float("nan")}, "gain must be finite and positive"),
         ({"where": "nothing"}, "'nothing' matches none"),

@@ -287,8 +287,8 @@ def test_dropout_that_eval_mode_never_calls_is_woken_if_nothing_else_is():
     dropped = outputs.abs() < 1e-6
     torch.testing.assert_close(torch.where(dropped, 2 * plain, outputs), (2 * plain).expand(3, -1, -1))
     assert 0.4 < dropped.float().mean() < 0.6
-    assert "to drop: '1'" in ensemble.explain()
-    with pytest.raises(ValueError, match="more than dropout would be awake"):
+    assert "for their dropout: '1'" in ensemble.explain()
+    with pytest.raises(ValueError, match="more than dropout would be active"):
         pb.mc_dropout(DropsInTrainingOnly(noise=True), 3).eval()(x)
 
 

@@ -41,7 +41,7 @@ def test_deep_of_unlike_models_runs_them_by_the_loop():
     ensemble = pb.deep(models)
     assert ensemble.run == "loop"
     close(ensemble(x), torch.stack([m(x) for m in models]))
-    with pytest.raises(ValueError, match="unlike architectures"):
+    with pytest.raises(ValueError, match="different architectures"):
         ensemble.run = "vmap"
 
 
@@ -165,7 +165,7 @@ def test_widths_are_rounded_up_said_and_refused_when_strict():
     ensemble = pb.packed(model, 4, alpha=2, example=x)
     assert ensemble.module[0].weight.shape == (4, 4, 6)
     assert "'0' has width 7, which was rounded up from 3.5 to 4" in ensemble.explain()
-    with pytest.raises(ValueError, match=r"needs hidden widths that divide, but layer '0' has width 7"):
+    with pytest.raises(ValueError, match=r"needs divisible hidden widths, but layer '0' has width 7"):
         pb.packed(model, 4, alpha=2, example=x, strict=True)
     assert pb.packed(plain_mlp(8), 4, alpha=2, example=x, strict=True).size == 4
 

@@ -87,9 +87,9 @@ def sentences(rows: int = 6) -> Tensor:
 def test_what_a_model_computes_from_its_input_beside_the_first_layer_is_refused(build):
     torch.manual_seed(0)
     x, y = sentences(), torch.randint(3, (6,))
-    with pytest.raises(ValueError, match=r"mimo: .*'words'.*computes something else from its values"):
+    with pytest.raises(ValueError, match=r"mimo: .*'words'.*also computes something else from it"):
         pb.mimo(build(), 3, example=x)
-    with pytest.raises(ValueError, match=r"mimo: .*'words'.*computes something else from its values"):
+    with pytest.raises(ValueError, match=r"mimo: .*'words'.*also computes something else from it"):
         for _ in range(4):  # whatever order the members have
             pb.mimo(build(), 3, first="words", last="head").loss(x, y, F.cross_entropy)
 
@@ -155,7 +155,7 @@ CHANGES = {
 def test_a_layer_that_cannot_be_widened_is_named(change, place):
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     change(model[place])
-    with pytest.raises(ValueError, match=rf"mimo: layer '{place}' makes its weight of other tensors.*first="):
+    with pytest.raises(ValueError, match=rf"mimo: layer '{place}' computes its weight from other tensors.*first="):
         pb.mimo(model, 3, example=torch.randn(2, 6))
 
 
@@ -187,4 +187,4 @@ def test_first_and_last_layers_that_are_tied_have_a_tensor_each_and_explain_says
     model, words = Tied().eval(), sentences()
     ensemble = pb.mimo(model, 3, example=words).eval()
     torch.testing.assert_close(ensemble(words), model(words).expand(3, -1, -1))
-    assert "shared one tensor and have one each now" in ensemble.explain()
+    assert "shared one tensor and now have one each" in ensemble.explain()

@@ -127,7 +127,7 @@ HELD = {
     "enumeration": lambda value: Tone.LOW if value == 1.0 else Tone.HIGH,
     "pattern": lambda value: re.compile(str(value)),
     "chance": lambda value: random.Random(value),
-    "chance of numpy": lambda value: np.random.default_rng(int(value)),
+    "random numbers from numpy": lambda value: np.random.default_rng(int(value)),
     "chance of torch": lambda value: torch.Generator().manual_seed(int(value)),
     "hidden module": hidden,
 }

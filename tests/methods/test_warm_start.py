@@ -86,8 +86,8 @@ def test_a_regression_is_kept_too():
     [
         ("batch_ensemble", {"trained": True}, "trained= takes a batch of inputs"),
         ("batch_ensemble", {"trained": torch.randn(8, 4), "init": "signs"}, 'init must be "normal"'),
-        ("masksembles", {"trained": torch.randn(8, 4), "capacity": 1.0}, "not both"),
-        ("mc_dropout", {"trained": torch.randn(8, 4)}, "drops nothing in training"),
+        ("masksembles", {"trained": torch.randn(8, 4), "capacity": 1.0}, "exclude each other"),
+        ("mc_dropout", {"trained": torch.randn(8, 4)}, "no active dropout in training"),
         ("multihead", {"noise": 0.1}, 'init="same"'),
     ],
 )
@@ -127,7 +127,7 @@ FAR = {
 @pytest.mark.parametrize("method", FAR)
 def test_a_conversion_that_loses_a_trained_network_warns(method):
     with pytest.warns(
-        UserWarning, match=rf"{method}: this network seems to be trained \(its layer '1' has seen data\)"
+        UserWarning, match=rf"{method}: this network seems to be pretrained \(its layer '1' has seen data\)"
     ):
         FAR[method](seen(20), 2)
 
@@ -156,7 +156,7 @@ def test_a_transformer_whose_scales_have_moved_warns():
     network = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3))
     pb.batch_ensemble(network, 2)
     network[1].weight.data += torch.randn(8)
-    with pytest.warns(UserWarning, match="seems to be trained"):
+    with pytest.warns(UserWarning, match="seems to be pretrained"):
         pb.batch_ensemble(network, 2)
 
 

@@ -254,7 +254,7 @@ class TestEveryModel:
             MODELS[name](width=width)
 
     def test_refuses_no_classes(self, name):
-        with pytest.raises(ValueError, match="num_classes of 1 or more, but it is 0"):
+        with pytest.raises(ValueError, match="num_classes of at least 1, but it is 0"):
             MODELS[name](num_classes=0)
 
 
@@ -294,15 +294,15 @@ class TestOptions:
         assert {name.split(".", 2)[2] for name in names} == {"conv2", "conv3", "downsample.0"}
 
     def test_unknown_style_is_refused(self):
-        with pytest.raises(ValueError, match='style is "cifar" or "imagenet", not \'mnist\''):
+        with pytest.raises(ValueError, match='style must be "cifar" or "imagenet", not \'mnist\''):
             models.resnet18(style="mnist")
 
     def test_unknown_place_of_the_stride_is_refused(self):
-        with pytest.raises(ValueError, match='stride_on is "first" or "second", not \'third\''):
+        with pytest.raises(ValueError, match='stride_on must be "first" or "second", not \'third\''):
             models.wide_resnet28_10(stride_on="third")
 
     def test_lenet_refuses_images_that_vanish(self):
-        with pytest.raises(ValueError, match="side of 16 or more, but image=12"):
+        with pytest.raises(ValueError, match="side of at least 16 pixels, but image=12"):
             models.lenet(image=12)
 
     def test_registry_names_are_the_functions_names(self):

@@ -161,7 +161,7 @@ def test_more_unknown_methods_than_colours_are_drawn():
         ("agreement", ([[1.0, 0.9]],), r"\(members, members\), but its shape is \(1, 2\)"),
         ("agreement", ([[1.0, 90.0], [90.0, 1.0]],), "one is 90. Give shares"),
         ("agreement", ([[1.0, math.nan], [0.5, 1.0]],), "nan"),
-        ("agreement", ([[1.0]], ["a", "b"]), "as many names, but there are 2"),
+        ("agreement", ([[1.0]], ["a", "b"]), "as many names, but got 2"),
         ("diversity_accuracy", ({"deep": POINTS}, 0.1, 10), "better than chance.*0.1 in 10"),
     ],
 )

@@ -158,7 +158,7 @@ def test_a_small_scale_says_what_it_shows(tmp_path):
         check=lambda found, published: ClaimVerdict(HOLDS, ["Yes."]),
     )
     found = reproduce_claim(claim, Context("smoke", tmp_path)).verdict.found
-    assert found == ["Yes.", "At this scale the data and the networks are tiny: that it runs is all that this shows."]
+    assert found == ["Yes.", "At this scale the data and the networks are tiny: this shows only that it runs."]
 
 
 @pytest.fixture(scope="module")

@@ -94,7 +94,7 @@ def test_a_changed_byte_is_noticed_or_changes_nothing(path, result):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[1]", "must be an object"),
         ('{"format": 1}', 'has no "run"'),
         (None, "no entry 'record'"),

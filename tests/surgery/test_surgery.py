@@ -137,7 +137,7 @@ def test_pattern_or_alternative_that_matches_nothing_is_an_error_that_lists_the_
 
 
 def test_pattern_that_is_no_regular_expression_is_an_error():
-    with pytest.raises(ValueError, match=r"deep: '\(fc' is no regular expression \(missing \)"):
+    with pytest.raises(ValueError, match=r"deep: '\(fc' is not a regular expression \(missing \)"):
         pick("deep", "(fc", NAMES)
 
 

@@ -233,9 +233,9 @@ def test_an_augmentation_is_pickled(name, x):
     [
         (lambda x: augment_of("strong"), "'strong' is unknown. Choose from none, hflip, medium"),
         (lambda x: Augment(mixup=-1), "mixup must be 0 or more, but it is -1"),
-        (lambda x: Augment(smoothing=2), "smoothing is a probability from 0 to 1, but it is 2"),
-        (lambda x: Augment(rand_augment={"m": 30}), "m is from 0 to 10, but it is 30"),
-        (lambda x: Augment(rand_augment={"k": 1}), r"n, m and mstd, but \['k'\]"),
+        (lambda x: Augment(smoothing=2), "smoothing must be a probability from 0 to 1, but it is 2"),
+        (lambda x: Augment(rand_augment={"m": 30}), "m must be from 0 to 10, but it is 30"),
+        (lambda x: Augment(rand_augment={"k": 1}), r"n, m and mstd, but got \['k'\]"),
         (lambda x: Augment(mixup=1.0)(x, Y), "classes is not given. Give classes=10"),
         (lambda x: Augment(mixup=1.0, classes=3)(x, Y.float()), "y is torch.float32"),
         (lambda x: Augment()(x[0], Y), "tables need no Augment"),

@@ -1,4 +1,4 @@
-"""Checkpoints that training cannot go on from: named, and training starts anew."""
+"""Checkpoints that training cannot go on from: named, and training starts from the beginning."""
 
 import copy
 import json
@@ -75,7 +75,7 @@ SPOILED = {
 @pytest.mark.parametrize("name", SPOILED)
 def test_a_checkpoint_that_lacks_something_is_named_and_training_starts_anew(stopped, whole, tmp_path, name):
     torch.save(without(stopped, *SPOILED[name]), tmp_path / LAST)
-    with pytest.warns(UserWarning, match=r"last\.ckpt.*cannot be read.*training starts anew"):
+    with pytest.warns(UserWarning, match=r"last\.ckpt.*cannot be read.*training starts from the beginning"):
         history = train(tmp_path)
     assert figures(history) == figures(whole)
 
@@ -112,7 +112,7 @@ def test_a_checkpoint_whose_counters_disagree_is_named_and_training_starts_anew(
     assert key in holder if isinstance(holder, dict) else key < len(holder)
     holder[key] = value
     torch.save(changed, tmp_path / LAST)
-    with pytest.warns(UserWarning, match=r"last\.ckpt.*cannot be read.*training starts anew"):
+    with pytest.warns(UserWarning, match=r"last\.ckpt.*cannot be read.*training starts from the beginning"):
         history = train(tmp_path)
     assert figures(history) == figures(whole)
 

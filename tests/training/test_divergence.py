@@ -90,7 +90,7 @@ def test_a_loss_that_diverges_is_told_from_bad_data():
     ensemble = pb.deep(nn.Linear(6, 1), 2)
     ensemble.task = "regression"
     history = fitted(ensemble, (x, y), optimizer="sgd", lr=1e12, epochs=20)
-    assert "diverges, though the data are finite; lower lr" in history.failure and finite(ensemble)
+    assert "diverges although the data are finite; use a smaller lr" in history.failure and finite(ensemble)
 
 
 class Root(torch.autograd.Function):

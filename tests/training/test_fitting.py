@@ -347,7 +347,7 @@ class TestErrors:
             ({"select": "best"}, 'select must be "ensemble", "member" or None'),
             ({"select": "member"}, 'select="member" needs validation data'),
             ({"patience": 2}, "needs validation data"),
-            ({"epochs": 0}, "epochs must be at least 1"),
+            ({"epochs": 0}, "epochs must be a whole number of at least 1"),
             ({"optimizer": "adagrad"}, "optimizer 'adagrad' is unknown. Choose from sgd, adam, adamw, lamb"),
             ({"schedule": "linear"}, "schedule 'linear' is unknown. Choose from constant"),
             ({"criterion": "hinge"}, "criterion 'hinge' is unknown. Choose from cross_entropy"),
@@ -374,7 +374,7 @@ class TestErrors:
             pb.fit(ensemble, (self.x, self.y), epochs=1, optimizer=torch.optim.SGD(ensemble.parameters(), lr=0.1))
 
     def test_a_plain_network_and_a_generator_are_refused(self):
-        with pytest.raises(TypeError, match="takes an Ensemble, but got a Linear"):
+        with pytest.raises(TypeError, match="needs an Ensemble, but got a Linear"):
             pb.fit(nn.Linear(5, 3), (self.x, self.y))
         with pytest.raises(ValueError, match="readable once per epoch"):
             pb.fit(pb.deep(network(), 2), (batch for batch in [(self.x, self.y)]), epochs=2)

@@ -455,7 +455,7 @@ def test_any_score_can_be_given():
 
 def test_a_risk_that_cannot_be_reached_is_an_error_with_the_best_that_can():
     prediction, target = answers(1000, 0, lambda u: 0.2 + 0 * u)
-    with pytest.raises(ValueError, match=r"least that can be promised is (0\.\d+).*Allow risk=(0\.\d+)") as error:
+    with pytest.raises(ValueError, match=r"lowest that can be guaranteed is (0\.\d+).*Allow risk=(0\.\d+)") as error:
         abstain(prediction, target, risk=0.05)
     allowed = float(str(error.value).split("Allow risk=")[1].split(",")[0])
     assert abstain(prediction, target, risk=allowed).bound <= allowed

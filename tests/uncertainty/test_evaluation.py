@@ -104,11 +104,11 @@ def test_chosen_metrics_come_in_the_order_asked_for():
     [
         (lambda: evaluate(*labelled(), metrics=["acuracy"]), "'acuracy' is unknown. Choose from accuracy, top_5"),
         (lambda: evaluate(labelled()[0], metrics=["nll"]), "nll .* has no log_likelihood. Give the targets"),
-        (lambda: evaluate(*labelled(), metrics=["rmse"]), "rmse is a metric of regression"),
+        (lambda: evaluate(*labelled(), metrics=["rmse"]), "rmse is a metric for regression"),
         (lambda: evaluate(*labelled(), metrics=["auroc"]), r"Use ood\(inside, outside\)"),
         (lambda: evaluate(Summary(*labelled()), torch.zeros(40)), "holds its own targets"),
         (lambda: evaluate(labelled()[0], torch.zeros(41)), r"\(40,\), but the shape is \(41,\)"),
-        (lambda: evaluate(measured()[0], torch.zeros(40), ignore=1), "ignore is for class numbers"),
+        (lambda: evaluate(measured()[0], torch.zeros(40), ignore=1), "ignore is only for class numbers"),
     ],
 )
 def test_a_wrong_question_is_answered_by_the_rule(call, message):
@@ -117,7 +117,7 @@ def test_a_wrong_question_is_answered_by_the_rule(call, message):
 
 
 def test_a_tensor_is_no_prediction():
-    with pytest.raises(TypeError, match="given a Tensor. Make one with"):
+    with pytest.raises(TypeError, match="got a Tensor. Make one with"):
         evaluate(torch.zeros(2, 3, 4), torch.zeros(3))
 
 
@@ -173,7 +173,7 @@ def test_a_summary_has_the_scores_of_the_prediction():
         close(summary.total, p.total)
     with pytest.raises(ValueError, match="max_logit needs logits"):
         Summary(Classification.from_probabilities(p.members)).score("max_logit")
-    with pytest.raises(ValueError, match="'total' is unknown. Choose one of msp"):
+    with pytest.raises(ValueError, match="'total' is unknown. Choose from msp"):
         Summary(p).score("total")
 
 
@@ -349,9 +349,9 @@ def test_what_cannot_be_compared_is_an_error():
         compare(Summary(p, y), Summary(p[:30], y[:30]))
     with pytest.raises(ValueError, match="targets differ at example 0"):
         compare(Summary(p, y), Summary(p, (y + 1) % 6))
-    with pytest.raises(ValueError, match="as many members in both, but there are 3 and 1"):
+    with pytest.raises(ValueError, match="equally many members in both, but there are 3 and 1"):
         compare(p, p.member(0), y, metric="disagreement")
-    with pytest.raises(ValueError, match="not a function of single examples"):
+    with pytest.raises(ValueError, match="cannot be computed on resampled examples"):
         bootstrap(p, y, metric="classwise_ece")
     with pytest.raises(ValueError, match="level must be between 0 and 1"):
         bootstrap(p, y, level=1)
@@ -370,7 +370,7 @@ def test_streaming_takes_columns_settings_and_says_its_direction():
     coarse.update(p, y)
     assert coarse.compute() == metrics.ece(p.confidence, p.label == y, bins=2)
     assert coarse.higher_is_better is False and torchmetric("disagreement").higher_is_better is None
-    with pytest.raises(ValueError, match="takes inside, outside, but it is given"):
+    with pytest.raises(ValueError, match="takes inside, outside, but got"):
         metric.update(middle=[1.0])
     with pytest.raises(ValueError, match="needs target. Give targets"):
         torchmetric("accuracy").update(p)

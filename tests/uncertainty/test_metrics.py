@@ -137,13 +137,13 @@ def test_an_impossible_target_has_an_infinite_nll():
     ("call", "message"),
     [
         (lambda: metrics.top_k([1], k=0), "k must be at least 1, but it is 0"),
-        (lambda: metrics.ece([0.5], [1], bins=0), "at least 1 bin, but 0"),
+        (lambda: metrics.ece([0.5], [1], bins=0), "bins must be at least 1, but it is 0"),
         (lambda: metrics.risk_at_coverage([1], [1], coverage=1.5), "coverage must be above 0 and at most 1"),
         (lambda: metrics.fpr95([1], [1], recall=0), "recall must be above 0"),
         (lambda: metrics.disagreement([1, 2]), r"two dimensions, but its shape is \(2,\)"),
-        (lambda: metrics.mean_iou([-1], [0]), "must not be negative; one is -1"),
+        (lambda: metrics.mean_iou([-1], [0]), "must not be negative, but one is -1"),
         (lambda: metrics.class_bins([[0.5, 0.5]], [2]), "one target from 0 to 1"),
-        (lambda: metrics.mean_corruption_error([[0.1]], [[0.0]]), "corruption 0 it never does"),
+        (lambda: metrics.mean_corruption_error([[0.1]], [[0.0]]), "corruption 0 it makes none"),
         (lambda: metrics.accuracy([[1], [2]], [1, 2]), r"label \(2, 1\) and target \(2,\)"),
     ],
 )

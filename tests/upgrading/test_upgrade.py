@@ -153,7 +153,7 @@ def test_bad_input_is_refused_before_anything_is_trained():
     model, train, validation = trained(8), rows(100, 1), rows(100, 2)
     with pytest.raises(ValueError, match="the way 'bagging' is unknown. Choose from masksembles"):
         pb.upgrade(model, train, validation, methods=["bagging"])
-    with pytest.raises(ValueError, match="must have 50 rows at least, .* but it has 20"):
+    with pytest.raises(ValueError, match="must have at least 50 rows, .* but has 20"):
         pb.upgrade(model, train, rows(20, 2))
     with pytest.raises(ValueError, match="coverage"):
         pb.upgrade(model, train, validation, coverage=1.5)

@@ -134,7 +134,7 @@ def _connect(ray: Any, address: str) -> None:
 def _check_listens(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 2**16:
-        raise ValueError(f"--ray: an address is HOST:PORT, ray://HOST:PORT, auto or local, but it is {address!r}.")
+        raise ValueError(f"--ray: must be HOST:PORT, ray://HOST:PORT, auto or local, but it is {address!r}.")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except OSError as error:
@@ -145,7 +145,7 @@ PATIENCE = 60  # seconds
 
 LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0": as on those systems, nobody else can reach it
 
-HOW_TO_START = f"{LOOPBACK_ONLY}=0 ray start --head starts one that only this machine reaches; or use local."
+HOW_TO_START = f"{LOOPBACK_ONLY}=0 ray start --head starts one that only this machine can reach; or use local."
 
 
 def _unwrap(ray: Any, done: Any) -> Any:

@@ -26,8 +26,8 @@ def require(name: str, use: str, extra: str) -> ModuleType:
         if "torchvision" not in str(error):
             raise
         raise ImportError(
-            f"{use} needs {package}, which imports torchvision, and the torchvision that is installed does not fit "
-            f"this torch ({error}). Install the torchvision that was built for it, or remove the one that is there: "
+            f"{use} needs {package}, which imports torchvision, but the installed torchvision does not match this "
+            f"version of torch ({error}). Install the matching torchvision, or remove the one you have: "
             "pip uninstall torchvision",
             name=package,
         ) from error

@@ -119,8 +119,8 @@ def check_text_folder(folder: Path) -> None:
                 _check_file(path)
         if (folder / ADAPTER).exists():
             raise ValueError(
-                f"{ADAPTER} takes a network from elsewhere. Join the adapter with its network (peft: merge_and_unload) "
-                "and save that"
+                f"{ADAPTER} needs a network from elsewhere. Merge the adapter into its network (peft: "
+                "merge_and_unload) and save that"
             )
         _check_config(read_json(folder / CONFIG))
         if (folder / TOKENIZER).exists():
@@ -128,7 +128,7 @@ def check_text_folder(folder: Path) -> None:
         if (folder / INDEX).exists():
             _check_index(read_json(folder / INDEX), folder)
     except RecursionError:
-        raise ValueError("a file of it is nested too deeply") from None
+        raise ValueError("one of its files is nested too deeply") from None
 
 
 def _check_file(path: Path) -> None:
@@ -154,7 +154,7 @@ def _check_patterns(value: Any) -> None:
 def _check_config(config: Any) -> None:
     check_shape(config, SHAPE, CONFIG)
     if config.get("quantization_config"):
-        raise ValueError(f"{CONFIG}: networks with quantized weights are not trained. Save it without")
+        raise ValueError(f"{CONFIG}: quantized weights cannot be trained. Save the network without quantization")
     for name, value in _entries(config):
         if "implementation" in name and "/" in str(value):
             raise ValueError(
@@ -166,23 +166,23 @@ def _check_config(config: Any) -> None:
             if abs(value) > most:
                 raise ValueError(f"{CONFIG}: {name} is {shorten_value(value)}, of {most:,} at most")
     if not 1 <= config.get("max_position_embeddings", 1) or not 1 <= config.get("vocab_size", 1):
-        raise ValueError(f"{CONFIG}: max_position_embeddings and vocab_size must be from 1 on")
+        raise ValueError(f"{CONFIG}: max_position_embeddings and vocab_size must be at least 1")
     if not 0 <= (config.get("pad_token_id") or 0) < config.get("vocab_size", LARGEST):
-        raise ValueError(f"{CONFIG}: pad_token_id {config['pad_token_id']} is none of its tokens")
+        raise ValueError(f"{CONFIG}: pad_token_id {config['pad_token_id']} is not one of its tokens")
 
 
 def _check_tokenizer(settings: Any) -> None:
     check_shape(settings, {str: Any}, TOKENIZER)
     most = settings.get("model_max_length", 1)  # often 1e30, for as many as one likes
     if isinstance(most, bool) or not isinstance(most, int | float) or not most >= 1:
-        raise ValueError(f"{TOKENIZER}: model_max_length must be a number from 1 on, but is {shorten_value(most)}")
+        raise ValueError(f"{TOKENIZER}: model_max_length must be a number of at least 1, but is {shorten_value(most)}")
 
 
 def _check_index(index: Any, folder: Path) -> None:
     check_shape(index, {"weight_map": {str: str}}, INDEX)
     for name in set(index["weight_map"].values()):
         if Path(name).name != name or not name.endswith(".safetensors") or not (folder / name).is_file():
-            raise ValueError(f"{INDEX}: {shorten_value(name)} is no file of safetensors in the folder")
+            raise ValueError(f"{INDEX}: {shorten_value(name)} is not a safetensors file in the folder")
 
 
 def _entries(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -77,7 +77,7 @@ def stack_trees(trees: list[Any]) -> Any:
     for column in columns:
         shapes = {tuple(leaf.shape) for leaf in column if isinstance(leaf, Tensor)}
         if len(shapes) > 1:
-            raise ValueError(f"the members' outputs must have one shape, but they have {sorted(shapes)}.")
+            raise ValueError(f"the members' outputs must all have the same shape, but the shapes are {sorted(shapes)}.")
     stacked = [torch.stack(list(c)) if isinstance(c[0], Tensor) else join_objects(c) for c in columns]
     return pytree.tree_unflatten(stacked, flat[0][1])
 

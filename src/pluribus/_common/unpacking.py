@@ -65,7 +65,7 @@ def parse_bytes(given: int | str) -> int:
     found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kMGT]?)B?", str(given).strip())
     size = float(found[1]) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[found[2]] if found else 0.0
     if size < 1:
-        raise ValueError(f"unpack_limit: it must be a number of bytes such as 500M or 8G, but it is {given!r}.")
+        raise ValueError(f"unpack_limit: must be a number of bytes such as 500M or 8G, but it is {given!r}.")
     return int(size)
 
 
@@ -134,7 +134,7 @@ class FewReads:
         """The next bytes."""
         self.left -= 1
         if self.left < 0:
-            raise ValueError("it is in more pieces than a file of its size has")
+            raise ValueError("it has more pieces than a file of its size can have")
         return self.file.read(size)
 
     def __getattr__(self, name: str) -> Any:
@@ -165,7 +165,7 @@ def unpack(file: BinaryIO, path: Any, limit: int) -> BinaryIO:
 def _only_member(file: BinaryIO) -> Any:
     archive = zipfile.ZipFile(file)
     if len(archive.infolist()) != 1:
-        raise zipfile.BadZipFile(f"it must hold one file, but holds {len(archive.infolist())}")
+        raise zipfile.BadZipFile(f"it must hold exactly one file, but holds {len(archive.infolist())}")
     return archive.open(archive.infolist()[0])
 
 
@@ -193,9 +193,9 @@ def read_npz(
         except OSError as error:
             if is_disk_error(error):
                 raise
-            raise ValueError(f"it is no complete .npz file ({error})") from None
+            raise ValueError(f"it is not a complete .npz file ({error})") from None
         except Exception as error:  # zipfile, zlib and numpy raise many kinds on damaged bytes
-            raise ValueError(f"it is no complete .npz file ({error or type(error).__name__})") from None
+            raise ValueError(f"it is not a complete .npz file ({error or type(error).__name__})") from None
 
 
 def check_archive(file: BinaryIO, path: Any) -> None:
@@ -213,7 +213,7 @@ def check_archive(file: BinaryIO, path: Any) -> None:
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     found = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
     if len(archive.infolist()) > MEMBERS or len(found) < len(archive.infolist()):
-        raise ValueError(f"it must hold at most {MEMBERS} arrays, each once")
+        raise ValueError(f"it must hold at most {MEMBERS} arrays, each only once")
     return found
 
 
@@ -241,13 +241,13 @@ def read_array_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]
     """Shape, whether columns come first, and type of the array that follows in an .npy stream."""
     version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"an array has the format {version}, which is not read")
+        raise ValueError(f"an array has format {version}, which cannot be read")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Reading `.npy` or `.npz` file required additional header parsing")
         shape, columns_first, dtype = read(stream)
     if dtype.hasobject:
-        raise ValueError("an array holds Python objects, which only a pickle could restore: it is not read")
+        raise ValueError("an array holds Python objects, which only a pickle could restore, so it is not read")
     if any(side < 0 for side in shape) or not dtype.itemsize and 0 not in shape:
-        raise ValueError(f"an array promises the shape {shape} of {dtype}")
+        raise ValueError(f"an array claims the shape {shape} of {dtype}")
     return shape, columns_first, dtype

@@ -43,7 +43,7 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
     try:
         _check_is_file(path, os.fstat(file.fileno()))  # it may have been replaced meanwhile
         if _is_made_up(file.fileno()):
-            raise ValueError(f"{path}: it must be a file, but the system makes it up, as those in /proc.")
+            raise ValueError(f"{path}: it must be a real file, not one that the system generates, as in /proc.")
     except BaseException:
         file.close()
         raise
@@ -88,11 +88,11 @@ def read_safetensors(path: str | os.PathLike[str], entry: str = "") -> tuple[str
     try:
         with safetensors.safe_open(path, framework="pt", device="cpu") as file:
             if len(file.keys()) > MOST_TENSORS:
-                raise ValueError(f"it holds {len(file.keys())} tensors, of {MOST_TENSORS} at most")
+                raise ValueError(f"it holds {len(file.keys())} tensors, but at most {MOST_TENSORS} are allowed")
             header = (file.metadata() or {}).get(entry, "")
             return header, {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except Exception as error:  # a damaged file can fail in any way
-        raise ValueError(f"it is no complete safetensors file ({error})") from error
+        raise ValueError(f"it is not a complete safetensors file ({error})") from error
 
 
 def is_plain_tensor(value: Any) -> bool:
@@ -118,16 +118,16 @@ def parse_json(content: str | bytes) -> Any:
 
     >>> parse_json("[" * 100_000)
     Traceback (most recent call last):
-    ValueError: it is no JSON: brackets are nested too deeply
+    ValueError: it is not JSON: brackets are nested too deeply
     """
     if len(content) > LONGEST_JSON:
-        raise ValueError(f"it is longer than {LONGEST_JSON // 2**20} MB, as no JSON of ours is")
+        raise ValueError(f"it is longer than {LONGEST_JSON // 2**20} MB, which none of our JSON files is")
     try:
         return json.loads(content, object_pairs_hook=_unique_keys)
     except RecursionError:
-        raise ValueError("it is no JSON: brackets are nested too deeply") from None
+        raise ValueError("it is not JSON: brackets are nested too deeply") from None
     except ValueError as error:
-        raise ValueError(f"it is no JSON: {error}") from None
+        raise ValueError(f"it is not JSON: {error}") from None
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def check_pattern(pattern: Any) -> None:
 
     >>> check_pattern("(a+)+$")
     Traceback (most recent call last):
-    ValueError: its pattern '(a+)+$' is too involved
+    ValueError: its pattern '(a+)+$' is too complex
     """
     known = isinstance(pattern, str) and len(pattern) <= LONGEST_PATTERN
     plain = re.sub(r"\\.|\[(?:\\.|[^]\\])*\]", "a", pattern) if known else "+" * (MOST_REPEATS + 1)
@@ -240,7 +240,7 @@ def check_pattern(pattern: Any) -> None:
         many = "¦" if re.search(r"[|¦]", inner[1]) else ""
         plain = f"{plain[: inner.start()]}a{'+' * _repeats(inner[1])}{many}{plain[inner.end(1) + 1 :]}"
     if _repeats(plain) > MOST_REPEATS:
-        raise ValueError(f"its pattern {shorten_value(pattern)} is too involved")
+        raise ValueError(f"its pattern {shorten_value(pattern)} is too complex")
 
 
 def _repeats(plain: str) -> int:

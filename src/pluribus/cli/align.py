@@ -28,7 +28,7 @@ def align_command(
     data: Annotated[
         str | None, typer.Option(help="Data to evaluate on: a name or KIND:PATH; see `pluribus data`.")
     ] = None,
-    page: Annotated[Path | None, typer.Option(help="A page of the loss between the two, before and after.")] = None,
+    page: Annotated[Path | None, typer.Option(help="A page with the loss between the two, before and after.")] = None,
     shape: Annotated[str | None, typer.Option(help="Without --data: the shape of one row, such as 3,32,32.")] = None,
     classes: Annotated[int | None, typer.Option(help="Without --data: the number of outputs.", min=1)] = None,
     data_dir: options.Folder = None,
@@ -37,7 +37,7 @@ def align_command(
     broken: options.Broken = "stop",
     width: options.Width = 1.0,
     dropout: options.Dropout = None,
-    rows: Annotated[int, typer.Option(help="The most rows to match and evaluate on.", min=2)] = 1000,
+    rows: Annotated[int, typer.Option(help="The largest number of rows to match and evaluate on.", min=2)] = 1000,
     points: Annotated[int, typer.Option(help="Points along the line.", min=3)] = 25,
     restarts: Annotated[int, typer.Option(help="Additional searches, from random orders.", min=0)] = 3,
     seed: int = 0,
@@ -90,7 +90,7 @@ def align_command(
     if page is not None and aligned.question is not None:
         how = {"first": str(first), "second": str(second), "network": model, "data": str(data), "by": by}
         command = shlex.join(["pluribus", *sys.argv[1:]])
-        questions_page("Two networks in one order", [aligned.question], page, command=command, settings=how)
+        questions_page("Two networks, aligned", [aligned.question], page, command=command, settings=how)
     _show(aligned, out, page, quiet, as_json)
 
 
@@ -110,7 +110,7 @@ def _check_writable(*paths: Path | None) -> None:
     """Refuse a file that could not be written, before anything is read."""
     for path in paths:
         if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
-            raise ValueError(f"align: {str(path)!r} cannot be written: give a file in a folder that can be.")
+            raise ValueError(f"align: {str(path)!r} cannot be written. Choose a file in another folder.")
 
 
 def _show(aligned: Any, out: Path, page: Path | None, quiet: bool, as_json: bool) -> None:

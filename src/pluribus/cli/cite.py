@@ -8,9 +8,9 @@ import typer
 
 
 def cite_command(
-    methods: Annotated[list[str] | None, typer.Argument(help="Names of methods; by default all of them.")] = None,
+    methods: Annotated[list[str] | None, typer.Argument(help="The methods; by default all of them.")] = None,
 ) -> None:
-    """The papers of methods in BibTeX, each once.
+    """Print the papers behind the methods in BibTeX, each once.
 
     Examples:
 

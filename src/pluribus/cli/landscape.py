@@ -36,7 +36,9 @@ def landscape_command(
     epochs: options.Epochs = None,
     batch_size: options.BatchSize = None,
     lr: options.Rate = None,
-    rows: Annotated[int, typer.Option(help="The most training rows; half as many test rows are used.", min=2)] = 1000,
+    rows: Annotated[
+        int, typer.Option(help="The largest number of training rows; half as many test rows are used.", min=2)
+    ] = 1000,
     grid: Annotated[int, typer.Option(help="Points along each side of a surface.", min=3)] = 21,
     samples: Annotated[int, typer.Option(help="Networks to sample around a solution.", min=1)] = 5,
     steps: Annotated[int, typer.Option(help="Training steps at each point of the tunnel.", min=1)] = 80,
@@ -126,13 +128,13 @@ def _check_writable(*paths: Path | None) -> None:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir() or not os.access(path.parent, os.W_OK):
-            raise ValueError(f"landscape: {str(path)!r} cannot be written: give a file in a folder that can be.")
+            raise ValueError(f"landscape: {str(path)!r} cannot be written. Choose a file in another folder.")
 
 
 def _settings(run: Any, material: Any, ensemble: Path | None) -> dict[str, str]:
     """How it was done, for the foot of the page."""
     rows = {"training rows": len(material.train[1]), "test rows": len(material.test[1])}
-    trained = f"members of {ensemble}" if ensemble else f"{len(material.runs)} from initialisations of their own"
+    trained = f"members of {ensemble}" if ensemble else f"{len(material.runs)} from their own initialisations"
     numbers = {"surface": f"{material.grid} x {material.grid}", "samples of a subspace": material.samples}
     said = {"data": run.data, "network": run.model, "networks": trained, "seed": run.seed, **rows, **numbers}
     return {name: str(value) for name, value in {**said, **run.training}.items()}

@@ -21,13 +21,15 @@ def plan_command(
     parameters: Budget = None,
     mult_adds: Budget = None,
     memory: Annotated[
-        str | None, typer.Option(help="For a prediction: 1.5 (times the network), or bytes: 200M.")
+        str | None, typer.Option(help="The memory of a prediction: 1.5 (times the network), or bytes: 200M.")
     ] = None,
-    latency: Annotated[str | None, typer.Option(help="1.5 (times the network), or a time: 20ms; measured.")] = None,
+    latency: Annotated[
+        str | None, typer.Option(help="The time of a prediction, measured: 1.5 (times the network), or 20ms.")
+    ] = None,
     rows: Annotated[int, typer.Option(help="Rows per batch, for memory and latency.", min=1)] = 1,
-    sizes: Annotated[str, typer.Option(help="Numbers of members, comma-separated.")] = "2,3,4,8",
+    sizes: Annotated[str, typer.Option(help="The numbers of members to try, comma-separated.")] = "2,3,4,8",
     methods: Annotated[str, typer.Option(help="Some of {methods}, comma-separated; by default all.")] = "",
-    training: Annotated[bool, typer.Option("--training", help="Count the memory of a training step.")] = False,
+    training: Annotated[bool, typer.Option("--training", help="Count the memory of a training step instead.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """List the methods and settings that fit a budget, counted exactly before anything is trained or allocated.
@@ -48,7 +50,7 @@ def plan_command(
     values = {name: options.budget(f"--{name.replace('_', '-')}", text) for name, text in limits.items() if text}
     kinds = {relative for _, relative in values.values()}
     if len(kinds) > 1:
-        raise ValueError("plan: budgets must all be multiples of the network (1.5), or all be absolute (2M, 20ms).")
+        raise ValueError("plan: budgets must be either all multiples of the network (1.5) or all absolute (2M, 20ms).")
     budget: dict[str, Any] = {name: value for name, (value, _) in values.items()}
     measured = latency is not None
     with torch.device("cpu" if measured else "meta"):

@@ -40,14 +40,14 @@ def predict_command(
     from ..deploy.predictor import load_predictor
 
     if form not in ("table", "jsonl", "csv"):
-        raise ValueError(f"--format: it must be table, jsonl or csv, but it is {form!r}.")
+        raise ValueError(f"--format: must be table, jsonl or csv, but it is {form!r}.")
     options.check_device(device)
     predictor = load_predictor(folder, device, model=model)
     for path in files:
         if not path.exists():
             raise FileNotFoundError(f"predict: there is no file {str(path)!r}.")
     if abstained and not predictor.record["classes"]:
-        raise ValueError("--abstained: a regression has no threshold; look at the intervals instead.")
+        raise ValueError("--abstained: only classification has a threshold. For regression, use the intervals.")
     if predictor.record["classes"] and (predictor.threshold is None or "no_threshold" in predictor.record):
         say_notes([predictor.record.get("no_threshold", NO_THRESHOLD)])
     given = {"broken": broken, "unpack_limit": unpack_limit}

@@ -26,7 +26,9 @@ def report_command(
     from .common import display
 
     if not (folder / "study.json").exists():
-        raise FileNotFoundError(f"report: {str(folder)!r} is not a study: it has no study.json.")
+        raise FileNotFoundError(
+            f"report: {str(folder)!r} is not a study: it has no study.json. Give the folder of `pluribus compare`."
+        )
     results, damaged = read_all(folder)
     metric = _chosen_metric(folder / "study.json")
     results = choose_settings(results, metric) if metric else results

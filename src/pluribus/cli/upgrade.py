@@ -24,7 +24,9 @@ def upgrade_command(
         str, typer.Option(help="Epochs of fine-tuning per method (0: none), or a time for all of them, such as 20min.")
     ] = "2",
     methods: Annotated[str, typer.Option(help="The methods to try, comma-separated [all].")] = "",
-    coverage: Annotated[float, typer.Option(help="How often sets or intervals hold the truth.", min=0, max=1)] = 0.9,
+    coverage: Annotated[
+        float, typer.Option(help="How often the sets or intervals must contain the truth.", min=0, max=1)
+    ] = 0.9,
     risk: Annotated[float, typer.Option(help="Abstain so that the error rate is at most this.", min=0, max=1)] = 0.05,
     seed: int = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is already there.")] = False,
@@ -45,8 +47,8 @@ def upgrade_command(
 
     if not run.start and not (run.model or "").startswith("hf:"):
         raise ValueError(
-            "upgrade: it starts from a trained network. Give --model and --weights FILE, --model hf:FOLDER, or --model "
-            "timm:NAME --pretrained."
+            "upgrade: needs a trained network to start from. Give --model and --weights FILE, --model hf:FOLDER, or "
+            "--model timm:NAME --pretrained."
         )
     options.check_device(run.device)
     check_folder(out, overwrite)

@@ -90,7 +90,7 @@ def fastest(module: nn.Module, batch: Batch, runs: Runs, training: bool) -> Back
         try:
             able = {str(backend): backend for backend in backends if _works(module, backend, once)}
             if not able:
-                return backends[0]._replace(why="no way works")
+                return backends[0]._replace(why="no backend works")
             timed = {name: partial(once, backend) for name, backend in able.items()}
             times = race(timed, device, rounds=5, seconds=1.5)
             winner = able[min(times, key=lambda name: times[name])]

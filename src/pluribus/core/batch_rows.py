@@ -28,8 +28,8 @@ def find_rows(batch: Batch, run: Try) -> Sequence[int]:
             return places
     shapes = [tuple(tensor.shape) for tensor in tensors_of(batch)]
     raise ValueError(
-        f"predict: batch_size cuts the batch into rows, but no choice of the inputs, whose shapes are {shapes}, can be "
-        "cut so that a row gives what it gives among others. Leave batch_size out, or give a loader of batches."
+        f"predict: batch_size splits the batch into rows, but the inputs, whose shapes are {shapes}, cannot be split "
+        "so that each row keeps its output. Leave batch_size out, or give a loader of batches."
     )
 
 

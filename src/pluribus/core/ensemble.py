@@ -225,7 +225,7 @@ class Ensemble(nn.Module):
         i = self._check_index(i)
         if not self.own:
             raise TypeError(
-                f"{self.method}: a member owns nothing but chance, so member {i} is not a module of its own. "
+                f"{self.method}: members differ only in their random draws, so member {i} is not a module of its own. "
                 "Use ensemble(x), or ensemble.module for the network itself."
             )
         with self.runner.lock:
@@ -384,7 +384,7 @@ class Ensemble(nn.Module):
             raise ValueError(
                 f"{self.method}: in training the members are rows of one batch, but of the inputs, number "
                 f"{', '.join(str(i + 1) for i in tables)}, as long as the batch of {rows_of(batch)} rows, does not "
-                "have a row of its own for each of them. Make it a buffer of the model, or choose another batch size."
+                "have one row for each of them. Make it a buffer of the model, or choose another batch size."
             )
         self._have_rows.add(long)
 
@@ -461,7 +461,7 @@ class MixedEnsemble(Ensemble):
         return "\n".join(
             [
                 f"{self.method}: {self.size} members, {self.task}",
-                f"  of unlike architectures with {', '.join(counts)} parameters; nothing is shared",
+                f"  of different architectures with {', '.join(counts)} parameters; nothing is shared",
                 *self.runner.explain(),
                 f"  in training each member sees: {self.feed.sees}",
             ]

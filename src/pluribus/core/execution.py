@@ -71,7 +71,7 @@ from .replicas import run_replica
 from .row_members import Rows, locate_rows_, member_layers
 
 Tensors = Mapping[str, Tensor]
-BY_VMAP = 'what a member keeps in attributes is undone before the next; set ensemble.run = "vmap" for one graph'
+BY_VMAP = 'what a member stores in attributes is undone before the next one; set ensemble.run = "vmap" for one graph'
 
 
 class Runner:
@@ -125,11 +125,11 @@ class Runner:
 
     def explain(self) -> list[str]:
         """How the members run and why, as lines of text."""
-        lines = [f"  run by {self.backend} ({self.why})", *self.measured.explain()]
+        lines = [f"  runs with {self.backend} ({self.why})", *self.measured.explain()]
         if self._recomputes and self.backend != "loop":
-            lines.append("  with gradients by the loop: parts of the model run again in backward (checkpointing)")
+            lines.append("  with gradients as a loop: parts of the model run again in backward (checkpointing)")
         if self._kept:
-            lines.append(f"  kept by the model and undone after each member: {quote_names(sorted(self._kept), 6)}")
+            lines.append(f"  stored by the model and undone after each member: {quote_names(sorted(self._kept), 6)}")
         return lines
 
     # ---------------------------------------------------------------- the ways to run
@@ -331,7 +331,7 @@ class Runner:
                 return self._by_vmap(batch, per_member, self._look(), refuse_hidden_by_vmap)
         finally:
             if self._runs_again():
-                raise RecomputesError("the model runs parts again in backward (gradient checkpointing)")
+                raise RecomputesError("parts of the model run again in backward (gradient checkpointing)")
 
     # ---------------------------------------------------------------- what a pass leaves behind
 

@@ -51,8 +51,8 @@ class InputChanges:
     def _refuse(self) -> None:
         self.seen = True
         raise ValueError(
-            "The model has changed its input in place, which it did not do for earlier inputs, so that the next member "
-            "would see another one. Give the input anew: from now on each member gets a copy. Or set inplace=False in "
+            "The model changed its input in place, which it did not do for earlier inputs, so the next member would "
+            "see the changed one. Pass the input again: from now on each member gets a copy. Or set inplace=False in "
             "the model's first layer."
         )
 
@@ -85,7 +85,7 @@ class SharedParameters:
             if not _is_same(self.written.setdefault(name, parameter.detach().clone()), parameter):
                 raise ValueError(
                     f"{method}: the model changes its parameter {name!r} in place when it runs, and the members share "
-                    "it, so that each would see it changed once more, or in another way. Compute a changed copy in "
+                    "it, so each would see the others' changes. Compute a changed copy in "
                     "forward instead, or let each member own it: pb.deep does."
                 )
             if given is not None:
@@ -133,8 +133,8 @@ def in_words(method: str, error: RuntimeError) -> Exception:
     if "Unbind" not in str(error) or "modified inplace" not in str(error):
         return error
     return ValueError(
-        f"{method}: the model changes a parameter in place when it runs. By the loop, with gradients, a member's are "
-        "parts of those of all members, which cannot change under them. Compute a changed copy in forward instead, "
+        f"{method}: the model changes a parameter in place when it runs. In a loop with gradients, a member's "
+        "parameters are slices of the stacked ones, which must not change. Compute a changed copy in forward instead, "
         'set ensemble.run = "vmap", or run it without gradients.'
     )
 

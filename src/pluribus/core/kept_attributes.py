@@ -49,17 +49,17 @@ class CarriesError(ValueError):
     def of(cls, method: str, names: Collection[str]) -> CarriesError:
         """The error that names the attributes."""
         return cls(
-            f"{method}: the model goes on from what it has kept in {quote_names(sorted(names))}, which is no buffer "
-            "that each member has of its own, so the members would mix theirs. Keep it in a buffer (register_buffer), "
-            "and let the members own it: pb.deep does."
+            f"{method}: the model continues from what it stored in {quote_names(sorted(names))}, which is not a "
+            "buffer that each member owns, so the members would mix their values. Keep it in a buffer "
+            "(register_buffer), and let the members own it: pb.deep does."
         )
 
     @classmethod
     def outside(cls, method: str) -> CarriesError:
         """The error for what is kept where nobody looks."""
         return cls(
-            f"{method}: the model reads a tensor that a pass by vmap has left behind where no member can have one of "
-            "its own: in a global variable, on a class or in the closure of a function. Keep it in an attribute of the "
+            f"{method}: the model reads a tensor that a vmap pass left where members cannot own it: in a global "
+            "variable, on a class or in the closure of a function. Keep it in an attribute of the "
             "module."
         )
 
@@ -301,8 +301,8 @@ def refuse_parameters_made(module: nn.Module, changes: Sequence[Kept]) -> None:
     known = {id(parameter) for parameter in module.parameters()}
     if made := sorted({name for name, parameter in held if id(parameter) not in known}):
         raise ValueError(
-            f"The model makes the parameters in {quote_names(made)} when it runs, so no member has them of its own. "
-            "Run the given model on a batch before an ensemble is made of it."
+            f"The model creates the parameters in {quote_names(made)} when it runs, so members cannot own them. Run "
+            "the model on a batch before you make an ensemble of it."
         )
 
 
@@ -347,7 +347,7 @@ def check_resized(method: str, name: str, tensors: Sequence[Tensor], owned: bool
     if len({t.shape for t in tensors}) > 1 or (not owned and not are_close(tensors)):
         raise ValueError(
             f"{method}: the members assign buffer {name!r} in shapes {[tuple(t.shape) for t in tensors]}, "
-            "which cannot be stored for all of them. Give it its size when the model is built."
+            "which cannot be stacked. Give the buffer its final size when the model is built."
         )
 
 

@@ -16,11 +16,11 @@ class MixedRunner(Runner):
     """Runs networks of unlike architectures, one after the other."""
 
     BACKENDS = ("loop",)
-    RULE = '"loop" for members of unlike architectures'
+    RULE = '"loop" for members of different architectures'
 
     def preferred_backend(self) -> tuple[str, str]:
         """There is nothing to stack."""
-        return "loop", "the members are of unlike architectures"
+        return "loop", "the members have different architectures"
 
     def run_member(self, i: int, batch: Batch, statistics: Tensors, pieces: Mapping[str, Any] | None = None) -> Any:
         """Network i's output."""

@@ -27,9 +27,9 @@ def refuse_own_chance() -> Iterator[None]:
     with _Draws() as draws:
         yield
     if _state_outside_torch() != outside:
-        raise SeededError("it draws by the chance of numpy or of Python, which is the same for all members there")
+        raise SeededError("it draws random numbers from numpy or Python, which are the same for all members there")
     if draws.seeded:
-        raise SeededError("it draws by a seed or a generator of its own, by which each member draws the same")
+        raise SeededError("it draws from its own seed or generator, so all members draw the same")
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def refuse_chance_outside_torch(method: str) -> Iterator[None]:
     yield
     if _state_outside_torch() != before:
         raise ValueError(
-            f"{method}: the model draws by the chance of numpy or of Python when it runs, and what was drawn now would "
+            f"{method}: the model draws random numbers from numpy or Python when it runs, and those drawn now would "
             "stay for ever. Draw with torch (torch.rand, torch.randn), or use the ensemble as it is."
         )
 

@@ -82,8 +82,9 @@ class MemberLayer:
         copies, rest = divmod(x.shape[dim], self.rows.index.shape[0])
         if rest:
             raise ValueError(
-                f"layer {self.place!r} reads {x.shape[dim]} rows in dimension {dim} of its input, no multiple of the "
-                f"{self.rows.index.shape[0]} rows of the batch, so that they cannot belong to members. {LEAVE_OUT}"
+                f"layer {self.place!r} reads {x.shape[dim]} rows in dimension {dim} of its input, which is not a "
+                f"multiple of the {self.rows.index.shape[0]} rows of the batch, so they cannot be assigned to members. "
+                f"{LEAVE_OUT}"
             )
         outside, inside = layout.unfold(copies)
         picked = tensor[self.rows.index.repeat_interleave(inside).repeat(outside)]  # (rows, channels)
@@ -97,15 +98,15 @@ class MemberLayer:
             return BatchLayout()
         if not self.layouts:
             raise ValueError(
-                f"layer {self.place!r} was not called when the rows of the batch were looked for in all layers, so "
-                f"that its rows cannot belong to members. {LEAVE_OUT}"
+                f"layer {self.place!r} was not called when all layers were searched for the rows of the batch, so "
+                f"its rows cannot be assigned to members. {LEAVE_OUT}"
             )
         if len(self.layouts) == 1:
             return self.layouts[0]
         if in_backward():
             raise ValueError(
-                f"layer {self.place!r} is called with the rows of the batch at several places, and again for its "
-                "gradients, where it is not known for which of its calls. Leave out gradient checkpointing there."
+                f"layer {self.place!r} is called with the rows of the batch at several places, and again for "
+                "gradients, where its calls cannot be told apart. Turn off gradient checkpointing there."
             )
         call = self.rows.calls.get(self, 0)
         self.rows.calls[self] = call + 1
@@ -118,7 +119,7 @@ class MemberLayer:
         if calls != len(self.layouts):
             raise ValueError(
                 f"layer {self.place!r} is called with the rows of the batch at several places, {len(self.layouts)} "
-                f"times when they were looked for and {calls} times now, so that they cannot be told apart. {LEAVE_OUT}"
+                f"times in the search and {calls} times now, so its calls cannot be told apart. {LEAVE_OUT}"
             )
 
 
@@ -143,7 +144,7 @@ def locate_rows_(method: str, module: nn.Module, stacked: Mapping[str, Tensor], 
         if lost := [name for name, layouts in found.items() if layouts is None]:
             raise ValueError(
                 f"{method}: the rows of the batch cannot be found in the input of layer {lost[0]!r}, so they cannot "
-                "belong to different members there. Leave it out with where=, or give example= to the method."
+                "be assigned to different members there. Leave it out with where=, or give example= to the method."
             )
         located[key] = {name: layouts for name, layouts in found.items() if layouts is not None}
     for name, layer in layers.items():

@@ -177,7 +177,7 @@ def _read_images(request: Request, source: Any) -> ImageParts:
         load_arrays = archives.load_npz if first.suffix == ".npz" else archives.load_npy
         found = load_arrays(replace(request, argument=str(first.absolute())))
         if isinstance(found, TableParts):
-            raise ValueError(f"encoded: images are expected, but {first} holds rows of numbers.")
+            raise ValueError(f"encoded: needs images, but {first} holds rows of numbers.")
         return found
     assert request.shape is not None
     inputs, notes = folders.ImageFiles(list(map(str, paths)), request.shape, None, request.unpack_limit), list[str]()
@@ -215,7 +215,7 @@ def _read_spec(request: Request, spec: str, role: str) -> tuple[Request, SourceP
         raise unknown_error("load", name, DATA)
     source = DATA[name]
     if argument and not source.argument:
-        raise ValueError(f'load: "{name}" takes nothing after a colon, but was given "{argument}".')
+        raise ValueError(f'load: "{name}" takes nothing after a colon, but got "{argument}".')
     if source.role != role and (role == "data" or source.role == "shifted"):
         where = "variants" if source.role == "variant" else source.role
         raise ValueError(f'load: "{name}" cannot be used as {role}. Name it with {where}=["{name}"] beside other data.')
@@ -342,8 +342,8 @@ _DTD = "The Describable Textures Dataset (https://www.robots.ox.ac.uk/~vgg/data/
 DATA: dict[str, Source] = {
     "digits": Source(builtin.digits, "5,000 digits of MNIST, 28x28; outside: letters"),
     "sklearn_digits": Source(builtin.sklearn_digits, "1,797 digits, 8x8"),
-    "letters": Source(builtin.letters, "1,092 letters in the fonts of matplotlib, 28x28", role="outside"),
-    "noise": Source(builtin.noise, "1,000 images of noise, in any shape", role="outside"),
+    "letters": Source(builtin.letters, "1,092 letters in matplotlib's fonts, 28x28", role="outside"),
+    "noise": Source(builtin.noise, "1,000 images of noise, of any shape", role="outside"),
     "moons": Source(builtin.moons, "two half circles in the plane; outside: around", "table"),
     "sinusoids": Source(builtin.sinusoids, "two noisy sinusoids (Masksembles, Figure 4); outside: around", "table"),
     "blundell": Source(builtin.blundell, "a noisy curve, 64 training rows (MIMO, Figure 2); outside: beyond", "table"),
@@ -354,7 +354,7 @@ DATA: dict[str, Source] = {
         builtin.sklearn_table("diabetes", "regression"), "442 patients, 10 numbers, regression", "table"
     ),
     "mnist": _mnist_like("mnist", "MNIST", _MNIST, "70,000 handwritten digits, 28x28", builtin.DIGITS),
-    "fashion_mnist": _mnist_like("fashion_mnist", "FashionMNIST", _FASHION, "70,000 clothes, 28x28", archives.FASHION),
+    "fashion_mnist": _mnist_like("fashion_mnist", "FashionMNIST", _FASHION, "70,000 garments, 28x28", archives.FASHION),
     "kmnist": _mnist_like("kmnist", "KMNIST", _KMNIST, "70,000 Japanese letters, 28x28", archives.KUZUSHIJI),
     "notmnist": file_source(
         "letters A to J in many fonts, 28x28",
@@ -442,13 +442,13 @@ DATA: dict[str, Source] = {
         role="variant",
     ),
     "objectnet": file_source(
-        "objects in unusual places and poses, 113 classes that ImageNet has too",
+        "objects in unusual places and poses, 113 classes of ImageNet",
         _OBJECTNET,
         {"objectnet-1.0": others.read_objectnet, "objectnet": others.read_objectnet},
         role="variant",
     ),
     "imagenet_vid_robust": file_source(
-        "1,109 sets of similar frames of videos, 30 classes",
+        "1,109 sets of similar video frames, 30 classes",
         _VIDEOS,
         {
             "imagenet-vid-robust": others.read_vid_robust,
@@ -457,7 +457,7 @@ DATA: dict[str, Source] = {
         role="variant",
     ),
     "ytbb_robust": file_source(
-        "2,530 sets of similar frames of Youtube-BB, 24 classes",
+        "2,530 sets of similar frames from Youtube-BB, 24 classes",
         _VIDEOS,
         {
             "ytbb-robust": others.read_ytbb_robust,
@@ -466,7 +466,7 @@ DATA: dict[str, Source] = {
         role="variant",
     ),
     "imagenet_o": file_source(
-        "photographs of no class of ImageNet", _IMAGENET_A, {"imagenet-o": folders.read_variant}, role="outside"
+        "photographs of classes not in ImageNet", _IMAGENET_A, {"imagenet-o": folders.read_variant}, role="outside"
     ),
     "textures": file_source(
         "5,640 textures in 47 classes",
@@ -477,13 +477,13 @@ DATA: dict[str, Source] = {
         tables.load_uci, "nine regression tables with their standard splits", "table", ("uci",), tables.UCI_PAGE, "name"
     ),
     "folder": Source(
-        folders.load_folder, "images in one folder per class, perhaps in train, val and test", argument="path"
+        folders.load_folder, "one folder of images per class, optionally in train, val and test", argument="path"
     ),
-    "idx": Source(archives.load_idx, "a folder of idx files as MNIST's", argument="path"),
+    "idx": Source(archives.load_idx, "a folder of idx files, like MNIST's", argument="path"),
     "npz": Source(archives.load_npz, "an archive with x_train, y_train, x_test, y_test", "any", argument="path"),
     "npy": Source(archives.load_npy, "a folder with x_train.npy and so on, mapped from disk", "any", argument="path"),
     "table": Source(
         tables.load_table, "a CSV or Parquet file, or train and test in a folder", "table", argument="path"
     ),
-    "text": Source(tables.load_text, "such a table with a column of texts, for hf:PATH", "table", argument="path"),
+    "text": Source(tables.load_text, "a table with a column of texts, for hf:PATH", "table", argument="path"),
 }

@@ -26,18 +26,18 @@ def check_encoding(encoding: Any) -> None:
     """Refuse an encoding that `load` never gives."""
     check_shape(encoding, {"kind": str, **_TARGETS}, "the encoding")
     if encoding["kind"] not in ("images", "table") or encoding["task"] not in ("classification", "regression"):
-        raise ValueError(f"the encoding is of an unknown kind, {encoding['kind']!r}, {encoding['task']!r}")
+        raise ValueError(f"the encoding has an unknown kind, {encoding['kind']!r}, {encoding['task']!r}")
     if encoding["kind"] == "images":
         check_shape(encoding, IMAGES, "the encoding")
         shape = encoding["shape"]
         if len(shape) != 3 or shape[0] not in (1, 3, 4) or not all(1 <= side <= LARGEST_SIDE for side in shape):
-            raise ValueError(f"the encoding has the shape {shape}, which no images have")
+            raise ValueError(f"the encoding has the shape {shape}, which images cannot have")
         return
     check_shape(encoding, TABLE, "the encoding")
     for column in encoding["columns"]:
         _check_column(column)
     if len(encoding["columns"]) > 1 and any(column["kind"] == "text" for column in encoding["columns"]):
-        raise ValueError("the encoding has other columns beside that of texts")
+        raise ValueError("the encoding has columns besides the texts")
     if encoding["task"] == "regression":
         check_shape(encoding, {"target_mean": Finite, "target_std": Finite}, "the encoding")
         if encoding["target_std"] <= 0:

@@ -81,13 +81,13 @@ def read_idx(path: Path, limit: Limit = None) -> np.ndarray:
     data = _read_bytes(path, limit)
     types = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in types or len(data) < 4 + 4 * data[3]:
-        raise damaged_error(path, "it does not begin as an idx file does")
+        raise damaged_error(path, "it does not start like an idx file")
     shape = struct.unpack_from(f">{data[3]}i", data, 4)
     number = np.dtype(types[data[2]])
     promised, there = math.prod(shape) * number.itemsize, len(data) - 4 - 4 * data[3]
     if promised != there or min(shape, default=0) < 0:
         raise damaged_error(
-            path, f"it promises {'x'.join(map(str, shape))} values of {number.itemsize} bytes and holds {there} bytes"
+            path, f"it claims {'x'.join(map(str, shape))} values of {number.itemsize} bytes but holds {there} bytes"
         )
     values = np.frombuffer(data, number, offset=4 + 4 * data[3])
     return values.astype(number.newbyteorder("=")).reshape(shape)
@@ -175,7 +175,7 @@ def _read_binary(data: bytes, path: Path, hundred: bool) -> tuple[np.ndarray, np
     """Rows of one label (CIFAR-100: coarse and fine) and 3,072 pixels, channels first."""
     labels = 2 if hundred else 1
     if not data or len(data) % (labels + 3072):
-        raise damaged_error(path, f"its {len(data)} bytes are not rows of {labels + 3072}")
+        raise damaged_error(path, f"its {len(data)} bytes are not a multiple of rows of {labels + 3072}")
     rows = np.frombuffer(data, np.uint8).reshape(-1, labels + 3072)
     return _channels_last(rows[:, labels:]), rows[:, labels - 1]
 
@@ -187,7 +187,7 @@ def _read_pickle(data: bytes, path: Path) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != 3072:
         raise damaged_error(path, "it has no data of 3,072 columns")
     if pixels.dtype.kind not in "iu" or pixels.size and not 0 <= pixels.min() <= pixels.max() <= 255:
-        raise damaged_error(path, f"its pixels must be whole numbers from 0 to 255, but are of {pixels.dtype}")
+        raise damaged_error(path, f"its pixels must be whole numbers from 0 to 255, but are {pixels.dtype}")
     labels = labels.tolist() if isinstance(labels, np.ndarray) else labels
     if not isinstance(labels, list) or not all(isinstance(y, int) and 0 <= y < 2**31 for y in labels):
         raise damaged_error(path, "it has no list of labels")
@@ -281,7 +281,7 @@ def _read_label_numbers(path: Path) -> np.ndarray:
         or not len(labels)
         or not 0 <= labels.min() <= labels.max() < MOST
     ):
-        raise damaged_error(path, f"it is {labels.shape} of {labels.dtype}, not a row of numbers below {MOST}")
+        raise damaged_error(path, f"it is {labels.shape} of {labels.dtype}, not one row of numbers below {MOST}")
     return labels.astype(np.int64)
 
 
@@ -367,9 +367,7 @@ def _check_arrays(request: Request, part: str, arrays: Mapping[str, np.ndarray])
     if x.dtype.kind not in "buif" or x.dtype.itemsize > 8:
         raise ValueError(f"{request.spec}: x_{part} must hold numbers of at most 8 bytes, but holds {x.dtype}.")
     if y is not None and y.size != len(x):
-        raise ValueError(
-            f"{request.spec}: there must be one target for each row, but x_{part} is {x.shape} and y_{part} {y.shape}."
-        )
+        raise ValueError(f"{request.spec}: needs one target per row, but x_{part} is {x.shape} and y_{part} {y.shape}.")
     if y is not None and y.dtype.kind not in "buifUS":
         raise ValueError(f"{request.spec}: y_{part} must hold numbers or text, but holds {y.dtype}.")
 
@@ -382,8 +380,8 @@ def _factor(request: Request, x: np.ndarray) -> float | None:
     low, high = float(sample.min()), float(sample.max())
     if not (np.isfinite(low) and np.isfinite(high) and low >= 0 and high <= 255):
         raise ValueError(
-            f"{request.spec}: pixels must be in [0, 1] or [0, 255], but reach from {low:g} to {high:g}. Undo the "
-            "normalisation: it is done here, with the training part's mean."
+            f"{request.spec}: pixels must be in [0, 1] or [0, 255], but range from {low:g} to {high:g}. Undo the "
+            "normalisation: Pluribus normalises by the mean of the training part."
         )
     return 1.0 if high <= 1 and x.dtype.kind in "fb" else 1 / 255
 
@@ -397,7 +395,7 @@ def _is_regression(request: Request, targets: Mapping[str, np.ndarray]) -> bool:
 def _check_targets(request: Request, targets: Mapping[str, np.ndarray], values: bool) -> None:
     for part, y in targets.items():
         if values and y.dtype.kind in "US":
-            raise ValueError(f"{request.spec}: the targets of a regression must be numbers, but y_{part} holds text.")
+            raise ValueError(f"{request.spec}: regression targets must be numbers, but y_{part} holds text.")
         if not values and y.dtype.kind in "fu" and not (np.isfinite(y) & (abs(y) < LARGEST)).all():
             raise ValueError(
                 f"{request.spec}: labels must be finite and below {LARGEST:.0g}, but y_{part} has some that are not."

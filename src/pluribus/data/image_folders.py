@@ -53,12 +53,12 @@ def load_folder(request: Request) -> ImageParts:
 def read_image_folder(request: Request, path: Path, page: str = "") -> ImageParts:
     """The parts that a folder of images has; without train/ and its like, all images are one part."""
     if not path.is_dir():
-        raise ValueError(f"{request.spec}: a folder of images is expected, but {path} is a file.")
+        raise ValueError(f"{request.spec}: needs a folder of images, but {path} is a file.")
     notes = list[str]()
     parts = {name: path / found for name, found in _part_folders(path).items()}
     found = {name: list_images(at, notes) for name, at in (parts or {"train": path}).items()}
     if "test" in found and not _class_names(found["test"]):  # as ImageNet's, whose labels are secret
-        notes.append(f"{request.spec}: the images in {parts['test']} are in no class folders and were left out.")
+        notes.append(f"{request.spec}: the images in {parts['test']} are not in class folders and were left out.")
         del found["test"]
     if set(found) == {"train", "validation"}:  # as ImageNet: what is called val is what is judged on
         found = {"train": found["train"], "test": found["validation"]}
@@ -134,8 +134,8 @@ def list_images(path: Path, notes: list[str] | None = None) -> Listing:
     if left_out and notes is not None:
         shown = ", ".join(left_out[:5]) + (f" and {len(left_out) - 5} more" if len(left_out) > 5 else "")
         notes.append(
-            f"{path}: {shown} lead to folders that are read at another place, that hold this folder or that are the "
-            "system's own: left out."
+            f"{path}: {shown} lead to folders that are already read, that contain this one or that belong to the "
+            "system: left out."
         )
     return sorted(found, key=lambda one: one[1])
 
@@ -250,8 +250,8 @@ def choose_shape(request: Request, paths: Sequence[str], notes: list[str]) -> Sh
     if sizes:
         why = "have different sizes" if len(sizes) > 1 else f"are larger than {LARGEST_KEPT} pixels"
         notes.append(
-            f"{request.spec}: the images {why}: the short side became {SIZE} pixels and the centre was cut out. "
-            "image_size= (command line: --image-size) chooses another size."
+            f"{request.spec}: the images {why}: the short side was resized to {SIZE} pixels and the centre cropped. "
+            "image_size= (command line: --image-size) sets another size."
         )
     return (channels, SIZE, SIZE)
 
@@ -363,7 +363,7 @@ def _without_border(image: Any, border: int) -> Any:
     if not border:
         return image
     if min(image.size) <= 2 * border:
-        raise ValueError(f"of its {image.width}x{image.height} pixels nothing is left inside a border of {border}")
+        raise ValueError(f"nothing of its {image.width}x{image.height} pixels is left inside a border of {border}")
     return image.crop((border, border, image.width - border, image.height - border))
 
 
@@ -382,7 +382,7 @@ def _open_image(file: BinaryIO) -> Any:
         if build is not None and accepts(start) is True:
             file.seek(0)
             return build(FewReads(file, os.fstat(file.fileno()).st_size), "")
-    raise ValueError(f"it is none of {', '.join(FORMATS)}")
+    raise ValueError(f"it is not one of {', '.join(FORMATS)}")
 
 
 def _pillow() -> Any:

@@ -41,7 +41,7 @@ def read_imagenet_v2(request: Request, path: Path, page: str) -> ImageParts:
     strange = sorted({label for _, label in found if not (label.isascii() and label.isdigit() and int(label) < 1000)})
     if strange:
         raise ValueError(
-            f"{request.spec}: the folders in {path} must be named 0 to 999, by the classes' numbers, but there is "
+            f"{request.spec}: the folders in {path} must be named 0 to 999, the numbers of the classes, but there is "
             f"{strange[0]!r}."
         )
     read = build_parts(request, path, {"test": found})
@@ -75,7 +75,7 @@ def read_vid_robust(request: Request, path: Path, page: str) -> ImageParts:
     frames = [Frames(anchor, tuple(others)) for anchor, others in sets.items()]
     named = {at for one in frames for at in (one.anchor, *one.others)}
     if unlabelled := sorted(named - set(labels)):
-        raise damaged_error(path / "metadata/labels.json", f"it has no label of {unlabelled[0]}")
+        raise damaged_error(path / "metadata/labels.json", f"it has no label for {unlabelled[0]}")
     return _video_parts(request, path, frames, {at: frozenset(labels[at]) for at in named}, answers, wnids)
 
 
@@ -106,7 +106,7 @@ def _objectnet_answers(request: Request, folder: Path, page: str) -> dict[str, l
     place = {line: int(number) for number, line in order.items() if number.isdigit()}
     if sorted(place) != list(range(len(names))) or sorted(place.values()) != list(range(len(names))):
         raise damaged_error(
-            folder / "pytorch_to_imagenet_2012_id.json", f"it must number the {len(names)} lines of names, each once"
+            folder / "pytorch_to_imagenet_2012_id.json", f"it must number each of the {len(names)} lines of names once"
         )
     number = {name.strip(): place[line] for line, name in enumerate(names)}
     of_title = {title: name for name, title in titles.items()}
@@ -114,7 +114,7 @@ def _objectnet_answers(request: Request, folder: Path, page: str) -> dict[str, l
     for title, meant in meanings.items():
         unknown = [name for name in meant.split("; ") if name not in number]
         if unknown or title not in of_title:
-            what = f"{unknown[0]!r} is no class of ImageNet" if unknown else f"{title!r} has no folder"
+            what = f"{unknown[0]!r} is not a class of ImageNet" if unknown else f"{title!r} has no folder"
             raise damaged_error(folder / "objectnet_to_imagenet_1k.json", what)
         found[of_title[title]] = [number[name] for name in meant.split("; ")]
     return found
@@ -149,11 +149,11 @@ def _video_parts(
             found.append((_inside(request, root, at), of[labels[at]]))
             numbers.append(i)
     if not found:
-        raise ValueError(f"{request.spec}: no set of frames is left in {root}.")
+        raise ValueError(f"{request.spec}: no complete set of frames is left in {root}.")
     meant = [sorted({number for label in kind for number in answers.get(label, ())}) for kind in kinds]
     notes = list[str]()
     if never := sum(not meant[number[of[labels[one.anchor]]]] for one in sets):
-        notes.append(f"{request.spec}: {never} anchors show what is no class of ImageNet, and are never right.")
+        notes.append(f"{request.spec}: {never} anchors show classes that ImageNet does not have, and are never right.")
     parts = _answered_parts(request, root, found, number, meant, notes, sets=numbers)
     parts.wnids = dict(wnids)
     return parts
@@ -162,7 +162,7 @@ def _video_parts(
 def _inside(request: Request, root: Path, name: str) -> str:
     """The path of a frame that a list names; a list may not lead out of its folder."""
     if os.path.isabs(name) or ".." in Path(name).parts or "\0" in name:
-        raise ValueError(f"{request.spec}: frames must be inside {root}, but one is named {name!r}.")
+        raise ValueError(f"{request.spec}: frames must be inside {root}, but one is {name!r}.")
     return str(root / name)
 
 
@@ -186,7 +186,9 @@ def _vid_classes(request: Request, path: Path, page: str) -> tuple[dict[int, lis
 def _rev_class_map(request: Request, folder: Path, page: str) -> dict[str, list[int]]:
     found = _read(request, folder, "rev_class_idx_map.json", {str: [int]}, page)
     if wrong := [n for key, numbers in found.items() for n in numbers if not key.isdigit() or not 0 <= n < 1000]:
-        raise damaged_error(folder / "rev_class_idx_map.json", f"{wrong[0]} is no number of ImageNet's 1,000 classes")
+        raise damaged_error(
+            folder / "rev_class_idx_map.json", f"{wrong[0]} is not one of ImageNet's 1,000 class numbers"
+        )
     return found
 
 
@@ -198,7 +200,7 @@ def _ytbb_frames(
     pairs = _annotations(request, folder, "pmk_labels.json", page)
     split = {key: tuple(_key(part) for part in key.split(",")) for key in pairs}
     if odd := [key for key, parts in split.items() if len(parts) != 2]:
-        raise damaged_error(folder / "pmk_labels.json", f"{odd[0]!r} must name an anchor, a comma and a frame")
+        raise damaged_error(folder / "pmk_labels.json", f"{odd[0]!r} must be an anchor, a comma and a frame")
     bad = {split[key][0] for key, said in pairs.items() if "bad-anchor" in said}
     similar = {split[key] for key, said in pairs.items() if "similar" in said and not said & PROBLEMS}
     frames, labels = list[Frames](), dict[str, frozenset[int]]()
@@ -210,7 +212,7 @@ def _ytbb_frames(
         around = [f"{video}/frame-{number + i}.jpg" for i in range(-REACH, REACH + 1) if i]
         others = tuple(at for at in around if (anchor, at) in similar)
         if video not in first:
-            raise damaged_error(folder / ANCHORS, f"it has no label of {video}")
+            raise damaged_error(folder / ANCHORS, f"it has no label for {video}")
         kind = frozenset({first[video], *(index[name] for name in said if name in index)})
         frames.append(Frames(anchor, others))
         labels |= dict.fromkeys((anchor, *others), kind)
@@ -249,7 +251,7 @@ def _frame_number(folder: Path, key: str) -> tuple[str, int]:
     video, _, name = key.partition("/")
     number = name.removeprefix("frame-").partition(".")[0]
     if not video or not (number.isascii() and number.isdigit()):
-        raise damaged_error(folder / "anchor_labels.json", f"{key!r} must be as video_12000/frame-360.jpg")
+        raise damaged_error(folder / "anchor_labels.json", f"{key!r} must look like video_12000/frame-360.jpg")
     return video, int(number)
 
 
@@ -298,7 +300,7 @@ def _whole_sets(request: Request, rows: Split, sets: Sequence[int], notes: list[
         notes.append(f"{request.spec}: {len(lacking)} of {len(set(sets))} sets lack a frame and were left out.")
     kept = [i for i, row in enumerate(read) if sets[row] not in lacking]
     if not kept:
-        raise ValueError(f"{request.spec}: every set of frames lacks one that can be read: none is left.")
+        raise ValueError(f"{request.spec}: every set has a frame that cannot be read, so none is left.")
     return rows.take(kept), [sets[read[i]] for i in kept]
 
 

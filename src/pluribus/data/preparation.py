@@ -91,7 +91,7 @@ def _rows_with_label(request: Request, part: Split, name: str, classes: Sequence
     if not classes and not part.y.is_floating_point() or not known.any():
         raise ValueError(
             f"{request.spec}: the {name} part has no labels. Images need one folder per class, arrays need y_{name}; "
-            "without labels they can only be outside data."
+            "without labels they can only be out-of-distribution (OOD) data."
         )
     if not known.all():
         notes.append(f"{request.spec}: {int((~known).sum())} {name} rows have no label and were left out.")
@@ -102,7 +102,7 @@ def _check_labels(request: Request, parts: dict[str, Split], classes: tuple[str,
     train = parts["train"].y
     if train.unique().numel() < 2:
         only = classes[int(train[0])] if classes else float(train[0])
-        raise ValueError(f"{request.spec}: there must be at least two classes in training, but there is only {only}.")
+        raise ValueError(f"{request.spec}: training needs at least two classes, but there is only {only}.")
     if not classes:
         return
     for name, part in parts.items():
@@ -111,7 +111,7 @@ def _check_labels(request: Request, parts: dict[str, Split], classes: tuple[str,
     counts = train.bincount(minlength=len(classes))
     once = [name for name, count in zip(classes, counts.tolist(), strict=True) if count == 1]
     if once and len(parts) < 3:
-        notes.append(f"{request.spec}: one example only, kept for training: {list_names(once)}.")
+        notes.append(f"{request.spec}: only one example, kept for training: {list_names(once)}.")
 
 
 def _divide_images(
@@ -136,7 +136,7 @@ def _some_rows(request: Request, targets: torch.Tensor, stratified: bool, notes:
     if wanted > there:
         raise ValueError(f"{request.spec}: train_rows {wanted} asks for more than the {there} training rows.")
     _, chosen = divide(targets, [(there - wanted) / there], request.seed, stratified=stratified)
-    notes.append(f"{request.spec}: trained on {len(chosen)} of {there} rows, as train_rows says.")
+    notes.append(f"{request.spec}: trained on {len(chosen)} of {there} rows, as train_rows asks.")
     return chosen
 
 
@@ -206,7 +206,7 @@ def _target(request: Request, frames: TableParts) -> str:
     for part in (frames.train, frames.validation, frames.test):
         if part is not None and frames.target not in part.columns:
             columns = list_names(list(map(str, part.columns)))
-            raise ValueError(f'{request.spec}: the target "{frames.target}" is no column. There are: {columns}.')
+            raise ValueError(f'{request.spec}: the target "{frames.target}" is not a column. There are: {columns}.')
     return frames.target
 
 
@@ -236,8 +236,8 @@ def _task(values: Series, request: Request, notes: list[str]) -> Task:
     if whole:
         other = "regression" if task == "classification" else "classification"
         notes.append(
-            f'{request.spec}: the target "{values.name}" has {distinct} whole values, so that this is {task}; '
-            f'task="{other}" (command line: --task {other}) says otherwise.'
+            f'{request.spec}: the target "{values.name}" has {distinct} whole values, so this is {task}; '
+            f'task="{other}" (command line: --task {other}) overrides that.'
         )
     return task
 
@@ -248,7 +248,7 @@ def _classes(request: Request, parts: dict[str, Frame], target: str, task: str, 
     if task == "regression":
         if values.dtype.kind not in "iufb":
             raise ValueError(
-                f'{request.spec}: the target of a regression must be numbers, but "{target}" has {values.iloc[0]!r}.'
+                f'{request.spec}: a regression target must be numbers, but "{target}" has {values.iloc[0]!r}.'
             )
         return ()
     if len(values) // 2 < values.nunique() > CLASSES:
@@ -263,7 +263,7 @@ def _classes(request: Request, parts: dict[str, Frame], target: str, task: str, 
     counts = label_counts(values)
     once = [name for name in classes if counts[name] == 1]
     if once and len(parts) < 3:
-        notes.append(f"{request.spec}: one row only, kept for training: {list_names(once)}.")
+        notes.append(f"{request.spec}: only one row, kept for training: {list_names(once)}.")
     return classes
 
 
@@ -272,7 +272,7 @@ def check_seen(request: Request, part: str, unseen: list[str]) -> None:
     if unseen:
         raise ValueError(
             f"{request.spec}: every class of the {part} part must occur in training, but {list_names(unseen)} never "
-            "does. Remove these rows, or give them as outside data."
+            "does. Remove these rows, or give them as out-of-distribution (OOD) data."
         )
 
 
@@ -311,9 +311,7 @@ def _target_moments(values: Series) -> dict[str, float]:
 def encode_rows(data: Data, request: Request, parts: SourceParts) -> Split:
     """The rows of other data, in the form of this data."""
     if (data.kind == "table") != isinstance(parts, TableParts):
-        raise ValueError(
-            f"load: {data.name} is {data.kind}, so that other data must be too, but {request.spec} is not."
-        )
+        raise ValueError(f"load: {data.name} is {data.kind}, so other data must be too, but {request.spec} is not.")
     if isinstance(parts, TableParts):
         assert data.encoding is not None
         return encode_table(data.encoding, parts.rows)
@@ -329,7 +327,7 @@ def encode_labelled_rows(data: Data, request: Request, parts: SourceParts, notes
     if isinstance(parts, ImageParts) and data.classes:
         return take_known_classes(data, request, rows, parts.classes, notes)
     if data.classes and (rows.y == NO_CLASS).all() or rows.y.is_floating_point() and rows.y.isnan().all():
-        raise ValueError(f"load: {request.spec} has no targets that {data.name} knows, so that it cannot be judged.")
+        raise ValueError(f"load: {request.spec} has no targets that {data.name} knows, so it cannot be evaluated.")
     if not data.classes and data.kind == "images":
         return Split(rows.inputs, (rows.targets - data.target_mean) / data.target_std, rows.rows)
     return rows
@@ -376,12 +374,12 @@ def place_of_numbers(data: Data, request: Request, parts: ImageParts) -> dict[in
         few = ", ".join(names[:3])
         raise ValueError(
             f"load: {request.spec} numbers its classes as ImageNet does, from 0 to {IMAGENET_CLASSES - 1} in the order "
-            f"of their WordNet ids, but {data.name} has {len(names)} classes: {few} ... Load the whole ImageNet, with "
+            f"of their WordNet ids, but {data.name} has {len(names)} classes: {few} ... Load all of ImageNet, with "
             "its classes named by those ids, such as n01440764, or by numbers."
         )
     place = {name: i for i, name in enumerate(names)}
     if wnids and (unknown := [wnid for wnid in parts.wnids.values() if wnid not in place]):
-        raise ValueError(f"load: {request.spec} has the class {unknown[0]}, which {data.name} has not.")
+        raise ValueError(f"load: {request.spec} has the class {unknown[0]}, which {data.name} does not have.")
     return {i: place[parts.wnids[i]] if wnids and i in parts.wnids else i for i in range(IMAGENET_CLASSES)}
 
 

@@ -21,8 +21,8 @@ def unpickle(data: bytes, path: Path) -> dict[str, Any]:
             found = {key: value.array() if isinstance(value, _Array) else value for key, value in found.items()}
     except _RefusedError as error:
         raise ValueError(
-            f'{path}: this pickle asks for "{error}", which could run code, so that it is not read: only numbers, text '
-            "and numpy arrays are. It is not the published file: get that again."
+            f'{path}: this pickle asks for "{error}", which could run code, so it is not read: only numbers, text and '
+            "numpy arrays are. It is not the published file. Download that again."
         ) from None
     except Exception as error:  # a damaged pickle can fail in any way
         raise damaged_error(path, error) from None

@@ -174,7 +174,7 @@ def missing_error(request: Request, names: Sequence[str], page: str, folder: Pat
 def damaged_error(path: Path, why: object) -> ValueError:
     """The error to raise for a file that cannot be read."""
     return ValueError(
-        f"{path}: the file cannot be read ({why}). It is damaged or not what its name says: get it again."
+        f"{path}: the file cannot be read ({why}). It is damaged, or not what its name says. Download it again."
     )
 
 
@@ -193,7 +193,7 @@ def argument_path(request: Request) -> Path:
     """The path after the colon: as it stands, or inside the folder."""
     if not request.argument:
         raise ValueError(
-            f'{request.name}: a path must follow the name, but it is empty. Write "{request.name}:path/to/it".'
+            f'{request.name}: needs a path after the name, but there is none. Write "{request.name}:path/to/it".'
         )
     path = Path(request.argument).expanduser()
     for candidate in (path, request.folder / path):
@@ -214,4 +214,4 @@ def list_names(names: Sequence[str], most: int = 100) -> str:
 
 def unknown_error(what: str, name: str, known: Mapping[str, Any] | Sequence[str]) -> ValueError:
     """The error to raise for a name that is not known: it lists those that are."""
-    return ValueError(f'{what}: "{name}" is not known. Known are: {", ".join(known)}.')
+    return ValueError(f'{what}: "{name}" is unknown. Choose from {", ".join(known)}.')

@@ -95,7 +95,7 @@ def load_uci(request: Request) -> TableParts:
         here = f" There are: {', '.join(known)}." if known else ""
         raise FileNotFoundError(
             f'{request.spec}: looked for "data.txt" in {root / request.argument}, which is not there.{here} Get the '
-            f"sets from {UCI_PAGE}, and name one as in uci:concrete."
+            f"data sets from {UCI_PAGE}, and choose one, as in uci:concrete."
         )
     splits = int(_read_numbers(folder / "n_splits.txt", 1001)[0])
     if not 0 <= request.split < splits:
@@ -153,7 +153,7 @@ def read_table(path: Path, limit: Limit = None) -> Frame:
         raise ValueError(f"{path}: a table must have rows and columns, but this one has {frame.shape[0]} rows.")
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
-        raise ValueError(f'{path}: each column must have a name of its own, but two are called "{twice}".')
+        raise ValueError(f'{path}: column names must be unique, but two columns are called "{twice}".')
     for name in [name for name, kind in frame.dtypes.items() if kind == "object"]:
         if any(isinstance(value, list | dict | np.ndarray) for value in frame[name].dropna().head(1)):
             frame[name] = frame[name].astype(str)  # nested values of Parquet
@@ -185,7 +185,7 @@ def _as_text(file: BinaryIO, path: Path, allowed: int, encoding: str) -> TextIO:
 
     def check(block: bytes) -> None:
         if b"\0" in block and encoding != "utf-16":
-            raise ValueError("it holds NUL bytes, which no table in text has")
+            raise ValueError("it holds NUL bytes, which a text table never has")
 
     file.seek(0)
     stream = Bounded(unpack(file, path, allowed), path, sys.maxsize, check)
@@ -249,7 +249,7 @@ def column_rules(frame: Frame, notes: list[str], *, scale: bool = True) -> list[
     found = []
     for name in frame.columns:
         if name in constant:
-            notes.append(f'Column "{name}" has one value: left out.')
+            notes.append(f'Column "{name}" has only one value: left out.')
         elif (rule := plain.get(name) or _column_rule(frame[name], notes, scale)) is not None:
             found.append(rule)
     return found
@@ -283,7 +283,7 @@ def _is_plain(kind: Any) -> bool:
 def _column_rule(values: Series, notes: list[str], scale: bool) -> dict[str, Any] | None:
     present = values.dropna()
     if _has_one_value(present):
-        notes.append(f'Column "{values.name}" has {"one value" if len(present) else "no value"}: left out.')
+        notes.append(f'Column "{values.name}" has {"only one value" if len(present) else "no value"}: left out.')
         return None
     kind = _column_kind(values)
     if kind == "category":
@@ -293,13 +293,14 @@ def _column_rule(values: Series, notes: list[str], scale: bool) -> dict[str, Any
         return None
     numbers = _numbers(values, kind)
     if np.isnan(numbers).all() or np.nanmin(numbers) == np.nanmax(numbers):
-        notes.append(f'Column "{values.name}" has one finite value: left out.')
+        notes.append(f'Column "{values.name}" has only one finite value: left out.')
         return None
     if kind == "date":
-        notes.append(f'Column "{values.name}" holds dates: it became the number of days since 1970.')
+        notes.append(f'Column "{values.name}" holds dates: they were converted to days since 1970.')
     if abs(numbers[~np.isnan(numbers)]).max() > LARGEST:
         raise ValueError(
-            f'column "{values.name}" reaches {np.nanmin(numbers):g} to {np.nanmax(numbers):g}, which no network can '
+            f'column "{values.name}" ranges from {np.nanmin(numbers):g} to {np.nanmax(numbers):g}, which no network '
+            "can "
             "compute with. Scale it, take its logarithm, or leave it out."
         )
     mean, std = (float(np.nanmean(numbers)), float(np.nanstd(numbers))) if scale else (0.0, 1.0)
@@ -337,14 +338,14 @@ def _category_rule(values: Series, notes: list[str]) -> dict[str, Any] | None:
     counts = label_counts(values)
     if len(counts) > CLASSES and len(counts) > len(values) / 2:
         notes.append(
-            f'Column "{values.name}" has {len(counts)} different texts in {len(values)} rows, as names or numbers of '
-            "rows do: left out."
+            f'Column "{values.name}" has {len(counts)} different texts in {len(values)} rows, like names or row '
+            "numbers: left out."
         )
         return None
     if len(counts) > LEVELS:
         notes.append(
             f'Column "{values.name}" has {len(counts)} levels: the {LEVELS} most frequent have a column each, the rest '
-            "shares the one of unknown levels."
+            "share the column for unknown levels."
         )
     levels = sorted(counts, key=lambda level: (-counts[level], level))[:LEVELS]
     return {"name": values.name, "kind": "category", "levels": sorted(levels)}

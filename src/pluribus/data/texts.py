@@ -25,13 +25,13 @@ def check_tokenizer(request: Request) -> str:
     """The folder of the tokenizer, which is that of the model."""
     if request.tokenizer is None:
         raise ValueError(
-            f"{request.spec}: texts are read by the tokenizer of a model. Name its folder with tokenizer= (command "
+            f"{request.spec}: texts need the tokenizer of a model. Give its folder with tokenizer= (command "
             "line: --model hf:FOLDER)."
         )
     folder = Path(request.tokenizer).expanduser().absolute()
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(
-            f"tokenizer: {str(folder)!r} must be a folder of transformers, but there is no config.json in it. Give the "
+            f"tokenizer: {str(folder)!r} must be a transformers folder, but it has no config.json. Give the "
             "folder that save_pretrained wrote."
         )
     return str(folder)
@@ -72,8 +72,8 @@ def most_tokens(folder: str) -> int:
     tokenizer, known = _tokenizer(folder), getattr(config, "vocab_size", None) or 0
     if len(tokenizer) > known:
         raise ValueError(
-            f"tokenizer: that of {folder!r} has {len(tokenizer)} tokens, but the model knows {known}. Give the one "
-            "that the model was trained with."
+            f"tokenizer: the one in {folder!r} has {len(tokenizer)} tokens, but the model knows {known}. Give the "
+            "tokenizer that the model was trained with."
         )
     return min(longest(config, tokenizer), 2**14)
 
@@ -91,7 +91,7 @@ def _text_column(frame: Any, spec: str, notes: list[str]) -> str:
             f'{spec}: one column must hold the texts, but {found}. Call it "text", or leave the others out.'
         )
     if others := [str(name) for name in frame.columns if name != texts[0]]:
-        notes.append(f'Only the texts in the column "{texts[0]}" are read: {list_names(others)} left out.')
+        notes.append(f'Only the texts in the column "{texts[0]}" are used: {list_names(others)} left out.')
     return texts[0]
 
 
@@ -100,7 +100,7 @@ def _tokens(column: dict[str, Any], values: Any, long: str, notes: list[str] | N
     missing = ~np.array([isinstance(value, str) for value in values], dtype=bool)
     if missing.any():
         row = values.index[int(missing.argmax())]
-        raise ValueError(f'column "{column["name"]}" must hold a text in each row, but row {row} has none.')
+        raise ValueError(f'column "{column["name"]}" must have a text in every row, but row {row} has none.')
     most = column["most"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a text is longer than the model takes is said below
@@ -130,7 +130,9 @@ def _tokenize(folder: str, texts: list[str], **options: Any) -> list[list[int]]:
     try:
         return tokenizer(texts, verbose=False, **options)["input_ids"]
     except Exception as error:  # settings of any kind that the folder has
-        raise ValueError(f"tokenizer: that of {folder!r} reads no texts ({type(error).__name__}: {error}).") from None
+        raise ValueError(
+            f"tokenizer: the one in {folder!r} reads no texts ({type(error).__name__}: {error})."
+        ) from None
 
 
 @lru_cache(maxsize=4)
@@ -139,10 +141,8 @@ def _tokenizer(folder: str) -> Any:
         tokenizer = read_tokenizer(folder)
     except (ValueError, OSError) as error:
         raise ValueError(
-            f"tokenizer: {folder!r} holds none that can be read ({error}). Give the folder that save_pretrained wrote."
+            f"tokenizer: {folder!r} has none that can be read ({error}). Give the folder that save_pretrained wrote."
         ) from None
     if tokenizer.pad_token_id is None:
-        raise ValueError(
-            f"tokenizer: that of {folder!r} has no token for padding. Set its pad_token and save it again."
-        )
+        raise ValueError(f"tokenizer: the one in {folder!r} has no padding token. Set its pad_token and save it again.")
     return tokenizer

@@ -71,11 +71,11 @@ class Export:
 
     def explain(self) -> str:
         """The file, what goes in and comes out, and how far it was from PyTorch, as text."""
-        kinds = {"onnx": "ONNX", "torch": "an exported program of PyTorch"}
+        kinds = {"onnx": "ONNX", "torch": "a PyTorch exported program"}
         chance = {
             "none": "nothing is random",
             "fixed": "dropout was drawn once and stored: every row and every run uses the same draws",
-            "random": "dropout is drawn anew at each run",
+            "random": "dropout is drawn again in each run",
         }
         checked = "was not run"
         if self.difference is not None:
@@ -192,7 +192,7 @@ def _check_arguments(ensemble: Any, path: Path, format: str | None, draws: str, 
     """The format, if everything asked for can be done."""
     if not isinstance(ensemble, Ensemble) and not (isinstance(ensemble, nn.Module) and hasattr(ensemble, "task")):
         raise TypeError(
-            f"export: takes an Ensemble or a frozen one, but got a {type(ensemble).__name__}. "
+            f"export: needs an Ensemble or a frozen one, but got a {type(ensemble).__name__}. "
             "Make one with pb.single(model)."
         )
     if any(tensor.is_meta for _, tensor in state(ensemble)):
@@ -206,7 +206,7 @@ def _check_arguments(ensemble: Any, path: Path, format: str | None, draws: str, 
         for name in ("onnx", "onnxscript", "onnxruntime"):
             require(name, "export to ONNX", "export")
         if any(tensor.dtype == torch.bfloat16 for _, tensor in state(ensemble)):
-            raise ValueError("export: ONNX Runtime has few operators for bfloat16. Call ensemble.float() before.")
+            raise ValueError("export: ONNX Runtime has few operators for bfloat16. Call ensemble.float() first.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"export: the folder {str(path.parent)!r} does not exist. Create it first.")
     if path.is_dir():
@@ -218,7 +218,7 @@ def _check_format(path: Path, format: str | None) -> str:
     format = FORMATS.get(path.suffix) if format is None else format
     if format is None:
         raise ValueError(
-            f'export: the suffix says the format, ".onnx" or ".pt2", but it is {path.suffix!r}. '
+            f'export: the suffix must be ".onnx" or ".pt2", but it is {path.suffix!r}. '
             'Rename the file, or give format="onnx".'
         )
     if format not in FORMATS.values():
@@ -231,7 +231,7 @@ def _check_format(path: Path, format: str | None) -> str:
 def _check_example(example: Any) -> Batch:
     batch = as_batch(example)
     if not tensors_of(batch) or not rows_of(batch):
-        raise ValueError("export: the example must hold a tensor of one row or more. Give what one call takes.")
+        raise ValueError("export: the example must hold a tensor of at least one row. Give what one call takes.")
     return batch
 
 
@@ -326,7 +326,7 @@ def _onnx_runner(path: Path, inputs: Sequence[str], outputs: Sequence[str]) -> R
     try:
         session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise ValueError(f"export: ONNX Runtime does not load the file: {first_words(error)}.") from error
+        raise ValueError(f"export: ONNX Runtime cannot load the file: {first_words(error)}.") from error
 
     def run(batch: Batch) -> dict[str, Tensor]:
         fed = dict(zip(inputs, (tensor.cpu().numpy() for tensor in tensors_of(batch)), strict=True))
@@ -405,7 +405,7 @@ def _compare_random(expected: nn.Module, run: Runner, batch: Batch, tolerance: f
     theirs = [_run(run, batch) for _ in range(REPEATS)]
     means = [torch.stack([each["mean"].cpu().double() for each in side]) for side in (ours, theirs)]
     if means[0].shape != means[1].shape:
-        raise ValueError("export: the exported network gives another shape than PyTorch. Nothing was written.")
+        raise ValueError("export: the exported network's shape differs from PyTorch's. Nothing was written.")
     error = sum((m.var(0) / REPEATS for m in means), torch.zeros(())).sqrt()
     apart = (means[0].mean(0) - means[1].mean(0)).abs()
     if bool((apart > 8 * error + tolerance * max(1.0, float(means[0].abs().max()))).any()):
@@ -416,7 +416,7 @@ def _compare_random(expected: nn.Module, run: Runner, batch: Batch, tolerance: f
     spread = [torch.stack([each["epistemic"].cpu().double() for each in side]).mean() for side in (ours, theirs)]
     if not bool(spread[0] / 3 <= spread[1] <= spread[0] * 3) or not bool(means[1].var(0).max() > 0):
         raise ValueError(
-            f"export: the members of the exported network must draw apart, but their epistemic uncertainty is "
+            f"export: the members of the exported network must draw independently, but their epistemic uncertainty is "
             f'{spread[1]:.2g} and PyTorch\'s is {spread[0]:.2g}. Nothing was written. Choose draws="fixed".'
         )
     return float(apart.max())

@@ -82,7 +82,8 @@ def find_draws(module: nn.Module, batch: Batch) -> list[Draw]:
         seen.append(noting.found)
     if len(seen[0]) != len(seen[1]):
         raise ValueError(
-            f"fixed draws: dropout must be called equally often for every batch, but it is called {len(seen[0])} times "
+            "fixed draws: dropout must be called the same number of times for every batch, but it is called "
+            f"{len(seen[0])} times "
             f'for {rows} rows and {len(seen[1])} times for {rows + 1}. Choose draws="random".'
         )
     return [

@@ -234,7 +234,7 @@ def _find_threshold(prediction: Classification, target: Tensor, risk: float) -> 
     needed = math.ceil(math.log((1 - found.confidence) / found.candidates) / math.log1p(-risk) / found.coverage)
     said = (
         f"abstain: {len(target):,} validation examples are too few to guarantee an error of at most {risk:g}: that "
-        f"takes about {max(needed, len(target) + 1):,} or more. The threshold guarantees at most {found.risk:g}."
+        f"needs about {max(needed, len(target) + 1):,} or more. The threshold guarantees at most {found.risk:g}."
     )
     return {"threshold": dataclasses.asdict(found), "no_threshold": said}
 
@@ -265,8 +265,8 @@ def load_predictor(folder: str | Path, device: torch.device | str = "cpu", *, mo
         spec = dataclasses.replace(spec, model=model)
     elif spec.is_code:
         raise ValueError(
-            f"predict: the network of {str(folder)!r} is the author's own code, {spec.model!r}, which is not run "
-            "because a folder names it. If you know that code, name it with model= (command line: --model "
+            f"predict: the network of {str(folder)!r} is its author's own code, {spec.model!r}, which is not run "
+            "just because a folder names it. If you trust that code, name it with model= (command line: --model "
             "python:FILE:FUNCTION)."
         )
     ensemble = load(folder / WEIGHTS, _build(spec, folder))
@@ -327,7 +327,7 @@ def _check_record(record: Any) -> None:
         _check_vector(name, record[name], shape)
     check_encoding(encoding)
     if encoded_shape(encoding) != shape or encoding["classes"] != record["classes"]:
-        raise ValueError("its encoding is not that of its shape and classes")
+        raise ValueError("its encoding does not match its shape and classes")
     threshold = record.get("threshold")
     if threshold is not None and threshold["score"] not in SCORES:
         raise ValueError(f'its "threshold" has the score {threshold["score"]!r}, not one of {", ".join(SCORES)}')
@@ -340,7 +340,7 @@ def _check_promise(found: dict[str, Any] | None, classes: bool) -> None:
     if found is None:
         return
     if unknown := set(found) - set(PROMISE):
-        raise ValueError(f'its "conformal" has entries that nothing has: {", ".join(sorted(unknown)[:3])}')
+        raise ValueError(f'its "conformal" has unknown entries: {", ".join(sorted(unknown)[:3])}')
     known = SETS if classes else INTERVALS
     if found["kind"] not in known or not 0 < found["coverage"] < 1:
         raise ValueError(
@@ -355,7 +355,7 @@ def _check_vector(name: str, values: Any, shape: tuple[int, ...]) -> None:
         vector = torch.tensor(values)
         fits = torch.broadcast_shapes(vector.shape, shape) == shape
     except (ValueError, RuntimeError, TypeError) as error:
-        raise ValueError(f'its "{name}" is no tensor for inputs of the shape {shape} ({error})') from None
+        raise ValueError(f'its "{name}" is not a tensor for inputs of the shape {shape} ({error})') from None
     if not fits or not bool(vector.isfinite().all()) or name == "std" and bool((vector <= 0).any()):
         raise ValueError(f'its "{name}" makes no sense for inputs of the shape {shape}')
 
@@ -378,11 +378,11 @@ def _check_outputs(record: dict[str, Any], ensemble: Ensemble, folder: Path) -> 
     wanted = "classification" if record["classes"] else "gaussian"
     if ensemble.task != wanted:
         raise ValueError(
-            f"predict: {str(folder)!r} is damaged: its record is of {wanted}, its weights are of {ensemble.task}. "
+            f"predict: {str(folder)!r} is damaged: its record is for {wanted}, its weights are for {ensemble.task}. "
             "Train again."
         )
     if wrong := [name for name, tensor in ensemble.state_dict().items() if _is_nan(tensor)]:
-        raise ValueError(f"predict: {str(folder)!r} is damaged: its weights {wrong[0]!r} are no numbers. Train again.")
+        raise ValueError(f"predict: {str(folder)!r} is damaged: its weights {wrong[0]!r} hold NaN. Train again.")
 
 
 def _is_nan(value: Any) -> bool:

@@ -45,10 +45,10 @@ def save(ensemble: Ensemble, path: str | os.PathLike[str], *, whole: bool = Fals
     """
     if not isinstance(ensemble, Ensemble):
         raise TypeError(
-            f"save: takes an Ensemble, but got a {type(ensemble).__name__}. Make one with pb.single(model)."
+            f"save: needs an Ensemble, but got a {type(ensemble).__name__}. Make one with pb.single(model)."
         )
     if ensemble.method not in METHODS:
-        raise ValueError(f"save: the method {ensemble.method!r} is unknown. Known are {quote_names(METHODS)}.")
+        raise ValueError(f"save: the method {ensemble.method!r} is unknown. Choose from {quote_names(METHODS)}.")
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"save: the folder {str(path.parent)!r} does not exist. Create it first.")
@@ -119,8 +119,8 @@ def _check_fit(header: Mapping[str, Any], made: Ensemble, tensors: Mapping[str, 
     own = {name: tensor for name, tensor in state(made.module) if name not in left_out}
     if missing := own.keys() ^ tensors.keys():
         raise ValueError(
-            f"load: the file's tensors must be those of the ensemble, but {quote_names(sorted(missing), 6)} are only "
-            f"in one of them. Give the model that was given to pb.{header['method']}."
+            f"load: the file's tensors must be those of the ensemble, but {quote_names(sorted(missing), 6)} are in "
+            f"only one of the two. Give the model that was given to pb.{header['method']}."
         )
     for name, tensor in tensors.items():
         if tensor.shape != own[name].shape:
@@ -136,7 +136,7 @@ def _check_base(header: Mapping[str, Any], made: Ensemble) -> None:
     """Refuse another model than the one whose frozen weights the members were trained beside."""
     if (base := header.get("base")) and made.base != base:
         raise ValueError(
-            f"load: the file holds what members own beside a model whose weights have the hash {base}, but those of "
+            f"load: the file holds what members own besides a model whose weights have the hash {base}, but those of "
             f"the model given have {made.base or 'none, since they have no values'}. Give the model with the weights "
             f"that pb.{header['method']} was given."
         )
@@ -216,7 +216,7 @@ def _check_header(header: Any) -> dict[str, Any]:
     check_shape(header, HEADER, "its header")
     if header["format"] > FORMAT:
         raise ValueError(
-            f"it has format {header['format']}, from a newer version ({header.get('version')}); update pluribus"
+            f"its format {header['format']} is from a newer version ({header.get('version')}); update pluribus"
         )
     if header["method"] not in METHODS:
         raise ValueError(f"its method {header['method']!r} is unknown")
@@ -234,7 +234,7 @@ def _check_header(header: Any) -> dict[str, Any]:
 def _build(header: Mapping[str, Any], model: Any) -> Ensemble:
     method, size, settings = METHODS[header["method"]], header["size"], dict(header["settings"])
     if header.get("unlike") and (not isinstance(model, (list, tuple)) or len(model) != size):
-        raise ValueError(f"load: the file holds {size} unlike models. Give a list of {size} models.")
+        raise ValueError(f"load: the file holds {size} models that differ. Give a list of {size} models.")
     try:
         if settings.get("widths") is not None:
             settings["widths"] = Widths.from_json(settings["widths"])
@@ -248,6 +248,6 @@ def _build(header: Mapping[str, Any], model: Any) -> Ensemble:
         return made
     except Exception as error:  # settings of any kind, given to the method as they are
         raise ValueError(
-            f"load: the file's settings make no {header['method']} of this model ({error}). Give the model that was "
-            f"given to pb.{header['method']}."
+            f"load: the file's settings do not make a {header['method']} ensemble of this model ({error}). Give the "
+            f"model that was given to pb.{header['method']}."
         ) from error

@@ -147,7 +147,7 @@ class EnsembleForSequenceClassification(nn.Module, huggingface_hub.ModelHubMixin
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= self.config.num_labels:
             raise ValueError(
-                f"labels must be from 0 to {self.config.num_labels - 1}, the outputs that the model has, but there is "
+                f"labels must be from 0 to {self.config.num_labels - 1}, the model's outputs, but there is "
                 f"{low if low < 0 else high}. Load the model with num_labels={max(high + 1, 2)}."
             )
 
@@ -180,7 +180,7 @@ class EnsembleForSequenceClassification(nn.Module, huggingface_hub.ModelHubMixin
         token: Any, device: torch.device | str = "cpu", **others: Any,
     ) -> EnsembleForSequenceClassification:  # fmt: skip
         if others:
-            raise TypeError(f"from_pretrained: takes device=, but got {', '.join(others)}.")
+            raise TypeError(f"from_pretrained: takes only device=, but got {', '.join(others)}.")
         folder = Path(model_id)
         if not folder.is_dir():
             folder = Path(
@@ -196,8 +196,9 @@ class EnsembleForSequenceClassification(nn.Module, huggingface_hub.ModelHubMixin
             )
         if not (folder / WEIGHTS).is_file():
             raise FileNotFoundError(
-                f"from_pretrained: {str(model_id)!r} holds no {WEIGHTS}, so it is no ensemble. Load a single network "
-                "with transformers.AutoModelForSequenceClassification, and make one of it: pb.multihead(model, 4)."
+                f"from_pretrained: {str(model_id)!r} holds no {WEIGHTS}, so it is not an ensemble. Load a single "
+                "network with transformers.AutoModelForSequenceClassification, and make one from it: "
+                "pb.multihead(model, 4)."
             )
         try:
             config = read_config(folder)
@@ -273,14 +274,14 @@ class UncertainTextClassificationPipeline(transformers.TextClassificationPipelin
 
 def _config_of(ensemble: Ensemble) -> Any:
     if not isinstance(ensemble, Ensemble):
-        raise TypeError(f"takes an Ensemble, but got a {type(ensemble).__name__}. Make one with pb.single(model).")
+        raise TypeError(f"needs an Ensemble, but got a {type(ensemble).__name__}. Make one with pb.single(model).")
     config = getattr(ensemble.module, "config", None)
     architecture = type(ensemble.module).__name__
     if config is None or not hasattr(config, "num_labels"):
-        raise TypeError(f"takes an ensemble of text classifiers of transformers, but this is one of {architecture}.")
+        raise TypeError(f"needs an ensemble of transformers text classifiers, but this is one of {architecture}.")
     if config.problem_type in ("regression", "multi_label_classification") or config.num_labels < 2:
         raise ValueError(
-            "takes a model that chooses one of two classes or more, but this one has "
+            "needs a model that chooses among two or more classes, but this one has "
             f"{config.num_labels} outputs and the problem type {config.problem_type!r}."
         )
     return config

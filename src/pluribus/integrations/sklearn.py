@@ -102,7 +102,7 @@ class NetworkEstimator(base.BaseEstimator):
             )
         if (weight < 0).any() or not weight.any():
             what = "are all zero" if not weight.any() else f"reach down to {weight.min():g}"
-            raise ValueError(f"{self._name}: sample weights must be positive, and zero only for some, but they {what}.")
+            raise ValueError(f"{self._name}: sample weights must not be negative, nor all zero, but they {what}.")
         return weight
 
     def _begin(self, rows: WeightedRows, outputs: int, task: str) -> None:
@@ -127,7 +127,7 @@ class NetworkEstimator(base.BaseEstimator):
         if shape != (ensemble.size, len(example), outputs):
             raise ValueError(
                 f"{self._name}: the network must give {outputs} numbers for each row, but for {len(example)} rows it "
-                f"gives the shape {shape[1:]}. Let network(inputs, outputs) end in that many outputs."
+                f"gives the shape {shape[1:]}. Let network(inputs, outputs) end in {outputs} outputs."
             )
         return ensemble if self.device is None else ensemble.to(self.device)
 
@@ -176,7 +176,7 @@ class NetworkEstimator(base.BaseEstimator):
         for name in ("epochs", "batch_size"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-                raise ValueError(f"{self._name}: {name} must be a whole number from 1 on, but it is {value!r}.")
+                raise ValueError(f"{self._name}: {name} must be a whole number of at least 1, but it is {value!r}.")
         if not self.lr > 0:
             raise ValueError(f"{self._name}: lr must be above 0, but it is {self.lr!r}.")
 
@@ -242,7 +242,7 @@ class EnsembleClassifier(base.ClassifierMixin, NetworkEstimator):
             new.classes_ = np.unique(rows.y)
             if len(new.classes_) < 2:
                 raise ValueError(
-                    f"{new._name}: y must have two classes at least, but there is one class, "
+                    f"{new._name}: y must have at least two classes, but there is one class, "
                     f"{new.classes_.tolist()[0]!r}"
                     f"{'' if sample_weight is None else ', with a weight above 0'}."
                 )
@@ -296,14 +296,16 @@ class EnsembleClassifier(base.ClassifierMixin, NetworkEstimator):
         """The classes of all calls of `partial_fit`; what they do not hold is refused."""
         known = getattr(self, "classes_", None)
         if known is None and classes is None:
-            raise ValueError(f"{self._name}: the first call of partial_fit needs classes, all that will come.")
+            raise ValueError(f"{self._name}: the first call of partial_fit needs classes=, all that will occur.")
         found: np.ndarray = np.asarray(known) if classes is None else np.unique(classes)
         if known is not None and not np.array_equal(known, found):
             raise ValueError(f"{self._name}: classes must stay those of the first call, {known}, but they are {found}.")
         if len(found) < 2:
-            raise ValueError(f"{self._name}: classes must be two at least, but there is one class, {found.tolist()}.")
+            raise ValueError(
+                f"{self._name}: there must be at least two classes, but there is one class, {found.tolist()}."
+            )
         if unknown := np.setdiff1d(labels, found).tolist():
-            raise ValueError(f"{self._name}: classes must hold all of y, but y has {unknown[0]!r} too.")
+            raise ValueError(f"{self._name}: classes must contain all of y, but y also has {unknown[0]!r}.")
         return found
 
     def _weigh_classes(self, rows: WeightedRows) -> WeightedRows:
@@ -317,7 +319,7 @@ class EnsembleClassifier(base.ClassifierMixin, NetworkEstimator):
         else:
             unknown = [name for name in given or {} if name not in self.classes_]
             if unknown:
-                raise ValueError(f"{self._name}: class_weight names {unknown[0]!r}, which is no class of y.")
+                raise ValueError(f"{self._name}: class_weight names {unknown[0]!r}, which is not a class of y.")
             factors = np.array([(given or {}).get(name, 1.0) for name in self.classes_.tolist()])
         return WeightedRows(rows.x, index, weight * factors[index])
 
@@ -414,7 +416,7 @@ class EnsembleRegressor(base.RegressorMixin, NetworkEstimator):
             self._begin(rows, int(mean.size) * (2 if self.task == "gaussian" else 1), self.task)
         elif rows.y.shape[1:] != self._target_scaling[0].shape:
             raise ValueError(
-                f"{self._name}: y must have the targets of the first call, but its shape is {rows.y.shape}."
+                f"{self._name}: y must have as many targets as in the first call, but its shape is {rows.y.shape}."
             )
         else:
             self.ensemble_ = copy.deepcopy(self.ensemble_)

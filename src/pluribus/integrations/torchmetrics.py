@@ -53,9 +53,7 @@ class Streaming(Metric):
             columns = {need: getattr(summary, need) for need in self.needs}
         unknown = set(columns) - set(self.needs)
         if unknown or not columns:
-            raise ValueError(
-                f"torchmetric: {self.name} takes {', '.join(self.needs)}, but it is given {sorted(columns)}."
-            )
+            raise ValueError(f"torchmetric: {self.name} takes {', '.join(self.needs)}, but got {sorted(columns)}.")
         for need, column in columns.items():
             if need == "class_bins":
                 setattr(self, need, getattr(self, need) + tensor_of(column))

@@ -73,7 +73,9 @@ def _average(caller: str, held: Networks, weights: np.ndarray, data: Any) -> Ens
     buffers = {name: value[None] for name, value in held.mix_buffers(weights).items()}
     mean = held.mix(weights)
     if not bool(torch.isfinite(mean).all()):
-        raise ValueError(f"{caller}: a checkpoint has weights that are not finite. Leave it out with last=.")
+        raise ValueError(
+            f"{caller}: weights must be finite, but a checkpoint has some that are not. Leave it out with last=."
+        )
     made = ensemble_of(Networks(held.model, mean[None], buffers, held.task, held.class_dim))
     made.notes.append(f"{caller} of {len(held)} checkpoints")
     if data is None:

@@ -74,7 +74,7 @@ class Trajectory(Networks):
     def outputs(self) -> Tensor:
         """What each checkpoint says on the probe: probabilities, or values in regression."""
         if self.answers is None:
-            raise ValueError("trajectory: no probe was given, so there are no outputs. Give probe= when recording.")
+            raise ValueError("trajectory: outputs need a probe, but none was recorded. Give probe= when recording.")
         return self.answers.exp() if is_classifying(str(self.task)) else self.answers
 
     @property
@@ -138,8 +138,7 @@ class Trajectory(Networks):
         SOME_NUMBERS_OR_NONE.check("Trajectory.of", "steps", steps)
         if steps is not None and len(steps) != len(checkpoints):
             raise ValueError(
-                f"Trajectory.of: there must be one step for each of {len(checkpoints)} checkpoints, "
-                f"but there are {len(steps)}."
+                f"Trajectory.of: needs one step for each of {len(checkpoints)} checkpoints, but there are {len(steps)}."
             )
         record = Record(probe, task=task, class_dim=class_dim, dtype=dtype)
         for i, checkpoint in enumerate(checkpoints):
@@ -247,7 +246,9 @@ class Record:
         if dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {quote_names(DTYPES)}, but it is {dtype!r}.")
         if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
-            raise ValueError(f"keep, the number of checkpoints, must be a whole number from 1 on, but it is {keep!r}.")
+            raise ValueError(
+                f"keep, the number of checkpoints, must be a whole number of at least 1, but it is {keep!r}."
+            )
         self.probe = None if probe is None else Examples("probe", probe)
         self.keep, self.task, self.class_dim, self.dtype = keep, task, class_dim, DTYPES[dtype]
         self.steps: list[int] = []
@@ -263,7 +264,7 @@ class Record:
         kept = vector.to(torch.float64 if layout.dtype == torch.float64 == self.dtype else self.dtype)
         if bool((kept.isinf() & vector.isfinite()).any()):
             raise ValueError(
-                f"record: the weights reach {vector.abs().max():.3g}, which {str(self.dtype)[6:]} cannot hold. "
+                f"record: the weights go up to {vector.abs().max():.3g}, which {str(self.dtype)[6:]} cannot hold. "
                 'Use dtype="bfloat16" or "float32".'
             )
         if self.probe is not None:
@@ -291,7 +292,7 @@ class Record:
     def trajectory(self) -> Trajectory:
         """What was written down so far."""
         if self.model is None:
-            raise ValueError("trajectory: nothing was recorded yet. Call record(model, step), or train first.")
+            raise ValueError("trajectory: nothing has been recorded yet. Call record(model, step), or train first.")
         buffers = {name: torch.stack([rest[name] for rest in self.rests]) for name in self.rests[0]}
         said = torch.stack(self.answers) if self.answers else None
         targets = None if self.probe is None else self.probe.targets
@@ -304,7 +305,7 @@ class Record:
 def _check_trajectory(header: Any, tensors: Mapping[str, Tensor]) -> None:
     check_shape(header, {"format": int})
     if header["format"] > FORMAT:
-        raise ValueError(f"it is of a newer format, {header['format']}: update pluribus")
+        raise ValueError(f"its format {header['format']} is newer; update pluribus")
     check_shape(header, {"steps": [int], "task": str, "class_dim": (None, int)})
     if header["task"] not in TASKS:
         raise ValueError(f"its task must be one of {quote_names(TASKS)}, but is {header['task']!r}")
@@ -336,14 +337,14 @@ def state_dict_of(checkpoint: Any) -> Mapping[str, Tensor]:
                 check_archive(file, path)
                 checkpoint = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged file can fail in any way
-            raise ValueError(f"Trajectory.of: {str(path)!r} is no checkpoint that can be read ({error}).") from error
+            raise ValueError(f"Trajectory.of: {str(path)!r} is not a checkpoint that can be read ({error}).") from error
     if isinstance(checkpoint, Mapping) and isinstance(checkpoint.get("state_dict"), Mapping):
         checkpoint = checkpoint["state_dict"]
     named = isinstance(checkpoint, Mapping) and all(isinstance(name, str) for name in checkpoint)
     if not named or not any(isinstance(t, Tensor) for t in checkpoint.values()):
         raise TypeError(
-            "Trajectory.of: a checkpoint is a state_dict, an nn.Module or the path of a file, "
-            f"but one is a {type(checkpoint).__name__}."
+            "Trajectory.of: a checkpoint must be a state_dict, an nn.Module or the path of a "
+            f"file, but one is a {type(checkpoint).__name__}."
         )
     return checkpoint
 

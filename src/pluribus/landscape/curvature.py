@@ -109,7 +109,7 @@ def spectrum(
     hessian = _Hessian(model, data, criterion, task, batch_size)
     size = hessian.size
     if top > size:
-        raise ValueError(f"spectrum: there are {size} eigenvalues, one for each weight, but top is {top}.")
+        raise ValueError(f"spectrum: top must be at most {size}, one eigenvalue per weight, but it is {top}.")
     steps = min(check_whole("spectrum", "steps", steps), size)
     if exact or (exact is None and size <= probes * steps):
         return _exact(hessian, top)

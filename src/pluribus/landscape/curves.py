@@ -116,7 +116,7 @@ def curve(
         trained.grad = walk.gradient(t, trained.detach(), *batch)
         made.step()
     if not bool(trained.isfinite().all()):
-        raise ValueError(f"curve: the weights are not finite any more after {steps} steps of {lr:g}. Use a smaller lr.")
+        raise ValueError(f"curve: the weights are no longer finite after {steps} steps of {lr:g}. Use a smaller lr.")
     path.networks.weights[1:-1] = trained.detach()
     return path
 

@@ -127,8 +127,8 @@ def fast_geometric(
     size = check_size("fast_geometric", size)
     if check_whole("fast_geometric", "cycle", cycle) % 2:
         raise ValueError(
-            f"fast_geometric: networks are taken in the middle of a cycle, so it has an even number of epochs, "
-            f"but cycle is {cycle}."
+            f"fast_geometric: networks are taken in the middle of a cycle, so cycle must be an even number of "
+            f"epochs, but it is {cycle}."
         )
     high, low = lr if isinstance(lr, (tuple, list)) and len(lr) == 2 else (lr, 0.01 * lr)
     check_number("fast_geometric", "the smallest rate", low, f"from 0 to the largest, {high}", lambda v: 0 <= v <= high)
@@ -179,7 +179,7 @@ def csgmcmc(
     size = check_size("csgmcmc", size)
     cycles = check_whole("csgmcmc", "cycles", -(-size // 3) if cycles is None else cycles)
     if cycles > size:
-        raise ValueError(f"csgmcmc: each cycle gives a sample at least, but {cycles} cycles are asked for {size}.")
+        raise ValueError(f"csgmcmc: each cycle gives at least one sample, but {cycles} cycles were asked for {size}.")
     check_number("csgmcmc", "temperature", temperature, "0 or more", lambda value: 0 <= value < math.inf)
     check_number("csgmcmc", "exploration", exploration, "from 0 to below 1", lambda value: 0 <= value < 1)
     epochs = 10 * cycles if epochs is None else epochs
@@ -254,15 +254,17 @@ def _run(plan: _Plan, model: Any, train: Any) -> Ensemble:
     loss = choose_criterion(plan.caller, plan.training.get("criterion"), kind)
     batches = loader(train, plan.training.get("batch_size", 128), shuffle=True, seed=seed)
     if not hasattr(batches, "__len__"):
-        raise ValueError(f"{plan.caller}: the rate falls step by step, so train must know its length. Give (x, y).")
+        raise ValueError(
+            f"{plan.caller}: the learning rate falls step by step, so the length of train must be known. Give (x, y)."
+        )
     if not len(batches):
         raise ValueError(f"{plan.caller}: there must be at least one batch of data, but there is none.")
     steps, rows = len(batches) * plan.epochs, _rows(batches)
     wanted = plan.samples(steps)
     if len(set(wanted)) < plan.size:
         raise ValueError(
-            f"{plan.caller}: {plan.size} samples need as many steps to be taken after, but of {steps} steps only "
-            f"{len(set(wanted))} are. Train for more epochs, or take fewer samples."
+            f"{plan.caller}: {plan.size} samples need as many different steps, but of {steps} steps only "
+            f"{len(set(wanted))} qualify. Train for more epochs, or take fewer samples."
         )
     module = known[0]
     layout, found, rests = known.layout, [], []
@@ -302,7 +304,7 @@ def _steps(
             _move_(plan, moving, speed, gradients, plan.rate(step, steps), rows, noisy)
             step += 1
             if not bool(value.isfinite()):
-                raise ValueError(f"{plan.caller}: the loss is not finite any more after step {step}. Use a smaller lr.")
+                raise ValueError(f"{plan.caller}: the loss is no longer finite after step {step}. Use a smaller lr.")
             yield step
 
 

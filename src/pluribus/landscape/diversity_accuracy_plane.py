@@ -80,8 +80,8 @@ def diversity_accuracy(
         raise ValueError(f"diversity_accuracy: compares labels, but the task is {kind}.")
     if first.shape[1:] != rest.shape[1:]:
         raise ValueError(
-            f"diversity_accuracy: the networks must answer alike, but the reference gives {tuple(first.shape[1:])} and "
-            f"the others {tuple(rest.shape[1:])}."
+            "diversity_accuracy: the networks must have the same outputs, but the reference gives "
+            f"{tuple(first.shape[1:])} and the others {tuple(rest.shape[1:])}."
         )
     target = target_labels(targets, first.shape[-1])
     labels, own = labels_of(rest), labels_of(first)[0]
@@ -187,7 +187,7 @@ def fit_exponent(
             a, d = (np.asarray(part, float) for part in points)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"fit_exponent: points must be what diversity_accuracy gives, or two lists of numbers, accuracies and "
+                f"fit_exponent: points must come from diversity_accuracy, or be two lists of numbers, accuracies and "
                 f"disagreements, but they are {points!r}."
             ) from error
     if reference_accuracy is None or classes is None:
@@ -195,7 +195,7 @@ def fit_exponent(
     normalised = normalised is None or normalised
     keep = np.isfinite(d) & (a < reference_accuracy) & (a > (1 - reference_accuracy) / (classes - 1))
     if not keep.any():
-        raise ValueError("fit_exponent: no point is less accurate than the reference, so that nothing can be fitted.")
+        raise ValueError("fit_exponent: no point is less accurate than the reference, so nothing can be fitted.")
     a, d = _check("fit_exponent", a[keep], reference_accuracy, classes), d[keep]
 
     def loss(log_exponent: float) -> float:
@@ -227,16 +227,16 @@ def _check(caller: str, accuracy: Any, reference: float, classes: int) -> np.nda
     try:
         a = np.asarray(accuracy, float)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{caller}: accuracies are numbers from 0 to 1, but they are {accuracy!r}.") from error
+        raise ValueError(f"{caller}: accuracies must be numbers from 0 to 1, but they are {accuracy!r}.") from error
     classes = check_whole(caller, "classes", classes)
     reference = check_number(caller, "reference_accuracy", reference, "from 0 to 1", lambda value: 0 <= value <= 1)
     if classes < 2 or not 1 / classes < reference <= 1:
         raise ValueError(
-            f"{caller}: the reference must be better than chance in at least 2 classes, but its accuracy is "
-            f"{reference:g} in {classes}."
+            f"{caller}: the reference must be better than chance with at least 2 classes, but its accuracy "
+            f"is {reference:g} with {classes} classes."
         )
     if not ((a >= 0) & (a <= 1)).all():
-        raise ValueError(f"{caller}: accuracies are from 0 to 1, but one is {a[~((a >= 0) & (a <= 1))][0]:g}.")
+        raise ValueError(f"{caller}: accuracies must be from 0 to 1, but one is {a[~((a >= 0) & (a <= 1))][0]:g}.")
     return a
 
 

@@ -176,7 +176,7 @@ class Along:
     def barrier(self) -> float:
         """The largest loss above the chord between the losses of the ends; 0 where it stays below."""
         if self.loss is None:
-            raise ValueError("barrier: the loss was not measured. Give data with labels.")
+            raise ValueError("barrier: needs the loss, which was not measured. Give data with labels.")
         return float(np.max(self.loss - (1 - self.t) * self.loss[0] - self.t * self.loss[-1]))
 
 
@@ -290,7 +290,9 @@ class Fan(Surface):
 
     def project(self, holder: Any) -> np.ndarray:
         """The triangles lie in different planes: nothing is projected onto all of them."""
-        raise TypeError("project: a stitched cut lies in several planes. Project onto ls.plane instead.")
+        raise TypeError(
+            "project: a stitched cut spans several planes, so nothing can be projected onto it. Use ls.plane."
+        )
 
 
 # ---------------------------------------------------------------- helpers
@@ -303,7 +305,9 @@ def _unfold(path: Path, t: np.ndarray) -> np.ndarray:
     products = mixtures @ path.span.products() @ mixtures.T
     lengths = np.sqrt(np.clip(np.diag(products), 0, None))
     if not lengths.all():
-        raise ValueError("stitched: a corner of the path is the origin, so that there is no triangle.")
+        raise ValueError(
+            "stitched: a corner of the path is the origin, so there is no triangle. Give a path that avoids it."
+        )
     cosines = [products[i, i + 1] / (lengths[i] * lengths[i + 1]) for i in range(len(lengths) - 1)]
     angles = np.concatenate([[0], np.cumsum(np.arccos(np.clip(cosines, -1, 1)))])
     points = lengths[:, None] * np.stack([np.cos(angles), np.sin(angles)], -1)
@@ -322,9 +326,7 @@ def _first_shift(ends: Networks, along: Tensor, seed: int) -> Tensor:
 
 def _check_path(caller: str, path: Any) -> None:
     if not isinstance(path, Path):
-        raise TypeError(
-            f"{caller}: needs a path, which line, tunnel and curve give, but this is a {type(path).__name__}."
-        )
+        raise TypeError(f"{caller}: needs a path from ls.line, ls.tunnel or ls.curve, but got a {type(path).__name__}.")
 
 
 def _descend(
@@ -353,8 +355,6 @@ def _descend(
         moved = (base.double() + offset).to(layout.dtype)
         put_(module, layout, moved, {})
     if not bool(moved.isfinite().all()):
-        raise ValueError(
-            f"tunnel: the weights are not finite any more after {steps} steps of {lr:g}. Use a smaller lr."
-        )
+        raise ValueError(f"tunnel: the weights are no longer finite after {steps} steps of {lr:g}. Use a smaller lr.")
     module.eval()
     return moved

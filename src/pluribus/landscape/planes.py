@@ -122,7 +122,7 @@ def plane(a: Any, b: Any = None, c: Any = None) -> Plane:
         parts = [network_of("plane", part) for part in a] if isinstance(a, (list, tuple)) else a
         networks = networks_of("plane", parts)
         if len(networks) not in (2, 3):
-            raise ValueError(f"plane: goes through two or three networks, but got {len(networks)}. Give a, b and c.")
+            raise ValueError(f"plane: needs two or three networks, but got {len(networks)}. Give a, b and c.")
     else:
         networks = networks_of("plane", [network_of("plane", part) for part in (a, b, c) if part is not None])
     products = gram(networks.weights)
@@ -193,7 +193,7 @@ def pca_plane(run: Any) -> Plane:
     values, vectors = np.linalg.eigh(centre @ gram(checkpoints.weights) @ centre)
     values, vectors = np.clip(values[::-1], 0, None), vectors[:, ::-1]
     if values[1] < 1e-12 * max(values[0], 1e-300):
-        raise ValueError("pca_plane: the checkpoints lie on one line, so that there is no second direction.")
+        raise ValueError("pca_plane: the checkpoints lie on one line, so there is no second direction.")
     directions = torch.stack([checkpoints.mix(centre @ vectors[:, i] / np.sqrt(values[i])) for i in range(2)])
     share = values[:2] / values.sum()
     found = Plane(
@@ -284,7 +284,7 @@ def surface(
     ((4, 3), (2, 4, 3))
     """
     if not isinstance(plane, Plane):
-        raise TypeError(f"surface: takes a plane, but got a {type(plane).__name__}. Make one with ls.plane(a, b).")
+        raise TypeError(f"surface: needs a plane, but got a {type(plane).__name__}. Make one with ls.plane(a, b).")
     count = check_grid("surface", grid)
     check_measuring("surface", count[0] * count[1], 2 + len(plane.networks), how)
     u, v = (np.linspace(*ends, side) for ends, side in zip(extent or plane.extent(margin, cover), count, strict=True))
@@ -300,7 +300,7 @@ def check_grid(caller: str, grid: Any) -> tuple[int, int]:
     """How many points there are along each side."""
     sides = tuple(grid) if isinstance(grid, (tuple, list)) else (grid, grid)
     if len(sides) != 2 or any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1 for n in sides):
-        raise ValueError(f"{caller}: grid must be a number of points, or two, from 1 on, but it is {grid!r}.")
+        raise ValueError(f"{caller}: grid must be one or two numbers of points, each at least 1, but it is {grid!r}.")
     return int(sides[0]), int(sides[1])
 
 

@@ -60,7 +60,9 @@ def trajectory(
     (torch.Size([3, 15]), torch.Size([3, 64, 3]), [1, 2, 3])
     """
     if isinstance(model, Ensemble) and model.size != 1:
-        raise ValueError(f"trajectory: trains one network, but the ensemble has {model.size}. Use ls.trajectories.")
+        raise ValueError(
+            f"trajectory: trains one network, but the ensemble has {model.size} members. Use ls.trajectories."
+        )
     return _train(_begin(model, task), train, probe, every, **options)[0]
 
 
@@ -122,7 +124,9 @@ def trajectories(
             _train(one, train, probe, every, seed=own, **options)[0] for one, own in zip(starts, seeds, strict=True)
         ]
     if alone:
-        raise ValueError("trajectories: together=True leaves augment, validation and devices out. Use together=False.")
+        raise ValueError(
+            "trajectories: together=True does not support augment, validation and devices. Use together=False."
+        )
     if batches == "different":
         size = resolve_recipe(options.get("recipe"), batch_size=options.get("batch_size")).of("single").batch_size
         whole.feed, train = _APART, _Zip([loader(train, size, shuffle=True, seed=own) for own in seeds])
@@ -162,7 +166,7 @@ def _train(ensemble: Ensemble, train: Any, probe: Any, every: str | int, **optio
         history = fit(ensemble, train, callbacks=callbacks, **options)
     if not recorder.records:
         raise ValueError(
-            f"trajectory: training had fewer than every={every} steps, so that nothing was recorded. Use a smaller one."
+            f"trajectory: training had fewer than every={every} steps, so nothing was recorded. Use a smaller every=."
         )
     for i, record in enumerate(recorder.records):
         record.model = record.model or ensemble.member(i)  # training was over before it was taken up again

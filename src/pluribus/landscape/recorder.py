@@ -58,7 +58,7 @@ class Recorder(Callback):
     ):
         steps = isinstance(every, Integral) and not isinstance(every, bool) and every >= 1
         if every != "epoch" and not steps:
-            raise ValueError(f'Recorder: every must be "epoch" or a number of steps from 1 on, but it is {every!r}.')
+            raise ValueError(f'Recorder: every must be "epoch" or a positive number of steps, but it is {every!r}.')
         self.every, self.start, self.model, self.task, self.class_dim = every, start, model, task, class_dim
         self.options: dict[str, Any] = {"keep": keep, "dtype": dtype}
         first = Record(probe, **self.options)  # reads the probe once, and refuses bad options now
@@ -73,7 +73,7 @@ class Recorder(Callback):
         if len(self.records) != len(members):
             raise ValueError(
                 f"record: {len(self.records)} networks were recorded before, but now there are {len(members)}. "
-                "Use a recorder of its own for each."
+                "Use a separate recorder for each."
             )
         for record, member in zip(self.records, members, strict=True):
             record.add(member, step)
@@ -82,14 +82,17 @@ class Recorder(Callback):
     def trajectory(self) -> Trajectory:
         """What was recorded so far of one network."""
         if len(self.records) > 1:
-            raise ValueError(f"trajectory: {len(self.records)} members were recorded. Use recorder.trajectories.")
+            raise ValueError(
+                f"trajectory: needs one network, but {len(self.records)} members were recorded. Use "
+                "recorder.trajectories."
+            )
         return self.trajectories[0]
 
     @property
     def trajectories(self) -> list[Trajectory]:
         """What was recorded so far of each member."""
         if not self.records:
-            raise ValueError("trajectory: nothing was recorded yet. Call record(model, step), or train first.")
+            raise ValueError("trajectory: nothing has been recorded yet. Call record(model, step), or train first.")
         return [record.trajectory() for record in self.records]
 
     # ---------------------------------------------------------------- lightning

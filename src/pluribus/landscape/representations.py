@@ -186,7 +186,7 @@ def _locate(caller: str, model: nn.Module, examples: Examples, where: str | None
     if not placed:
         raise ValueError(
             f"{caller}: the model has no layer whose output has a row for each example. "
-            "Name modules whose outputs have, with where=."
+            "Name modules that do with where=."
         )
     return placed
 

@@ -205,7 +205,7 @@ def swag(
     size = check_size("swag", size)
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0 or rank == 1:
         raise ValueError(
-            f"swag: rank must be 0, for each weight by itself, or a whole number from 2 on, but it is {rank!r}."
+            f"swag: rank must be 0 (each weight on its own) or a whole number of at least 2, but it is {rank!r}."
         )
     scale = (0.5 if rank else 1.0) if scale is None else scale
     check_number("swag", "scale", scale, "positive", lambda value: 0 < value < math.inf)
@@ -303,7 +303,9 @@ def draw_around(caller: str, sampler: Sampler, run: Any, size: int, seed: int, o
         signature(sampler).bind(*place, **words)
     except TypeError as error:
         more = f" with {quote_names(options)}" if options else ""
-        raise TypeError(f"{caller}: a sampler is a function of a run and a size{more}, but this has {error}.") from None
+        raise TypeError(
+            f"{caller}: a sampler must be a function of a run and a size{more}, but this has {error}."
+        ) from None
     made = sampler(*place, **words)
     if not isinstance(made, Ensemble):
         raise TypeError(f"{caller}: a sampler must give an Ensemble, but this gave a {type(made).__name__}.")
@@ -324,10 +326,10 @@ def _range(caller: str, value: Any, most: float, name: str = "distance") -> tupl
     rule = "positive" if most == math.inf else f"above 0 and at most {most:g}"
     for part in (low, high):
         check_number(
-            caller, name, part, f"{rule}, or a pair (least, largest)", lambda v: 0 < v <= most and v < math.inf
+            caller, name, part, f"{rule}, or a pair (smallest, largest)", lambda v: 0 < v <= most and v < math.inf
         )
     if low > high:
-        raise ValueError(f"{caller}: {name} must be (least, largest), but {low:g} is above {high:g}.")
+        raise ValueError(f"{caller}: {name} must be (smallest, largest), but {low:g} is above {high:g}.")
     return float(low), float(high)
 
 
@@ -377,12 +379,12 @@ def _accept(
         if len(seen) == tries:
             own = float(judge(base[0])[1])
             raise ValueError(
-                f"{caller}: {len(accepted)} of {size} samples reached the accuracy {least:g} in {tries} tries, which "
-                f"saw {min(seen):.4g} to {max(seen):.4g}; the network itself has {own:.4g}. "
+                f"{caller}: {len(accepted)} of {size} samples reached the accuracy {least:g} in {tries} tries, whose "
+                f"accuracies ranged from {min(seen):.4g} to {max(seen):.4g}; the network itself has {own:.4g}. "
                 "Ask for less accuracy, a smaller distance or more tries."
             )
     rejected = len(seen) - size
-    note = f"{rejected} of {len(seen)} samples were rejected, below the accuracy {least:g}"
+    note = f"{rejected} of {len(seen)} samples were rejected because they were below the accuracy {least:g}"
     return _gather(caller, base, accepted, data, [note])
 
 

@@ -165,14 +165,14 @@ def _compare(caller: str, a: Any, b: Any, data: Any, task: str | None) -> tuple[
         raise ValueError(f"{caller}: compares labels and probabilities, but the task is {kind}. Compare run.outputs.")
     if one.shape[1:] != other.shape[1:]:
         raise ValueError(
-            f"{caller}: the networks must answer on the same rows and classes, but their outputs are "
+            f"{caller}: the networks must predict the same rows and classes, but their outputs are "
             f"{tuple(one.shape[1:])} and {tuple(other.shape[1:])}. Give data=."
         )
     for name, said in (("a", one), ("b", other)):
         if len(lost := said.isnan().flatten(1).any(1).nonzero()):
             raise ValueError(
-                f"{caller}: network {int(lost[0])} of {name} answers with what is no number (NaN) on some rows, which "
-                "is like nothing. Look at its weights and at the inputs, or leave it out."
+                f"{caller}: network {int(lost[0])} of {name} gives NaN on some rows, which cannot be compared. Look "
+                "at its weights and at the inputs, or leave it out."
             )
     return one, other, targets
 
@@ -182,17 +182,19 @@ def _answers(
 ) -> tuple[Tensor, str, Tensor | None]:
     """The networks need not be of one architecture: they are asked, not compared."""
     if isinstance(holder, Course) and examples is not None:
-        raise ValueError(f"{caller}: what members said along training is known on their probe alone. Leave data= out.")
+        raise ValueError(
+            f"{caller}: the predictions of members during training are known only on their probe. Leave data= out."
+        )
     if examples is None and isinstance(holder, (Trajectory, Course)) and holder.answers is not None:
         return holder.answers, str(holder.task), holder.targets
     if isinstance(holder, (list, tuple)) and holder:
         parts = [_answers(caller, part, examples, task) for part in holder]
         shapes = {tuple(part[0].shape[1:]) for part in parts}
         if len(shapes) > 1:
-            raise ValueError(f"{caller}: the networks must answer on the same rows, but their shapes are {shapes}.")
+            raise ValueError(f"{caller}: the networks must predict the same rows, but their shapes are {shapes}.")
         return torch.cat([part[0] for part in parts]), parts[0][1], parts[0][2]
     if examples is None:
-        raise ValueError(f"{caller}: needs data=, for only trajectories with a probe have answers of their own.")
+        raise ValueError(f"{caller}: needs data=, because only trajectories with a probe store predictions.")
     if isinstance(holder, Ensemble):
         kind = task or holder.task
         said = [_by_member(kind, out, holder.class_dim) for out, _ in run(holder, examples)]

@@ -62,11 +62,11 @@ def subnetwork_plane(ensemble: Ensemble, members: Sequence[int] = (0, 1, 2)) -> 
     SOME_NUMBERS.check("subnetwork_plane", "members", members)
     chosen = list(members)
     if len(set(chosen)) != 3:
-        raise ValueError(f"subnetwork_plane: goes through three different members, but got {chosen}.")
+        raise ValueError(f"subnetwork_plane: needs three different members, but got {chosen}.")
     if len(networks) < 3 or not all(-len(networks) <= i < len(networks) for i in chosen):
         raise ValueError(
-            f"subnetwork_plane: goes through members {chosen}, but there are {len(networks)}. "
-            "Build the ensemble with size=3 at least."
+            f"subnetwork_plane: needs members {chosen}, but there are {len(networks)}. "
+            "Build the ensemble with at least size=3."
         )
     return SubnetworkPlane(plane(networks.take(chosen)))
 
@@ -91,8 +91,8 @@ def subnetworks(ensemble: Ensemble) -> Networks:
         return found
     if not isinstance(ensemble, Ensemble):
         raise TypeError(
-            "subnetworks: takes an ensemble whose members live in one network, such as pb.mimo or pb.multihead gives, "
-            f"but got a {type(ensemble).__name__}."
+            "subnetworks: needs an ensemble whose members live in one network, as pb.mimo and pb.multihead make, but "
+            f"got a {type(ensemble).__name__}."
         )
     return networks_of("subnetworks", ensemble)
 
@@ -101,7 +101,5 @@ def check_joint(caller: str, ensemble: Any) -> Any:
     """The ensemble, if its members answer in one pass, each for an input of its own: that of MIMO."""
     if not isinstance(ensemble, Ensemble) or not ensemble.joint:
         what = f"the method {ensemble.method!r}" if isinstance(ensemble, Ensemble) else f"a {type(ensemble).__name__}"
-        raise TypeError(
-            f"{caller}: members with inputs of their own are needed, so it takes what pb.mimo gives, but got {what}."
-        )
+        raise TypeError(f"{caller}: needs members with inputs of their own, as pb.mimo makes, but got {what}.")
     return ensemble

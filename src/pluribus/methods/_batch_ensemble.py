@@ -94,7 +94,7 @@ def batch_ensemble(
         )  # fmt: skip
     model = expose_weights(check_model("batch_ensemble", model))
     if std > FAR or init == "signs":
-        warn_if_trained("batch_ensemble", model, trained, "its layers are scaled by far more or less than 1")
+        warn_if_trained("batch_ensemble", model, trained, "its layers are scaled by factors far from 1")
     names = layers_of("batch_ensemble", model, where, example, per_row=True)
     names = leave_out_read("batch_ensemble", model, names, where, example)
     biases = {dotted_name(name, "bias") for name in names}

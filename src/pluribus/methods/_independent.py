@@ -100,7 +100,7 @@ def deep(
 
 def _of_models(models: list[nn.Module], size: int | None) -> Ensemble:
     if size is not None and size != len(models):
-        raise ValueError(f"deep: size is the number of models, {len(models)}, but it is {size}. Leave it out.")
+        raise ValueError(f"deep: size must be the number of models, {len(models)}, but it is {size}. Leave it out.")
     if not models:
         raise ValueError("deep: there must be at least one model, but the list is empty.")
     for model in models:

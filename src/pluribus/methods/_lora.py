@@ -118,7 +118,7 @@ def _choose_projections(model: nn.Module, where: str | None, heads: list[str]) -
     """The names of linear layers, and of the parts of fused ones, that get matrices."""
     linear = [name for name, part in model.named_modules() if _is_linear(part) and name not in heads]
     if not linear:
-        raise ValueError("lora: the model has no linear layer to put matrices beside. Use batch_ensemble for it.")
+        raise ValueError("lora: the model has no linear layer to adapt. Use pb.batch_ensemble.")
     names = [part for name in linear for part in _parts(name, model)]
     if where is not None:
         return pick("lora", where, names)

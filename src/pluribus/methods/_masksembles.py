@@ -85,7 +85,10 @@ def masksembles(
         )
     if is_batch(trained):
         if capacity is not None:
-            raise ValueError("masksembles: layers that grow have fresh weights: give trained= or capacity=, not both.")
+            raise ValueError(
+                "masksembles: layers that grow get new weights, so trained= and capacity= exclude each other. Give "
+                "one of them."
+            )
         meant = layers_of("masksembles", expose_weights(check_model("masksembles", model)), where, example,
                           but_first=True, per_row=True)  # fmt: skip
         return start_near(
@@ -96,7 +99,7 @@ def masksembles(
         )  # fmt: skip
     model = expose_weights(check_model("masksembles", model))
     if scale > 1:
-        warn_if_trained("masksembles", model, trained, "masks leave out much of what its layers compute")
+        warn_if_trained("masksembles", model, trained, "masks drop much of what its layers compute")
     names = layers_of("masksembles", model, where, example, but_first=True, per_row=True)
     before = {name: count_input_channels(model.get_submodule(name)) for name in names}
     if capacity is not None:
@@ -113,7 +116,7 @@ def masksembles(
     if size > 1 and scale > 1 and all(full):
         raise ValueError(
             f"masksembles: every mask is all ones, because the widths of {quote_names(names, 6)} cannot grow or are "
-            "too small: the members would be alike. Choose other layers with where=, or leave capacity= out."
+            "too small: all members would be the same. Choose other layers with where=, or leave capacity= out."
         )
     settings: dict[str, Any] = {"scale": scale, "capacity": capacity, "where": exact_pattern(names)}
     settings["widths"] = widths and widths.to_json()
@@ -139,7 +142,7 @@ def _grow(
     """The model with the masked widths grown to M * S - D."""
     if widths is None:
         if example is None:
-            raise ValueError("masksembles: with capacity= layers grow, and the model must be run once. Give example=x.")
+            raise ValueError("masksembles: with capacity= layers grow, so the model must be run once. Give example=x.")
 
         def grow(width: int) -> int:
             return sampler.grow_width(max(1, round(capacity * width)), size, scale, generator)

@@ -68,14 +68,14 @@ def find_dropout(ensemble: Ensemble, batch: Batch) -> Findings:
     found, calls = droppers(ensemble.module, batch)
     if not found:
         raise ValueError(
-            "mc_dropout: the model drops nothing in training, so its members would be alike. "
-            "Give rate=0.1 to insert dropout, and where= to choose before which layers."
+            "mc_dropout: the model has no active dropout in training, so all members would "
+            "be the same. Give rate=0.1 to insert dropout, and where= to choose the layers that it goes before."
         )
     awake = frozenset(found) - frozenset(calls)
     more = _asleep_in_eval(ensemble.module, calls, awake, batch)
     notes = [f"dropout in {len(found)} modules: {quote_names(found, 6)}"]
     if more:
-        notes.append(f"in training mode also when predicting, to drop: {quote_names(more, 6)}")
+        notes.append(f"in training mode for predictions too, for their dropout: {quote_names(more, 6)}")
     calls = {name: rates for name, rates in calls.items() if name not in more}
     return Findings(awake | frozenset(more), Dropping if calls else None, notes, calls)
 
@@ -136,9 +136,9 @@ def _asleep_in_eval(model: nn.Module, calls: Calls, awake: Collection[str], batc
             copy.get_submodule(name).training = True
         if not same_outputs(before, _run_without_dropout(copy, batch)):
             raise ValueError(
-                f"mc_dropout: {quote_names(missing)} must be in training mode to drop, but in training mode the output "
-                "without dropout is another one, so more than dropout would be awake. Use nn.Dropout modules, or "
-                "F.dropout(x, p, self.training), outside of `if self.training`."
+                f"mc_dropout: {quote_names(missing)} must be in training mode for dropout, but that mode changes the "
+                "output even without dropout, so more than dropout would be active. Use nn.Dropout modules, or "
+                "F.dropout(x, p, self.training), outside `if self.training`."
             )
     return missing
 
@@ -312,7 +312,7 @@ def mc_dropout(
     if rate is not None:
         rate = check_number("mc_dropout", "rate", rate, "between 0 and 1 (such as 0.1)", lambda v: 0 < v < 1)
     if where is not None and rate is None:
-        raise ValueError(f"mc_dropout: where={where!r} says where to insert dropout, so rate= is needed too.")
+        raise ValueError(f"mc_dropout: where={where!r} says where to insert dropout, so it needs rate= too.")
     if is_batch(trained):
         places: list[str | None] = [where]  # the model's own dropout is where it is
         if rate is not None:

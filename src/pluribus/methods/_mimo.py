@@ -163,7 +163,7 @@ class MimoEnsemble(Ensemble):
             f"mimo: {self.size} members, {self.task}",
             f"  all share one network with {total:,} parameters; each has its slice of "
             f"{', '.join(map(repr, self.first))} (inputs) and of {', '.join(map(repr, self.last))} (outputs)",
-            f"  run {self.run} ({self.runner.why})",
+            f"  runs {self.run} ({self.runner.why})",
             f"  in training each member sees: its own order of the batch, repeated {self.batch_repetition} times; "
             f"the same example as the others in {self.input_repetition:.0%} of the rows",
             *(f"  {note}" for note in self.notes),
@@ -221,7 +221,7 @@ class MimoEnsemble(Ensemble):
             if i in self._flows[key].around and not all(torch.equal(first, other) for other in others):
                 raise ValueError(
                     f"mimo: an input of type {first.dtype} and shape {tuple(first.shape)} does not enter through "
-                    f"{quote_names(self.first)}, so it must be the same for all members, but it differs. "
+                    f"{quote_names(self.first)}, so it must be the same for all members, but it is not. "
                     "Give batches without padding, or choose another method."
                 )
 
@@ -233,9 +233,9 @@ def check_flow(module: nn.Module, first: Sequence[str], batch: Batch, other: Bat
     alone = [map_leaves(each, batch, flow.entering) for each in others]  # what does not enter is another matter
     if flow.entering & flow.around or any(goes_around(module, first, batch, each) for each in alone):
         raise ValueError(
-            f"mimo: the model reads its input in {quote_names(first)}, and computes something else from its values too "
-            "(a mask of padding, the index of the last word, positions), of which all members would get the first "
-            "one's. Give what it computes as an input that is the same for all members, or choose another method."
+            f"mimo: the model reads its input in {quote_names(first)}, but also computes something else from it (a "
+            "padding mask, the index of the last word, positions), and all members would get the first one's. Pass "
+            "that as an input that is the same for all members, or choose another method."
         )
     return flow
 
@@ -384,7 +384,7 @@ def _unwidenable(model: nn.Module, name: str, widened: Collection[str]) -> str:
     if isinstance(layer, MemberLayer):
         return "belongs to a member of another ensemble, with a mask or vectors of its own size"
     if not any(key == "weight" or key == "weight_ih_l0" for key in own):
-        return "makes its weight of other tensors (a norm or another parametrization)"
+        return "computes its weight from other tensors (a norm or another parametrization)"
     tied = aliases(model)
     others = {other for names in tied.values() for other in names if names & {dotted_name(name, key) for key in own}}
     places = {other for other in others if other.rpartition(".")[0] not in {name, *widened}}
@@ -406,7 +406,7 @@ def check_rows(made: MimoEnsemble, reference: nn.Module, example: Any, exact: bo
             same = all(close(member, single_) for member in output)
         if not same:
             raise ValueError(
-                f"mimo: what stands between {quote_names(made.last)} and the model's output does not work row by row. "
+                f"mimo: the part between {quote_names(made.last)} and the model's output does not work row by row. "
                 "Name another last layer with last=, or write the model so that its last layer gives its output."
             )
 
@@ -480,7 +480,7 @@ def mimo(
         draw_anew_(model, laws, generator, widened)
         notes = note_guesses(laws, widened)
     untied = [sorted(names) for names in aliases(reference).values() if len(names) > 1 and names & {*widened}]
-    notes += [f"{quote_names(names)} shared one tensor and have one each now" for names in untied]
+    notes += [f"{quote_names(names)} shared one tensor and now have one each" for names in untied]
     settings = {
         "input_repetition": input_repetition,
         "batch_repetition": batch_repetition,

@@ -45,7 +45,7 @@ def groups_of(model: nn.Module, factor: float, gamma: int, where: str | None, le
     given, where = where, where or getattr(model, "takes_gamma", None)
     if not isinstance(where, str):
         raise ValueError(
-            f"packed: gamma {gamma} needs to know which layers take groups, and the model does not say. "
+            f"packed: gamma {gamma} needs to know which layers take groups, but the model does not say. "
             f"Choose with where= among: {quote_names(weighted_layers(model))}."
         )
     if given is None and not any(matches(where, name) for name in weighted_layers(model)):
@@ -193,7 +193,7 @@ def packed(
     followed = list(widths.followed) if widths else []
     if strict and notes:
         raise ValueError(
-            f"packed: size {size} with alpha {alpha:g} and gamma {gamma} needs hidden widths that divide, but "
+            f"packed: size {size} with alpha {alpha:g} and gamma {gamma} needs divisible hidden widths, but "
             f"{notes[0]}. Choose alpha={size}, change that layer, or leave strict=True out."
         )
     members, guesses = _members(model, size, widths, groups, init, generator, example)
@@ -251,14 +251,14 @@ def _packed_builder(
 def _solve_thin_widths(model: nn.Module, example: Any, factor: float, groups: dict[str, int]) -> Widths:
     if example is None:
         raise ValueError(
-            "packed: to make a model thinner it must be run once, but there is no example. Give example=x, as one "
-            "call of the model takes it, or a function width_factor -> nn.Module instead of the model."
+            "packed: the model must be run once to make it thinner, but there is no example. Give example=x, the "
+            "input of one call, or a function width_factor -> nn.Module instead of the model."
         )
     widths = solve_widths(model, example, factor, multiples=groups)
     if all(widths.sizes[name] == tuple(tensor.shape) for name, tensor in model.named_parameters()):
         raise ValueError(
-            f"packed: no hidden width of the model can be multiplied by {factor:g}: every one is bound to its inputs, "
-            f"its outputs or a number in its code. The layers are {quote_names(weighted_layers(model))}. "
+            f"packed: no hidden width of the model can be multiplied by {factor:g}: each is tied to its inputs, its "
+            f"outputs or a number in its code. The layers are {quote_names(weighted_layers(model))}. "
             "Give a function width_factor -> nn.Module instead of the model."
         )
     return widths
@@ -274,5 +274,5 @@ def _thinning_notes(model: nn.Module, widths: Widths | None) -> list[str]:
     ]
     for name, layer in weighted_layers(model).items():
         if widths.sizes.get(dotted_name(name, "weight")) == tuple(cast(Tensor, layer.weight).shape):
-            notes.append(f"layer {name!r} keeps its widths, which are bound to numbers in the model's code")
+            notes.append(f"layer {name!r} keeps its widths, which are tied to numbers in the model's code")
     return notes

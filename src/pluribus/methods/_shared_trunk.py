@@ -141,14 +141,14 @@ def treenet(
         if name not in own and any(matches(branch, n) for n in names)
     ]
     if _is_one_layer(model, own):
-        notes.append("members own the last layer alone: this is the ensemble that multihead makes")
+        notes.append("members own only the last layer: this is the ensemble that multihead makes")
     return make_branches("treenet", model, size, own, {"branch": branch}, notes, init, generator, freeze_trunk, noise)
 
 
 def _warn_of_fresh(method: str, model: nn.Module, trained: Any, init: Init, freeze_trunk: bool) -> None:
     """Warn that branches are drawn anew over a trained trunk, which their first gradients tear apart."""
     if init == "different" and not freeze_trunk:
-        warn_if_trained(method, model, trained, "what members own is drawn anew and may tear the trunk apart")
+        warn_if_trained(method, model, trained, "training the redrawn parts may damage the trunk")
 
 
 def _is_one_layer(model: nn.Module, own: Sequence[str]) -> bool:

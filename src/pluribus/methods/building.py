@@ -61,7 +61,7 @@ def members_of(
     members = members if init == "different" else members * size
     if differing := next(filter(None, (find_difference(members[0], member) for member in members)), None):
         raise ValueError(
-            f"{method}: the builder must give models that differ in nothing but their weights, but they differ in "
+            f"{method}: the builder must give models that differ only in their weights, but they differ in "
             f"{differing}. Give a list of models to pb.deep instead."
         )
     return members
@@ -70,11 +70,9 @@ def members_of(
 def note_guesses(laws: Laws, names: Collection[str] | None = None) -> list[str]:
     """Lines for `explain()` about tensors whose law no class states, and weights that cannot be drawn at all."""
     guessed = [name for name in laws.guessed if names is None or name in names]
-    notes = [f"drawn as their values look, which is a guess: {quote_names(guessed, 6)}"] if guessed else []
+    notes = [f"redrawn from a distribution guessed from their values: {quote_names(guessed, 6)}"] if guessed else []
     if laws.packed:
-        notes.append(
-            f"the same for all members, for packed (quantised) weights stay as they are: {quote_names(laws.packed, 6)}"
-        )
+        notes.append(f"the same for all members, as packed (quantised) weights are kept: {quote_names(laws.packed, 6)}")
     return notes
 
 
@@ -90,8 +88,8 @@ def refuse_alike(method: str, members: Sequence[nn.Module], own: Collection[str]
     """Refuse members that start alike and see the same rows."""
     if init == "different" and start_alike(members, own):
         raise ValueError(
-            f"{method}: what the members own, {quote_names(own, 6)}, starts alike in all of them (constants), and they "
-            "see the same rows: they would stay alike for ever. Let them own a layer with weights too."
+            f"{method}: what the members own, {quote_names(own, 6)}, starts the same in all of them (constants), and "
+            "they see the same rows, so they would stay the same. Let them own a layer with weights too."
         )
 
 
@@ -107,7 +105,7 @@ def check_size(method: str, size: Any) -> int:
     """The size, if it is one."""
     if isinstance(size, (bool, str)) or not isinstance(size, Integral) or size < 1:
         raise ValueError(
-            f"{method}: size, the number of members, must be a whole number from 1 on, but it is {size!r}."
+            f"{method}: size, the number of members, must be a whole number of at least 1, but it is {size!r}."
         )
     return int(size)
 
@@ -124,20 +122,22 @@ def check_model(method: str, model: Any, *, nests: bool = False) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise TypeError(f"{method}: the model must be an nn.Module, but it is a {type(model).__name__}.")
     if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError(f"{method}: a scripted model cannot be changed. Give the nn.Module that it was made of.")
+        raise TypeError(f"{method}: a scripted model cannot be changed. Give the nn.Module that it was made from.")
     if scripted := [name for name, part in model.named_modules() if isinstance(part, torch.jit.ScriptModule)]:
         raise TypeError(
             f"{method}: a scripted part cannot run with a member's tensors in place of its own, but the model has "
-            f"{quote_names(scripted)}. Give the nn.Module that it was made of."
+            f"{quote_names(scripted)}. Give the nn.Module that it was made from."
         )
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         raise TypeError(f"{method}: the model is a {type(model).__name__}. Give model.module, and wrap the ensemble.")
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
-        raise ValueError(f"{method}: the model has lazy layers without a size yet. Run it once on a batch before.")
+        raise ValueError(f"{method}: the model has lazy layers that have no size yet. Run it once on a batch first.")
     if not any(True for _ in model.parameters()):
         raise ValueError(f"{method}: the model has no parameters, so there is nothing to own or to share.")
     if not nests and _is_nested(model):
-        raise ValueError(f"{method}: the model contains an ensemble already. Use pb.deep to make an ensemble of those.")
+        raise ValueError(
+            f"{method}: the model already contains an ensemble. Use pb.deep to make an ensemble of ensembles."
+        )
     return model
 
 
@@ -147,7 +147,7 @@ def _is_nested(model: nn.Module) -> bool:
 
 def check_whole(method: str, name: str, value: Any) -> int:
     """The value, if it is a whole number from 1 on."""
-    return int(check_number(method, name, value, "a whole number from 1 on", lambda v: v >= 1 and v == v // 1))
+    return int(check_number(method, name, value, "a whole number of at least 1", lambda v: v >= 1 and v == v // 1))
 
 
 def begin_(layer: nn.Module, mixin: type) -> None:

@@ -57,7 +57,7 @@ def layers_of(
         names = [name for name in names if found.get(name) is not None]
     if not names:
         raise ValueError(
-            f"{method}: every convolution and linear layer but the first is meant, and the model has no more than "
+            f"{method}: every convolution and linear layer but the first is changed, but the model has only "
             f"{len(choice)}. Choose with where= among: {quote_names(choice)}."
         )
     return names
@@ -68,7 +68,7 @@ def note_left_out(model: nn.Module, names: list[str], example: Any, where: str |
     left = [name for name in weighted_layers(model) if name not in names]
     if example is None or where is not None or not left:
         return []
-    return [f"shared as they are, since they read other rows than the batch's, or the input: {quote_names(left, 6)}"]
+    return [f"shared unchanged, because they read the input, or rows other than the batch's: {quote_names(left, 6)}"]
 
 
 def heads_of(model: nn.Module, where: str | None, example: Any) -> list[str]:
@@ -151,8 +151,8 @@ def refuse_reads(method: str, reads: Collection[str], *patterns: str) -> None:
     """
     if reads:
         raise ValueError(
-            f"{method}: the model reads {quote_names(reads, 6)} itself, outside of a call of the layer, where it would "
-            f"not get what members have there. Call the layer in forward, or choose other layers with "
+            f"{method}: the model reads {quote_names(reads, 6)} directly, without calling the layer, so it would miss "
+            f"what members own there. Call the layer in forward, or choose other layers with "
             f"{' or '.join(patterns or ('where=',))}."
         )
 

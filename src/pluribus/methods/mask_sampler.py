@@ -39,7 +39,7 @@ def masks(
     width, size = _count("masks", "width", width), _count("masks", "size", size)
     if (scale is None) == (capacity is None):
         given = "neither" if scale is None else "both"
-        raise ValueError(f"masks: takes either scale or capacity, but got {given}. Give scale=2.0, say.")
+        raise ValueError(f"masks: takes either scale or capacity, but got {given}. Give, say, scale=2.0.")
     chosen = ones(width, size, scale) if scale is not None else _feasible(width, size, capacity)
     drawn = torch.zeros(size, width, device="cpu")
     order = torch.randperm(width, generator=generator, device="cpu")
@@ -191,7 +191,8 @@ def _scale(function: str, value: float) -> float:
     if not (math.isfinite(value) and value >= 1):
         raise ValueError(
             f"{function}: scale must be a finite number of at least 1, but is {value}. "
-            "Choose 1 for masks of ones only, 2 for masks of about half the channels, more for less overlap."
+            "Choose 1 for masks that keep everything, 2 for masks that keep about half of the channels, more for less "
+            "overlap."
         )
     return float(value)
 

@@ -36,7 +36,7 @@ class _Comparison:
         a, b = self.pair
         first, second = (list(m.named_modules(remove_duplicate=False)) for m in self.pair)
         if [(name, _kind(part)) for name, part in first] != [(name, _kind(part)) for name, part in second]:
-            return "the kinds or names of their modules"
+            return "the types or names of their modules"
         if [self.names[0][id(m)] for _, m in first] != [self.names[1][id(m)] for _, m in second]:
             return "which modules are used twice"
         if _tensors(a) != _tensors(b) or aliases(a) != aliases(b):

@@ -65,7 +65,7 @@ def warn_if_trained(method: str, model: nn.Module, trained: Any, loss: str) -> N
     seen = (name for name, module in model.named_modules() if has_seen_data(module, BATCHES))
     if trained is None and (name := next(seen, None)) is not None:
         warnings.warn(
-            f"{method}: this network seems to be trained (its layer {name!r} has seen data), and {loss}, so most of "
+            f"{method}: this network seems to be pretrained (its layer {name!r} has seen data), and {loss}, so most of "
             "what it knew may be lost. Give trained=x, a batch of inputs like those that it was trained on, to start "
             "near it, or trained=False to train from here.",
             stacklevel=3,
@@ -110,7 +110,7 @@ def _check_inputs(method: str, model: nn.Module, trained: Any) -> None:
     """Refuse inputs that the model does not take, or that tell nothing about it."""
     if not any(isinstance(t, Tensor) for t in tensors_of(as_batch(trained))) or _count(trained) < 2:
         raise ValueError(
-            f"{method}: trained= takes a batch of inputs like those that the model was trained on, two rows at least, "
+            f"{method}: trained= takes a batch of inputs like those that the model was trained on, at least two rows, "
             f"but it is {trained if not isinstance(trained, Tensor) else tuple(trained.shape)!r}."
         )
     check_example(method, model, trained)

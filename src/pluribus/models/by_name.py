@@ -122,7 +122,9 @@ def _build(
     try:
         model = build(**{key: value for key, value in offered.items() if key in takes or key in known})
     except Exception as error:  # whatever the code of a user raises, or ours on sizes that no network has
-        raise ValueError(f"model: {spec} gives no network of {offered}: {type(error).__name__}: {error}.") from error
+        raise ValueError(
+            f"model: {spec} cannot build a network with {offered}: {type(error).__name__}: {error}."
+        ) from error
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: {spec} must give an nn.Module, but it gives a {type(model).__name__}.")
     return model if "width" in takes else _resize(model, width, shape)
@@ -133,7 +135,7 @@ def published_network(spec: ModelSpec) -> nn.Module:
     kind, _, name = spec.model.partition(":")
     if kind != "timm" or spec.width != 1:
         raise ValueError(
-            f"--pretrained: published weights are those of timm:NAME in its own width, but the model is {spec.model} "
+            f"--pretrained: published weights exist only for timm:NAME at its own width, but the model is {spec.model} "
             f"of width {spec.width:g}. Give --weights FILE."
         )
     try:
@@ -143,8 +145,8 @@ def published_network(spec: ModelSpec) -> nn.Module:
     except Exception as error:  # whatever the hub's client raises where it can reach nothing
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise ValueError(
-            f"--pretrained: timm's weights for {name} are neither in the local cache nor to be had ({reason}). Put "
-            "them there, or give --weights FILE."
+            f"--pretrained: timm's weights for {name} are not in the local cache and cannot be downloaded "
+            f"({reason}). Put them there, or give --weights FILE."
         ) from error
 
 
@@ -156,7 +158,7 @@ def _timm(
         near = timm.list_models(f"*{name[:8]}*")[:12]
         raise ValueError(
             f"model: timm has no {name!r}. "
-            + (f"Near ones: {', '.join(near)}." if near else "timm.list_models() gives all names.")
+            + (f"Similar names: {', '.join(near)}." if near else "timm.list_models() gives all names.")
         )
     if len(shape) != 3:
         raise ValueError(f"model: timm:{name} takes images, but the rows have the shape {tuple(shape)}. Use mlp.")
@@ -173,7 +175,7 @@ def _timm(
             raise
         said = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
         raise ValueError(
-            f"model: timm:{name} gives no network for rows of the shape {tuple(shape)} ({said})."
+            f"model: timm:{name} cannot build a network for rows of the shape {tuple(shape)} ({said})."
         ) from error
 
 
@@ -200,7 +202,7 @@ def _hugging_face(path: str, shape: tuple[int, ...], outputs: int, width: float,
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"model: hf:{path} must be a folder with config.json, which is not there.")
     if len(shape) != 1 or width != 1 or dropout is not None:
-        raise ValueError(f"model: hf:{path} takes texts (--data text:FILE), in its own width and with its own dropout.")
+        raise ValueError(f"model: hf:{path} takes texts (--data text:FILE), and keeps its own width and dropout.")
     try:
         config = read_config(folder)
         has_head = any("ForSequenceClassification" in name for name in config.architectures or ())

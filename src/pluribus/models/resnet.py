@@ -266,7 +266,7 @@ def _wide_resnet(
 ) -> ResNet:
     layouts = {"first": BASIC, "second": LATE}
     if stride_on not in layouts:
-        raise ValueError(f'wide_resnet: stride_on is "first" or "second", not {stride_on!r}. Choose one of them.')
+        raise ValueError(f'wide_resnet: stride_on must be "first" or "second", not {stride_on!r}. Choose one of them.')
     network = ResNet(
         layouts[stride_on],
         [(depth - 4) // 6] * 3,
@@ -289,7 +289,7 @@ def _stem(style: str, channels: int, size: int, bias: bool) -> tuple[nn.Conv2d, 
         return nn.Conv2d(channels, size, 3, padding=1, bias=bias), nn.Identity()
     if style == "imagenet":
         return nn.Conv2d(channels, size, 7, stride=2, padding=3, bias=bias), nn.MaxPool2d(3, stride=2, padding=1)
-    raise ValueError(f'ResNet: style is "cifar" or "imagenet", not {style!r}. Choose by the size of the images.')
+    raise ValueError(f'ResNet: style must be "cifar" or "imagenet", not {style!r}. Choose by the size of the images.')
 
 
 def _convolutions(

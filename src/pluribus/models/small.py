@@ -54,7 +54,9 @@ def lenet(
     check_sizes(num_classes, width)
     side = ((image - 4) // 2 - 4) // 2
     if side < 1:
-        raise ValueError(f"lenet: images need a side of 16 or more, but image={image}. Enlarge them, or use mlp.")
+        raise ValueError(
+            f"lenet: images need a side of at least 16 pixels, but image={image}. Enlarge them, or use mlp."
+        )
     first, second, third, fourth = (scale_width(units, width) for units in (6, 16, 120, 84))
     network = nn.Sequential()
     _append(network, 1, conv=nn.Conv2d(channels, first, 5), relu=nn.ReLU(), pool=nn.MaxPool2d(2))
@@ -150,9 +152,9 @@ def check_sizes(num_classes: int, width: float) -> None:
     """Refuse numbers of classes and widths that make no network."""
     if num_classes < 1:
         raise ValueError(
-            f"A network needs num_classes of 1 or more, but it is {num_classes}. Give the number of outputs."
+            f"A network needs num_classes of at least 1, but it is {num_classes}. Give the number of outputs."
         )
     if not width > 0:
         raise ValueError(
-            f"A network needs a width above 0, but it is {width}. Use 0.5 for half, 2 for twice the channels."
+            f"A network needs a width above 0, but it is {width}. Use 0.5 for half the channels, 2 for twice as many."
         )

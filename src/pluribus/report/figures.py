@@ -103,7 +103,7 @@ def score_histograms(methods: Methods, score: str = "uncertainty", bins: int = 4
             axes.hist(edges[:-1], edges.tolist(), weights=share, label=kind, hatch=hatch, **line)
         axes.set_title(name, loc="left", fontsize=10, fontweight="bold")
         _axis(axes, "", "Share of examples", None, (0, None))
-    panels[-1].set_xlabel(f"Score: {score} (right = less certain)")
+    panels[-1].set_xlabel(f"Score: {score} (further right = less certain)")
     panels[0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncol=2, frameon=False)  # off the histograms
     return figure
 
@@ -126,7 +126,7 @@ def roc(methods: Methods, title: str = "") -> Figure:
         plain = style | {"marker": "", "linewidth": 1.8}
         axes.plot(false, true, label=f"{name} (AUROC {area:.3f})", **plain)
     axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1, label="chance")
-    _axis(axes, "False positive rate (inside held for outside)", "True positive rate", (0, 1), (0, 1))
+    _axis(axes, "False positive rate (in-distribution rejected as OOD)", "True positive rate", (0, 1), (0, 1))
     axes.set_aspect("equal")
     axes.legend(loc="lower right")
     return figure
@@ -146,10 +146,12 @@ def agreement(matrix: Numbers, names: Sequence[str] | None = None, title: str = 
     if shares.ndim != 2 or shares.shape[0] != shares.shape[1] or not len(shares):
         raise ValueError(f"agreement: the matrix must be (members, members), but its shape is {shares.shape}.")
     if not (np.isfinite(shares).all() and shares.min() >= 0 and shares.max() <= 1 + 1e-6):
-        raise ValueError(f"agreement: shares must be from 0 to 1, but one is {_worst(shares):g}. Give shares, not %.")
+        raise ValueError(
+            f"agreement: shares must be from 0 to 1, but one is {_worst(shares):g}. Give shares, not percentages."
+        )
     names = [str(i) for i in range(len(shares))] if names is None else list(names)
     if len(names) != len(shares):
-        raise ValueError(f"agreement: {len(shares)} members need as many names, but there are {len(names)}.")
+        raise ValueError(f"agreement: {len(shares)} members need as many names, but got {len(names)}.")
     size = min(9.0, 2.6 + 0.5 * len(shares))
     figure, (axes,) = _figure(title, size=(size + 0.6, size))
     off = shares[~np.eye(len(shares), dtype=bool)]
@@ -332,14 +334,16 @@ def _check_arrays(where: str, arrays: dict[str, np.ndarray], shares: tuple[str, 
         if not np.isfinite(seen).all():
             raise ValueError(f"{where}: {key} must be finite, but one is {seen[~np.isfinite(seen)][0]:g}.")
         if key in shares and len(seen) and not (seen.min() >= -1e-6 and seen.max() <= 1 + 1e-6):
-            raise ValueError(f"{where}: {key} must be from 0 to 1, but one is {_worst(seen):g}. Give shares, not %.")
+            raise ValueError(
+                f"{where}: {key} must be from 0 to 1, but one is {_worst(seen):g}. Give shares, not percentages."
+            )
 
 
 def _check_base(base_accuracy: float, classes: int) -> None:
     if classes < 2 or not 1 / classes < base_accuracy <= 1:
         raise ValueError(
-            "diversity_accuracy: the base must be better than chance in at least 2 classes, but its accuracy is "
-            f"{base_accuracy:g} in {classes}. Without that the lower limit does not exist."
+            "diversity_accuracy: the base must be better than chance with at least 2 classes, but its accuracy is "
+            f"{base_accuracy:g} in {classes}. Otherwise there is no lower limit."
         )
 
 

@@ -73,4 +73,4 @@ class Claim:
         return self.check(found, self.published)
 
 
-EXACT = dict.fromkeys(SCALES, "seconds: computed, nothing is trained")
+EXACT = dict.fromkeys(SCALES, "seconds: only computed, nothing is trained")

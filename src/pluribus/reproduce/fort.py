@@ -33,9 +33,9 @@ SETTINGS = {
 IMAGENET = {"network": "ResNet50v2", "training": "momentum 0.9, batches of 256, 160 epochs, rate 0.15 to 0.0015"}
 
 COSTS = {
-    "smoke": "20 s of one processor",
-    "laptop": "about half an hour of one processor (SmallCNN, 5,000 images of CIFAR-10), shared by its items",
-    "paper": "about a day of one GPU: MediumCNN, 25 runs of 40 epochs on 50,000 images (our estimate)",
+    "smoke": "20 s on one core",
+    "laptop": "about half an hour on one core (SmallCNN, 5,000 images of CIFAR-10), shared by its items",
+    "paper": "about a day on one GPU: MediumCNN, 25 runs of 40 epochs on 50,000 images (our estimate)",
 }
 
 HOURS = {**COSTS, "paper": "ImageNet: days on several GPUs"}
@@ -66,7 +66,7 @@ ITEMS = [
         "Functions sampled from a subspace stay in the neighbourhood of their own run.",
         settings={**SETTINGS, "subspaces": "random, dropout, diagonal Gaussian, low-rank Gaussian"},
         **_item(*(f"stays_{name}" for name in SUBSPACES), pictures=embedding_picture),
-        notes=("The paper shows it by t-SNE alone; judged are disagreements with the solutions.",),
+        notes=("The paper shows it only by t-SNE; what is judged here is disagreement with the solutions.",),
     ),
     _claim(
         "figure5", "Figure 5: radial landscape between two optima, MediumCNN",
@@ -77,12 +77,12 @@ ITEMS = [
         "figure6", "Figure 6: diversity against accuracy, CIFAR-10",
         "Independent solutions achieve a better trade-off of diversity and accuracy than four subspace methods.",
         **_item(*(f"apart_{name}" for name in SUBSPACES), pictures=diversity_picture),
-        notes=("Trade-off: the share of the diversity between the limits of appendix D that is reached at the "
-               "accuracy.",),
+        notes=("Trade-off: the share reached, at that accuracy, of the diversity between the limits of "
+               "appendix D.",),
     ),
     _claim(
         "figure7", "Figure 7: diversity against accuracy, CIFAR-100 and ImageNet",
-        "On harder problems independent solutions stand out more from subspace samples.",
+        "On harder problems, independent solutions stand out more from subspace samples.",
         settings={**SETTINGS, **IMAGENET}, costs=HOURS,
         **_item("harder", experiment=HARDER, pictures=diversity_picture, derive=harder_minus_easier),
         notes=("At laptop scale the harder problem is CIFAR-10 and the easier one Fashion-MNIST; at the paper's "
@@ -101,14 +101,14 @@ ITEMS = [
         **_item("shifted", "independent", "random", "trajectory", "random_low_rank", "low_rank",
                 pictures=shifted_picture),
         notes=("The paper writes the sum over members; its figures are means.",
-               "Corruptions are three at severity 3; the paper has all of CIFAR-10-C."),
+               "Here: three corruptions at severity 3; the paper has all of CIFAR-10-C."),
     ),
     _claim(
         "figure10", "Figure 10: ImageNet and ImageNet-C",
-        "On ImageNet random subspaces are the best of subspaces and complementary to ensembling.",
+        "On ImageNet, random subspaces are the best subspaces and complement ensembling.",
         settings=IMAGENET, costs=HOURS,
         **_item("random_best", "random_both", experiment=ON_IMAGENET, pictures=sizes_picture),
-        notes=("At smaller scales it is asked on the runs of the other figures.",),
+        notes=("At smaller scales it is judged on the runs of the other figures.",),
     ),
     _claim(
         "figureS1", "Figure S1: radial landscape, training and validation loss",
@@ -123,20 +123,20 @@ ITEMS = [
     ),
     _claim(
         "figureS3", "Figure S3: functions along the tunnel",
-        "Along the low-loss path functions do not stay the same.",
+        "Along the low-loss path, the function does not stay the same.",
         **_item("along", pictures=functions_picture),
     ),
     _claim(
         "figureS4", "Figure S4: initialisation and shuffling",
-        "Both add diversity, and initialisation more; shuffling adds more at higher rates.",
-        costs={**COSTS, "laptop": "about 10 minutes of one processor"}, experiment=SOURCES_OF_CHANCE,
+        "Both add diversity, initialisation more so; shuffling adds more at higher learning rates.",
+        costs={**COSTS, "laptop": "about 10 minutes on one core"}, experiment=SOURCES_OF_CHANCE,
         check=check_seeds(CHANCE, "initialisation", "batches", "dominant", "higher", pictures=sources_picture),
     ),
     _claim(
         "figureS5", "Figure S5: cSG-MCMC",
         "Deep Ensembles are more diverse than the cycles of cSG-MCMC.",
         settings={"network": "ResNet-18", "chains": "3 starts, 3 cycles of 50 epochs", "data": "CIFAR-10, CIFAR-100"},
-        costs={**COSTS, "laptop": "about 6 minutes of one processor"}, experiment=CHAINS,
+        costs={**COSTS, "laptop": "about 6 minutes on one core"}, experiment=CHAINS,
         check=check_seeds(CHANCE, "runs", pictures=chains_picture),
     ),
     _claim(

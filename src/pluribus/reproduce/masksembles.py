@@ -28,12 +28,12 @@ SETTINGS = {
 IMAGENET = {"network": "ResNet-50", "masks": "before every convolution from stage 3 on; total size fixed"}
 
 COSTS = {
-    "smoke": "10 s of one processor",
-    "laptop": "about an hour of one processor: all methods, three seeds, ten epochs (CIFAR-10, 10,000 images)",
-    "paper": "78 GPU minutes a seed by the times of Table 1, several GB",
+    "smoke": "10 s on one core",
+    "laptop": "about an hour on one core: all methods, three seeds, ten epochs (CIFAR-10, 10,000 images)",
+    "paper": "78 GPU minutes per seed by the times of Table 1, several GB",
 }
 
-IMAGENET_COSTS = {**COSTS, "paper": "455 GPU hours by the times of Table 2, 16 GB a GPU"}
+IMAGENET_COSTS = {**COSTS, "paper": "455 GPU hours by the times of Table 2, 16 GB per GPU"}
 
 CIFAR = study("methods-masksembles", MASKS_CIFAR, methods=list(ALL))
 
@@ -80,13 +80,13 @@ ITEMS = [
     ),
     _claim(
         "figure5", "Figure 5: from ensembles to MC-Dropout",
-        "With many masks Masksembles behave like MC-Dropout, with masks that do not overlap like Deep Ensembles.",
+        "With many masks, Masksembles behave like MC-Dropout; with masks that do not overlap, like Deep Ensembles.",
         settings=SETTINGS, costs=SWEEP_COSTS, experiment=EXTREMES,
         check=check_seeds(MEMBERS, "dropout_accuracy", "dropout_information", "deep_accuracy", "deep_information",
                           pictures=rows_table),
-        notes=("The figure is a sketch without figures. Judged are many masks of S = 2 beside MC-Dropout with the rate "
-               "1/2, and four masks of S = 10 and the network's capacity beside four networks: accuracy within two "
-               "points, mutual information within a factor of 1.65.",),
+        notes=("The figure is a sketch without numbers. What is judged: many masks of S = 2 beside MC-Dropout with the "
+               "rate 1/2, and four masks of S = 10 and the network's capacity beside four networks: accuracy within "
+               "two points, mutual information within a factor of 1.65.",),
     ),
     _claim(
         "figure6", "Figure 6: CIFAR-10 under corruptions",
@@ -98,7 +98,7 @@ ITEMS = [
     ),
     _claim(
         "figure7", "Figure 7: the space of behaviours",
-        "Some Masksembles of about half the size of an ensemble are as accurate and as calibrated as it is.",
+        "Some Masksembles of about half the size of an ensemble are as accurate and as well calibrated.",
         settings={**SETTINGS, "S": "1 to 5", "M": "0.3 C to 2 C"}, costs=SWEEP_COSTS, experiment=GRID,
         check=expect(*(near("masksembles scale=2.0 capacity=1.0", "deep", metric, "single")
                           for metric in ("accuracy", "ece")),
@@ -114,13 +114,13 @@ ITEMS = [
     ),
     _claim(
         "figure9", "Figure 9: fixed capacity, CIFAR-10",
-        "With the capacity fixed, ECE, accuracy and detection of outside data improve gradually with S.",
+        "With the capacity fixed, ECE, accuracy and OOD detection improve gradually with S.",
         settings={**SETTINGS, "S": "1 to 4"}, costs=SWEEP_COSTS, experiment=FIXED_CAPACITY,
         check=expect(*(improves("masksembles", "scale", metric) for metric in ("ece", "accuracy", "auroc"))),
     ),
     _claim(
         "figure10", "Figure 10: ECE under corruptions at fixed size, ImageNet",
-        "On ImageNet calibration under corruptions is that of an ensemble from S = 2 on.",
+        "On ImageNet, calibration under corruptions matches that of an ensemble for S = 2 and more.",
         settings=IMAGENET, costs=IMAGENET_COSTS, experiment=FIXED_WIDTH_LARGE,
         check=expect(near("masksembles scale=2.0", "deep", "cece", "single"), metrics=("cece", "ece")),
     ),
@@ -154,13 +154,13 @@ ITEMS = [
     ),
     _claim(
         "table1", "Table 1: CIFAR-10",
-        "Masksembles are as accurate, as calibrated and as good with outside data as Deep Ensembles, and better than "
-        "MC-Dropout and the single network.",
+        "Masksembles are as accurate, as well calibrated and as good at OOD detection as Deep Ensembles, and better "
+        "than MC-Dropout and the single network.",
         published={"table": published.TABLE1}, settings=SETTINGS, costs=COSTS, experiment=CIFAR,
         check=expect(*(near("masksembles", "deep", metric, "single") for metric in ("accuracy", "ece", "auroc")),
                         *(better("masksembles", other, "auroc") for other in ("mc_dropout", "single")),
                         metrics=("accuracy", "ece", "auroc", "aupr", "parameters")),
-        notes=("The paper's ECE formula is the idea: it is computed with 15 bins, as by Guo et al.",),
+        notes=("The paper's ECE formula gives only the idea: it is computed with 15 bins, as by Guo et al.",),
     ),
     _claim(
         "table2", "Table 2: ImageNet",

@@ -32,12 +32,12 @@ IMAGENET = {
 }
 
 COSTS = {
-    "smoke": "10 s of one processor",
-    "laptop": "about an hour of one processor: all methods, three seeds, ten epochs (CIFAR-10, 10,000 images)",
-    "paper": "Wide-ResNet-28-10: about 12 GPU hours a run of 200 epochs on one V100 or better, 16 GB (our estimate)",
+    "smoke": "10 s on one core",
+    "laptop": "about an hour on one core: all methods, three seeds, ten epochs (CIFAR-10, 10,000 images)",
+    "paper": "Wide-ResNet-28-10: about 12 GPU hours per run of 200 epochs on one V100 or better, 16 GB (our estimate)",
 }
 
-IMAGENET_COSTS = {**COSTS, "paper": "TPU or 8 GPUs for days: ImageNet, 90 to 150 epochs a run"}
+IMAGENET_COSTS = {**COSTS, "paper": "TPU or 8 GPUs for days: ImageNet, 90 to 150 epochs per run"}
 
 BASELINES = ("dropout_single_pass",)
 
@@ -93,11 +93,11 @@ ITEMS = [
     ),
     _claim(
         "figure3", "Figure 3: sections of the landscape through three subnetworks",
-        "MIMO's subnetworks end in distinct basins and disagree, those of the naive multihead in one and agree.",
+        "MIMO's subnetworks end in distinct basins and disagree; those of the naive multihead end in one and agree.",
         settings={"network": "SmallCNN, CIFAR-10", "M": 3},
-        costs={"smoke": "seconds", "laptop": "15 minutes of one processor", "paper": "an hour"}, experiment=BASINS,
+        costs={"smoke": "seconds", "laptop": "15 minutes on one core", "paper": "an hour"}, experiment=BASINS,
         check=check_seeds(MEMBERS, "mimo_barrier", "multihead_barrier", "disagree", pictures=basins_picture),
-        notes=("Of MIMO only the slices of the first and last layer are interpolated, of the multihead the heads.",),
+        notes=("Only the slices of the first and last layers (MIMO) or the heads (multihead) are interpolated.",),
     ),
     _claim(
         "figure4", "Figure 4: separation and diversity of the subnetworks",
@@ -107,7 +107,7 @@ ITEMS = [
         costs=COSTS, experiment=CIFAR10,
         check=expect(*(more("mimo", other, "disagreement") for other in ("treenet", "batch_ensemble", "multihead")),
                         near("mimo", "deep", "disagreement", "multihead"), metrics=("disagreement", "accuracy")),
-        notes=("Judged is the right panel, diversity; the conditional variances and trajectories are not run here yet.",
+        notes=("Only the right panel, diversity, is judged; conditional variances and trajectories are not run here.",
                "The paper prints the disagreement with an equals sign: it is the share of different labels."),
     ),
     _claim(
@@ -119,7 +119,7 @@ ITEMS = [
     ),
     _claim(
         "figure6", "Figure 6: input repetition and batch repetition",
-        "With limited capacity some input repetition is better than none and than full repetition.",
+        "With limited capacity, some input repetition is better than none or full repetition.",
         settings=IMAGENET, costs=IMAGENET_COSTS, experiment=REPETITION,
         check=expect(better("mimo input_repetition=0.6", "mimo input_repetition=0.0", "accuracy"),
                         better("mimo input_repetition=0.6", "mimo input_repetition=1.0", "accuracy"),
@@ -138,7 +138,7 @@ ITEMS = [
     ),
     _claim(
         "figure9", "Figure 9: performance against sparsity",
-        "At the same sparsity more subnetworks lose more performance.",
+        "At the same sparsity, more subnetworks lose more performance.",
         settings={**SETTINGS, "sparsity": "share of weights below 1e-4, by L1"}, costs=SWEEP_COSTS, experiment=SPARSE,
         check=check_seeds(MEMBERS, "sparse_accuracy", "sparse_likelihood", pictures=sparsity_picture),
         notes=("A loss is relative to the same network without L1, and averaged over the sparsity that both reach.",),
@@ -164,7 +164,7 @@ ITEMS = [
     ),
     _claim(
         "table4", "Table 4: ImageNet and its variants",
-        "MIMO is better than the single network on ImageNet and under every shift of it.",
+        "MIMO is better than the single network on ImageNet and under every shift.",
         published={"table": published.TABLE4}, settings=IMAGENET, costs=IMAGENET_COSTS, experiment=LARGE,
         check=expect(*(better("mimo", "single", metric) for metric in ("accuracy", "nll", "cacc", "cnll")),
                         metrics=FIGURES),

@@ -35,21 +35,21 @@ HYPERPARAMETERS = {
 IMAGENET = {"training": "procedure A3 of Wightman et al. (2021)", "outside": "ImageNet-O, Texture; shift: ImageNet-R"}
 
 STUDY_COSTS = {
-    "smoke": "10 s of one processor",
-    "laptop": "about an hour of one processor: all methods, three seeds, ten epochs (CIFAR-10, 10,000 images)",
+    "smoke": "10 s on one core",
+    "laptop": "about an hour on one core: all methods, three seeds, ten epochs (CIFAR-10, 10,000 images)",
     "paper": "ResNet-50 alone 126 GPU hours for five seeds by the seconds of Table 8 (RTX 3090), 24 GB",
 }
 
 SWEEP_COSTS = {
-    "smoke": "10 s of one processor",
-    "laptop": "about an hour of one processor",
+    "smoke": "10 s on one core",
+    "laptop": "about an hour on one core",
     "paper": "by Table 8 about 50 GPU hours for each setting and five seeds (RTX 3090), 24 GB",
 }
 
 IMAGENET_COSTS = {**STUDY_COSTS, "paper": "days on 2 to 8 A100 of 80 GB, as the paper says"}
 
 CONTROL_COSTS = {
-    "smoke": "30 s of one processor",
+    "smoke": "30 s on one core",
     "laptop": "hours: two networks of 50 layers at a quarter of their width, three seeds",
     "paper": "by Table 8 about 50 GPU hours (RTX 3090), 24 GB",
 }
@@ -99,7 +99,7 @@ ITEMS = [
     ),
     _claim(
         "table2", "Table 2: ImageNet",
-        "Packed-Ensembles improve accuracy on the single network, and notice outside data better than Deep Ensembles.",
+        "Packed-Ensembles are more accurate than the single network, and detect OOD data better than Deep Ensembles.",
         published={"table": {name.split()[0]: row for name, row in published.TABLE2.items() if name.endswith("r50")},
                    "all rows": published.TABLE2},
         settings=IMAGENET, costs=IMAGENET_COSTS,
@@ -117,7 +117,7 @@ ITEMS = [
     ),
     _claim(
         "figure3", "Figure 3: equal forms of a packed ensemble",
-        "Members run one after the other, as grouped convolutions, and with a full first convolution give the same.",
+        "Members run one by one, as grouped convolutions, or with a full first convolution give the same outputs.",
         costs=EXACT, experiment=FORMS, check=check_forms,
     ),
     _claim(
@@ -127,7 +127,7 @@ ITEMS = [
     ),
     _claim(
         "table5", "Table 5: alpha and gamma",
-        "Accuracy increases with alpha until a plateau, and results are stable with gamma.",
+        "Accuracy increases with alpha up to a plateau, and results are stable in gamma.",
         published={"table": published.TABLE5}, settings={**HYPERPARAMETERS, "network": "ResNet-50, CIFAR-100"},
         costs=SWEEP_COSTS,
         experiment=study("packed-alpha-gamma", PACKED_R50, methods=["packed"],
@@ -153,7 +153,7 @@ ITEMS = [
     ),
     _claim(
         "figure7", "Figure 7: accuracy and AUPR against gamma",
-        "Results are stable with gamma.",
+        "Results are stable in gamma.",
         settings={**HYPERPARAMETERS, "network": "ResNet-50, CIFAR-100"}, costs=SWEEP_COSTS,
         experiment=study("packed-alpha-gamma", PACKED_R50, methods=["packed"],
                          sweep={"alpha": [1, 2, 3], "gamma": [1, 2]}),
@@ -164,8 +164,8 @@ ITEMS = [
         ),
     ),
     _claim(
-        "table6", "Table 6: criteria for outside data",
-        "The maximum logit detects outside data better than softmax probability, entropy and mutual information.",
+        "table6", "Table 6: criteria for OOD data",
+        "The maximum logit detects OOD data better than softmax probability, entropy and mutual information.",
         published={"all rows": published.TABLE6}, settings=HYPERPARAMETERS, costs=STUDY_COSTS, experiment=METHODS,
         check=expect(*(detects("packed", "max_logit", other, "auroc")
                           for other in ("msp", "entropy", "mutual_information")), metrics=("auroc", "aupr")),
@@ -189,7 +189,7 @@ ITEMS = [
         costs=STUDY_COSTS, experiment=METHODS,
         check=expect(cheaper("packed", "deep", "training"), cheaper("packed", "deep", "latency"),
                         metrics=("training", "latency")),
-        notes=("With float32 the paper's own figures say otherwise for training: 179.5 s an epoch against 145.3 s.",),
+        notes=("With float32 the paper's own figures say otherwise for training: 179.5 s per epoch against 145.3 s.",),
     ),
     _claim(
         "figure8", "Figure 8: accuracy and AUPR against the width of one network",
@@ -231,22 +231,23 @@ ITEMS = [
         settings={"network": "one hidden layer of 200 (protein: 400), ReLU, mean and softplus variance",
                   "ensembles": "Packed alpha 2, M 3, gamma 1; Deep M 3 (the first three of five)",
                   "splits": "20 standard ones (protein: 5)", "batches": 100},
-        costs={"smoke": "3 s of one processor", "laptop": "about 20 minutes of one processor",
-               "paper": "about 4 hours of one processor: all candidates on all splits"},
+        costs={"smoke": "3 s on one core", "laptop": "about 20 minutes on one core",
+               "paper": "about 4 hours on one core: all candidates on all splits"},
         experiment=UCI, check=check_table11, reduced=("smoke",),
         notes=("The paper says nothing about training: rate, epochs and L2 are chosen on a fifth of the training rows, "
                "then all training rows are used; the candidates are in the stored parts.",
                "NLL is that of one Gaussian with the mixture's moments; the formula in appendix N lacks a square.",
-               "The paper's errors for Power and Wine are far below those of everybody else; they are not chased."),
+               "The paper's errors for Power and Wine are far below everybody else's; no attempt is made to match "
+               "them."),
     ),
     _claim(
         "appendixJ", "Appendix J: stability over seeds",
-        "The accuracy of Packed-Ensembles varies less over seeds than those of one network and of Deep Ensembles.",
+        "The accuracy of Packed-Ensembles varies less over seeds than that of one network and of Deep Ensembles.",
         published=published.APPENDIX_J, settings={**HYPERPARAMETERS, "network": "ResNet-50, CIFAR-100"},
         costs=STUDY_COSTS, experiment=METHODS,
         check=expect(steadier("packed", "single", "accuracy"), steadier("packed", "deep", "accuracy"),
                         metrics=("accuracy",)),
-        notes=("With five seeds a ratio of variances is told from one only where it is above 9.6.",),
+        notes=("With five seeds, a ratio of variances is distinguishable from one only above 9.6.",),
     ),
     _claim(
         "appendixK", "Appendix K: selection of the ensemble or of each member",

@@ -26,7 +26,7 @@ RECORD = {
 
 @dataclass(frozen=True)
 class Judged:
-    """A verdict with what it cost, in seconds of one processor, and its page."""
+    """A verdict with what it cost, in seconds on one core, and its page."""
 
     claim: Claim
     verdict: ClaimVerdict
@@ -65,7 +65,7 @@ def _judge(claim: Claim, found: Any, context: Context) -> ClaimVerdict:
     except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise ValueError(
             f"reproduce: what is stored in {str(context.folder)!r} does not answer {claim.name} "
-            f"({type(error).__name__}: {error}). Delete it, and it is computed again."
+            f"({type(error).__name__}: {error}). Delete it, and it will be computed again."
         ) from error
 
 
@@ -76,7 +76,7 @@ def check_scale(scale: str) -> None:
 
 
 CAUTIONS = {
-    "smoke": "At this scale the data and the networks are tiny: that it runs is all that this shows.",
+    "smoke": "At this scale the data and the networks are tiny: this shows only that it runs.",
     "laptop": "At this scale networks and data are smaller than the paper's.",
 }
 
@@ -96,7 +96,10 @@ def question(claim: Claim, verdict: ClaimVerdict) -> Question:
         figures.append(
             Figure("figures", "The paper's figures and ours", "", [], "wide", [], verdict.header, verdict.rows)
         )
-    found = [f"The claim {verdict.judgement}." if verdict.judgement != OPEN else "It cannot be told.", *verdict.found]
+    found = [
+        f"The claim {verdict.judgement}." if verdict.judgement != OPEN else "The claim is undecided.",
+        *verdict.found,
+    ]
     return Question(claim.name.replace("/", "-"), claim.title, claim.says, found, figures)
 
 
@@ -122,6 +125,8 @@ def read_verdicts(folder: Path) -> list[dict[str, Any]]:
             check_shape(record, RECORD, "its record")
         except ValueError as error:
             raise ValueError(f"reproduce: {str(path)!r} is damaged ({error}). Delete it.") from error
+        if record["judgement"] == "cannot be told":  # as earlier versions wrote it
+            record["judgement"] = OPEN
         before = found.get(record["item"])
         if record["item"] in CLAIMS and record["scale"] in SCALES:
             if before is None or SCALES.index(before["scale"]) < SCALES.index(record["scale"]):
@@ -138,7 +143,7 @@ def collect(folder: Path) -> Path:
     notes = [f"{claim.name}: {claim.title}. Not run here." for claim in left]
     counts = {word: sum(record["judgement"] == word for record in records) for word in (HOLDS, FAILS, OPEN)}
     about = f"{plural(len(records), 'item')} of {len(CLAIMS)} judged: " + ", ".join(
-        f"{number} {'cannot be told' if word == OPEN else word.replace('holds', 'hold').replace('does', 'do')}"
+        f"{number} {'undecided' if word == OPEN else word.replace('holds', 'hold').replace('does', 'do')}"
         for word, number in counts.items()
     )
     if sections:
@@ -160,7 +165,7 @@ def _seconds(found: Any) -> float:
 
 
 def _cost(seconds: float) -> str:
-    return f"{seconds:.0f} s of one processor" if seconds < 600 else f"{seconds / 60:.0f} min of one processor"
+    return f"{seconds:.0f} s on one core" if seconds < 600 else f"{seconds / 60:.0f} min on one core"
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:

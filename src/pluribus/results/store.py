@@ -60,7 +60,9 @@ class Damaged(ValueError):  # noqa: N818  it is what happened to the file
     """A result file that cannot be trusted; `path` is the file, `reason` what is wrong with it."""
 
     def __init__(self, path: Path, reason: str):
-        super().__init__(f"the result file {str(path)!r} is damaged: {reason}. Delete it, and its run is repeated.")
+        super().__init__(
+            f"the result file {str(path)!r} is damaged: {reason}. Delete it, and its run will be repeated."
+        )
         self.path, self.reason = path, reason
 
 
@@ -98,7 +100,7 @@ def read(path: str | os.PathLike[str]) -> Result:
         record = _record(columns.pop("record", None))
         _check_columns(record, columns)
     except FileNotFoundError as error:
-        raise Damaged(path, "it is a link that leads nowhere") from error
+        raise Damaged(path, "it is a broken link") from error
     except OSError as error:
         if is_disk_error(error):
             raise

@@ -127,7 +127,7 @@ def _check_takes_rows(name: str, model: nn.Module, x: Tensor) -> None:
     except Exception as error:  # whatever the code of a network raises
         said = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
         raise ValueError(
-            f"model: {name} does not take the rows of this data, whose shape is {tuple(x.shape[1:])} "
+            f"model: {name} cannot take rows of this data, whose shape is {tuple(x.shape[1:])} "
             f"({said}). Choose another --model, or other --data."
         ) from error
 

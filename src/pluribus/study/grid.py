@@ -106,7 +106,7 @@ def _check_choice(metric: str, data: Sequence[Data]) -> None:
     for one in data:
         if METRICS[metric].task not in ("any", one.task):
             raise ValueError(
-                f"compare: --choose {metric} is a metric of {METRICS[metric].task}, but {one.name} is {one.task}."
+                f"compare: --choose {metric} is a metric for {METRICS[metric].task}, but {one.name} is {one.task}."
             )
         if not len(one.validation):
             raise ValueError(f"compare: --choose needs validation data, but {one.name} has none.")

@@ -110,7 +110,7 @@ def _model(run: Run, data: Data) -> str:
 
 def _check_classes(data: Data) -> None:
     if data.task != "classification":
-        raise ValueError(f"landscape: compares labels, but {data.name} is a {data.task}. Give data with classes.")
+        raise ValueError(f"landscape: compares class labels, but {data.name} is a {data.task}. Give data with classes.")
 
 
 def _parts(data: Data, rows: int) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def upgrade_predictor(
     found = load_data(run)
     if not len(found.validation):
         raise ValueError(
-            f"upgrade: {data} has no validation rows, which the choice and its guarantees need. Give --validation 0.2."
+            f"upgrade: {data} has no validation rows, which choosing and guaranteeing need. Give --validation 0.2."
         )
     check_run(run, found)
     parts = {name: NormalisedSplit(getattr(found, name), found) for name in ("train", "validation", "test")}

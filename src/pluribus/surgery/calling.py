@@ -23,7 +23,7 @@ def call(method: str, model: nn.Module, example: Any) -> Any:
         shapes = [tuple(x.shape) for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
         raise ValueError(
             f"{method}: the model does not run on the example, whose shape is {shapes}: {error}. "
-            "Give an example as one call of the model takes it: a tensor, a tuple of arguments or a dict."
+            "Give the input of one call: a tensor, a tuple of arguments or a dict."
         ) from error
 
 
@@ -32,7 +32,7 @@ def refuse_sparse(method: str, example: Any) -> None:
     for x in tensors_of(as_batch(example)):
         if x.layout is not torch.strided:
             raise ValueError(
-                f"{method}: an input is sparse ({x.layout}), and its rows cannot be taken out to try other batches. "
+                f"{method}: an input is sparse ({x.layout}), so its rows cannot be taken out to try other batches. "
                 "Give x.to_dense(), in later calls too, or use the ensemble as it is."
             )
 

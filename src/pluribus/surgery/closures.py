@@ -33,7 +33,7 @@ def deepcopy_bound(value: Any, model: nn.Module, memo: dict[int, Any]) -> Any:
     if found and any(id(function) in found for function in _functions(memo[id(model)])):
         raise ValueError(
             "The model keeps a function in an attribute or a hook that refers to the model itself, and this version of "
-            "Python copies no functions, so that a copy would run parts of the original. Make it a method."
+            "Python cannot copy functions, so a copy would run parts of the original. Make it a method."
         )
     return made
 
@@ -170,8 +170,8 @@ def refuse_hidden(method: str, model: nn.Module, own: Mapping[str, Tensor]) -> N
     if found := find_hidden(model, own):
         raise ValueError(
             f"{method}: each member has {quote_names(found[1])} of its own, but the model also reads it from "
-            f"{found[0]!r}, which is no parameter, buffer or module, so that all members would read one and the same "
-            f"there. Read it where it stands (self.{found[1][0]}) when the model runs."
+            f"{found[0]!r}, which is not a parameter, buffer or module, so all members would read the same one "
+            f"there. Read it directly (self.{found[1][0]}) when the model runs."
         )
 
 

@@ -69,8 +69,8 @@ def _duplicate(model: nn.Module, replacements: Mapping[int, Tensor]) -> nn.Modul
         copy: nn.Module = deepcopy_bound(model, model, {**replacements, **without_history(model, replacements)})
     except (PickleError, TypeError) as error:
         raise TypeError(
-            f"the model cannot be copied, and the one given must stay as it is: {error}. Keep what cannot be copied (a "
-            "traced function, a lock, an open file) outside of the model, or give it a __deepcopy__."
+            f"the model must be copied, so that yours stays unchanged, but it cannot be: {error}. Keep what cannot be "
+            "copied (a traced function, a lock, an open file) outside the model, or give it a __deepcopy__."
         ) from error
     return copy
 
@@ -121,7 +121,7 @@ def run_with(
     """
     if torch.jit.is_tracing():
         raise TypeError(
-            "torch.jit.trace records a module with its own tensors, but members run with theirs in place of them. Use "
+            "torch.jit.trace records a module's own tensors, but members run with theirs instead. Use "
             "torch.export.export(ensemble, (x,)), pb.export(ensemble, x, path) or pb.freeze(ensemble, x)."
         )
     places = _places(module)

@@ -78,8 +78,8 @@ def _layouts_in_mode(
                     raise  # torch's own words for an input that does not fit
                 raise ValueError(
                     "the members are rows of one batch, so the model must run on any number of rows, but it does not "
-                    f"run on two rows of a batch of {rows_of(batch)} ({str(error).splitlines()[0]}). Where an input "
-                    "that all rows share is just as long as the batch, choose another number of rows."
+                    f"run on two rows of a batch of {rows_of(batch)} ({str(error).splitlines()[0]}). If an input "
+                    "that all rows share happens to be as long as the batch, choose another number of rows."
                 ) from error
             for name in {name: None for run in runs for name in run}:
                 seen.setdefault(name, []).append(_possible_layouts([run.get(name, []) for run in runs], channels[name]))
@@ -168,8 +168,8 @@ def _record(
     def record(name: str, tree: Any) -> None:
         if transform_level() != level:
             raise ValueError(
-                f"the model calls its layer {name!r} inside of a transformation of torch.func, where the rows of the "
-                "batch cannot be found, so that they cannot belong to members. Leave that layer out with where=, or "
+                f"the model calls its layer {name!r} inside a torch.func transformation, where the rows of the batch "
+                "cannot be found, so they cannot be assigned to members. Leave that layer out with where=, or "
                 "choose pb.deep, which runs the model as it is."
             )
         if found := tensors_of(tree):
@@ -232,9 +232,9 @@ def _in_words(find: Callable[[nn.Module, Any], T]) -> Callable[[nn.Module, Any],
             except Exception:
                 raise error from None  # the model's own
             raise ValueError(
-                "the model cannot be followed from its input to its output, since it takes gradients or transforms "
-                f"functions itself when it runs ({str(error).strip().splitlines()[0]}). Name the layers, by where= or "
-                "by first= and last=, or choose pb.deep, which runs the model as it is."
+                "the model cannot be traced from input to output, because it takes gradients or transforms "
+                f"functions itself ({str(error).strip().splitlines()[0]}). Name the layers with where=, "
+                "or with first= and last=, or choose pb.deep, which runs the model as it is."
             ) from error
 
     return run

@@ -40,8 +40,8 @@ def adapt_(layer: nn.Module, mixin: type) -> None:
     """Make `layer` an instance of `mixin` too: it keeps its tensors, its name and its place in the model."""
     if isinstance(layer, mixin):
         raise ValueError(
-            f"a layer cannot be {mixin.__name__} twice: the model given is a member of such an ensemble already. "
-            "Give the model that the ensemble was made of."
+            f"a layer cannot be {mixin.__name__} twice: the model is already a member of such an ensemble. Give "
+            "the model that the ensemble was made from."
         )
     layer.__class__ = _adapted_class(mixin, type(layer))  # type: ignore[arg-type]
 

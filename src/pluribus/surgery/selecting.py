@@ -39,7 +39,7 @@ def pick(method: str, pattern: str, names: Iterable[str], what: str = "layers") 
         found = [name for name in names if matches(pattern, name)]
         idle = [part for part in _alternatives(pattern) if not any(matches(part, name) for name in names)]
     except re.error as error:
-        raise ValueError(f"{method}: {pattern!r} is no regular expression ({error}).") from error
+        raise ValueError(f"{method}: {pattern!r} is not a regular expression ({error}).") from error
     if not found or idle:
         raise ValueError(
             f"{method}: the pattern {(idle or [pattern])[0]!r} matches none of the model's {what}. A pattern must "

@@ -103,12 +103,12 @@ class Augment:
                 raise ValueError(f"Augment: {name} must be 0 or more, but it is {value}.")
         for name, value in {"switch": self.switch, "smoothing": self.smoothing}.items():
             if not 0 <= value <= 1:
-                raise ValueError(f"Augment: {name} is a probability from 0 to 1, but it is {value}.")
+                raise ValueError(f"Augment: {name} must be a probability from 0 to 1, but it is {value}.")
         unknown = set(self.rand_augment or ()) - {"n", "m", "mstd"}
         if unknown:
-            raise ValueError(f"Augment: rand_augment has the settings n, m and mstd, but {sorted(unknown)} is given.")
+            raise ValueError(f"Augment: rand_augment takes n, m and mstd, but got {sorted(unknown)}.")
         if self.rand_augment is not None and not 0 <= self.rand_augment["m"] <= 10:
-            raise ValueError(f"Augment: rand_augment's m is from 0 to 10, but it is {self.rand_augment['m']}.")
+            raise ValueError(f"Augment: rand_augment's m must be from 0 to 10, but it is {self.rand_augment['m']}.")
 
     def _check(self, x: Tensor, y: Tensor) -> None:
         if x.dim() != 4 or not x.is_floating_point():
@@ -117,11 +117,11 @@ class Augment:
                 f"{x.dtype} of shape {tuple(x.shape)}. Divide uint8 by 255; tables need no Augment."
             )
         if len(x) != len(y):
-            raise ValueError(f"Augment: x and y must have as many rows, but they have {len(x)} and {len(y)}.")
+            raise ValueError(f"Augment: x and y must have equally many rows, but they have {len(x)} and {len(y)}.")
         if self.is_soft and y.dim() == 1 and (y.is_floating_point() or self.classes is None):
             kind = f"but y is {y.dtype}" if y.is_floating_point() else "but classes is not given"
             raise ValueError(
-                f"Augment: mixing and smoothing make soft targets from class numbers, {kind}. Give classes=10 "
+                f"Augment: mixup, cutmix and smoothing make soft targets from class numbers, {kind}. Give classes=10 "
                 "and class numbers, or probabilities (batch, classes); for regression leave all three at 0."
             )
 

@@ -52,7 +52,7 @@ class TensorRows(Dataset[Any]):
         if any(tensor.ndim == 0 or len(tensor) != self.length for tensor in tensors_of(self.y)):
             shapes = [tuple(tensor.shape) for tensor in tensors_of(self.y)]
             raise ValueError(
-                f"loader: there must be one target for each of the {self.length} rows, but they have shapes {shapes}."
+                f"loader: needs one target for each of the {self.length} rows, but the shapes are {shapes}."
             )
 
     def __len__(self) -> int:

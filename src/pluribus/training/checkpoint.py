@@ -45,7 +45,7 @@ def read_checkpoint(path: Path, module: TrainingModule, trainer: Any) -> dict[st
             found = torch.load(file, map_location="cpu", weights_only=True)
         check_shape(found, PIECES, "the checkpoint")
         if not re.fullmatch(r"[0-9]+(\.[0-9]+)+[0-9a-z.+-]*", found["pytorch-lightning_version"]):
-            raise ValueError(f"its version is none: {shorten_value(found['pytorch-lightning_version'])}")
+            raise ValueError(f"its version is not one: {shorten_value(found['pytorch-lightning_version'])}")
         check_shape(found["state_dict"].get("_extra_state"), EXTRA, "its state")
         _check_weights(found["state_dict"], module)
         _check_optimizer(found, module)
@@ -68,18 +68,18 @@ def _check_weights(found: Mapping[str, Any], module: TrainingModule) -> None:
         _check_tensors(extra["kept"], module.ensemble.module.state_dict(), "weights of the best epoch")
     for who, value in extra["best"].items():
         if not isinstance(value, list | tuple) or len(value) != 2:
-            raise ValueError(f"its best epoch of {who} is no pair")
+            raise ValueError(f"its best epoch of {who} is not a pair")
         check_shape(list(value[0]), [Number], f"its figures of {who}")
         check_shape(value[1], int, f"its best epoch of {who}")
 
 
 def _check_tensors(found: Mapping[str, Any], own: Mapping[str, Tensor], what: str) -> None:
     if differing := sorted(map(str, found.keys() ^ own.keys())):
-        raise ValueError(f"its {what} are those of another model: they differ in {', '.join(differing[:3])}")
+        raise ValueError(f"its {what} belong to another model: they differ in {', '.join(differing[:3])}")
     for name, tensor in own.items():
         given = found[name]
         if not is_plain_tensor(given) or given.shape != tensor.shape or given.is_complex() != tensor.is_complex():
-            raise ValueError(f"its {what} are those of another model: they differ in {name}")
+            raise ValueError(f"its {what} belong to another model: they differ in {name}")
 
 
 def _check_optimizer(found: Mapping[str, Any], module: TrainingModule) -> None:
@@ -96,7 +96,7 @@ def _check_optimizer(found: Mapping[str, Any], module: TrainingModule) -> None:
         _check_alike(one, other, "its optimizer")
         for name, value in other.items():  # what is no number is the optimizer's own way, and not learned
             if not isinstance(value, float | list) and (type(one[name]), one[name]) != (type(value), value):
-                raise ValueError(f"its optimizer has another {name}: {shorten_value(one[name])}")
+                raise ValueError(f"its optimizer has a different {name}: {shorten_value(one[name])}")
     optimizer.load_state_dict(stored)
     _check_kept(optimizer, found["global_step"])
 
@@ -142,16 +142,16 @@ def _check_counters(found: Mapping[str, Any], module: TrainingModule, trainer: A
     told += [count[name] for count in progress.values() for name in ("ready", "started", "processed")]
     told += [count["completed"] for count in progress.values() if count["completed"] != epochs - 1]
     if any(one != epochs for one in told):
-        raise ValueError(f"its counters tell of {sorted(set(told))} epochs, its rows of {epochs}")
+        raise ValueError(f"its counters say {sorted(set(told))} epochs, its rows say {epochs}")
     steps = loop["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]["total"]
     if not batches["is_last_batch"] or batches["current"]["ready"] != batches["current"]["completed"]:
         raise ValueError("it was not written at the end of an epoch")
     if steps["completed"] != found["global_step"] or found["global_step"] < epochs:
-        raise ValueError(f"its counters tell of {found['global_step']} and {steps['completed']} steps")
+        raise ValueError(f"its counters say {found['global_step']} and {steps['completed']} steps")
     if any(epoch >= epochs or epoch < 0 for _, epoch in extra["best"].values()):
-        raise ValueError(f"its best epoch is none of its {epochs}")
+        raise ValueError(f"its best epoch is not one of its {epochs}")
     if extra["stopped"] and not _may_have_stopped(extra["rows"], module, trainer):
-        raise ValueError("it says that training stopped early, for which its rows give no reason")
+        raise ValueError("it says that training stopped early, but its rows give no reason for that")
 
 
 def _may_have_stopped(rows: Sequence[Mapping[str, float]], module: TrainingModule, trainer: Any) -> bool:
@@ -163,7 +163,7 @@ def _check_alike(found: Any, own: Any, what: str) -> None:
     """The same keys and kinds of values as ours, at any depth."""
     if isinstance(own, Mapping):
         if not isinstance(found, Mapping) or found.keys() != own.keys():
-            raise ValueError(f"{what} has not the entries {', '.join(map(str, own))}")
+            raise ValueError(f"{what} does not have the entries {', '.join(map(str, own))}")
         for key, value in own.items():
             _check_alike(found[key], value, f"{what}, {key}")
     elif isinstance(own, bool | int | float) and not _is_number_like(found, own):

@@ -133,7 +133,7 @@ def fit(
     """
     if not isinstance(ensemble, Ensemble):
         raise TypeError(
-            f"fit: takes an Ensemble, but got a {type(ensemble).__name__}. Make one with pb.single(model) or pb.deep."
+            f"fit: needs an Ensemble, but got a {type(ensemble).__name__}. Make one with pb.single(model) or pb.deep."
         )
     plan = resolve_recipe(
         recipe, epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay, clip=clip, l1=l1, l2=l2,
@@ -254,7 +254,8 @@ def _find_checkpoint(folder: str | Path, module: TrainingModule, trainer: Any) -
     except ValueError as error:
         reason = str(error).removeprefix(f"{path}: ").rstrip(".")
         warnings.warn(
-            f"fit: the checkpoint {str(path)!r} cannot be read ({reason}); training starts anew.", stacklevel=4
+            f"fit: the checkpoint {str(path)!r} cannot be read ({reason}), so training starts from the beginning.",
+            stacklevel=4,
         )
         move_aside(path)
         return None, 0
@@ -267,12 +268,12 @@ def _check(
     ensemble: Ensemble, plan: Recipe, train: Any, validation: Any, select: str | None, patience: int | None
 ) -> None:
     if isinstance(plan.epochs, bool) or not isinstance(plan.epochs, Integral) or plan.epochs < 1:
-        raise ValueError(f"fit: epochs must be at least 1, a whole number, but it is {plan.epochs!r}.")
+        raise ValueError(f"fit: epochs must be a whole number of at least 1, but it is {plan.epochs!r}.")
     for name, source in (("train", train), ("validation", validation)):
         if isinstance(source, Iterator) and plan.epochs > 1:
             raise ValueError(
-                f"fit: {name} must be readable once per epoch, but it is a {type(source).__name__}, which is empty "
-                "after one. Give a list of batches or a loader."
+                f"fit: {name} must be readable once per epoch, but it is a {type(source).__name__}, which is "
+                "exhausted after one. Give a list of batches or a loader."
             )
         _check_precision(ensemble, name, source)
     if select not in ("ensemble", "member", None):

@@ -265,7 +265,7 @@ def _diagnose(data: tuple[Any, ...]) -> str:
             if bool(bad.any()):
                 where = bad.nonzero()[0].tolist()
                 return f"{name} holds {tensor[tuple(where)].item()} at {where} of that batch; leave such rows out"
-    return "it diverges, though the data are finite; lower lr, or give clip="
+    return "it diverges although the data are finite; use a smaller lr, or give clip="
 
 
 def validation_scores(prediction: Prediction, y: Any) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ def read_columns(metric: str, infinite: bool = False, **given: Column) -> list[T
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if len(set(shapes.values())) > 1:
         listed = " and ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise ValueError(f"{metric}: all columns must have one shape, but there are {listed}.")
+        raise ValueError(f"{metric}: all columns must have the same shape, but they have {listed}.")
     return [_check_finite(metric, name, tensor, infinite).flatten() for name, tensor in tensors.items()]
 
 
@@ -46,14 +46,17 @@ def tensor_of(values: Any) -> Tensor:
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"values must be numbers in a tensor, an array or a list, but they are a {type(values).__name__} "
-            f"that is none of numbers ({error}). Give numbers; classes by name: their places in the list of classes."
+            f"that does not hold numbers ({error}). Give numbers; for class names, their positions in the list of "
+            "classes."
         ) from None
 
 
 def rows_index(rows: Any) -> Any:
     """An index of rows that keeps their dimension: one row stays a batch."""
     if isinstance(rows, str):
-        raise TypeError(f'rows are chosen by numbers, slices or masks, but "{rows}" is a name. A column: `.{rows}`.')
+        raise TypeError(
+            f'rows are chosen by numbers, slices or masks, but "{rows}" is a name. For a column, use `.{rows}`.'
+        )
     return slice(int(rows), int(rows) + 1 or None) if isinstance(rows, (int, np.integer)) else rows
 
 
@@ -88,7 +91,7 @@ def check_outcomes(metric: str, confidence: Tensor, correct: Tensor) -> tuple[Te
 def check_bins(metric: str, bins: int) -> None:
     """Refuse fewer than one bin."""
     if bins < 1:
-        raise ValueError(f"{metric}: there must be at least 1 bin, but {bins} were asked for.")
+        raise ValueError(f"{metric}: bins must be at least 1, but it is {bins}.")
 
 
 def bin_of(metric: str, values: Tensor, bins: int, given: torch.dtype) -> Tensor:

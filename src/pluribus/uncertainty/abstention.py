@@ -65,7 +65,7 @@ def abstain(
     least, errors, keeps = _least(tried, level)
     raise ValueError(
         f"abstain: no threshold of {name} keeps the error at most {risk:g} with confidence {confidence:g}: "
-        f"the least that can be promised is {least:.4g}, keeping {keeps / len(target):.1%} "
+        f"the lowest that can be guaranteed is {least:.4g}, keeping {keeps / len(target):.1%} "
         f"({errors} errors in {keeps:,}). Allow risk={_round_up(least):g}, give more validation examples, "
         "or use another score."
     )
@@ -121,7 +121,7 @@ class Threshold:
                 raise ValueError("Threshold.keep: scores must be numbers, but one is NaN.")
             return scores < self.value
         if self.score == "given":
-            raise TypeError("Threshold.keep: it was found on given scores, so it needs scores, not a prediction.")
+            raise TypeError("Threshold.keep: it was found on scores, so it needs scores, not a prediction.")
         return prediction.score(self.score).detach() < self.value
 
     def explain(self) -> str:
@@ -130,7 +130,7 @@ class Threshold:
             [
                 f"answer if {self.score} < {self.value:.6g}, abstain otherwise: keeps {self.coverage:.1%}",
                 f"  {self.errors} errors in {self.kept:,} of {self.examples:,} validation examples",
-                f"  with confidence {self.confidence:g} the error on what is kept is at most {self.bound:.4g} "
+                f"  with confidence {self.confidence:g}, the error on what is kept is at most {self.bound:.4g} "
                 f"(asked: {self.risk:g}; one of {self.candidates} thresholds tried)",
             ]
         )
@@ -185,7 +185,7 @@ def _check_scores(prediction: Classification, score: str | Column) -> np.ndarray
     values = prediction.score(score) if isinstance(score, str) else tensor_of(score)
     if values.shape != prediction.label.shape or not bool(values.isfinite().all()):
         raise ValueError(
-            f"abstain: there must be one finite score for each of {len(prediction.label)} examples, but the scores "
+            f"abstain: needs one finite score for each of {len(prediction.label)} examples, but the scores "
             f"have the shape {tuple(values.shape)} and {int((~values.isfinite()).sum())} are not finite."
         )
     return values.detach().double().cpu().numpy()
@@ -198,7 +198,7 @@ def _round_up(bound: float) -> float:
 
 def _check_abstain(prediction: Any, risk: float, confidence: float, candidates: int) -> None:
     if not isinstance(prediction, Classification):
-        raise TypeError(f"abstain: needs a Classification, but it is given a {type(prediction).__name__}.")
+        raise TypeError(f"abstain: needs a Classification, but got a {type(prediction).__name__}.")
     check_share("abstain", "risk", risk)
     check_share("abstain", "confidence", confidence)
     if candidates < 1:

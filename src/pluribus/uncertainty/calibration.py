@@ -129,7 +129,7 @@ class Calibrated:
         """
         if self.ensemble is None:
             raise TypeError(
-                "Calibrated.predict: needs an ensemble, but a prediction was calibrated. Use apply(prediction)."
+                "Calibrated.predict: needs an ensemble, but this was calibrated on a prediction. Use apply(prediction)."
             )
         return self.apply(self.ensemble.predict(x, batch_size=batch_size, device=device))
 
@@ -145,8 +145,7 @@ class Calibrated:
         wanted = Regression if isinstance(self.scaling, Variance) else Classification
         if not isinstance(prediction, wanted):
             raise TypeError(
-                f"Calibrated.apply: what was fitted on a {wanted.__name__} needs one, "
-                f"but it is given a {type(prediction).__name__}."
+                f"Calibrated.apply: this was fitted on a {wanted.__name__}, but got a {type(prediction).__name__}."
             )
         if isinstance(prediction, Regression):
             return self.scaling(prediction)
@@ -194,7 +193,7 @@ def observe(
     if isinstance(validation, (Tensor, np.ndarray, tuple, Dataset)) or not isinstance(validation, Iterable):
         raise TypeError(
             f"{name}: validation must be a loader of (x, y), or a tuple (x, y) or (prediction, y), but it is a "
-            f"{type(validation).__name__}. Give the targets too; a data set goes into a DataLoader."
+            f"{type(validation).__name__}. Give the targets too; wrap a data set in a DataLoader."
         )
     targets: list[Tensor] = []
     recorded = _record_targets(name, validation, targets)
@@ -205,7 +204,7 @@ def observe(
 def _check_ensemble(name: str, ensemble: Any) -> Any:
     if not hasattr(ensemble, "predict"):
         raise TypeError(
-            f"{name}: needs an ensemble with `predict`, but it is given a {type(ensemble).__name__}. "
+            f"{name}: needs an ensemble with `predict`, but got a {type(ensemble).__name__}. "
             "Make one with pb.single(model), or give (prediction, target)."
         )
     return ensemble
@@ -217,7 +216,7 @@ def _record_targets(name: str, loader: Iterable[Any], targets: list[Tensor]) -> 
             length = f" of {len(item)}" if isinstance(item, (tuple, list)) else ""
             raise TypeError(
                 f"{name}: the loader must give pairs (x, y), but it gives a {type(item).__name__}{length}. "
-                "Several inputs go into x as a tuple or a dict."
+                "Give several inputs as a tuple or a dict x."
             )
         targets.append(tensor_of(item[1]))
         yield item
@@ -244,7 +243,7 @@ def _candidates(method: str, when: str, members: int) -> dict[tuple[str, str], i
 
 def _check_name(what: str, value: str, known: Iterable[str]) -> None:
     if value != "auto" and value not in known:
-        raise ValueError(f"calibrate: {what} {value!r} is unknown here. Choose one of auto, {', '.join(known)}.")
+        raise ValueError(f"calibrate: {what} {value!r} is unknown here. Choose from auto, {', '.join(known)}.")
 
 
 def _folds(examples: int, folds: int, seed: int) -> Tensor:

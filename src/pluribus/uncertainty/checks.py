@@ -18,8 +18,8 @@ def check_classes(members: Tensor, target: Tensor | np.ndarray, class_dim: int, 
     shaped = given.reshape(expected) if given.shape in ((*expected, 1), (expected[0], 1, *expected[1:])) else given
     if shaped.shape != expected:
         raise ValueError(
-            f"{name}: targets must be one class number for each example, no one-hot rows, {tuple(expected)}, but the "
-            f"shape is {tuple(given.shape)}. One-hot or soft targets: give target.argmax of their classes."
+            f"{name}: targets must be one class number per example, not one-hot rows, {tuple(expected)}, but the "
+            f"shape is {tuple(given.shape)}. For one-hot or soft targets, give target.argmax over the classes."
         )
     numbers = shaped.long()
     wrong = (numbers < 0) | (numbers >= classes) | (numbers != shaped)  # the last: not a whole number, or NaN
@@ -40,7 +40,7 @@ def check_numbers(means: Tensor, target: Tensor | np.ndarray, name: str = "targe
         given = given.reshape(expected)
     if given.shape != expected:
         raise ValueError(
-            f"{name}: there must be one target for each mean, {tuple(expected)}, but the shape is {tuple(given.shape)}."
+            f"{name}: needs one target for each mean, {tuple(expected)}, but the shape is {tuple(given.shape)}."
         )
     check_finite(name, "targets", given)
     return given.to(torch.promote_types(given.dtype, means.dtype))
@@ -81,7 +81,7 @@ def check_one_label_each(name: str, target: Tensor) -> None:
     if target.ndim > 1:
         raise ValueError(
             f"{name}: examples must be independent, with one label each, but the targets have the shape "
-            f"{tuple(target.shape)}. For dense outputs take one random pixel of each image."
+            f"{tuple(target.shape)}. For dense outputs, take one random pixel of each image."
         )
 
 
@@ -93,4 +93,4 @@ def check_share(name: str, what: str, value: float) -> None:
 
 def _check_not_empty(name: str, target: Tensor) -> None:
     if target.numel() == 0:
-        raise ValueError(f"{name}: there must be at least one example, but the validation data are empty.")
+        raise ValueError(f"{name}: there must be at least one example, but there are no validation data.")

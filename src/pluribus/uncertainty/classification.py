@@ -52,7 +52,7 @@ class Classification:
         if logits.shape[class_dim] == 1:
             raise ValueError(
                 "from_logits: there must be at least two classes, but there is one. "
-                "For the one logit of a binary network use from_binary."
+                "For the single logit of a binary network, use from_binary."
             )
         log_members = logits.log_softmax(class_dim)
         if bool(log_members.detach().amax().isnan()):  # NaN, +inf, or -inf in every class
@@ -100,8 +100,8 @@ class Classification:
         shapes = {(p.size, p.classes, p.class_dim, p.logits is None) for p in parts}
         if len(shapes) != 1:
             raise ValueError(
-                "cat: all parts must have the same members, classes, class_dim, and logits or none, but there are "
-                f"{sorted(shapes) or 'no parts'}."
+                "cat: all parts must have the same members, classes and class_dim, and all or none logits, but there "
+                f"are {sorted(shapes) or 'no parts'}."
             )
         logits = [p.logits for p in parts if p.logits is not None]
         log_members = torch.cat([p.log_members for p in parts], 1)
@@ -166,7 +166,7 @@ class Classification:
         | variation_ratio | share of members that do not vote for the most voted label |
         """
         if name not in SCORES:
-            raise ValueError(f"score: {name!r} is unknown. Choose one of {', '.join(SCORES)}.")
+            raise ValueError(f"score: {name!r} is unknown. Choose from {', '.join(SCORES)}.")
         if name in ("max_logit", "energy"):
             return self._logit_score(name)
         if name == "variation_ratio":
@@ -378,8 +378,8 @@ def _pairwise_kl(log_p: Tensor, class_dim: int) -> Tensor:
 def _check_dim(name: str, tensor: Tensor, class_dim: int) -> int:
     if tensor.ndim < 3 or 0 in tensor.shape:
         raise ValueError(
-            f"{name}: the tensor must be (members, batch, ..., classes), none of them empty, but its shape is "
-            f"{tuple(tensor.shape)}. One model's output: add the members' dimension with tensor[None]."
+            f"{name}: the tensor must be (members, batch, ..., classes) without an empty dimension, but its "
+            f"shape is {tuple(tensor.shape)}. For one model's output, add the members' dimension with tensor[None]."
         )
     if not -tensor.ndim + 2 <= class_dim < tensor.ndim or class_dim in (0, 1):
         raise ValueError(f"{name}: class_dim must be from 2 to {tensor.ndim - 1}, or negative, but it is {class_dim}.")

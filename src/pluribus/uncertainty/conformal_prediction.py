@@ -187,9 +187,9 @@ class Conformal:
             at_most = "the most probable class where no other is likely enough, "
         return "\n".join(
             [
-                f"{self.kind} {what}{extra}: they hold the truth with probability {self.coverage:g} at least,",
+                f"{self.kind} {what}{extra}: they contain the truth with probability at least {self.coverage:g},",
                 f"  {at_most}on average over new examples like the validation data",
-                f"  an answer belongs if {self._rule()}, from {self.examples:,} examples",
+                f"  an answer is included if {self._rule()}, from {self.examples:,} examples",
             ]
         )
 
@@ -232,7 +232,7 @@ class Conformal:
         elif self.ensemble is None:
             raise TypeError(
                 f"Conformal.{name}: needs a {wanted.__name__}, because no ensemble was given to conformal, "
-                f"but it is given a {type(x).__name__}. Give the prediction for x."
+                f"but got a {type(x).__name__}. Give the prediction for x."
             )
         else:
             prediction = self.ensemble.predict(x, batch_size=batch_size, device=device)
@@ -243,7 +243,7 @@ class Conformal:
         if isinstance(prediction, Classification) and prediction.log_mean.ndim > 2:
             raise ValueError(
                 f"Conformal.{name}: examples must have one label each, but the prediction is dense, "
-                f"{tuple(prediction.log_mean.shape)}. Take the pixels that you ask about: prediction.flat()."
+                f"{tuple(prediction.log_mean.shape)}. Choose pixels from prediction.flat()."
             )
         return prediction
 
@@ -280,7 +280,7 @@ def _quantile(scores: Tensor, coverage: float) -> Tensor:
     place = math.ceil(round((n + 1) * coverage, 9))  # 0.1 + 0.2 must not cost an example
     if place > n:
         raise ValueError(
-            f"conformal: a coverage of {coverage:g} takes at least "
+            f"conformal: a coverage of {coverage:g} needs at least "
             f"{math.ceil(round(coverage / (1 - coverage), 9))} validation examples, but there are {n}. "
             "Give more, or lower the coverage."
         )
@@ -307,7 +307,7 @@ def _deviation(prediction: Regression, kind: str) -> Tensor:
 
 def _check_kind(kind: str, known: dict[str, Any], task: str) -> str:
     if kind not in known:
-        raise ValueError(f"conformal: {kind!r} is no kind for {task}. Choose one of {', '.join(known)}.")
+        raise ValueError(f"conformal: {kind!r} is not a kind for {task}. Choose from {', '.join(known)}.")
     return kind
 
 
@@ -315,4 +315,4 @@ def _check_options(kind: str, penalty: float, free: int, randomise: bool) -> Non
     if kind == "raps" and not (penalty >= 0 and free >= 0):
         raise ValueError(f"conformal: penalty and free must not be negative, but they are {penalty} and {free}.")
     if kind == "lac" and randomise:
-        raise ValueError('conformal: randomise is for aps and raps, but the kind is lac. Give kind="aps".')
+        raise ValueError('conformal: randomise is only for aps and raps, but the kind is lac. Give kind="aps".')

@@ -148,8 +148,8 @@ def answered(
         )
     if kinds.shape != prediction.label.shape or not bool(((kinds >= 0) & (kinds < len(table))).all()):
         raise ValueError(
-            f"answered: there must be a target from 0 to {len(table) - 1} for each of {tuple(prediction.label.shape)} "
-            f"labels, but they are {tuple(kinds.shape)}, from {kinds.min().item()} to {kinds.max().item()}."
+            f"answered: needs a target from 0 to {len(table) - 1} for each of {tuple(prediction.label.shape)} labels, "
+            f"but they are {tuple(kinds.shape)}, from {kinds.min().item()} to {kinds.max().item()}."
         )
     label = prediction.label
     if among == "known":
@@ -183,7 +183,7 @@ def stability(
     hits, numbers = tensor_of(right).bool(), tensor_of(sets)
     if hits.ndim != 1 or hits.shape != numbers.shape or not len(hits):
         raise ValueError(
-            f"stability: there must be one set for each row, and a row at least, but there are {tuple(hits.shape)} "
+            f"stability: needs one set for each row, and at least one row, but there are {tuple(hits.shape)} "
             f"rows and {tuple(numbers.shape)} sets."
         )
     groups: dict[int, list[bool]] = {}
@@ -282,7 +282,9 @@ def compare(
     function = _metric("compare", one, metric).function
     columns = list(zip(_columns("compare", one, metric), _columns("compare", two, metric), strict=True))
     if any(a.shape != b.shape for a, b in columns):
-        raise ValueError(f"compare: {metric} needs as many members in both, but there are {one.size} and {two.size}.")
+        raise ValueError(
+            f"compare: {metric} needs equally many members in both, but there are {one.size} and {two.size}."
+        )
     rows, block = _rows("compare", one, level, resamples)
     generator = generator or torch.Generator().manual_seed(0)
 
@@ -307,13 +309,13 @@ def _summary(name: str, prediction: Any, target: Target = None, ignore: int | No
     if isinstance(prediction, Summary):
         if target is not None or ignore is not None:
             raise ValueError(
-                f"{name}: a Summary holds its own targets, but others were given. Predict from a loader of (x, y), "
-                "or make it with Summary(prediction, target, ignore)."
+                f"{name}: a Summary holds its own targets, but other targets were given. Predict from a loader of (x, "
+                "y), or make it with Summary(prediction, target, ignore)."
             )
         return prediction
     if not isinstance(prediction, Prediction):
         raise TypeError(
-            f"{name}: needs a Classification, Regression or Summary, but it is given a {type(prediction).__name__}. "
+            f"{name}: needs a Classification, Regression or Summary, but got a {type(prediction).__name__}. "
             "Make one with ensemble.predict(x) or Classification.from_probabilities(p)."
         )
     return Summary(prediction, None if target is None else tensor_of(target), ignore)
@@ -343,7 +345,7 @@ def _metric(caller: str, summary: Summary, name: str) -> Metric:
         use = {"ood": " Use ood(inside, outside).", "shift": " Use shift(results)."}.get(entry.task, "")
         use = use or (" Give the targets." if "target" not in names else "")
         raise ValueError(
-            f"{caller}: {name} is a metric of {entry.task} and needs {', '.join(entry.needs)}, but this {kind} has "
+            f"{caller}: {name} is a metric for {entry.task} and needs {', '.join(entry.needs)}, but this {kind} has "
             f"{'no ' + ', '.join(missing) if missing else 'another meaning of them'}.{use}"
         )
     return entry
@@ -361,18 +363,18 @@ def _compares_members(name: str) -> bool:
 def _table(results: Mapping[str, Sequence[Mapping[str, float]]], name: str) -> list[list[float]]:
     lengths = {corruption: len(rows) for corruption, rows in results.items()}
     if not results or len(set(lengths.values())) != 1 or 0 in lengths.values():
-        raise ValueError(f"shift: every corruption must have the same severities, but their numbers are {lengths}.")
+        raise ValueError(f"shift: every corruption must have the same severities, but there are {lengths}.")
     for corruption, rows in results.items():
         for severity, row in enumerate(rows):
             if name not in row:
-                raise ValueError(f"shift: {name} is needed, but {corruption} at severity {severity + 1} has none.")
+                raise ValueError(f"shift: needs {name}, but {corruption} at severity {severity + 1} has none.")
     return [[row[name] for row in rows] for rows in results.values()]
 
 
 def _columns(caller: str, summary: Summary, name: str) -> list[Tensor]:
     needs = _metric(caller, summary, name).needs
     if "class_bins" in needs:
-        raise ValueError(f"{caller}: {name} is not a function of single examples. Choose ece or adaptive_ece.")
+        raise ValueError(f"{caller}: {name} cannot be computed on resampled examples. Choose ece or adaptive_ece.")
     return [getattr(summary, need) for need in needs]
 
 
@@ -383,7 +385,7 @@ def _rows(caller: str, summary: Summary, level: float, resamples: int) -> tuple[
             f"{caller}: level must be between 0 and 1 and resamples at least 1, but they are {level} and {resamples}."
         )
     if summary.block is None:
-        raise ValueError(f"{caller}: pixels must be drawn image by image, but this summary has only some of them.")
+        raise ValueError(f"{caller}: pixels must be drawn image by image, but this summary lacks some pixels.")
     return len(summary) // summary.block, summary.block
 
 
@@ -397,8 +399,8 @@ def _check_one_finite(metric: str, function: Callable[..., float], columns: Sequ
         for side in zip(*columns, strict=True)
     ]
     raise ValueError(
-        f"compare: {metric} must be finite for one of them at least, but it is {first} for the first (example "
-        f"{where[0]}) and {second} for the second (example {where[1]}), whose targets they hold impossible. Compare "
+        f"compare: {metric} must be finite for at least one of them, but it is {first} for the first (example "
+        f"{where[0]}) and {second} for the second (example {where[1]}), whose targets they give probability 0. Compare "
         'another metric, such as "brier", or predictions with probabilities above zero, as pb.calibrate gives them.'
     )
 
@@ -406,12 +408,12 @@ def _check_one_finite(metric: str, function: Callable[..., float], columns: Sequ
 def _check_paired(one: Summary, two: Summary) -> None:
     if (one.classes, len(one), one.block) != (two.classes, len(two), two.block):
         raise ValueError(
-            "compare: both predictions must be of the same examples and classes, but there are "
+            "compare: both predictions must be for the same examples and classes, but there are "
             f"{len(one)} with {one.classes} and {len(two)} with {two.classes}."
         )
     if "target" in one.names and "target" in two.names and not torch.equal(one.target, two.target):
         where = int((one.target != two.target).nonzero()[0])
         raise ValueError(
-            f"compare: both predictions must be of the same examples, but the targets differ at example {where}: "
+            f"compare: both predictions must be for the same examples, but the targets differ at example {where}: "
             f"{one.target[where].item()} and {two.target[where].item()}. Do not shuffle the loader."
         )

@@ -39,7 +39,7 @@ def gaussian(outputs: Any) -> tuple[Tensor, Tensor]:
     if tensor.ndim < 2 or tensor.shape[-1] % 2:
         raise ValueError(
             "gaussian: the last dimension must hold means and raw variances in equal numbers, "
-            f"but the shape is {tuple(tensor.shape)}. Give 2 outputs per target, or a pair (means, variances)."
+            f"but the shape is {tuple(tensor.shape)}. Give two outputs per target, or a pair (means, variances)."
         )
     mean, raw = tensor.chunk(2, -1)
     variance = F.softplus(raw) + 1e-6
@@ -60,7 +60,7 @@ def gaussian_nll(output: Any, target: Tensor) -> Tensor:
         target = target.reshape(mean.shape)
     if target.shape != mean.shape:
         raise ValueError(
-            f"gaussian_nll: there must be one target for each mean, {tuple(mean.shape)}, "
+            f"gaussian_nll: needs one target for each mean, {tuple(mean.shape)}, "
             f"but the targets have the shape {tuple(target.shape)}."
         )
     return 0.5 * (torch.log(2 * math.pi * variance) + (target - mean).square() / variance).mean()

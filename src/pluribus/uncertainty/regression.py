@@ -41,7 +41,7 @@ class Regression:
         object.__setattr__(self, "variances", _check_members("variances", self.variances))
         if self.variances.shape != self.means.shape:
             raise ValueError(
-                f"Regression: means and variances must have one shape, but they have {tuple(self.means.shape)} "
+                f"Regression: means and variances must have the same shape, but they have {tuple(self.means.shape)} "
                 f"and {tuple(self.variances.shape)}."
             )
         if bool((self.variances < 0).any()):
@@ -56,7 +56,7 @@ class Regression:
         """Batches of the same ensemble, one after the other."""
         variances = [p.variances for p in parts if p.variances is not None]
         if not parts or len(variances) not in (0, len(parts)):
-            raise ValueError(f"cat: all parts must have variances or none, but {len(variances)} of {len(parts)} have.")
+            raise ValueError(f"cat: all parts or none must have variances, but {len(variances)} of {len(parts)} have.")
         return cls(torch.cat([p.means for p in parts], 1), torch.cat(variances, 1) if variances else None)
 
     @property
@@ -94,7 +94,7 @@ class Regression:
     def score(self, name: str = "total") -> Tensor:
         """An uncertainty, larger = less certain: total, aleatoric or epistemic, summed over outputs: (batch)."""
         if name not in PARTS:
-            raise ValueError(f"score: {name!r} is unknown for a regression. Choose one of {', '.join(PARTS)}.")
+            raise ValueError(f"score: {name!r} is unknown for a regression. Choose from {', '.join(PARTS)}.")
         return getattr(self, name).flatten(1).sum(1) if self.means.ndim > 2 else getattr(self, name)
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
@@ -217,8 +217,9 @@ def _check_members(name: str, values: Tensor | np.ndarray) -> Tensor:
     tensor = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
     if tensor.ndim < 2 or 0 in tensor.shape:
         raise ValueError(
-            f"Regression: {name} must be (members, batch) or (members, batch, outputs), none of them empty, "
-            f"but the shape is {tuple(tensor.shape)}. One model's output: add the members' dimension with tensor[None]."
+            f"Regression: {name} must be (members, batch) or (members, batch, outputs) without an empty "
+            f"dimension, but the shape is {tuple(tensor.shape)}. For one model's output, add the members' dimension "
+            "with tensor[None]."
         )
     check_finite("Regression", name, tensor)
     return tensor

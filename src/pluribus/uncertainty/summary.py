@@ -42,7 +42,7 @@ class Summary:
         if numbers is not None and ignore is not None:
             judged = tensor_of(target).to(numbers.device).flatten() != ignore
             if not bool(judged.any()):
-                raise ValueError(f"evaluate: some targets must be judged, but all are {ignore}, which is ignored.")
+                raise ValueError(f"evaluate: needs at least one target, but all are {ignore}, which is ignored.")
             flat, numbers, self.block = flat[judged], numbers[judged], 1 if self.block == 1 else None
         self._prediction: Prediction | None = flat
         self._columns: dict[str, Tensor] = {} if numbers is None else {"target": numbers}
@@ -79,7 +79,7 @@ class Summary:
         if name in ("max_logit", "energy") and self.classes:
             raise ValueError(f"score: {name} needs logits, but this prediction was made from probabilities.")
         known = SCORES if self.classes else ("total", "aleatoric", "epistemic")
-        raise ValueError(f"score: {name!r} is unknown. Choose one of {', '.join(known)}.")
+        raise ValueError(f"score: {name!r} is unknown. Choose from {', '.join(known)}.")
 
     def kept(self) -> Summary:
         """This summary with every column computed, on the CPU, and the probabilities let go.
@@ -114,7 +114,7 @@ class Summary:
             return alone
         columns = {own: getattr(self, name)[i] for name, own in OF_MEMBER.items() if name in self._names}
         if not columns:
-            raise ValueError("member: this summary keeps nothing of the members. Use predict without keep.")
+            raise ValueError("member: this summary does not store the members. Use predict without keep=.")
         alone = self._with({**columns, **({"target": self.target} if "target" in self._names else {})}, self.block)
         alone.size = 1
         return alone
@@ -158,7 +158,7 @@ def _flat_target(prediction: Prediction, target: Tensor | np.ndarray, ignore: in
     given = tensor_of(target)
     if ignore is not None:
         if isinstance(prediction, Regression):
-            raise ValueError("evaluate: ignore is for class numbers, but this is a regression.")
+            raise ValueError("evaluate: ignore is only for class numbers, but this is a regression.")
         given = given.masked_fill(given == ignore, 0)
     return prediction.check_target(given).flatten()
 

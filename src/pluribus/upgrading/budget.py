@@ -59,4 +59,4 @@ class Budget:
     def __str__(self) -> str:
         if self.epochs is None:
             return f"{self.seconds:g} s for all training"
-        return f"{self.epochs} epoch{'' if self.epochs == 1 else 's'} a training"
+        return f"{self.epochs} epoch{'' if self.epochs == 1 else 's'} per method"

@@ -94,19 +94,19 @@ class Upgrade:
 
     def _promise(self) -> Conformal:
         if self.conformal is None:
-            raise ValueError(f"upgrade: no coverage was promised: {'; '.join(self.notes)}.")
+            raise ValueError(f"upgrade: no coverage is guaranteed: {'; '.join(self.notes)}.")
         return self.conformal
 
     @property
     def verdict(self) -> str:
         """What was gained, in two sentences."""
-        judged = f"on {self.rows['judge']:,} rows that nothing was chosen or fitted on"
+        judged = f"on {self.rows['judge']:,} rows that were not used to choose or fit anything"
         scaled = self.gains.get(SCALED)
         if scaled is None:
-            return "Your single network is enough: with its scale fitted, it is the best of what was tried."
+            return "Your single network is enough: with its scale fitted, it is the best of all that was tried."
         if self.enough:
             return (
-                f"Your single network is enough: {self.best}, the best of what was tried, changes the NLL by "
+                f"Your single network is enough: {self.best}, the best of all that was tried, changes the NLL by "
                 f"{_interval(scaled)} {judged}, with the scale of both fitted."
             )
         text = (

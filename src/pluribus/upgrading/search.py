@@ -148,7 +148,7 @@ class _Search:
             try:
                 if way.of_run is not None:
                     if self.budget.epochs == 0:
-                        raise ValueError("it needs fine-tuning, for which the budget has none")
+                        raise ValueError("it needs fine-tuning, which the budget does not allow")
                     if run is None:
                         run, trainings = self._trajectory(trainings), trainings - 1
                     self._judge_made(name, "fine-tuned", way.of_run(run, self.given), started)
@@ -235,7 +235,7 @@ class _Search:
         try:
             return freeze(ensemble, self.given.x)
         except REFUSALS as error:
-            notes.append(f"It is not frozen: {first_line(error)}")
+            notes.append(f"It was not frozen: {first_line(error)}")
             return None
 
 
@@ -270,8 +270,8 @@ class _HeldOut:
         targets, prediction = found["validation"][1], found["validation"][0]
         if len(targets) < LEAST:
             raise ValueError(
-                f"upgrade: the validation data must have {LEAST} rows at least, to choose, promise and judge, but it "
-                f"has {len(targets)}."
+                f"upgrade: the validation data must have at least {LEAST} rows, to choose, to calibrate and to "
+                f"evaluate, but has {len(targets)}."
             )
         classes = not isinstance(prediction, Regression) and targets.ndim == 1
         shares = [SHARES["choose"], SHARES["promise"]] if test is None else [SHARES["choose"] + SHARES["judge"]]
@@ -300,7 +300,7 @@ class _HeldOut:
     def _check_order(self, name: str, marks: list[float]) -> None:
         if self.last.setdefault(name, marks) != marks:
             raise ValueError(
-                f"upgrade: the {name} data must give the same rows in the same order each time, but it does not. Give "
+                f"upgrade: the {name} data must give the same rows in the same order each time, but does not. Give "
                 "(x, y), a data set, or a loader that does not shuffle."
             )
 
@@ -323,7 +323,7 @@ def _choose_ways(methods: Sequence[str] | None) -> dict[str, Way]:
     known = ways()
     for name in methods or ():
         if name not in known:
-            raise ValueError(f"upgrade: the way {name!r} is unknown. Choose from {', '.join(known)}.")
+            raise ValueError(f"upgrade: the method {name!r} is unknown. Choose from {', '.join(known)}.")
     return known if methods is None else {name: known[name] for name in methods}
 
 

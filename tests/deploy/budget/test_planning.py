@@ -210,7 +210,7 @@ def test_resnet50x4_is_planned_without_its_weights():
     ("options", "words"),
     [
         ({"methods": ["many"]}, "the method 'many' is unknown"),
-        ({"sizes": (1, 2)}, "sizes must be whole numbers from 2 on"),
+        ({"sizes": (1, 2)}, "sizes must be whole numbers of at least 2"),
         ({"parameters": -1}, "parameters must be a positive number"),
     ],
 )

@@ -238,7 +238,7 @@ def test_a_form_that_does_not_run_is_left_out(monkeypatch):
     x, ensemble = torch.randn(ROWS, 4, 6), pb.deep(Model(CASES["softmax"][0]), MEMBERS).eval()
     made = pb.freeze(ensemble, x, choose="rule")
     assert made.form == "loop"
-    assert "does not run by beside: batch1 must be a 3D tensor" in made.explain()
+    assert "does not run as beside: batch1 must be a 3D tensor" in made.explain()
     with torch.no_grad():
         alike(made(x), ensemble(x))
 

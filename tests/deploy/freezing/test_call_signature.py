@@ -120,7 +120,7 @@ def test_trees_and_free_arguments_are_found_by_their_names():
     made = frozen(pb.deep(networks), {"parts": [{"a": a, "b": b}], "p": p, "q": q})
     check(made, networks, q=q, parts=[{"b": b, "a": a}], p=p)
     for args, kwargs in (((), {"parts": [{"a": a}], "p": p, "q": q}), (([{"a": a, "b": b}],), {"p": p, "q": q})):
-        with pytest.raises(ValueError, match="must have the structure that they have in the example"):
+        with pytest.raises(ValueError, match="must have the structure of the example"):
             made(*args, **kwargs)
 
 
@@ -180,7 +180,7 @@ def test_objects_whose_content_may_change_leave_the_network_as_it_was():
 
     networks, x, factor = separate(Configured), torch.randn(5, 4), Factor()
     made = frozen(pb.deep(networks), (x, factor))
-    assert "stays as it was: a call takes an object of the type Factor" in made.explain()
+    assert "is unchanged: a call takes a Factor object" in made.explain()
     factor.factor = 3.0
     check(made, networks, x, factor)
 
@@ -261,7 +261,7 @@ class Checked(nn.Module):
 def test_questions_with_one_answer_for_any_number_of_rows_are_traced():
     networks = separate(Checked)
     made = frozen(pb.deep(networks), torch.randn(4, 4))
-    assert "stays as it was" not in made.explain()
+    assert "is unchanged" not in made.explain()
     for n in ROWS:
         check(made, networks, torch.randn(n, 4))
 

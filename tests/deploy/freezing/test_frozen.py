@@ -167,7 +167,7 @@ def test_normalisation_is_folded(resnet, x):
     made = frozen(pb.deep(resnet, 2), x)
     kinds = {type(module).__name__ for module in made.modules()}
     assert not any("Norm" in kind or kind == "Affine" for kind in kinds)
-    assert "normalisation folded into the layer before it: 20" in made.explain()
+    assert "normalisation layers folded into the layer before: 20" in made.explain()
 
 
 @pytest.mark.slow
@@ -175,7 +175,7 @@ def test_normalisation_is_folded(resnet, x):
 def test_normalisation_as_a_function_is_folded_where_it_can_be(method, x):
     ensemble = pb.METHODS[method](trained(Functional()), 3, **({} if method == "deep" else {"example": x})).eval()
     made = frozen(ensemble, x)
-    assert "normalisation folded into the layer before it: 1 ('norm1')" in made.explain()
+    assert "normalisation layers folded into the layer before: 1 ('norm1')" in made.explain()
     kinds = [type(part).__name__ for part in made.modules()]
     assert kinds.count("Affine") in (1, 3)  # side by side, or of each member
     alike(made(x), expected(ensemble, x))

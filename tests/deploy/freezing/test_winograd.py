@@ -141,4 +141,4 @@ def test_a_network_for_which_it_rounds_too_much_does_without(monkeypatch):
     frozen = pb.freeze(ensemble, x, choose="rule")
     assert set(ways(frozen)) == {"packed"}
     torch.testing.assert_close(frozen(x), ensemble(x), rtol=1e-4, atol=1e-5)
-    assert "stays as it was" not in frozen.explain()
+    assert "is unchanged" not in frozen.explain()

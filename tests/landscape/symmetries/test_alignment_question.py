@@ -30,7 +30,7 @@ def test_the_ridges_of_the_page_are_those_of_the_lines():
         "aligned by weights",
         "aligned by activations",
     ]
-    assert "1 group of hidden units may change places" in question.found[1]
+    assert "1 group of hidden units can be permuted" in question.found[1]
 
 
 def test_networks_without_hidden_units_have_nothing_to_align():

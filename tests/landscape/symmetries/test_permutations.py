@@ -284,7 +284,7 @@ def test_a_network_that_does_not_let_go_of_what_it_cached_is_refused():
     model, example = built(lambda: Caching(forgets=False)), rows(6, 5)()
     groups = ls.permutations(model, example)
     model(example)
-    with pytest.raises(ValueError, match="must keep something that it computed from its weights.*in 'kept'"):
+    with pytest.raises(ValueError, match="must cache something computed from its weights.*in 'kept'"):
         ls.permute(model, groups, seeded())
     with pytest.raises(ValueError, match="no hidden units.* It keeps tensors .*in 'kept'"):
         ls.permutations(model, example)  # of what it is now
@@ -297,7 +297,7 @@ def test_a_network_that_does_not_let_go_of_what_it_cached_is_refused():
     "build", [lambda: nn.Linear(5, 2), lambda: nn.Sequential(nn.Linear(5, 1), nn.ReLU(), nn.Linear(1, 2))]
 )
 def test_a_network_without_a_symmetry_is_refused(build):
-    with pytest.raises(ValueError, match="no hidden units were found that could change places"):
+    with pytest.raises(ValueError, match="no hidden units were found that can be permuted"):
         ls.permutations(built(build), rows(6, 5)())
 
 
@@ -305,7 +305,7 @@ def test_a_network_whose_every_unit_has_its_place_says_what_fixed_them():
     model = built(
         lambda: Net(lambda m, x: m.head(torch.linalg.qr(m.enter(x)).Q), enter=nn.Linear(5, 4), head=nn.Linear(4, 2))
     )
-    with pytest.raises(ValueError, match="Operations without a rule fix what they touch: linalg_qr"):
+    with pytest.raises(ValueError, match="Operations without a rule keep what they touch in place: linalg_qr"):
         ls.permutations(model, rows(6, 5)())
 
 
@@ -313,9 +313,9 @@ def test_a_network_whose_every_unit_has_its_place_says_what_fixed_them():
     ("model", "example", "error", "words"),
     [
         (lambda: linear(5, 7, 2), rows(6, 4), ValueError, "does not run on the example, whose shape is"),
-        (lambda: "linear", rows(6, 5), TypeError, "networks are an nn.Module"),
+        (lambda: "linear", rows(6, 5), TypeError, "networks must be an nn.Module"),
         (lambda: nn.Sequential(nn.ReLU()), rows(6, 5), ValueError, "has no parameters"),
-        (lambda: Net(lambda m, x: m.a(x) / 0, a=linear(5, 7, 2)), rows(6, 5), ValueError, "hold no finite number"),
+        (lambda: Net(lambda m, x: m.a(x) / 0, a=linear(5, 7, 2)), rows(6, 5), ValueError, "must be finite somewhere"),
     ],
 )
 def test_what_is_no_model_or_no_example_of_it_is_refused(model, example, error, words):
@@ -327,5 +327,5 @@ def test_groups_of_another_network_are_refused():
     groups = ls.permutations(built(lambda: linear(5, 7, 2)), rows(6, 5)())
     with pytest.raises(ValueError, match=r"'0.weight' has the shape \(8, 5\) in the model and \(7, 5\) in the groups"):
         ls.permute(built(lambda: linear(5, 8, 2)), groups)
-    with pytest.raises(TypeError, match=r"groups are what ls.permutations gives, but got a list"):
+    with pytest.raises(TypeError, match=r"groups must come from ls.permutations, but got a list"):
         ls.permute(built(lambda: linear(5, 8, 2)), [8])

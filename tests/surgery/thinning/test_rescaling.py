@@ -434,7 +434,7 @@ def test_widths_survive_json(name):
 
 def test_module_in_the_way_is_named_and_a_builder_proposed():
     model = nn.Sequential(nn.Linear(8, 24), Stubborn(), nn.Linear(6, 3))
-    with pytest.raises(ThinError, match='module "1".*width_factor -> module'):
+    with pytest.raises(ThinError, match='module "1".*width_factor -> nn.Module'):
         thin(model, 0.5, torch.zeros(2, 8))
 
 

@@ -79,7 +79,7 @@ def case(request):
     torch.manual_seed(0)
     ensemble, thin = pb.packed(build(1), 4, alpha=2, example=example), build(2)
     x = example if isinstance(example, dict) else torch.randn_like(example)
-    assert ("which is a guess" in ensemble.explain()) or request.param not in GUESSED
+    assert ("guessed from their values" in ensemble.explain()) or request.param not in GUESSED
     return [ensemble.member(i) for i in range(4)], [thin, *(build(2) for _ in range(3))], x
 
 

@@ -68,7 +68,7 @@ OwnModel = Annotated[
 
 UnpackLimit = Annotated[
     str | None,
-    typer.Option(help="The most bytes that a compressed file may unpack to, such as 8G [20 times its size]."),
+    typer.Option(help="The largest size that a compressed file may unpack to, such as 8G [20 times its size]."),
 ]
 
 Width = Annotated[float, typer.Option(help="A factor on the hidden widths of the network.")]
@@ -219,10 +219,10 @@ def settings(given: list[str], several: bool) -> dict[str, Any]:
         name, sign, values = item.partition("=")
         if not sign or not name.strip() or not values.strip():
             form = "NAME=VALUE,VALUE,..." if several else "NAME=VALUE"
-            raise ValueError(f"{'--sweep' if several else '--set'}: it must be {form}, but it is {item!r}.")
+            raise ValueError(f"{'--sweep' if several else '--set'}: must be {form}, but it is {item!r}.")
         if name.strip() in found:
             raise ValueError(
-                f"--sweep: {name.strip()} is named twice. Give all its values at once: {name.strip()}=1,2."
+                f"--sweep: {name.strip()} is given twice. Give all its values at once: {name.strip()}=1,2."
             )
         found[name.strip()] = [_value(part) for part in split_names(values)] if several else _value(values.strip())
     return found
@@ -231,7 +231,7 @@ def settings(given: list[str], several: bool) -> dict[str, Any]:
 def whole_number(option: str, text: str) -> int:
     """A whole number above 0."""
     if not text.isdigit() or not int(text):
-        raise ValueError(f"{option}: it must be whole numbers above 0, with commas, but it has {text!r}.")
+        raise ValueError(f"{option}: must be whole numbers above 0, comma-separated, but it has {text!r}.")
     return int(text)
 
 
@@ -248,7 +248,7 @@ def budget(option: str, text: str) -> tuple[float, bool]:
     except ValueError:
         number = math.nan
     if found is None or not number > 0:
-        raise ValueError(f"{option}: it must be a multiple such as 1.5, or a number such as 2M or 20ms, not {text!r}.")
+        raise ValueError(f"{option}: must be a multiple such as 1.5, or an amount such as 2M or 20ms, not {text!r}.")
     unit = found.group(2) or ""
     return number * units[unit], unit in ("", "x")
 
@@ -262,5 +262,5 @@ def check_device(name: str) -> None:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(
-            f"--device: {name!r} cannot be used ({reason}). Choose cpu, or cuda where there is one."
+            f"--device: {name!r} cannot be used ({reason}). Choose cpu, or cuda on a machine that has it."
         ) from None

@@ -85,7 +85,7 @@ class RunOptions:
         if self.weights and self.pretrained:
             raise ValueError("--weights and --pretrained both say where training starts. Give one of them.")
         if self.model is None or self.model.startswith("hf:"):
-            kind = "a folder of transformers brings its own" if self.model else "no --model was named"
+            kind = "a transformers folder brings its own" if self.model else "no --model was given"
             raise ValueError(f"--weights and --pretrained are the weights of --model, but {kind}.")
         return PUBLISHED if self.weights is None else str(self.weights.expanduser().absolute())
 
@@ -94,7 +94,7 @@ class RunOptions:
         reads = (self.model or "").startswith("hf:")
         for spec in data if reads else ():
             if not spec.startswith("text:"):
-                raise ValueError(f"--model {self.model} takes texts, as in --data text:reviews.csv, but not {spec}.")
+                raise ValueError(f"--model {self.model} takes texts, as in --data text:reviews.csv, not {spec}.")
         return reads
 
     def is_demo(self, data: list[str]) -> bool:

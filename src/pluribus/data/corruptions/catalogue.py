@@ -75,7 +75,7 @@ def _check(x: Any, name: str, severity: int, start: int) -> None:
     if not x.is_floating_point():
         raise TypeError(f"corrupt: x must be floats from 0 to 1, but it is {x.dtype}. Divide by 255: x / 255.")
     if start < 0:
-        raise ValueError(f"corrupt: start is the number of the first example, from 0 on, but it is {start}.")
+        raise ValueError(f"corrupt: start, the number of the first example, must be at least 0, but it is {start}.")
     low, high = (float(end) for end in x.aminmax()) if x.numel() else (0.0, 0.0)
     if not (low >= 0 and high <= 1):  # NaN is neither
         found = "has NaN" if low != low else f"reaches from {low:.4g} to {high:.4g}"

@@ -92,7 +92,7 @@ def _rows(x: Any) -> int:
     shapes = [tuple(tensor.shape) for tensor in tensors_of(as_batch(x))]
     if not shapes or not shapes[0] or not shapes[0][0]:
         raise ValueError(
-            f"cost: x must begin with a tensor of one row or more, but its tensors have the shapes {shapes}. "
+            f"cost: x must start with a tensor of at least one row, but its tensors have the shapes {shapes}. "
             "Give what one forward call takes, rows first."
         )
     return shapes[0][0]
@@ -107,7 +107,7 @@ def _mult_adds(model: nn.Module, x: Any) -> int:
             return _count_operations(model, batch, lambda t: t.detach().to("meta"))
         except REFUSALS as error:
             if any(tensor.is_meta for tensor in tensors):
-                hint = " If the model looks at values, give x and model on a device that has them."
+                hint = " If the model depends on values, give x and the model on a real device."
                 raise _refusal(x, error, hint) from error
         try:
             return _count_operations(model, batch, lambda t: t.detach().clone())
@@ -145,7 +145,7 @@ def plain_operators() -> Iterator[None]:
 def _refusal(x: Any, error: Exception, hint: str = "") -> ValueError:
     shapes = [tuple(tensor.shape) for tensor in tensors_of(as_batch(x))]
     return ValueError(
-        f"cost: the model must run on x, but with the shapes {shapes} it says: {str(error).rstrip('.')}. "
+        f"cost: the model must run on x, but with the shapes {shapes} it fails: {str(error).rstrip('.')}. "
         f"Give what one forward call takes: a tensor, a tuple of arguments or a dict of named ones.{hint}"
     )
 

@@ -198,9 +198,9 @@ def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def _check_arguments(sizes: Sequence[int], methods: Sequence[str] | None, limits: Mapping[str, float | None]) -> None:
     unknown = [name for name in methods or () if name not in METHODS]
     if unknown:
-        raise ValueError(f"plan: the method {unknown[0]!r} is unknown. Known are {quote_names(METHODS)}.")
+        raise ValueError(f"plan: the method {unknown[0]!r} is unknown. Choose from {quote_names(METHODS)}.")
     if not sizes or any(isinstance(size, bool) or not isinstance(size, int) or size < 2 for size in sizes):
-        raise ValueError(f"plan: sizes must be whole numbers from 2 on, but they are {list(sizes)!r}.")
+        raise ValueError(f"plan: sizes must be whole numbers of at least 2, but they are {list(sizes)!r}.")
     for name, value in limits.items():
         if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
             raise ValueError(f"plan: {name} must be a positive number, but it is {value!r}.")
@@ -226,7 +226,7 @@ def _without_values(model: Any, example: Any) -> tuple[nn.Module, Any, list[str]
         cost(model, example)
     except REFUSALS as error:
         raise ValueError(str(error).replace("cost:", "plan:", 1)) from error
-    return model, example, ["The model looks at values: it was run with them, and not on the meta device."]
+    return model, example, ["The model depends on values, so it was run on real ones, not on the meta device."]
 
 
 # -------------------------------------------------------------------- rows
@@ -288,7 +288,7 @@ def _measure(model: Any, example: Any, single: dict[str, Any], rows: list[dict[s
     if any(tensor.is_meta for tensor in (*model.parameters(), *tensors_of(as_batch(example)))):
         raise ValueError(
             "plan: latency is measured, so model and example need values, but they are on the meta device. "
-            "Give them on a device that has values, or leave latency and measure out."
+            "Give them on a real device, or leave latency and measure out."
         )
     notes = []
     alone = baseline(model).eval()

@@ -116,17 +116,17 @@ class Call:
             found = self._match(args, kwargs)
         if [t.ndim for t in found] != self.ndims:
             raise ValueError(
-                f"frozen: the network takes tensors with {self.ndims} dimensions, as in the example, but they have "
+                f"frozen: the network takes tensors with {self.ndims} dimensions, as in the example, but these have "
                 f"{[t.ndim for t in found]}. Freeze the ensemble again with such an example."
             )
         if self.dtypes is not None and [t.dtype for t in found] != self.dtypes:
             raise ValueError(
-                f"frozen: the model's code asks for the types of its inputs, which were {self.dtypes} in the example, "
-                f"but they are {[t.dtype for t in found]}. Freeze the ensemble again with such an example."
+                f"frozen: the model's code depends on the types of its inputs, which were {self.dtypes} in the "
+                f"example, but they are {[t.dtype for t in found]}. Freeze the ensemble again with such an example."
             )
         if self.sizes is not None and self._sizes(found) != self.sizes:
             raise ValueError(
-                f"frozen: the network was traced for inputs of the sizes {self.sizes} without their rows, but they are "
+                f"frozen: the network was traced for inputs of the sizes {self.sizes} per row, but they are "
                 f"{self._sizes(found)}. Freeze the ensemble again with such an example."
             )
         return found
@@ -146,7 +146,7 @@ class Call:
             given = flatten(self.outline)[1].flatten_up_to(self._by_name(args, kwargs))
         except ValueError as error:
             raise ValueError(
-                f"frozen: the arguments must have the structure that they have in the example ({error}). "
+                f"frozen: the arguments must have the structure of the example ({error}). "
                 "Freeze the ensemble again with an example like this call."
             ) from error
         for path, wanted, leaf in zip(self.paths, self.leaves, given, strict=True):
@@ -156,7 +156,7 @@ class Call:
                 was = "a tensor" if isinstance(wanted, Place) else repr(wanted)
                 now = "a tensor" if isinstance(leaf, Tensor) else repr(leaf)
                 raise ValueError(
-                    f"frozen: the argument {path} was {was} in the example, which the network is frozen for, but in "
+                    f"frozen: the argument {path} was {was} in the example that the network was frozen for, but in "
                     f"this call it is {now}. Freeze the ensemble again with an example like this call."
                 )
         return [found[number] for number in sorted(found)]
@@ -199,7 +199,7 @@ def _check_leaves(leaves: Sequence[Any]) -> None:
     """Only values that cannot change later may become part of a graph."""
     for leaf in leaves:
         if not isinstance(leaf, (Tensor, *VALUES)):
-            raise Unfit(f"a call takes an object of the type {type(leaf).__name__}, whose content may change")
+            raise Unfit(f"a call takes a {type(leaf).__name__} object, whose content may change")
 
 
 def _is_same(wanted: Any, given: Any) -> bool:

@@ -237,10 +237,10 @@ def _freeze(copy: Ensemble, example: Example, choose: str, memory: str) -> Froze
             made = ways[name]
             if agrees(made, copy, example) or (without_winograd_(made) and agrees(made, copy, example)):
                 return _chunk(made, example, choose)
-        raise Unfit("the traced network gives other outputs")
+        raise Unfit("the traced network gives different outputs")
     except Unfit as reason:
         made = _as_it_was(copy)
-        made.notes.append(f"the network stays as it was: {reason}")
+        made.notes.append(f"the network is unchanged: {reason}")
         return made
 
 
@@ -250,13 +250,13 @@ def _refuse_changing(copy: Ensemble, before: dict[str, Tensor]) -> None:
     if names := [name for name, t in now if not torch.equal(t.nan_to_num(), before[name].nan_to_num())]:
         raise ValueError(
             f"freeze: the model changes {quote_names(names, 6)} when it runs, but the tensors of a frozen network "
-            "stay. Compute a changed copy in forward, or use the ensemble itself."
+            "are fixed. Compute a changed copy in forward, or use the ensemble itself."
         )
 
 
 def _as_it_was(copy: Ensemble) -> Frozen:
     made = Frozen(copy, None, [_AsItWas(copy)], None)
-    made.form = f"as it was, by {copy.run}"
+    made.form = f"unchanged, with {copy.run}"
     return made
 
 
@@ -321,7 +321,7 @@ def _ways(copy: Ensemble, example: Example, choose: str, memory: str) -> dict[st
         try:
             made = _lower(copy, example, written, form)
         except Unable as reason:
-            left_out.append(f"does not run by {name}: {reason}")
+            left_out.append(f"does not run as {name}: {reason}")
             return
         made.form = name
         _tell_(made, written)
@@ -370,12 +370,12 @@ def _order(ways: dict[str, Frozen], example: Example, choose: str) -> list[str]:
     ruled = sorted(ways, key=lambda name: (name != first, name == "as it was"))
     if choose == "rule" or len(ways) < 2 or any(t.is_meta for t in tensors):
         for made in ways.values():
-            made.notes.insert(0, f"run by {made.form}, the rule for {rows} rows")
+            made.notes.insert(0, f"runs as {made.form}, the rule for {rows} rows")
         return ruled
     args, kwargs = example.first(CHUNK)
     times = race({name: partial(made, *args, **kwargs) for name, made in ways.items()}, tensors[0].device)
     for made in ways.values():
-        made.notes.insert(0, f"run by {made.form}, chosen for {min(rows, CHUNK)} rows ({_write_times(times)})")
+        made.notes.insert(0, f"runs as {made.form}, chosen for {min(rows, CHUNK)} rows ({_write_times(times)})")
     return list(times)
 
 
@@ -409,13 +409,15 @@ def _tell_(made: Frozen, written: TracedNetworks) -> None:
     folded = [name.removeprefix("module.") for layer in layers for name in layer.folded]
     shared = [n for network in networks for n in network.layers if n not in network.own]
     if folded:
-        made.notes.append(f"normalisation folded into the layer before it: {len(folded)} ({quote_names(folded, 3)})")
+        made.notes.append(
+            f"normalisation layers folded into the layer before: {len(folded)} ({quote_names(folded, 3)})"
+        )
     if shared and made.size > 1:
         made.notes.append(f"layers that run once for all members: {len(shared)} of {len(layers)}")
     if any(layer.plain(0).mask is not None for layer in layers):
-        made.notes.append("channels that a member's masks never let through are not computed")
+        made.notes.append("channels that a member's masks always drop are not computed")
     made.large = any(len(shape) > 2 for network in networks for shape in network.shapes.values())
-    made.notes += [f"{name!r} stays as it was: {reason}" for name, reason in written.kept.items()]
+    made.notes += [f"{name!r} is unchanged: {reason}" for name, reason in written.kept.items()]
 
 
 def _as_example(batch: Batch) -> Any:

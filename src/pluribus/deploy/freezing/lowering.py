@@ -348,7 +348,7 @@ class _Beside(Writer):
         source, axis = self.network.source(layer)
         reads, channels, tensors = self._slices(layer)
         if axis < 1:
-            raise Unable(f"{layer.node} reads no rows")
+            raise Unable(f"{layer.node} does not read rows")
         if len({weight.shape for weight, _ in tensors}) > 1:
             raise Unable("the members read different numbers of features")
         shared = self.is_shared(source) and reads[0] is None

@@ -208,7 +208,7 @@ class _Tracer(fx.Tracer):
         """How many parts a value has."""
         first, *others = self._node_values(obj.node)
         if not isinstance(first, tuple | list) or any(len(other) != len(first) for other in others):
-            raise fx.proxy.TraceError("the model counts the rows of a tensor")
+            raise fx.proxy.TraceError("the model's code counts the rows of a tensor")
         self.sized = self.sized or not isinstance(first, torch.Size)
         return len(first)
 
@@ -253,7 +253,7 @@ class _Tracer(fx.Tracer):
             return [values[node] for values in self.values]
         except (RuntimeError, NotImplementedError) as error:
             raise fx.proxy.TraceError(
-                f"its sizes cannot be told for any number of rows: {_first_line(error)}"
+                f"its sizes cannot be worked out for any number of rows: {_first_line(error)}"
             ) from error
         finally:
             self.running = False
@@ -322,7 +322,7 @@ def extrapolate(seen: Sequence[Any]) -> Callable[[int], Any]:
         return lambda rows: torch.Size([part(rows) for part in parts])
     step = second - first if all(type(value) is int for value in seen) else None  # per row: the samples begin with 2, 3
     if step is None or any(value != first + step * (n - SAMPLES[0]) for n, value in zip(SAMPLES, seen, strict=True)):
-        raise fx.proxy.TraceError("the model asks for a number that follows from the number of rows")
+        raise fx.proxy.TraceError("the model's code uses a number that depends on the number of rows")
     return lambda rows: first + step * (rows - SAMPLES[0])
 
 

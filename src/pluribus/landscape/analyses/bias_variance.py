@@ -89,7 +89,7 @@ class BiasVariance:
         names = ("bias", "variance", "error", "members")
         if figure not in names or size not in self.sizes:
             raise ValueError(
-                f"bias_variance: figures are {', '.join(names)} of the sizes {self.sizes}, but {figure!r} of {size} "
+                f"bias_variance: there are {', '.join(names)} for the sizes {self.sizes}, but {figure!r} of {size} "
                 "was asked for."
             )
         i, count = self.sizes.index(size), self.predictions.shape[1]
@@ -164,8 +164,8 @@ def bias_variance(
         each = [answer.means.detach().double().flatten(1).numpy() for answer in said]  # type: ignore[union-attr]
         if each[0].shape[1] != len(target):
             raise ValueError(
-                f"bias_variance: the ensembles give {each[0].shape[1]} values for {len(target)} targets. Give y the "
-                "shape of the outputs."
+                f"bias_variance: the ensembles give {each[0].shape[1]} values for {len(target)} targets. Give y in "
+                "the shape of the outputs."
             )
         predictions.append(np.stack([part.mean(0) for part in each]))
         members.append([float(np.square(part - target).mean()) for part in each])
@@ -179,7 +179,7 @@ def _true_values(truth: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     except (RuntimeError, IndexError) as error:
         said = str(error).strip().splitlines()[0]
         raise ValueError(
-            f"bias_variance: truth does not take the test inputs, whose shape is {tuple(x.shape)}: {said}."
+            f"bias_variance: truth cannot be applied to the test inputs, whose shape is {tuple(x.shape)}: {said}."
         ) from error
     if not isinstance(values, Tensor):
         raise TypeError(f"bias_variance: truth must give a tensor, but it gave a {type(values).__name__}.")
@@ -213,11 +213,11 @@ def draw_curve(seed: int, rows: int = 64) -> Rows:
 
 def _check_rows(rows: Any) -> Rows:
     if not isinstance(rows, (tuple, list)) or len(rows) != 2:
-        raise ValueError(f"bias_variance: a set is (x, y), but got a {type(rows).__name__}.")
+        raise ValueError(f"bias_variance: a data set must be (x, y), but got a {type(rows).__name__}.")
     x, y = (torch.as_tensor(part) for part in rows)
     if not y.is_floating_point() or len(x) != len(y):
         raise ValueError(
-            "bias_variance: errors are squared, so y must be numbers, one row for each of x, but it is "
+            "bias_variance: errors are squared, so y must be numbers, one row for each row of x, but it is "
             f"{y.dtype} of the shape {tuple(y.shape)} beside {tuple(x.shape)}."
         )
     return x, y
@@ -323,4 +323,4 @@ def _descend(parameters: list[Any], loss: Callable[[], Tensor], steps: int, lr: 
         loss().backward()
         optimizer.step()
     if not all(bool(p.isfinite().all()) for p in parameters):
-        raise ValueError(f"bias_variance: the weights are not finite any more after {steps} steps of {lr:g}. Lower lr.")
+        raise ValueError(f"bias_variance: the weights are no longer finite after {steps} steps of {lr:g}. Lower lr.")

@@ -50,8 +50,8 @@ def mask_overlap(
     ones, draws = check_whole("mask_overlap", "ones", ones), check_whole("mask_overlap", "draws", draws)
     if min(sizes, default=0) < 2 or min(scales, default=0) < 1:
         raise ValueError(
-            "mask_overlap: overlap is that of two masks or more, with scales of 1 or more, but sizes are "
-            f"{list(sizes)} and scales {list(scales)}."
+            "mask_overlap: sizes must be at least 2 and scales at least 1, but sizes are "
+            f"{list(sizes)} and scales are {list(scales)}."
         )
     generator = torch.Generator().manual_seed(seed)
     iou, size = np.empty((len(sizes), len(scales), 3)), np.empty((len(sizes), len(scales), 3))

@@ -53,7 +53,9 @@ def courses(
             return steps[-1] if steps else None
 
     if not isinstance(ensemble, Ensemble):
-        raise TypeError(f"courses: takes an Ensemble, but got a {type(ensemble).__name__}. Make one with pb.mimo, ...")
+        raise TypeError(
+            f"courses: needs an Ensemble, but got a {type(ensemble).__name__}. Make one, for example with pb.mimo."
+        )
     examples, steps, said = Examples("courses", probe), [], []  # type: ignore[var-annotated]
     listener = Listener(None, every, start=start)
     listener.records = []
@@ -61,6 +63,6 @@ def courses(
     with naming_data("courses", ensemble, train):
         fit(ensemble, train, callbacks=callbacks, **{"select": None, **options})
     if not said:
-        raise ValueError(f"courses: training had fewer than every={every} steps. Use a smaller one.")
+        raise ValueError(f"courses: training had fewer than every={every} steps. Use a smaller every=.")
     answers = torch.stack(said, 1)  # (members, checkpoints, rows, ...)
     return [Course(own, list(steps), examples.targets, ensemble.task) for own in answers]

@@ -126,8 +126,8 @@ def _units(ensemble: Any, where: str | None) -> list[str]:
         chosen = pick("separation", where, every, "modules")
         if unknown := [name for name in chosen if not isinstance(every[name], (*READERS, *NORMS))]:
             raise ValueError(
-                f"separation: {unknown[0]!r} is a {type(every[unknown[0]]).__name__}, whose channels are not known. "
-                "Name layers with weights, or normalisation."
+                f"separation: {unknown[0]!r} is a {type(every[unknown[0]]).__name__}, whose channels are unknown. "
+                "Name layers with weights, or normalisation layers."
             )
         return chosen
     names = [name for name, part in every.items() if isinstance(part, READERS)]

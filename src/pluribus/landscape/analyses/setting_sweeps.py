@@ -103,7 +103,7 @@ def regularization_path(
     [('l1', 0.1)]
     """
     if wrong := [name for name in ("l1", "l2", "weight_decay") if name in options]:
-        raise ValueError(f"regularization_path: {wrong[0]} is what the path changes; it cannot be fixed too.")
+        raise ValueError(f"regularization_path: {wrong[0]} is what the path varies, so it cannot also be fixed.")
     paths = {"l1": list(l1), "l2": list(l2)}
     for name, values in paths.items():
         if bad := [value for value in values if not 0 <= value < float("inf")]:
@@ -167,9 +167,7 @@ def between_members(ensemble: Ensemble, data: Any, points: int = 9, **how: Unpac
     members, examples = subnetworks(ensemble), Examples("between_members", data, labelled=True)
     count, points = len(members), check_whole("between_members", "points", points)
     if count < 2 or points < 3:
-        raise ValueError(
-            f"between_members: needs 2 members or more and 3 points or more, but there are {count} and {points}."
-        )
+        raise ValueError(f"between_members: needs at least 2 members and 3 points, but there are {count} and {points}.")
     t, own = np.linspace(0, 1, points), np.eye(count)
     pairs = [np.outer(1 - t, own[a]) + np.outer(t, own[b]) for a, b in combinations(range(count), 2)]
     mixtures = np.concatenate([*pairs, own, own.mean(0)[None]])

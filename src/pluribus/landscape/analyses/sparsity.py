@@ -150,7 +150,9 @@ def layer_sparsity(
             "measured": measured.mean(0).numpy(),
         }
     if not found:
-        raise ValueError("layer_sparsity: the network has no linear layer or convolution without groups that varies.")
+        raise ValueError(
+            "layer_sparsity: the network has no linear layer or ungrouped convolution whose output varies."
+        )
     return found
 
 
@@ -196,22 +198,22 @@ def _terms(caller: str, weight: Tensor, mean: Any, variance: Any, p: Share) -> t
     if not isinstance(weight, Tensor) or weight.ndim != 2 or 0 in weight.shape:
         what = f"its shape is {tuple(weight.shape)}" if isinstance(weight, Tensor) else f"it is a {type(weight)}"
         raise ValueError(
-            f"{caller}: weight must be a tensor (outputs, inputs), none of them empty, but {what}. "
-            "Of a convolution take weight.flatten(1), with a mean and a variance for each of its inputs."
+            f"{caller}: weight must be a tensor (outputs, inputs) without an empty dimension, but "
+            f"{what}. For a convolution, give weight.flatten(1), with a mean and a variance for each of its inputs."
         )
     weight = weight.detach().double()
     mu, sigma = (_of_inputs(caller, name, value, weight) for name, value in (("mean", mean), ("variance", variance)))
     if not bool(weight.isfinite().all()):
         raise ValueError(f"{caller}: weights must be finite, but some are not.")
     if bool((sigma < 0).any()):
-        raise ValueError(f"{caller}: variances must not be negative, but the least is {sigma.min().item():g}.")
+        raise ValueError(f"{caller}: variances must not be negative, but the smallest is {sigma.min().item():g}.")
     squares = weight.square()
     spread = squares @ sigma
     if not bool((spread > 0).all()):
         unit = int((spread <= 0).nonzero()[0])
         raise ValueError(
-            f"{caller}: every output unit must vary, but unit {unit} has the variance 0, from which nothing diverges "
-            "by a finite amount. Leave out units without weights, and inputs that are constant."
+            f"{caller}: every output unit must vary, but unit {unit} has variance 0, so every divergence from it is "
+            "infinite. Leave out units without weights and constant inputs."
         )
     return shares, spread, squares @ mu.square(), weight @ mu
 
@@ -221,7 +223,7 @@ def _check_shares(caller: str, p: Share) -> Tensor:
     shares = torch.as_tensor(p, dtype=torch.float64)
     if not bool(((shares > 0) & (shares <= 1)).all()) or shares.ndim > 1 or not shares.numel():
         raise ValueError(
-            f"{caller}: p is the share of the weights that stay, more than 0 and at most 1, but it is "
+            f"{caller}: p, the share of the weights that stay, must be above 0 and at most 1, but it is "
             f"{shares.tolist() if shares.ndim else shares.item()}."
         )
     return shares[:, None] if shares.ndim else shares
@@ -240,7 +242,7 @@ def _of_inputs(caller: str, name: str, value: Any, weight: Tensor) -> Tensor:
             f"{tuple(found.shape)}.{way_out}"
         )
     if not bool(found.isfinite().all()):
-        raise ValueError(f"{caller}: {name} must be finite, but it is not everywhere.")
+        raise ValueError(f"{caller}: {name} must be finite, but some of it is not.")
     return found
 
 

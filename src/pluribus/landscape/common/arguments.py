@@ -58,12 +58,12 @@ def _or_none(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
 NUMBER = Rule("a finite number", _is_number)
 NUMBER_OR_NONE = Rule("a finite number, or None", _or_none(_is_number))
 NOT_ZERO = Rule("a finite number other than 0", lambda value: _is_number(value) and value != 0)
-NOT_NEGATIVE = Rule("a finite number from 0 on", lambda value: _is_number(value) and value >= 0)
+NOT_NEGATIVE = Rule("a finite number of at least 0", lambda value: _is_number(value) and value >= 0)
 POSITIVE = Rule("a positive, finite number", lambda value: _is_number(value) and value > 0)
 POSITIVE_OR_NONE = Rule("a positive, finite number, or None", _or_none(POSITIVE.fits))
-FROM_ZERO = Rule("a whole number from 0 on", lambda value: _is_whole(value) and value >= 0)
-COUNT = Rule("a whole number from 1 on", lambda value: _is_whole(value) and value >= 1)
-COUNT_OR_NONE = Rule("a whole number from 1 on, or None", _or_none(COUNT.fits))
+FROM_ZERO = Rule("a whole number of at least 0", lambda value: _is_whole(value) and value >= 0)
+COUNT = Rule("a whole number of at least 1", lambda value: _is_whole(value) and value >= 1)
+COUNT_OR_NONE = Rule("a whole number of at least 1, or None", _or_none(COUNT.fits))
 RATES = Rule(
     "a positive number, or two of them",
     lambda v: POSITIVE.fits(v) or (isinstance(v, (tuple, list)) and len(v) == 2 and all(map(POSITIVE.fits, v))),

@@ -70,8 +70,8 @@ def warn_without_data(caller: str, model: nn.Module, stacklevel: int = 3) -> Non
     """Say that statistics stay as they are in networks that they do not fit."""
     if statistics_layers(model):
         warnings.warn(
-            f"{caller}: the model has batch normalisation, whose statistics belong to the weights that it was trained "
-            "to. Give data=, training data, and they are estimated anew; now they stay as they are.",
+            f"{caller}: the model has batch normalisation, whose statistics belong to the trained weights. Give "
+            "training data as data= to estimate them again; without it they stay as they are.",
             stacklevel=stacklevel,
         )
 

@@ -123,7 +123,7 @@ def answer_of(model: nn.Module, x: Any) -> Any:
     except RuntimeError as error:
         raise ValueError(
             f"the network does not run on the data, whose inputs have the shapes {_shapes((args, kwargs))}: "
-            f"{str(error).strip().splitlines()[0]}. Give data such as the network takes."
+            f"{str(error).strip().splitlines()[0]}. Give data that the network accepts."
         ) from error
 
 
@@ -216,7 +216,7 @@ def _loss(caller: str, name: str, output: Any, target: Tensor) -> Tensor:
     except (IndexError, RuntimeError) as error:
         ends = f"from {target.min():g} to {target.max():g}" if target.numel() else "without a row"
         raise ValueError(
-            f"{caller}: the labels do not fit {name} of what the network gives, {_shapes(output)}: they are "
+            f"{caller}: the labels do not fit {name} with the network's outputs, {_shapes(output)}: they are "
             f"{str(target.dtype).removeprefix('torch.')} of the shape {tuple(target.shape)}, {ends} ({error}). "
             "Give other labels, or say task= or criterion=."
         ) from error

@@ -134,8 +134,8 @@ def networks_of(caller: str, holder: Any) -> Networks:
             raise ValueError(f"{caller}: there must be at least one network, but the list is empty.")
         return _join(caller, [networks_of(caller, part) for part in holder])
     raise TypeError(
-        f"{caller}: networks are an nn.Module, an Ensemble, a Trajectory or a list of those, "
-        f"but got a {type(holder).__name__}."
+        f"{caller}: networks must be an nn.Module, an Ensemble, a Trajectory or a list of "
+        f"those, but got a {type(holder).__name__}."
     )
 
 
@@ -145,7 +145,7 @@ def network_of(caller: str, holder: Any) -> Networks:
     found: Networks = networks_of(caller, holder) if solution is None else solution()
     if len(found) != 1:
         raise ValueError(
-            f"{caller}: one network is needed here, but the {type(holder).__name__} holds {len(found)}. "
+            f"{caller}: needs one network, but the {type(holder).__name__} holds {len(found)}. "
             "Give one of them, such as ensemble.member(0)."
         )
     return found
@@ -161,15 +161,15 @@ def check_alike(caller: str, one: Networks, other: Networks) -> None:
         if shapes[0].get(name) != shapes[1].get(name):
             first, second = ("absent" if s.get(name) is None else str(s[name]) for s in shapes)
             raise ValueError(
-                f"{caller}: the networks must be of one architecture, but {name!r} has the shape {first} in one and "
-                f"{second} in another. Give networks that differ in their weights alone."
+                f"{caller}: the networks must have the same architecture, but {name!r} has the shape {first} in one "
+                f"and {second} in another. Give networks that differ only in their weights."
             )
     kinds = [[(name, type(part).__name__) for name, part in n.model.named_modules()] for n in (one, other)]
     for (name, kind), (_, unlike) in zip(*kinds, strict=False):
         if kind != unlike:
             raise ValueError(
-                f"{caller}: the networks must be of one architecture, but {name!r} is a {kind} in one and a {unlike} "
-                "in another. Give networks that differ in their weights alone."
+                f"{caller}: the networks must have the same architecture, but {name!r} is a {kind} in one and a "
+                f"{unlike} in another. Give networks that differ only in their weights."
             )
 
 

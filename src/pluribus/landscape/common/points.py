@@ -212,7 +212,7 @@ def make_judge(
 ) -> Judge:
     """A judge for networks of this architecture; its references are judged by themselves first."""
     if unknown := [name for name in measures if name not in MEASURES] or (not measures and ["nothing"]):
-        raise ValueError(f"{caller}: measures are {quote_names(MEASURES)}, but {unknown[0]!r} was asked for.")
+        raise ValueError(f"{caller}: the measure {unknown[0]!r} is unknown. Choose from {quote_names(MEASURES)}.")
     wanted = tuple(measures)
     needed = "loss" in wanted or "accuracy" in wanted or normalised
     examples = Examples(caller, data, labelled=needed, batch_size=batch_size, limit=memory)
@@ -221,11 +221,13 @@ def make_judge(
     if not is_classifying(kind):
         if wanted != MEASURES and wanted != ("loss",):
             raise ValueError(
-                f'{caller}: labels are compared in classification alone, but the task is {kind}: use "loss".'
+                f'{caller}: labels are compared only in classification, but the task is {kind}. Use "loss".'
             )
         wanted = ("loss",)
     if normalised and "agreement" not in wanted:
-        raise ValueError(f'{caller}: normalised=True divides disagreement by the error: measure "agreement" too.')
+        raise ValueError(
+            f'{caller}: normalised=True divides disagreement by the error, so it needs the measure "agreement" too.'
+        )
     judge = Judge(
         examples, kind, networks.class_dim, choose_criterion(caller, criterion, kind), wanted,
         torch.zeros(0, examples.rows, dtype=torch.long), normalised,
@@ -283,12 +285,12 @@ def _carry_out_all(caller: str, work: Work, processes: int, file: str | Path | N
 def _statistics(caller: str, model: nn.Module, refresh: Any, examples: Examples) -> tuple[Examples | None, str]:
     """The data on which statistics of normalisation are estimated at each point, if any, and that in words."""
     if not statistics_layers(model):
-        return None, "the network has no batch normalisation whose statistics would have to be fitted"
+        return None, "the network has no batch normalisation statistics to fit"
     if refresh is False or refresh is None:
         return None, "statistics are those of the nearest network"
     if refresh is True:
         return examples, "statistics are estimated at every point, on the data itself"
-    return Examples(caller, refresh), "statistics are estimated at every point, on data given for that"
+    return Examples(caller, refresh), "statistics are estimated at every point, on the data given for them"
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from .material import Material
 
 STYLES = {"as trained": 2, "aligned by weights": 3, "aligned by activations": 4}
 
-TITLE = "Is it one valley, but for the order of units?"
+TITLE = "Is it one valley, up to the order of units?"
 
 CLAIM = (
-    "Hidden units can change places without a change of the function; once the units of two networks are in one order, "
-    "the straight line between them crosses a lower ridge, or none (Ainsworth et al., Git Re-Basin, 2023)."
+    "Hidden units can be permuted without changing the function; once the units of two networks are aligned, the "
+    "straight line between them crosses a lower ridge, or none (Ainsworth et al., Git Re-Basin, 2023)."
 )
 
 
@@ -59,11 +59,11 @@ def alignment_question(
         f"{answer}: along the straight line the loss rises {before[1]:.3g} above its ends, and "
         + ", ".join(f"{value:.3g} once units are {name}" for name, value in after)
         + ".",
-        f"{groups.number_in_words} of hidden units may change places, in 10^{groups.log10_orders:.0f} orders.",
+        f"{groups.number_in_words} of hidden units can be permuted, in 10^{groups.log10_orders:.0f} orders.",
     ]
     caption = (
-        "From the first network (0), with its units in the order that it was trained with or in that of the second, to "
-        f"the second (1). The function at 0 is the same in all. Here {found[before[0]].statistics}."
+        "From the first network (0), with its units in their trained order or in that of the second, to the second "
+        f"(1). The function at 0 is the same in every case. Here {found[before[0]].statistics}."
     )
     panels = [_panel(name, found) for name in ("loss", "accuracy") if getattr(found[before[0]], name) is not None]
     rows = [[name, f"{one.loss[0]:.4f}", f"{one.loss.max():.4f}", f"{heights[name]:.4f}"]

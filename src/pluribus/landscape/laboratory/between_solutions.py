@@ -43,13 +43,13 @@ def plane_between(material: Material) -> Question:
         panels.append(Panel(picture, title.capitalize()))
     caption = (
         "The plane through the origin, where all weights are zero, and the solutions of two runs; axes are distances "
-        "in weight space. Lines join equal values; point at a place to read all of them. Training is seen from above: "
-        f"it does not lie in the plane. Here {found.statistics}."
+        "in weight space. Lines join equal values; point at a place to read its values. The training runs are "
+        f"projected: they do not lie in the plane. Here {found.statistics}."
     )
     figure = Figure("plane", "A cut through the landscape", caption, panels, legend=legend(names, styles))
     claim = (
         "On the plane of two independent optima each lies in its own valley, and networks along a trajectory agree "
-        "with the optimum that it leads to and not with the other (Fort et al., Figure 5)."
+        "with the optimum it leads to, not with the other (Fort et al., Figure 5)."
     )
     return Question("plane", "What does the landscape look like between two runs?", claim, _valleys(found), [figure])
 
@@ -97,12 +97,12 @@ def connection(material: Material) -> Question:
     sentences = [
         f"{'Yes' if low else 'Not by this path'}: along the tunnel the loss rises {heights['tunnel']:.3g} above its "
         f"ends, along the straight line {heights['straight line']:.3g}.",
-        f"From its beginning to its end the share of rows with the label of run 1 goes from "
-        f"{100 * labels[0]:.0f} % to {100 * labels[-1]:.0f} %, and is {100 * labels.min():.0f} % at the least.",
+        f"From its start to its end, the share of rows with the label of run 1 goes from "
+        f"{100 * labels[0]:.0f} % to {100 * labels[-1]:.0f} %, and is never below {100 * labels.min():.0f} %.",
     ]
     caption = (
-        "From the solution of run 1 (0) to that of run 2 (1), on test rows. The tunnel starts as the line and is moved "
-        f"by {material.steps} steps at each of 9 points, orthogonally to it, on training rows."
+        "From the solution of run 1 (0) to that of run 2 (1), on test rows. The tunnel starts as the line and is "
+        f"optimised with {material.steps} steps at each of 9 points, orthogonally to it, on training rows."
     )
     measured = [array for part in ("loss", "accuracy") for one in found.values() for array in [getattr(one, part)]]
     rows = [[f"{t:.2f}", *(f"{array[i]:.4f}" for array in measured)] for i, t in enumerate(found["tunnel"].t)]
@@ -112,7 +112,7 @@ def connection(material: Material) -> Question:
         "A straight line between two optima crosses a region of high loss, but a low-loss tunnel connects them, and "
         "the function still changes along it (Fort et al., appendix; Fort and Jastrzebski, 2019)."
     )
-    return Question("tunnel", "Can one walk from one solution to another?", claim, sentences, [figure])
+    return Question("tunnel", "Can you walk from one solution to another?", claim, sentences, [figure])
 
 
 def stitched_cut(material: Material) -> Question:
@@ -132,16 +132,16 @@ def stitched_cut(material: Material) -> Question:
         panels.append(Panel(picture, title.capitalize()))
     caption = (
         "Each piece of the tunnel makes a triangle with the origin, where all weights are zero; the triangles lie side "
-        "by side, divided by thin lines. The strong line is the tunnel; outwards the weights grow to 1.25 times as "
-        "much. Lines join equal values; those of accuracy and agreement, and their shades, are for the outer half, for "
-        f"near the origin all is chance. Point at a place to read its values. Here {found.statistics}."
+        "by side, divided by thin lines. The strong line is the tunnel; further out the weights grow to 1.25 times "
+        "their size. Lines join equal values; those of accuracy and agreement, and their shades, cover the outer half, "
+        f"because near the origin everything is chance. Point at a place to read its values. Here {found.statistics}."
     )
     figure = Figure("stitched", "A cut along the tunnel", caption, panels, legend=legend(names, material.styles))
     claim = (
-        "Along the tunnel accuracy stays what it is, but predictions do not: the two optima are connected and remain "
+        "Along the tunnel accuracy stays the same, but predictions do not: the two optima are connected and remain "
         "different functions (Fort et al., Figure S3)."
     )
-    title = "Is it one function all along the tunnel?"
+    title = "Is it the same function all along the tunnel?"
     return Question("stitched", title, claim, _along_the_tunnel(material, path), [figure])
 
 
@@ -166,17 +166,17 @@ def trained_curves(material: Material) -> Question:
     best = min(list(ways)[1:], key=lambda name: heights[name])
     lower = heights[best] < 0.25 * heights["straight line"]
     told = ", ".join(f"{name} {height:.3g}" for name, height in heights.items())
-    answer = [f"{'Yes' if lower else 'Not by these'}: above its ends the loss rises by: {told}."]
+    answer = [f"{'Yes' if lower else 'Not by these'}: the loss rises above its ends by: {told}."]
     caption = (
-        f"Loss on test rows from the solution of run 1 (0) to that of run 2 (1). Both curves have one bend, trained by "
-        f"{5 * material.steps} steps on training rows, each at a place drawn along the curve."
+        "Loss on test rows from the solution of run 1 (0) to that of run 2 (1). Both curves have one bend, trained "
+        f"for {5 * material.steps} steps on training rows, each at a random place on the curve."
     )
     header = ["Place", *ways]
     rows = [
         [f"{t:.2f}", *(f"{np.asarray(one.loss)[i]:.4f}" for one in found.values())] for i, t in enumerate(found[best].t)
     ]
     figure = Figure("curves", "Along trained curves", caption, panels, "wide", legend(ways, styles), header, rows)
-    claim = "Two optima are connected by simple curves over which loss is nearly constant (Garipov et al., 2018)."
+    claim = "Two optima are connected by simple curves along which the loss is nearly constant (Garipov et al., 2018)."
     return Question("curve", "Is there a simple curve of low loss between two runs?", claim, answer, [figure])
 
 
@@ -189,8 +189,8 @@ def _along_the_tunnel(material: Material, path: Path) -> list[str]:
     return [
         f"{answer}: in the middle of the tunnel {100 * middle[0]:.1f} % of the labels are not those of run 1 and "
         f"{100 * middle[1]:.1f} % not those of run 2, which differ from each other in {100 * ends:.1f} %.",
-        f"Accuracy along it is between {100 * accuracy.min():.1f} and {100 * accuracy.max():.1f} %, at its ends "
-        f"{100 * accuracy[0]:.1f} and {100 * accuracy[-1]:.1f} %.",
+        f"Accuracy along the tunnel is between {100 * accuracy.min():.1f} and {100 * accuracy.max():.1f} %, at its "
+        f"ends {100 * accuracy[0]:.1f} and {100 * accuracy[-1]:.1f} %.",
     ]
 
 

@@ -104,7 +104,7 @@ def _ask(
         try:
             question = ask(material)
         except ValueError as error:
-            refused.append(f"The question {name!r} is not answered: {error}")
+            refused.append(f"The question {name!r} was not answered: {error}")
             material.say(refused[-1])
         else:
             found += [] if question is None else [question]
@@ -129,11 +129,11 @@ def check_animation(animation: str | os.PathLike[str] | None, recorded: bool) ->
     if animation is None:
         return
     if os.path.splitext(os.fspath(animation))[1].lower() not in (".gif", ".svg"):
-        raise ValueError(f"landscape: an animation is a .gif or .svg file, but it is {os.fspath(animation)!r}.")
+        raise ValueError(f"landscape: an animation must be a .gif or .svg file, but it is {os.fspath(animation)!r}.")
     if not recorded:
         raise ValueError(
-            "landscape: an animation shows training, but these networks come without their past. "
-            "Leave the animation out, or train: pluribus landscape --data."
+            "landscape: an animation shows training, but these networks have no training "
+            "history. Leave it out, or train networks with pluribus landscape --data."
         )
 
 
@@ -141,9 +141,9 @@ def _notes(material: Material) -> list[str]:
     notes = []
     if not material.recorded:
         notes.append(
-            "The networks come without checkpoints of their training, so there is nothing about trajectories, Gaussian "
-            "subspaces, quality against size, and other ways of training."
+            "The networks have no checkpoints of their training, so questions about trajectories, Gaussian subspaces, "
+            "ensemble size and training schemes are left out."
         )
     elif material.images is None:
-        notes.append("The inputs are no images, so nothing is said about corruptions.")
+        notes.append("The inputs are not images, so corruptions are left out.")
     return notes

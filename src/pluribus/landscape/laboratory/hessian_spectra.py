@@ -29,24 +29,24 @@ def loss_curvature(material: Material) -> Question:
         lambda label: f"{label}: largest eigenvalue {spectra[label].values[0]:.3g}",
     )  # fmt: skip
     found = [
-        f"{name}: the largest eigenvalues are {', '.join(f'{value:.3g}' for value in one.values)}, the least that was "
-        f"seen {one.lowest:.3g}; the trace is {one.trace:.4g} with a standard error of {one.trace_error:.2g}."
+        f"{name}: the largest eigenvalues are {', '.join(f'{value:.3g}' for value in one.values)}, the smallest one "
+        f"found {one.lowest:.3g}; the trace is {one.trace:.4g} with a standard error of {one.trace_error:.2g}."
         for name, one in spectra.items()
     ]
     shares = [float(one.weights[np.abs(one.nodes) < 0.01 * one.values[0]].sum()) for one in spectra.values()]
     few = min(shares) > 0.9
     found.insert(
         0,
-        f"{'In few' if few else 'Not in few alone'}: a share of {spread(np.array(shares))} of all directions has less "
+        f"{'In few' if few else 'Not only in a few'}: a share of {spread(np.array(shares))} of all directions has less "
         "than a hundredth of the largest curvature.",
     )
     caption = (
         f"Density of the eigenvalues of the Hessian of the mean loss on {len(train[1])} training rows, by stochastic "
-        "Lanczos quadrature; each eigenvalue is blurred by a hundredth of the range."
+        "Lanczos quadrature; each eigenvalue is smoothed by a hundredth of the range."
     )
     figure = Figure("bending", "Spectra at two solutions", caption, panels, "wide", legend(spectra, material.styles))
     claim = (
-        "The Hessian has a bulk of eigenvalues around zero and few large ones beside it (Sagun et al., 2017; Ghorbani "
-        "et al., 2019)."
+        "The Hessian has a bulk of eigenvalues around zero and a few large ones beside it (Sagun et al., 2017; "
+        "Ghorbani et al., 2019)."
     )
     return Question("curvature", "In how many directions does the loss bend?", claim, found, [figure])

@@ -71,7 +71,7 @@ def many_masks(material: Material) -> Question | None:
         f"{', '.join(f'{gap:.3g}' for gap in gaps)} from that of MC-Dropout.",
         f"NLL of {MASKS[-1]} masks minus that of MC-Dropout: {interval_text(last)}.",
     ]
-    claim = "As masks become many, Masksembles approach MC-Dropout (Durasov et al., Figure 5)."
+    claim = "With more and more masks, Masksembles approach MC-Dropout (Durasov et al., Figure 5)."
     return Question("dropout", "Do many masks become dropout?", claim, said, [figure])
 
 
@@ -103,7 +103,7 @@ def doubt_beyond(material: Material) -> Question | None:
     ]  # fmt: skip
     gain, gap = (found.difference(names[-1], other, "outside entropy") for other in ("single", "deep"))
     entropies = ", ".join(f"{found.interval(name, 'outside entropy').value:.3g}" for name in names)
-    answer = "Yes" if gain.low > 0 else "No" if gain.high < 0 else "That cannot be told"
+    answer = "Yes" if gain.low > 0 else "No" if gain.high < 0 else "Undecided"
     said = [
         f"{answer}: where |x| is above 6 the entropy of S = {scales[-1]:g} minus that of one network is "
         f"{interval_text(gain)} nats.",
@@ -113,9 +113,9 @@ def doubt_beyond(material: Material) -> Question | None:
         f"S = {scales[-1]:g} minus independent networks: {interval_text(gap)}.",
     ]
     caption = (
-        "Entropy of what each says about the plane, in nats, all with the shades of 0 to log 2, for the first seed; "
-        "the marks are some training rows. This data is the paper's, not that of the runs: two noisy sinusoids with x "
-        f"from -5 to 5, a perceptron of 100 and 100 units, {MEMBERS} members."
+        "Entropy of each prediction over the plane, in nats, shaded from 0 to log 2 in all panels, for the first "
+        "seed; the marks are some training rows. The data are the paper's, not those of the runs: two noisy sinusoids "
+        f"with x from -5 to 5, a perceptron of 100 and 100 units, {MEMBERS} members."
     )
     shown = ("accuracy", "outside entropy", "outside mutual_information")
     rows = [[LINES.get(s, s), *(interval_text(found.interval(s, name)) for name in shown)] for s in found.settings]
@@ -124,10 +124,10 @@ def doubt_beyond(material: Material) -> Question | None:
         "entropy", "Entropy in the plane", caption, panels, "wide", list(zip((2, 3), marks, strict=True)), header, rows
     )
     claim = (
-        "With much overlap Masksembles behave almost like one network, with less more and more like an ensemble: the "
-        "region of high entropy beyond the data grows (Durasov et al., Figure 4)."
+        "With much overlap Masksembles behave almost like one network, and with less overlap increasingly like an "
+        "ensemble: the region of high entropy beyond the data grows (Durasov et al., Figure 4)."
     )
-    return Question("sinusoids", "Does doubt beyond the data grow as masks overlap less?", claim, said, [figure])
+    return Question("sinusoids", "Does uncertainty beyond the data grow as masks overlap less?", claim, said, [figure])
 
 
 SINUSOID_EPOCHS = 30
@@ -166,7 +166,7 @@ def span_of_behaviours(material: Material) -> Question | None:
     ]  # fmt: skip
     caption = (
         "Better is to the lower right. A circle is larger the more the masks overlap; capacities are the share of the "
-        f"network's widths that each mask keeps. {MEMBERS} members, means over {material.retrained} seeds; upright "
+        f"network's widths that each mask keeps. {MEMBERS} members, means over {material.retrained} seeds; vertical "
         "lines are 95 % intervals."
     )
     header = ["Setting", *shown.values(), "Parameters"]
@@ -174,10 +174,10 @@ def span_of_behaviours(material: Material) -> Question | None:
         "span", "Calibration against accuracy", caption, panels, "wide", legend(styles, styles), header, rows
     )
     claim = (
-        "By overlap and capacity Masksembles span the behaviours from one network over MC-Dropout to independent ones, "
-        "and come as close to the last as one's budget allows (Durasov et al., Figure 7)."
+        "Varying overlap and capacity, Masksembles span the behaviours from one network through MC-Dropout to "
+        "independent networks, and come as close to the last as the budget allows (Durasov et al., Figure 7)."
     )
-    return Question("span", "Which behaviours do overlap and capacity reach?", claim, said, [figure])
+    return Question("span", "What range of behaviours do overlap and capacity give?", claim, said, [figure])
 
 
 SPAN = {"ece": "ECE", "nll": "NLL"}
@@ -199,7 +199,7 @@ def thin_members(material: Material) -> Question | None:
     styles = {LINES.get(setting, setting): number for number, setting in enumerate(found.settings, 2)}
     panels = [_against_severity(found, figure, title, at, styles) for figure, title in SHIFTED.items()]
     gain, gap = (found.difference(f"S {SCALES[-1]:g}", end, f"ece {last}") for end in ("single", "deep"))
-    answer = "Yes" if gain.high < 0 else "No, worse" if gain.low > 0 else "That cannot be told"
+    answer = "Yes" if gain.high < 0 else "No, worse" if gain.low > 0 else "Undecided"
     said = [
         f"{answer}: at severity {at[-1]} the ECE of S = {SCALES[-1]:g} minus that of one network is "
         f"{interval_text(gain)}.",
@@ -218,8 +218,8 @@ def thin_members(material: Material) -> Question | None:
     figure = Figure("thin", "Under a corruption", caption, panels, "wide", legend(styles, styles),
                     ["Setting", *columns], rows)  # fmt: skip
     claim = (
-        "In a network that keeps its widths, less overlap makes calibration under corruptions better, nearer to that "
-        "of independent networks (Durasov et al., Figure 8)."
+        "In a network that keeps its widths, less overlap improves calibration under corruptions towards that of "
+        "independent networks (Durasov et al., Figure 8)."
     )
     title = "Are thinner members better calibrated under a corruption?"
     return Question("thin", title, claim, said, [figure])
@@ -265,7 +265,7 @@ def _overlap() -> Figure:
         [f"{scale:g}", f"{found['iou_paper'][j]:.3f}", *(f"{found['iou'][i, j, 0]:.3f}" for i in range(len(sizes)))]
         for j, scale in enumerate(scales)
     ]
-    caption = "Drawn masks with 64 ones and the closed form: the overlap depends on S alone, whatever N is."
+    caption = "Drawn masks with 64 ones, and the closed form: the overlap depends only on S, whatever N is."
     header = ["S", *curves]
     return Figure("overlap", "Overlap of masks", caption, panels, "wide", legend(curves, styles), header, rows)
 

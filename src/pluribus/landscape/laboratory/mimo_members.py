@@ -68,12 +68,12 @@ def subnetworks_apart(material: Material) -> Question | None:
             f"{name}. The plane goes through three members; what they share is the same everywhere on it. The origin, "
             f"where all weights are zero, is {plane.origin_distance:.3g} away from the plane and is projected onto it. "
             f"{'A member is shown while the others read zeros. ' if ensemble.joint else ''}Here {cut.statistics}. "
-            "Courses: what members said on the test rows along training, in the two principal components."
+            "Courses: the members' predictions on the test rows during training, in their two principal components."
         )
         anchor = name.replace(" ", "-").lower()
         figures.append(Figure(f"members-{anchor}", name, caption, panels, legend=legend(styles, styles)))
     claim = (
-        "Members of MIMO converge to disconnected modes and disagree, those of the naive multihead end in the same "
+        "Members of MIMO converge to disconnected modes and disagree; those of the naive multihead end in the same "
         "mode and are nearly equal (Havasi et al., Figures 3 and 4)."
     )
     more = apart[0] > apart[1]
@@ -121,11 +121,11 @@ def units_of_members(material: Material) -> Question | None:
     share = found.separated(OWNED)
     answer = "Mostly" if share > 0.5 else "Not here"
     said = [
-        f"{answer}: {100 * share:.1f} % of the units have {OWNED:g} of their variance from one input; members own "
-        f"{', '.join(map(str, counts))} units."
+        f"{answer}: {100 * share:.1f} % of the units get at least {OWNED:g} of their variance from one input; members "
+        f"own {', '.join(map(str, counts))} units."
     ]
     claim = (
-        "Almost all pre-activations vary with the input of one member alone: the subnetworks separate within the "
+        "Almost all pre-activations vary with the input of only one member: the subnetworks separate within the "
         "network (Havasi et al., Figure 4, left)."
     )
     return Question("units", "Do the members of one network use units of their own?", claim, said, [figure])
@@ -155,6 +155,6 @@ def _between(cut: Surface) -> str:
     centre = int(np.abs(cut.u - middle[0]).argmin()), int(np.abs(cut.v - middle[1]).argmin())
     own = np.array([cut.accuracy[place] for place in at])
     return (
-        f"On the plane the accuracy near the members is {spread(own, percent=True)}, in their middle "
-        f"{100 * cut.accuracy[centre]:.1f} %."
+        f"On the plane the accuracy near the members is {spread(own, percent=True)}, halfway between "
+        f"them {100 * cut.accuracy[centre]:.1f} %."
     )

@@ -39,7 +39,7 @@ def more_members(material: Material) -> Question | None:
         return None
     best = {name: max(SIZES, key=lambda size: found.interval(size, name).value) for name in QUALITY}
     fall = found.difference(SIZES[-1], SIZES[0], "member_accuracy")
-    answer = "They decline" if fall.high < 0 else "They do not decline" if fall.low > 0 else "That cannot be told"
+    answer = "They decline" if fall.high < 0 else "They do not decline" if fall.low > 0 else "Undecided"
     gain = found.difference(best["log_likelihood"], SIZES[0], "log_likelihood")
     said = [
         f"{answer}: from M = {SIZES[0]} to {SIZES[-1]} the accuracy of members changes by {interval_text(fall)}.",
@@ -48,14 +48,14 @@ def more_members(material: Material) -> Question | None:
     ]
     figure = _both("members", "More and more members", found, SIZES, "M", material)
     claim = (
-        "As M grows the subnetworks slowly decline, for they share one network; the ensemble is best at a small M "
-        "(Havasi et al., Figure 5)."
+        "As M grows, the subnetworks slowly get worse, because they share one network; the ensemble is best at a "
+        "small M (Havasi et al., Figure 5)."
     )
     return Question("members", "What do more members do to one network?", claim, said, [figure])
 
 
 def repetition(material: Material) -> Question | None:
-    """Inputs that members share, and rows that a batch repeats, for two members: MIMO, Figure 6."""
+    """Shared inputs, and rows that a batch repeats, for two members: MIMO, Figure 6."""
     shared = _swept(material, "shared inputs", lambda rho: _mimo(material, 2, rho), SHARES)
     if shared is None:
         return None
@@ -64,21 +64,21 @@ def repetition(material: Material) -> Question | None:
     best = max(SHARES, key=lambda rho: shared.interval(rho, "log_likelihood").value)
     gain = shared.difference(SHARES[1], SHARES[0], "log_likelihood")
     boost = more.difference(REPETITIONS[-1], REPETITIONS[0], "accuracy")
-    answer = "It helps" if gain.low > 0 else "It hurts" if gain.high < 0 else "That cannot be told"
+    answer = "It helps" if gain.low > 0 else "It hurts" if gain.high < 0 else "Undecided"
     said = [
-        f"{answer}: with half of the inputs shared the log-likelihood changes by {interval_text(gain)}; it is largest "
+        f"{answer}: with half of the inputs shared, the log-likelihood changes by {interval_text(gain)}; it is largest "
         f"at {best:g}.",
-        f"With every row {REPETITIONS[-1]} times in a batch the accuracy changes by {interval_text(boost)}.",
+        f"With every row {REPETITIONS[-1]} times in a batch, the accuracy changes by {interval_text(boost)}.",
     ]
     figures = [
-        _both("shared", "Inputs that members share", shared, SHARES, "input repetition", material),
-        _both("repeated", "Rows that a batch repeats", more, REPETITIONS, "batch repetition", material),
+        _both("shared", "Shared inputs", shared, SHARES, "input repetition", material),
+        _both("repeated", "Repeated rows", more, REPETITIONS, "batch repetition", material),
     ]
     claim = (
-        "Members that read the same input for a part of the batch share features and use the network better; rows that "
-        "a batch repeats help a little (Havasi et al., Figure 6)."
+        "Members that read the same input for part of the batch share features and use the network better; repeating "
+        "rows in a batch helps a little (Havasi et al., Figure 6)."
     )
-    return Question("repetition", "Does it help if members read the same?", claim, said, figures)
+    return Question("repetition", "Does it help if members read the same inputs?", claim, said, figures)
 
 
 def penalties(material: Material) -> Question | None:
@@ -110,7 +110,7 @@ def penalties(material: Material) -> Question | None:
             for name, own in paths.items() for value in strengths
         ]  # fmt: skip
         header = ["Members", kind.upper(), *QUALITY.values(), "Share of weights above 1e-4"]
-        caption = f"Means over {material.retrained} seeds; upright lines are 95 % intervals."
+        caption = f"Means over {material.retrained} seeds; vertical lines are 95 % intervals."
         figures.append(
             Figure(kind, f"As {kind.upper()} grows", caption, panels, "wide", legend(paths, styles), header, rows)
         )
@@ -122,14 +122,14 @@ def penalties(material: Material) -> Question | None:
         told = "; ".join(
             f"{name}: {interval_text(t_interval(one.tolist()))}" for name, one in zip(paths, falls, strict=True)
         )
-        answer = "Three members do" if gap.high < 0 else "One network does" if gap.low > 0 else "That cannot be told"
+        answer = "Three members do" if gap.high < 0 else "One network does" if gap.low > 0 else "Undecided"
         said.append(
             f"{answer}, along {kind.upper()}: from 0 to {strengths[-1]:g} the log-likelihood changes by: {told}; the "
             f"second minus the first: {interval_text(gap)}."
         )
     claim = (
-        "MIMO uses more of the capacity of the network, so that it is more sensitive to L1, L2 and sparsity, the more "
-        "so the more members there are (Havasi et al., Figures 7 to 9)."
+        "MIMO uses more of the network's capacity, so it is more sensitive to L1, L2 and sparsity, increasingly so "
+        "with more members (Havasi et al., Figures 7 to 9)."
     )
     return Question("penalties", "Who suffers more from a penalty on the weights?", claim, said, figures)
 
@@ -146,10 +146,10 @@ def bias_of_members(material: Material) -> Question | None:
     wrong = changes["variance"].low > 0 or changes["bias"].high < 0
     best = found.sizes[int(found.error.argmin())]
     said = [
-        f"{'Yes' if falls and rises else 'No' if wrong else 'That cannot be told'}: from M = {first} to {last} the "
+        f"{'Yes' if falls and rises else 'No' if wrong else 'Undecided'}: from M = {first} to {last} the "
         f"variance changes by {interval_text(changes['variance'])} and the squared bias by "
         f"{interval_text(changes['bias'])}.",
-        f"The error is least at M = {best}"
+        f"The error is lowest at M = {best}"
         + (f": {interval_text(found.difference('error', best, first))} from M = {first}." if best != first else "."),
     ]
     styles: Styles = {name: number for number, name in enumerate(CURVE_PARTS, 2)}
@@ -158,14 +158,14 @@ def bias_of_members(material: Material) -> Question | None:
     panels = [Panel(interval_chart({name: own}, at, "M", CURVE_PARTS[name], styles)) for name, own in curves.items()]
     rows = [[str(size), *(interval_text(found.interval(name, size)) for name in CURVE_PARTS)] for size in CURVE_SIZES]
     caption = (
-        f"Over {CURVE_SETS} training sets; upright lines are 95 % intervals. This data is the paper's, not that of the "
-        "runs: 64 rows of a noisy curve, a perceptron of 32 and 128 units. The noise of the test rows is part of the "
-        "squared bias."
+        f"Over {CURVE_SETS} training sets; vertical lines are 95 % intervals. The data are the paper's, not those of "
+        "the runs: 64 rows of a noisy curve, a perceptron of 32 and 128 units. The noise of the test rows is part of "
+        "the squared bias."
     )
     header = ["M", *(words.capitalize() for words in CURVE_PARTS.values())]
     figure = Figure("bias", "Bias and variance", caption, panels, "wide", [], header, rows)
     claim = "As M grows, variance falls and bias rises, and the best M is larger than 1 (Havasi et al., Figure 2)."
-    return Question("bias", "What do more members trade?", claim, said, [figure])
+    return Question("bias", "What do more members trade off?", claim, said, [figure])
 
 
 CURVE_SIZES, CURVE_SETS, CURVE_STEPS = (1, 2, 3, 4, 5), 20, 1000
@@ -196,7 +196,7 @@ def other_methods(material: Material) -> Question | None:
     rows = [[name, *(interval_text(found.interval(name, figure)) for figure in shown)] for name in ways]
     heads, *_, independent = ways
     gap, ahead = (found.difference("MIMO", name, "disagreement") for name in (heads, independent))
-    answer = "Yes" if gap.low > 0 else "No" if gap.high < 0 else "That cannot be told"
+    answer = "Yes" if gap.low > 0 else "No" if gap.high < 0 else "Undecided"
     said = [
         f"{answer}: the disagreement of MIMO's members minus that of the heads is {interval_text(gap)}.",
         f"Minus that of independent networks: {interval_text(ahead)}.",
@@ -204,7 +204,7 @@ def other_methods(material: Material) -> Question | None:
     caption = f"{MEMBERS} members; small marks are the {material.retrained} seeds, the large one is their mean."
     figure = Figure("methods", "How far members differ", caption, panels, "wide", [], ["Method", *shown.values()], rows)
     claim = (
-        "The members of MIMO are as diverse as independent networks, those of the naive multihead and of TreeNet "
+        "The members of MIMO are as diverse as independent networks; those of the naive multihead and TreeNet "
         "hardly differ (Havasi et al., Figure 4, right)."
     )
     return Question("methods", "Are the members of MIMO more diverse than heads?", claim, said, [figure])
@@ -244,5 +244,5 @@ def _both(anchor: str, title: str, found: Measured, settings: Sequence[float], a
         "disagreement": "disagreement",
     }  # fmt: skip
     rows = [[f"{one:g}", *(interval_text(found.interval(one, name)) for name in shown)] for one in settings]
-    caption = f"Means over {material.retrained} seeds; upright lines are 95 % intervals."
+    caption = f"Means over {material.retrained} seeds; vertical lines are 95 % intervals."
     return Figure(anchor, title, caption, panels, "wide", legend(BOTH, BOTH), [axis, *shown.values()], rows)

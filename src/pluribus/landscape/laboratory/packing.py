@@ -45,16 +45,16 @@ def sparse_layers(material: Material) -> Question | None:
     over = [name for name, share in above.items() if share > 0]
     answer = (
         f"Not below the bound in every layer: {', '.join(over)} exceed it, by a factor of {worst:.2g} at most; the "
-        "proposition takes the inputs of a layer as independent, which they are not here."
+        "proposition assumes that the inputs of a layer are independent, which they are not here."
         if over
-        else f"Below the bound in all {len(found)} layers: what was measured is at most {worst:.2g} of it."
+        else f"Below the bound in all {len(found)} layers: the measured divergence is at most {worst:.2g} of it."
     )
     half = {name: float(np.interp(0.5, one["shares"], one["measured"])) for name, one in found.items()}
     told = ", ".join(f"{name} {value:.3g}" for name, value in half.items())
     caption = (
-        "Divergence of a layer's outputs from those with a drawn share of its weights, between Gaussians with their "
-        "moments, on test rows; and the bound from the mean and variance of each input. Means over the units of a "
-        f"layer{f'; the first {len(shown)} of {len(found)} layers' if len(shown) < len(found) else ''}."
+        "Divergence of a layer's outputs from those with a random share of its weights, between Gaussians with "
+        "their moments, on test rows; and the bound from the mean and variance of each input. Means over the units of "
+        f"a layer{f'; the first {len(shown)} of {len(found)} layers' if len(shown) < len(found) else ''}."
     )
     rows = [
         [name, *(f"{np.interp(p, one['shares'], one[kind]):.4g}" for p in (0.25, 0.5) for kind in COLUMNS)]
@@ -70,7 +70,7 @@ def sparse_layers(material: Material) -> Question | None:
 
 COLUMNS = ("measured", "divergence", "bound")
 
-SPARSE = "How far is a layer from itself with a share of its weights?"
+SPARSE = "How far is a layer from a sparse version of itself?"
 
 SPARSE_CLAIM = (
     "The divergence of a layer's outputs from those of its sparse approximation is bounded, and the bound falls fast "
@@ -107,17 +107,17 @@ def packed_settings(material: Material) -> Question | None:
         criteria = ood_criteria(found, "auroc")
         header = ["Setting", *(name.replace("_", " ") for name in next(iter(criteria.values())))]
         rows = [[setting, *(interval_text(one) for one in own.values())] for setting, own in criteria.items()]
-        caption = "How well each criterion tells outside from test rows: AUROC with its interval (Table 6)."
-        figures.append(Figure("criteria", "Criteria for outside data", caption, header=header, rows=rows))
+        caption = "How well each criterion detects out-of-distribution (OOD) rows: AUROC with its interval (Table 6)."
+        figures.append(Figure("criteria", "Criteria for OOD data", caption, header=header, rows=rows))
         wins = {setting: max((one.value, name) for name, one in own.items())[1] for setting, own in criteria.items()}
         said.append(
-            "Best criterion for outside data: "
+            "Best criterion for OOD data: "
             + "; ".join(f"{setting}: {name.replace('_', ' ')}" for setting, name in wins.items())
             + "."
         )
     claim = (
-        "Packed-Ensembles with alpha = 2 match independent networks; larger alpha help little once members are wide "
-        "enough (Laurent et al., Figures 6 and 7, Table 5)."
+        "Packed-Ensembles with alpha = 2 match independent networks; a larger alpha helps little once members are "
+        "wide enough (Laurent et al., Figures 6 and 7, Table 5)."
     )
     return Question("packing", "How wide must packed members be?", claim, said, figures)
 
@@ -135,20 +135,20 @@ def widths_of_one(material: Material) -> Question | None:
     titles = {"accuracy": "accuracy", "aupr msp": "AUPR, outside", "nll": "NLL", "ece": "ECE"}
     figure = transition_figure(
         "widths", "Wider and wider", found, names, list(WIDTHS), "width", (),
-        "One network with its hidden widths multiplied by a number.", "one network", titles,
+        "One network with its hidden widths multiplied by a factor.", "one network", titles,
     )  # fmt: skip
     gain, loss = (found.difference(a, b, "accuracy") for a, b in ((names[-1], names[0]), (names[1], names[2])))
-    answer = "It rises" if gain.low > 0 else "It falls" if gain.high < 0 else "That cannot be told"
+    answer = "It rises" if gain.low > 0 else "It falls" if gain.high < 0 else "Undecided"
     said = [
         f"{answer}: from {WIDTHS[0]:g} to {WIDTHS[-1]:g} of the width the accuracy changes by {interval_text(gain)}; "
-        f"half the width against the whole: {interval_text(loss)}."
+        f"half the width against the full width: {interval_text(loss)}."
     ]
     if "aupr msp" in found.figures:
         change = found.difference(names[-1], names[0], "aupr msp")
         told = "tells them apart" if change.low > 0 or change.high < 0 else "does not tell widths apart"
-        said.append(f"The AUPR of outside data {told}: it changes by {interval_text(change)}.")
+        said.append(f"The AUPR of OOD data {told}: it changes by {interval_text(change)}.")
     claim = (
-        "Accuracy increases with the width of a network, and not by much, while AUPR is nearly constant: a width can "
-        "be split between members (Laurent et al., Figure 8)."
+        "Accuracy increases with the width of a network, but not by much, while AUPR is nearly constant: the width "
+        "can be split between members (Laurent et al., Figure 8)."
     )
-    return Question("widths", "What does the width of one network buy?", claim, said, [figure])
+    return Question("widths", "What does more width buy one network?", claim, said, [figure])

@@ -55,7 +55,7 @@ LABELS = {"both": "initialisation and order", "initialisation": "initialisation"
 RANDOM_CLAIM = (
     "Initialisation and the order of batches are complementary sources of difference; initialisation is the stronger "
     "one, and the order counts for more at high learning rates (Fort et al., Figure S4). For the quality of the "
-    "ensemble it hardly matters which (Laurent et al., Packed-Ensembles, Table 7)."
+    "ensemble, it hardly matters which (Laurent et al., Packed-Ensembles, Table 7)."
 )
 
 
@@ -77,13 +77,13 @@ def one_chain(material: Material) -> Question | None:
     caption = (
         f"Share of test rows on which two networks give different labels: the ends of {CYCLES} cycles of one chain "
         f"(the mean of each of {chains} chains), the ends of different chains, and the runs of this page. Chains "
-        f"have {epochs} epochs and the temperature 1/N, that of the authors' code, which the paper used. Their "
+        f"have {epochs} epochs and temperature 1/N, as in the authors' code, which the paper used. Their "
         f"networks reach an accuracy of {spread(np.array(found['accuracy']), percent=True)}."
     )
     table = [[name, *(f"{f(own):.4f}" for f in (np.mean, np.min, np.max))] for name, own in groups.items()]
     header = ["Networks", "Mean disagreement", "Least", "Largest"]
     figure = Figure("chain", "Cycles against runs", caption, [panel], "wide", [], header, table)
-    title = "Does one cyclic run find what several runs find?"
+    title = "Does one cyclic run find as much as several runs?"
     return Question("chain", title, CHAIN_CLAIM, _compare(*map(np.array, groups.values())), [figure])
 
 
@@ -104,7 +104,7 @@ def _judge(found: Randomness, lr: float, rates: list[float]) -> list[str]:
     answer = " more than the ".join(LABELS[kind] for kind in order).capitalize()
     lines = [
         f"{answer}: at the rate {lr:g} two runs that differ in nothing else disagree on {said} of the test rows.",
-        f"By the order of batches alone two runs disagree on {100 * least:.1f} % at the rate {rates[0]:g} and on "
+        f"From the order of batches alone, two runs disagree on {100 * least:.1f} % at the rate {rates[0]:g} and on "
         f"{100 * most:.1f} % at {rates[-1]:g}.",
     ]
     rows = {row["kind"]: row for row in found.rows if row["lr"] == lr}
@@ -128,7 +128,7 @@ def _table(found: Randomness) -> tuple[list[str], list[list[str]]]:
 
 
 def _compare(cycles: np.ndarray, chains: np.ndarray, runs: np.ndarray) -> list[str]:
-    ways = {"No, and in every chain": cycles.max() < chains.min(), "No": cycles.mean() < chains.mean(), "Yes": True}
+    ways = {"No, not in any chain": cycles.max() < chains.min(), "No": cycles.mean() < chains.mean(), "Yes": True}
     answer = next(words for words, holds in ways.items() if holds)
     return [
         f"{answer}: the cycles of one chain disagree on {spread(cycles, percent=True)} of the test rows, different "

@@ -36,7 +36,7 @@ def diversity_plane(material: Material) -> Question:
     points = {name: kept for name, own in points.items() if len(kept := own[np.isfinite(own).all(1)])}
     if not points:
         return Question(
-            "diversity", TITLE, CLAIM, ["No network makes an error on the test rows: nothing to divide by."]
+            "diversity", TITLE, CLAIM, ["No network makes an error on the test rows, so there is nothing to divide by."]
         )
     first = found["independent runs"]
     panel = Panel(diversity_chart(points, STYLES, _limits(points, first.reference_accuracy, first.classes)))
@@ -52,10 +52,10 @@ def diversity_plane(material: Material) -> Question:
     return Question("diversity", TITLE, CLAIM, _judge(points), [figure])
 
 
-TITLE = "Are samples around one solution as different as other solutions?"
+TITLE = "Are samples around one solution as diverse as other solutions?"
 
 CLAIM = (
-    "Independent solutions are more diverse at the same accuracy than anything that is sampled around one solution "
+    "Independent solutions are more diverse at the same accuracy than anything sampled around one solution "
     "(Fort et al., Figures 6 and 7)."
 )
 
@@ -86,11 +86,13 @@ def ensemble_size(material: Material) -> Question | None:
     ]
     if shifted:
         figures.append(_severity_figure(material, found, styles))
-    return Question("size", "What does each buy?", SIZE_CLAIM, _gains(found, len(material.runs)), figures)
+    return Question(
+        "size", "What do runs and samples each buy?", SIZE_CLAIM, _gains(found, len(material.runs)), figures
+    )
 
 
 SIZE_CLAIM = (
-    "Ensembles gain more than subspaces, the two add up, and the difference grows with the severity of a corruption "
+    "Ensembles gain more than subspaces, the gains add up, and the difference grows with the severity of a corruption "
     "(Fort et al., Figures 8 and 9)."
 )
 
@@ -118,7 +120,7 @@ def _limits(points: dict[str, np.ndarray], reference: float, classes: int) -> di
 def _judge(points: dict[str, np.ndarray]) -> list[str]:
     other = points.get("independent runs")
     if other is None:
-        return ["The other solutions make no error on the test rows: nothing to compare with."]
+        return ["The other solutions make no error on the test rows, so there is nothing to compare with."]
     sampled = {name: own for name, own in points.items() if name != "independent runs"}
     most = max(sampled, key=lambda name: sampled[name][:, 1].mean()) if sampled else ""
     said = f"for solutions of other runs disagreement with the first, divided by their error, is {spread(other[:, 1])}"
@@ -176,6 +178,6 @@ def _gains(found: Quality, runs: int) -> list[str]:
         f"{more} gains more: {runs} runs lower the Brier score of one network, {brier[BASE][1]:.4f}, by {gain:.4f}, "
         f"the best subspace of one run ({CURVES[best]}) by {own:.4f}.",
         f"With all {runs} runs the Brier score is lowest for {CURVES[both]}, {brier[both][runs]:.4f}"
-        + ("." if both == BASE else f", where the solutions alone have {brier[BASE][runs]:.4f}."),
+        + ("." if both == BASE else f"; the solutions alone have {brier[BASE][runs]:.4f}."),
         f"Accuracy of one network {100 * one[1]:.1f} %, of {runs} runs together {100 * one[runs]:.1f} %.",
     ]

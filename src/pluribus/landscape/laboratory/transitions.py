@@ -43,7 +43,7 @@ def transition_figure(
     known = {name: words for name, words in titles.items() if name in found.figures}
     panels = [Panel(_chart(found, name, words, names, at, axis, ends, styles)) for name, words in known.items()]
     seeds = len(found.values(names[0], "nll"))
-    caption = f"{about} Means over {seeds} seeds; upright lines are 95 % intervals."
+    caption = f"{about} Means over {seeds} seeds; vertical lines are 95 % intervals."
     rows = [
         [str(setting), *(interval_text(found.interval(setting, name)) for name in known),
          f"{found.interval(setting, 'parameters').value:,.0f}"]

@@ -35,7 +35,7 @@ def weight_space(material: Material) -> Question:
         "The weight vectors of two different initialisations are essentially orthogonal, while those along one "
         "trajectory point in similar directions (Fort et al., Figures 2 and 3)."
     )
-    return Question("weights", "Do runs end in different places of weight space?", claim, found, [figure])
+    return Question("weights", "Do runs end in different places in weight space?", claim, found, [figure])
 
 
 def function_space(material: Material) -> Question:
@@ -52,8 +52,8 @@ def function_space(material: Material) -> Question:
     found.append(_accuracies(material))
     ends = (0.0, _late(matrix, [_length(run) for run in material.runs]))
     caption = (
-        "Share of test rows on which two networks give different labels. The bluer, the more different; the strongest "
-        f"shade is {100 * ends[1]:.1f} % and more, the most among networks of the second half of training."
+        "Share of test rows on which two networks give different labels. The bluer, the more they differ; the "
+        f"strongest shade is {100 * ends[1]:.1f} % or more, the most among networks of the second half of training."
     )
     figure = _matrix_figure(material, matrix, "disagreement", caption, ends)
     claim = (
@@ -104,7 +104,7 @@ def layer_similarity(material: Material) -> Question:
     ]
     found = [
         f"CKA of a layer with the same layer of the other run is {spread(same)}; for {nearest} of {len(names)} layers "
-        "it is the layer's nearest one.",
+        "that is also the most similar layer.",
         f"Layer by layer: {', '.join(f'{name} {value:.2f}' for name, value in zip(names, same, strict=True))}.",
     ]
     caption = (
@@ -113,10 +113,10 @@ def layer_similarity(material: Material) -> Question:
     )
     figure = Figure("layers", "Layers of two runs", caption, panels)
     claim = (
-        "Layers of networks that are trained from different initialisations correspond to each other, early layers "
+        "Layers of networks trained from different initialisations correspond to each other, early layers "
         "more than late ones (Kornblith et al., 2019)."
     )
-    return Question("layers", "Do the layers of two runs hold the same?", claim, found, [figure])
+    return Question("layers", "Do the layers of two runs represent the same thing?", claim, found, [figure])
 
 
 # ---------------------------------------------------------------- helpers

@@ -141,9 +141,7 @@ class _Summary:
 def _summary(ensemble: Any, examples: Examples, task: str | None) -> _Summary:
     said, kind, targets = answers_and_targets("quality", ensemble, examples, task)
     if not is_classifying(kind):
-        raise ValueError(
-            f"quality: accuracy, Brier score and divergences are of classification, but the task is {kind}."
-        )
+        raise ValueError(f"quality: accuracy, Brier score and divergences need classification, but the task is {kind}.")
     p = said.double().exp()
     target = None if targets is None else target_labels(targets, p.shape[-1])
     return _Summary(p.mean(0), float(_entropy(p).mean()), len(p), target)
@@ -187,9 +185,9 @@ def _samplers_by_name(samplers: Mapping[str, Any] | Sequence[Any]) -> dict[str, 
         given: list[Any] = [samplers] if isinstance(samplers, str) or callable(samplers) else list(samplers)
         named = {str(getattr(one, "__name__", one)): one for one in given}
         if len(named) < len(given):
-            raise ValueError("quality: two samplers have one name. Give {name: sampler}.")
+            raise ValueError("quality: two samplers have the same name. Give {name: sampler}.")
     if BASE in named:
-        raise ValueError(f"quality: {BASE!r} is the name of the runs' ends. Call the sampler something else.")
+        raise ValueError(f"quality: {BASE!r} is the name of the runs' solutions. Give the sampler another name.")
     return {name: find_sampler("quality", sampler) for name, sampler in named.items()}
 
 

@@ -193,4 +193,6 @@ def _note(model: Any) -> str:
     device = next((p.device.type for p in model.parameters()), "cpu") if isinstance(model, nn.Module) else "cpu"
     if device == "cpu":
         return "On a CPU backpropagation is deterministic: runs with the same start and batches are the same."
-    return f"On {device} backpropagation may be non-deterministic, which is what remains when neither differs."
+    return (
+        f"On {device} backpropagation may be non-deterministic; with the same start and batches nothing else differs."
+    )

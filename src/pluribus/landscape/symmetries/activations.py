@@ -30,8 +30,8 @@ def record_activations(
     layout = {key: (DimensionPart(len(chunks)), *parts) for key, parts in groups.activations.items()}
     if rows_of(as_batch(example)) < 2 or not layout:
         raise ValueError(
-            f'{caller}: by="activations" compares what units say to the rows of the example, but there is '
-            f"{'1 row' if layout else 'no activation that could be compared'}. "
+            f'{caller}: by="activations" compares units on the rows of the example, but there is '
+            f"{'1 row' if layout else 'no activation to compare'}. "
             + ("Give many rows." if layout else 'Use by="weights".')
         )
     found = []
@@ -40,7 +40,7 @@ def record_activations(
         runs = [precisely(_record, network, chunk, groups.is_exact, groups.activations) for chunk in chunks]
         if any(set(run) != set(layout) for run in runs):
             raise ValueError(
-                f"{caller}: the networks take another path for some rows of the example than for those that the groups "
+                f"{caller}: for some rows of the example the networks run other code than for the rows that the groups "
                 'were found with, so their activations cannot be compared. Use by="weights".'
             )
         found.append({key: _standardise(layout[key], [run[key] for run in runs]) for key in layout})

@@ -35,15 +35,15 @@ def confirm(model: nn.Module, groups: Groups, batch: Batch) -> Groups:
         trial = Trial(model, groups, batch, draw)
         if draw == 0 and not trial.batches:
             raise ValueError(
-                "permutations: the outputs for the example hold no finite number, so nothing can be tested. Give an "
-                "example for which they do."
+                "permutations: the outputs must be finite somewhere, but for this example they are not. Give "
+                "another example."
             )
         if trial.batches:
             held = trial.find_permutable(held)
             seen |= trial.seen(held - seen)
         if held <= seen:
             break
-    unseen = {g: "of which the outputs show nothing" for g in held - seen}
+    unseen = {g: "that do not affect the outputs" for g in held - seen}
     return groups.without(
         {**unseen, **{g: "on whose order the outputs depend" for g in set(range(len(groups))) - held}}
     )

@@ -140,9 +140,13 @@ class Groups(Sequence[UnitGroup]):
         lines += [f"  {group}" for group in self]
         kept = [name for name in self.shapes if name not in self.layout]
         if kept:
-            lines.append(f"As they are: {', '.join(kept[:6])}{f' and {len(kept) - 6} more' if len(kept) > 6 else ''}.")
+            lines.append(
+                f"Kept in place: {', '.join(kept[:6])}{f' and {len(kept) - 6} more' if len(kept) > 6 else ''}."
+            )
         if self.without_rule:
-            lines.append(f"Operations without a rule, which fix what they touch: {', '.join(self.without_rule)}.")
+            lines.append(
+                f"Operations without a rule, which keep what they touch in place: {', '.join(self.without_rule)}."
+            )
         lines += [f"Left out: {text}." for text in self.dropped]
         return "\n".join(lines)
 

@@ -221,8 +221,8 @@ def _check_finite(what: str, model: nn.Module) -> None:
     for name, tensor in lasting_state(model).items():
         if not bool(tensor.isfinite().all()):
             raise ValueError(
-                f"align: the weights must be finite, but {name!r} of the {what} has others. Give a network that was "
-                "trained without an overflow."
+                f"align: the weights must be finite, but some in {name!r} of the {what} are not. Give a network "
+                "whose training did not diverge."
             )
 
 

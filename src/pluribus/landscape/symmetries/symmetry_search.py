@@ -50,7 +50,7 @@ def permutations(model: Any, example: Any) -> Groups:
     >>> print(permutations(model, torch.randn(4, 3)).explain())
     1 group of hidden units; 10^5 orders give the same function.
       group 0: 8 units: 0.weight[0], 0.bias[0], 2.weight[1]
-    As they are: 2.bias.
+    Kept in place: 2.bias.
     """
     model = one_network("permutations", model)
     example = map_arrays(example)
@@ -62,8 +62,8 @@ def permutations(model: Any, example: Any) -> Groups:
         groups = confirm(model, groups, batch)
     if not len(groups):
         raise ValueError(
-            "permutations: no hidden units were found that could change places without a change of the function."
-            f"{_reasons(model, groups)} A network with a hidden layer of two units or more has some."
+            "permutations: no hidden units were found that can be permuted without changing the function."
+            f"{_reasons(model, groups)} A network with a hidden layer of at least two units has some."
         )
     return groups
 
@@ -98,9 +98,9 @@ def reorder_network(caller: str, model: nn.Module, groups: Groups, orders: Order
     clear_caches_(new)
     if groups.example is not None and not same_function(model, new, as_batch(groups.example), groups.is_exact):
         raise ValueError(
-            f"{caller}: with its units in another order the network is another function, so it must keep something "
-            "that it computed from its weights, in an attribute or by its mode. Let it forget that first (many do "
-            f"in model.train()), and find the groups of that network.{_reasons(model)}"
+            f"{caller}: with its units in another order the network computes another function, so it must cache "
+            "something computed from its weights. Clear that first (many models do so in model.train()), and find "
+            f"the groups again.{_reasons(model)}"
         )
     return new
 
@@ -115,13 +115,13 @@ def one_network(caller: str, holder: Any) -> nn.Module:
 def check_groups(caller: str, model: nn.Module, groups: Any) -> None:
     """Refuse groups of another architecture."""
     if not isinstance(groups, Groups):
-        raise TypeError(f"{caller}: groups are what ls.permutations gives, but got a {type(groups).__name__}.")
+        raise TypeError(f"{caller}: groups must come from ls.permutations, but got a {type(groups).__name__}.")
     own = {name: tuple(tensor.shape) for name, tensor in lasting_state(model).items()}
     for name in [*groups.shapes, *own]:
         if groups.shapes.get(name) != own.get(name):
             first, second = ("absent" if s.get(name) is None else str(s[name]) for s in (own, groups.shapes))
             raise ValueError(
-                f"{caller}: the groups must be those of the model, but {name!r} has the shape {first} in the model and "
+                f"{caller}: the groups must belong to the model, but {name!r} has the shape {first} in the model and "
                 f"{second} in the groups. Find them with ls.permutations(model, example)."
             )
 
@@ -130,7 +130,7 @@ def _reasons(model: nn.Module, groups: Groups | None = None) -> str:
     """What may have fixed units: operations without a rule, groups that were left out, tensors that are kept."""
     said = ""
     if groups is not None and groups.without_rule:
-        said += f" Operations without a rule fix what they touch: {', '.join(groups.without_rule)}."
+        said += f" Operations without a rule keep what they touch in place: {', '.join(groups.without_rule)}."
     if groups is not None and groups.dropped:
         said += f" Left out: {'; '.join(groups.dropped[:3])}."
     own = {id(tensor) for _, tensor in state(model)}
@@ -141,7 +141,7 @@ def _reasons(model: nn.Module, groups: Groups | None = None) -> str:
         if any(t.is_floating_point() and id(t) not in own for t in tensors_in(value))
     ]
     if kept:
-        said += f" It keeps tensors beside its parameters and buffers, in {quote_names(kept, 3)}."
+        said += f" It keeps tensors besides its parameters and buffers, in {quote_names(kept, 3)}."
     return said
 
 
@@ -157,7 +157,7 @@ def _walk(caller: str, model: nn.Module, batch: Batch) -> tuple[Walk, Batch, boo
                 return precisely(walk, as_precise(model, is_exact), rows, is_exact), rows, is_exact
             except (RuntimeError, TypeError, ValueError, IndexError) as error:
                 problem = error
-    raise ValueError(f"{caller}: the model runs, but not while it is followed: {problem}.") from problem
+    raise ValueError(f"{caller}: the model runs, but its operations cannot be traced: {problem}.") from problem
 
 
 def _few_rows(batch: Batch) -> Batch:

@@ -49,10 +49,12 @@ CHARTS: dict[str, Kind] = {
     "roc": Kind(roc_chart, "any", _NO_OUTSIDE),
     "risk_coverage": Kind(risk_coverage_chart, "classification", _NO_COLUMNS),
     "diversity": Kind(
-        member_diversity_chart, "classification", "No method has several members with stored labels: no diversity."
+        member_diversity_chart,
+        "classification",
+        "No method has several members with stored labels, so charts of diversity are left out.",
     ),
     "agreement": Kind(agreement_chart, "classification", ""),
     "methods_agreement": Kind(methods_agreement_chart, "classification", ""),
     "uncertainty_parts": Kind(uncertainty_parts_chart, "any", ""),
-    "training_curves": Kind(training_curves_chart, "any", "The runs stored no training curves."),
+    "training_curves": Kind(training_curves_chart, "any", "The runs stored no training curves, so they are left out."),
 }

@@ -18,7 +18,7 @@ from .pictures import entropy_maps
 CLOSE = 0.1  # relative: how near the divergence of drawn masks must be to the formula, or there were too few draws
 
 
-YES = {HOLDS: "yes", FAILS: "no", OPEN: "cannot be told"}
+YES = {HOLDS: "yes", FAILS: "no", OPEN: "undecided"}
 
 
 def check_sparsity(found: Mapping[str, Stored], published: Mapping[str, Any]) -> ClaimVerdict:
@@ -59,7 +59,7 @@ def check_transition(found: Mapping[str, Stored], published: Mapping[str, Any]) 
     rows = [row for part in found.values() for row in part.figures.get("rows", [])]
     settings = list(dict.fromkeys(row["setting"] for row in rows))
     if len(settings) < 3:
-        return ClaimVerdict(OPEN, ["There must be one network, masks and independent networks."])
+        return ClaimVerdict(OPEN, ["Needs one network, masks and independent networks."])
     values = {
         figure: {name: np.array([row[figure] for row in rows if row["setting"] == name]) for name in settings}
         for figure in ("outside entropy", "outside mutual_information")
@@ -78,10 +78,10 @@ def check_transition(found: Mapping[str, Stored], published: Mapping[str, Any]) 
     ends = equal(last, margin)
     said = [
         f"From one network to {masked[-1]} the mean entropy outside changes by {show_interval(whole)} nats; of "
-        f"{len(gaps)} steps {len(told)} are told to rise and {len(fallen)} to fall.",
+        f"{len(gaps)} steps, {len(told)} clearly rise and {len(fallen)} clearly fall.",
         f"Whether it rises: {YES[rises]}. Whether it ends where Deep Ensembles are: {YES[ends]}; "
-        f"{masked[-1]} minus Deep Ensembles is {show_interval(last)}, where less than {margin:.3f}, half of what they "
-        "have more than one network, is asked for.",
+        f"{masked[-1]} minus Deep Ensembles is {show_interval(last)}, where less than {margin:.3f}, half of their "
+        "gain over one network, is required.",
     ]
     table = [
         [name, *(show_interval(t_interval(values[figure][name].tolist()), 4) for figure in values)] for name in settings
@@ -108,8 +108,8 @@ def check_bias(found: Mapping[str, Stored], published: Mapping[str, Any]) -> Cla
     improved = HOLDS if HOLDS in better else all_of(better) if OPEN not in better else OPEN
     said = [
         f"From M = 1 to {last} the variance changes by {_small(gaps['variance'][last])} ({_word(falls, 'it falls')}), "
-        f"the squared bias by {_small(gaps['bias'][last])} ({_word(rises, 'it rises')}); the least error is at "
-        f"M = {best}; whether another M is better than 1: {_word(improved, 'yes')}.",
+        f"the squared bias by {_small(gaps['bias'][last])} ({_word(rises, 'it rises')}); the lowest error is "
+        f"at M = {best}; whether another M is better than 1: {_word(improved, 'yes')}.",
         f"Single members change by {_small(gaps['members'][last])}. All in 1/1000, intervals over training sets.",
     ]
     table = [[size, *(_small(Interval(*figures[name][size])) for name in figures)] for size in figures["error"]]
@@ -127,4 +127,4 @@ def _small(found: Interval) -> str:
 
 
 def _word(judgement: str, word: str) -> str:
-    return {HOLDS: word, FAILS: "the contrary", OPEN: "cannot be told"}[judgement]
+    return {HOLDS: word, FAILS: "the contrary", OPEN: "undecided"}[judgement]

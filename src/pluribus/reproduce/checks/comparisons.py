@@ -37,7 +37,7 @@ class Expectation:
     judge: Callable[[Interval, Compared], str]
 
     def told(self, compared: Compared) -> tuple[Interval, str]:
-        """The difference and the judgement; where a method is missing it cannot be told."""
+        """The difference and the judgement; where a method is missing it is undecided."""
         try:
             found = self.figure(compared)
         except KeyError:
@@ -132,7 +132,7 @@ def steadier(first: str, second: str, metric: str) -> Expectation:
 
 
 def detects(label: str, first: str, second: str, figure: str) -> Expectation:
-    """One score tells outside data better than another, for the same predictions."""
+    """One score detects OOD data better than another, for the same predictions."""
 
     def gap(compared: Compared) -> Interval:
         runs = compared.groups[label].runs
@@ -142,7 +142,7 @@ def detects(label: str, first: str, second: str, figure: str) -> Expectation:
         ]  # fmt: skip
         return t_interval(gaps) if gaps else NOTHING
 
-    text = f"{first.replace('_', ' ')} tells outside data better than {second.replace('_', ' ')} ({figure}, {label})"
+    text = f"{first.replace('_', ' ')} detects OOD data better than {second.replace('_', ' ')} ({figure}, {label})"
     return Expectation(text, gap, lambda found, _: above(found))
 
 
@@ -161,7 +161,7 @@ def sensitivity(method: str, axis: str, strong: str, metric: str) -> Expectation
         sign = -1 if quantity(metric).better == "lower" else 1
         return t_interval((sign * (losses[1] - losses[0])).tolist())
 
-    text = f"{method} with more members loses more {_name(metric)} by {axis}"
+    text = f"{method} with more members loses more {_name(metric)} to {axis}"
     return Expectation(text, gap, lambda found, _: above(found))
 
 

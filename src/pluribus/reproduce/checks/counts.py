@@ -66,7 +66,7 @@ def check_counts(
 
     Args:
         contradictions: from our counts to what of the paper's claim about them is not so; where there is none, but a
-            count is not explained, it cannot be told whether ours are the paper's networks
+            count is not explained, it is undecided whether ours are the paper's networks
     """
 
     def check(found: Mapping[str, Stored], published: Mapping[str, Any]) -> ClaimVerdict:
@@ -92,7 +92,7 @@ def _summary(every: Sequence[Cell], unexplained: Sequence[Cell], counted: int, r
     agreeing = sum(cell.agrees for cell in every)
     said = [f"{agreeing} of {plural(len(every), 'count')} agree with the paper to the last printed digit."]
     if named := len(every) - agreeing - len(unexplained):
-        said.append(f"{plural(named, 'printed count')} differ for a reason stated below.")
+        said.append(f"{plural(named, 'printed count')} differ for the reasons given below.")
     if unexplained:
         names = ", ".join(f"{cell.row} ({TITLES[cell.column]})" for cell in unexplained)
         said.append(f"Not explained: {names}.")

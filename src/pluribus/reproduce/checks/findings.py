@@ -95,15 +95,15 @@ CHANCE: dict[str, Asked] = {
 
 MEMBERS: dict[str, Asked] = {
     "mimo_barrier": ("MIMO's subnetworks are in distinct basins", "loss above the chord between them", 0.1, False),
-    "multihead_barrier": ("those of the multihead are in one", "loss above the chord between them", 0.1, True),
+    "multihead_barrier": ("multihead subnetworks share one basin", "loss above the chord between them", 0.1, True),
     "disagree": (
         "MIMO's subnetworks disagree more", "ratio of disagreement, MIMO / multihead", 2.0, False,
     ),
     "sparse_accuracy": (
-        "at the same sparsity more subnetworks lose more accuracy", "loss of accuracy, largest M - M = 1", 0.0, False,
+        "at the same sparsity, more subnetworks lose more accuracy", "loss of accuracy, largest M - M = 1", 0.0, False,
     ),
     "sparse_likelihood": (
-        "at the same sparsity more subnetworks lose more log-likelihood", "loss, largest M - M = 1", 0.0, False,
+        "at the same sparsity, more subnetworks lose more log-likelihood", "loss, largest M - M = 1", 0.0, False,
     ),
     "dropout_accuracy": (
         "with many masks accuracy is MC-Dropout's", "difference of accuracy", 0.02, None,
@@ -186,7 +186,7 @@ def judge_finding(one: Finding, below: bool | None) -> str:
 def _sentence(one: Finding, side: str, judgement: str) -> str:
     return (
         f"{one.claim[0].upper()}{one.claim[1:]}: {one.figure} {show_interval(one.interval)}, where {side} {one.bar:g} "
-        f"is asked for: {judgement}."
+        f"is required: {judgement}."
     )
 
 

@@ -113,7 +113,7 @@ def radial_picture(found: Found) -> list[Figure]:
         )
         for title, values in measured.items()
     ]  # fmt: skip
-    caption = "The plane through the origin and two optima, with both trajectories seen from above; first seed."
+    caption = "The plane through the origin and two optima, with both trajectories projected onto it; first seed."
     return [Figure("radial", "The plane of two optima", caption, panels, legend=legend(names, styles))]
 
 
@@ -134,8 +134,8 @@ def diversity_picture(found: Found) -> list[Figure]:
         styles = {kind: i for i, kind in enumerate(kinds, 1)}
         caption = (
             "Disagreement with the first run, divided by the error, against accuracy; first seed"
-            f"{', the easier problem' if name.startswith('easier') else ''}. Lines: the least diversity (labels "
-            "flipped by chance), the most (independent labels), and the family that fits the samples."
+            f"{', the easier problem' if name.startswith('easier') else ''}. Lines: the least diversity "
+            "(randomly flipped labels), the most (independent labels), and the family that fits the samples."
         )
         panel = Panel(diversity_chart(points, styles, shown))
         figures.append(

@@ -19,7 +19,7 @@ TEST_SHARE = 1 / 9  # test rows to training rows in the standard splits
 
 MARGIN = 0.5  # of Deep's spread over splits: differences below it are called equal
 
-EQUAL = {HOLDS: "equal", FAILS: "different", OPEN: "cannot be told"}
+EQUAL = {HOLDS: "equal", FAILS: "different", OPEN: "undecided"}
 
 NAMES = {"rmse": "RMSE", "nll": "NLL"}
 
@@ -66,7 +66,7 @@ def _summary(judged: Mapping[str, str]) -> str:
     text = f"Packed and Deep with three members are equal on {len(groups[HOLDS])} of {plural(len(judged), 'table')}"
     text += f" ({', '.join(groups[HOLDS])})" if groups[HOLDS] else ""
     text += f", differ on {', '.join(groups[FAILS])}" if groups[FAILS] else ""
-    text += f", and cannot be told on {', '.join(groups[OPEN])}" if groups[OPEN] else ""
+    text += f", and are undecided on {', '.join(groups[OPEN])}" if groups[OPEN] else ""
     return f"{text}. Equal: the 95 % interval of the paired difference lies within half of Deep's spread over splits."
 
 
@@ -103,8 +103,8 @@ def _told_apart(gaps: Mapping[str, Mapping[str, Interval]]) -> list[str]:
     ]
     rule = "Intervals are those of Nadeau and Bengio (2003), because splits share their training rows"
     if not apart:
-        return [f"No difference is told from zero. {rule}."]
-    return [f"Told from zero, Packed - Deep 3: {'; '.join(apart)}. {rule}."]
+        return [f"No difference is distinguishable from zero. {rule}."]
+    return [f"Distinguishable from zero, Packed - Deep 3: {'; '.join(apart)}. {rule}."]
 
 
 def _choices(found: Mapping[str, Stored]) -> list[str]:

@@ -184,7 +184,7 @@ def read_part(path: Path, experiment: str, part: Part) -> Stored:
     except ValueError as error:
         reason = str(error).removeprefix(f"{path}: ").rstrip(".")
         raise ValueError(
-            f"reproduce: {str(path)!r} is damaged ({reason}). Delete it, and it is computed again."
+            f"reproduce: {str(path)!r} is damaged ({reason}). Delete it, and it will be computed again."
         ) from error
     expected = json.loads(json.dumps({"experiment": experiment, "part": part.name, **part.settings}))
     stored = {"experiment": record["experiment"], "part": record["part"], **record["settings"]}

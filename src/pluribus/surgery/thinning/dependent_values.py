@@ -70,4 +70,4 @@ def note_tables(model: nn.Module, sizes: Mapping[str, tuple[int, ...]]) -> list[
         if tuple(tensor.shape) != sizes[name] and tensor.is_floating_point() and not tensor.is_meta
         and bool((tensor != tensor.flatten()[0]).any()) and not is_random(tensor)
     ]  # fmt: skip
-    return [f"the table {name!r} keeps evenly spaced entries, pairs of sines and cosines together" for name in cut]
+    return [f"the table {name!r} keeps evenly spaced entries, with pairs of sines and cosines together" for name in cut]

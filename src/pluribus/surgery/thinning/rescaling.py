@@ -20,7 +20,7 @@ from .shape_runs import RunError, ShapeRun, dry_run
 from .solver import Factor, SizeTrace, UnsolvableError, WidthSolver, find_roots
 from .widths import ThinError, Widths, rebuild
 
-BUILDER = "Give a function width_factor -> module that builds it instead"
+BUILDER = "Give a function width_factor -> nn.Module instead of the model"
 
 
 def thin(model: nn.Module, factor: Factor, example: Any) -> nn.Module:

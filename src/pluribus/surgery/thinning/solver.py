@@ -288,7 +288,7 @@ class WidthSolver:
             moves = [move for symbol in sorted(candidates) if (move := self._move(symbol))]
             if not moves:
                 shown = " and ".join(f'{self.terms.text(e)} = 0 (module "{self.terms.left[e]}")' for e in broken[:3])
-                raise UnsolvableError(f"no widths near the wanted ones satisfy {shown}")
+                raise UnsolvableError(f"no widths near the target satisfy {shown}")
             _, symbol, value = min(moves)
             self.new[symbol] = value
 

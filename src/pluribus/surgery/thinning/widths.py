@@ -77,7 +77,7 @@ def rebuild(
     if own.keys() != widths.sizes.keys():
         differing = sorted(own.keys() ^ widths.sizes.keys())
         raise ThinError(
-            f"rebuild: the widths are those of another model: they differ in {differing[:5]}. "
+            f"rebuild: the widths belong to another model: they differ in {differing[:5]}. "
             "Give the model that they were solved for."
         )
     laws = laws or Laws(model)

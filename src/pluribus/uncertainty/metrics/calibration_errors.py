@@ -115,7 +115,7 @@ def class_bins(probability: Matrix, target: Column, bins: int = BINS) -> Tensor:
     batch, classes = values.shape
     if len(target) != batch or target.min() < 0 or target.max() >= classes:
         raise ValueError(
-            f"class_bins: there must be one target from 0 to {classes - 1} for each of {batch} rows, but there are "
+            f"class_bins: needs one target from 0 to {classes - 1} for each of {batch} rows, but there are "
             f"{len(target)}, from {target.min():.0f} to {target.max():.0f}."
         )
     cell = (

@@ -128,8 +128,7 @@ def _member_errors(metric: str, member_label: Matrix, target: Column) -> tuple[T
     (target,) = read_columns(metric, target=target)
     if labels.shape[1] != len(target):
         raise ValueError(
-            f"{metric}: there must be one target for each of {labels.shape[1]} labels of a member, "
-            f"but there are {len(target)}."
+            f"{metric}: needs one target for each of {labels.shape[1]} labels of a member, but there are {len(target)}."
         )
     return labels, (labels != target).double().mean(1)
 

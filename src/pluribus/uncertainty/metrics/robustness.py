@@ -34,5 +34,7 @@ def mean_corruption_error(errors: Matrix, baseline: Matrix) -> float:
         )
     if bool((theirs.sum(1) <= 0).any()):
         where = int((theirs.sum(1) <= 0).nonzero()[0])
-        raise ValueError(f"mean_corruption_error: the baseline must err, but on corruption {where} it never does.")
+        raise ValueError(
+            f"mean_corruption_error: the baseline must make errors, but on corruption {where} it makes none."
+        )
     return (ours.sum(1) / theirs.sum(1)).mean().item()

@@ -75,7 +75,7 @@ def mean_iou(label: Column, target: Column) -> float:
     """
     label, target = read_columns("mean_iou", label=label, target=target)
     if min(label.min(), target.min()) < 0:
-        raise ValueError(f"mean_iou: classes must not be negative; one is {min(label.min(), target.min()):.0f}.")
+        raise ValueError(f"mean_iou: classes must not be negative, but one is {min(label.min(), target.min()):.0f}.")
     label, target = label.long(), target.long()
     size = int(max(label.max(), target.max())) + 1
     both = torch.bincount(label[label == target], minlength=size)
