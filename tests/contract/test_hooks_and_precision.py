@@ -101,3 +101,10 @@ def test_lower_precisions_give_separate_networks(method):
         low = copy.deepcopy(ensemble).to(torch.bfloat16)(x.to(torch.bfloat16))
         assert low.dtype == torch.bfloat16
         torch.testing.assert_close(low.float(), expected, rtol=0.1, atol=0.1)
+
+
+def test_explain_names_packed_weights_that_members_cannot_have_of_their_own():
+    model = nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 3)))
+    model[1] = torch.ao.quantization.quantize_dynamic(model[1], {nn.Linear}, dtype=torch.qint8)
+    assert "the same for all members" in pb.deep(model, 2).explain()
+    assert "the same for all members" not in pb.deep(nn.Linear(4, 3), 2).explain()

@@ -68,9 +68,12 @@ def members_of(
 
 
 def note_guesses(laws: Laws, names: Collection[str] | None = None) -> list[str]:
-    """A line for `explain()` about tensors whose law no class states."""
+    """Lines for `explain()` about tensors whose law no class states, and weights that cannot be drawn at all."""
     guessed = [name for name in laws.guessed if names is None or name in names]
-    return [f"redrawn from a distribution guessed from their values: {quote_names(guessed, 6)}"] if guessed else []
+    notes = [f"redrawn from a distribution guessed from their values: {quote_names(guessed, 6)}"] if guessed else []
+    if laws.packed:
+        notes.append(f"the same for all members, as packed (quantised) weights are kept: {quote_names(laws.packed, 6)}")
+    return notes
 
 
 def call_builder(
