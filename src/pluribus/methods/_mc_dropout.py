@@ -236,12 +236,12 @@ class _Noting(TorchFunctionMode):
 
 
 def _caller() -> tuple[nn.Module | None, Line]:
-    """The module whose forward runs, and the line of code, outside of torch, that has called torch."""
+    """The module whose forward runs, and the line of code, outside of torch and of modes, that has called torch."""
     frame = inspect.currentframe()
     line: Line | None = None
     while frame is not None:
         code, owner = frame.f_code, frame.f_locals.get("self")
-        if line is None and not code.co_filename.startswith(_INSIDE):
+        if line is None and code.co_name != "__torch_function__" and not code.co_filename.startswith(_INSIDE):
             line = code.co_filename, code.co_qualname, frame.f_lineno
         if isinstance(owner, nn.Module):
             return owner, line or ("", "", 0)

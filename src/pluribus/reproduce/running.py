@@ -97,7 +97,7 @@ def question(claim: Claim, verdict: ClaimVerdict) -> Question:
             Figure("figures", "The paper's figures and ours", "", [], "wide", [], verdict.header, verdict.rows)
         )
     found = [
-        f"The claim {verdict.judgement}." if verdict.judgement != OPEN else "The claim is undecided.",
+        f"The claim {verdict.judgement}." if verdict.judgement != OPEN else "It cannot be told.",
         *verdict.found,
     ]
     return Question(claim.name.replace("/", "-"), claim.title, claim.says, found, figures)
@@ -125,8 +125,6 @@ def read_verdicts(folder: Path) -> list[dict[str, Any]]:
             check_shape(record, RECORD, "its record")
         except ValueError as error:
             raise ValueError(f"reproduce: {str(path)!r} is damaged ({error}). Delete it.") from error
-        if record["judgement"] == "cannot be told":  # as earlier versions wrote it
-            record["judgement"] = OPEN
         before = found.get(record["item"])
         if record["item"] in CLAIMS and record["scale"] in SCALES:
             if before is None or SCALES.index(before["scale"]) < SCALES.index(record["scale"]):
@@ -143,7 +141,7 @@ def collect(folder: Path) -> Path:
     notes = [f"{claim.name}: {claim.title}. Not run here." for claim in left]
     counts = {word: sum(record["judgement"] == word for record in records) for word in (HOLDS, FAILS, OPEN)}
     about = f"{plural(len(records), 'item')} of {len(CLAIMS)} judged: " + ", ".join(
-        f"{number} {'undecided' if word == OPEN else word.replace('holds', 'hold').replace('does', 'do')}"
+        f"{number} {'cannot be told' if word == OPEN else word.replace('holds', 'hold').replace('does', 'do')}"
         for word, number in counts.items()
     )
     if sections:

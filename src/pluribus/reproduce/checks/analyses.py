@@ -18,7 +18,7 @@ from .pictures import entropy_maps
 CLOSE = 0.1  # relative: how near the divergence of drawn masks must be to the formula, or there were too few draws
 
 
-YES = {HOLDS: "yes", FAILS: "no", OPEN: "undecided"}
+YES = {HOLDS: "yes", FAILS: "no", OPEN: "cannot be told"}
 
 
 def check_sparsity(found: Mapping[str, Stored], published: Mapping[str, Any]) -> ClaimVerdict:
@@ -127,4 +127,4 @@ def _small(found: Interval) -> str:
 
 
 def _word(judgement: str, word: str) -> str:
-    return {HOLDS: word, FAILS: "the contrary", OPEN: "undecided"}[judgement]
+    return {HOLDS: word, FAILS: "the contrary", OPEN: "cannot be told"}[judgement]

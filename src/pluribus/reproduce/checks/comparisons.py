@@ -37,7 +37,7 @@ class Expectation:
     judge: Callable[[Interval, Compared], str]
 
     def told(self, compared: Compared) -> tuple[Interval, str]:
-        """The difference and the judgement; where a method is missing it is undecided."""
+        """The difference and the judgement; where a method is missing it cannot be told."""
         try:
             found = self.figure(compared)
         except KeyError:
