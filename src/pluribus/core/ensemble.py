@@ -307,7 +307,7 @@ class Ensemble(nn.Module):
         return "\n".join(lines)
 
     def train(self, mode: bool = True) -> Ensemble:
-        """Set the mode; dropout of MC-Dropout stays awake, a frozen trunk asleep."""
+        """Set the mode; MC-Dropout's dropout stays in training mode, a frozen trunk in eval mode."""
         with self.runner.lock:
             super().train(mode)
             self.runner.training = mode

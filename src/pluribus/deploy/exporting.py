@@ -111,7 +111,7 @@ def export(
     tolerance: float = 1e-4,
     generator: torch.Generator | None = None,
 ) -> Export:
-    """Write the ensemble, with what it is unsure about, to one file, and check that the file says the same.
+    """Write the ensemble with its uncertainties to one file, and check that the file gives the same outputs.
 
     The file gives mean, label, confidence, total, aleatoric and epistemic (regression: mean, total, aleatoric and
     epistemic), as `predict` does, for any number of rows. It is run on the example, on one row and on a larger

@@ -69,7 +69,7 @@ def load(
     model: nn.Module | Callable[..., nn.Module] | Sequence[nn.Module],
     device: torch.device | str = "cpu",
 ) -> Ensemble:
-    """The ensemble that was saved, built again from the model that it was made of.
+    """The saved ensemble, rebuilt from the model it was made of.
 
     Nothing in the file is executed. The model is not changed, and no example is needed.
 

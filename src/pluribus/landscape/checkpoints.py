@@ -94,7 +94,7 @@ class Trajectory(Networks):
         return f"Trajectory({count} checkpoints of {parameters:,} parameters, {str(self.weights.dtype)[6:]}, {rows})"
 
     def last(self, caller: str, count: int | None, least: int = 1) -> Networks:
-        """The last checkpoints; by default the last quarter, and five at least where there are so many."""
+        """The last checkpoints; by default the last quarter, but at least five if there are that many."""
         if count is None:
             count = min(len(self), max(-(-len(self) // 4), 5, least))
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= len(self):
@@ -117,7 +117,7 @@ class Trajectory(Networks):
         class_dim: int | None = None,
         dtype: str = "float32",
     ) -> Trajectory:
-        """The trajectory through checkpoints that anybody saved, in their order.
+        """The trajectory through saved checkpoints, in their order.
 
         Args:
             checkpoints: state_dicts, modules, or paths of safetensors files or of what `torch.save` wrote (read

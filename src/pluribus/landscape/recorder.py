@@ -22,7 +22,7 @@ else:
 
 
 class Recorder(Callback):
-    """Writes down weights and predictions during training: a callback of lightning, and `record` for own loops.
+    """Records weights and predictions during training: a lightning callback, and `record` for loops of your own.
 
     An ensemble with members of its own gives one trajectory for each member.
 

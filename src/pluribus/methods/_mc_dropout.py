@@ -287,7 +287,7 @@ def mc_dropout(
     trained: Any = None,
     example: Any = None,
 ) -> Ensemble:
-    """One network, `size` draws of its dropout: a member owns nothing but chance (Gal and Ghahramani, 2016).
+    """One network, `size` draws of its dropout: members differ only in what they drop (Gal and Ghahramani, 2016).
 
     The model's weights are kept. Dropout stays on in eval mode: modules, dropout called as a function in a forward,
     inside attention and between the layers of an RNN. In training each row is seen once, with one draw.

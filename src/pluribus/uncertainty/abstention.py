@@ -22,7 +22,7 @@ def abstain(
     score: str | Column = "msp",
     candidates: int = 50,
 ) -> Threshold:
-    """The threshold that keeps the most, such that the error on what is kept is at most `risk`.
+    """The threshold that keeps the most examples while their error stays at or below `risk`.
 
     With probability `confidence` over validation sets the true error of the kept examples is at most `risk`, for
     any model and any score. Each candidate keeps the examples below an order statistic of the scores; given that
@@ -32,7 +32,7 @@ def abstain(
     testing in a fixed order, as one would from sure to unsure, stops at the first unlucky step.
 
     Shapes:
-        prediction: (members, rows, classes); target: (rows); `keep` gives truth values, (batch)
+        prediction: (members, rows, classes); target: (rows); `keep` gives booleans, (batch)
 
     Args:
         prediction: of validation data that nothing was fitted to
@@ -105,7 +105,7 @@ class Threshold:
     candidates: int
 
     def keep(self, prediction: Classification | Column) -> Tensor:
-        """Which examples are sure enough to answer, as truth values: (batch).
+        """Which examples are certain enough to answer, as booleans: (batch).
 
         Args:
             prediction: a prediction; or its scores, where the threshold was found on given ones

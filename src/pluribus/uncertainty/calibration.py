@@ -90,7 +90,7 @@ def calibrate(
 
 @dataclass(frozen=True)
 class Calibrated:
-    """An ensemble, or a prediction's author, with a scaling of its probabilities or variances.
+    """An ensemble together with a scaling of its probabilities or variances.
 
     Shapes:
         predict, apply: a prediction of (members, batch, classes), or (1, batch, classes) where it was pooled first

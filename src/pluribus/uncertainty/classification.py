@@ -70,7 +70,7 @@ class Classification:
 
     @classmethod
     def from_probabilities(cls, probabilities: Tensor | np.ndarray, class_dim: int = -1) -> Classification:
-        """From anybody's probabilities, (members, batch, classes); what is off by rounding is put right.
+        """From probabilities of any source, (members, batch, classes); rounding errors are corrected.
 
         >>> Classification.from_probabilities(torch.tensor([[[1.0000001, 0.0]]])).confidence.item()
         1.0
@@ -290,7 +290,7 @@ class Classification:
         return self._squared_error(self.members, self.check_target(target))
 
     def rank(self, target: Tensor | np.ndarray) -> Tensor:
-        """How many classes come before the target, of equals those with a lower number: (batch).
+        """How many classes are likelier than the target, ties broken by class number: (batch).
 
         >>> three = Classification.from_probabilities(torch.tensor([[[0.5, 0.25, 0.25]]]))
         >>> three.rank(torch.tensor([0])).item(), three.rank(torch.tensor([2])).item()

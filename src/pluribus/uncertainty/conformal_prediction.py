@@ -34,7 +34,7 @@ def conformal(
     batch_size: int | None = None,
     device: torch.device | str | None = None,
 ) -> Conformal:
-    """Sets of classes, or intervals, that hold the truth with probability `coverage` at least.
+    """Sets of classes, or intervals, that contain the truth with a probability of at least `coverage`.
 
     Split conformal prediction: on n validation examples each answer gets a score of how strange it is, and an
     answer belongs to the set if it is no stranger than the ceil((n + 1) coverage)-th smallest score. The promise is
@@ -51,7 +51,7 @@ def conformal(
     | widened | how far it lies outside the predicted central interval | Romano et al. |
 
     Shapes:
-        sets: (batch, classes), truth values
+        sets: (batch, classes), booleans
         intervals: two tensors of (batch), or (batch, outputs)
 
     Args:
@@ -125,7 +125,7 @@ class Conformal:
     empty: bool = False
 
     def sets(self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None) -> Tensor:
-        """Which classes are in each set, as truth values: (batch, classes).
+        """Which classes are in each set, as booleans: (batch, classes).
 
         Args:
             x: what `ensemble.predict` takes, or a prediction

@@ -75,7 +75,7 @@ def by_member(
 
 
 def ood(inside: Prediction | Summary, outside: Prediction | Summary, score: str = "msp") -> dict[str, float]:
-    """How well an uncertainty tells outside data (the positives) from inside data.
+    """How well an uncertainty separates out-of-distribution data (the positives) from data like that of training.
 
     Shapes:
         inside, outside: (members, rows of each, classes)
@@ -255,7 +255,7 @@ def compare(
     resamples: int = RESAMPLES,
     generator: torch.Generator | None = None,
 ) -> Comparison:
-    """The difference first - second of a metric on the same examples, and whether it can be called one.
+    """The difference first - second of a metric on the same examples, and whether it is significant.
 
     The interval is a paired bootstrap; the p-value that of a paired permutation test, in which the two predictions
     of an example change places by chance: (1 + as large ones) / (1 + resamples). Default generator: seed 0.

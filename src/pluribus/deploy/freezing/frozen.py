@@ -218,7 +218,7 @@ class Frozen(nn.Module):
         return leaf.expand(self.size, *leaf.shape)
 
     def train(self, mode: bool = True) -> Frozen:
-        """It does not train: the mode stays eval, and dropout of MC-Dropout awake."""
+        """A frozen network does not train: it stays in eval mode, with the dropout of MC-Dropout active."""
         return self
 
     def extra_repr(self) -> str:

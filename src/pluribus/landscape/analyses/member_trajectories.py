@@ -19,7 +19,7 @@ from ..similarity import answers_and_targets
 def courses(
     ensemble: Ensemble, train: Any, probe: Any, *, every: str | int = "epoch", start: bool = False, **options: Any
 ) -> list[Course]:
-    """What each member said along training, for `embedding`, `disagreement` and `divergence`: one course a member.
+    """What each member predicted during training, one course each, for `embedding`, `disagreement` and `divergence`.
 
     The ensemble is trained in place, as by `pb.fit`. Members need not be networks of their own: those of MIMO are
     asked as in a prediction, where all of them read the same input.

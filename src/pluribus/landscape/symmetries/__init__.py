@@ -1,1 +1,1 @@
-"""Units of a network that may change places without a change of its function, and two networks in one order."""
+"""Units of a network that can be permuted without changing its function, and two networks in one order."""

@@ -79,7 +79,7 @@ class UnitGroup:
 
 @dataclass(frozen=True, repr=False)
 class Groups(Sequence[UnitGroup]):
-    """The groups of hidden units of a network that may change places without a change of its function.
+    """The groups of hidden units of a network that can be permuted without changing its function.
 
     Made by `permutations`. `groups[i]` says where the units of group i stand, and `groups.explain()` says it of all.
 

@@ -32,7 +32,7 @@ MOST_ROWS = 8  # more are not needed to see what is connected with what
 
 
 def permutations(model: Any, example: Any) -> Groups:
-    """The groups of hidden units of a network that may change places without a change of its function.
+    """The groups of hidden units of a network that can be permuted without changing its function.
 
     Found from runs of copies, without a specification of the architecture: each operation says which dimensions of
     tensors hold the same units, and one without a rule fixes what it touches. At the end random orders of all

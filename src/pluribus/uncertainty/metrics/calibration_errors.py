@@ -80,7 +80,7 @@ def mce(confidence: Column, correct: Column, bins: int = BINS) -> float:
 
 
 def adaptive_ece(confidence: Column, correct: Column, bins: int = BINS) -> float:
-    """Expected calibration error over bins of equally many examples, as many as there are, at most `bins`.
+    """Expected calibration error over at most `bins` bins with equally many examples each.
 
     Examples of the same confidence share their accuracy, so that it does not matter on which side of an edge they are.
 

@@ -36,7 +36,7 @@ def top_k(rank: Column, k: int = 5) -> float:
 
 
 def nll(log_likelihood: Column) -> float:
-    """Negative log-likelihood of the targets, in nats; infinite where a target was held impossible.
+    """Negative log-likelihood of the targets, in nats; infinite where a target was given probability 0.
 
     Shapes:
         log_likelihood: (batch), the logarithm of the probability (regression: density) that each target was given

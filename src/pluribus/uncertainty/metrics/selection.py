@@ -41,7 +41,7 @@ def aurc(uncertainty: Column, loss: Column) -> float:
 
 
 def e_aurc(uncertainty: Column, loss: Column) -> float:
-    """Excess of `aurc` over that of the best order of the same losses: 0 when the certain are the right ones.
+    """Excess of `aurc` over that of the best possible order of the same losses; 0 if all errors are the least certain.
 
     Shapes:
         uncertainty, loss: (n)
