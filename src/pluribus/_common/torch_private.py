@@ -101,12 +101,16 @@ def hook_tables(module: nn.Module) -> dict[str, dict[int, Any]]:
     return {key: vars(module)[key] for key in _RUNNING_HOOKS if key in vars(module)}
 
 
+def pre_hooks(module: nn.Module, kind: type) -> list[int]:
+    """The keys of the hooks of one kind that run before a module."""
+    return [key for key, hook in list(module._forward_pre_hooks.items()) if isinstance(hook, kind)]
+
+
 def remove_pre_hooks_(module: nn.Module, kind: type) -> None:
     """Take the hooks of one kind off that run before a module."""
-    for key, hook in list(module._forward_pre_hooks.items()):
-        if isinstance(hook, kind):
-            module._forward_pre_hooks.pop(key, None)
-            module._forward_pre_hooks_with_kwargs.pop(key, None)
+    for key in pre_hooks(module, kind):
+        module._forward_pre_hooks.pop(key, None)
+        module._forward_pre_hooks_with_kwargs.pop(key, None)
 
 
 def hooks_so_far() -> int:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from .._common.torch_private import is_transforming, own_saved_tensors, remove_pre_hooks_, uncompiled
+from .._common.torch_private import is_transforming, own_saved_tensors, pre_hooks, remove_pre_hooks_, uncompiled
 from .._common.trees import Batch, map_tensors
 from ..surgery.copying import duplicate
 
@@ -71,6 +71,15 @@ class MemberCheck:
     def follow_(self, method: str, member: nn.Module) -> None:
         """Check the member when it is first called."""
         member.register_forward_pre_hook(_FirstCall(method, self.check), prepend=True, with_kwargs=True)
+
+
+def refuse_unseen(method: str, model: nn.Module) -> None:
+    """Refuse a model with a member in it that has yet to be checked: another method would change or hide its layers."""
+    if any(pre_hooks(part, _FirstCall) for part in model.modules()):
+        raise ValueError(
+            f"{method}: the model is, or contains, a member of an ensemble that has not seen a batch yet, so it is not "
+            "known whether it reads weights of its layers itself. Call the member on a batch once before."
+        )
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import nn
 
 from .._common.seeds import follow_generator
 from ..core.ensemble import Ensemble
+from ..core.first_look import refuse_unseen
 from ..core.row_members import MemberLayer
 from ..surgery.closures import refuse_hidden
 from ..surgery.copying import assign_, duplicate, state
@@ -130,6 +131,7 @@ def check_model(method: str, model: Any, *, nests: bool = False) -> nn.Module:
         )
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         raise TypeError(f"{method}: the model is a {type(model).__name__}. Give model.module, and wrap the ensemble.")
+    refuse_unseen(method, model)
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
         raise ValueError(f"{method}: the model has lazy layers that have no size yet. Run it once on a batch first.")
     if not any(True for _ in model.parameters()):

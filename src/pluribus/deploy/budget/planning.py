@@ -69,10 +69,9 @@ class Plan:
     def to_json(self, indent: int | None = None) -> str:
         """Everything as JSON.
 
-        >>> import json
         >>> found = pb.plan(nn.Linear(8, 2), torch.zeros(1, 8), mult_adds=2.0, sizes=(2,), methods=["deep"])
-        >>> json.loads(found.to_json())["rows"][0]["method"]
-        'deep'
+        >>> '"method": "deep"' in found.to_json()
+        True
         """
         return json.dumps(
             {
