@@ -63,8 +63,8 @@ clean:  ## Remove the environments and everything generated.
 	rm -rf $(VENV) $(DEMO_VENV) $(DIST_VENV) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamp is written last: an install that was cut short starts again. Python compiles what it imports, when it does:
-# compiling all that is installed would take longer than the rest.
+# The stamp is written last: an install that was cut short starts again. Compiling takes longer than the rest of it: all cores
+# do it, where pip would use one. (Some packages hold templates that are no Python, which is not an error here.)
 $(STAMP): EXTRAS := dev
 $(DEMO_STAMP): EXTRAS := all
 %/.installed: pyproject.toml constraints.txt
@@ -73,4 +73,5 @@ $(DEMO_STAMP): EXTRAS := all
 	@echo "Making $* and installing (once; a few minutes)"
 	@$(PYTHON) -m venv $*
 	@$*/bin/python -m pip install -qq --no-compile --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@$*/bin/python -m compileall -qq -j 0 $*/lib src || true
 	@touch $@
