@@ -21,8 +21,10 @@ def test_hooks_of_one_kind_are_taken_off_while_they_run():
     layer.register_forward_pre_hook(Hook(), with_kwargs=True)
     layer.register_forward_pre_hook(lambda *_: torch_private.remove_pre_hooks_(layer, Hook))
     called.clear()
+    assert len(torch_private.pre_hooks(layer, Hook)) == 1
     layer(torch.ones(1, 2))
     layer(torch.ones(1, 2))
+    assert torch_private.pre_hooks(layer, Hook) == []
     assert called == ["before"] and len(layer._forward_pre_hooks) == 1 and not layer._forward_pre_hooks_with_kwargs
 
 

@@ -162,8 +162,10 @@ def test_a_layer_that_cannot_be_widened_is_named(change, place):
 @pytest.mark.parametrize("method", ["masksembles", "batch_ensemble"])
 def test_a_layer_of_another_ensemble_is_named(method):
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    member = pb.METHODS[method](model, 3).member(0)
+    member(torch.randn(2, 6))
     with pytest.raises(ValueError, match="mimo: layer '[04]' belongs to a member of another ensemble"):
-        pb.mimo(pb.METHODS[method](model, 3).member(0), 3, example=torch.randn(2, 6))
+        pb.mimo(member, 3, example=torch.randn(2, 6))
 
 
 def test_an_embedding_that_is_tied_to_a_layer_in_between_is_named():
