@@ -99,11 +99,15 @@ def test_every_public_name_stands_in_the_reference():
 
 
 @pytest.mark.parametrize("place", [pluribus, pluribus.landscape, pluribus.models, pluribus.metrics, pluribus.figures])
-def test_every_public_function_has_an_example(place):
+def test_every_public_function_and_class_has_an_example(place):
     names = getattr(place, "__all__", None) or [name for name in dir(place) if not name.startswith("_")]
-    functions = {name: getattr(place, name) for name in names if inspect.isfunction(getattr(place, name))}
-    ours = {name: f for name, f in functions.items() if f.__module__.startswith("pluribus.")}
-    assert ours and [name for name, f in ours.items() if ">>>" not in (f.__doc__ or "")] == []
+    values = {name: getattr(place, name) for name in names}
+    ours = {n: v for n, v in values.items() if (inspect.isfunction(v) or inspect.isclass(v)) and _is_ours(v)}
+    assert ours and [name for name, value in ours.items() if ">>>" not in (value.__doc__ or "")] == []
+
+
+def _is_ours(value):
+    return value.__module__.startswith("pluribus.")
 
 
 @pytest.mark.parametrize("place", [pluribus, pluribus.landscape])
