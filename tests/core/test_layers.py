@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from pluribus.core.layers import Dropped, GroupedLinear, JointInput, JointOutput, Masked, RankOne
-from pluribus.core.row_members import MemberLayer
+from pluribus.core.rows import MemberLayer
 from pluribus.methods._packed import group_, groups_of
 from pluribus.surgery.attention import Attention
 from pluribus.surgery.probing import BatchLayout

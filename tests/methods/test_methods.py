@@ -10,7 +10,7 @@ from torch import nn
 
 import pluribus as pb
 from pluribus.core.layers import GroupedLinear
-from pluribus.core.row_members import member_layers
+from pluribus.core.rows import member_layers
 
 
 def close(a, b, **tolerance):

@@ -284,6 +284,11 @@ def own_saved_tensors() -> Iterator[None]:
         yield
 
 
+def checkpoint_hooks() -> Any:
+    """What stores tensors for backward instead of torch itself, as gradient checkpointing does inside of its parts."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
 def in_backward() -> bool:
     """Whether this runs inside a backward pass: a hook, or what gradient checkpointing computes again."""
     return torch._C._current_graph_task_id() != -1
@@ -337,6 +342,14 @@ def view_base(tensor: Tensor) -> Tensor:
 def storage_key(storage: torch.UntypedStorage) -> int:
     """The address of a storage: tensors that share memory have the same, as long as one of them is alive."""
     return storage._cdata
+
+
+def memory_of(tensor: Tensor) -> int:
+    """Which memory a tensor is in: views have that of their base, as long as one of them is alive."""
+    try:
+        return storage_key(tensor.untyped_storage())
+    except (NotImplementedError, RuntimeError):  # it has none of its own
+        return id(tensor)
 
 
 def fake_tensor_mode(**options: Any) -> Any:

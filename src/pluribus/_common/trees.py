@@ -70,6 +70,20 @@ def tensors_of(tree: Any) -> list[Tensor]:
     return [leaf for leaf in flatten(tree)[0] if isinstance(leaf, Tensor)]
 
 
+def are_close(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
+    """Whether two runs have given the same tensors, to float tolerance."""
+    return len(first) == len(second) and all(map(_is_close, first, second))
+
+
+def _is_close(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if a.is_meta or not a.is_floating_point():
+        return a.is_meta or torch.equal(a, b)
+    scale = float(a.detach().nan_to_num(0, 0, 0).abs().max()) if a.numel() else 0.0
+    return torch.allclose(a, b, rtol=1e-3, atol=1e-4 * scale + 1e-30, equal_nan=True)
+
+
 def stack_trees(trees: list[Any]) -> Any:
     """One tree of stacked tensors, (members, ...); of other leaves that differ there is one for each member."""
     flat = [flatten(tree) for tree in trees]

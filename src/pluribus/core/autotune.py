@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .._common.timing import race
 from .._common.trees import Batch, device_of, map_tensors, tensors_of
-from .isolation import restore_on_error
+from ..surgery.calling import restore_on_error
 
 Runs = Mapping[str, Callable[[Batch], Any]]
 

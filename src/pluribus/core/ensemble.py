@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import chain
 from typing import Any, overload
@@ -11,7 +11,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from .._common.torch_private import is_transforming
+from .._common.torch_private import parts_of
 from .._common.trees import (
     Batch,
     as_batch,
@@ -19,7 +19,6 @@ from .._common.trees import (
     check_members,
     check_rows_given,
     logits_of,
-    long_tensors,
     map_tensors,
     members_first,
     rows_of,
@@ -29,16 +28,16 @@ from .._common.trees import (
 )
 from ..surgery.calling import evaluation_mode
 from ..surgery.closures import deepcopy_bound
-from ..surgery.copying import assign_, clear_caches_, duplicate, share_tensors, state, without_history
+from ..surgery.copying import duplicate, state, without_history
+from ..surgery.dropout import no_dropout
 from ..surgery.selecting import dotted_name, quote_names
 from ..uncertainty.outputs import pool
 from ..uncertainty.prediction import Prediction, join_outputs
 from .batch_rows import find_rows
-from .execution import Runner
+from .execution import MixedRunner, Runner, clone
 from .feeds import EVERY, Criterion, Feed, row_members
 from .first_look import Findings, MemberCheck, look
-from .mixed_runner import MixedRunner
-from .row_members import Rows, member_layers
+from .rows import member_layers
 
 TASKS = ("classification", "binary", "regression", "gaussian")
 
@@ -89,10 +88,8 @@ class Ensemble(nn.Module):
         self.base = ""  # the hash of all that is shared, where a method has frozen it: it need not be saved
         self._task = "classification"
         self.class_dim: int | None = None  # where a member's output has its classes, where its shape does not say
-        self._have_rows: set[tuple[int, ...]] = set()  # which inputs, by number, were seen to have the batch's rows
         self.runner = self._make_runner()
         self.training = module.training
-        clear_caches_(module)
 
     def _make_runner(self) -> Runner:
         return Runner(self.module, self.size, self.own, self.method)
@@ -106,18 +103,15 @@ class Ensemble(nn.Module):
         the statistics are those of all members together.
         """
         batch: Batch = (args, kwargs)
-        with self.runner.alone():
-            self.look_once(batch)
-            self.runner.training = self.training
-            if self.training and self.feed.passes_once:
-                check_rows_given(self.method, batch)
-                self._refuse_tables(batch)
-                with self.naming_rows(batch):
-                    rows = rows_of(batch)
-                    outputs = self.runner.run_rows(tile(batch, rows, self.size), row_members(batch, rows, self.size))
+        self.look_once(batch)
+        if self.training and self.feed.passes_once:
+            check_rows_given(self.method, batch)
+            if self.runner.rows_agree(batch, tiled=True):
+                rows = rows_of(batch)
+                outputs = self.runner.run_rows(tile(batch, rows, self.size), row_members(batch, rows, self.size))
                 return map_tensors(outputs, lambda t: members_first(t, self.size, rows * self.size))
-            with (self.findings.around or nullcontext)():
-                return self.runner.run_each(batch)
+        with (self.findings.around or nullcontext)():
+            return self.runner.run_each(batch)
 
     def loss(self, x: Any, y: Any, criterion: Criterion, *, per_member: bool = False) -> Tensor:
         """The scalar to minimise: the members are fed, and their losses reduced, as the method's paper does (`feeds`).
@@ -135,14 +129,8 @@ class Ensemble(nn.Module):
         if per_member:
             check_members(batch, self.size)
         check_rows_given("loss", batch, dim=int(per_member))
-        with self.runner.alone():
-            self.look_once(unstack(batch, self.size)[0] if per_member else batch)
-            self.runner.training = self.training
-            if self.feed.passes_once and not per_member:
-                self._refuse_tables(batch)
-                with self.naming_rows(batch):
-                    return self.feed.loss(self.runner, batch, y, criterion, per_member)
-            return self.feed.loss(self.runner, batch, y, criterion, per_member)
+        self.look_once(unstack(batch, self.size)[0] if per_member else batch)
+        return self.feed.loss(self.runner, batch, y, criterion, per_member)
 
     def pooled(self) -> nn.Module:
         """A module that gives the ensemble's one answer, (batch, ...): it fits existing loops and tools.
@@ -199,22 +187,51 @@ class Ensemble(nn.Module):
 
         Each batch of outputs, (members, batch, ...), comes with the y of a loader of (x, y), or None.
         """
-        with self.runner.lock:
-            tensors = chain(self.module.parameters(), self.module.buffers())
-            home = next((t.device for t in tensors), torch.device("cpu"))
+        tensors = chain(self.module.parameters(), self.module.buffers())
+        home = next((t.device for t in tensors), torch.device("cpu"))
         place = torch.device(device) if device is not None else home
         try:
             if place != home:
                 self.to(place)
             for (args, kwargs), y in batches_and_targets(x, batch_size, place, self._dtype(), self._find_rows):
-                with self.runner.lock:
-                    self.look_once((args, kwargs))  # before the mode is noted: dropout that it finds stays awake
-                    with evaluation_mode(self):  # for one batch: nobody else sees the mode change
-                        outputs = self(*args, **kwargs)
+                with self._evaluating((args, kwargs)):
+                    outputs = self(*args, **kwargs)
                 yield logits_of(outputs), y
         finally:
             if place != home:
                 self.to(home)
+
+    @contextmanager
+    def _evaluating(self, batch: Batch) -> Iterator[None]:
+        """Eval mode without gradients for one batch; beside other threads, where no mode has to change for that."""
+        if self.first_look is None and not self.training and self._is_in_eval_mode():
+            with torch.no_grad():
+                yield
+            return
+        with self.runner.lock:
+            self.look_once(batch)  # before the modes are noted: dropout that it finds stays active
+            with evaluation_mode(self):
+                yield
+
+    def _is_in_eval_mode(self) -> bool:
+        active = {self.module.get_submodule(name) for name in self.findings.awake}
+        return not any(part.training and part not in active for part in parts_of(self.module))
+
+    @property
+    def members(self) -> Sequence[nn.Module]:
+        """The members: real modules that share what nobody owns, and hold slices of the stacked tensors.
+
+        They run when the ensemble does, and keep their own caches and counters. Their parameters lie in the memory of
+        the ensemble's; `member(i)` is a copy that does not.
+
+        >>> ensemble = pb.deep(nn.Linear(4, 3), 2)
+        >>> x = torch.zeros(5, 4)
+        >>> torch.equal(ensemble.members[1](x), ensemble(x)[1])
+        True
+        """
+        if self.joint:
+            raise TypeError(f"{self.method}: the members share one network, so they are not modules of their own.")
+        return self.runner.members()
 
     def member(self, i: int) -> nn.Module:
         """Member `i` as an ordinary, independent module: it gives `ensemble(x)[i]`.
@@ -228,11 +245,7 @@ class Ensemble(nn.Module):
                 f"{self.method}: members differ only in their random draws, so member {i} is not a module of its own. "
                 "Use ensemble(x), or ensemble.module for the network itself."
             )
-        with self.runner.lock:
-            module = duplicate(self.module)
-        assign_(module, {name: t[i].detach().clone() for name, t in state(module) if name in self.own})
-        for layer in member_layers(module).values():
-            layer.rows = Rows()
+        module = self.runner.copy_member(i)
         if isinstance(self.first_look, MemberCheck):
             self.first_look.follow_(self.method, module)
         return module
@@ -262,10 +275,11 @@ class Ensemble(nn.Module):
 
     @property
     def run(self) -> str:
-        """How the members run: "vmap" (what no member owns is computed once), "loop", or "auto". Settable.
+        """How the members run: "loop" (one after the other), "vmap" (all in one pass), or "auto". Settable.
 
-        "auto" measures both, and the memory format of images, on the first batch of each shape, precision, device
-        and mode, and remembers which was faster; `explain()` says so.
+        vmap is used where it has given the members' answers for such a batch. "auto" measures both, for models of
+        torch's own layers, and the memory format of images, on the first batch of each shape, precision, device and
+        mode, and remembers which was faster; `explain()` says so.
         """
         return self.runner.backend
 
@@ -308,43 +322,26 @@ class Ensemble(nn.Module):
 
     def train(self, mode: bool = True) -> Ensemble:
         """Set the mode; MC-Dropout's dropout stays in training mode, a frozen trunk in eval mode."""
-        with self.runner.lock:
-            super().train(mode)
-            self.runner.training = mode
-            for name in self.findings.awake:
-                self.module.get_submodule(name).training = True
-            for name in self.asleep:
-                self.module.get_submodule(name).eval()
+        self.training = mode
+        for part in parts_of(self.module):
+            part.training = mode  # a `train` of a class's own runs in the members, which have its tensors
+            if isinstance(part, Ensemble):
+                part.train(mode)
+        for name in self.findings.awake:
+            self.module.get_submodule(name).training = True
+        for name in self.asleep:
+            for part in parts_of(self.module.get_submodule(name)):
+                part.training = False
+        self.runner.follow_modes()
         return self
 
-    # ---------------------------------------------------------------- while other threads run the members
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """As every module's; what members own is stacked."""
-        with self.runner.lock:
-            return super().state_dict(*args, **kwargs)
-
-    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """As every module's; what members own is stacked."""
-        with self.runner.alone():
-            return iter(list(super().named_parameters(*args, **kwargs)))
-
-    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
-        """As every module's; what members own is stacked."""
-        with self.runner.alone():
-            return iter(list(super().named_buffers(*args, **kwargs)))
+    # ---------------------------------------------------------------- copies
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Ensemble:
         made = memo[id(self)] = type(self).__new__(type(self))
-        with self.runner.lock:
-            memo.update(without_history(self.module, memo))
-            made.__setstate__(deepcopy_bound(vars(self), self.module, memo))
+        memo.update(without_history(self.module, memo))
+        made.__setstate__(deepcopy_bound(vars(self), self.module, memo))
         return made
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What is pickled: a copy that shares the tensors, since a pickle is written later."""
-        with self.runner.lock:
-            return vars(share_tensors(self))
 
     def extra_repr(self) -> str:
         """What `print` shows."""
@@ -353,6 +350,12 @@ class Ensemble(nn.Module):
     def look_once(self, batch: Batch) -> None:
         """Apply what the method finds on a first batch."""
         if self.first_look is None:
+            return
+        with self.runner.alone():
+            self._look(batch)
+
+    def _look(self, batch: Batch) -> None:
+        if self.first_look is None:  # another thread was faster
             return
         self.findings = look(self.method, partial(self.first_look, self), batch)
         self.first_look = None
@@ -364,61 +367,12 @@ class Ensemble(nn.Module):
 
     def _find_rows(self, batch: Batch) -> Sequence[int]:
         """Which tensors of a batch `predict` can cut into rows."""
-        with self.runner.lock, evaluation_mode(self):
-            for name in self.findings.awake:  # without chance
-                self.module.get_submodule(name).training = False
-            return find_rows(batch, self._try)
-
-    def _refuse_tables(self, batch: Batch) -> None:
-        """Refuse inputs that are as long as the batch without having its rows: members are rows of one batch here."""
-        long = tuple(long_tensors(batch))
-        if len(long) < 2 or long in self._have_rows or rows_of(batch) < 2:
-            return
-        if torch.compiler.is_compiling() or is_transforming():
-            return
-        try:
-            tables = sorted(set(long) - set(self._find_rows(batch)))
-        except ValueError:
-            tables = list(long)
-        if tables:
-            raise ValueError(
-                f"{self.method}: in training the members are rows of one batch, but of the inputs, number "
-                f"{', '.join(str(i + 1) for i in tables)}, as long as the batch of {rows_of(batch)} rows, does not "
-                "have one row for each of them. Make it a buffer of the model, or choose another batch size."
-            )
-        self._have_rows.add(long)
-
-    def naming_rows(self, batch: Batch) -> AbstractContextManager[None]:
-        """A pass of members as rows of one batch; where it fails for want of rows, the error says so."""
-        return nullcontext() if torch.compiler.is_compiling() or is_transforming() else self._naming_rows(batch)
-
-    @contextmanager
-    def _naming_rows(self, batch: Batch) -> Iterator[None]:
-        try:
-            yield
-        except (RuntimeError, IndexError) as error:
-            try:
-                shapes = [tuple(tensor.shape) for tensor in self._one_network(batch)]
-            except Exception:
-                raise error from None  # it is the model's own
-            if all(shape[:1] == (rows_of(batch),) for shape in shapes):
-                raise
-            raise ValueError(
-                f"{self.method}: the first dimension of every input counts rows of the batch "
-                f"here, but inputs of the shapes {[tuple(tensor.shape) for tensor in tensors_of(batch)]} give outputs "
-                f"of the shapes {shapes}. Add the dimension: x[None] is a batch of one row."
-            ) from error
-
-    def _one_network(self, batch: Batch) -> list[Tensor]:
-        """What one of the networks gives, without the others beside it."""
-        with torch.no_grad():
-            return self.runner.try_member(batch)
-
-    def _try(self, batch: Batch) -> list[Tensor]:
-        """What there is for a batch, rows in dimension 0, without chance."""
-        if not self.joint:
-            return self.runner.try_member(batch)
-        return [tensor[0] for tensor in tensors_of(self(*batch[0], **batch[1]))]
+        if self.joint:
+            with self.runner.lock, evaluation_mode(self):
+                return find_rows(batch, lambda some: [t[0] for t in tensors_of(self(*some[0], **some[1]))])
+        member = self.runner.copy_member(0)
+        with evaluation_mode(member), no_dropout():
+            return find_rows(batch, lambda some: tensors_of(member(*clone(some)[0], **clone(some)[1])))
 
     # ---------------------------------------------------------------- what the members own
 
@@ -449,11 +403,6 @@ class MixedEnsemble(Ensemble):
 
     def _make_runner(self) -> Runner:
         return MixedRunner(self.module, self.size, self.own, self.method)
-
-    def member(self, i: int) -> nn.Module:
-        """A copy of member `i`."""
-        with self.runner.lock:
-            return duplicate(self.module[self._check_index(i)])  # type: ignore[index]
 
     def explain(self) -> str:
         """As `Ensemble.explain`; the members differ in what they own."""

@@ -1,112 +1,94 @@
-"""Running the members of an ensemble: by vmap, one after the other, or as rows of one batch."""
+"""Running the members of an ensemble: one after the other, or in a faster way that has given the same answer.
+
+| way | what it is | when it is used |
+|---|---|---|
+| loop | the members, real modules, one after the other; a trunk runs once (`trunk`) | by default: it is the truth |
+| vmap | one pass for all members | many small members of torch's own layers, or on request |
+| rows | one pass, each row of the batch is a member's (`rows`) | training of methods that share normalisation |
+
+The other ways are used where they have agreed with the loop: on copies, for each kind of batch and mode, with dropout
+and batch statistics off, and with other values in place of what members own, so that members that start alike differ.
+"""
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.nn.modules.module import register_module_forward_pre_hook
 
-from .._common.contents import holds_batched, holds_tensor
 from .._common.torch_private import (
-    escaped_transform,
+    checkpoint_hooks,
+    is_parametrization_cached,
     is_transforming,
     is_watched,
-    may_autocast,
+    own_saved_tensors,
     parts_of,
+    parts_with_hooks,
     pytree,
-    uncompiled,
-    updates_buffers,
 )
 from .._common.trees import (
     Batch,
+    are_close,
     device_of,
     flatten,
     hidden_tensors,
     leave_vmap,
     map_tensors,
+    rows_of,
     stack_trees,
     tensors_of,
+    tile,
     unstack,
 )
-from ..surgery.copying import assign_, run_with, state
-from ..surgery.selecting import quote_names
+from ..surgery.caches import drop_stale_caches_
+from ..surgery.copying import duplicate, refuse_tracing, replicate, run_with, state
+from ..surgery.dropout import no_chance
+from ..surgery.selecting import CONVOLUTIONS, quote_names
 from .autotune import LEAN, Measurements
-from .input_changes import InputChanges, SharedParameters, each_as_first, in_words
-from .isolation import (
-    ParameterMarks,
-    RecomputesError,
-    average_,
-    differs,
-    is_autocast,
-    lock_of,
-    note_checkpoints,
-    prefer,
-    ready_for_vmap,
-    refuse_halfway,
-    refuse_hidden_by_vmap,
-    restore_on_error,
-    shared_parts,
-    slice_members,
-    unbatchable,
-)
-from .kept_attributes import (
-    Attributes,
-    CarriesError,
-    check_resized,
-    drop_stale_caches_,
-    find_switches,
-    keepers,
-    look_at,
-    refuse_parameters_made,
-    same_outputs,
-    try_out,
-)
-from .replicas import run_replica
-from .row_members import Rows, locate_rows_, member_layers
+from .members import Given, Members, average_, take_back_
+from .rows import Rows, locate_rows_, member_layers
+from .trunk import Trunk, find_trunk
 
-Tensors = Mapping[str, Tensor]
-BY_VMAP = 'what a member stores in attributes is undone before the next one; set ensemble.run = "vmap" for one graph'
+MANY = 16  # members from which on vmap is faster for small layers; measured, see docs/speed.md
+FAILS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
+KEEPS = "each member is a module of its own, which keeps what it stores; torch.compile makes a graph of each"
 
 
 class Runner:
-    """Runs the members of one module: what is tried, measured and remembered about that, under one lock.
-
-    The module's tensors are replaced by a member's while that member runs, so two threads must not run at once.
+    """Runs the members of one module, and remembers what was found out about that.
 
     Args:
         own: the names of the tensors that are stacked, (members, *shape)
-        training: whether statistics are updated and trunks see all batches: the ensemble's mode
+        method: for messages
     """
 
-    BACKENDS: Sequence[str] = ("vmap", "loop", "auto")
-    RULE = '"vmap", "loop" or "auto"'
+    BACKENDS: tuple[str, ...] = ("loop", "vmap", "auto")
+    RULE = '"loop", "vmap" or "auto"'
 
     def __init__(self, module: nn.Module, size: int, own: Collection[str], method: str):
         self.module, self.size, self.own, self.method = module, size, frozenset(own), method
-        self.training = module.training
-        self.lock = lock_of(module)
+        self.lock = threading.RLock()
         self.rows = Rows()
         for layer in member_layers(module).values():
             layer.rows = self.rows
         self._backend, self.why = self.preferred_backend()
         self.measured = Measurements()  # what "auto" has found
-        self._parameters = ParameterMarks(module, self.own, size)
-        self._trunk: Sequence[str] | None = None
-        self._kept: set[str] = set()  # attributes in which the model keeps tensors that it made
-        self._resized: dict[str, list[Tensor]] = {}  # buffers that members have assigned in another shape
-        self._changes_input: dict[tuple[bool, bool], InputChanges] = defaultdict(InputChanges)  # training, gradients
-        self._tried: set[tuple[bool, ...]] = set()
-        self._fresh = self._is_complete = False  # no stale caches are left; a pass for all has made no parameters
-        self._attributes: Attributes | None = None  # as they were before the last pass, if nothing has changed them
-        self._switches: list[list[tuple[str, Any]]] = []
-        self._switches_of: Attributes | None = None
-        self._recomputes = self._unknown = False  # parts run again in backward, with the switches as they are
+        self.chance = not self.own  # members differ in their random draws
+        self._members: Members | None = None
+        self._trunk: Trunk | None = None
+        self._once: dict[Hashable, list[int]] = {}  # by modes and gradients: the parts that run once
+        self._changes_input: dict[Hashable, bool] = {}  # by modes and gradients
+        self._agreed: dict[Hashable, str] = {}  # by way, kind of batch and mode: why not; "" where it agreed
+        self._has_stale_caches = True
+        self._checkpoints: dict[Hashable, bool] = {}  # by modes: parts run again in backward
+        self._given: Given | None = None  # the module for which that holds
 
     @property
     def backend(self) -> str:
@@ -120,46 +102,250 @@ class Runner:
         self._backend, self.why, self.measured = value, "set by hand", Measurements()
 
     def preferred_backend(self) -> tuple[str, str]:
-        """The backend to begin with, and why."""
-        return prefer(self.module, self.own)
+        """The way to begin with, and why."""
+        if self.size >= MANY and self._suits_vmap():
+            return "vmap", f"{self.size} small members of torch's own layers are faster in one pass"
+        return "loop", "the members one after the other"
 
     def explain(self) -> list[str]:
         """How the members run and why, as lines of text."""
         lines = [f"  runs with {self.backend} ({self.why})", *self.measured.explain()]
-        if self._recomputes and self.backend != "loop":
-            lines.append("  with gradients as a loop: parts of the model run again in backward (checkpointing)")
-        if self._kept:
-            lines.append(f"  stored by the model and undone after each member: {quote_names(sorted(self._kept), 6)}")
-        return lines
+        once = {number for numbers in self._once.values() for number in numbers}
+        if self._members is not None and once:
+            names = {part: name for name, part in self.module.named_modules()}
+            parts = [names.get(self._members.parts[number], "?") for number in sorted(once)]
+            lines.append(f"  run once for all members: {quote_names(parts, 6)}")
+        for (way, *_), reason in self._agreed.items():
+            if reason:
+                lines.append(f"  not as {way}, for some batches: {reason}")
+        return list(dict.fromkeys(lines))
 
-    # ---------------------------------------------------------------- the ways to run
+    # ---------------------------------------------------------------- the members
+
+    def members(self) -> list[nn.Module]:
+        """The members, in step with the module; their parameters lie in the memory of the stacked ones."""
+        with self.lock:
+            members = self._in_step()
+            members.rest_()
+        return members.modules
+
+    def _in_step(self) -> Members:
+        """The members, made again where a user has changed the module."""
+        if self._members is None or (self._members.are_outdated() and not self._members.take_over_()):
+            self._members = Members(self.module, self.size, self.own)
+            self._trunk = Trunk(self._members.copies)
+            self._once.clear()
+            self._agreed.clear()
+            self._changes_input.clear()
+        return self._members
+
+    def copy_member(self, i: int) -> nn.Module:
+        """Member i as an independent module."""
+        with self.lock:
+            members = self._in_step()
+            members.rest_()
+            return members.copy(i)
+
+    def follow_modes(self) -> None:
+        """Let members whose classes have a `train` of their own change their mode now: some change weights with it."""
+        if any(type(part).train is not nn.Module.train for part in parts_of(self.module)):
+            with self.lock:
+                self._in_step().follow_()
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        """The stacked tensors by name."""
+        return {name: tensor for name, tensor in state(self.module) if name in self.own}
+
+    # ---------------------------------------------------------------- every member on a batch
 
     def run_each(self, batch: Batch, per_member: bool = False) -> Any:
         """Every member's output, stacked; with `per_member` each on its own batch, (members, batch, ...)."""
-        with self.alone():
-            if not self._fresh:
-                self._look_for_stale_caches(batch, per_member)
-            before = None if torch.compiler.is_compiling() else self._look()
-            run = self.backend
-            if run == "auto":
-                run, batch = self._measure_each(batch, per_member)
-                before = before and self._look()
-            if run == LEAN:
-                return self._by_lean_loop(batch, per_member, before)
-            if run == "loop" or self._needs_loop(batch, per_member):
-                return self._by_loop(batch, per_member, before)
-            if before is None:
-                return self._by_vmap(batch, per_member, None)
-            key = (self.training, before.update_buffers(), torch.is_grad_enabled(), per_member)
-            if key in self._tried:
+        if torch.compiler.is_compiling():
+            return self._traced(batch, per_member)
+        refuse_tracing()
+        run = self.backend
+        if run == "auto":
+            run, batch = self._measure_each(batch, per_member)
+        if run == "vmap" and self._agrees_by_vmap(batch, per_member):
+            return self._by_vmap(self.module, self.own_tensors(), batch, per_member)
+        with self.rows_of_members().skipping_masked() if run == LEAN and not is_watched() else nullcontext():
+            return self._by_loop(batch, per_member)
+
+    def _by_loop(self, batch: Batch, per_member: bool) -> Any:
+        members = self._members
+        if members is None or torch.is_grad_enabled() or self._key() not in self._once or not self._is_ready(members):
+            with self.lock:
+                members = self._in_step()
+                members.follow_()
+                return self._loop(members, batch, per_member)
+        return self._loop(members, batch, per_member)  # nothing is written: threads run at once
+
+    def _is_ready(self, members: Members) -> bool:
+        return not (members.are_outdated() or members.written.get(self._key(), True)) and members.are_current()
+
+    def _key(self) -> Hashable:
+        modes = self._members.modes if self._members is not None else ()
+        return tuple(modes), torch.is_grad_enabled()
+
+    def _loop(self, members: Members, batch: Batch, per_member: bool) -> Any:
+        one = unstack(batch, self.size)[0] if per_member else batch
+        key = self._key()
+        if key not in self._once:
+            self._look_at_first_batch(members, one, key)
+        once = [] if per_member else self._once.get(key, [])
+        parts = {part for number in once for part in parts_of(members.parts[number])}
+        batches = iter(unstack(batch, self.size)) if per_member else self._each(batch, key)
+        outputs = []
+        with members.watching(self.method, key, parts), self._trunk.running(once) as trunk:  # type: ignore[union-attr]
+            for trunk.member, member in enumerate(members.modules):  # noqa: B020
+                args, kwargs = next(batches)
                 try:
-                    return self._by_vmap(batch, per_member, before)
+                    outputs.append(member(*args, **kwargs))
                 except RuntimeError as error:
-                    self._refuse_vmap(unstack(batch, self.size)[0] if per_member else batch, error)
-                    raise
-            output = self._vmap_or_loop(batch, per_member)
-            self._tried.add(key)
-            return output
+                    raise explain_error(self.method, error) from error.__cause__
+            next(batches, None)
+        return stack_trees(outputs)
+
+    def _look_at_first_batch(self, members: Members, batch: Batch, key: Hashable) -> None:
+        """Find what runs once, and forget what the given model had cached of other weights."""
+        if is_watched():
+            return
+        with own_saved_tensors():
+            if self._has_stale_caches and not any(members.modes):
+                self._has_stale_caches = False
+                drop_stale_caches_(members.modules, batch)
+            if self.own and all(stored.owned or stored.tensor.numel() == 0 for stored in members.stored):
+                self._once[key] = []
+                return
+            try:
+                self._once[key] = find_trunk(members.copy(0), self.own, batch, self.chance)
+            except FAILS:
+                self._once[key] = []  # an input that does not fit, or a model that cannot be followed: all of it runs
+
+
+    def _each(self, batch: Batch, key: Hashable) -> Iterator[Batch]:
+        """The batch for each member: the given one if no pass changes it in place, and otherwise copies."""
+        tensors = [] if any(t.is_inference() for t in tensors_of(batch)) else tensors_of(batch)
+        if self._changes_input.get(key, True) or not tensors:
+            for _ in range(self.size):
+                own = map_tensors(batch, lambda t: t.clone())
+                before = [t._version for t in tensors_of(own)] if tensors else []
+                yield own
+                if before and self._changes_input.get(key) is not True:
+                    self._changes_input[key] = [t._version for t in tensors_of(own)] != before
+            return
+        before = [tensor._version for tensor in tensors]
+        for _ in range(self.size):
+            yield batch
+            if [tensor._version for tensor in tensors] != before:
+                self._changes_input[key] = True
+                raise ValueError(
+                    "The model changed its input in place, which it did not do for earlier inputs, so the next member "
+                    "would see the changed one. Pass the input again: from now on each member gets a copy. Or set "
+                    "inplace=False in the model's first layer."
+                )
+
+    def _traced(self, batch: Batch, per_member: bool) -> Any:
+        """The members as one graph: tensors are put in for a while, which a compiler can follow."""
+        parts = parts_of(self.module)
+        keeps = parts_with_hooks(parts) or not all(is_torchs_own(type(part)) for part in parts)
+        modules = self._compiled_members() if keeps else [self.module] * self.size
+        pieces = {name: tensor.unbind(0) for name, tensor in self.own_tensors().items()}
+        shared = {n: b for n, b in self.module.named_buffers() if n not in self.own} if self.module.training else {}
+        batches = unstack(batch, self.size) if per_member else [batch] * self.size
+        outputs, seen = [], []
+        for i, own_batch in enumerate(batches):
+            given = {**{name: each[i] for name, each in pieces.items()}, **{n: b.clone() for n, b in shared.items()}}
+            output, changed = run_with(modules[i], given, *own_batch)
+            outputs.append(output)
+            with torch.no_grad():
+                for name in changed.keys() & pieces.keys():
+                    pieces[name][i].copy_(changed[name])
+            seen.append({name: changed.get(name, given[name]) for name in shared})
+        for name, buffer in shared.items():
+            average_(self.method, name, buffer, [each[name] for each in seen])
+        return stack_trees(outputs)
+
+    @torch.compiler.disable(reason=KEEPS)
+    def _compiled_members(self) -> list[nn.Module]:
+        return self.members()
+
+    # ---------------------------------------------------------------- all members in one pass
+
+    def _suits_vmap(self) -> bool:
+        """Whether the model is made of torch's own layers that vmap runs faster than a loop over many members."""
+        parts = parts_of(self.module)
+        return (
+            bool(self.own)
+            and all(name in self.own for name, _ in state(self.module))
+            and all(is_torchs_own(type(part)) for part in parts)
+            and not any(isinstance(part, (*CONVOLUTIONS, nn.RNNBase, nn.MultiheadAttention)) for part in parts)
+            and not parts_with_hooks(parts)
+        )
+
+    def _agrees_by_vmap(self, batch: Batch, per_member: bool) -> bool:
+        """Whether vmap has given the members' answers for this kind of batch; where it fails, a warning says so."""
+        if any(isinstance(part, nn.RNNBase) for part in parts_of(self.module)):
+            return self._give_up_vmap("torch has no batching rule for recurrent layers")
+        if is_parametrization_cached() or is_autocast(batch):
+            return False  # torch keeps one weight, or one lower precision, for all
+        if is_watched():
+            return True
+        one = unstack(batch, self.size)[0] if per_member else batch
+
+        def run(module: nn.Module, own: dict[str, Tensor]) -> Any:
+            return self._by_vmap(module, own, one, False)
+
+        reason = self._compare("vmap", one, run)
+        return self._give_up_vmap(reason) if reason else True
+
+    def _give_up_vmap(self, reason: str) -> bool:
+        said = f'{self.method}: this model does not run under vmap ({reason}); ensemble.run is now "loop".'
+        self._backend, self.why = "loop", f"not by vmap: {reason}"
+        warnings.warn(said, stacklevel=5)
+        return False
+
+    def _by_vmap(self, module: nn.Module, own: dict[str, Tensor], batch: Batch, per_member: bool) -> Any:
+        leaves, tree = flatten(batch)
+        seen: dict[str, Any] = {}
+
+        def run(_: Tensor, own: dict[str, Tensor], leaves: list[Any]) -> Any:
+            output, changed = run_with(module, own, *pytree.tree_unflatten(leaves, tree))
+            seen["leaves"], seen["tree"] = flatten(output)
+            return [hidden_tensors(leaf) for leaf in seen["leaves"]], changed
+
+        mapped = [0 if per_member and isinstance(leaf, Tensor) else None for leaf in leaves]
+        count = torch.arange(self.size)  # mapped over even when nothing is owned
+        tensors, changed = vmap(run, in_dims=(0, 0, mapped), randomness="different")(count, own, leaves)
+        with torch.no_grad():
+            for name, tensor in changed.items():
+                own[name].copy_(tensor)
+        joined = [leave_vmap(leaf, stacked, self.size) for leaf, stacked in zip(seen["leaves"], tensors, strict=True)]
+        return pytree.tree_unflatten(joined, seen["tree"])
+
+    # ---------------------------------------------------------------- members as rows of one batch
+
+    def rows_agree(self, batch: Batch, tiled: bool) -> bool:
+        """Whether members as rows of one batch have given the members' answers for this kind of batch.
+
+        Args:
+            tiled: every member sees every row; otherwise each row is one member's
+        """
+        if torch.compiler.is_compiling() or is_watched():
+            return True
+        count = rows_of(batch)
+        source = torch.arange(count).repeat(self.size if tiled else 1)
+        index = torch.arange(self.size).repeat_interleave(count) if tiled else torch.arange(count) % self.size
+
+        def run(module: nn.Module, own: dict[str, Tensor]) -> Any:
+            rows, batch_ = Rows(), tile(clone(batch), count, self.size) if tiled else clone(batch)
+            for layer in member_layers(module).values():
+                layer.rows = rows
+            locate_rows_(self.method, module, own, batch_)
+            with rows.belonging_to(index.to(device_of(batch))):
+                return module(*batch_[0], **batch_[1])
+
+        return not self._compare("rows", batch, run, lambda leaf: leaf[index, source])
 
     def run_rows(self, batch: Batch, index: Tensor | None) -> Any:
         """One pass of the module in which row j belongs to member `index[j]`."""
@@ -168,332 +354,233 @@ class Runner:
                 locate_rows_(self.method, self.module, self.own_tensors(), batch)
             return self.in_one_pass(batch, index)
 
-    def in_one_pass(self, batch: Batch, index: Tensor | None) -> Any:
-        """The module on a batch whose rows belong to members, in the memory format that is faster."""
+    def in_one_pass(self, batch: Batch, index: Tensor | None, shared: Sequence[Tensor] = ()) -> Any:
+        """The module on a batch whose rows belong to members, in the memory format that is faster.
+
+        Args:
+            shared: tensors in the layers' attributes that belong to this pass
+        """
 
         def run(batch: Batch) -> Any:
             with self.rows.belonging_to(index):
-                if self._runs_again():
-                    with self._noting_checkpoints():
-                        return run_replica(self.module, {}, *batch)[0]
-                before = None if self._is_complete or torch.compiler.is_compiling() else look_at(self.module)
-                output = self.module(*batch[0], **batch[1])
-                if before:
-                    refuse_parameters_made(self.module, before.changes())
-                    self._is_complete = True
-                return output
+                return self.module(*batch[0], **batch[1])
 
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            self._look()
-        return run(self.format(batch, run))
-
-    def run_member(self, i: int, batch: Batch, statistics: Tensors, pieces: Mapping[str, Any] | None = None) -> Any:
-        """Member i's output; what it would do to shared buffers it does to `statistics`."""
-        own = {name: tensors[i] for name, tensors in (pieces or self.own_tensors()).items()}
-        given = {**own, **statistics}
-        self._parameters.set_(own, self.training)
-        output, changed = self._call(given, batch)
-        with torch.no_grad():
-            for name, tensor in changed.items():  # assigned, not changed in place
-                if tensor.shape == given[name].shape:
-                    given[name].copy_(tensor)
-                else:
-                    self._resized.setdefault(name, []).append(tensor.detach())
+        batch = self.format(batch, run)
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or self._recomputes() is False:
+            return run(batch)
+        # Parts that run again in backward (gradient checkpointing) must find the rows of this pass then: a copy has
+        # them for good.
+        replica = replicate(self.module, shared)
+        rows = Rows(self.rows.located)
+        for layer in member_layers(replica).values():
+            layer.rows = rows
+        rows.index = index
+        with noting_checkpoints() as seen:
+            output = replica(*batch[0], **batch[1])
+        rows.check_calls()
+        take_back_(self.module, replica)
+        self._checkpoints[self._modes()] = bool(seen)
+        self._given = Given(parts_of(self.module))
         return output
 
-    def _call(self, tensors: Tensors, batch: Batch) -> tuple[Any, dict[str, Tensor]]:
-        if not self._runs_again():
-            return run_with(self.module, tensors, *batch)
-        with self._noting_checkpoints():
-            return run_replica(self.module, tensors, *batch)
+    def _recomputes(self) -> bool | None:
+        """Whether parts run again in backward, with the model as it is now; None if that is not known."""
+        if self._given is None or self._given.has_changed():
+            self._checkpoints.clear()
+        return self._checkpoints.get(self._modes())
 
-    def _by_vmap(self, batch: Batch, per_member: bool, before: Attributes | None, around: Any = nullcontext) -> Any:
-        leaves, tree = flatten(batch)
-        seen: dict[str, Any] = {}
+    def _modes(self) -> tuple[bool, ...]:
+        return tuple(part.training for part in parts_of(self.module))
 
-        def run(_: Tensor, own: dict[str, Tensor], leaves: list[Any]) -> Any:
-            self._parameters.set_(own, self.training)
-            output, changed = run_with(self.module, own, *pytree.tree_unflatten(leaves, tree))
-            seen["leaves"], seen["tree"] = flatten(output)
-            return [hidden_tensors(leaf) for leaf in seen["leaves"]], changed
+    def rows_of_members(self) -> Rows:
+        """What the layers of the members look at: outside of passes over rows."""
+        return self._in_step().rows
 
-        mapped = [0 if per_member and isinstance(leaf, Tensor) else None for leaf in leaves]
-        members = torch.arange(self.size)  # mapped over even when nothing is owned
-        once = self.trunk() if self.training or not torch.compiler.is_compiling() else ()
-        across = vmap(run, in_dims=(0, 0, mapped), randomness="different")
-        with before or nullcontext(), ready_for_vmap(self.module, before.attending if before else (), once), around():
-            tensors, changed = across(members, self.own_tensors(), leaves)
-        if before and not before.are_unchanged():
-            self._undo_batched(before, unstack(batch, self.size)[0] if per_member else batch)
-        self._write_back(changed)
-        joined = [leave_vmap(leaf, stacked, self.size) for leaf, stacked in zip(seen["leaves"], tensors, strict=True)]
-        return pytree.tree_unflatten(joined, seen["tree"])
+    # ---------------------------------------------------------------- comparing
 
-    def _by_loop(self, batch: Batch, per_member: bool, before: Attributes | None) -> Any:
-        shared = self._shared_buffers(before)
-        owners = {name: self.module.get_submodule(name.rpartition(".")[0]) for name in shared}
-        asleep = {name: shared[name] for name, part in owners.items() if not (self.training or part.training)}
-        seen = [{name: buffer.clone() for name, buffer in shared.items()} for _ in range(self.size)]
-        if torch.compiler.is_dynamo_compiling() and not keepers(parts_of(self.module)):
-            outputs = self._traced_one_by_one(batch, per_member, seen)
-        else:
-            try:
-                outputs = self._one_by_one(batch, per_member, seen, asleep, before)
-            except RuntimeError as error:
-                raise in_words(self.method, error) from error.__cause__
-        average_({name: buffer for name, buffer in shared.items() if name not in asleep}, seen)
-        self._resize_buffers(asleep)
-        return stack_trees(outputs)
-
-    def _traced_one_by_one(self, batch: Batch, per_member: bool, seen: Sequence[Tensors]) -> list[Any]:
-        """The members' outputs, of a module whose parts are torch's own and keep nothing."""
-        pieces = slice_members(self.own_tensors())
-        batches = unstack(batch, self.size) if per_member else [batch] * self.size
-        return [self.run_member(i, batches[i], seen[i], pieces) for i in range(self.size)]
-
-    @uncompiled(BY_VMAP)
-    def _one_by_one(
-        self, batch: Batch, per_member: bool, seen: Sequence[Tensors], asleep: Tensors, before: Attributes | None
-    ) -> list[Any]:
-        """The members' outputs; what each of them has kept is undone before the next."""
-        named = state(self.module)
-        pieces = slice_members({name: tensor for name, tensor in named if name in self.own})
-        changes = self._changes_input[self.training, torch.is_grad_enabled()]
-        shared = SharedParameters(named, self.own, changes) if len(pieces) < len(named) else None
-        outputs, left = [], {}  # type: tuple[list[Any], dict[int, Any]]
-        watched = () if per_member else changes.watched(batch)
-        batches = unstack(batch, self.size) if per_member else changes.inputs(batch, self.size)
-        with self.lock, before or self._look() as before:
-            has_caches = before.has_function_caches
-            for i, own_batch in enumerate(each_as_first(batches, named, self.own)):
-                outputs.append(self.run_member(i, own_batch, seen[i], pieces))
-                if shared:
-                    shared.check(self.method)
-                lost = {name for name, buffer in asleep.items() if differs(seen[i][name], buffer)} if asleep else set()
-                if before.parts and (lost or not before.are_unchanged()):
-                    self._undo(before, lost, own_batch, i, left)
-                    before = self._look()
-                if has_caches:
-                    before.clear_function_caches()
-            changes.check(watched)
-        if shared:
-            shared.finish_()
-        return outputs
-
-    def _shared_buffers(self, before: Attributes | None) -> dict[str, Tensor]:
-        """The buffers that a pass may change and no member owns: in eval mode those of modules that may write there."""
-        if self.training or (before.update_buffers() if before else updates_buffers(self.module)):
-            return {name: buffer for name, buffer in self.module.named_buffers() if name not in self.own}
-        return {name: buffer for name, buffer in before.named_buffers() if name not in self.own} if before else {}
-
-    def _needs_loop(self, batch: Batch, per_member: bool) -> bool:
-        """Whether vmap would hide something: a lower precision, recomputation, or statistics of all the batches."""
-        if may_autocast() and is_autocast(device_of(batch)) or (self._recomputes and torch.is_grad_enabled()):
-            return True
-        trunk = map(self.module.get_submodule, self.trunk() if per_member and self.training else ())
-        return any(True for part in trunk for _ in part.buffers())
-
-    def _vmap_or_loop(self, batch: Batch, per_member: bool) -> Any:
-        """The first run: where vmap fails, buffers and chance are put back, the loop runs and is said to."""
-        chance, before, reason = torch.get_rng_state(), look_at(self.module), ""
-        try:
-            with refuse_halfway(self.method, self.module), restore_on_error(list(self.module.buffers())):
-                return self._first_vmap(batch, per_member)
-        except CarriesError:
-            raise
-        except RecomputesError:
-            pass
-        except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-            reason = str(error).strip().splitlines()[0]
-        before.restore()
-        torch.set_rng_state(chance)
-        output = self._by_loop(batch, per_member, self._look())  # an input that does not fit fails here, by itself
-        if not reason:
-            return output
-        self._backend, self.why = "loop", f"vmap failed: {reason}"
-        said = f'{self.method}: this model does not run under vmap ({reason}); ensemble.run is now "loop".'
-        warnings.warn(said, stacklevel=6)
-        return output
-
-    @torch.no_grad()
-    def _refuse_vmap(self, batch: Batch, error: RuntimeError) -> None:
-        """Say it if a batch fails under vmap alone, where earlier ones did not."""
-        if escaped_transform(error):
-            raise CarriesError.outside(self.method) from error
-        if is_watched() or try_out(self.module, lambda: self.try_member(batch)) is None:
-            return  # the model's own error
-        reason = f"does not run under vmap for this input ({str(error).strip().splitlines()[0]}), though it did for"
-        raise ValueError(f'{self.method}: the model {reason} earlier ones. Set ensemble.run = "loop".') from error
-
-    def _first_vmap(self, batch: Batch, per_member: bool) -> Any:
-        try:
-            with self._noting_checkpoints():
-                return self._by_vmap(batch, per_member, self._look(), refuse_hidden_by_vmap)
-        finally:
-            if self._runs_again():
-                raise RecomputesError("parts of the model run again in backward (gradient checkpointing)")
-
-    # ---------------------------------------------------------------- what a pass leaves behind
-
-    @uncompiled(BY_VMAP)
-    def _undo(self, before: Attributes, lost: set[str], batch: Batch, i: int, left: dict[int, Any]) -> None:
-        """Put back what member i's pass has kept in attributes.
-
-        What all members leave alike, without tensors, stays as the last member leaves it: a counter counts on.
+    def _compare(
+        self,
+        way: str,
+        batch: Batch,
+        run: Callable[[nn.Module, dict[str, Tensor]], Any],
+        pick: Callable[[Tensor], Tensor] = lambda leaf: leaf,
+    ) -> str:
+        """Why another way does not do for this kind of batch: nothing where it gives what the members one by one give.
 
         Args:
-            lost: shared buffers that the pass has changed, and that are not stored
-            left: the numbers and words that the members before have left, which this one's are added to
+            run: the other way's outputs, of a copy of the module and of what members own in it
+            pick: what these should be, of the members' stacked outputs
         """
-        changes = before.changes()
-        refuse_parameters_made(self.module, changes)
-        tensors = {change.name for change in changes if holds_tensor(change.now) or holds_tensor(change.before)}
-        made = tensors | lost | set(before.names_changed_in_place())
-        left[i] = {change.name: change.describe() for change in changes if change.name not in tensors}
-        made |= {name for name, value in left[i].items() if i and value != left.get(0, {}).get(name)}
-        if made or i < self.size - 1:
-            for change in changes:
-                change.undo()
-        self._check_kept(made, batch)
+        key = way, kind_of(batch), self._modes(), torch.is_grad_enabled()
+        if key not in self._agreed:
+            with self.lock, own_saved_tensors(), torch.random.fork_rng(devices=[]), torch.no_grad(), no_chance():
+                self._agreed[key] = self._difference(batch, run, pick)
+        return self._agreed[key]
 
-    def _undo_batched(self, before: Attributes, batch: Batch) -> None:
-        """Put back attributes if modules have kept tensors there of a vmap that is over."""
-        changes = before.changes()
-        refuse_parameters_made(self.module, changes)
-        made = {change.name for change in changes if holds_batched(change.now)}
-        for change in changes if made else ():
-            change.undo()
-        self._check_kept(made, batch)
-
-    @uncompiled(BY_VMAP)
-    def _look(self) -> Attributes:
-        """The module's attributes as they are now: those of the last time, as long as they hold."""
-        if self._attributes is None or not self._attributes.hold():
-            self._attributes = Attributes(self.module)
-        if self._attributes is not self._switches_of and torch.is_grad_enabled():
-            self._look_at_switches(self._attributes)
-        return self._attributes
-
-    @torch.no_grad()
-    def _check_kept(self, names: set[str], batch: Batch) -> None:
-        """Refuse a model that goes on from what it has kept in these attributes: the members would share it."""
-        if names <= self._kept or is_watched():
-            return
-        known, self._kept = self._kept, self._kept | names
-        before = look_at(self.module)
-        shared = {name: buffer.clone() for name, buffer in self.module.named_buffers() if name not in self.own}
-        fresh = {name: buffer.clone() for name, buffer in shared.items()}
-        self.try_member(batch, shared, seed=1)
-        second = self.try_member(batch, shared)
-        before.restore()
-        first = self.try_member(batch, fresh)  # by the same draws: what was kept may have been drawn
-        before.restore()
-        if not any(t.is_meta for t in first) and not same_outputs(first, second):
-            self._kept = known  # the next call is refused, too
-            raise CarriesError.of(self.method, names)
-
-    @torch.no_grad()
-    def _look_for_stale_caches(self, batch: Batch, per_member: bool) -> None:
-        """Forget, on the first batch in eval mode, what the given model had cached of its own weights."""
-        if self.training or torch.compiler.is_compiling() or is_watched():
-            return
-        self._fresh = True
-        one = unstack(batch, self.size)[0] if per_member else batch
-        drop_stale_caches_(self.module, lambda seed: self.try_member(one, seed=seed))
-
-    def try_member(self, batch: Batch, shared: dict[str, Tensor] | None = None, seed: int = 0) -> list[Tensor]:
-        """What member 0 gives, on copies of all that it may change; what it does to `shared` buffers stays there."""
-        own = {name: tensor[0].clone() for name, tensor in self.own_tensors().items()}
-        if shared is None:
-            shared = {name: buffer.clone() for name, buffer in self.module.named_buffers() if name not in self.own}
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            inputs = map_tensors(batch, lambda t: t.clone())
-            output, changed = run_with(self.module, {**shared, **own}, *inputs)
-        shared.update((name, tensor) for name, tensor in changed.items() if name in shared)
-        return tensors_of(output)
-
-    # ---------------------------------------------------------------- what runs again in backward
-
-    def _look_at_switches(self, attributes: Attributes) -> None:
-        """Whether it must be found out if the model, with its switches as they are, runs parts again in backward."""
-        self._switches_of, now = attributes, find_switches(attributes.parts)
-        if now != self._switches:
-            self._switches, self._unknown = now, True
-            self._tried.clear()
-
-    def _runs_again(self) -> bool:
-        return (self._recomputes or self._unknown) and torch.is_grad_enabled()
-
-    @contextmanager
-    def _noting_checkpoints(self) -> Iterator[None]:
-        """Find out whether the pass inside will run again in backward, if that is not known."""
-        if not (self._unknown and torch.is_grad_enabled()):
-            yield
-            return
-        with note_checkpoints() as seen:
-            try:
-                yield
-            finally:
-                self._recomputes, self._unknown = bool(seen), False
+    def _difference(
+        self, batch: Batch, run: Callable[[nn.Module, dict[str, Tensor]], Any], pick: Callable[[Tensor], Tensor]
+    ) -> str:
+        module = duplicate(self.module)
+        shake_({name: tensor for name, tensor in state(module) if name in self.own})
+        fresh = duplicate(module)
+        members = Members(module, self.size, self.own).modules
+        try:
+            one, again = (stack_trees([each(*clone(batch)[0], **clone(batch)[1]) for each in members]) for _ in "12")
+        except ValueError:  # an error of the model's own is raised where it runs
+            return "the members' outputs cannot be stacked"
+        if not are_close(tensors_of(one), tensors_of(again)):
+            return "the model's outputs differ from call to call, so they cannot be compared"
+        try:
+            outputs = run(fresh, {name: tensor for name, tensor in state(fresh) if name in self.own})
+            expected = map_tensors(one, pick)
+        except FAILS as error:
+            return str(error).strip().splitlines()[0]
+        if not (_has_same_numbers(outputs, expected) and are_close(tensors_of(outputs), tensors_of(expected))):
+            return "the outputs differ from those of the members one by one"
+        return ""
 
     # ---------------------------------------------------------------- measuring
 
     def _measure_each(self, batch: Batch, per_member: bool) -> tuple[str, Batch]:
         """How the members run on this batch, and the batch in the memory format for it."""
-        if torch.compiler.is_compiling() or is_transforming():
-            return self.preferred_backend()[0], batch
-        runs: dict[str, Callable[[Batch], Any]] = {"loop": lambda b: self._by_loop(b, per_member, self._look())}
-        if not unbatchable(self.module):
-            runs = {"vmap": lambda b: self._first_vmap(b, per_member), **runs}
-        if not self.training and any(layer.can_skip_masked() for layer in member_layers(self.module).values()):
-            runs[LEAN] = lambda b: self._by_lean_loop(b, per_member, self._look())
-        backend = self.measured.fastest(self.module, batch, runs, self.training, per_member)
+        if is_transforming():
+            return "loop", batch
+        runs: dict[str, Callable[[Batch], Any]] = {"loop": lambda b: self._by_loop(b, per_member)}
+        if all(is_torchs_own(type(part)) for part in parts_of(self.module)):
+            one = unstack(batch, self.size)[0] if per_member else batch
+            if not self._compare("vmap", one, lambda module, own: self._by_vmap(module, own, one, False)):
+                runs["vmap"] = lambda b: self._by_vmap(self.module, self.own_tensors(), b, per_member)
+        if not self.module.training and any(layer.can_skip_masked() for layer in member_layers(self.module).values()):
+            runs[LEAN] = lambda b: self._by_lean_loop(b, per_member)
+        training = any(part.training for part in parts_of(self.module))
+        backend = self.measured.fastest(self.module, batch, runs, training, per_member)
         return backend.run, backend.format(batch)
 
-    def _by_lean_loop(self, batch: Batch, per_member: bool, before: Attributes | None) -> Any:
-        with nullcontext() if is_watched() else self.rows.skipping_masked():  # who counts operations, counts all
-            return self._by_loop(batch, per_member, before)
+    def _by_lean_loop(self, batch: Batch, per_member: bool) -> Any:
+        with self.rows_of_members().skipping_masked():
+            return self._by_loop(batch, per_member)
 
     def format(self, batch: Batch, run: Callable[[Batch], Any]) -> Batch:
         """The batch of one pass in the memory format that is measured to be faster, where that is asked for."""
         if self.backend != "auto" or torch.compiler.is_compiling() or is_transforming():
             return batch
-        return self.measured.fastest(self.module, batch, {"one pass": run}, self.training, "once").format(batch)
+        return self.measured.fastest(self.module, batch, {"one pass": run}, self.module.training, "once").format(batch)
 
-    # ---------------------------------------------------------------- what the members own
-
-    def own_tensors(self) -> dict[str, Tensor]:
-        """The stacked tensors by name."""
-        return {name: tensor for name, tensor in state(self.module) if name in self.own}
-
-    def trunk(self) -> Sequence[str]:
-        """Names of the largest submodules that no member owns a tensor of."""
-        if self._trunk is None:
-            self._trunk = shared_parts(self.module, self.own) if self.own else ()
-        return self._trunk
-
-    def _write_back(self, changed: Tensors) -> None:
-        own = self.own_tensors() if changed else {}
-        with torch.no_grad():
-            for name, tensor in changed.items():
-                if tensor.shape == own[name].shape:
-                    own[name].copy_(tensor)
-                else:
-                    self._resized[name] = list(tensor)
-        self._resize_buffers()
-
-    def _resize_buffers(self, but: Collection[str] = ()) -> None:
-        """Store buffers that the members have assigned in another shape."""
-        resized, self._resized = self._resized, {}
-        for name, tensors in ((name, tensors) for name, tensors in resized.items() if name not in but):
-            check_resized(self.method, name, tensors, owned=name in self.own)
-            assign_(self.module, {name: torch.stack(tensors) if name in self.own else tensors[0]})
+    # ---------------------------------------------------------------- copies
 
     def __getstate__(self) -> dict[str, Any]:
-        """What copies and pickles hold: they look at their own module's attributes."""
-        return {**vars(self), "_attributes": None, "_switches_of": None}
+        """What copies and pickles hold: they make members of their own."""
+        if self._members is not None:
+            self._members.leave_numbers_()
+        return {**vars(self), "lock": None, "_members": None, "_trunk": None, "_once": {}, "_given": None}
 
-    def alone(self) -> AbstractContextManager[None]:
+    def __setstate__(self, given: dict[str, Any]) -> None:
+        vars(self).update(given)
+        self.lock = threading.RLock()
+
+    def alone(self) -> AbstractContextManager[Any]:
         """One thread at a time; compiled code has no locks."""
         return nullcontext() if torch.compiler.is_compiling() else self.lock
+
+
+def kind_of(batch: Batch) -> Hashable:
+    """What decides how a model treats a batch: shapes and types of its tensors, and all that is no tensor."""
+    leaves, tree = flatten(batch)
+    return str(tree), tuple(
+        (tuple(leaf.shape), leaf.dtype, leaf.device.type) if isinstance(leaf, Tensor) else repr(leaf)[:100]
+        for leaf in leaves
+    )
+
+
+def _has_same_numbers(one: Any, other: Any) -> bool:
+    """Whether what is no tensor in two outputs is the same, as far as it is numbers and words."""
+    plain = ([leaf for leaf in flatten(tree)[0] if isinstance(leaf, (bool, int, float, str))] for tree in (one, other))
+    return next(plain) == next(plain)
+
+
+def clone(batch: Batch) -> Batch:
+    """The batch, which a pass may change in place."""
+    copy: Batch = map_tensors(batch, lambda t: t.clone())
+    return copy
+
+
+def shake_(own: dict[str, Tensor]) -> None:
+    """Let members differ in all that they own, as they will when they have been trained."""
+    for tensor in own.values():
+        if tensor.is_floating_point():
+            tensor.data.mul_(1 + 0.5 * torch.rand_like(tensor)).add_(0.1 * torch.rand_like(tensor))
+
+
+def is_torchs_own(kind: type) -> bool:
+    """Whether a class of modules, with all that it inherits, is torch's or made by us of torch's."""
+    return all(
+        cls.__module__.startswith(("torch.nn.", "pluribus.core", "pluribus.surgery"))
+        for cls in kind.__mro__[: kind.__mro__.index(nn.Module)]
+    )
+
+
+def is_autocast(batch: Batch) -> bool:
+    """Whether operations on the batch's device run in a lower precision now."""
+    return any(torch.is_autocast_enabled(t.device.type) for t in tensors_of(batch) if t.device.type != "meta")
+
+
+@contextmanager
+def noting_checkpoints() -> Iterator[list[nn.Module]]:
+    """The modules that are called inside of gradient checkpointing, which runs them again in backward."""
+    seen: list[nn.Module] = []
+    outside, thread = (torch.is_grad_enabled(), checkpoint_hooks()), threading.get_ident()
+
+    def note(module: nn.Module, _: Any) -> None:
+        if threading.get_ident() == thread and (torch.is_grad_enabled(), checkpoint_hooks()) != outside:
+            seen.append(module)
+
+    hook = register_module_forward_pre_hook(note)
+    try:
+        yield seen
+    finally:
+        hook.remove()
+
+
+def explain_error(method: str, error: RuntimeError) -> Exception:
+    """What to raise where a member's pass fails: torch's words for what slices do not allow say too little."""
+    if "Unbind" not in str(error) or "modified inplace" not in str(error):
+        return error
+    return ValueError(
+        f"{method}: the model changes a parameter in place when it runs. With gradients, a member's parameters are "
+        "slices of the stacked ones, which must not change. Compute a changed copy in forward instead, or run it "
+        "without gradients."
+    )
+
+
+class MixedRunner(Runner):
+    """Runs networks of different architectures, each with all its tensors."""
+
+    BACKENDS = ("loop",)
+    RULE = '"loop" for members of different architectures'
+
+    def preferred_backend(self) -> tuple[str, str]:
+        """There is nothing to stack."""
+        return "loop", "the members have different architectures"
+
+    def members(self) -> list[nn.Module]:
+        """The networks themselves."""
+        return list(self.module.children())
+
+    def copy_member(self, i: int) -> nn.Module:
+        """A copy of network i."""
+        return duplicate(self.members()[i])
+
+    def follow_modes(self) -> None:
+        """The networks have modes of their own."""
+
+    def _by_loop(self, batch: Batch, per_member: bool) -> Any:
+        key = tuple(part.training for part in parts_of(self.module)), torch.is_grad_enabled()
+        batches = iter(unstack(batch, self.size)) if per_member else self._each(batch, key)
+        outputs = []
+        for member in self.members():
+            args, kwargs = next(batches)
+            outputs.append(member(*args, **kwargs))
+        next(batches, None)
+        return stack_trees(outputs)
+
+    _traced = _by_loop

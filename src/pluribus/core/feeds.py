@@ -52,13 +52,17 @@ class OnePass(Feed):
     """One pass in which each row belongs to a member; the loss is the mean over its rows."""
 
     def loss(self, runner: Runner, batch: Batch, y: Any, criterion: Criterion, per_member: bool) -> Tensor:
-        """The mean over all rows of the pass."""
+        """The mean over all rows of the pass; the mean over members where they cannot be rows of one batch."""
+        one = unstack(batch, runner.size)[0] if per_member else batch
+        index: Tensor | None
         if per_member:
-            index: Tensor | None = row_members(batch, rows_of(batch, 1), runner.size)
-            batch, y = (map_tensors(tree, lambda t: t.flatten(0, 1)) for tree in (batch, y))
+            index = row_members(batch, rows_of(batch, 1), runner.size)
+            rows, targets = (map_tensors(tree, lambda t: t.flatten(0, 1)) for tree in (batch, y))
         else:
-            batch, y, index = self.assign(batch, y, runner.size)
-        return sum_losses(criterion, [logits_of(runner.run_rows(batch, index))], [y])
+            rows, targets, index = self.assign(batch, y, runner.size)
+        if index is not None and not runner.rows_agree(one, tiled=per_member or not self.keeps_one_pass):
+            return EVERY.loss(runner, batch, y, criterion, per_member) / runner.size
+        return sum_losses(criterion, [logits_of(runner.run_rows(rows, index))], [targets])
 
     @abstractmethod
     def assign(self, batch: Batch, y: Any, size: int) -> tuple[Batch, Any, Tensor | None]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from .._common.torch_private import convolve_as, is_plain_product
 from ..surgery.replacing import restore_
 from ..surgery.selecting import channel_dim
-from .row_members import MemberLayer, member_layers
+from .rows import MemberLayer, member_layers
 
 INPUT_SIZES = ("in_features", "in_channels", "num_embeddings", "input_size")
 

@@ -53,7 +53,7 @@ class Members(nn.Module):
     def _one(self, i: int, batch: Batch) -> Any:
         batch = map_tensors(batch, lambda t: t.clone())  # a model may change its input in place
         if self.ensemble is not None:
-            return self.ensemble.runner.run_member(i, batch, {})
+            return self.ensemble.members[i](*batch[0], **batch[1])
         own = {name: getattr(self.own[i], f"t{number}") for number, name in enumerate(self.names)}
         return run_with(self.module, own, *batch)[0]
 

@@ -22,8 +22,7 @@ from .._common.optional import require
 from .._common.torch_private import pytree
 from .._common.trees import Batch, as_batch, rows_of, tensors_of
 from ..core.ensemble import Ensemble
-from ..core.own_chance import refuse_chance_outside_torch
-from ..surgery.calling import call, refuse_sparse
+from ..surgery.calling import call, refuse_chance_outside_torch, refuse_sparse
 from ..surgery.copying import duplicate, state
 from ..surgery.selecting import quote_names
 from ..uncertainty.outputs import AnswerModule, answer_names

@@ -24,7 +24,7 @@ from .._common.text_folders import (
     read_tokenizer,
 )
 from ..core.ensemble import Ensemble
-from ..core.row_members import member_layers
+from ..core.rows import member_layers
 from ..data.texts import longest
 from ..deploy.saving import load, save
 from ..surgery.copying import state

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .._common.torch_private import NormBase
-from .._common.trees import Batch, as_batch, map_tensors, tensors_of
+from .._common.trees import Batch, are_close, as_batch, map_tensors, tensors_of
 from ..core.ensemble import Ensemble
 from ..core.feeds import ONCE
 from ..core.first_look import Findings
-from ..core.kept_attributes import same_outputs
 from ..core.layers import Dropped
 from ..results.styles import Style
 from ..surgery.attention import Attention
 from ..surgery.calling import track_modules
 from ..surgery.copying import duplicate
 from ..surgery.direct_reads import find_bypassed
+from ..surgery.dropout import RATES_AND_SWITCHES, no_dropout
 from ..surgery.replacing import adapt_, expose_weights
 from ..surgery.selecting import DROPOUTS, exact_pattern, quote_names
 from ._independent import single
@@ -134,7 +133,7 @@ def _asleep_in_eval(model: nn.Module, calls: Calls, awake: Collection[str], batc
         before = _run_without_dropout(copy, batch)
         for name in missing:
             copy.get_submodule(name).training = True
-        if not same_outputs(before, _run_without_dropout(copy, batch)):
+        if not are_close(before, _run_without_dropout(copy, batch)):
             raise ValueError(
                 f"mc_dropout: {quote_names(missing)} must be in training mode for dropout, but that mode changes the "
                 "output even without dropout, so more than dropout would be active. Use nn.Dropout modules, or "
@@ -145,49 +144,11 @@ def _asleep_in_eval(model: nn.Module, calls: Calls, awake: Collection[str], batc
 
 def _run_without_dropout(model: nn.Module, batch: Batch) -> list[Tensor]:
     """The outputs, and the buffers after the pass."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), _Keeping():
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), no_dropout():
         torch.manual_seed(0)
         args, kwargs = map_tensors(batch, lambda t: t.clone())
         outputs = tensors_of(model(*args, **kwargs))
     return [*outputs, *(buffer.clone() for buffer in model.buffers())]
-
-
-class Argument(NamedTuple):
-    """An argument of a function: its name, its place, and its value where it is not given."""
-
-    name: str
-    place: int
-    default: Any
-
-    def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Its value in a call."""
-        return args[self.place] if len(args) > self.place else kwargs.get(self.name, self.default)
-
-    def replace(self, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> tuple[tuple[Any, ...], Any]:
-        """The call with another value."""
-        if len(args) > self.place:
-            return (*args[: self.place], value, *args[self.place + 1 :]), kwargs
-        return args, {**kwargs, self.name: value}
-
-
-_ALWAYS = Argument("", 99, True)  # drops whenever its rate is not zero
-RATES_AND_SWITCHES: Mapping[Callable[..., Any], tuple[Argument, Argument]] = {
-    **dict.fromkeys(
-        (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d), (Argument("p", 1, 0.5), Argument("training", 2, True))
-    ),
-    **dict.fromkeys(
-        (F.alpha_dropout, F.feature_alpha_dropout), (Argument("p", 1, 0.5), Argument("training", 2, False))
-    ),
-    **dict.fromkeys(
-        (
-            torch.dropout, torch.dropout_, torch.native_dropout, torch.alpha_dropout, torch.feature_dropout,
-            torch.feature_alpha_dropout,
-        ),
-        (Argument("p", 1, 0.5), Argument("train", 2, True)),
-    ),
-    F.scaled_dot_product_attention: (Argument("dropout_p", 4, 0.0), _ALWAYS),
-    F.multi_head_attention_forward: (Argument("dropout_p", 10, 0.0), Argument("training", 13, True)),
-}  # fmt: skip
 
 
 class Dropping(TorchFunctionMode):
@@ -207,16 +168,6 @@ class Dropping(TorchFunctionMode):
             if wanted and wanted.get(line, given):  # a line that was not met in training drops as it says
                 args, kwargs = rate.replace(args, kwargs, given or wanted[line])
                 args, kwargs = switch.replace(args, kwargs, True) if switch.name else (args, kwargs)
-        return func(*args, **kwargs)
-
-
-class _Keeping(TorchFunctionMode):
-    """Lets nothing drop."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in RATES_AND_SWITCHES:
-            args, kwargs = RATES_AND_SWITCHES[func][0].replace(args, kwargs, 0.0)
         return func(*args, **kwargs)
 
 

@@ -29,7 +29,7 @@ from ..core.execution import Runner
 from ..core.feeds import sum_losses
 from ..core.first_look import Findings
 from ..core.layers import INPUT_SIZES, OUTPUT_SIZES, JointInput, JointOutput, take_slice_
-from ..core.row_members import MemberLayer, locate_rows_
+from ..core.rows import MemberLayer, locate_rows_
 from ..results.styles import Style
 from ..surgery.calling import check_example, evaluation_mode
 from ..surgery.closures import refuse_hidden
@@ -144,17 +144,33 @@ class MimoEnsemble(Ensemble):
         `ensemble(x)[i]`, where all read the same input.
         """
         i = self._check_index(i)
-        with self.runner.lock:
-            module = duplicate(self.module)
+        module = duplicate(self.module)
         for name in self.first:
             take_slice_(module.get_submodule(name), JointInput, i)
         for name in self.last:
             take_slice_(module.get_submodule(name), JointOutput, i)
         return module
 
-    def _one_network(self, batch: Batch) -> list[Tensor]:
-        with torch.no_grad(), evaluation_mode(part := self.subnetwork(0)):
-            return tensors_of(part(*batch[0], **batch[1]))
+    @contextmanager
+    def naming_rows(self, batch: Batch) -> Iterator[None]:
+        """A pass over rows; where it fails for want of rows, the error says so."""
+        try:
+            yield
+        except (RuntimeError, IndexError) as error:
+            if torch.compiler.is_compiling():
+                raise
+            try:
+                with evaluation_mode(part := self.subnetwork(0)):
+                    shapes = [tuple(tensor.shape) for tensor in tensors_of(part(*batch[0], **batch[1]))]
+            except Exception:
+                raise error from None  # it is the model's own
+            if all(shape[:1] == (rows_of(batch),) for shape in shapes):
+                raise
+            raise ValueError(
+                f"mimo: the first dimension of every input counts rows of the batch "
+                f"here, but inputs of the shapes {[tuple(tensor.shape) for tensor in tensors_of(batch)]} give outputs "
+                f"of the shapes {shapes}. Add the dimension: x[None] is a batch of one row."
+            ) from error
 
     def explain(self) -> str:
         """What was widened, and how the members are fed, as text."""
@@ -174,9 +190,11 @@ class MimoEnsemble(Ensemble):
         """One pass; every output as (members, batch, ...)."""
         rows = rows_of(batch)
         self.look_once(batch)
-        with self.runner.lock, self._reading(parts):
+        with self.runner.lock:
             locate_rows_("mimo", self.module, {}, batch)
-            leaves, tree = flatten(self.runner.in_one_pass(batch, torch.arange(rows)))
+        with self.runner.lock, self._reading(parts):
+            shared = [part for each in (parts or {}).values() for part in each]
+            leaves, tree = flatten(self.runner.in_one_pass(batch, torch.arange(rows), shared))
         split = [self._members_first(leaf, rows) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         return pytree.tree_unflatten(split, tree)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -54,9 +54,28 @@ def make_branches(
     if freeze_trunk:
         for name, parameter in made.module.named_parameters():
             parameter.requires_grad_(name in made.own and parameter.requires_grad)
-        made.asleep = frozenset(made.runner.trunk())
+        made.asleep = frozenset(shared_parts(made.module, made.own))
         made.train(made.training)
     return made
+
+
+def shared_parts(module: nn.Module, own: Collection[str]) -> list[str]:
+    """Names of the largest submodules that hold no owned tensor."""
+    names = {alias for name, others in aliases(module).items() if name in own for alias in others}
+    owners = {name.rpartition(".")[0] for name in names}
+    found: list[str] = []
+
+    def visit(path: str, part: nn.Module) -> None:
+        only_holds = type(part).forward is nn.Module.forward  # nn.ModuleList: never called
+        if only_holds or any(owner == path or owner.startswith(f"{path}.") for owner in owners):
+            for name, child in part.named_children():
+                visit(f"{path}.{name}", child)
+        else:
+            found.append(path)
+
+    for name, child in module.named_children():
+        visit(name, child)
+    return found
 
 
 def _shake(model: nn.Module, own: Sequence[str], noise: float, generator: torch.Generator | None) -> nn.Module:

@@ -12,7 +12,7 @@ from torch import nn
 from .._common.seeds import follow_generator
 from ..core.ensemble import Ensemble
 from ..core.first_look import refuse_unseen
-from ..core.row_members import MemberLayer
+from ..core.rows import MemberLayer
 from ..surgery.closures import refuse_hidden
 from ..surgery.copying import assign_, duplicate, state
 from ..surgery.initial_laws import Laws, reinitialize

@@ -11,7 +11,7 @@ from .._common.trees import Batch, as_batch
 from ..core.ensemble import Ensemble
 from ..core.first_look import Findings
 from ..core.layers import remove_members_
-from ..core.row_members import member_layers
+from ..core.rows import member_layers
 from ..surgery.calling import call_order, check_example
 from ..surgery.copying import duplicate
 from ..surgery.direct_reads import (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -110,3 +112,33 @@ def track_modules(model: nn.Module, stack: list[str], order: list[str] | None = 
     finally:
         for hook in hooks:
             hook.remove()
+
+
+@contextmanager
+def restore_on_error(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Restore the tensors' values if what follows fails."""
+    values = [tensor.clone() for tensor in tensors]
+    try:
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for tensor, value in zip(tensors, values, strict=True):
+                tensor.copy_(value)
+        raise
+
+
+@contextmanager
+def refuse_chance_outside_torch(method: str) -> Iterator[None]:
+    """Refuse a model that draws from numpy or Python in the passes inside: a graph would hold one number for ever."""
+    before = _state_outside_torch()
+    yield
+    if _state_outside_torch() != before:
+        raise ValueError(
+            f"{method}: the model draws random numbers from numpy or Python when it runs, and those drawn now would "
+            "stay for ever. Draw with torch (torch.rand, torch.randn), or use the ensemble as it is."
+        )
+
+
+def _state_outside_torch() -> tuple[Any, ...]:
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    return random.getstate(), np.asarray(keys).tobytes(), tuple(rest)

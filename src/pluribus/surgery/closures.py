@@ -135,8 +135,8 @@ def _share_memory_(model: nn.Module, memo: Mapping[int, Any]) -> None:
 
 def _holds(parameter: Tensor, view: Tensor) -> bool:
     """Whether a tensor lies in the memory of a parameter; others may lie in the same storage beside it."""
-    place = _memory(view)
-    if place is None or place != _memory(parameter):
+    place = memory_key(view)
+    if place is None or place != memory_key(parameter):
         return False
     first, last = _reach(parameter)
     start, stop = _reach(view)
@@ -188,7 +188,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             stack += _contents(value)
 
 
-def _memory(tensor: Tensor) -> int | None:
+def memory_key(tensor: Tensor) -> int | None:
     """Which memory a tensor is in; None where it has none of its own, or no values."""
     try:
         return storage_key(tensor.untyped_storage()) if tensor.numel() else None

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Iterable, Mapping
 from pickle import PickleError
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from .._common.torch_private import tables
-from .closures import deepcopy_bound
+from .closures import deepcopy_bound, memory_key
 
 
 def duplicate(model: nn.Module) -> nn.Module:
@@ -41,12 +43,6 @@ def restore_modes_(modes: Mapping[nn.Module, bool]) -> None:
     for module, mode in modes.items():  # parents before their children, which they take along
         if module.training != mode:
             module.train(mode)
-
-
-def share_tensors(model: nn.Module, others: Mapping[int, Tensor] | None = None) -> nn.Module:
-    """A copy of a model that shares its tensors, but for `others` in place of those with the given ids."""
-    shared = {id(t): t for part in model.modules() for t in tensors_in(vars(part))}
-    return _duplicate(model, {**shared, **(others or {})})
 
 
 def duplicate_mapped(model: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
@@ -119,16 +115,21 @@ def run_with(
 
     A tensor is replaced wherever it stands: tied ones, and modules that are registered under several names.
     """
-    if torch.jit.is_tracing():
-        raise TypeError(
-            "torch.jit.trace records a module's own tensors, but members run with theirs instead. Use "
-            "torch.export.export(ensemble, (x,)), pb.export(ensemble, x, path) or pb.freeze(ensemble, x)."
-        )
+    refuse_tracing()
     places = _places(module)
     given = {place: tensor for name, tensor in tensors.items() for place in places[name]}
     before = dict(given)
     output = functional_call(module, given, args, kwargs, tie_weights=False)
     return output, {n: given[p] for n in tensors for p in places[n] if given[p] is not before[p]}
+
+
+def refuse_tracing() -> None:
+    """Refuse torch.jit.trace, which records a module's own tensors alone."""
+    if torch.jit.is_tracing():
+        raise TypeError(
+            "torch.jit.trace records a module's own tensors, but members run with theirs instead. Use "
+            "torch.export.export(ensemble, (x,)), pb.export(ensemble, x, path) or pb.freeze(ensemble, x)."
+        )
 
 
 def _places(module: nn.Module) -> dict[str, list[str]]:
@@ -168,3 +169,27 @@ def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def replicate(model: nn.Module, shared: Iterable[Any] = ()) -> nn.Module:
+    """A copy of a model with its parameters and buffers, the same tensors, and everything else its own.
+
+    Random generators are shared as well, or all copies would draw alike, and so are tensors in plain attributes that
+    lie in the memory of a parameter.
+
+    Args:
+        shared: further objects that the copy holds as they are
+    """
+    known = {id(each): each for each in (*model.parameters(), *model.buffers(), *shared)}
+    memory = {key for tensor in known.values() if isinstance(tensor, Tensor) and (key := memory_key(tensor))}
+    for part in model.modules():
+        for value in vars(part).values():
+            if isinstance(value, GENERATORS):
+                known[id(value)] = value
+            for tensor in tensors_in(value):
+                if memory_key(tensor) in memory:
+                    known[id(tensor)] = tensor
+    return _duplicate(model, known)
+
+
+GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)

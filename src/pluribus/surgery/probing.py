@@ -7,13 +7,12 @@ from functools import partial, wraps
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from .._common.torch_private import transform_level, view_base
 from .._common.trees import Batch, as_batch, long_tensors, map_rows, map_tensors, rows_of, tensors_of, tile
 from .copying import duplicate, run_with
+from .dropout import no_dropout
 from .selecting import READERS, channel_dim, weighted_layers
 
 T = TypeVar("T")
@@ -68,7 +67,7 @@ def _layouts_in_mode(
     channels = {name: None if outputs else channel_dim(module.get_submodule(name)) for name in names}
     record = record_outputs if outputs else _record_inputs
     seen: dict[str, list[list[set[BatchLayout]]]] = {}
-    with torch.random.fork_rng(devices=[]), _NothingDrops(), torch.no_grad():
+    with torch.random.fork_rng(devices=[]), no_dropout(), torch.no_grad():
         for draw in range(DRAWS):
             pair = _two_rows(batch, draw)
             try:
@@ -101,28 +100,6 @@ def _agree(draws: list[list[set[BatchLayout]]]) -> Layouts | None:
         return None
     each = [set.intersection(*calls) for calls in zip(*draws, strict=True)]
     return tuple(map(min, each)) if all(each) else None
-
-
-class _NothingDrops(TorchFunctionMode):
-    """Dropout that drops nothing, called as a function too."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The function's result, without chance where it is dropout."""
-        kwargs = kwargs or {}
-        if func in DROPOUT_FUNCTIONS:
-            return args[0] if args else kwargs["input"]
-        if func is Tensor.bernoulli_:  # stochastic depth
-            return args[0].fill_(1)
-        if func is F.scaled_dot_product_attention:
-            args, kwargs = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args, {**kwargs, "dropout_p": 0.0}
-            kwargs = kwargs if len(args) < 5 else {k: v for k, v in kwargs.items() if k != "dropout_p"}
-        return func(*args, **kwargs)
-
-
-DROPOUT_FUNCTIONS = {
-    *(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout),
-    *(torch.dropout, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout),
-}
 
 
 def _two_rows(batch: Batch, draw: int = 0) -> Batch:

@@ -13,8 +13,8 @@ from torch import nn
 from ..._common.torch_private import NormBase
 from ..._common.trees import rows_of
 from ...core.ensemble import Ensemble
-from ...core.isolation import restore_on_error
 from ...methods.building import check_model
+from ...surgery.calling import restore_on_error
 from .arguments import COUNT_OR_NONE, check_arguments
 from .examples import answer_of, read_batches, ready
 
@@ -85,7 +85,7 @@ def _collecting(module: nn.Module, layers: list[Any]) -> Iterator[None]:
         for part in modes:
             part.training = False
         if isinstance(module, Ensemble):
-            module.training = module.runner.training = True  # what is shared sees all members
+            module.training = True  # what is shared sees all members
         for layer in layers:
             layer.training = True
             layer.reset_running_stats()
@@ -93,7 +93,5 @@ def _collecting(module: nn.Module, layers: list[Any]) -> Iterator[None]:
     finally:
         for part, mode in modes.items():
             part.training = mode
-        if isinstance(module, Ensemble):
-            module.runner.training = modes[module]
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum

@@ -8,11 +8,10 @@ from typing import ClassVar, cast
 
 from torch import Tensor, nn
 
-from .._common.torch_private import in_backward
-from .._common.trees import Batch, rows_of, tensors_of
+from .._common.torch_private import in_backward, parts_of
+from .._common.trees import Batch, flatten, rows_of
 from ..surgery.probing import BatchLayout, Layouts, find_layouts
 from ..surgery.selecting import channel_dim
-from .kept_attributes import look_at
 
 
 class Rows:
@@ -25,9 +24,9 @@ class Rows:
 
     skips_masked = False  # layers compute nothing from channels that a member's mask drops
 
-    def __init__(self) -> None:
+    def __init__(self, located: dict[Hashable, Mapping[str, Layouts]] | None = None) -> None:
         self.index: Tensor | None = None
-        self.located: dict[Hashable, Mapping[str, Layouts]] = {}
+        self.located = {} if located is None else located
         self.calls: dict[MemberLayer, int] = {}
 
     @contextmanager
@@ -36,10 +35,14 @@ class Rows:
         self.index, self.calls = index, {}
         try:
             yield
-            for layer, calls in self.calls.items():
-                layer.check_calls(calls)
+            self.check_calls()
         finally:
             self.index = None
+
+    def check_calls(self) -> None:
+        """Refuse a pass in which layers whose calls differ were not called as often as when they were located."""
+        for layer, calls in self.calls.items():
+            layer.check_calls(calls)
 
     @contextmanager
     def skipping_masked(self) -> Iterator[None]:
@@ -132,15 +135,16 @@ def member_layers(module: nn.Module) -> dict[str, MemberLayer]:
 
 
 def locate_rows_(method: str, module: nn.Module, stacked: Mapping[str, Tensor], batch: Batch) -> None:
-    """Tell every `MemberLayer` of `module` where its input has the batch, found once for each shape of the batch."""
+    """Tell every `MemberLayer` of `module` where its input has the batch, found once for each kind of batch and mode.
+
+    This proposes; whether it is right shows where the pass is compared with the members one by one.
+    """
     layers = member_layers(module)
     if not layers:
         return
-    key, located = _shape_key(batch), next(iter(layers.values())).rows.located
+    key, located = _kind_of(module, batch), next(iter(layers.values())).rows.located
     if key not in located:
-        before = look_at(module)
         found = find_layouts(module, layers, {name: tensor[0] for name, tensor in stacked.items()}, batch)
-        before.restore()  # these passes were ours
         if lost := [name for name, layouts in found.items() if layouts is None]:
             raise ValueError(
                 f"{method}: the rows of the batch cannot be found in the input of layer {lost[0]!r}, so they cannot "
@@ -151,7 +155,13 @@ def locate_rows_(method: str, module: nn.Module, stacked: Mapping[str, Tensor], 
         layer.layouts, layer.place = located[key].get(name, ()), name
 
 
-def _shape_key(batch: Batch) -> Hashable:
-    """The shapes of the tensors without the number of rows."""
-    rows = rows_of(batch)
-    return tuple((t.shape[1:] if t.ndim and t.shape[0] == rows else t.shape, t.dtype) for t in tensors_of(batch))
+def _kind_of(module: nn.Module, batch: Batch) -> Hashable:
+    """The shapes of the tensors without the number of rows, all that is no tensor, and the modes."""
+    rows, modes = rows_of(batch), tuple(part.training for part in parts_of(module))
+    leaves = (
+        (leaf.shape[1:] if leaf.ndim and leaf.shape[0] == rows else leaf.shape, leaf.dtype)
+        if isinstance(leaf, Tensor)
+        else repr(leaf)[:100]
+        for leaf in flatten(batch)[0]
+    )
+    return modes, tuple(leaves)

@@ -1,0 +1,405 @@
+"""The members of an ensemble: real modules that share the tensors nobody owns and hold slices of the stacked ones.
+
+The ensemble's module has every parameter and buffer; what members own is stacked there, (members, *shape). `Members`
+makes a copy of the module for each member. The copies' tables of tensors hold
+
+- for a tensor that all share: the very same tensor;
+- for a stacked parameter: its slice, in the graph of the stacked one where gradients are computed (`unbind`), and
+  otherwise a parameter in the same memory;
+- for a stacked buffer: its slice, in the same memory.
+
+So nothing is swapped when a member runs, and nothing must be undone afterwards: a member keeps its own caches, counters
+and lists, and gradient checkpointing finds its tensors in backward. Before each run `Members.follow_` brings the copies
+in step with the module: other tensors, modes, and attributes that a user has changed there.
+
+    module.weight (3, 8, 4)  --unbind-->  members[0].weight (8, 4), members[1].weight, members[2].weight
+    module.scale  (8)        ==========>  the same tensor in all of them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from operator import getitem, is_
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from .._common.torch_private import parts_of, tables
+from ..surgery.copying import clear_caches_, duplicate_with, replicate, state
+from ..surgery.selecting import dotted_name, quote_names
+from .rows import MemberLayer, Rows
+
+PLAIN = (bool, int, float, str, type(None))
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+
+
+class Stored:
+    """A tensor of the ensemble's module, and every place in the members that holds it or a slice of it.
+
+    Args:
+        name: what the module calls it
+        owned: it is stacked
+        buffer: it is a buffer; otherwise a parameter
+    """
+
+    def __init__(self, name: str, tensor: Tensor, owned: bool, buffer: bool):
+        self.name, self.tensor, self.owned, self.buffer = name, tensor, owned, buffer
+        self.places: list[tuple[list[dict[str, Any]], str]] = []  # a table of each member, and the key in it
+        self.part: nn.Module | None = None  # of the module, that holds it
+        self.pieces: Sequence[Tensor] = ()  # what the members hold
+
+    def put_(self, pieces: Sequence[Tensor]) -> None:
+        """Give each member its piece."""
+        self.pieces = pieces
+        for held, key in self.places:
+            for table, piece in zip(held, pieces, strict=True):
+                table[key] = piece
+
+    def now(self) -> list[Tensor]:
+        """What the members hold now: a pass may have assigned another tensor."""
+        held, key = self.places[0]
+        return [table[key] for table in held]
+
+
+class Members:
+    """The members of one module, in step with it.
+
+    Args:
+        own: the names of the tensors that are stacked
+    """
+
+    def __init__(self, module: nn.Module, size: int, own: Collection[str]):
+        self.module, self.size, self.rows = module, size, Rows()
+        self.parts = parts_of(module)
+        self.given = Given(self.parts)
+        self.modules = [replicate(module) for _ in range(size)]
+        self.copies = [parts_of(member) for member in self.modules]
+        for part in (part for parts in self.copies for part in parts):
+            if isinstance(part, MemberLayer):
+                part.rows = self.rows  # the module's own layers may be in a pass over rows
+        self._sources: list[tuple[dict[str, Any], str, Stored]] = []  # every place in the module that holds a tensor
+        self.stored = self._find_stored(own)
+        self.owned = [stored for stored in self.stored if stored.owned]
+        self.buffers = [stored for stored in self.stored if stored.buffer and not stored.owned]
+        self.parameters = [stored for stored in self.stored if not (stored.buffer or stored.owned)]
+        self.written: dict[Any, list[Stored]] = {}  # the shared buffers that passes change, by modes and gradients
+        self.modes: list[bool] = [part.training for part in self.parts]
+        self._put_all_()
+        for member in self.modules:
+            clear_caches_(member)
+
+    def _find_stored(self, own: Collection[str]) -> list[Stored]:
+        names = {id(tensor): name for name, tensor in state(self.module)}
+        found: dict[int, Stored] = {}
+        for number, part in enumerate(self.parts):
+            for kind in (0, 1):  # parameters, buffers
+                for key, tensor in tables(part)[kind].items():
+                    if tensor is None:
+                        continue
+                    name = names[id(tensor)]
+                    stored = found.setdefault(id(tensor), Stored(name, tensor, name in own, kind == 1))
+                    stored.part = stored.part or part
+                    stored.places.append(([tables(copy[number])[kind] for copy in self.copies], key))
+                    self._sources.append((tables(part)[kind], key, stored))
+        return list(found.values())
+
+    # ---------------------------------------------------------------- in step with the module
+
+    def are_outdated(self) -> bool:
+        """Whether a user has changed the module's structure, attributes or hooks since the members were made."""
+        return self.given.has_changed()
+
+    def take_over_(self) -> bool:
+        """Give the members numbers and words that a user has changed in the module; False if more has changed."""
+        changed = self.given.changes()
+        if changed is None or not all(isinstance(vars(part)[key], PLAIN) for part, key in changed):
+            return False
+        numbers = {part: number for number, part in enumerate(self.parts)}
+        for part, key in changed:
+            for copy in self.copies:
+                vars(copy[numbers[part]])[key] = vars(part)[key]
+        self.given = Given(self.parts)
+        return True
+
+    def are_current(self) -> bool:
+        """Whether the members hold the module's tensors, where they are now, and have its modes."""
+        return (
+            all(map(is_, map(dict.get, self._held[0], self._held[1]), self._held[2]))
+            and [_address(stored.tensor) for stored in self.owned] == self._addresses
+            and [part.training for part in self.parts] == self.modes
+        )
+
+    def follow_(self) -> None:
+        """Bring the members in step: the module's tensors, slices in the graph where gradients count, and its modes."""
+        if not self.are_current():
+            self._put_all_()
+        if torch.is_grad_enabled():
+            for stored in self.owned:
+                if stored.tensor.requires_grad:
+                    stored.put_(stored.tensor.unbind(0))
+
+    def rest_(self) -> None:
+        """Let the members hold parameters of their own, in the memory of the stacked ones."""
+        self._put_all_()
+
+    def _put_all_(self) -> None:
+        """Give the members the tensors that the module has now, and its modes."""
+        for table, key, stored in self._sources:
+            stored.tensor = table[key]
+        with torch.inference_mode(False), torch.no_grad():
+            for stored in self.stored:
+                stored.put_(_slices(stored) if stored.owned else [stored.tensor] * self.size)
+        held = [(table, key, stored.tensor) for table, key, stored in self._sources]
+        self._held = [entry[0] for entry in held], [entry[1] for entry in held], [entry[2] for entry in held]
+        self._addresses = [_address(stored.tensor) for stored in self.owned]
+        self._follow_modes_()
+
+    def _follow_modes_(self) -> None:
+        """Give the members the module's modes, by their own `train`: some change their weights with it (LoRA)."""
+        self.modes = [part.training for part in self.parts]
+        for copy in self.copies:
+            for part, mode in zip(copy, self.modes, strict=True):
+                if part.training != mode:
+                    if type(part).train is nn.Module.train:
+                        part.training = mode
+                    else:
+                        part.train(mode)
+
+    def leave_numbers_(self) -> None:
+        """Let the module have the numbers and words that the first member's passes have left, such as a counter."""
+        for part, copy in zip(self.parts, self.copies[0], strict=True):
+            take_numbers_(part, copy)
+        self.given = Given(self.parts)
+
+    # ---------------------------------------------------------------- what passes change
+
+    @contextmanager
+    def watching(self, method: str, key: Any, but: Collection[nn.Module] = ()) -> Iterator[None]:
+        """Let shared buffers be each member's for its pass; they change by the mean of what the passes did to them.
+
+        Args:
+            key: what decides which buffers a pass changes; on the first pass all are watched
+            but: parts that run once, for all members
+        """
+        known = self.written.get(key)
+        apart = known if known is not None else [s for s in self.buffers if s.part not in but]
+        for stored in apart:
+            stored.put_([stored.tensor.clone() for _ in range(self.size)])
+        versions = [_version(stored.tensor) for stored in self.parameters]
+        try:
+            yield
+            changed = [stored for stored in apart if self._changes(stored)]
+            self._refuse_changes(method, changed, versions)
+            for stored in changed:
+                average_(method, stored.name, stored.tensor, stored.now())
+            self.written[key] = changed if known is None else known
+            self._take_back_(method)
+        finally:
+            for stored in apart:
+                stored.put_([stored.tensor] * self.size)
+
+    def _changes(self, stored: Stored) -> bool:
+        if stored.tensor.is_meta:
+            return False
+        return any(not _is_same(now, stored.tensor) for now in stored.now())
+
+    def _refuse_changes(self, method: str, changed: Sequence[Stored], versions: Sequence[int]) -> None:
+        still = [stored.name for stored in changed if not cast(nn.Module, stored.part).training]
+        if still:
+            raise ValueError(
+                f"{method}: the model changes its buffer {quote_names(still)} when it runs in eval mode, and all "
+                "members share it, so each would continue from the others' values. pb.deep lets each member own it."
+            )
+        for stored, version in zip(self.parameters, versions, strict=True):
+            if _version(stored.tensor) != version:
+                raise ValueError(
+                    f"{method}: the model changes its parameter {stored.name!r} in place when it runs, and the members "
+                    "share it, so each would see the others' changes. Compute a changed copy in forward instead, or "
+                    "let each member own it: pb.deep does."
+                )
+
+    @torch.no_grad()
+    def _take_back_(self, method: str) -> None:
+        """Store owned buffers that a pass has assigned, instead of changing them in place."""
+        for stored in self.owned:
+            if not stored.buffer:
+                continue
+            now = stored.now()
+            if all(map(is_, now, stored.pieces)):
+                continue
+            if len({each.shape for each in now}) > 1:
+                raise ValueError(
+                    f"{method}: the members assign buffer {stored.name!r} in the shapes "
+                    f"{[tuple(each.shape) for each in now]}, which cannot be stacked. Give the buffer its final size "
+                    "when the model is built."
+                )
+            if now[0].shape == stored.pieces[0].shape:
+                for piece, each in zip(stored.pieces, now, strict=True):
+                    piece.copy_(each)
+                stored.put_(stored.pieces)
+            else:
+                made = torch.stack([each.detach() for each in now])
+                for table, key, other in self._sources:
+                    if other is stored:
+                        table[key] = made
+
+    # ---------------------------------------------------------------- copies
+
+    def copy(self, i: int) -> nn.Module:
+        """Member i as an independent module, with tensors of its own."""
+        own: dict[int, Tensor] = {}
+        for stored in self.owned:
+            value = stored.tensor[i].detach().clone()
+            own[id(stored.pieces[i])] = value if stored.buffer else nn.Parameter(value, stored.tensor.requires_grad)
+        module = duplicate_with(self.modules[i], own)
+        for part in module.modules():
+            forward = vars(part).get("forward")  # of a trunk, which runs once for all: here it is the part's own
+            if getattr(forward, "__func__", None) is type(part).forward:
+                del vars(part)["forward"]
+            if isinstance(part, MemberLayer):
+                part.rows = Rows()
+        return module
+
+    def names_made(self) -> list[str]:
+        """The parameters that the members have made in their passes, which the module does not have."""
+        known = {id(tensor) for stored in self.stored for tensor in (*stored.pieces, stored.tensor)}
+        return [
+            dotted_name(name, key)
+            for name, part in self.modules[0].named_modules()
+            for key, tensor in tables(part).parameters.items()
+            if tensor is not None and id(tensor) not in known
+        ]
+
+
+def _slices(stored: Stored) -> list[Tensor]:
+    """Each member's slice in the memory of the stacked tensor; changes of one are not counted for the others."""
+    tensor = stored.tensor
+    size = tensor.shape[0]
+    if stored.buffer:
+        return [tensor.data[i] for i in range(size)]
+    return [nn.Parameter(tensor.data[i], tensor.requires_grad) for i in range(size)]
+
+
+def _address(tensor: Tensor) -> int:
+    """Where a tensor's values are; -1 where nobody can say (inside of a transformation)."""
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
+        return -1
+
+
+def _version(tensor: Tensor) -> int:
+    """How often a tensor was changed in place."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _is_same(a: Tensor, b: Tensor) -> bool:
+    return a is b or (a.shape == b.shape and (torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())))
+
+
+@torch.no_grad()
+def average_(method: str, name: str, buffer: Tensor, seen: Sequence[Tensor]) -> None:
+    """Statistics that all members share change by the mean of what each member's pass did to them.
+
+    Entries that no pass has changed keep their bits: a mask's large constants would overflow in a sum.
+    """
+    if any(tensor.shape != buffer.shape for tensor in seen):
+        raise ValueError(
+            f"{method}: the members assign the shared buffer {name!r} of the shape {tuple(buffer.shape)} in the shapes "
+            f"{[tuple(tensor.shape) for tensor in seen]}. Give the buffer its final size when the model is built."
+        )
+    each = torch.stack([tensor.detach() for tensor in seen])
+    if not each.is_floating_point():
+        buffer.copy_(each[0])
+        return
+    kept = ((each == buffer) | (each.isnan() & buffer.isnan())).all(0)
+    buffer.copy_(torch.where(kept, buffer, each.mean(0)))
+
+
+def take_back_(module: nn.Module, copy: nn.Module) -> None:
+    """Let a module have the buffers, numbers and words that a pass of its copy has assigned."""
+    for part, other in zip(parts_of(module), parts_of(copy), strict=False):
+        for key, buffer in tables(other).buffers.items():
+            if key in tables(part).buffers:
+                tables(part).buffers[key] = buffer
+        take_numbers_(part, other)
+
+
+def take_numbers_(part: nn.Module, other: nn.Module) -> None:
+    """Let a part have another's numbers and words."""
+    for key, value in vars(other).items():
+        if key in vars(part) and key not in _OF_EVERY_MODULE and isinstance(value, PLAIN):
+            vars(part)[key] = value
+
+
+class Given:
+    """The attributes, parts and hooks of a module's parts as they are now, to see whether a user changes them.
+
+    One level deep: an attribute of a configuration counts, what a list inside of it holds does not.
+    """
+
+    def __init__(self, parts: Sequence[nn.Module]):
+        held: list[tuple[Any, Any, Any]] = []
+        self.sized: list[Any] = []
+        for part in parts:
+            self._note(held, {key: value for key, value in vars(part).items() if key not in _OF_EVERY_MODULE}, part)
+            self._note(held, tables(part).children)
+            for key, value in vars(part).items():
+                if "_hooks" in key and value:
+                    self._note(held, value)
+                elif key not in _OF_EVERY_MODULE and (inside := _inside(value)) is not None:
+                    self._note(held, inside)
+        self.holders, self.keys, self.values = ([entry[i] for entry in held] for i in range(3))
+        self.length, self.hooks = sum(map(len, self.sized)), RemovableHandle.next_id
+        self.parts = parts
+
+    def _note(self, held: list[tuple[Any, Any, Any]], entries: Any, part: nn.Module | None = None) -> None:
+        """Note the entries of a table or a list; those of a part are looked up in its attributes."""
+        holder = vars(part) if part is not None else entries
+        self.sized.append(holder)
+        items = list(entries.items()) if isinstance(entries, dict) else list(enumerate(entries))
+        held.extend((holder, key, value) for key, value in items)
+
+    def has_changed(self) -> bool:
+        """Whether anything is another object now, or hooks have come."""
+        if sum(map(len, self.sized)) != self.length:
+            return True
+        if self.hooks != RemovableHandle.next_id:  # somebody has registered a hook somewhere
+            if any(value for part in self.parts for key, value in vars(part).items() if "_hooks" in key and value
+                   and not any(value is sized for sized in self.sized)):  # fmt: skip
+                return True
+            self.hooks = RemovableHandle.next_id
+        try:
+            return not all(map(is_, map(getitem, self.holders, self.keys), self.values))
+        except (KeyError, IndexError):  # one has gone, another has come
+            return True
+
+
+    def changes(self) -> list[tuple[nn.Module, str]] | None:
+        """The attributes of parts that are other objects now; None if parts, hooks or contents have changed as well."""
+        if sum(map(len, self.sized)) != self.length:
+            return None
+        owners = {id(vars(part)): part for part in self.parts}
+        found = []
+        for holder, key, value in zip(self.holders, self.keys, self.values, strict=True):
+            try:
+                if holder[key] is value:
+                    continue
+            except (KeyError, IndexError):
+                return None
+            if id(holder) not in owners:
+                return None
+            found.append((owners[id(holder)], key))
+        return found
+
+
+def _inside(value: Any) -> Any:
+    """What a plain object or a container holds, to be watched; None for everything else."""
+    if isinstance(value, (dict, list)):
+        return value
+    if isinstance(value, (Tensor, nn.Module, type)) or callable(value) or not hasattr(value, "__dict__"):
+        return None
+    return None if type(value).__module__.startswith(("torch", "pluribus", "numpy")) else vars(value)
