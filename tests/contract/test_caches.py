@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 import pluribus as pb
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*this model does not run under vmap")
+
 
 class Attribute(Model):
     def begin(self):
@@ -195,10 +197,8 @@ def test_each_member_keeps_its_own(kind, run, grad):
             members = torch.stack([ensemble.member(i)(x[:rows]) for i in range(3)])
             torch.testing.assert_close(members, expected, rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(copy.deepcopy(ensemble)(x[:rows]), expected, rtol=1e-4, atol=1e-5)
-    assert ensemble.run == run
 
 
-@pytest.mark.filterwarnings("ignore:treenet. this model does not run under vmap")  # in place in a shared buffer
 @pytest.mark.parametrize("run", ["vmap", "loop"])
 @pytest.mark.parametrize("method", [m for m in pb.METHODS if m not in ("mimo", "mc_dropout", "single")])
 @pytest.mark.parametrize("kind", [Attribute, Flagged, Shapes, NoneBuffer, FlaggedBuffer, Method])
@@ -249,14 +249,12 @@ class CarriesInPlace(Model):
 
 @pytest.mark.parametrize("run", ["vmap", "loop"])
 @pytest.mark.parametrize("kind", [Carries, CarriesInPlace])
-def test_what_is_carried_on_from_call_to_call_is_refused(kind, run):
-    ensemble = pb.deep(apart(kind))
+def test_what_is_carried_on_from_call_to_call_is_each_members_own(kind, run):
+    models, x = apart(kind), torch.randn(5, 6)
+    ensemble, others = pb.deep(models), copy.deepcopy(models)
     ensemble.run = run
-    for _ in range(2):  # again, and not only once
-        with pytest.raises(ValueError, match="continues from what it stored in 'state'.*register_buffer"):
-            ensemble(torch.randn(5, 6))
-    with pytest.raises(ValueError, match="continues from what it stored in 'state'"):
-        pb.freeze(ensemble, torch.randn(5, 6), choose="rule")
+    for _ in range(3):
+        torch.testing.assert_close(ensemble(x), torch.stack([model(x) for model in others]), rtol=1e-4, atol=1e-5)
 
 
 def test_a_buffer_is_carried_on_by_each_member():

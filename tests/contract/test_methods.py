@@ -17,6 +17,8 @@ from small import SMALL, make, needed, targets
 from torch import Tensor
 
 import pluribus as pb
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*this model does not run under vmap")
 from pluribus.surgery.copying import state
 
 CASES = [(method, name) for method in pb.METHODS for name in SMALL]

@@ -66,22 +66,14 @@ def test_a_seed_is_seen_beside_attention_too():
     torch.testing.assert_close(ensemble(x), torch.stack([model(x) for model in models]), rtol=1e-4, atol=1e-5)
 
 
-def test_it_says_why_it_runs_by_the_loop():
-    with pytest.warns(UserWarning, match="its own seed or generator.*loop"):
-        ensemble = pb.deep([Generator().eval() for _ in range(2)])
-        ensemble.run = "vmap"
-        ensemble(torch.randn(4, 6))
-    assert "its own seed or generator" in ensemble.explain()
-
-
-def test_chance_that_torch_draws_stays_with_vmap():
+def test_chance_that_torch_draws_is_not_frozen():
     class Draws(Model):
         def kept(self, rows):
             return torch.rand(8)
 
     ensemble = pb.deep([Draws().eval() for _ in range(3)])
     x = torch.randn(4, 6)
-    assert not torch.equal(ensemble(x), ensemble(x)) and ensemble.run == "vmap"
+    assert not torch.equal(ensemble(x), ensemble(x))
     frozen = pb.freeze(ensemble, x, choose="rule")
     assert not torch.equal(frozen(x), frozen(x))
 

@@ -148,12 +148,18 @@ class Adaptive(Base):
 
 
 @methods
-def test_a_number_of_calls_that_changes_with_the_values_is_refused(method):
+def test_a_number_of_calls_that_changes_with_the_values_is_refused_or_right(method):
     torch.manual_seed(0)
     ensemble = make(method, Adaptive(), where="layer").train()
-    with pytest.raises(ValueError, match=r"layer 'layer'.*where="):
-        for scale in (1.0, 0.01):  # whatever the probe has met
-            ensemble(scale * torch.randn(5, 4, 6))
+    for scale in (1.0, 0.01):  # whatever the first batch has shown
+        x = scale * torch.randn(5, 4, 6)
+        try:
+            outputs = ensemble(x)
+        except ValueError as error:
+            assert "layer 'layer'" in str(error) and "where=" in str(error)
+        else:
+            members = torch.stack([ensemble.member(i)(x) for i in range(ensemble.size)])
+            torch.testing.assert_close(outputs, members, rtol=1e-4, atol=1e-5)
 
 
 class Experts(Base):
@@ -186,12 +192,14 @@ def test_experts_that_see_some_rows_only_are_shared_where_an_example_shows_it(me
 
 
 @methods
-def test_experts_that_see_some_rows_only_are_refused_without_an_example(method):
+def test_members_whose_experts_see_some_rows_only_run_one_by_one(method):
     torch.manual_seed(0)
     ensemble = make(method, Experts(), where="layer|experts|head").train()
-    with pytest.raises(ValueError, match=r"experts.*where="):
-        for _ in range(3):
-            ensemble.loss(torch.randn(9, 4, 6), torch.randint(3, (9,)), F.cross_entropy)
+    for _ in range(3):
+        x, y = torch.randn(9, 4, 6), torch.randint(3, (9,))
+        members = torch.stack([F.cross_entropy(ensemble.member(i)(x), y) for i in range(ensemble.size)])
+        torch.testing.assert_close(ensemble.loss(x, y, F.cross_entropy), members.mean(), rtol=1e-4, atol=1e-5)
+    assert "not as rows" in ensemble.explain()
 
 
 @pytest.mark.parametrize(("outer", "inner"), [("masksembles", "batch_ensemble"), ("batch_ensemble", "masksembles")])

@@ -13,6 +13,8 @@ from torch import nn
 
 import pluribus as pb
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*this model does not run under vmap")
+
 CALLS = {"mlp": 100, "cnn": 12, "encoder": 12}  # of each thread
 DRAWN = ("mc_dropout",)
 RUNS = [

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from zoo import CLASSES, ZOO
 
 import pluribus as pb
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*this model does not run under vmap")
 from pluribus._common.trees import as_batch, logits_of, tile
 from pluribus.core.feeds import SHARE, TILE
 from pluribus.surgery.copying import state

@@ -72,7 +72,7 @@ def test_the_fastest_way_is_taken(monkeypatch):
     assert str(next(iter(ensemble.runner.measured.values()))) == "loop, channels-last"
 
 
-@pytest.mark.parametrize(("winner", "stride"), [("vmap, channels-last", 1), ("vmap", 9)])
+@pytest.mark.parametrize(("winner", "stride"), [("loop, channels-last", 1), ("loop", 9)])
 @pytest.mark.parametrize("method", ["deep", "multihead", "masksembles"])
 def test_weights_stay_in_the_memory_format_of_the_winner(method, winner, stride, monkeypatch):
     ensemble, x = make(method, "cnn")
@@ -149,7 +149,7 @@ def test_members_without_their_masked_channels_give_the_same(layer, before, shap
     for x_again in (x, x.to(memory_format=torch.channels_last)) if len(shape) == 4 else (x,):
         seen.clear()
         torch.testing.assert_close(ensemble(x_again), expected)
-        read = seen[1::2][-4:]  # by the masked layer of each member, in the last pass
+        read = seen[-4:]  # by the masked layer of each member, in the last pass
         assert auto.LEAN in ensemble.explain() and read == ensemble.module[2].mask.sum(1).long().tolist()
         assert max(read) < 12
 
@@ -168,7 +168,7 @@ def test_what_masks_leave_out_is_counted_all_the_same(monkeypatch):
     ensemble(x)
     with FlopCounterMode(display=False) as counter:
         ensemble(x)
-    assert counter.get_total_flops() == 2 * 4 * 7 * (6 * 12 + 12 * 5)
+    assert counter.get_total_flops() == 2 * 7 * (6 * 12 + 4 * 12 * 5)  # what comes before the masks runs once
 
 
 def test_masked_channels_are_left_out_in_eval_mode_alone(monkeypatch):

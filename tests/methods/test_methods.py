@@ -66,7 +66,7 @@ def test_models_that_differ_in_a_function_a_list_or_a_hook_are_unlike():
     for other in (Act(torch.tanh), Act(F.relu, [7.0]), hooked):
         model = Act(F.relu)
         close(pb.deep([model, other])(x), torch.stack([model(x), other(x)]))
-    assert pb.deep([Act(F.relu), Act(F.relu)]).run == "vmap"
+    assert pb.deep([Act(F.relu), Act(F.relu)]).stacked
 
 
 def test_deep_draws_every_tensor_anew_also_raw_parameters_and_attention():
@@ -291,7 +291,9 @@ def test_shares_are_random_from_step_to_step():
     seen = set()
     ensemble.loss(x, targets(), F.cross_entropy)
     layer = ensemble.module[3]
-    layer.register_forward_pre_hook(lambda layer, _: seen.add(tuple(layer.rows.index.tolist())))
+    layer.register_forward_pre_hook(
+        lambda layer, _: layer.rows.index is not None and seen.add((*layer.rows.index.tolist(),)) or None
+    )
     for _ in range(20):
         ensemble.loss(x[:1], targets(1), F.cross_entropy)
     assert seen == {(0,), (1,), (2,)}

@@ -164,7 +164,10 @@ def test_mc_dropout_trains_with_one_draw_in_one_pass():
     ensemble, x = make("mc_dropout", "mlp", 4)
     ensemble(x)  # what drops is found on the first batch
     passes = []
-    ensemble.module[0].register_forward_hook(lambda *_: passes.append(1))
+    linear = F.linear
+    monkeypatch.setattr(
+        F, "linear", lambda x, w, *more: (passes.append(1) if x.shape[1] == 6 else None, linear(x, w, *more))[1]
+    )
     y = targets()
     torch.manual_seed(3)
     loss = ensemble.train().loss(x, y, F.cross_entropy)
@@ -276,24 +279,27 @@ def test_an_input_that_goes_around_the_first_layer_is_refused():
 # -------------------------------------------------------------------- trees
 
 
-def test_the_trunk_runs_once_and_its_statistics_are_updated_once():
+def test_the_trunk_runs_once_and_its_statistics_are_updated_once(monkeypatch):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
     x, y = torch.randn(5, 6), targets()
     ensemble = pb.treenet(model, 3, branch="4").train()
-    passes = []
-    ensemble.module[0].register_forward_hook(lambda *_: passes.append(1))
-    trunk = []
+    passes, linear = [], F.linear
+    trunk: list[Tensor] = []
+    ensemble.loss(x, y, F.cross_entropy)  # the first batch shows what the trunk is
     ensemble.module[2].register_forward_hook(lambda _, i, o: trunk.append(o))
+    ensemble.loss(x, y, F.cross_entropy)
+    trunk.clear()
+    monkeypatch.setattr(F, "linear", lambda x, w, *more: passes.append(x.shape[1]) or linear(x, w, *more))
     loss = ensemble.loss(x, y, F.cross_entropy)
-    assert len(passes) == 1
-    assert ensemble.module[2].num_batches_tracked == 1
+    monkeypatch.undo()
+    assert passes.count(6) == 1 and passes.count(8) == 3
+    assert ensemble.module[2].num_batches_tracked == 3
     head = ensemble.module[4]
     expected = sum(F.cross_entropy(F.linear(trunk[0].relu(), head.weight[i], head.bias[i]), y) for i in range(3))
     close(loss, expected)
-    ensemble.run = "loop"
     ensemble.loss(x, y, F.cross_entropy).backward()
-    assert ensemble.module[2].num_batches_tracked == 2
+    assert ensemble.module[2].num_batches_tracked == 4
 
 
 class Relay(nn.Module):

@@ -184,9 +184,9 @@ def set_versions_(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
     torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
 
 
-def mark_parameter_(tensor: Tensor, mark: Any = True) -> None:
-    """Let a tensor be an instance of `nn.Parameter`, if the mark is true when that is asked."""
-    tensor._is_param = mark
+def mark_parameter_(tensor: Tensor) -> None:
+    """Let a tensor be an instance of `nn.Parameter`: a slice of one is a member's parameter."""
+    tensor._is_param = True
 
 
 def is_called_by_torch(levels: int = 1) -> bool:

@@ -102,9 +102,15 @@ class Ensemble(nn.Module):
         In training, methods that share their normalisation layers run the members as rows of one batch, so that
         the statistics are those of all members together.
         """
-        batch: Batch = (args, kwargs)
+        training = self.training
+        if not self.runner.busy:
+            return self._forward((args, kwargs), training)
+        with self.runner.alone():  # another thread has changed the modes for a while: it said so before it did
+            return self._forward((args, kwargs), self.training)
+
+    def _forward(self, batch: Batch, training: bool) -> Any:
         self.look_once(batch)
-        if self.training and self.feed.passes_once:
+        if training and self.feed.passes_once:
             check_rows_given(self.method, batch)
             if self.runner.rows_agree(batch, tiled=True):
                 rows = rows_of(batch)
@@ -210,8 +216,12 @@ class Ensemble(nn.Module):
             return
         with self.runner.lock:
             self.look_once(batch)  # before the modes are noted: dropout that it finds stays active
-            with evaluation_mode(self):
-                yield
+            self.runner.busy += 1
+            try:
+                with evaluation_mode(self):
+                    yield
+            finally:
+                self.runner.busy -= 1
 
     def _is_in_eval_mode(self) -> bool:
         active = {self.module.get_submodule(name) for name in self.findings.awake}

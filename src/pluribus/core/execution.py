@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from .._common.torch_private import (
     checkpoint_hooks,
+    clear_parametrization_cache,
     is_parametrization_cached,
     is_transforming,
     is_watched,
@@ -32,6 +34,7 @@ from .._common.torch_private import (
     parts_of,
     parts_with_hooks,
     pytree,
+    uncompiled,
 )
 from .._common.trees import (
     Batch,
@@ -52,13 +55,13 @@ from ..surgery.copying import duplicate, refuse_tracing, replicate, run_with, st
 from ..surgery.dropout import no_chance
 from ..surgery.selecting import CONVOLUTIONS, quote_names
 from .autotune import LEAN, Measurements
-from .members import Given, Members, average_, take_back_
+from .members import Given, Members, average_, kind_of, take_back_
 from .rows import Rows, locate_rows_, member_layers
 from .trunk import Trunk, find_trunk
 
 MANY = 16  # members from which on vmap is faster for small layers; measured, see docs/speed.md
 FAILS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
-KEEPS = "each member is a module of its own, which keeps what it stores; torch.compile makes a graph of each"
+KEEPS = "members are modules of their own, which keep what they store. Use strict=False, pb.export or pb.freeze"
 
 
 class Runner:
@@ -70,11 +73,11 @@ class Runner:
     """
 
     BACKENDS: tuple[str, ...] = ("loop", "vmap", "auto")
-    RULE = '"loop", "vmap" or "auto"'
+    RULE = '"vmap", "loop" or "auto"'
 
     def __init__(self, module: nn.Module, size: int, own: Collection[str], method: str):
         self.module, self.size, self.own, self.method = module, size, frozenset(own), method
-        self.lock = threading.RLock()
+        self.lock, self.busy = threading.RLock(), 0  # busy: a thread that holds the lock has changed the modes
         self.rows = Rows()
         for layer in member_layers(module).values():
             layer.rows = self.rows
@@ -163,25 +166,31 @@ class Runner:
         if torch.compiler.is_compiling():
             return self._traced(batch, per_member)
         refuse_tracing()
+        if self._has_stale_caches and not self.module.training and not is_watched():
+            self._forget_caches(unstack(batch, self.size)[0] if per_member else batch)
         run = self.backend
         if run == "auto":
             run, batch = self._measure_each(batch, per_member)
         if run == "vmap" and self._agrees_by_vmap(batch, per_member):
-            return self._by_vmap(self.module, self.own_tensors(), batch, per_member)
+            return self._all_by_vmap(batch, per_member)
         with self.rows_of_members().skipping_masked() if run == LEAN and not is_watched() else nullcontext():
             return self._by_loop(batch, per_member)
 
     def _by_loop(self, batch: Batch, per_member: bool) -> Any:
         members = self._members
-        if members is None or torch.is_grad_enabled() or self._key() not in self._once or not self._is_ready(members):
-            with self.lock:
-                members = self._in_step()
-                members.follow_()
-                return self._loop(members, batch, per_member)
-        return self._loop(members, batch, per_member)  # nothing is written: threads run at once
+        if members is not None and not torch.is_grad_enabled() and self._is_ready(members, batch) and not self.busy:
+            return self._loop(members, batch, per_member)  # nothing is written: threads run at once
+        with self.lock:
+            members = self._in_step()
+            members.follow_()
+            return self._loop(members, batch, per_member)
 
-    def _is_ready(self, members: Members) -> bool:
-        return not (members.are_outdated() or members.written.get(self._key(), True)) and members.are_current()
+    def _is_ready(self, members: Members, batch: Batch) -> bool:
+        """Whether the members are in step, and nothing is left to find out about such a batch."""
+        key = self._key()
+        if self.module.training or key not in self._once or members.are_outdated() or not members.are_current():
+            return False  # in training mode `predict` of another thread would change the members' modes for a while
+        return members.written.get(members.watched_by(key, batch)) == []
 
     def _key(self) -> Hashable:
         modes = self._members.modes if self._members is not None else ()
@@ -196,24 +205,31 @@ class Runner:
         parts = {part for number in once for part in parts_of(members.parts[number])}
         batches = iter(unstack(batch, self.size)) if per_member else self._each(batch, key)
         outputs = []
-        with members.watching(self.method, key, parts), self._trunk.running(once) as trunk:  # type: ignore[union-attr]
+        watched = members.watched_by(key, one)
+        is_new = watched not in members.written
+        with members.watching(self.method, watched, parts), self._trunk.running(once) as trunk:  # type: ignore[union-attr]
             for trunk.member, member in enumerate(members.modules):  # noqa: B020
                 args, kwargs = next(batches)
+                clear_parametrization_cache()  # torch has one for all copies of a module
                 try:
                     outputs.append(member(*args, **kwargs))
                 except RuntimeError as error:
                     raise explain_error(self.method, error) from error.__cause__
+            clear_parametrization_cache()
             next(batches, None)
+            if is_new and (made := members.names_made()):
+                self._members = None
+                raise ValueError(
+                    f"{self.method}: the model creates the parameters {quote_names(made)} when it runs, so members "
+                    "cannot own them. Run the model on a batch before you make an ensemble of it."
+                )
         return stack_trees(outputs)
 
     def _look_at_first_batch(self, members: Members, batch: Batch, key: Hashable) -> None:
-        """Find what runs once, and forget what the given model had cached of other weights."""
+        """Find what runs once."""
         if is_watched():
             return
         with own_saved_tensors():
-            if self._has_stale_caches and not any(members.modes):
-                self._has_stale_caches = False
-                drop_stale_caches_(members.modules, batch)
             if self.own and all(stored.owned or stored.tensor.numel() == 0 for stored in members.stored):
                 self._once[key] = []
                 return
@@ -222,6 +238,13 @@ class Runner:
             except FAILS:
                 self._once[key] = []  # an input that does not fit, or a model that cannot be followed: all of it runs
 
+    def _forget_caches(self, batch: Batch) -> None:
+        """Forget, before the first batch in eval mode, what the given model had cached of other weights."""
+        with self.lock, own_saved_tensors():
+            self._has_stale_caches = False
+            members = self._in_step()
+            members.rest_()
+            drop_stale_caches_([*members.modules, self.module], batch)
 
     def _each(self, batch: Batch, key: Hashable) -> Iterator[Batch]:
         """The batch for each member: the given one if no pass changes it in place, and otherwise copies."""
@@ -266,7 +289,7 @@ class Runner:
             average_(self.method, name, buffer, [each[name] for each in seen])
         return stack_trees(outputs)
 
-    @torch.compiler.disable(reason=KEEPS)
+    @uncompiled(KEEPS, whole=True)
     def _compiled_members(self) -> list[nn.Module]:
         return self.members()
 
@@ -291,12 +314,15 @@ class Runner:
             return False  # torch keeps one weight, or one lower precision, for all
         if is_watched():
             return True
-        one = unstack(batch, self.size)[0] if per_member else batch
 
         def run(module: nn.Module, own: dict[str, Tensor]) -> Any:
-            return self._by_vmap(module, own, one, False)
+            with noting_checkpoints() as seen:
+                outputs = self._by_vmap(module, own, clone(batch), per_member)
+            if seen:
+                raise RuntimeError("parts of the model run again in backward (gradient checkpointing)")
+            return outputs
 
-        reason = self._compare("vmap", one, run)
+        reason = self._compare("vmap", batch, run, per_member=per_member)
         return self._give_up_vmap(reason) if reason else True
 
     def _give_up_vmap(self, reason: str) -> bool:
@@ -305,12 +331,25 @@ class Runner:
         warnings.warn(said, stacklevel=5)
         return False
 
-    def _by_vmap(self, module: nn.Module, own: dict[str, Tensor], batch: Batch, per_member: bool) -> Any:
+    def _all_by_vmap(self, batch: Batch, per_member: bool) -> Any:
+        with self.lock:
+            whole, shared = self._in_step().whole(), dict(state(self.module))
+            own = {name: shared.pop(name) for name in self.own}
+            return self._by_vmap(whole, own, batch, per_member, shared)
+
+    def _by_vmap(
+        self,
+        module: nn.Module,
+        own: dict[str, Tensor],
+        batch: Batch,
+        per_member: bool,
+        shared: Mapping[str, Tensor] | None = None,
+    ) -> Any:
         leaves, tree = flatten(batch)
         seen: dict[str, Any] = {}
 
         def run(_: Tensor, own: dict[str, Tensor], leaves: list[Any]) -> Any:
-            output, changed = run_with(module, own, *pytree.tree_unflatten(leaves, tree))
+            output, changed = run_with(module, {**(shared or {}), **own}, *pytree.tree_unflatten(leaves, tree))
             seen["leaves"], seen["tree"] = flatten(output)
             return [hidden_tensors(leaf) for leaf in seen["leaves"]], changed
 
@@ -319,7 +358,7 @@ class Runner:
         tensors, changed = vmap(run, in_dims=(0, 0, mapped), randomness="different")(count, own, leaves)
         with torch.no_grad():
             for name, tensor in changed.items():
-                own[name].copy_(tensor)
+                own[name].copy_(tensor)  # a shared one cannot hold what members have computed: that is an error
         joined = [leave_vmap(leaf, stacked, self.size) for leaf, stacked in zip(seen["leaves"], tensors, strict=True)]
         return pytree.tree_unflatten(joined, seen["tree"])
 
@@ -363,7 +402,10 @@ class Runner:
 
         def run(batch: Batch) -> Any:
             with self.rows.belonging_to(index):
-                return self.module(*batch[0], **batch[1])
+                output = self.module(*batch[0], **batch[1])
+            if self._given is not None and not torch.compiler.is_compiling() and self._given.has_changed():
+                self._given = Given(parts_of(self.module))  # the pass has counted something
+            return output
 
         batch = self.format(batch, run)
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or self._recomputes() is False:
@@ -385,8 +427,7 @@ class Runner:
 
     def _recomputes(self) -> bool | None:
         """Whether parts run again in backward, with the model as it is now; None if that is not known."""
-        if self._given is None or self._given.has_changed():
-            self._checkpoints.clear()
+        self._forget_if_changed()
         return self._checkpoints.get(self._modes())
 
     def _modes(self) -> tuple[bool, ...]:
@@ -404,6 +445,7 @@ class Runner:
         batch: Batch,
         run: Callable[[nn.Module, dict[str, Tensor]], Any],
         pick: Callable[[Tensor], Tensor] = lambda leaf: leaf,
+        per_member: bool = False,
     ) -> str:
         """Why another way does not do for this kind of batch: nothing where it gives what the members one by one give.
 
@@ -411,33 +453,53 @@ class Runner:
             run: the other way's outputs, of a copy of the module and of what members own in it
             pick: what these should be, of the members' stacked outputs
         """
-        key = way, kind_of(batch), self._modes(), torch.is_grad_enabled()
+        self._forget_if_changed()
+        key = way, per_member, kind_of(batch), self._modes(), torch.is_grad_enabled()
         if key not in self._agreed:
-            with self.lock, own_saved_tensors(), torch.random.fork_rng(devices=[]), torch.no_grad(), no_chance():
-                self._agreed[key] = self._difference(batch, run, pick)
+            with self.lock, own_saved_tensors(), torch.random.fork_rng(devices=[]):
+                self._agreed[key] = self._difference(batch, run, pick, per_member)
         return self._agreed[key]
 
+    def _forget_if_changed(self) -> None:
+        """Find out again what was found out about a module that a user has changed since."""
+        if self._given is None or self._given.has_changed():
+            self._checkpoints.clear()
+            self._agreed.clear()
+            self._given = Given(parts_of(self.module))
+
     def _difference(
-        self, batch: Batch, run: Callable[[nn.Module, dict[str, Tensor]], Any], pick: Callable[[Tensor], Tensor]
+        self,
+        batch: Batch,
+        run: Callable[[nn.Module, dict[str, Tensor]], Any],
+        pick: Callable[[Tensor], Tensor],
+        per_member: bool,
     ) -> str:
         module = duplicate(self.module)
         shake_({name: tensor for name, tensor in state(module) if name in self.own})
-        fresh = duplicate(module)
-        members = Members(module, self.size, self.own).modules
-        try:
-            one, again = (stack_trees([each(*clone(batch)[0], **clone(batch)[1]) for each in members]) for _ in "12")
-        except ValueError:  # an error of the model's own is raised where it runs
-            return "the members' outputs cannot be stacked"
+        with no_chance():
+            one, again = (self._answers(duplicate(module), batch, per_member) for _ in range(2))
         if not are_close(tensors_of(one), tensors_of(again)):
             return "the model's outputs differ from call to call, so they cannot be compared"
+
+        def try_out(copy: nn.Module) -> Any:
+            return run(copy, {name: tensor for name, tensor in state(copy) if name in self.own})
+
         try:
-            outputs = run(fresh, {name: tensor for name, tensor in state(fresh) if name in self.own})
+            with no_chance():
+                outputs = try_out(copy := duplicate(module))
+            try_out(copy)  # with dropout and batch statistics, and after a pass that may have left something behind
             expected = map_tensors(one, pick)
         except FAILS as error:
             return str(error).strip().splitlines()[0]
         if not (_has_same_numbers(outputs, expected) and are_close(tensors_of(outputs), tensors_of(expected))):
             return "the outputs differ from those of the members one by one"
         return ""
+
+    def _answers(self, module: nn.Module, batch: Batch, per_member: bool) -> Any:
+        """The outputs of the members of a copy of the module."""
+        batches = unstack(clone(batch), self.size) if per_member else [clone(batch) for _ in range(self.size)]
+        members = Members(module, self.size, self.own).modules
+        return stack_trees([member(*args, **kwargs) for member, (args, kwargs) in zip(members, batches, strict=True)])
 
     # ---------------------------------------------------------------- measuring
 
@@ -447,9 +509,9 @@ class Runner:
             return "loop", batch
         runs: dict[str, Callable[[Batch], Any]] = {"loop": lambda b: self._by_loop(b, per_member)}
         if all(is_torchs_own(type(part)) for part in parts_of(self.module)):
-            one = unstack(batch, self.size)[0] if per_member else batch
-            if not self._compare("vmap", one, lambda module, own: self._by_vmap(module, own, one, False)):
-                runs["vmap"] = lambda b: self._by_vmap(self.module, self.own_tensors(), b, per_member)
+            run = partial(self._by_vmap, batch=clone(batch), per_member=per_member)
+            if not self._compare("vmap", batch, run, per_member=per_member):
+                runs["vmap"] = lambda b: self._all_by_vmap(b, per_member)
         if not self.module.training and any(layer.can_skip_masked() for layer in member_layers(self.module).values()):
             runs[LEAN] = lambda b: self._by_lean_loop(b, per_member)
         training = any(part.training for part in parts_of(self.module))
@@ -470,9 +532,7 @@ class Runner:
 
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles hold: they make members of their own."""
-        if self._members is not None:
-            self._members.leave_numbers_()
-        return {**vars(self), "lock": None, "_members": None, "_trunk": None, "_once": {}, "_given": None}
+        return {**vars(self), "lock": None, "busy": 0, "_members": None, "_trunk": None, "_once": {}, "_given": None}
 
     def __setstate__(self, given: dict[str, Any]) -> None:
         vars(self).update(given)
@@ -481,15 +541,6 @@ class Runner:
     def alone(self) -> AbstractContextManager[Any]:
         """One thread at a time; compiled code has no locks."""
         return nullcontext() if torch.compiler.is_compiling() else self.lock
-
-
-def kind_of(batch: Batch) -> Hashable:
-    """What decides how a model treats a batch: shapes and types of its tensors, and all that is no tensor."""
-    leaves, tree = flatten(batch)
-    return str(tree), tuple(
-        (tuple(leaf.shape), leaf.dtype, leaf.device.type) if isinstance(leaf, Tensor) else repr(leaf)[:100]
-        for leaf in leaves
-    )
 
 
 def _has_same_numbers(one: Any, other: Any) -> bool:
@@ -572,6 +623,9 @@ class MixedRunner(Runner):
 
     def follow_modes(self) -> None:
         """The networks have modes of their own."""
+
+    def _forget_caches(self, batch: Batch) -> None:
+        """The networks have their own weights, and what they have cached of them."""
 
     def _by_loop(self, batch: Batch, per_member: bool) -> Any:
         key = tuple(part.training for part in parts_of(self.module)), torch.is_grad_enabled()

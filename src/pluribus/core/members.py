@@ -18,7 +18,7 @@ in step with the module: other tensors, modes, and attributes that a user has ch
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import getitem, is_
 from typing import Any, cast
@@ -27,7 +27,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from .._common.torch_private import parts_of, tables
+from .._common.torch_private import is_transforming, mark_parameter_, parts_of, tables
+from .._common.trees import Batch, are_close, flatten
 from ..surgery.copying import clear_caches_, duplicate_with, replicate, state
 from ..surgery.selecting import dotted_name, quote_names
 from .rows import MemberLayer, Rows
@@ -83,8 +84,9 @@ class Members:
         self._sources: list[tuple[dict[str, Any], str, Stored]] = []  # every place in the module that holds a tensor
         self.stored = self._find_stored(own)
         self.owned = [stored for stored in self.stored if stored.owned]
-        self.buffers = [stored for stored in self.stored if stored.buffer and not stored.owned]
-        self.parameters = [stored for stored in self.stored if not (stored.buffer or stored.owned)]
+        self.buffers = [stored for stored in self.stored if stored.buffer and not stored.owned]  # shared ones
+        self.shared = [stored for stored in self.stored if not stored.owned]
+        self._whole: nn.Module | None = None
         self.written: dict[Any, list[Stored]] = {}  # the shared buffers that passes change, by modes and gradients
         self.modes: list[bool] = [part.training for part in self.parts]
         self._put_all_()
@@ -139,7 +141,10 @@ class Members:
         if torch.is_grad_enabled():
             for stored in self.owned:
                 if stored.tensor.requires_grad:
-                    stored.put_(stored.tensor.unbind(0))
+                    pieces = stored.tensor.unbind(0)
+                    for piece in pieces if not stored.buffer else ():
+                        mark_parameter_(piece)
+                    stored.put_(pieces)
 
     def rest_(self) -> None:
         """Let the members hold parameters of their own, in the memory of the stacked ones."""
@@ -168,13 +173,11 @@ class Members:
                     else:
                         part.train(mode)
 
-    def leave_numbers_(self) -> None:
-        """Let the module have the numbers and words that the first member's passes have left, such as a counter."""
-        for part, copy in zip(self.parts, self.copies[0], strict=True):
-            take_numbers_(part, copy)
-        self.given = Given(self.parts)
-
     # ---------------------------------------------------------------- what passes change
+
+    def watched_by(self, key: Hashable, batch: Batch) -> Hashable:
+        """What decides which shared buffers a pass changes: the modes, and the kind of batch."""
+        return key, kind_of(batch) if self.buffers else None
 
     @contextmanager
     def watching(self, method: str, key: Any, but: Collection[nn.Module] = ()) -> Iterator[None]:
@@ -188,11 +191,13 @@ class Members:
         apart = known if known is not None else [s for s in self.buffers if s.part not in but]
         for stored in apart:
             stored.put_([stored.tensor.clone() for _ in range(self.size)])
-        versions = [_version(stored.tensor) for stored in self.parameters]
+        shared = [stored for stored in self.shared if stored not in apart and stored.part not in but]
+        before = [(stored, _version(stored.tensor)) for stored in shared]
         try:
             yield
             changed = [stored for stored in apart if self._changes(stored)]
-            self._refuse_changes(method, changed, versions)
+            in_place = [stored for stored, version in before if _version(stored.tensor) != version]
+            self._refuse_changes(method, changed, in_place)
             for stored in changed:
                 average_(method, stored.name, stored.tensor, stored.now())
             self.written[key] = changed if known is None else known
@@ -206,20 +211,23 @@ class Members:
             return False
         return any(not _is_same(now, stored.tensor) for now in stored.now())
 
-    def _refuse_changes(self, method: str, changed: Sequence[Stored], versions: Sequence[int]) -> None:
-        still = [stored.name for stored in changed if not cast(nn.Module, stored.part).training]
+    def _refuse_changes(self, method: str, changed: Sequence[Stored], in_place: Sequence[Stored]) -> None:
+        still = [
+            stored.name
+            for stored in changed
+            if not cast(nn.Module, stored.part).training and not are_close(stored.now()[:-1], stored.now()[1:])
+        ]
         if still:
             raise ValueError(
                 f"{method}: the model changes its buffer {quote_names(still)} when it runs in eval mode, and all "
                 "members share it, so each would continue from the others' values. pb.deep lets each member own it."
             )
-        for stored, version in zip(self.parameters, versions, strict=True):
-            if _version(stored.tensor) != version:
-                raise ValueError(
-                    f"{method}: the model changes its parameter {stored.name!r} in place when it runs, and the members "
-                    "share it, so each would see the others' changes. Compute a changed copy in forward instead, or "
-                    "let each member own it: pb.deep does."
-                )
+        if in_place:
+            raise ValueError(
+                f"{method}: the model changes {quote_names([stored.name for stored in in_place])} in place when it "
+                "runs, and the members share it, so each would see the others' changes. Compute a changed copy in "
+                "forward instead, or let each member own it: pb.deep does."
+            )
 
     @torch.no_grad()
     def _take_back_(self, method: str) -> None:
@@ -247,6 +255,14 @@ class Members:
                         table[key] = made
 
     # ---------------------------------------------------------------- copies
+
+    def whole(self) -> nn.Module:
+        """One more copy of the module, for passes of all members at once."""
+        if self._whole is None:
+            self._whole = replicate(self.module)
+        for part, copy in zip(self.parts, parts_of(self._whole), strict=True):
+            copy.training = part.training
+        return self._whole
 
     def copy(self, i: int) -> nn.Module:
         """Member i as an independent module, with tensors of its own."""
@@ -278,6 +294,8 @@ def _slices(stored: Stored) -> list[Tensor]:
     """Each member's slice in the memory of the stacked tensor; changes of one are not counted for the others."""
     tensor = stored.tensor
     size = tensor.shape[0]
+    if is_transforming():
+        return list(tensor.unbind(0))
     if stored.buffer:
         return [tensor.data[i] for i in range(size)]
     return [nn.Parameter(tensor.data[i], tensor.requires_grad) for i in range(size)]
@@ -320,19 +338,20 @@ def average_(method: str, name: str, buffer: Tensor, seen: Sequence[Tensor]) -> 
 
 
 def take_back_(module: nn.Module, copy: nn.Module) -> None:
-    """Let a module have the buffers, numbers and words that a pass of its copy has assigned."""
+    """Let a module have the buffers and the data in attributes that a pass of its copy has left."""
     for part, other in zip(parts_of(module), parts_of(copy), strict=False):
         for key, buffer in tables(other).buffers.items():
             if key in tables(part).buffers:
                 tables(part).buffers[key] = buffer
-        take_numbers_(part, other)
+        for key, value in vars(other).items():
+            if key not in _OF_EVERY_MODULE and _is_data(value):
+                vars(part)[key] = value
 
 
-def take_numbers_(part: nn.Module, other: nn.Module) -> None:
-    """Let a part have another's numbers and words."""
-    for key, value in vars(other).items():
-        if key in vars(part) and key not in _OF_EVERY_MODULE and isinstance(value, PLAIN):
-            vars(part)[key] = value
+def _is_data(value: Any) -> bool:
+    if isinstance(value, (dict, list, tuple)):
+        return all(map(_is_data, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, (*PLAIN, Tensor))
 
 
 class Given:
@@ -377,7 +396,6 @@ class Given:
         except (KeyError, IndexError):  # one has gone, another has come
             return True
 
-
     def changes(self) -> list[tuple[nn.Module, str]] | None:
         """The attributes of parts that are other objects now; None if parts, hooks or contents have changed as well."""
         if sum(map(len, self.sized)) != self.length:
@@ -403,3 +421,12 @@ def _inside(value: Any) -> Any:
     if isinstance(value, (Tensor, nn.Module, type)) or callable(value) or not hasattr(value, "__dict__"):
         return None
     return None if type(value).__module__.startswith(("torch", "pluribus", "numpy")) else vars(value)
+
+
+def kind_of(batch: Batch) -> Hashable:
+    """What decides how a model treats a batch: shapes and types of its tensors, and all that is no tensor."""
+    leaves, tree = flatten(batch)
+    return str(tree), tuple(
+        (tuple(leaf.shape), leaf.dtype, leaf.device.type) if isinstance(leaf, Tensor) else repr(leaf)[:100]
+        for leaf in leaves
+    )
