@@ -109,7 +109,7 @@ def test_a_buffer_that_a_later_call_writes_is_each_members_own_or_refused(method
             assert torch.equal(ensemble.module.memory, before)
             return
         torch.testing.assert_close(outputs, torch.stack([network(x) for network in networks]))
-    assert write == "count" or method in ("single", "deep", "packed")
+    assert write == "count" or method in ("single", "deep", "packed", "lora")  # whose members start alike
 
 
 @pytest.mark.parametrize("method", [name for name in pb.METHODS if name != "mimo"])

@@ -210,8 +210,11 @@ def test_members_of_all_methods_change_with_their_weights(kind, method, run):
         options["example"] = x
     ensemble = pb.METHODS[method](model, 3, **options).eval()
     ensemble.run = run
-    for _ in range(2):
-        outputs = ensemble(x)
+    try:
+        outputs = [ensemble(x) for _ in range(2)][-1]
+    except ValueError as error:
+        assert kind is FlaggedBuffer and "cache" not in ensemble.own and "changes its buffer 'cache'" in str(error)
+        return
     for i in range(3):
         member = ensemble.member(i)
         member.kept = lambda rows, member=member: member.make()

@@ -17,9 +17,9 @@ from small import SMALL, make, needed, targets
 from torch import Tensor
 
 import pluribus as pb
+from pluribus.surgery.copying import state
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*this model does not run under vmap")
-from pluribus.surgery.copying import state
 
 CASES = [(method, name) for method in pb.METHODS for name in SMALL]
 every = pytest.mark.parametrize(("method", "name"), CASES)

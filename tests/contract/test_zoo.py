@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from zoo import CLASSES, ZOO
 
 import pluribus as pb
-
-pytestmark = pytest.mark.filterwarnings("ignore:.*this model does not run under vmap")
 from pluribus._common.trees import as_batch, logits_of, tile
 from pluribus.core.feeds import SHARE, TILE
 from pluribus.surgery.copying import state
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*this model does not run under vmap")
 
 QUICK = ("bert", "lstm", "transformer_encoder", "unet", "tied")
 MODELS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ZOO]

@@ -164,10 +164,7 @@ def test_mc_dropout_trains_with_one_draw_in_one_pass():
     ensemble, x = make("mc_dropout", "mlp", 4)
     ensemble(x)  # what drops is found on the first batch
     passes = []
-    linear = F.linear
-    monkeypatch.setattr(
-        F, "linear", lambda x, w, *more: (passes.append(1) if x.shape[1] == 6 else None, linear(x, w, *more))[1]
-    )
+    ensemble.module[0].register_forward_hook(lambda *_: passes.append(1))
     y = targets()
     torch.manual_seed(3)
     loss = ensemble.train().loss(x, y, F.cross_entropy)

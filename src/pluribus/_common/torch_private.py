@@ -303,8 +303,8 @@ def is_dispatch_watched() -> bool:
 
 
 def is_watched() -> bool:
-    """Whether a transformation or a mode sees what runs now: passes of our own would be seen as well."""
-    return is_transforming() or is_dispatch_watched() or is_function_watched()
+    """Whether a transformation or a mode sees every operator now: passes of our own would be seen as well."""
+    return is_transforming() or is_dispatch_watched()
 
 
 def is_pure_operator(target: Any) -> bool:

@@ -178,19 +178,24 @@ class Runner:
 
     def _by_loop(self, batch: Batch, per_member: bool) -> Any:
         members = self._members
-        if members is not None and not torch.is_grad_enabled() and self._is_ready(members, batch) and not self.busy:
+        if (
+            members is not None
+            and not torch.is_grad_enabled()
+            and self._is_ready(members, batch, per_member)
+            and not self.busy
+        ):
             return self._loop(members, batch, per_member)  # nothing is written: threads run at once
         with self.lock:
             members = self._in_step()
             members.follow_()
             return self._loop(members, batch, per_member)
 
-    def _is_ready(self, members: Members, batch: Batch) -> bool:
+    def _is_ready(self, members: Members, batch: Batch, per_member: bool) -> bool:
         """Whether the members are in step, and nothing is left to find out about such a batch."""
-        key = self._key()
+        key, batch = self._key(), unstack(batch, self.size)[0] if per_member else batch
         if self.module.training or key not in self._once or members.are_outdated() or not members.are_current():
             return False  # in training mode `predict` of another thread would change the members' modes for a while
-        return members.written.get(members.watched_by(key, batch)) == []
+        return members.written.get(members.watched_by((key, per_member), batch)) == []
 
     def _key(self) -> Hashable:
         modes = self._members.modes if self._members is not None else ()
@@ -201,11 +206,11 @@ class Runner:
         key = self._key()
         if key not in self._once:
             self._look_at_first_batch(members, one, key)
-        once = [] if per_member else self._once.get(key, [])
+        once = [] if per_member else self._once.get(key, [])  # their inputs differ
         parts = {part for number in once for part in parts_of(members.parts[number])}
         batches = iter(unstack(batch, self.size)) if per_member else self._each(batch, key)
         outputs = []
-        watched = members.watched_by(key, one)
+        watched = members.watched_by((key, per_member), one)
         is_new = watched not in members.written
         with members.watching(self.method, watched, parts), self._trunk.running(once) as trunk:  # type: ignore[union-attr]
             for trunk.member, member in enumerate(members.modules):  # noqa: B020
@@ -272,7 +277,11 @@ class Runner:
         """The members as one graph: tensors are put in for a while, which a compiler can follow."""
         parts = parts_of(self.module)
         keeps = parts_with_hooks(parts) or not all(is_torchs_own(type(part)) for part in parts)
-        modules = self._compiled_members() if keeps else [self.module] * self.size
+        modules = [self.module] * self.size
+        if keeps and torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
+            modules = [replicate(self.module) for _ in range(self.size)]  # what they keep is the trace's
+        elif keeps:
+            modules = self._compiled_members()
         pieces = {name: tensor.unbind(0) for name, tensor in self.own_tensors().items()}
         shared = {n: b for n, b in self.module.named_buffers() if n not in self.own} if self.module.training else {}
         batches = unstack(batch, self.size) if per_member else [batch] * self.size
@@ -628,7 +637,12 @@ class MixedRunner(Runner):
         """The networks have their own weights, and what they have cached of them."""
 
     def _by_loop(self, batch: Batch, per_member: bool) -> Any:
-        key = tuple(part.training for part in parts_of(self.module)), torch.is_grad_enabled()
+        quiet = not (self.module.training or torch.is_grad_enabled() or self.busy)
+        with nullcontext() if quiet else self.lock:
+            return self._traced(batch, per_member)
+
+    def _traced(self, batch: Batch, per_member: bool) -> Any:
+        key = self._modes(), torch.is_grad_enabled()
         batches = iter(unstack(batch, self.size)) if per_member else self._each(batch, key)
         outputs = []
         for member in self.members():
@@ -636,5 +650,3 @@ class MixedRunner(Runner):
             outputs.append(member(*args, **kwargs))
         next(batches, None)
         return stack_trees(outputs)
-
-    _traced = _by_loop

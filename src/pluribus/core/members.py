@@ -117,7 +117,7 @@ class Members:
     def take_over_(self) -> bool:
         """Give the members numbers and words that a user has changed in the module; False if more has changed."""
         changed = self.given.changes()
-        if changed is None or not all(isinstance(vars(part)[key], PLAIN) for part, key in changed):
+        if not changed or not all(isinstance(vars(part)[key], PLAIN) for part, key in changed):
             return False
         numbers = {part: number for number, part in enumerate(self.parts)}
         for part, key in changed:
@@ -191,7 +191,7 @@ class Members:
         apart = known if known is not None else [s for s in self.buffers if s.part not in but]
         for stored in apart:
             stored.put_([stored.tensor.clone() for _ in range(self.size)])
-        shared = [stored for stored in self.shared if stored not in apart and stored.part not in but]
+        shared = [s for s in self.shared if s not in apart and not (s.buffer and s.part in but)]
         before = [(stored, _version(stored.tensor)) for stored in shared]
         try:
             yield
@@ -258,7 +258,7 @@ class Members:
 
     def whole(self) -> nn.Module:
         """One more copy of the module, for passes of all members at once."""
-        if self._whole is None:
+        if self._whole is None or len(parts_of(self._whole)) != len(self.parts):  # a pass may have made parts
             self._whole = replicate(self.module)
         for part, copy in zip(self.parts, parts_of(self._whole), strict=True):
             copy.training = part.training
@@ -298,7 +298,8 @@ def _slices(stored: Stored) -> list[Tensor]:
         return list(tensor.unbind(0))
     if stored.buffer:
         return [tensor.data[i] for i in range(size)]
-    return [nn.Parameter(tensor.data[i], tensor.requires_grad) for i in range(size)]
+    learns = tensor.requires_grad and not tensor.is_inference()
+    return [nn.Parameter(tensor.data[i], learns) for i in range(size)]
 
 
 def _address(tensor: Tensor) -> int:

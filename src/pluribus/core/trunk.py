@@ -22,7 +22,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._common.torch_private import TorchDispatchMode, checkpoint_hooks, in_backward, memory_of, parts_of
+from .._common.torch_private import (
+    TorchDispatchMode,
+    checkpoint_hooks,
+    in_backward,
+    memory_of,
+    parts_of,
+    transform_level,
+)
 from .._common.trees import Batch, flatten, map_tensors, tensors_of
 from ..surgery.copying import state
 
@@ -55,7 +62,7 @@ class Trunk:
                 vars(parts[number])["forward"] = _Once(self.run, number, parts[number].forward)
         run = self.run
         run.calls = {number: [] for number in numbers}
-        run.member, run.outside = 0, (torch.is_grad_enabled(), checkpoint_hooks())
+        run.member, run.outside = 0, _surroundings()
         try:
             yield run
         finally:
@@ -68,7 +75,7 @@ class _Run(threading.local):
     def __init__(self) -> None:
         self.calls: dict[int, list[Call]] = {}
         self.member = 0
-        self.outside: tuple[bool, Any] = False, None  # gradients and hooks of the run, which a checkpoint changes
+        self.outside: Any = None  # the surroundings of the run
 
 
 class _Once:
@@ -80,7 +87,7 @@ class _Once:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         run = self.run
         calls = run.calls.get(self.number)
-        if calls is None or in_backward() or (torch.is_grad_enabled(), checkpoint_hooks()) != run.outside:
+        if calls is None or in_backward() or _surroundings() != run.outside:
             return self.forward(*args, **kwargs)
         if run.member == 0:
             output = self.forward(*args, **kwargs)
@@ -106,6 +113,11 @@ def _count_anew(every: dict[int, list[Call]], inputs: Any, output: Any) -> None:
                 calls[i] = call._replace(changes=_changes(call.output))
 
 
+def _surroundings() -> Any:
+    """What differs where a model checkpoints, or takes gradients or transforms functions itself."""
+    return torch.is_grad_enabled(), checkpoint_hooks(), transform_level()
+
+
 def _changes(output: Any) -> list[int]:
     return [0 if tensor.is_inference() else tensor._version for tensor in tensors_of(output)]
 
@@ -118,6 +130,8 @@ def _is_same(one: Any, other: Any) -> bool:
 
 def _is_equal(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
+        if b.is_leaf and b.requires_grad:
+            return False  # the model may take gradients by its own input
         return a.shape == b.shape and a.dtype == b.dtype and (a.is_meta or torch.equal(a, b))
     return type(a) is type(b) and isinstance(a, (bool, int, float, str)) and a == b
 
@@ -139,11 +153,11 @@ def find_trunk(member: nn.Module, own: Collection[str], batch: Batch, chance: bo
             flow.mark(tensor)
     parts = parts_of(member)
     outputs: dict[nn.Module, list[Tensor] | None] = {}  # None: it was called where nobody can follow
-    outside = torch.is_grad_enabled(), checkpoint_hooks()
+    outside = _surroundings()
 
     def note(part: nn.Module, _: Any, output: Any) -> None:
         seen = outputs.setdefault(part, [])
-        if flow.branched or not tensors_of(output) or (torch.is_grad_enabled(), checkpoint_hooks()) != outside:
+        if flow.branched or not tensors_of(output) or _surroundings() != outside:
             outputs[part] = None
         elif seen is not None:
             seen += tensors_of(output)
