@@ -23,7 +23,8 @@ from pluribus._common.trees import (
     tile,
     unstack,
 )
-from pluribus.core.execution import ready_for_vmap, restore_on_error, shared_parts
+from pluribus.methods._shared_trunk import shared_parts
+from pluribus.surgery.calling import restore_on_error
 
 CPU = torch.device("cpu")
 Pair = namedtuple("Pair", ["first", "second"])
@@ -249,11 +250,6 @@ def test_unowned_are_the_largest_parts_without_an_owned_tensor():
     assert shared_parts(model, ["0.bias"]) == ["1"]
 
 
-def test_unowned_parts_without_state_and_chance_are_none():
-    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Dropout(0.1), nn.Sequential(nn.Flatten(), nn.GELU()))
-    assert shared_parts(model, ["0.weight"]) == ["2"]
-
-
 def test_unowned_knows_the_other_names_of_a_tied_tensor():
     assert shared_parts(Tied(), ["one.weight"]) == ["enter", "drop", "head"]
 
@@ -261,24 +257,3 @@ def test_unowned_knows_the_other_names_of_a_tied_tensor():
 def test_unowned_enters_lists_since_they_are_never_called():
     model = nn.ModuleDict({"blocks": nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]), "head": nn.Linear(2, 2)})
     assert shared_parts(model, ["head.weight"]) == ["blocks.0", "blocks.1"]
-
-
-def test_shared_part_draws_once_under_vmap_and_its_members_inputs_as_often_as_there_are():
-    model = nn.Sequential(nn.Dropout(0.5))
-    x = torch.ones(100)
-    draw = torch.func.vmap(lambda i: model(x) + 0 * i, randomness="different")
-    own = torch.func.vmap(lambda i: model(x + 0 * i), randomness="different")
-    with ready_for_vmap(model, (), ["0"]):
-        once, each = draw(torch.arange(3.0)), own(torch.arange(3.0))
-    assert torch.equal(once[0], once[1])
-    assert not torch.equal(each[0], each[1])
-    assert not torch.equal(*draw(torch.arange(2.0)))
-    assert "forward" not in vars(model[0])
-
-
-def test_shared_part_keeps_a_forward_of_its_own():
-    model = nn.Sequential(nn.Linear(2, 2))
-    model[0].forward = lambda x: 2 * x
-    with ready_for_vmap(model, (), ["0"]):
-        pass
-    assert torch.equal(model(torch.ones(2)), 2 * torch.ones(2))

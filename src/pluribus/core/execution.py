@@ -55,10 +55,11 @@ from ..surgery.copying import duplicate, refuse_tracing, replicate, run_with, st
 from ..surgery.dropout import no_chance
 from ..surgery.selecting import CONVOLUTIONS, quote_names
 from .autotune import LEAN, Measurements
-from .members import Given, Members, average_, kind_of, take_back_
+from .members import Given, Members, average_, kind_of, take_back_, version_of
 from .rows import Rows, locate_rows_, member_layers
 from .trunk import Trunk, find_trunk
 
+BY_HAND = "set by hand"
 MANY = 16  # members from which on vmap is faster for small layers; measured, see docs/speed.md
 FAILS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
 KEEPS = "members are modules of their own, which keep what they store. Use strict=False, pb.export or pb.freeze"
@@ -102,7 +103,7 @@ class Runner:
     def backend(self, value: str) -> None:
         if value not in self.BACKENDS:
             raise ValueError(f"ensemble.run must be {self.RULE}, but it is {value!r}.")
-        self._backend, self.why, self.measured = value, "set by hand", Measurements()
+        self._backend, self.why, self.measured = value, BY_HAND, Measurements()
 
     def preferred_backend(self) -> tuple[str, str]:
         """The way to begin with, and why."""
@@ -253,19 +254,19 @@ class Runner:
 
     def _each(self, batch: Batch, key: Hashable) -> Iterator[Batch]:
         """The batch for each member: the given one if no pass changes it in place, and otherwise copies."""
-        tensors = [] if any(t.is_inference() for t in tensors_of(batch)) else tensors_of(batch)
-        if self._changes_input.get(key, True) or not tensors:
+        tensors = tensors_of(batch)
+        if self._changes_input.get(key, True) or torch.is_inference_mode_enabled():  # where nobody counts changes
             for _ in range(self.size):
-                own = map_tensors(batch, lambda t: t.clone())
-                before = [t._version for t in tensors_of(own)] if tensors else []
+                own = clone(batch)
+                before = [version_of(tensor) for tensor in tensors_of(own)]
                 yield own
-                if before and self._changes_input.get(key) is not True:
-                    self._changes_input[key] = [t._version for t in tensors_of(own)] != before
+                if not torch.is_inference_mode_enabled() and self._changes_input.get(key) is not True:
+                    self._changes_input[key] = [version_of(tensor) for tensor in tensors_of(own)] != before
             return
-        before = [tensor._version for tensor in tensors]
+        before = [version_of(tensor) for tensor in tensors]
         for _ in range(self.size):
             yield batch
-            if [tensor._version for tensor in tensors] != before:
+            if [version_of(tensor) for tensor in tensors] != before:
                 self._changes_input[key] = True
                 raise ValueError(
                     "The model changed its input in place, which it did not do for earlier inputs, so the next member "

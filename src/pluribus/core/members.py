@@ -34,7 +34,7 @@ from ..surgery.selecting import dotted_name, quote_names
 from .rows import MemberLayer, Rows
 
 PLAIN = (bool, int, float, str, type(None))
-_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {"rows", "layouts", "place", "parts"}  # and of layers of ours
 
 
 class Stored:
@@ -192,11 +192,11 @@ class Members:
         for stored in apart:
             stored.put_([stored.tensor.clone() for _ in range(self.size)])
         shared = [s for s in self.shared if s not in apart and not (s.buffer and s.part in but)]
-        before = [(stored, _version(stored.tensor)) for stored in shared]
+        before = [(stored, version_of(stored.tensor)) for stored in shared]
         try:
             yield
             changed = [stored for stored in apart if self._changes(stored)]
-            in_place = [stored for stored, version in before if _version(stored.tensor) != version]
+            in_place = [stored for stored, version in before if version_of(stored.tensor) != version]
             self._refuse_changes(method, changed, in_place)
             for stored in changed:
                 average_(method, stored.name, stored.tensor, stored.now())
@@ -310,7 +310,7 @@ def _address(tensor: Tensor) -> int:
         return -1
 
 
-def _version(tensor: Tensor) -> int:
+def version_of(tensor: Tensor) -> int:
     """How often a tensor was changed in place."""
     return 0 if tensor.is_inference() else tensor._version
 

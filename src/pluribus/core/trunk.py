@@ -87,7 +87,7 @@ class _Once:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         run = self.run
         calls = run.calls.get(self.number)
-        if calls is None or in_backward() or _surroundings() != run.outside:
+        if calls is None or _surroundings() != run.outside:
             return self.forward(*args, **kwargs)
         if run.member == 0:
             output = self.forward(*args, **kwargs)
@@ -115,7 +115,7 @@ def _count_anew(every: dict[int, list[Call]], inputs: Any, output: Any) -> None:
 
 def _surroundings() -> Any:
     """What differs where a model checkpoints, or takes gradients or transforms functions itself."""
-    return torch.is_grad_enabled(), checkpoint_hooks(), transform_level()
+    return torch.is_grad_enabled(), in_backward(), checkpoint_hooks(), transform_level()
 
 
 def _changes(output: Any) -> list[int]:

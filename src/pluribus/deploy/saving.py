@@ -16,6 +16,7 @@ from .._common.atomic import atomic_write
 from .._common.optional import require
 from .._common.untrusted import check_pattern, check_shape, parse_json, read_safetensors
 from ..core.ensemble import TASKS, Ensemble
+from ..core.execution import BY_HAND
 from ..methods import METHODS
 from ..methods.facts import call_method
 from ..surgery.closures import refuse_hidden
@@ -55,10 +56,9 @@ def save(ensemble: Ensemble, path: str | os.PathLike[str], *, whole: bool = Fals
     if path.is_dir():
         raise IsADirectoryError(f"save: {str(path)!r} is a folder. Give the name of a file in it.")
     to_bytes = require("safetensors.torch", "save", "save").save
-    with ensemble.runner.lock:  # no other thread has a member's tensors in there
-        base = "" if whole else _base_hash(ensemble)
-        left_out = _shared_tensors(ensemble) if base else {}
-        tensors = {name: _plain(tensor) for name, tensor in state(ensemble.module) if name not in left_out}
+    base = "" if whole else _base_hash(ensemble)
+    left_out = _shared_tensors(ensemble) if base else {}
+    tensors = {name: _plain(tensor) for name, tensor in state(ensemble.module) if name not in left_out}
     content = to_bytes(tensors, {"pluribus": json.dumps({**_header(ensemble), "base": base})})
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)
@@ -169,7 +169,7 @@ def _header(ensemble: Ensemble) -> dict[str, Any]:
         "settings": ensemble.settings,
         "task": ensemble.task,
         "class_dim": ensemble.class_dim,
-        "run": ensemble.run,
+        "run": ensemble.run if ensemble.runner.why == BY_HAND else None,
         "training": ensemble.training,
         "unlike": not ensemble.stacked,
     }
