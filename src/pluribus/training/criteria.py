@@ -27,15 +27,16 @@ def cross_entropy(output: Tensor, target: Tensor, class_dim: int | None = None) 
     >>> cross_entropy(logits, labels).item()  # five labels, three classes: log 3
     1.09...
     """
-    if output.ndim < 3:
+    if class_dim is None and output.ndim > 2 and target.shape != output.shape:
+        places = [dim for dim in range(1, output.ndim) if output.select(dim, 0).shape == target.shape]
+        class_dim = places[0] if len(places) == 1 else None
+    if output.ndim > 2:
+        dim = class_dim_of(output[None], class_dim)
+        output, target = (
+            t[None].movedim(dim, 2)[0] if t.shape == output.shape else t for t in (output, target)
+        )  # fmt: skip
+    if target.is_floating_point():
         return F.cross_entropy(output, target)
-    if class_dim is None and target.shape != output.shape:
-        without = [dim for dim in range(1, output.ndim) if output.select(dim, 0).shape == target.shape]
-        class_dim = without[0] if len(without) == 1 else None
-    dim = class_dim_of(output[None], class_dim)
-    output = output[None].movedim(dim, 2)[0]
-    if target.shape == output.shape or target.is_floating_point():
-        return F.cross_entropy(output, target[None].movedim(dim, 2)[0])
     return F.cross_entropy(output, target, reduction="sum") / (target != IGNORED).sum().clamp_min(1)
 
 
