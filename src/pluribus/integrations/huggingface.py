@@ -59,7 +59,7 @@ class EnsembleOutput(ModelOutput):
         total, aleatoric, epistemic: (batch) or (batch, tokens)
 
     >>> EnsembleOutput(logits=torch.zeros(2, 3), member_logits=torch.zeros(2, 4, 3)).total.exp()
-    tensor([3.0000, 3.0000])
+    tensor([3..., 3...])
     """
 
     loss: Tensor | None = None
@@ -127,8 +127,8 @@ class EnsembleModel(nn.Module, huggingface_hub.ModelHubMixin):
         caches = inputs.pop("past_key_values", None)
         logits = self.ensemble(**inputs).logits if caches is None else _run_cached(self.ensemble, inputs, caches)
         mean = pool("classification", logits, -1)
-        loss = None if labels is None else _cross_entropy(mean, labels, shift)
-        return EnsembleOutput(loss, mean, logits.transpose(0, 1), caches)
+        nll = None if labels is None else _cross_entropy(mean, labels, shift)
+        return EnsembleOutput(nll, mean, logits.transpose(0, 1), caches)
 
     def gradient_checkpointing_enable(self, **options: Any) -> None:
         """Compute activations again in backward, to keep fewer of them; options are those of transformers."""
@@ -328,9 +328,9 @@ class EnsembleForCausalLM(EnsembleModel, transformers.GenerationMixin):
         ensemble: made by any method from a causal language model of transformers
         tokenizer: stored with it, where one is given
 
-    >>> network = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2))
-    >>> model = EnsembleForCausalLM(pb.lora(network, 3, where="lm_head")).eval()
-    >>> text = model.generate(torch.tensor([[4, 5, 6]]), max_new_tokens=2, do_sample=False, pad_token_id=0)
+    >>> config = transformers.GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+    >>> model = EnsembleForCausalLM(pb.deep(transformers.GPT2LMHeadModel(config), 3)).eval()
+    >>> text = model.generate(torch.tensor([[4, 5, 6]]), min_new_tokens=2, max_new_tokens=2, do_sample=False)
     >>> text.shape, model.token_uncertainty(text)["epistemic"].shape
     (torch.Size([1, 5]), torch.Size([1, 4]))
     """
@@ -341,7 +341,7 @@ class EnsembleForCausalLM(EnsembleModel, transformers.GenerationMixin):
 
     def __init__(self, ensemble: Ensemble, tokenizer: Any = None):
         super().__init__(ensemble, tokenizer)
-        self.generation_config = copy.deepcopy(ensemble.module.generation_config)
+        self.generation_config: Any = copy.deepcopy(ensemble.module.generation_config)
         if ensemble.run != "loop" and not ensemble.joint:
             ensemble.run = "loop"  # a cache is an object of one member's own
         self._taken = set(inspect.signature(ensemble.module.forward).parameters)
@@ -415,15 +415,15 @@ class EnsembleForCausalLM(EnsembleModel, transformers.GenerationMixin):
     def _config_of(cls, ensemble: Ensemble) -> Any:
         if not isinstance(ensemble, Ensemble):
             raise TypeError(f"needs an Ensemble, but got a {type(ensemble).__name__}. Make one with pb.single(model).")
-        model = ensemble.module
-        if not isinstance(model, transformers.GenerationMixin) or model.config.is_encoder_decoder:  # type: ignore[attr-defined]
+        model, config = ensemble.module, getattr(ensemble.module, "config", None)
+        if config is None or not isinstance(model, transformers.GenerationMixin) or config.is_encoder_decoder:
             raise TypeError(
-                f"needs an ensemble of causal language models of transformers, but this is one of "
+                "needs an ensemble of causal language models of transformers, but this is one of "
                 f"{type(model).__name__}."
             )
-        return model.config
+        return config
 
-    def _prepare_cache_for_generation(
+    def _prepare_cache_for_generation(  # type: ignore[override]
         self, generation_config: Any, model_kwargs: dict[str, Any], *details: Any
     ) -> None:
         """A cache for each member, of the kind that the generation's settings ask for."""
@@ -434,7 +434,7 @@ class EnsembleForCausalLM(EnsembleModel, transformers.GenerationMixin):
             raise TypeError(f"generate: past_key_values must be MemberCaches, but they are {type(given).__name__}.")
         kept: list[dict[str, Any]] = [dict(model_kwargs) for _ in self._members]
         for one in kept:
-            super()._prepare_cache_for_generation(generation_config, one, *details)
+            super()._prepare_cache_for_generation(generation_config, one, *details)  # type: ignore[misc]
         if given is None and kept[0].get("past_key_values") is not None:
             model_kwargs["past_key_values"] = MemberCaches(one["past_key_values"] for one in kept)
 
@@ -490,7 +490,7 @@ class EnsembleTrainer(transformers.Trainer):
         return [name for name in super().get_decay_parameter_names(model) if name not in spared]
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        tensors = self.model.state_dict() if state_dict is None else state_dict
+        tensors = state_dict if state_dict is not None or self.model is None else self.model.state_dict()
         first = {tensor.data_ptr(): name for name, tensor in reversed(tensors.items())}
         apart = {name: t if first[t.data_ptr()] == name else t.clone() for name, t in tensors.items()}
         super()._save(output_dir, apart)  # safetensors takes no tensors that share their memory

@@ -154,7 +154,7 @@ class TrainingModule(LightningModule):
         what = f"batch {index} of the validation data gives NaN or infinity at the end"
         self._check(all(bool((tensor < math.inf).all()) for tensor in tensors_of(outputs)), what, x, y)
         dim = self.ensemble.locate_classes((args, kwargs), outputs)
-        whole, y, labels = judge(prediction_of(self.ensemble.task, outputs, dim), y, rows_of((args, kwargs)))
+        whole, y, labels = judged_part(prediction_of(self.ensemble.task, outputs, dim), y, rows_of((args, kwargs)))
         if not labels:
             return
         figures = {f"validation/{name}": value for name, value in validation_scores(whole, y).items()}
@@ -283,7 +283,7 @@ def _diagnose(data: tuple[Any, ...]) -> str:
     return "it diverges although the data are finite; use a smaller lr, or give clip="
 
 
-def judge(prediction: Prediction, y: Any, rows: int) -> tuple[Any, Tensor, int]:
+def judged_part(prediction: Prediction, y: Any, rows: int) -> tuple[Any, Tensor, int]:
     """The prediction and targets that are judged, and how many: rows, or labels other than -100."""
     if not isinstance(prediction, Classification):
         return prediction, y, rows

@@ -50,7 +50,7 @@ def abstain(
     """
     _check_abstain(prediction, risk, confidence, candidates)
     shape = prediction.label.shape
-    _, judged = judged_labels(prediction.log_members, target, prediction.class_dim, "abstain")
+    _, judged = judged_labels(prediction.log_members, tensor_of(target), prediction.class_dim, "abstain")
     prediction, target, rows = labelled_examples("abstain", prediction, target)
     check_one_label_each("abstain", rows)
     values = _check_scores(prediction.score(score) if isinstance(score, str) else score, shape, judged)

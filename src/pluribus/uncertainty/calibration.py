@@ -16,7 +16,7 @@ from .._common.trees import split_item
 from ._columns import tensor_of
 from .calibration_maps import CALIBRATIONS, CalibrationMap, Temperature, Unchanged, Variance, label_nll
 from .checks import check_values
-from .classification import Classification, Judged, judged_examples, labelled_examples
+from .classification import Classification, LabelledExamples, judged_examples, labelled_examples
 from .metrics import ece
 from .outputs import log_mean_exp
 from .prediction import Prediction, check_any_batch
@@ -221,17 +221,20 @@ def join_observed(observed: Observed) -> tuple[Any, Tensor]:
     return type(predictions[0]).cat(predictions), torch.cat([target for _, target in observed])
 
 
-def join_examples(name: str, observed: Observed) -> Judged:
+def join_examples(name: str, observed: Observed) -> LabelledExamples:
     """The labels that are judged, of all batches together."""
-    parts, before = [], 0
+    parts: list[LabelledExamples] = []
+    before = 0
     for prediction, target in observed:
         assert isinstance(prediction, Classification)
         found = judged_examples(prediction, target, name)
         parts.append(found._replace(row=found.row + before))
         before += len(prediction)
-    flat, target, row = zip(*parts, strict=True)
-    together = labelled_examples(name, Classification.cat(flat), torch.cat(target))
-    return together._replace(row=torch.cat(row))
+    if len(parts) == 1:
+        return labelled_examples(name, *parts[0][:2])._replace(row=parts[0].row)
+    together = Classification.cat([part.prediction for part in parts])
+    targets, rows = (torch.cat(column) for column in ([p.target for p in parts], [p.row for p in parts]))
+    return labelled_examples(name, together, targets)._replace(row=rows)
 
 
 def _check_ensemble(name: str, ensemble: Any) -> Any:

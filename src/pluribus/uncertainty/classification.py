@@ -357,7 +357,7 @@ class Classification:
         return ((p * p).sum(self.class_dim) - 2 * self._at(p, target) + 1).clamp_min(0)
 
 
-class Judged(NamedTuple):
+class LabelledExamples(NamedTuple):
     """The labels that are judged, each an example of its own, with its row of the batch."""
 
     prediction: Classification  # (members, examples, classes)
@@ -365,7 +365,9 @@ class Judged(NamedTuple):
     row: Tensor  # (examples)
 
 
-def judged_examples(prediction: Classification, target: Any, name: str = "target", ignore: int | None = None) -> Judged:
+def judged_examples(
+    prediction: Classification, target: Any, name: str = "target", ignore: int | None = None
+) -> LabelledExamples:
     """Each pixel or token with a label as an example: labels of -100, and of `ignore`, are left out.
 
     >>> p = Classification.from_logits(torch.zeros(2, 3, 4, 5))  # three sequences of four, five classes
@@ -376,12 +378,12 @@ def judged_examples(prediction: Classification, target: Any, name: str = "target
     flat, row = prediction.flat(), torch.arange(len(numbers), device=numbers.device)
     row = row.repeat_interleave(numbers[0].numel()) if len(numbers) else row
     if bool(judged.all()):
-        return Judged(flat, numbers.flatten(), row)
+        return LabelledExamples(flat, numbers.flatten(), row)
     kept = judged.flatten()
-    return Judged(flat[kept], numbers.flatten()[kept], row[kept])
+    return LabelledExamples(flat[kept], numbers.flatten()[kept], row[kept])
 
 
-def labelled_examples(name: str, prediction: Classification, target: Any) -> Judged:
+def labelled_examples(name: str, prediction: Classification, target: Any) -> LabelledExamples:
     """As `judged_examples`, for a function that fits or judges: at least one, and probabilities without NaN."""
     found = judged_examples(prediction, target, name)
     if not len(found.target):

@@ -229,7 +229,7 @@ class Conformal:
             other = "intervals" if kinds is SETS else "sets"
             raise TypeError(f"Conformal.{name}: {self.kind} gives {other}. Use {other}(x).")
         if isinstance(x, (Classification, Regression)):
-            prediction = x
+            prediction = x.detach()  # as it was observed: at the quantile every digit counts
         elif self.ensemble is None:
             raise TypeError(
                 f"Conformal.{name}: needs a {wanted.__name__}, because no ensemble was given to conformal, "
