@@ -19,7 +19,7 @@ def judged_labels(
     """The targets as class numbers, and which of them are judged: all but -100 and `ignore`; both (batch, ...)."""
     given = tensor_of(target).to(members.device)
     given = given if given.is_floating_point() else given.long()  # in eight bits, 156 is -100
-    left_out = (given == IGNORED) | (given == (IGNORED if ignore is None else ignore))
+    left_out = given == IGNORED if ignore is None else (given == IGNORED) | (given == ignore)
     numbers = check_classes(members, given.masked_fill(left_out, 0), class_dim, name)
     return numbers, ~left_out.reshape(numbers.shape)
 
