@@ -213,3 +213,33 @@ def test_binary_labels_may_be_ignored():
     data = DataLoader(TensorDataset(x, target), batch_size=3)
     pb.fit(ensemble, data, data, epochs=1)
     assert all(bool(p.isfinite().all()) for p in ensemble.parameters())
+
+
+class Turned(nn.Module):
+    """Classes in the second place, as torch's losses want them."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(5, CLASSES)
+
+    def forward(self, x):
+        return self.head(x).transpose(1, 2)
+
+
+def test_sequences_as_long_as_there_are_classes_train_as_torch_has_it():
+    torch.manual_seed(0)
+    x, y = torch.randn(12, CLASSES, 5), torch.randint(CLASSES, (12, CLASSES))
+    for network in (Turned(), nn.Linear(5, CLASSES)):
+        ensemble = pb.deep([network])
+        pb.fit(ensemble, (x, y), epochs=2, batch_size=12, optimizer=lambda groups: torch.optim.SGD(groups), lr=0.5,
+               schedule="constant")  # fmt: skip
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
+        for _ in range(2):
+            optimizer.zero_grad()
+            output = network(x)
+            F.cross_entropy(output if isinstance(network, Turned) else output.transpose(1, 2), y).backward()
+            optimizer.step()
+        for (name, expected), found in zip(
+            network.state_dict().items(), ensemble.member(0).state_dict().values(), strict=True
+        ):
+            torch.testing.assert_close(found, expected, msg=name)

@@ -27,17 +27,20 @@ def cross_entropy(output: Tensor, target: Tensor, class_dim: int | None = None) 
     >>> cross_entropy(logits, labels).item()  # five labels, three classes: log 3
     1.09...
     """
-    if class_dim is None and output.ndim > 2 and target.shape != output.shape:
-        places = [dim for dim in range(1, output.ndim) if output.select(dim, 0).shape == target.shape]
-        class_dim = places[0] if len(places) == 1 else None
     if output.ndim > 2:
-        dim = class_dim_of(output[None], class_dim)
+        places = class_places(output, target)
+        dim = class_dim_of(output[None], places[0] if class_dim is None and len(places) == 1 else class_dim)
         output, target = (
             t[None].movedim(dim, 2)[0] if t.shape == output.shape else t for t in (output, target)
         )  # fmt: skip
     if target.is_floating_point():
         return F.cross_entropy(output, target)
     return F.cross_entropy(output, target, reduction="sum") / (target != IGNORED).sum().clamp_min(1)
+
+
+def class_places(output: Tensor, target: Tensor) -> list[int]:
+    """The dimensions of an output that may be its classes, since the targets have all others."""
+    return [dim for dim in range(1, output.ndim) if output.select(dim, 0).shape == target.shape]
 
 
 def bce(output: Tensor, target: Tensor) -> Tensor:

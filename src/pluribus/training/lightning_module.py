@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from ..core.ensemble import Ensemble
 from ..uncertainty.classification import Classification, judged_examples
 from ..uncertainty.prediction import Prediction, prediction_of
 from .batching import mix_seeds, set_epoch
-from .criteria import cross_entropy
+from .criteria import class_places, cross_entropy
 from .optimizers import optimizer_of
 from .patience import epochs_without_improvement
 
@@ -76,7 +75,6 @@ class TrainingModule(LightningModule):
         self.stopped = False  # before its last epoch, for want of improvement
         self._sums: dict[str, Tensor] = {}
         self._rate = 0.0
-        self._located = False  # the model was asked where its classes are
         self._good: State = {}  # the weights before this epoch; empty where nothing is trained
 
     # ---------------------------------------------------------------- training
@@ -115,21 +113,24 @@ class TrainingModule(LightningModule):
         x, y = batch
         if self.augment is not None:
             x, y = self.augment(x, y)
-        loss = self.ensemble.loss(x, y, self._criterion_for(x, y))
+        loss = self.ensemble.loss(x, y, self._criterion_for(x))
         if self.trainer.precision != "16-mixed":  # there the scaler leaves such a step out
             self._check(bool(loss.detach().isfinite()), f"the loss of step {index} is NaN or infinite", x, y)
         self._add({"loss": loss.detach()}, rows_of(as_batch(x)))
         self.log("loss", loss.detach(), prog_bar=True)
         return loss + weight_penalty(self.ensemble, self.l1, self.l2) if self.l1 or self.l2 else loss
 
-    def _criterion_for(self, x: Any, y: Any) -> Callable[[Any, Any], Tensor]:
-        """The criterion; the usual one is told where the classes are if there are several labels for each row."""
-        if self.criterion is not cross_entropy or not isinstance(y, Tensor) or y.ndim < 2:
+    def _criterion_for(self, x: Any) -> Callable[[Any, Any], Tensor]:
+        """The criterion; the usual one asks the model where its classes are if outputs and labels leave it open."""
+        if self.criterion is not cross_entropy:
             return self.criterion
-        if not self._located:
-            self.ensemble.locate_classes(as_batch(x))
-            self._located = True
-        return partial(cross_entropy, class_dim=self.ensemble.class_dim)
+
+        def criterion(output: Tensor, target: Tensor) -> Tensor:
+            if output.ndim > 2 and len(class_places(output, target)) != 1:
+                self.ensemble.locate_classes(as_batch(x))
+            return cross_entropy(output, target, self.ensemble.class_dim)
+
+        return criterion
 
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
