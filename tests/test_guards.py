@@ -158,11 +158,6 @@ def test_tests_stand_in_the_folders_of_the_package():
     assert folders - {"contract", "examples", "support"} <= rooms
 
 
-def test_every_file_of_code_is_under_500_lines():
-    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files(".py")}
-    assert {path: lines for path, lines in lengths.items() if lines >= 500} == {}
-
-
 def files(*suffixes: str) -> Iterator[Path]:
     """Give the project's own files with one of these suffixes; without suffixes, all."""
     pending = [ROOT]

@@ -114,9 +114,46 @@ def test_pooled_regression_is_the_mean_and_gaussians_are_mixed():
     close(variance, (spread + each.square()).mean(0) - each.mean(0).square())
 
 
-def test_where_the_classes_are_is_asked_when_the_shape_does_not_say():
-    ensemble, x = pb.deep(nn.Linear(6, 3), 2), torch.randn(4, 5, 6)  # (batch, time, classes)
-    with pytest.raises(ValueError, match="Set ensemble.class_dim to 1 or -1"):
+class Moved(nn.Module):
+    """A network whose last layer's channels go where it is told."""
+
+    def __init__(self, last, change):
+        super().__init__()
+        self.hidden, self.last, self.change = nn.Linear(6, 6), last, change
+
+    def forward(self, x):
+        return self.change(self.last(self.hidden(x)))
+
+
+TURNED = {
+    "last": (nn.Linear(6, 3), lambda y: y, (4, 5, 6), -1),
+    "last, as long as there are classes": (nn.Linear(6, 3), lambda y: y, (4, 3, 6), -1),
+    "moved to the second place": (nn.Linear(6, 3), lambda y: y.transpose(1, 2), (4, 3, 6), 1),
+    "of a convolution": (nn.Conv1d(5, 3, 1), lambda y: y, (4, 5, 6), 1),
+    "of a convolution, moved to the end": (nn.Conv1d(5, 6, 1), lambda y: y.transpose(1, 2), (4, 5, 6), -1),
+    "in logarithms of probabilities": (nn.Linear(6, 3), lambda y: y.log_softmax(-1), (4, 3, 6), -1),
+    "of pixels, channels last": (nn.Linear(6, 3), lambda y: y, (4, 3, 3, 6), -1),
+    "in the middle": (nn.Linear(6, 3), lambda y: y.transpose(2, 3), (4, 3, 3, 6), 2),
+}
+
+
+@pytest.mark.parametrize("method", ["deep", "batch_ensemble", "multihead", "mc_dropout"])
+@pytest.mark.parametrize("case", TURNED)
+def test_classes_are_found_wherever_the_model_has_them(case, method):
+    last, change, shape, dim = TURNED[case]
+    settings = {"rate": 1e-9} if method == "mc_dropout" else {"where": "last"} if method == "multihead" else {}
+    ensemble, x = pb.METHODS[method](Moved(last, change), 2, **settings).eval(), torch.randn(*shape)
+    prediction = ensemble.predict(x)
+    expected = ensemble(x).softmax(dim if dim < 0 else dim + 1).detach()
+    close(prediction.members, expected)
+    assert ensemble.class_dim == dim and prediction.class_dim in (-1, dim - len(shape))
+    close(ensemble.pooled()(x).exp(), expected.mean(0))
+
+
+def test_where_the_classes_are_is_asked_if_the_model_does_not_show_it():
+    mixed = Moved(nn.Linear(6, 3), lambda y: y @ torch.arange(9.0).reshape(3, 3))
+    ensemble, x = pb.deep(mixed, 2), torch.randn(4, 5, 6)  # (batch, time, classes)
+    with pytest.raises(ValueError, match=r"\(4, 5, 3\).* Set ensemble.class_dim to 1 or -1"):
         ensemble.predict(x)
     ensemble.class_dim = -1
     close(ensemble.predict(x).mean, ensemble(x).softmax(-1).mean(0).detach())

@@ -22,7 +22,7 @@ class Given(nn.Module):
 
 CASES = {
     "classification": (torch.randn(3, 5, 4) * 4, None),
-    "classification, classes second": (torch.randn(3, 5, 4, 2, 2) * 4, None),
+    "classification, classes second": (torch.randn(3, 5, 4, 2, 2) * 4, 1),
     "classification, tokens": (torch.randn(3, 5, 6, 4) * 4, -1),
     "binary": (torch.randn(3, 5) * 4, None),
     "regression": (torch.randn(3, 5, 2), None),

@@ -67,17 +67,17 @@ def read_text_classifier(folder: str | Path, config: Any) -> Any:
     return _quietly(lambda: kind.from_pretrained(folder, config=config, use_safetensors=True, **OFFLINE))
 
 
-def build_text_classifier(config: Any) -> Any:
+def build_text_classifier(config: Any, kind: str = "SequenceClassification") -> Any:
     """The network that a configuration describes, with weights drawn at random."""
-    kind = require("transformers", "reading texts", "huggingface").AutoModelForSequenceClassification
-    return _quietly(lambda: kind.from_config(config, trust_remote_code=False))
+    auto = getattr(require("transformers", "reading texts", "huggingface"), f"AutoModelFor{kind}")
+    return _quietly(lambda: auto.from_config(config, trust_remote_code=False))
 
 
-def check_claimed_size(folder: Path, config: Any) -> None:
+def check_claimed_size(folder: Path, config: Any, kind: str = "SequenceClassification") -> None:
     """Refuse a network that is much larger than the weights beside its configuration, before it is built."""
     torch = require("torch", "reading texts", "huggingface")
     with torch.device("meta"):
-        claimed = sum(tensor.nbytes for tensor in build_text_classifier(config).state_dict().values())
+        claimed = sum(tensor.nbytes for tensor in build_text_classifier(config, kind).state_dict().values())
     there = sum(path.stat().st_size for path in folder.glob("*.safetensors") if path.is_file())
     if claimed > max(ROOM, SHARE * there):
         raise ValueError(f"{CONFIG} claims a network of {format_bytes(claimed)} for weights of {format_bytes(there)}")

@@ -216,6 +216,7 @@ def batches_and_targets(
     device: torch.device,
     dtype: torch.dtype,
     find_rows: Callable[[Batch], Sequence[int]] | None = None,
+    takes: Callable[[Batch], bool] = lambda batch: False,
 ) -> Iterator[tuple[Batch, Any]]:
     """The batches of a tensor, an array, a tree of them or a loader, on the device and in the model's precision.
 
@@ -223,6 +224,7 @@ def batches_and_targets(
 
     Args:
         find_rows: the numbers of a batch's tensors that have its rows; by default all that are as long as the first
+        takes: whether the model takes some rows of another precision than its own; then they are not rounded
     """
 
     if batch_size is not None and batch_size < 1:
@@ -230,8 +232,11 @@ def batches_and_targets(
 
     def split(batch: Batch, targets: Any = None) -> Iterator[tuple[Batch, Any]]:
         leaves, structure = flatten(batch)
-        batch = pytree.tree_unflatten([_as_input(leaf, device, dtype) for leaf in leaves], structure)
+        batch = pytree.tree_unflatten([_as_input(leaf, device) for leaf in leaves], structure)
         check_rows_given("predict", batch)
+        others = any(t.is_floating_point() and t.dtype != dtype for t in tensors_of(batch))
+        if others and not takes(cut_rows(batch, slice(0, 2), long_tensors(batch))):
+            batch = map_tensors(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
         rows = rows_of(batch)
         step = batch_size or rows
         if step >= rows:
@@ -244,15 +249,27 @@ def batches_and_targets(
     if isinstance(x, (Tensor, np.ndarray, Mapping, tuple)):
         yield from split(as_batch(x))
     elif isinstance(x, Iterable):
-        for item in x:  # a loader; (x, y) as loaders give it
-            several = isinstance(item, (tuple, list))
-            yield from split(as_batch(item[0] if several else item), item[1] if several and len(item) > 1 else None)
+        for item in x:
+            given, targets = split_item("predict", item)
+            yield from split(as_batch(given), targets)
     else:
         raise TypeError(f"predict: x must be a tensor, an array, a tuple, a dict or a loader, but it is {type(x)}.")
 
 
-def _as_input(leaf: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """A tensor or an array as a model takes it; everything else as it is."""
+def split_item(action: str, item: Any) -> tuple[Any, Any]:
+    """What a loader gives, as (x, y): y is None where it gives x alone. More than two are not told apart."""
+    if not isinstance(item, (tuple, list)) or not item:
+        return item, None
+    if len(item) > 2:
+        raise TypeError(
+            f"{action}: a loader must give x or pairs (x, y), but it gives {len(item)} things, and which of them are "
+            "inputs is not known. Give several inputs as a tuple or a dict: ((x, mask), y)."
+        )
+    return item[0], item[1] if len(item) > 1 else None
+
+
+def _as_input(leaf: Any, device: torch.device) -> Any:
+    """A tensor or an array as a tensor on the device; everything else as it is."""
     if isinstance(leaf, np.ndarray):
         leaf = torch.from_numpy(np.require(leaf, requirements=["C", "W"]))
-    return leaf.to(device, dtype if leaf.is_floating_point() else None) if isinstance(leaf, Tensor) else leaf
+    return leaf.to(device) if isinstance(leaf, Tensor) else leaf

@@ -26,13 +26,13 @@ from .._common.trees import (
     tile,
     unstack,
 )
-from ..surgery.calling import evaluation_mode
+from ..surgery.calling import evaluation_mode, find_class_dim
 from ..surgery.closures import deepcopy_bound
 from ..surgery.copying import duplicate, state, without_history
 from ..surgery.dropout import no_dropout
 from ..surgery.selecting import dotted_name, quote_names
 from ..uncertainty.outputs import pool
-from ..uncertainty.prediction import Prediction, join_outputs
+from ..uncertainty.prediction import Prediction, join_outputs, prediction_of
 from .batch_rows import find_rows
 from .execution import MixedRunner, Runner, clone
 from .feeds import EVERY, Criterion, Feed, row_members
@@ -87,7 +87,7 @@ class Ensemble(nn.Module):
         self.asleep: frozenset[str] = frozenset()  # modules that stay in eval mode: a trunk that is kept as it is
         self.base = ""  # the hash of all that is shared, where a method has frozen it: it need not be saved
         self._task = "classification"
-        self.class_dim: int | None = None  # where a member's output has its classes, where its shape does not say
+        self.class_dim = None
         self.runner = self._make_runner()
         self.training = module.training
 
@@ -167,7 +167,8 @@ class Ensemble(nn.Module):
         """The members' predictions as a `Classification` or `Regression`, in eval mode and without gradients.
 
         Args:
-            x: a tensor, an array, a tuple or dict of arguments, or a loader of those, or of (x, y)
+            x: a tensor, an array, a tuple or dict of arguments, or a loader of those, or of (x, y); floats that the
+                network does not take as they are get the precision of its weights
             batch_size: how many rows to run at once; default: all of a tensor, or the loader's batches
             device: where to run; default: where the ensemble is
             keep: "members", every probability; or "summary", a `Summary` of what the metrics need of each example,
@@ -181,10 +182,11 @@ class Ensemble(nn.Module):
             raise ValueError(f'predict: keep must be "members" or "summary", but it is {keep!r}.')
         batches = self.predictions(x, batch_size, device)
         if keep == "members":
-            return join_outputs(self.task, batches, self.class_dim)
-        from ..uncertainty.summary import summarize_outputs
+            outputs = join_outputs(batches)
+            return prediction_of(self.task, outputs, self.class_dim)
+        from ..uncertainty.summary import summarize
 
-        return summarize_outputs(self.task, batches, self.class_dim)
+        return summarize((prediction_of(self.task, outputs, self.class_dim), y) for outputs, y in batches)
 
     def predictions(
         self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None
@@ -199,10 +201,11 @@ class Ensemble(nn.Module):
         try:
             if place != home:
                 self.to(place)
-            for (args, kwargs), y in batches_and_targets(x, batch_size, place, self._dtype(), self._find_rows):
-                with self._evaluating((args, kwargs)):
-                    outputs = self(*args, **kwargs)
-                yield logits_of(outputs), y
+            for batch, y in batches_and_targets(x, batch_size, place, self._dtype(), self._find_rows, self._takes):
+                with self._evaluating(batch):
+                    outputs = logits_of(self(*batch[0], **batch[1]))
+                self.locate_classes(batch, outputs)
+                yield outputs, y
         finally:
             if place != home:
                 self.to(home)
@@ -309,6 +312,35 @@ class Ensemble(nn.Module):
         self._task = value
 
     @property
+    def class_dim(self) -> int | None:
+        """Which dimension of a member's output, (batch, ...), its classes are; None: last, or not known yet. Settable.
+
+        Outputs of (batch, classes) have them last. With more dimensions the model itself is asked, once
+        (`surgery.calling.find_class_dim`); set it where the model does not show it.
+        """
+        return self._class_dim
+
+    @class_dim.setter
+    def class_dim(self, value: int | None) -> None:
+        self._class_dim = value
+
+    def locate_classes(self, batch: Batch, outputs: Any = None) -> int | None:
+        """`class_dim`, after the model was asked for it if its outputs, (members, batch, ...), have further dimensions.
+
+        Args:
+            outputs: the ensemble's, where they are known
+        """
+        if self._class_dim is not None or self.task != "classification" or self.joint or torch.compiler.is_compiling():
+            return self._class_dim
+        if outputs is None:
+            with self.runner.lock, evaluation_mode(self):
+                outputs = logits_of(self(*batch[0], **batch[1]))
+        if isinstance(outputs, Tensor) and outputs.ndim > 3:
+            member = self.member(0) if self.own else duplicate(self.module)
+            self._class_dim = find_class_dim(member, batch)
+        return self._class_dim
+
+    @property
     def fast(self) -> frozenset[str]:
         """The names of the parameters that scale others: BatchEnsemble's r and s."""
         return frozenset(
@@ -377,12 +409,19 @@ class Ensemble(nn.Module):
 
     def _find_rows(self, batch: Batch) -> Sequence[int]:
         """Which tensors of a batch `predict` can cut into rows."""
-        if self.joint:
-            with self.runner.lock, evaluation_mode(self):
-                return find_rows(batch, lambda some: [t[0] for t in tensors_of(self(*some[0], **some[1]))])
-        member = self.runner.copy_member(0)
-        with evaluation_mode(member), no_dropout():
-            return find_rows(batch, lambda some: tensors_of(member(*clone(some)[0], **clone(some)[1])))
+        with self._trying() as run:
+            return find_rows(batch, run)
+
+    @contextmanager
+    def _trying(self) -> Iterator[Callable[[Batch], list[Tensor]]]:
+        """What one member gives for a batch, rows first, in eval mode and without dropout, to find out about a model."""
+        with torch.random.fork_rng(devices=[]), no_dropout():
+            if self.joint:
+                with self.runner.lock, evaluation_mode(self):
+                    yield lambda batch: [tensor[0] for tensor in tensors_of(self(*batch[0], **batch[1]))]
+            else:
+                with evaluation_mode(member := self.runner.copy_member(0)):
+                    yield lambda batch: tensors_of(member(*clone(batch)[0], **clone(batch)[1]))
 
     # ---------------------------------------------------------------- what the members own
 
@@ -394,6 +433,15 @@ class Ensemble(nn.Module):
 
     def _dtype(self) -> torch.dtype:
         return next((p.dtype for p in self.module.parameters() if p.is_floating_point()), torch.float32)
+
+    def _takes(self, batch: Batch) -> bool:
+        """Whether the members run on a batch."""
+        try:
+            with self._trying() as run:
+                run(batch)
+        except Exception:
+            return False
+        return True
 
     def _check_index(self, i: int) -> int:
         if not -self.size <= i < self.size:
@@ -440,7 +488,8 @@ class Pooled(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The members pooled: (batch, ...)."""
-        return pool(self.ensemble.task, logits_of(self.ensemble(*args, **kwargs)), self.ensemble.class_dim)
+        outputs = logits_of(self.ensemble(*args, **kwargs))
+        return pool(self.ensemble.task, outputs, self.ensemble.locate_classes((args, kwargs), outputs))
 
 
 def clip_(gradients: Sequence[Tensor], max_norm: float) -> Tensor:

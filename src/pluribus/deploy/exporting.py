@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from .._common.atomic import temporary_folder
 from .._common.optional import require
 from .._common.torch_private import pytree
-from .._common.trees import Batch, as_batch, rows_of, tensors_of
+from .._common.trees import Batch, as_batch, logits_of, rows_of, tensors_of
 from ..core.ensemble import Ensemble
 from ..surgery.calling import call, refuse_chance_outside_torch, refuse_sparse
 from ..surgery.copying import duplicate, state
@@ -147,7 +147,10 @@ def export(
     batch, size = _check_example(example), rows_of(as_batch(example))
     given = duplicate(ensemble).eval()
     with torch.no_grad(), torch.random.fork_rng(devices=[]), refuse_chance_outside_torch("export"):
-        call("export", given, example)  # here an ensemble looks at its first batch
+        outputs = call("export", given, example)  # here an ensemble looks at its first batch
+    if isinstance(given, Ensemble):
+        given.locate_classes(batch, logits_of(outputs))
+    task, class_dim = getattr(given, "task", "classification"), getattr(given, "class_dim", None)
     plain = plain_of(given)
     chance = bool(find_draws(plain, batch))
     if chance and draws == "fixed":
@@ -157,7 +160,6 @@ def export(
     elif draws == "random":
         raise ValueError('export: draws="random" is for MC-Dropout, but this ensemble draws nothing. Leave it out.')
     draws = draws if chance else "none"
-    task, class_dim = getattr(ensemble, "task", "classification"), getattr(ensemble, "class_dim", None)
     inputs, outputs = _input_names(ensemble, batch, answer_names(task)), answer_names(task)
     about = {"task": task, "members": str(getattr(ensemble, "size", "")), "draws": draws}
     about |= getattr(ensemble, "about", {})

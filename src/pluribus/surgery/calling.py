@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._common.trees import as_batch, tensors_of
+from .._common.trees import Batch, as_batch, logits_of, tensors_of
 from .copying import duplicate, restore_modes_
-from .selecting import READERS
+from .selecting import READERS, channel_dim, weighted_layers
 
 
 def call(method: str, model: nn.Module, example: Any) -> Any:
@@ -57,6 +57,45 @@ def call_order(method: str, model: nn.Module, example: Any) -> list[str]:
     with evaluation_mode(model, *hooks), torch.random.fork_rng(devices=[]):
         call(method, model, example)
     return list(dict.fromkeys(order))
+
+
+def find_class_dim(model: nn.Module, batch: Batch) -> int | None:
+    """Which dimension of the model's output, (batch, ...), its classes are: 1, ..., or -1; None where it does not show.
+
+    The first channel of the last layer is raised: along the classes, and along nothing else, the first entry alone
+    goes up. That holds for logits, probabilities and their logarithms, wherever the model moves its dimensions to.
+    """
+    layers = weighted_layers(model)
+    calls: list[str] = []
+    raised: list[str] = []  # the last one's output is
+
+    def record(name: str, layer: nn.Module, output: Any) -> Any:
+        calls.append(name)
+        if raised[-1:] != [name] or not isinstance(output, Tensor):
+            return None
+        first = torch.zeros(output.shape[channel_dim(layer)], dtype=output.dtype, device=output.device)
+        first[0] = 1 + output.abs().max()
+        return output + first.reshape(-1, *[1] * (-channel_dim(layer) - 1))
+
+    hooks = [
+        layer.register_forward_hook(lambda part, _, output, name=name: record(name, part, output))
+        for name, layer in layers.items()
+    ]
+    with evaluation_mode(model, *hooks), torch.random.fork_rng(devices=[]):
+        before = logits_of(model(*batch[0], **batch[1]))
+        for name in dict.fromkeys(reversed(calls)):
+            raised.append(name)
+            change = logits_of(model(*batch[0], **batch[1])) - before
+            if bool(change.any()):
+                up = change > 1e-3 * change.abs().max()
+                found = [dim for dim in range(1, up.ndim) if _only_first(up, dim)]
+                return None if len(found) != 1 else -1 if found[0] == up.ndim - 1 else found[0]
+    return None
+
+
+def _only_first(up: Tensor, dim: int) -> bool:
+    first, *others = up.unbind(dim)
+    return bool(first.all()) and not any(bool(other.any()) for other in others)
 
 
 @contextmanager

@@ -8,21 +8,55 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..uncertainty.outputs import gaussian_nll
+from ..uncertainty.checks import IGNORED
+from ..uncertainty.outputs import class_dim_of, gaussian_nll
 
 Criterion = Callable[[Any, Any], Tensor]
+
+
+def cross_entropy(output: Tensor, target: Tensor, class_dim: int | None = None) -> Tensor:
+    """Cross-entropy over all labels but -100; labels of several dimensions belong to sequences or images.
+
+    Shapes:
+        output: (rows, classes), or (rows, ..., classes), or (rows, classes, ...); target: (rows, ...), or soft
+
+    Args:
+        class_dim: where the output has its classes; by default where the targets leave only one place for them
+
+    >>> logits, labels = torch.zeros(2, 5, 3), torch.tensor([[0, 1, 2, 0, -100], [1, -100, -100, -100, -100]])
+    >>> cross_entropy(logits, labels).item()  # five labels, three classes: log 3
+    1.09...
+    """
+    if output.ndim > 2:
+        places = class_places(output, target)
+        dim = class_dim_of(output[None], places[0] if class_dim is None and len(places) == 1 else class_dim)
+        output, target = (
+            t[None].movedim(dim, 2)[0] if t.shape == output.shape else t for t in (output, target)
+        )  # fmt: skip
+    if target.is_floating_point():
+        return F.cross_entropy(output, target)
+    return F.cross_entropy(output, target, reduction="sum") / (target != IGNORED).sum().clamp_min(1)
+
+
+def class_places(output: Tensor, target: Tensor) -> list[int]:
+    """The dimensions of an output that may be its classes, since the targets have all others."""
+    return [dim for dim in range(1, output.ndim) if output.select(dim, 0).shape == target.shape]
 
 
 def bce(output: Tensor, target: Tensor) -> Tensor:
     """Binary cross-entropy over all classes, as in the A3 recipe: each class is a question of its own."""
     if not target.is_floating_point():
-        target = F.one_hot(target, output.shape[-1])
+        judged = target != IGNORED
+        output, target = output[judged], F.one_hot(target[judged].long(), output.shape[-1])
     return F.binary_cross_entropy_with_logits(output, target.to(output.dtype))
 
 
 def binary(output: Tensor, target: Tensor) -> Tensor:
-    """Binary cross-entropy of one logit per row."""
-    return F.binary_cross_entropy_with_logits(output, target.reshape(output.shape).to(output.dtype))
+    """Binary cross-entropy of one logit per row; labels of -100 are left out."""
+    target = target.reshape(output.shape)
+    judged = target != IGNORED
+    loss = F.binary_cross_entropy_with_logits(output, target.to(output.dtype).where(judged, 0.0), reduction="none")
+    return loss.where(judged, 0.0).sum() / judged.sum().clamp_min(1)
 
 
 def mse(output: Tensor, target: Tensor) -> Tensor:
@@ -31,7 +65,7 @@ def mse(output: Tensor, target: Tensor) -> Tensor:
 
 
 CRITERIA: dict[str, Criterion] = {
-    "cross_entropy": F.cross_entropy,
+    "cross_entropy": cross_entropy,
     "bce": bce,
     "binary": binary,
     "mse": mse,

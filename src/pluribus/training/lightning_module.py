@@ -14,9 +14,10 @@ from .._common.atomic import atomic_write
 from .._common.optional import require
 from .._common.trees import as_batch, logits_of, rows_of, tensors_of
 from ..core.ensemble import Ensemble
-from ..uncertainty.classification import Classification
+from ..uncertainty.classification import Classification, judged_examples
 from ..uncertainty.prediction import Prediction, prediction_of
 from .batching import mix_seeds, set_epoch
+from .criteria import class_places, cross_entropy
 from .optimizers import optimizer_of
 from .patience import epochs_without_improvement
 
@@ -112,12 +113,24 @@ class TrainingModule(LightningModule):
         x, y = batch
         if self.augment is not None:
             x, y = self.augment(x, y)
-        loss = self.ensemble.loss(x, y, self.criterion)
+        loss = self.ensemble.loss(x, y, self._criterion_for(x))
         if self.trainer.precision != "16-mixed":  # there the scaler leaves such a step out
             self._check(bool(loss.detach().isfinite()), f"the loss of step {index} is NaN or infinite", x, y)
         self._add({"loss": loss.detach()}, rows_of(as_batch(x)))
         self.log("loss", loss.detach(), prog_bar=True)
         return loss + weight_penalty(self.ensemble, self.l1, self.l2) if self.l1 or self.l2 else loss
+
+    def _criterion_for(self, x: Any) -> Callable[[Any, Any], Tensor]:
+        """The criterion; the usual one asks the model where its classes are if outputs and labels leave it open."""
+        if self.criterion is not cross_entropy:
+            return self.criterion
+
+        def criterion(output: Tensor, target: Tensor) -> Tensor:
+            if output.ndim > 2 and len(class_places(output, target)) != 1:
+                self.ensemble.locate_classes(as_batch(x))
+            return cross_entropy(output, target, self.ensemble.class_dim)
+
+        return criterion
 
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
@@ -141,12 +154,15 @@ class TrainingModule(LightningModule):
         outputs = logits_of(self.ensemble(*args, **kwargs))
         what = f"batch {index} of the validation data gives NaN or infinity at the end"
         self._check(all(bool((tensor < math.inf).all()) for tensor in tensors_of(outputs)), what, x, y)
-        whole = prediction_of(self.ensemble.task, outputs, self.ensemble.class_dim)
+        dim = self.ensemble.locate_classes((args, kwargs), outputs)
+        whole, y, labels = judged_part(prediction_of(self.ensemble.task, outputs, dim), y, rows_of((args, kwargs)))
+        if not labels:
+            return
         figures = {f"validation/{name}": value for name, value in validation_scores(whole, y).items()}
         self._check(not any(bool(value.isnan()) for value in figures.values()), what, x, y)
         for i in range(self.ensemble.size if self.select == "member" else 0):
             figures |= {f"member {i}/{name}": value for name, value in validation_scores(whole.member(i), y).items()}
-        self._add(figures, rows_of((args, kwargs)))
+        self._add(figures, labels)
 
     def on_validation_epoch_end(self) -> None:
         """Log the figures, and keep what is best so far."""
@@ -268,13 +284,23 @@ def _diagnose(data: tuple[Any, ...]) -> str:
     return "it diverges although the data are finite; use a smaller lr, or give clip="
 
 
-def validation_scores(prediction: Prediction, y: Any) -> dict[str, Tensor]:
+def judged_part(prediction: Prediction, y: Any, rows: int) -> tuple[Any, Tensor, int]:
+    """The prediction and targets that are judged, and how many: rows, or labels other than -100."""
+    if not isinstance(prediction, Classification):
+        return prediction, y, rows
+    soft = y.is_floating_point() and y.ndim == prediction.label.ndim + 1
+    target = y.argmax(prediction.class_dim) if soft else y
+    found = judged_examples(prediction, target.reshape(prediction.label.shape).long())
+    return found.prediction, found.target, len(found.target)
+
+
+def validation_scores(prediction: Prediction, y: Tensor) -> dict[str, Tensor]:
     """What a model is chosen by, first; then the loss that it has as a whole."""
     if isinstance(prediction, Classification):
-        target = y.argmax(-1) if y.is_floating_point() and y.ndim == prediction.label.ndim + 1 else y
-        target = target.reshape(prediction.label.shape).long()
-        likelihood = prediction.log_likelihood(target)
-        return {"accuracy": (prediction.label == target).double().mean(), "nll": -likelihood.mean()}
+        return {
+            "accuracy": (prediction.label == y).double().mean(),
+            "nll": -prediction.log_likelihood(y).mean(),
+        }
     target = y.reshape(prediction.mean.shape)
     error = (prediction.mean - target).square().mean()
     if prediction.variances is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from ._columns import Column, tensor_of
-from .checks import check_labels, check_one_label_each, check_share
-from .classification import Classification
+from .checks import check_one_label_each, check_share, judged_labels
+from .classification import Classification, labelled_examples
 
 
 def abstain(
@@ -33,6 +34,7 @@ def abstain(
 
     Shapes:
         prediction: (members, rows, classes); target: (rows); `keep` gives booleans, (batch)
+        dense: (members, rows, ..., classes); target: (rows, ...), with one label for each row and -100 elsewhere
 
     Args:
         prediction: of validation data that nothing was fitted to
@@ -47,9 +49,11 @@ def abstain(
     True
     """
     _check_abstain(prediction, risk, confidence, candidates)
-    target = check_labels("abstain", prediction.log_members, target, prediction.class_dim)
-    check_one_label_each("abstain", target)
-    values = _check_scores(prediction, score)
+    shape = prediction.label.shape
+    _, judged = judged_labels(prediction.log_members, tensor_of(target), prediction.class_dim, "abstain")
+    prediction, target, rows = labelled_examples("abstain", prediction, target)
+    check_one_label_each("abstain", rows)
+    values = _check_scores(prediction.score(score) if isinstance(score, str) else score, shape, judged)
     counts, level = _counts(len(target), risk, 1 - confidence, candidates)
     wrong = (prediction.label != target).cpu().numpy()
     ordered = np.append(np.sort(values), np.inf)
@@ -181,14 +185,17 @@ def _counts(examples: int, risk: float, level: float, candidates: int) -> tuple[
     )
 
 
-def _check_scores(prediction: Classification, score: str | Column) -> np.ndarray:
-    values = prediction.score(score) if isinstance(score, str) else tensor_of(score)
-    if values.shape != prediction.label.shape or not bool(values.isfinite().all()):
+def _check_scores(score: Column, shape: Sequence[int], judged: Tensor) -> np.ndarray:
+    """The scores of the judged labels; given ones may be of those, or of all labels."""
+    values = tensor_of(score)
+    if values.shape == shape:
+        values = values[judged.to(values.device)]
+    if values.shape != (int(judged.sum()),) or not bool(values.isfinite().all()):
         raise ValueError(
-            f"abstain: needs one finite score for each of {len(prediction.label)} examples, but the scores "
+            f"abstain: needs one finite score for each of {int(judged.sum())} examples, but the scores "
             f"have the shape {tuple(values.shape)} and {int((~values.isfinite()).sum())} are not finite."
         )
-    return values.detach().double().cpu().numpy()
+    return values.double().cpu().numpy()
 
 
 def _round_up(bound: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from .._common.trees import split_item
 from ._columns import tensor_of
 from .calibration_maps import CALIBRATIONS, CalibrationMap, Temperature, Unchanged, Variance, label_nll
-from .checks import check_labels, check_values
-from .classification import Classification
+from .checks import check_values
+from .classification import Classification, LabelledExamples, judged_examples, labelled_examples
 from .metrics import ece
 from .outputs import log_mean_exp
-from .prediction import Prediction
+from .prediction import Prediction, check_any_batch
 from .regression import Regression
 
 TIMES = ("before", "after")
@@ -47,6 +48,7 @@ def calibrate(
 
     Shapes:
         validation: x (rows, *features) and y (rows); or a prediction of (members, rows, classes) and y
+        dense: y (rows, ...); labels of -100 are ignored, and those of one row stay in one fold
 
     Args:
         ensemble: anything with `predict`; or a prediction, with its targets as `validation`
@@ -63,9 +65,10 @@ def calibrate(
     >>> calibrated.scaling.value > 5, calibrated.table[0]["method"]
     (True, 'temperature')
     """
-    prediction, target = observe("calibrate", ensemble, validation, batch_size, device)
+    observed = observe("calibrate", ensemble, validation, batch_size, device)
     source = None if isinstance(ensemble, (Classification, Regression)) else ensemble
-    if isinstance(prediction, Regression):
+    if isinstance(observed[0][0], Regression):
+        prediction, target = join_observed(observed)
         return _calibrate_regression(
             source,
             prediction,
@@ -74,18 +77,18 @@ def calibrate(
             folds,
             seed,
         )
-    target = check_labels("calibrate", prediction.log_members, target, prediction.class_dim)
+    prediction, target, row = join_examples("calibrate", observed)
     candidates = _candidates(method, when, len(prediction.log_members))
-    fold = _folds(len(target), folds, seed)
+    numbers, row = row.cpu().unique(return_inverse=True)
+    fold = _folds(len(numbers), folds, seed)[row]  # labels of one image or sequence stay in one fold
     rows = {time: _rows(prediction, time) for time in TIMES}
-    pixels = target[0].numel()  # those of one image stay in one fold
-    labels, fold = target.flatten().cpu(), fold.repeat_interleave(pixels)
+    labels = target.cpu()
     judged = {
         c: _judge_held_out(CALIBRATIONS[c[0]], rows[c[1]], labels, fold) for c in {("none", "before"): 0} | candidates
     }
     best = min(candidates, key=lambda c: judged[c].nll.mean().item())
     scaling = CALIBRATIONS[best[0]](rows[best[1]], labels)
-    return Calibrated(source, *best, scaling, _table(judged, pixels), len(target), folds)
+    return Calibrated(source, *best, scaling, _table(judged, row), len(numbers), folds)
 
 
 @dataclass(frozen=True)
@@ -179,26 +182,59 @@ class Calibrated:
 # ---------------------------------------------------------------- what was observed
 
 
+Observed = list[tuple[Prediction, Tensor]]
+
+
 def observe(
     name: str, ensemble: Any, validation: Any, batch_size: int | None = None, device: torch.device | str | None = None
-) -> tuple[Prediction, Tensor]:
-    """The prediction and the targets of validation data, in one pass of a loader, which may shuffle."""
+) -> Observed:
+    """The predictions and targets of validation data, in one pass of a loader, whose batches may differ in length."""
     if isinstance(ensemble, (Classification, Regression)):
-        return ensemble.detach(), tensor_of(validation)
+        return [(ensemble.detach(), tensor_of(validation))]
     if isinstance(validation, tuple) and len(validation) == 2:
         x, y = validation
         if isinstance(x, (Classification, Regression)):
-            return x.detach(), tensor_of(y)
-        return _check_ensemble(name, ensemble).predict(x, batch_size=batch_size, device=device), tensor_of(y)
+            return [(x.detach(), tensor_of(y))]
+        return [(_check_ensemble(name, ensemble).predict(x, batch_size=batch_size, device=device), tensor_of(y))]
     if isinstance(validation, (Tensor, np.ndarray, tuple, Dataset)) or not isinstance(validation, Iterable):
         raise TypeError(
             f"{name}: validation must be a loader of (x, y), or a tuple (x, y) or (prediction, y), but it is a "
             f"{type(validation).__name__}. Give the targets too; wrap a data set in a DataLoader."
         )
-    targets: list[Tensor] = []
-    recorded = _record_targets(name, validation, targets)
-    prediction = _check_ensemble(name, ensemble).predict(recorded, batch_size=batch_size, device=device)
-    return prediction, torch.cat(targets)
+    _check_ensemble(name, ensemble)
+    found: Observed = []
+    for item in validation:
+        x, y = split_item(name, item)
+        if y is None:
+            raise TypeError(
+                f"{name}: the loader must give pairs (x, y), but it gives a {type(item).__name__} without targets."
+            )
+        x = tuple(x) if isinstance(x, list) else x  # several inputs, not a loader of them
+        found.append((ensemble.predict(x, batch_size=batch_size, device=device), tensor_of(y)))
+    check_any_batch(found)
+    return found
+
+
+def join_observed(observed: Observed) -> tuple[Any, Tensor]:
+    """One prediction and its targets, rows first."""
+    predictions: list[Any] = [prediction for prediction, _ in observed]
+    return type(predictions[0]).cat(predictions), torch.cat([target for _, target in observed])
+
+
+def join_examples(name: str, observed: Observed) -> LabelledExamples:
+    """The labels that are judged, of all batches together."""
+    parts: list[LabelledExamples] = []
+    before = 0
+    for prediction, target in observed:
+        assert isinstance(prediction, Classification)
+        found = judged_examples(prediction, target, name)
+        parts.append(found._replace(row=found.row + before))
+        before += len(prediction)
+    if len(parts) == 1:
+        return labelled_examples(name, *parts[0][:2])._replace(row=parts[0].row)
+    together = Classification.cat([part.prediction for part in parts])
+    targets, rows = (torch.cat(column) for column in ([p.target for p in parts], [p.row for p in parts]))
+    return labelled_examples(name, together, targets)._replace(row=rows)
 
 
 def _check_ensemble(name: str, ensemble: Any) -> Any:
@@ -208,18 +244,6 @@ def _check_ensemble(name: str, ensemble: Any) -> Any:
             "Make one with pb.single(model), or give (prediction, target)."
         )
     return ensemble
-
-
-def _record_targets(name: str, loader: Iterable[Any], targets: list[Tensor]) -> Iterator[Any]:
-    for item in loader:
-        if not isinstance(item, (tuple, list)) or len(item) != 2:
-            length = f" of {len(item)}" if isinstance(item, (tuple, list)) else ""
-            raise TypeError(
-                f"{name}: the loader must give pairs (x, y), but it gives a {type(item).__name__}{length}. "
-                "Give several inputs as a tuple or a dict x."
-            )
-        targets.append(tensor_of(item[1]))
-        yield item
 
 
 # ---------------------------------------------------------------- judging the candidates
@@ -256,9 +280,8 @@ def _folds(examples: int, folds: int, seed: int) -> Tensor:
 
 
 def _rows(prediction: Classification, when: str) -> Tensor:
-    """(members or 1, examples, classes): pixels are examples."""
-    log_p = prediction.log_members if when == "before" else prediction.log_mean[None]
-    return _without_infinities(log_p).movedim(prediction.class_dim, -1).flatten(1, -2).cpu()
+    """(members or 1, examples, classes)."""
+    return _without_infinities(prediction.log_members if when == "before" else prediction.log_mean[None]).cpu()
 
 
 def _without_infinities(log_p: Tensor) -> Tensor:
@@ -279,16 +302,16 @@ def _judge_held_out(
     return found
 
 
-def _table(judged: dict[tuple[str, str], _HeldOut], pixels: int) -> list[dict[str, Any]]:
+def _table(judged: dict[tuple[str, str], _HeldOut], row: Tensor) -> list[dict[str, Any]]:
     base, rows = judged["none", "before"], []
     for (method, when), found in judged.items():
-        row: dict[str, Any] = {
+        line: dict[str, Any] = {
             "method": method,
             "when": when if method != "none" else "",
             "nll": found.nll.mean().item(),
         }
-        row |= {"ece": ece(found.confidence, found.right), "accuracy": found.right.mean().item()}
-        rows.append(row | _gain((base.nll - found.nll).unflatten(0, (-1, pixels)).mean(1)))
+        line |= {"ece": ece(found.confidence, found.right), "accuracy": found.right.mean().item()}
+        rows.append(line | _gain(_mean_by_row(base.nll - found.nll, row)))
     return sorted(rows, key=lambda row: row["nll"])
 
 
@@ -325,6 +348,11 @@ def _calibrate_regression(
     ]
     scaling = Variance(squares.mean().item() if best == "variance" else 1.0)
     return Calibrated(source, best, "", scaling, sorted(rows, key=lambda row: row["nll"]), len(target), folds)
+
+
+def _mean_by_row(values: Tensor, row: Tensor) -> Tensor:
+    count = torch.bincount(row)
+    return torch.zeros(len(count), dtype=values.dtype).index_add_(0, row, values) / count
 
 
 def _mean_by_example(values: Tensor) -> Tensor:

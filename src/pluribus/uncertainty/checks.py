@@ -10,6 +10,19 @@ from torch import Tensor
 
 from ._columns import tensor_of
 
+IGNORED = -100  # the label of what is not judged, as torch's losses and transformers have it
+
+
+def judged_labels(
+    members: Tensor, target: Tensor | np.ndarray, class_dim: int, name: str = "target", ignore: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """The targets as class numbers, and which of them are judged: all but -100 and `ignore`; both (batch, ...)."""
+    given = tensor_of(target).to(members.device)
+    given = given if given.is_floating_point() else given.long()  # in eight bits, 156 is -100
+    left_out = given == IGNORED if ignore is None else (given == IGNORED) | (given == ignore)
+    numbers = check_classes(members, given.masked_fill(left_out, 0), class_dim, name)
+    return numbers, ~left_out.reshape(numbers.shape)
+
 
 def check_classes(members: Tensor, target: Tensor | np.ndarray, class_dim: int, name: str = "target") -> Tensor:
     """The targets as class numbers, (batch, ...), for probabilities (members, batch, ...)."""
@@ -27,7 +40,8 @@ def check_classes(members: Tensor, target: Tensor | np.ndarray, class_dim: int, 
         where = wrong.nonzero()[0].tolist()
         raise ValueError(
             f"{name}: class numbers must be whole numbers from 0 to {classes - 1}, but at {where} there is "
-            f"{shaped[tuple(where)].item():g}. Leave out rows without a label."
+            f"{shaped[tuple(where)].item():g}. Leave out rows without a label, or give them {IGNORED} where metrics, "
+            "calibration and training read them: it is ignored there."
         )
     return numbers
 
@@ -46,10 +60,8 @@ def check_numbers(means: Tensor, target: Tensor | np.ndarray, name: str = "targe
     return given.to(torch.promote_types(given.dtype, means.dtype))
 
 
-def check_labels(name: str, members: Tensor, target: Any, class_dim: int) -> Tensor:
-    """As `check_classes`, for examples that a function fits or judges: not empty, and probabilities without NaN."""
-    target = check_classes(members, target, class_dim, name)
-    _check_not_empty(name, target)
+def check_numeric(name: str, members: Tensor, class_dim: int) -> None:
+    """Refuse probabilities that are NaN."""
     nan = members.isnan().movedim(class_dim, -1)
     if bool(nan.any()):
         member, row = nan.nonzero()[0][:2].tolist()
@@ -57,7 +69,6 @@ def check_labels(name: str, members: Tensor, target: Any, class_dim: int) -> Ten
             f"{name}: probabilities must be numbers, but member {member} gives NaN in row {row}. "
             "Look for infinite inputs or weights."
         )
-    return target
 
 
 def check_values(name: str, means: Tensor, variances: Tensor, target: Any) -> Tensor:
@@ -76,12 +87,17 @@ def check_finite(name: str, what: str, tensor: Tensor) -> None:
         raise ValueError(f"{name}: {what} must be finite, but at {where} there is {tensor[tuple(where)].item()}.")
 
 
-def check_one_label_each(name: str, target: Tensor) -> None:
-    """Refuse targets with more than one label for an example."""
-    if target.ndim > 1:
+def check_one_label_each(name: str, rows: Tensor) -> None:
+    """Refuse rows of the batch with more than one label that is judged.
+
+    Args:
+        rows: the row of each label
+    """
+    if len(rows.unique()) < len(rows):
         raise ValueError(
-            f"{name}: examples must be independent, with one label each, but the targets have the shape "
-            f"{tuple(target.shape)}. For dense outputs, take one random pixel of each image."
+            f"{name}: examples must be independent, with one label each, but {len(rows)} labels belong to "
+            f"{len(rows.unique())} rows. For sequences and dense outputs, keep one random label (a pixel, a token) "
+            f"of each row and set the others to {IGNORED}, which is ignored."
         )
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ._columns import rows_index, tensor_of
-from .checks import check_classes
+from .checks import IGNORED, check_classes, check_numeric, judged_labels
 from .outputs import log_mean_exp, two_classes, wide
 
 SCORES = ("msp", "max_logit", "energy", "entropy", "mutual_information", "variation_ratio")
@@ -355,6 +355,44 @@ class Classification:
 
     def _squared_error(self, p: Tensor, target: Tensor) -> Tensor:
         return ((p * p).sum(self.class_dim) - 2 * self._at(p, target) + 1).clamp_min(0)
+
+
+class LabelledExamples(NamedTuple):
+    """The labels that are judged, each an example of its own, with its row of the batch."""
+
+    prediction: Classification  # (members, examples, classes)
+    target: Tensor  # (examples)
+    row: Tensor  # (examples)
+
+
+def judged_examples(
+    prediction: Classification, target: Any, name: str = "target", ignore: int | None = None
+) -> LabelledExamples:
+    """Each pixel or token with a label as an example: labels of -100, and of `ignore`, are left out.
+
+    >>> p = Classification.from_logits(torch.zeros(2, 3, 4, 5))  # three sequences of four, five classes
+    >>> judged_examples(p, torch.tensor([[0, 1, 2, -100], [4, -100, -100, -100], [-100] * 4])).row.tolist()
+    [0, 0, 0, 1]
+    """
+    numbers, judged = judged_labels(prediction.log_members, target, prediction.class_dim, name, ignore)
+    flat, row = prediction.flat(), torch.arange(len(numbers), device=numbers.device)
+    row = row.repeat_interleave(numbers[0].numel()) if len(numbers) else row
+    if bool(judged.all()):
+        return LabelledExamples(flat, numbers.flatten(), row)
+    kept = judged.flatten()
+    return LabelledExamples(flat[kept], numbers.flatten()[kept], row[kept])
+
+
+def labelled_examples(name: str, prediction: Classification, target: Any) -> LabelledExamples:
+    """As `judged_examples`, for a function that fits or judges: at least one, and probabilities without NaN."""
+    found = judged_examples(prediction, target, name)
+    if not len(found.target):
+        raise ValueError(
+            f"{name}: there must be at least one example with a label, but "
+            f"{f'all labels are {IGNORED}, which is ignored' if len(prediction) else 'there are no validation data'}."
+        )
+    check_numeric(name, found.prediction.log_members, -1)
+    return found
 
 
 def _float(values: Tensor | np.ndarray) -> Tensor:

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .calibration import observe
-from .checks import check_labels, check_one_label_each, check_share, check_values
-from .classification import Classification
+from .calibration import join_examples, join_observed, observe
+from .checks import check_one_label_each, check_share, check_values
+from .classification import Classification, labelled_examples
 from .regression import Regression
 
 ONE = torch.ones((), dtype=torch.float64)
@@ -51,7 +51,7 @@ def conformal(
     | widened | how far it lies outside the predicted central interval | Romano et al. |
 
     Shapes:
-        sets: (batch, classes), booleans
+        sets: (batch, classes), booleans; for sequences and dense outputs (batch, ..., classes)
         intervals: two tensors of (batch), or (batch, outputs)
 
     Args:
@@ -74,16 +74,17 @@ def conformal(
     torch.Size([100, 3])
     """
     check_share("conformal", "coverage", coverage)
-    prediction, target = observe("conformal", ensemble, validation, batch_size, device)
+    observed = observe("conformal", ensemble, validation, batch_size, device)
     source = None if isinstance(ensemble, (Classification, Regression)) else ensemble
-    if isinstance(prediction, Regression):
+    if isinstance(observed[0][0], Regression):
+        prediction, target = join_observed(observed)
         target = check_values("conformal", prediction.means, prediction.total, target)
         kind = _check_kind(kind or _default_kind(prediction), INTERVALS, "regression")
         error = (target.double() - prediction.mean.double()).abs()
         scores = INTERVALS[kind].score(error, _deviation(prediction, kind), coverage)
         return Conformal(source, kind, coverage, _quantile(scores, coverage), len(target))
-    target = check_labels("conformal", prediction.log_members, target, prediction.class_dim)
-    check_one_label_each("conformal", target)
+    prediction, target, rows = join_examples("conformal", observed)
+    check_one_label_each("conformal", rows)
     kind = _check_kind(kind or "lac", SETS, "classification")
     _check_options(kind, penalty, free, randomise)
     made = Conformal(source, kind, coverage, ONE, len(target), penalty, free, _draws(randomise, seed), empty=empty)
@@ -173,7 +174,7 @@ class Conformal:
             inside = (low <= y) & (y <= high)
             return {"coverage": inside.double().mean().item(), "width": (high - low).mean().item()}
         prediction = self._predict("measure", x, SETS, None, None)
-        labels = check_labels("measure", prediction.log_members, target, prediction.class_dim)
+        prediction, labels, _ = labelled_examples("measure", prediction, target)
         sets = self.sets(prediction)
         inside = sets.gather(1, labels[:, None])
         return {"coverage": inside.double().mean().item(), "size": sets.sum(1).double().mean().item()}
@@ -207,14 +208,14 @@ class Conformal:
 
         lac: -p. aps: minus the probability of the classes after it, and of its own share that does not count.
         """
-        p = prediction.log_mean.double().exp()
+        p = prediction.log_mean.double().exp().movedim(prediction.class_dim, -1)
         if self.kind == "lac":
             return -p
         p, order = p.sort(dim=-1, descending=True, stable=True)
         after = p.flip(-1).cumsum(-1).flip(-1).roll(-1, -1)  # summed from the least on, which keeps small ones
         after[..., -1] = 0
         if self.draws is not None:
-            own = torch.rand(len(p), 1, generator=self.draws, dtype=p.dtype).to(p.device)
+            own = torch.rand(*p.shape[:-1], 1, generator=self.draws, dtype=p.dtype).to(p.device)
             after = after + (1 - own) * p
         scores = -after
         if self.kind == "raps":
@@ -228,7 +229,7 @@ class Conformal:
             other = "intervals" if kinds is SETS else "sets"
             raise TypeError(f"Conformal.{name}: {self.kind} gives {other}. Use {other}(x).")
         if isinstance(x, (Classification, Regression)):
-            prediction = x
+            prediction = x.detach()  # as it was observed: at the quantile every digit counts
         elif self.ensemble is None:
             raise TypeError(
                 f"Conformal.{name}: needs a {wanted.__name__}, because no ensemble was given to conformal, "
@@ -239,11 +240,6 @@ class Conformal:
         if not isinstance(prediction, wanted):
             raise TypeError(
                 f"Conformal.{name}: {self.kind} needs a {wanted.__name__}, not a {type(prediction).__name__}."
-            )
-        if isinstance(prediction, Classification) and prediction.log_mean.ndim > 2:
-            raise ValueError(
-                f"Conformal.{name}: examples must have one label each, but the prediction is dense, "
-                f"{tuple(prediction.log_mean.shape)}. Choose pixels from prediction.flat()."
             )
         return prediction
 

@@ -37,7 +37,7 @@ def evaluate(
     Args:
         prediction: a `Classification` or `Regression`, or a `Summary`, which holds its own targets
         metrics: names in METRICS; by default all that fit
-        ignore: a target that is not judged, such as 255 in segmentation
+        ignore: a target that is not judged, such as 255 in segmentation; -100 never is
 
     >>> p = pb.Classification.from_logits(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]))
     >>> evaluate(p, torch.tensor([0, 0]), metrics=["accuracy"])

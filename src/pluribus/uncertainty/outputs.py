@@ -88,15 +88,23 @@ def one_tensor(outputs: Any) -> Tensor:
 
 
 def class_dim_of(tensor: Tensor, class_dim: int | None) -> int:
-    """Where stacked outputs have the classes; (members, batch, a, b) does not say whether a or b are classes."""
+    """Where stacked outputs, (members, batch, ...), have the classes: the one rule for predictions, losses and metrics.
+
+    Outputs of (batch, classes) have them last. With more dimensions they are where `class_dim` says: `Ensemble` finds
+    it by trying the model, or is told. Nothing is guessed from sizes: a sequence may be as long as there are classes.
+
+    Args:
+        class_dim: where one member's output, (batch, ...), has its classes
+    """
     if class_dim is not None:
         return class_dim + 1 if class_dim >= 0 else class_dim
-    if tensor.ndim == 4:
+    if tensor.ndim > 3:
         raise ValueError(
-            f"the members' outputs have the shape {tuple(tensor.shape[1:])}, in which the classes may be second (as "
-            "torch's losses have them) or last (as token classifiers have them). Set ensemble.class_dim to 1 or -1."
+            f"the members' outputs have the shape {tuple(tensor.shape[1:])}, and it is not known which dimension holds "
+            "the classes: they may be second (as torch's losses have them) or last (as token classifiers have them). "
+            "Set ensemble.class_dim to 1 or -1."
         )
-    return 2 if tensor.ndim > 4 else -1
+    return -1
 
 
 def wide(tensor: Tensor) -> Tensor:

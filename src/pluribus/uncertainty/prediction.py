@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .._common.torch_private import pytree
-from .._common.trees import map_tensors
+from .._common.trees import map_tensors, tensors_of
 from .classification import Classification
 from .outputs import class_dim_of, gaussian, one_tensor
 from .regression import Regression
@@ -32,11 +32,18 @@ def prediction_of(task: str, outputs: Any, class_dim: int | None = None) -> Pred
     return Classification.from_logits(tensor, class_dim_of(tensor, class_dim))
 
 
-def join_outputs(task: str, batches: Iterable[tuple[Any, Any]], class_dim: int | None = None) -> Prediction:
-    """The prediction of all batches of (outputs, targets) together, on the CPU."""
+def join_outputs(batches: Iterable[tuple[Any, Any]]) -> Any:
+    """The outputs of all batches of (outputs, targets) together, (members, rows, ...), on the CPU."""
     parts = [map_tensors(outputs, torch.Tensor.cpu) for outputs, _ in batches]
     check_any_batch(parts)
-    return prediction_of(task, pytree.tree_map(lambda *tensors: torch.cat(tensors, 1), *parts), class_dim)
+    shapes = {tuple((*t.shape[:1], *t.shape[2:]) for t in tensors_of(part)) for part in parts}
+    if len(shapes) > 1:
+        lengths = sorted({str(tuple(tensors_of(part)[0].shape[2:])) for part in parts})
+        raise ValueError(
+            f"predict: the outputs of all batches must have one shape, but there are {', '.join(lengths[:5])}. "
+            'Pad all sequences to one length, or use predict(..., keep="summary"), which takes any lengths.'
+        )
+    return pytree.tree_map(lambda *tensors: torch.cat(tensors, 1), *parts)
 
 
 def check_any_batch(parts: Sequence[Any]) -> None:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ._columns import rows_index, tensor_of
-from .classification import CHUNK, SCORES, Classification
+from .checks import IGNORED
+from .classification import CHUNK, SCORES, Classification, judged_examples
 from .metrics import class_bins
-from .prediction import Prediction, check_any_batch, prediction_of
-from .regression import Regression
+from .prediction import Prediction, check_any_batch
 
 LEVEL = 0.9  # of the intervals that `coverage` and `width` judge
 
@@ -25,7 +25,7 @@ class Summary:
     (members, examples), the others (examples). `kept` computes all of them and lets the probabilities go.
 
     Args:
-        ignore: a target that says "not to be judged", such as 255 in segmentation
+        ignore: a target that says "not to be judged", such as 255 in segmentation; -100 always says so
 
     >>> p = Classification.from_logits(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]))
     >>> Summary(p, torch.tensor([0, 0])).correct.tolist()
@@ -35,15 +35,21 @@ class Summary:
     def __init__(self, prediction: Prediction, target: Tensor | np.ndarray | None = None, ignore: int | None = None):
         if not len(prediction):
             raise ValueError("Summary: there must be at least one example, but the prediction is empty.")
-        flat = prediction.flat()
-        self.size, self.classes = prediction.size, flat.classes if isinstance(flat, Classification) else 0
+        flat, numbers = prediction.flat(), None
         self.block: int | None = len(flat) // len(prediction)  # pixels or outputs of one row of the batch
-        numbers = None if target is None else _flat_target(prediction, target, ignore)
-        if numbers is not None and ignore is not None:
-            judged = tensor_of(target).to(numbers.device).flatten() != ignore
-            if not bool(judged.any()):
-                raise ValueError(f"evaluate: needs at least one target, but all are {ignore}, which is ignored.")
-            flat, numbers, self.block = flat[judged], numbers[judged], 1 if self.block == 1 else None
+        if target is not None and isinstance(prediction, Classification):
+            given, (flat, numbers, _) = len(flat), judged_examples(prediction, target, ignore=ignore)
+            if not len(numbers):
+                raise ValueError(
+                    "evaluate: needs at least one target, but all are "
+                    f"{IGNORED if ignore is None else ignore}, which is ignored."
+                )
+            self.block = self.block if len(numbers) == given or self.block == 1 else None
+        elif target is not None:
+            if ignore is not None:
+                raise ValueError("evaluate: ignore is only for class numbers, but this is a regression.")
+            numbers = prediction.check_target(target).flatten()
+        self.size, self.classes = prediction.size, flat.classes if isinstance(flat, Classification) else 0
         self._prediction: Prediction | None = flat
         self._columns: dict[str, Tensor] = {} if numbers is None else {"target": numbers}
         self._names = _column_names(flat, numbers is not None)
@@ -142,25 +148,22 @@ class Summary:
         return other
 
 
-def summarize_outputs(task: str, batches: Iterable[tuple[Any, Any]], class_dim: int | None = None) -> Summary:
-    """The summary of all batches of (outputs, targets), in little memory."""
+def summarize(batches: Iterable[tuple[Prediction, Any]]) -> Summary:
+    """The summary of all batches of (prediction, targets), in little memory; those without a judged label are empty."""
     summaries: list[Summary] = []
-    for outputs, target in batches:
-        summaries.append(Summary(prediction_of(task, outputs, class_dim), target).kept())
+    empty: tuple[Prediction, Any] | None = None
+    for prediction, target in batches:
+        if target is not None and isinstance(prediction, Classification) and bool((tensor_of(target) == IGNORED).all()):
+            empty = prediction, target
+            continue
+        summaries.append(Summary(prediction, target).kept())
         # Joined early, in pairs of like size: many small tensors among large ones would keep memory from its reuse.
         while len(summaries) > 1 and len(summaries[-2]) <= len(summaries[-1]):
             summaries[-2:] = [Summary.cat(summaries[-2:])]
+    if empty is not None and not summaries:
+        Summary(*empty)  # says what is wrong
     check_any_batch(summaries)
     return Summary.cat(summaries)
-
-
-def _flat_target(prediction: Prediction, target: Tensor | np.ndarray, ignore: int | None) -> Tensor:
-    given = tensor_of(target)
-    if ignore is not None:
-        if isinstance(prediction, Regression):
-            raise ValueError("evaluate: ignore is only for class numbers, but this is a regression.")
-        given = given.masked_fill(given == ignore, 0)
-    return prediction.check_target(given).flatten()
 
 
 def _column_names(prediction: Prediction, targets: bool) -> list[str]:

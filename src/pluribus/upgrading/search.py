@@ -25,7 +25,7 @@ from ..surgery.copying import duplicate
 from ..training.batching import loader
 from ..training.fitting import fit
 from ..uncertainty.abstention import Threshold, abstain
-from ..uncertainty.calibration import Calibrated, calibrate, observe
+from ..uncertainty.calibration import Calibrated, calibrate, join_observed, observe
 from ..uncertainty.checks import check_share
 from ..uncertainty.conformal_prediction import Conformal, conformal
 from ..uncertainty.evaluation import Comparison, compare, evaluate
@@ -293,7 +293,7 @@ class _HeldOut:
         marks: list[float] = []
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # of dropout
-            found = observe("upgrade", ensemble, _marked(self.sources[name], marks), device=self.device)
+            found = join_observed(observe("upgrade", ensemble, _marked(self.sources[name], marks), device=self.device))
         self._check_order(name, marks)
         return found
 

@@ -20,7 +20,7 @@ from ...surgery.calling import call, refuse_chance_outside_torch, refuse_sparse
 from ...surgery.copying import duplicate, state
 from ...surgery.selecting import CONVOLUTIONS, quote_names
 from ...uncertainty.outputs import compute_answers
-from ...uncertainty.prediction import Prediction, join_outputs
+from ...uncertainty.prediction import Prediction, join_outputs, prediction_of
 from ..budget.counting import cost
 from .call_signature import Call, Example, Unfit
 from .folding import Network
@@ -71,7 +71,8 @@ def freeze(
         few = given.find_rows_(copy)
         parameters = {name: parameter.detach().clone() for name, parameter in copy.module.named_parameters()}
         with refuse_chance_outside_torch("freeze"):
-            call("freeze", copy, _as_example(map_tensors(few, lambda t: t.clone())))
+            outputs = call("freeze", copy, _as_example(map_tensors(few, lambda t: t.clone())))
+        copy.locate_classes(few, logits_of(outputs))
         before = cost(copy, _as_example(few)).mult_adds
         buffers = {name: buffer.clone() for name, buffer in copy.module.named_buffers() if buffer.is_floating_point()}
         if buffers:  # a cache is filled by now
@@ -158,8 +159,8 @@ class Frozen(nn.Module):
         """
         first = next(iter(self.parameters()), torch.zeros(()))
         pairs = batches_and_targets(x, batch_size, first.device, first.dtype)
-        outputs = ((logits_of(self(*args, **kwargs)), y) for (args, kwargs), y in pairs)
-        return join_outputs(self.task, outputs, self.class_dim)
+        outputs = join_outputs((logits_of(self(*args, **kwargs)), y) for (args, kwargs), y in pairs)
+        return prediction_of(self.task, outputs, self.class_dim)
 
     def explain(self) -> str:
         """What was done, and the mult-adds of one example before and after, as text."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..._common.trees import as_batch, logits_of, map_tensors, rows_of, tensors_of
+from ..._common.trees import as_batch, logits_of, map_tensors, rows_of, split_item, tensors_of
 from ..._common.unpacking import format_bytes, memory
 from ...core.ensemble import TASKS
 from ...surgery.calling import evaluation_mode
@@ -70,8 +70,7 @@ def read_batches(caller: str, data: Any, batch_size: int = 256) -> Iterator[tupl
     if alone:
         data = (map_arrays(data), torch.arange(rows_of(map_arrays(data))))
     for item in loader(data, batch_size):
-        several = isinstance(item, (tuple, list)) and len(item) > 1
-        x, y = (item[0], item[1]) if several else (item[0] if isinstance(item, (tuple, list)) else item, None)
+        x, y = split_item(caller, item)
         yield map_arrays(x), None if alone or y is None else torch.as_tensor(y)
 
 
@@ -91,9 +90,10 @@ def endless(caller: str, data: Any, batch_size: int, seed: int) -> Iterator[tupl
 
 def labelled_batch(caller: str, item: Any) -> tuple[Any, Tensor]:
     """The inputs and labels of one batch of a loader."""
-    if not isinstance(item, (tuple, list)) or len(item) < 2 or item[1] is None:
+    x, y = split_item(caller, item)
+    if y is None:
         raise ValueError(f"{caller}: needs labels, but the data has none. Give (x, y), or a loader of (x, y).")
-    return map_arrays(item[0]), torch.as_tensor(item[1])
+    return map_arrays(x), torch.as_tensor(y)
 
 
 def map_arrays(tree: Any) -> Any:
