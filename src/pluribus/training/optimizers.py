@@ -108,6 +108,12 @@ def _places(ensemble: Ensemble) -> dict[int, int | None]:
     return {id(p): None if name in ensemble.own else -1 for name, p in named}
 
 
+def vectors_of(ensemble: Ensemble) -> set[int]:
+    """The ids of scales and biases: parameters with one dimension or none, beside that of the members."""
+    stacked = ensemble.own if ensemble.stacked else frozenset()
+    return {id(p) for name, p in ensemble.module.named_parameters() if p.ndim - (name in stacked) < 2}
+
+
 def _link(parameter: Tensor, rows: list[nn.Parameter]) -> None:
     """Let the slices share the memory of the stacked parameter and of its gradient."""
     for i, row in enumerate(rows):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Recipe:
         optimizer, schedule: a name in OPTIMIZERS or SCHEDULES with settings, such as {"name": "sgd", "momentum": 0.9}
         lr: the rate at the start
         weight_decay: as the optimizer has it
+        decays: what `weight_decay`, `l1` and `l2` act on: "all" parameters, or "kernels" alone, no scales and biases
         criterion: a name in CRITERIA; None: what the ensemble's task needs
         augment: a name in AUGMENTATIONS, or settings of `Augment`
         clip: the largest norm of each member's gradient
@@ -38,6 +39,7 @@ class Recipe:
     optimizer: Mapping[str, Any] = field(default_factory=lambda: {"name": "adam"})
     lr: float = 1e-3
     weight_decay: float = 0.0
+    decays: Literal["all", "kernels"] = "all"
     schedule: Mapping[str, Any] = field(default_factory=lambda: {"name": "constant"})
     criterion: str | None = None
     augment: str | Mapping[str, Any] | None = None
