@@ -195,7 +195,9 @@ class NormalisedSplit(Dataset[tuple[Tensor, Tensor]]):
     def __len__(self) -> int:
         return len(self.split)
 
-    def __getitem__(self, rows: Index) -> tuple[Tensor, Tensor]:
+    def __getitem__(self, rows: Sequence[int] | np.ndarray | Tensor | slice) -> tuple[Tensor, Tensor]:
+        if isinstance(rows, int):
+            raise TypeError(f"NormalisedSplit: rows come as batches, but {rows} is one row. Give [{rows}], or a slice.")
         x, y = self.split[rows]
         return self.data.normalise(x), y
 

@@ -54,7 +54,7 @@ SOURCES_OF_CHANCE = experiment_by_seed(
 def compute_packed_sources(given: Mapping[str, Any], folder: Path | None) -> Given:
     """The columns of the table for members that are trained one by one, by what differs between them, for one seed."""
     own = prepare_rows(given, folder)
-    member = packed(own.model, 4, alpha=2, gamma=given["gamma"], example=own.train[0][:2]).member(0)
+    member = packed(own.model, 4, alpha=2, gamma=given["gamma"], example=own.example).member(0)
     found = randomness(
         member, own.train, own.test, runs=given["runs"], rates=[given["lr"]], kinds=SOURCES, outside=own.outside,
         seed=mix_seeds(given["seed"], 5), **fit_options(given, rate=False, schedule="cosine"),
@@ -89,7 +89,7 @@ def compute_chains(given: Mapping[str, Any], folder: Path | None) -> Given:
     own = prepare_rows(given, folder)
     found = chain_against_runs(
         own.model, own.train, own.test, chains=given["chains"], cycles=3, epochs=3 * given["epochs"],
-        temperature=1 / len(own.train[1]), batch_size=given["batch_size"], seed=mix_seeds(given["seed"], 9),
+        temperature=1 / len(own.train), batch_size=given["batch_size"], seed=mix_seeds(given["seed"], 9),
     )  # fmt: skip
     half = 0.5 / len(own.test[1])
     ratio = (np.mean(found["between"]) + half) / (np.mean(found["within"]) + half)
