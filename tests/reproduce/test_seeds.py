@@ -19,7 +19,7 @@ STUDIES = {name: one for name, one in EXPERIMENTS.items() if hasattr(one, "studi
 IN_PARTS = {name: one for name, one in EXPERIMENTS.items() if name not in STUDIES}
 
 
-class Started(Exception):
+class Started(Exception):  # noqa: N818
     """Training is about to begin."""
 
 
