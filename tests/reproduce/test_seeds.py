@@ -99,10 +99,12 @@ def test_the_seeds_of_figure_4_of_masksembles_start_from_two_networks(starts):
     experiment = EXPERIMENTS["masks-transition"]
     part = next(part for part in experiment.plan("smoke") if part.name == "grid")
     _compute_timed(experiment.compute, _Task(part, None, {}))
-    settings = len(starts) // part.settings["seeds"]
-    assert settings == 6 and len(starts) == 12
-    for first, second in zip(starts[:settings], starts[settings:], strict=True):
-        assert any(first[name].shape != second[name].shape for name in first) or all_differ(first, second)
+    assert len(starts) == 6 * 2 == 6 * part.settings["seeds"]
+    assert [len(group) for group in (starts[:2], starts[2:10], starts[10:])] == [2, 8, 2]
+    for group in (starts[:2], starts[2:10], starts[10:]):  # one network, four overlaps, independent networks
+        half = len(group) // 2
+        for first, second in zip(group[:half], group[half:], strict=True):
+            assert any(first[name].shape != second[name].shape for name in first) or all_differ(first, second)
 
 
 def test_the_repeats_of_figure_2_of_mimo_are_networks_of_their_own():

@@ -17,7 +17,7 @@ from .experiments.analyses import SPARSITY
 from .experiments.counting import counting_experiment
 from .experiments.members_of_one_network import SELECTION
 from .experiments.packed_forms import FORMS, FORMULA
-from .experiments.sources_of_randomness import PACKED_SOURCES
+from .experiments.packed_sources import PACKED_SOURCES
 from .experiments.study_experiment import StudyExperiment
 from .experiments.uci import UCI
 from .published import packed as published
@@ -175,8 +175,8 @@ ITEMS = [
                                  "accuracy imagenet_r", "nll imagenet_r", "ece imagenet_r")),
         notes=("On ImageNet the paper scores ensembles by mutual information, the single network and MIMO by the "
                "maximum softmax probability.",
-               "ImageNet-R is shown, not judged: packed is said to be better than Deep Ensembles and the single network "
-               "under shift, where the table has Deep Ensembles ahead in accuracy, NLL and ECE.",
+               "ImageNet-R is shown, not judged: packed is said to be better than Deep Ensembles and the single "
+               "network under shift, where the table has Deep Ensembles ahead in accuracy, NLL and ECE.",
                "A3's test crop (0.95 of the side) and MIMO's rho are left open: the whole short side, and rho = 1."),
     ),
     _claim(
@@ -244,7 +244,8 @@ ITEMS = [
         check=check_seeds(CHANCE, *(f"{figure}_{source}" for source in ("initialisation", "batches")
                                     for figure in ("enough", "accuracy", "aupr")), pictures=rows_table),
         notes=("Enough: half of the mutual information that both give. No best set: accuracy and AUPR within a point.",
-               "On a CPU training is deterministic: the rows with non-deterministic algorithms need a GPU.",),
+               "On a CPU training is deterministic: the rows with non-deterministic algorithms need a GPU, where those "
+               "of \"neither\" are the row ND; rows without ND need torch.use_deterministic_algorithms."),
     ),
     _claim(
         "table8", "Table 8: speed of training and inference",
