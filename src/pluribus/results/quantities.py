@@ -213,7 +213,7 @@ def _shift(record: dict[str, Any], name: str) -> float | None:
 
 def _ood(record: dict[str, Any], name: str, where: str = "") -> float | None:
     score, name = ood_score(Result(record)), OWN_SCORE.get(name, name) if (own := name in OWN_SCORE) else name
-    if own and record.get("method") not in ONE_ANSWER:
+    if own and record["cost"].get("forward_passes") != 1:  # members that answer in one pass have the network's score
         score = "mutual_information"
     sets = {key: scores for key, scores in (record.get("outside") or {}).items() if where in ("", key)}
     found = [scores[score][name] for scores in sets.values() if name in scores.get(score, {})]
@@ -271,9 +271,6 @@ SHIFT = {"cacc": "accuracy", "cnll": "nll", "cece": "ece"}
 OOD = ("auroc", "aupr", "fpr95")
 
 OWN_SCORE = {f"{name}_mi": name for name in OOD}  # by mutual information, as Packed-Ensembles judges on ImageNet
-
-ONE_ANSWER = ("single", "thin", "wide", "mimo", "wide_mimo")  # methods that it judges by the softmax probability there
-
 _SHARE = Quantity("Accuracy", "higher", "%", 2, 100, "share of test examples with the right label")
 
 QUANTITIES: dict[str, Quantity] = {

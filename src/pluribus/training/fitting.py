@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -75,7 +75,7 @@ def fit(
     batch_size: int | None = None,
     lr: float | None = None,
     weight_decay: float | None = None,
-    augment: Augmentation | bool | None = None,
+    augment: Augmentation | Literal[False] | None = None,
     clip: float | None = None,
     l1: float | None = None,
     l2: float | None = None,
@@ -176,7 +176,7 @@ def lightning_module(
     criterion: str | Criterion | None = None,
     optimizer: str | Callable[[list[dict[str, Any]]], torch.optim.Optimizer] | None = None,
     schedule: str | Callable[[int], float] | None = None,
-    augment: Augmentation | bool | None = None,
+    augment: Augmentation | Literal[False] | None = None,
     select: str | None = None,
     seed: int = 0,
     **changes: Any,
@@ -230,8 +230,8 @@ def resolve_recipe(recipe: str | Mapping[str, Any] | Recipe | None, **changes: A
 
 
 def apply_recipe(
-    plan: Recipe, ensemble: Ensemble, train: Any, augment: Augmentation | bool | None = None, seed: int = 0
-) -> tuple[Any, Augmentation | bool]:
+    plan: Recipe, ensemble: Ensemble, train: Any, augment: Augmentation | Literal[False] | None = None, seed: int = 0
+) -> tuple[Any, Augmentation | Literal[False]]:
     """The batches that a recipe trains on, and what is done to each of them: what every training goes through.
 
     Rows of a `Data` (`NormalisedSplit`) are augmented as they are and normalised after that; other rows are augmented
@@ -249,7 +249,7 @@ def apply_recipe(
     return SplitBatches(batches, repetition) if repetition > 1 else batches, augment
 
 
-def _augmented(plan: Recipe, ensemble: Ensemble, train: Any) -> tuple[Any, Augmentation | bool]:
+def _augmented(plan: Recipe, ensemble: Ensemble, train: Any) -> tuple[Any, Augmentation | Literal[False]]:
     """The rows, as they are before they are normalised, and the recipe's augmentation of them."""
     if plan.augment is None:
         return train, False
