@@ -130,7 +130,7 @@ def test_a_packed_layer_starts_by_torchs_law_for_a_member():
         (lambda: pl.PackedLinear(8, 8, 0), "size, the number of members"),
         (lambda: pl.PackedLinear(8, 8, M, alpha=-1), "alpha must be a positive number"),
         (lambda: pl.PackedLinear(8, 5, M, 2, 2, last=True), "gamma 2 must divide the 5 outputs"),
-        (lambda: pl.split_channels(torch.zeros(3, 10), 4), "must hold the outputs of 4 members"),
+        (lambda: pl.split_channels(torch.zeros(3, 10), 4), "must hold outputs of 4 members"),
         (lambda: pl.split_rows(torch.zeros(3, 10), 4), "must be equally many"),
         (lambda: pl.MaskedLinear(8, 3, size=2, masks=torch.ones(3, 8)), r"\(members, inputs\) = \(2, 8\)"),
         (lambda: pl.MaskedLinear(8, 3, size=2, masks=torch.full((2, 8), 0.5)), "masks must be zeros and ones"),

@@ -36,7 +36,7 @@ from .._common.trees import (
 )
 from ..surgery.copying import assign_, run_with, state
 from ..surgery.selecting import quote_names
-from .autotune import LEAN, Measurements
+from .autotune import LEAN, Measurements, is_unruled
 from .input_changes import InputChanges, SharedParameters, each_as_first, in_words
 from .isolation import (
     ParameterMarks,
@@ -71,6 +71,7 @@ from .replicas import run_replica
 from .row_members import Rows, locate_rows_, member_layers
 
 Tensors = Mapping[str, Tensor]
+BY_HAND = "set by hand"
 BY_VMAP = 'what a member stores in attributes is undone before the next one; set ensemble.run = "vmap" for one graph'
 
 
@@ -117,7 +118,7 @@ class Runner:
     def backend(self, value: str) -> None:
         if value not in self.BACKENDS:
             raise ValueError(f"ensemble.run must be {self.RULE}, but it is {value!r}.")
-        self._backend, self.why, self.measured = value, "set by hand", Measurements()
+        self._backend, self.why, self.measured = value, BY_HAND, Measurements()
 
     def preferred_backend(self) -> tuple[str, str]:
         """The backend to begin with, and why."""
@@ -141,7 +142,7 @@ class Runner:
                 self._look_for_stale_caches(batch, per_member)
             before = None if torch.compiler.is_compiling() else self._look()
             run = self.backend
-            if run == "auto":
+            if run == "auto" or self.why != BY_HAND and is_unruled(self.module, batch):
                 run, batch = self._measure_each(batch, per_member)
                 before = before and self._look()
             if run == LEAN:

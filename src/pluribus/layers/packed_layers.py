@@ -141,6 +141,6 @@ def split_channels(outputs: Tensor, size: int) -> Tensor:
     size = check_size("split_channels", size)
     if outputs.ndim < 2 or outputs.shape[1] % size:
         raise ValueError(
-            f"split_channels: dimension 1 must hold the outputs of {size} members, but the shape is {tuple(outputs.shape)}."
+            f"split_channels: dimension 1 must hold outputs of {size} members, but the shape is {tuple(outputs.shape)}."
         )
     return outputs.unflatten(1, (size, -1)).movedim(1, 0)

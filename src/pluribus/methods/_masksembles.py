@@ -15,8 +15,7 @@ from .._common.trees import as_batch
 from ..core.ensemble import Ensemble
 from ..core.feeds import SHARE, TILE
 from ..core.first_look import MemberCheck
-from ..core.layers import OWNED, Masked
-from ..core.row_members import MemberLayer
+from ..core.layers import OWNED, Masked, MemberLayer
 from ..results.styles import Style
 from ..surgery.copying import duplicate
 from ..surgery.replacing import expose_weights
