@@ -41,7 +41,7 @@ _common
 uncertainty  surgery  data
 core  models  results
 methods  training  report
-deploy
+deploy  layers
 landscape  integrations
 upgrading
 study

@@ -2,6 +2,7 @@
 from . import data as data
 from . import figures as figures
 from . import landscape as landscape
+from . import layers as layers
 from . import methods as methods
 from . import metrics as metrics
 from . import models as models
@@ -28,6 +29,7 @@ from .methods import multihead as multihead
 from .methods import packed as packed
 from .methods import single as single
 from .methods import treenet as treenet
+from .methods.mask_sampler import masks as masks
 from .training.fitting import History as History
 from .training.fitting import fit as fit
 from .training.fitting import lightning_module as lightning_module

@@ -239,3 +239,37 @@ def test_members_gradients_come_from_one_stacked_operation():
             pending.extend(n for n, _ in node.next_functions)
     owned = sum(name in ensemble.own for name, _ in ensemble.module.named_parameters())
     assert kinds.count("UnbindBackward0") == owned
+
+
+# ---------------------------------------------------------------- devices without a rule
+
+
+def packed_images():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8 * 16, 3))
+    return pb.packed(model, 4, example=torch.randn(2, 3, 8, 8)), torch.randn(5, 3, 8, 8)
+
+
+def test_convolutions_are_measured_on_the_first_batch_where_no_rule_was(monkeypatch):
+    """The CPU stands for a GPU: a device that the rule does not name."""
+    ensemble, x = packed_images()
+    by_rule = ensemble.eval()(x)
+    assert "measured" not in ensemble.explain()
+    monkeypatch.setattr(auto, "RULED", ("meta",))
+    torch.testing.assert_close(ensemble(x), by_rule, rtol=1e-4, atol=1e-5)
+    assert "measured: " in ensemble.explain() and len(ensemble.runner.measured) == 1
+    said = ensemble.explain()
+    ensemble(x)
+    assert ensemble.explain() == said  # once
+    ensemble.train().loss(x, torch.arange(5) % 3, F.cross_entropy).backward()
+    assert len(ensemble.runner.measured) == 2  # training is another matter
+
+
+def test_what_is_set_by_hand_or_has_no_convolutions_is_not_measured(monkeypatch):
+    monkeypatch.setattr(auto, "RULED", ("meta",))
+    ensemble, x = packed_images()
+    ensemble.run = "loop"
+    ensemble(x)
+    plain = pb.deep(nn.Linear(4, 2), 3)
+    plain(torch.randn(5, 4))
+    assert "measured" not in ensemble.explain() + plain.explain()

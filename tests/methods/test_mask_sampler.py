@@ -193,3 +193,42 @@ def test_bad_input_names_the_rule_and_the_value(call, words):
 def test_a_fractional_size_is_a_type_error():
     with pytest.raises(TypeError, match="size must be a whole number, but is 2.5"):
         masks(8, 2.5, 2.0)
+
+
+# ---------------------------------------------------------------- masks after layers, each row through all of them
+
+
+def test_masks_after_convolutions_and_repeated_rows_equal_networks_masked_by_hand():
+    """Packed-Ensembles' comparison: every row through every mask, all in one batch, the mean over members and rows."""
+    import torch.nn.functional as F
+    from torch import nn
+
+    import pluribus as pb
+
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(2, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 6, 3), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(6 * 4, 3)),
+    )
+    x, y = torch.randn(5, 2, 6, 6), torch.arange(5) % 3
+    ensemble = pb.masksembles(model, 3, 2.0, example=x, after=True, repeat=True)
+    masks = {name: mask for name, mask in ensemble.module.named_buffers() if name.endswith("mask")}
+    assert {name: tuple(mask.shape) for name, mask in masks.items()} == {"0.mask": (3, 8), "3.mask": (3, 6)}
+
+    def run(x, member):  # (rows), of each row
+        h = model[0](x) * masks["0.mask"][member][:, :, None, None]
+        h = model[3](model[2](model[1](h))) * masks["3.mask"][member][:, :, None, None]
+        return model[6](model[5](model[4](h)))
+
+    model.train()
+    member, rows = torch.arange(3).repeat_interleave(5), x.repeat(3, 1, 1, 1)
+    expected = F.cross_entropy(run(rows, member), y.repeat(3))
+    found = ensemble.train().loss(x, y, F.cross_entropy)
+    torch.testing.assert_close(found, expected)
+    model.eval()
+    model[1].load_state_dict(ensemble.module[1].state_dict())
+    for i, output in enumerate(ensemble.eval()(x)):
+        torch.testing.assert_close(output, run(x, torch.full((5,), i)))
+    torch.testing.assert_close(ensemble.member(1).eval()(x), ensemble(x)[1])
+    with pytest.raises(ValueError, match="after= and capacity= exclude each other"):
+        pb.masksembles(model, 3, 2.0, 1.0, x, after=True)

@@ -187,6 +187,65 @@ def test_first_and_last_layers_that_are_tied_have_a_tensor_each_and_explain_says
             self.head.weight = self.words.weight
 
     model, words = Tied().eval(), sentences()
-    ensemble = pb.mimo(model, 3, example=words).eval()
+    ensemble = pb.mimo(model, 3, example=words, init="same").eval()
     torch.testing.assert_close(ensemble(words), model(words).expand(3, -1, -1))
     assert "shared one tensor and now have one each" in ensemble.explain()
+
+
+# ---------------------------------------------------------------- where members start
+
+
+def plain() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(2, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 4))
+
+
+def start_apart(ensemble, first: str, last: str) -> bool:
+    """Whether no two members have the same slice of the first or of the last layer."""
+    weights = dict(ensemble.module.named_parameters())
+    pieces = [weights[f"{first}.weight"].chunk(3, 1), weights[f"{last}.weight"].chunk(3, 0)]
+    return all(not torch.equal(one[i], one[j]) for one in pieces for i in range(3) for j in range(i))
+
+
+def train_a_little(model: nn.Module, x: torch.Tensor) -> None:
+    optimizer = torch.optim.Adam(model.parameters(), 0.03)
+    for _ in range(60):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), torch.arange(len(x)) % 4).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(("build", "shape", "last"), [(plain, (6,), "4"), (normalised, (2, 6, 6), "4")])
+def test_members_start_apart_in_a_fresh_network_and_as_it_in_a_trained_one(build, shape, last):
+    torch.manual_seed(0)
+    x = torch.randn(32, *shape)
+    for _ in range(5):
+        model = build()
+        fresh = pb.mimo(model, 3, example=x)
+        assert start_apart(fresh, "0", last) and "does not seem to be trained" in fresh.explain()
+        train_a_little(model, x)
+        kept = pb.mimo(model.eval(), 3, example=x).eval()
+        torch.testing.assert_close(kept(x), model(x).expand(3, -1, -1))
+        assert "init: 'same', because the model seems to be trained" in kept.explain()
+
+
+def test_an_initialisation_of_ones_own_is_no_training():
+    torch.manual_seed(0)
+    model = plain()
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            nn.init.xavier_normal_(layer.weight)
+            nn.init.zeros_(layer.bias)
+    assert start_apart(pb.mimo(model, 3, example=torch.randn(4, 6)), "0", "4")
+
+
+def test_what_is_asked_for_is_done():
+    x, model = torch.randn(4, 6), plain()
+    assert not start_apart(pb.mimo(model, 3, example=x, init="same"), "0", "4")
+    train_a_little(model, x)
+    assert start_apart(pb.mimo(model, 3, example=x, init="different"), "0", "4")
+    with pytest.raises(ValueError, match="init must be"):
+        pb.mimo(model, 3, example=x, init="apart")

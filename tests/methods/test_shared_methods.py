@@ -191,19 +191,19 @@ def test_mimo_reads_members_side_by_side_and_sums_the_heads():
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "encoder", "recurrent", "tied"])
-def test_mimo_starts_as_the_model_given(name):
+def test_mimo_starts_as_the_model_given_where_that_is_asked_for(name):
     from small import SMALL
 
     torch.manual_seed(0)
     model, x = SMALL[name].build().eval(), SMALL[name].batch(5)
-    ensemble = pb.mimo(model, 3, example=x)
+    ensemble = pb.mimo(model, 3, example=x, init="same")
     close(ensemble(x), model(x).expand(3, -1, -1))
 
 
 def test_mimo_training_sees_each_member_s_own_rows():
     """Members answer for their own input: with the others' slices at zero the network is one member's."""
     model = plain_mlp(8)
-    ensemble = pb.mimo(model, 2, example=torch.randn(2, 6))
+    ensemble = pb.mimo(model, 2, example=torch.randn(2, 6), init="same")
     ensemble.module[0].weight.data[:, 6:] = 0  # only the first member's input is read
     x, rows = torch.randn(4, 6), []
     ensemble.loss(x, x, lambda o, t: rows.append((o.detach(), t)) or o.sum())

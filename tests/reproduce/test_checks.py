@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from pluribus.reproduce.experiments.stored_parts import Stored
-from pluribus.reproduce.experiments.study_experiment import Compared
+from pluribus.reproduce.experiments.study_experiment import Compared, choose_labels
 from pluribus.reproduce.registry import CLAIMS
+from pluribus.reproduce.studies import TABLE6
 from pluribus.reproduce.verdicts import FAILS, HOLDS, OPEN
 from pluribus.results.store import Group, Result
 
@@ -13,11 +14,13 @@ from pluribus.results.store import Group, Result
 
 PAR = {"single": 0, "deep": 1, "packed": 1, "masksembles": 1, "mc_dropout": 0.2, "mimo": 1}
 BEST = {"packed": 2, "masksembles": 1, "deep": 1, "batch_ensemble": 0, "mimo": 0, "single": 0}
-ONE_PASS = {"mimo": 2, "single": 0, "dropout_single_pass": 0, "multihead": 0}
-ALPHA_GAMMA = {f"packed alpha={a} gamma={g}": 0.05 * a for a in (1, 2, 3) for g in (1, 2)}
-ROUGH = {label: value + 2 * (label[-1] == "2") for label, value in ALPHA_GAMMA.items()}
-SCALES = {f"masksembles scale={s}": s for s in (1.0, 1.4, 2.0, 3.0)}
-CAPACITY = {f"masksembles scale={s} capacity=1.0": s for s in (1.0, 2.0, 3.0, 4.0)}
+ONE_PASS = {"mimo": 2, "single": 0, "dropout_single_pass": 0, "multihead": 0, "deep": 2}
+ALPHA_GAMMA = {f"packed alpha={a} gamma={g}": 0.05 * a for a in (1, 2, 3, 4) for g in (1, 2, 4) if (a, g) != (1, 4)}
+ROUGH = {label: value + 2 * (label[-1] == "4") for label, value in ALPHA_GAMMA.items()}
+SCALES = {f"masksembles scale={s}": s for s in (1.0, 1.1, 1.4, 2.0, 3.0)}
+CAPACITY = {f"masksembles scale={s} capacity=1.0": s for s in (1.0, 2.0, 3.0, 4.0, 5.0)}
+HALF = {**PAR, "masksembles": 1.2}  # as good, and cheaper
+LARGE = {**PAR, "masksembles scale=1.5": 1.2}
 STRONG = {"l1": "0.0001", "l2": "0.01"}
 REGULARISED = {
     f"mimo size={m} {axis}={value}": 0 if value == "0.0" else -m
@@ -30,8 +33,8 @@ DIVERSE = {"mimo": 4, "deep": 4, "treenet": 1, "batch_ensemble": 1, "multihead":
 WAYS = {  # item: levels for which it holds, and for which it fails
     "masksembles/figure6": (PAR, {**PAR, "masksembles": -1}),
     "masksembles/figure7": (
-        {"single": 0, "deep": 1, "masksembles scale=2.0 capacity=1.0": 1},
-        {"single": 0, "deep": 1, "masksembles scale=2.0 capacity=1.0": -3},
+        {"single": 0, "deep": 1, "masksembles scale=1.55 capacity=1.0": 1},
+        {"single": 0, "deep": 1, "masksembles scale=1.55 capacity=1.0": -3},
     ),
     "masksembles/figure8": (SCALES, {label: -value for label, value in SCALES.items()}),
     "masksembles/figure9": (CAPACITY, {label: -value for label, value in CAPACITY.items()}),
@@ -39,11 +42,11 @@ WAYS = {  # item: levels for which it holds, and for which it fails
         {"single": 0, "deep": 1, "masksembles scale=2.0": 1},
         {"single": 0, "deep": 1, "masksembles scale=2.0": -2},
     ),
-    "masksembles/figure11": (PAR, {**PAR, "masksembles": -1}),
-    "masksembles/figure13": ({**CAPACITY, "deep": 5}, {**CAPACITY, "deep": 1}),
+    "masksembles/figure11": (LARGE, {**LARGE, "masksembles scale=1.5": -1}),
+    "masksembles/figure13": ({**CAPACITY, "deep": 6}, {**CAPACITY, "deep": 1}),
     "masksembles/figure14": (CAPACITY, {label: -value for label, value in CAPACITY.items()}),
-    "masksembles/table1": (PAR, {**PAR, "masksembles": -1}),
-    "masksembles/table2": (PAR, {**PAR, "masksembles": -1}),
+    "masksembles/table1": (HALF, {**HALF, "masksembles": -1}),
+    "masksembles/table2": (LARGE, {**LARGE, "masksembles scale=1.5": -1}),
     "packed/figure1": (BEST, {**BEST, "packed": -1}),
     "packed/table1": (PAR, {**PAR, "packed": -1}),
     "packed/table2": (BEST, {**BEST, "packed": -1}),
@@ -61,6 +64,10 @@ WAYS = {  # item: levels for which it holds, and for which it fails
         {"mimo input_repetition=0.0": 0, "mimo input_repetition=0.6": 2, "mimo input_repetition=1.0": 1},
         {"mimo input_repetition=0.0": 0, "mimo input_repetition=0.6": -2, "mimo input_repetition=1.0": 1},
     ),
+    "mimo/figure6b": (
+        {f"mimo batch_repetition={r} size={m}": r for r in (1, 2, 4) for m in (2, 3)},
+        {f"mimo batch_repetition={r} size={m}": -r for r in (1, 2, 4) for m in (2, 3)},
+    ),
     "mimo/figure7": (REGULARISED, {label: -value for label, value in REGULARISED.items()}),
     "mimo/figure8": (REGULARISED, {label: -value for label, value in REGULARISED.items()}),
     "mimo/table1": (ONE_PASS, {**ONE_PASS, "mimo": -1}),
@@ -70,14 +77,18 @@ WAYS = {  # item: levels for which it holds, and for which it fails
 }
 
 
+VARIANTS = ("imagenet_a", "imagenet_v2", "objectnet", "imagenet_vid_robust", "ytbb_robust")
+
+
 def run(label, level, seed, noise, **changes):
     """A result whose every figure is better, larger or cheaper by steps of its level."""
     drawn = np.random.default_rng([seed, sum(map(ord, label))])
     level = level + noise * drawn.standard_normal()
     figures = {"accuracy": 0.7 + 0.01 * level, "nll": 1 - 0.05 * level, "ece": 0.2 - 0.01 * level}
-    metrics = {**figures, "disagreement": 0.3 + 0.01 * level}
+    metrics = {**figures, "disagreement": 0.3 + 0.01 * level, "disagreement_by_error": 0.5 + 0.01 * level}
     scores = {
-        name: {"auroc": 0.7 + 0.01 * level, "aupr": 0.7 + 0.01 * level, "fpr95": 0.3} for name in ("msp", "entropy")
+        name: {"auroc": 0.7 + 0.01 * level, "aupr": 0.7 + 0.01 * level, "fpr95": 0.3}
+        for name in ("msp", "entropy", "mutual_information")
     }
     record = {
         **{"run": f"{label}-{seed}", "method": label.split()[0], "label": label, "settings": {}, "data": "x"},
@@ -85,6 +96,7 @@ def run(label, level, seed, noise, **changes):
         "cost": {"latency": float(np.exp(-level)), "parameters": 100 + level},
         "seconds": {"training": float(np.exp(-level))},
         "shift": {"noise": [{"severity": 1, **figures}]},
+        "variants": dict.fromkeys(VARIANTS, {**figures, "stable_accuracy": 0.5 + 0.01 * level}),
     }
     record["cost"]["parameters"] = 400 if label == "deep" else 100
     return Result({**record, **changes})
@@ -105,6 +117,35 @@ def test_a_claim_about_a_study_can_hold_fail_and_be_open(name):
     assert CLAIMS[name].judge(study(failing)).judgement == FAILS
     assert CLAIMS[name].judge(study(holding, noise=50.0)).judgement == OPEN
     assert CLAIMS[name].judge(study({"other": 1})).judgement == OPEN
+
+
+def test_nothing_is_said_where_deep_ensembles_do_not_beat_the_single_network():
+    """No positive control: packed is as good as Deep Ensembles in everything, but those are not calibrated better."""
+    assert CLAIMS["packed/table1"].judge(study(PAR)).judgement == HOLDS
+    without = study(PAR)
+    for result in without["x, mlp"].groups["deep"].runs:
+        result.record["metrics"]["ece"] = 0.5
+    verdict = CLAIMS["packed/table1"].judge(without)
+    assert verdict.judgement == OPEN
+
+
+def test_the_overlaps_of_a_size_are_the_papers():
+    from pluribus.reproduce.masksembles import OVERLAPS
+
+    for iou, scale in OVERLAPS.items():
+        assert 1 / (2 * scale - 1) == pytest.approx(float(iou), abs=0.005)
+
+
+def test_of_a_methods_settings_the_best_on_validation_data_stands_for_it():
+    rates = {f"mc_dropout rate={rate}": level for rate, level in ((0.1, 1), (0.2, 3), (0.3, 2))}
+    compared = study({**rates, "single": 0})["x, mlp"]
+    for label, group in compared.groups.items():
+        for result in group.runs:
+            result.record["validation"] = {"nll": 1.0 if label != "mc_dropout rate=0.3" else 0.5}
+    chosen = choose_labels(compared, {"mc_dropout": "nll"})
+    assert list(chosen.groups) == ["single", "mc_dropout"]
+    assert chosen.values("mc_dropout", "accuracy") == compared.values("mc_dropout rate=0.3", "accuracy")
+    assert "mc_dropout rate=0.3 was chosen by nll on validation data, out of 3" in chosen.notes[0]
 
 
 def test_widths_hold_where_accuracy_rises_and_detection_stays():
@@ -135,10 +176,12 @@ def test_criteria_are_compared_on_the_same_predictions():
         runs = []
         for seed in range(4):
             given = {"max_logit": scores(logit(seed))} | {
-                name: scores(others(seed)) for name in ("msp", "entropy", "mutual_information")
+                name: scores(others(seed)) for name in ("msp", "entropy", "mutual_information", "variation_ratio")
             }
             runs.append(run("packed", 0, seed, 0.0, outside={"other": given}))
-        return CLAIMS["packed/table6"].judge({"x": Compared({"packed": Group("packed", tuple(runs))})}).judgement
+        labels = [f"packed alpha={a} gamma={g} size={m}" for a, g, m in TABLE6]
+        groups = {label: Group(label, tuple(runs)) for label in labels}
+        return CLAIMS["packed/table6"].judge({"x": Compared(groups)}).judgement
 
     assert told(lambda s: 0.9 + 0.001 * s, lambda s: 0.8) == HOLDS
     assert told(lambda s: 0.7 + 0.001 * s, lambda s: 0.8) == FAILS

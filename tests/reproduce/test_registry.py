@@ -14,7 +14,7 @@ FIGURES = {
     "packed": [f"table{i}" for i in (1, 2, *range(5, 12))]
     + [f"figure{i}" for i in (1, 3, *range(5, 10))]
     + ["appendixJ", "appendixK", "section3.2", "table1-cost"],
-    "mimo": [f"figure{i}" for i in range(2, 10)] + [f"table{i}" for i in range(1, 5)] + ["footnote2"],
+    "mimo": [f"figure{i}" for i in (*range(2, 10), "6b")] + [f"table{i}" for i in range(1, 5)] + ["footnote2"],
     "fort": [f"figure{i}" for i in range(2, 11)] + [f"figureS{i}" for i in range(1, 7)],
 }
 
@@ -38,7 +38,7 @@ def test_items_that_share_an_experiment_share_its_folder():
     for claim in CLAIMS.values():
         by_name.setdefault(claim.experiment.name, []).append(claim.experiment)
     several = {name: found for name, found in by_name.items() if len(found) > 1}
-    assert {"methods", "fort-landscape"} <= set(several)
+    assert {"methods-cifar100", "fort-landscape"} <= set(several)
     for found in several.values():
         assert all(type(one) is type(found[0]) for one in found)
         assert len({str(getattr(one, "scales", one.name)) for one in found}) == 1

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 
 import pluribus as pb
-from pluribus.data.dataset import AnswerKey, Points, Split
+from pluribus.data.dataset import AnswerKey, NormalisedSplit, Points, Split
 from pluribus.study import judging
-from pluribus.study import run as runs
 from pluribus.study.baselines import build_ensemble
 from pluribus.study.run import compute, load_data
 from pluribus.study.settings import Run
+from pluribus.training.fitting import apply_recipe
 from pluribus.training.recipes import Recipe
 
 DIGITS = Run(data="digits", model="lenet", method="single", training={"epochs": 1})
@@ -42,13 +42,14 @@ def test_images_are_normalised_before_training_whether_augmented_or_not(augment,
 
 
 def test_augmentation_leaves_validation_and_test_data_alone(digits):
-    data, _ = digits
-    plan = Recipe(augment={"flip": True, "crop": 1})
-    x, y = data.train[:64]
-    changed, targets = runs._augment(plan, data)(x, y)
+    data, ensemble = digits
+    plan = Recipe(augment={"flip": True, "crop": 1}, batch_size=64)
+    batches, augment = apply_recipe(plan, ensemble, NormalisedSplit(data.train, data))
+    x, y = next(iter(batches))
+    changed, targets = augment(x, y)
     assert not torch.equal(changed, data.normalise(x))
     assert torch.equal(targets, y)
-    assert torch.equal(runs.NormalisedSplit(data.test, data)[:5][0], data.normalise(data.test[:5][0]))
+    assert torch.equal(NormalisedSplit(data.test, data)[:5][0], data.normalise(data.test[:5][0]))
 
 
 def likelihood(ensemble, data, x, y):

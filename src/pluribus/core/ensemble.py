@@ -414,7 +414,7 @@ class Ensemble(nn.Module):
 
     @contextmanager
     def _trying(self) -> Iterator[Callable[[Batch], list[Tensor]]]:
-        """What one member gives for a batch, rows first, in eval mode and without dropout, to find out about a model."""
+        """What one member gives for a batch, rows first, in eval mode and without dropout: to find out about it."""
         with torch.random.fork_rng(devices=[]), no_dropout():
             if self.joint:
                 with self.runner.lock, evaluation_mode(self):

@@ -54,7 +54,7 @@ from ..surgery.caches import drop_stale_caches_
 from ..surgery.copying import duplicate, refuse_tracing, replicate, run_with, state
 from ..surgery.dropout import no_chance
 from ..surgery.selecting import CONVOLUTIONS, quote_names
-from .autotune import LEAN, Measurements
+from .autotune import LEAN, Measurements, is_unruled
 from .members import Given, Members, average_, kind_of, take_back_, version_of
 from .rows import Rows, locate_rows_, member_layers
 from .trunk import Trunk, find_trunk
@@ -170,7 +170,7 @@ class Runner:
         if self._has_stale_caches and not self.module.training and not is_watched():
             self._forget_caches(unstack(batch, self.size)[0] if per_member else batch)
         run = self.backend
-        if run == "auto":
+        if run == "auto" or (self.why != BY_HAND and is_unruled(self.module, batch)):
             run, batch = self._measure_each(batch, per_member)
         if run == "vmap" and self._agrees_by_vmap(batch, per_member):
             return self._all_by_vmap(batch, per_member)

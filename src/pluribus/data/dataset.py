@@ -181,6 +181,36 @@ class Data:
         return f"Data({self.name!r}: {self.kind} of shape {self.shape}, {what}; {rows})"
 
 
+class NormalisedSplit(Dataset[tuple[Tensor, Tensor]]):
+    """A part of the data with its inputs normalised, read a whole batch at a time.
+
+    A recipe's augmentation works on the rows as they are, before they are normalised (`pb.fit` sees to that).
+    """
+
+    whole_batches = True
+
+    def __init__(self, split: Split, data: Data):
+        self.split, self.data = split, data
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitem__(self, rows: Sequence[int] | np.ndarray | Tensor | slice) -> tuple[Tensor, Tensor]:
+        if isinstance(rows, int):
+            raise TypeError(f"NormalisedSplit: rows come as batches, but {rows} is one row. Give [{rows}], or a slice.")
+        x, y = self.split[rows]
+        return self.data.normalise(x), y
+
+    @property
+    def y(self) -> Tensor:
+        """The targets of all rows, without reading any input."""
+        return self.split.y
+
+    def take(self, rows: Index) -> NormalisedSplit:
+        """A part of the same rows; nothing is read or copied."""
+        return NormalisedSplit(self.split.take(rows), self.data)
+
+
 class Points:
     """Rows of numbers, (rows, features), in memory."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -294,6 +294,12 @@ class ImageFiles:
         """The same images in another size or number of channels."""
         return ImageFiles(self.paths, shape, self.root, self.unpack_limit, self.border)
 
+    def random_crops(
+        self, size: int, scale: Sequence[float] = (0.08, 1), ratio: Sequence[float] = (3 / 4, 4 / 3)
+    ) -> RandomCrops:
+        """The same images, of each of which another random part is read each time."""
+        return RandomCrops(self, (self.shape[0], size, size), tuple(scale), tuple(ratio))
+
     def batch(self, rows: Tensor) -> Tensor:
         """These images, (rows, channels, height, width) in [0, 1]."""
         self._prepare()
@@ -337,9 +343,60 @@ class ImageFiles:
         return self._decoded[row]
 
 
-def decode(path: str | Path, shape: Shape, limit: Limit = None, border: int = 0) -> Tensor:
+@dataclass(frozen=True)
+class RandomCrops:
+    """Images on disk of which random parts are read, resized to one shape (Szegedy et al. 2015).
+
+    Args:
+        scale: the share of an image's area, from and to; ratio: width to height, from and to
+    """
+
+    files: ImageFiles
+    shape: Shape
+    scale: Sequence[float]
+    ratio: Sequence[float]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def batch(self, rows: Tensor) -> Tensor:
+        """A random part of each of these images, drawn from torch's generator."""
+        files = self.files
+        images = [
+            decode(files.paths[i], self.shape, files.unpack_limit, files.border, self._box) for i in rows.tolist()
+        ]
+        return torch.stack(images).float() / 255 if images else torch.empty(0, *self.shape)
+
+    def names(self, rows: Tensor) -> list[str]:
+        """The files' names, inside the folder they were found in."""
+        return self.files.names(rows)
+
+    def _box(self, height: int, width: int) -> tuple[int, int, int, int]:
+        """Left, top, right and bottom of a part, as timm draws it; the centre if ten draws do not fit."""
+        for _ in range(10):
+            share, place = torch.rand(2), torch.rand(2).tolist()
+            area = height * width * float(self.scale[0] + share[0] * (self.scale[1] - self.scale[0]))
+            low, high = (math.log(end) for end in self.ratio)
+            ratio = math.exp(low + float(share[1]) * (high - low))
+            across, down = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < across <= width and 0 < down <= height:
+                left, top = int(place[0] * (width - across + 1)), int(place[1] * (height - down + 1))
+                return left, top, left + across, top + down
+        ratio = min(max(width / height, self.ratio[0]), self.ratio[1])
+        across, down = min(width, round(height * ratio)), min(height, round(width / ratio))
+        left, top = (width - across) // 2, (height - down) // 2
+        return left, top, left + across, top + down
+
+
+def decode(
+    path: str | Path,
+    shape: Shape,
+    limit: Limit = None,
+    border: int = 0,
+    box: Callable[[int, int], tuple[int, int, int, int]] | None = None,
+) -> Tensor:
     """One image as bytes, (channels, height, width): turned upright, without so many pixels of border, short side
-    resized, centre cut out.
+    resized, centre cut out; or the part of it that `box` says, from height and width to left, top, right, bottom.
     """
     _pillow()  # without Pillow it is not the image that is broken
     try:
@@ -352,7 +409,11 @@ def decode(path: str | Path, shape: Shape, limit: Limit = None, border: int = 0)
             quiet = quiet_tiff() if image.format == "TIFF" else nullcontext()
             with _ONE_LARGE if size > LARGE else nullcontext(), quiet:
                 require("PIL.ImageOps", "reading images", "data").exif_transpose(image, in_place=True)
-                return _resize_and_crop(_as_bytes(_without_border(image, border), shape[0]), shape)
+                whole = _as_bytes(_without_border(image, border), shape[0])
+                if box is None:
+                    return _resize_and_crop(whole, shape)
+                part = whole.resize((shape[2], shape[1]), _pillow().Resampling.BILINEAR, box(whole.height, whole.width))
+                return _as_tensor(part)
     except Exception as error:  # each format of Pillow fails in ways of its own
         raise ValueError(
             f'{path}: the image cannot be read: {error}. Remove it, or load with broken="skip".'
@@ -410,5 +471,9 @@ def _resize_and_crop(image: Any, shape: Shape) -> Tensor:
         image = image.resize((new_width, new_height), _pillow().Resampling.BILINEAR)
         left, top = (new_width - width) // 2, (new_height - height) // 2
         image = image.crop((left, top, left + width, top + height))
+    return _as_tensor(image)
+
+
+def _as_tensor(image: Any) -> Tensor:
     values = torch.from_numpy(np.array(image))
     return values[None] if values.ndim == 2 else values.permute(2, 0, 1)

@@ -115,7 +115,9 @@ def trajectories(
             'trajectories: batches="different" needs rows that can be shuffled, but train is a list of batches. '
             'Give (x, y), a data set or a loader that shuffles, or batches="same".'
         )
-    alone = bool(options.get("augment")) or options.get("validation") is not None or options.get("devices", 1) != 1
+    plan = resolve_recipe(options.get("recipe"), batch_size=options.get("batch_size")).of("single")
+    augment = plan.augment if options.get("augment") is None else options["augment"]
+    alone = bool(augment) or options.get("validation") is not None or options.get("devices", 1) != 1
     if together is None:
         together = runs > 1 and whole.run == "vmap" and not alone
     if not together:
@@ -128,8 +130,7 @@ def trajectories(
             "trajectories: together=True does not support augment, validation and devices. Use together=False."
         )
     if batches == "different":
-        size = resolve_recipe(options.get("recipe"), batch_size=options.get("batch_size")).of("single").batch_size
-        whole.feed, train = _APART, _Zip([loader(train, size, shuffle=True, seed=own) for own in seeds])
+        whole.feed, train = _APART, _Zip([loader(train, plan.batch_size, shuffle=True, seed=own) for own in seeds])
     return _train(whole, train, probe, every, seed=seed, **options)
 
 

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from .._common.trees import as_batch
 from ..core.ensemble import Ensemble
-from ..core.feeds import SHARE
+from ..core.feeds import SHARE, TILE
 from ..core.first_look import MemberCheck
-from ..core.layers import Masked
+from ..core.layers import OWNED, Masked, MemberLayer
 from ..results.styles import Style
 from ..surgery.copying import duplicate
 from ..surgery.replacing import expose_weights
-from ..surgery.selecting import dotted_name, exact_pattern, quote_names
+from ..surgery.selecting import CONVOLUTIONS, dotted_name, exact_pattern, quote_names
 from ..surgery.thinning.rescaling import solve_widths
 from ..surgery.thinning.widths import Widths, rebuild
 from . import mask_sampler as sampler
@@ -47,6 +47,8 @@ def masksembles(
     example: Any = None,
     *,
     where: str | None = None,
+    after: bool = False,
+    repeat: bool = False,
     widths: Widths | None = None,
     trained: Any = None,
     generator: torch.Generator | None = None,
@@ -68,6 +70,8 @@ def masksembles(
             layer's original width, and layers grow to M * S - D channels, with fresh weights
         example: what one call takes; needed with `capacity`, where widths are unknown
         where: the layers to mask; by default every convolution and linear layer but the first
+        after: mask what a layer gives instead of what it reads, by default of every convolution; with `repeat`, every
+            row goes through all masks in training: Packed-Ensembles' comparison (appendix B). Not with `capacity`
         widths: the grown sizes, where they are known already; then no example is needed
         trained: a batch of inputs says that the model's weights are trained: of the layers meant, only so many of the
             last ones are masked that members keep 95 % of the network's answers on them; False: they are not
@@ -83,48 +87,47 @@ def masksembles(
         capacity = check_number(
             "masksembles", "capacity", capacity, "a positive fraction of a layer's width", lambda v: 0 < v < math.inf
         )
+        _check_excluded(after=after, trained=is_batch(trained))
     if is_batch(trained):
-        if capacity is not None:
-            raise ValueError(
-                "masksembles: layers that grow get new weights, so trained= and capacity= exclude each other. Give "
-                "one of them."
-            )
         meant = layers_of("masksembles", expose_weights(check_model("masksembles", model)), where, example,
                           but_first=True, per_row=True)  # fmt: skip
         return start_near(
             "masksembles", model, trained, last_layers(meant),
             lambda names: masksembles(
-                model, size, scale, where=exact_pattern(names), trained=False, generator=generator
+                model, size, scale, where=exact_pattern(names), after=after, repeat=repeat, trained=False,
+                generator=generator,
             ), generator,
         )  # fmt: skip
     model = expose_weights(check_model("masksembles", model))
     if scale > 1:
         warn_if_trained("masksembles", model, trained, "masks drop much of what its layers compute")
-    names = layers_of("masksembles", model, where, example, but_first=True, per_row=True)
-    before = {name: count_input_channels(model.get_submodule(name)) for name in names}
+    names = layers_of("masksembles", model, where, example, but_first=not after, per_row=True)
+    if after and where is None:
+        names = [name for name in names if isinstance(model.get_submodule(name), CONVOLUTIONS)] or names
+    before = {name: _count_masked(model.get_submodule(name), after) for name in names}
     if capacity is not None:
         model, widths = _grow(model, size, scale, capacity, example, names, widths, generator)
     full: list[bool] = []
     for name in names:
         layer = model.get_submodule(name)
-        inputs = count_input_channels(layer)
-        ones = None if capacity is None else _ones(capacity * before[name], inputs, size)
-        mask = sampler.masks(inputs, size, scale if ones is None else None, capacity=ones, generator=generator)
+        channels = _count_masked(layer, after)
+        ones = None if capacity is None else _ones(capacity * before[name], channels, size)
+        mask = sampler.masks(channels, size, scale if ones is None else None, capacity=ones, generator=generator)
         full.append(bool(mask.all()))
         layer.register_buffer("mask", mask.to(cast(Tensor, layer.weight)))
-        begin_(layer, Masked)
+        begin_(layer, MaskedAfter if after else Masked)
     if size > 1 and scale > 1 and all(full):
         raise ValueError(
             f"masksembles: every mask is all ones, because the widths of {quote_names(names, 6)} cannot grow or are "
             "too small: all members would be the same. Choose other layers with where=, or leave capacity= out."
         )
     settings: dict[str, Any] = {"scale": scale, "capacity": capacity, "where": exact_pattern(names)}
-    settings["widths"] = widths and widths.to_json()
-    notes = [f"masks before {len(names)} layers: {quote_names(names, 6)}"]
+    settings |= {"widths": widths and widths.to_json(), "after": after, "repeat": repeat}
+    notes = [f"masks {'after' if after else 'before'} {len(names)} layers: {quote_names(names, 6)}"]
     notes += note_left_out(model, names, example, where)
     own = [dotted_name(name, "mask") for name in names]
     made = Ensemble(
-        model, size, own, method="masksembles", settings=settings, feed=SHARE, notes=notes,
+        model, size, own, method="masksembles", settings=settings, feed=TILE if repeat else SHARE, notes=notes,
         first_look=MemberCheck(check_all_called),
     )  # fmt: skip
     if example is not None:
@@ -133,6 +136,41 @@ def masksembles(
 
 
 # -------------------------------------------------------------------- masks
+
+
+def _check_excluded(after: bool, trained: bool) -> None:
+    """Refuse what does not go with capacity=."""
+    if trained:
+        raise ValueError(
+            "masksembles: layers that grow get new weights, so trained= and capacity= exclude each other. Give one of "
+            "them."
+        )
+    if after:
+        raise ValueError(
+            "masksembles: capacity= lets masked layers read more channels, so after= and capacity= exclude each other. "
+            "Give one of them."
+        )
+
+
+class MaskedAfter(MemberLayer):
+    """A layer whose output channels are dropped by a member's fixed mask."""
+
+    mask: Tensor
+
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The masked output of the layer; activations are not rescaled."""
+        y = super().forward(input, *args, **kwargs)  # type: ignore[misc]
+        return y * self.own(self.mask, y)
+
+
+OWNED[MaskedAfter] = ("mask",)
+
+
+def _count_masked(layer: nn.Module, after: bool) -> int:
+    """The channels that a mask of this layer is for."""
+    if not after:
+        return count_input_channels(layer)
+    return int(getattr(layer, "out_channels", 0) or cast(Tensor, layer.weight).shape[0])
 
 
 def _grow(

@@ -43,6 +43,7 @@ from ..surgery.selecting import READERS, dotted_name, exact_pattern, pick, quote
 from .building import Init, check_model, check_number, check_size, check_whole, note_guesses
 from .facts import Baseline, Paper, states
 from .layer_choice import refuse_reads
+from .warm_start import find_training
 
 
 class MimoRunner(Runner):
@@ -453,7 +454,7 @@ def mimo(
     *,
     first: str | None = None,
     last: str | None = None,
-    init: Init = "same",
+    init: Init | None = None,
     generator: torch.Generator | None = None,
 ) -> Ensemble:
     """One network that reads `size` inputs side by side and answers for each (MIMO, Havasi et al., 2021).
@@ -470,8 +471,9 @@ def mimo(
         input_repetition: the paper's rho: the exact fraction of rows in which all members see the same example
         batch_repetition: how often each example of a batch is used in one training pass
         first, last: patterns for the layers to widen; by default found by running the example
-        init: "same": first and last layers are tiled, so that each member starts as the given model;
-            "different": they are drawn anew, which is what to choose when training from scratch
+        init: "different": first and last layers are drawn anew, so that members start apart; "same": they are tiled, so
+            that each member starts as the given model. Default: "same" if the model seems to be trained (a
+            normalisation layer has seen data, or biases are not as its layers draw them), otherwise "different"
         generator: where random numbers come from; by default torch's own generator
 
     >>> ensemble = mimo(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), 3, example=torch.randn(5, 4))
@@ -481,7 +483,7 @@ def mimo(
     size = check_size("mimo", size)
     input_repetition = check_number("mimo", "input_repetition", input_repetition, "from 0 to 1", lambda v: 0 <= v <= 1)
     batch_repetition = check_whole("mimo", "batch_repetition", batch_repetition)
-    if init not in ("different", "same"):
+    if init not in ("different", "same", None):
         raise ValueError(f'mimo: init must be "different" or "same", but it is {init!r}.')
     model = expose_weights(check_model("mimo", model))
     starts, stops = ends(model, first, last, example)
@@ -489,14 +491,21 @@ def mimo(
         check_flow(model, starts, as_batch(example), _shuffle_values(as_batch(example)))
     reference = duplicate(model)
     widened = widen_(model, size, starts, stops)
+    if init is None and any(p.is_meta for p in reference.parameters()):
+        init = "same"  # there is nothing to draw
+    laws = Laws(reference) if init != "same" else None
     notes: list[str] = []
+    if init is None and laws is not None:
+        init = "same" if (trained := find_training(reference, laws)) else "different"
+        notes.append(
+            f"init: {init!r}, because {trained or 'the model does not seem to be trained, so that members start apart'}"
+        )
     refuse_hidden("mimo", reference, {name: tensor for name, tensor in state(reference) if name in widened})
     if example is not None:
         _refuse_reads(reference, starts, stops, as_batch(example))
-    if init == "different":
-        laws = Laws(reference)
+    if init == "different" and laws is not None:
         draw_anew_(model, laws, generator, widened)
-        notes = note_guesses(laws, widened)
+        notes += note_guesses(laws, widened)
     untied = [sorted(names) for names in aliases(reference).values() if len(names) > 1 and names & {*widened}]
     notes += [f"{quote_names(names)} shared one tensor and now have one each" for names in untied]
     settings = {

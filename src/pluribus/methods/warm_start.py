@@ -13,7 +13,7 @@ from .._common.trees import as_batch, logits_of, rows_of, tensors_of
 from ..core.ensemble import Ensemble
 from ..surgery.calling import check_example, evaluation_mode
 from ..surgery.copying import duplicate
-from ..surgery.initial_laws import has_seen_data
+from ..surgery.initial_laws import Laws, has_seen_data
 
 KEPT = 0.95  # of the network's answers, in the mean over members
 MOST = 0.5  # less than this is kept: most of what the network knew is lost
@@ -70,6 +70,15 @@ def warn_if_trained(method: str, model: nn.Module, trained: Any, loss: str) -> N
             "near it, or trained=False to train from here.",
             stacklevel=3,
         )
+
+
+def find_training(model: nn.Module, laws: Laws) -> str:
+    """What says that the model is trained, in words; nothing where nothing does."""
+    seen = next((name for name, module in model.named_modules() if has_seen_data(module, BATCHES)), None)
+    if seen is not None:
+        return f"the model seems to be trained: its layer {seen!r} has seen data"
+    moved = next((name for name in laws.guessed if laws.values[name].ndim == 1), None)  # nobody draws biases otherwise
+    return "" if moved is None else f"the model seems to be trained: its layers do not draw {moved!r} like this"
 
 
 @torch.no_grad()

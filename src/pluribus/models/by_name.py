@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import parse_qsl
 
 import torch
 from torch import Tensor, nn
@@ -71,7 +72,8 @@ def build_network(
     """A new network that takes rows of `shape` and gives `outputs` numbers for each.
 
     Args:
-        spec: a name in MODELS; "timm:NAME"; "hf:PATH", a folder of transformers, with its weights; or
+        spec: a name in MODELS, with further arguments as in "wide_resnet28_10?bias=true"; "timm:NAME";
+            "hf:PATH", a folder of transformers, with its weights; or
             "python:MODULE:FUNCTION" (MODULE may be a file), your own function, called with those of num_classes,
             channels, image, inputs, width and dropout that it takes
         width: hidden widths relative to the network's own; where its builder takes none, it is thinned or widened
@@ -87,12 +89,15 @@ def build_network(
         return _hugging_face(name, shape, outputs, width, dropout)
     if kind == "python" and name:
         return _build(spec, _import(name), shape, outputs, width, dropout)
-    if spec not in MODELS:
+    name, _, query = spec.partition("?")
+    if name not in MODELS:
         raise ValueError(
             f"model: {spec!r} is unknown. Choose from {', '.join(MODELS)}, timm:NAME, hf:PATH, or "
             "python:MODULE:FUNCTION."
         )
-    return _build(spec, MODELS[spec], shape, outputs, width, dropout)
+    words = {"true": True, "false": False}
+    options = {key: words.get(value, value) for key, value in parse_qsl(query)}
+    return _build(name, MODELS[name], shape, outputs, width, dropout, **options)
 
 
 def usual(shape: tuple[int, ...]) -> str:
@@ -103,7 +108,7 @@ def usual(shape: tuple[int, ...]) -> str:
 
 
 def _build(
-    spec: str, build: Any, shape: tuple[int, ...], outputs: int, width: float, dropout: float | None
+    spec: str, build: Any, shape: tuple[int, ...], outputs: int, width: float, dropout: float | None, **options: Any
 ) -> nn.Module:
     takes = inspect.signature(build).parameters
     free = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in takes.values()) and spec in MODELS
@@ -120,7 +125,7 @@ def _build(
         offered["dropout"] = dropout
     known = {"channels", "style", "dropout"} if free else set()
     try:
-        model = build(**{key: value for key, value in offered.items() if key in takes or key in known})
+        model = build(**{key: value for key, value in offered.items() if key in takes or key in known}, **options)
     except Exception as error:  # whatever the code of a user raises, or ours on sizes that no network has
         raise ValueError(
             f"model: {spec} cannot build a network with {offered}: {type(error).__name__}: {error}."

@@ -1,63 +1,106 @@
-"""The studies that items share: tiny for `smoke`, CIFAR-10 images for `laptop`, the papers' recipes for `paper`."""
+"""The studies that items share: tiny for `smoke`, small images for `laptop`, the papers' own settings for `paper`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..data.corruptions.catalogue import BENCHMARK
+from ..data.corruptions.catalogue import BENCHMARK, CORRUPTIONS
 from .experiments.study_experiment import StudyExperiment
 
-ALL = ("single", "deep", "packed", "masksembles", "mc_dropout", "batch_ensemble", "mimo", "multihead", "treenet")
+Given = Mapping[str, Any]
 
-SOME = ("gaussian_noise", "impulse_noise", "motion_blur", "zoom_blur", "contrast", "elastic_transform")
+PACKED_BASELINES = ("single", "batch_ensemble", "mimo", "deep")  # of Table 2 for both networks
+
+PACKED_METHODS = (*PACKED_BASELINES, "masksembles", "packed")  # of Table 1
+
+MASKS_METHODS = ("single", "mc_dropout", "masksembles", "deep")
+
+MIMO_METHODS = (
+    "single",
+    "dropout_single_pass",
+    "multihead",
+    "mimo",
+    "treenet",
+    "batch_ensemble",
+    "thin_ensemble",
+    "deep",
+)
+
+MIMO_LARGE_METHODS = ("single", "multihead", "mimo", "treenet", "batch_ensemble", "deep", "wide", "wide_mimo")
+
+RATES = (0.05, 0.1, 0.2, 0.3)  # of MC-Dropout: the best on validation data stands for it
+
+AS_MIMO = {  # members as the paper has them, where no recipe says so
+    "mimo": {"size": 3, "batch_repetition": 4},
+    "multihead": {"size": 3},
+    "treenet": {"size": 3},
+}
+
+AS_PACKED = {"packed": {"alpha": 2, "gamma": 2, "min_channels": 16}, "mimo": {"input_repetition": 1.0},
+             "masksembles": {"after": True, "repeat": True}}  # fmt: skip
 
 SMOKE: dict[str, Any] = {
     "data": ["sklearn_digits"], "model": "mlp", "size": 3, "seeds": [0, 1], "training": {"epochs": 2, "lr": 0.003},
     "source": {"outside": ["noise"]}, "corruptions": ["gaussian_noise"], "severities": [1, 3], "shift_rows": 100,
 }  # fmt: skip
 
-LAPTOP: dict[str, Any] = {
-    "data": ["cifar10"], "model": "small_cnn", "size": 4, "seeds": [0, 1, 2],
-    "training": {"epochs": 10, "batch_size": 128, "lr": 2e-3, "schedule": {"name": "cosine"}},
-    "source": {"outside": ["svhn"]}, "corruptions": list(SOME), "severities": [1, 3, 5], "shift_rows": 500,
+LAPTOP: dict[str, Any] = {  # a network that is large for its data: there Deep Ensembles beat the single network
+    "data": ["fashion_mnist"], "model": "lenet", "width": 4.0, "size": 4, "seeds": [0, 1, 2],
+    "training": {"epochs": 40, "batch_size": 128, "lr": 1e-3, "schedule": {"name": "cosine"}},
+    "source": {"outside": ["kmnist"], "train_rows": 3000},
+    "corruptions": list(BENCHMARK), "severities": [1, 3, 5], "shift_rows": 500,
+}  # fmt: skip
+
+LAPTOP_MASKS: dict[str, Any] = {
+    **LAPTOP, "width": 2.0, "source": {"outside": ["kmnist"], "train_rows": 10_000}, "corruptions": list(CORRUPTIONS),
+}  # fmt: skip
+
+LAPTOP_RESIDUAL: dict[str, Any] = {  # layers that take groups
+    **LAPTOP, "data": ["cifar10"], "model": "resnet20", "width": 2.0,
+    "training": {**LAPTOP["training"], "epochs": 30, "augment": {"flip": True}},
+    "source": {"outside": ["svhn"], "train_rows": 5000, "image_size": 16},
 }  # fmt: skip
 
 CIFAR: dict[str, Any] = {
-    "source": {"outside": ["svhn"]},
     "size": 4,
     "seeds": list(range(5)),
-    "corruptions": list(BENCHMARK),
-}
+    "corruptions": [],
+}  # corrupted images are the published ones
 
 IMAGENET: dict[str, Any] = {
-    "data": ["imagenet"], "model": "resnet50", "size": 4, "seeds": [0],
-    "source": {"outside": ["textures", "imagenet_o"], "variants": ["imagenet_r"]}, "corruptions": list(BENCHMARK),
+    "data": ["imagenet"], "model": "resnet50", "size": 4, "seeds": [0], "corruptions": [],
 }  # fmt: skip
 
 
 def study(
-    name: str, paper: Sequence[Mapping[str, Any]], *, smoke: Mapping[str, Any] | None = None, **given: Any
-) -> StudyExperiment:
-    """An experiment with the same methods and settings at each scale.
+    name: str, paper: Sequence[Given], *, smoke: Given | None = None, laptop: Given | None = None,
+    choose: Mapping[str, str] | None = None, **given: Any,
+) -> StudyExperiment:  # fmt: skip
+    """An experiment with the same methods and sweep at each scale.
 
     Args:
-        paper: the studies of `--scale paper`, in which `given` holds too
+        paper: the studies of `--scale paper`; what they say themselves holds
         smoke: what is different at `--scale smoke`
-        given: arguments of `Study`
+        laptop: the study of `--scale laptop`, by default LAPTOP
+        choose: as for `StudyExperiment`
+        given: arguments of `Study`; `settings` are for the smaller scales, where no recipe of the paper has them
     """
+    shared = {key: value for key, value in given.items() if key != "settings"}
     return StudyExperiment(
         name,
         {
             "smoke": [{**SMOKE, **given, **(smoke or {})}],
-            "laptop": [{**LAPTOP, **given}],
-            "paper": [{**one, **given} for one in paper],
+            "laptop": [{**(laptop or LAPTOP), **given}],
+            "paper": [{**shared, **one} for one in paper],
         },
+        choose=choose or {},
     )
 
 
-def _recipe(data: str, model: str, recipe: str) -> dict[str, Any]:
-    return {**CIFAR, "data": [data], "model": model, "recipe": recipe}
+def _cifar(data: str, model: str, recipe: str, **given: Any) -> dict[str, Any]:
+    source = {"outside": ["svhn"], "shifted": [f"{data}_c"]}
+    return {**CIFAR, "data": [data], "model": model, "recipe": recipe, "source": source, **given}
 
 
 def control(name: str, *pairs: tuple[str, str]) -> StudyExperiment:
@@ -66,36 +109,105 @@ def control(name: str, *pairs: tuple[str, str]) -> StudyExperiment:
     Args:
         pairs: (network, method)
     """
-    brief = {"width": 0.25, "training": {"epochs": 1, "lr": 0.003}, "severities": [1], "shift_rows": 20}
+    brief = {"width": 0.125, "training": {"epochs": 1, "lr": 0.003}, "severities": [1], "shift_rows": 20,
+             "source": {"outside": ["noise"], "train_rows": 100}}  # fmt: skip
+    packed = {"packed": {"alpha": 2, "gamma": 1}}  # with the 23.6 M parameters that Table 9 prints
     return StudyExperiment(
         name,
         {
             "smoke": [{**SMOKE, **brief, "model": model, "methods": [method]} for model, method in pairs],
-            "laptop": [{**LAPTOP, "model": model, "methods": [method], "width": 0.25} for model, method in pairs],
+            "laptop": [
+                {**LAPTOP_RESIDUAL, "model": model, "methods": [method], "width": 0.25, "settings": _of(packed, method)}
+                for model, method in pairs
+            ],
             "paper": [
-                {**_recipe("cifar10", model, "packed/cifar10/resnet50"), "methods": [method]} for model, method in pairs
+                _cifar("cifar10", model, "packed/cifar10/resnet50", methods=[method], settings=_of(packed, method))
+                for model, method in pairs
             ],
         },
         merge=True,
     )
 
 
-PACKED_CIFAR = [
-    _recipe(data, model, f"packed/{data}/{model}")
-    for data in ("cifar10", "cifar100")
-    for model in ("resnet18", "resnet50", "wide_resnet28_10")
+def _of(settings: Mapping[str, Given], method: str) -> dict[str, Given]:
+    return {method: settings[method]} if method in settings else {}
+
+
+# ---------------------------------------------------------------- Packed-Ensembles
+
+COUNTED = "wide_resnet28_10?bias=true&stride_on=second"  # the network whose counts Table 1 prints; packed: no biases
+
+
+def packed_cifar(data: str) -> list[dict[str, Any]]:
+    """The studies of Table 1 on one data set."""
+    wide = f"packed/{data}/wide_resnet28_10"
+    return [
+        *(
+            _cifar(data, model, f"packed/{data}/{model}", methods=list(PACKED_METHODS))
+            for model in ("resnet18", "resnet50")
+        ),
+        _cifar(data, COUNTED, wide, methods=[*PACKED_BASELINES, "masksembles"]),
+        _cifar(data, COUNTED.replace("bias=true&", ""), wide, methods=["packed"]),
+    ]
+
+
+PACKED_CIFAR = [*packed_cifar("cifar10"), *packed_cifar("cifar100")]
+
+PACKED_R50 = [_cifar("cifar100", "resnet50", "packed/cifar100/resnet50")]
+
+PACKED_WIDTHS = [_cifar("cifar100", model, f"packed/cifar100/{model}") for model in ("resnet18", "resnet50")]
+
+_PACKED_LARGE = {
+    **IMAGENET, "source": {"outside": ["textures", "imagenet_o"], "variants": ["imagenet_r"], "image_size": 224},
+}  # fmt: skip
+
+PACKED_IMAGENET = [
+    {**_PACKED_LARGE, "recipe": "packed/imagenet/resnet50", "methods": list(PACKED_METHODS)},
+    {
+        **_PACKED_LARGE, "width": 4.0, "recipe": "packed/imagenet/resnet50x4",
+        "methods": [*PACKED_BASELINES, "packed"],  # Masksembles have no figures there
+    },
+]  # fmt: skip
+
+TABLE6 = ((2, 1, 4), (3, 1, 8), (4, 2, 8), (6, 4, 8), (8, 1, 16))  # alpha, gamma, M
+
+
+def table6(base: Given, rows: Sequence[tuple[int, int, int]] = TABLE6) -> list[dict[str, Any]]:
+    """A study for each of the table's settings."""
+    return [
+        {**base, "methods": ["packed"], "sweep": {"alpha": [alpha], "gamma": [gamma], "size": [size]}}
+        for alpha, gamma, size in rows
+    ]
+
+
+def table5(base: Given, alphas: Sequence[int] = (1, 2, 3, 4)) -> list[dict[str, Any]]:
+    """The table's settings: all but alpha = 1 with gamma = 4."""
+    return [
+        {**base, "methods": ["packed"], "sweep": {"alpha": list(alphas), "gamma": [1, 2]}},
+        {**base, "methods": ["packed"], "sweep": {"alpha": list(alphas[1:]), "gamma": [4]}},
+    ]
+
+
+# ---------------------------------------------------------------- Masksembles
+
+MASKS_CIFAR = [_cifar("cifar10", "wide_resnet16_4", "masksembles/cifar10/wide_resnet16_4")]
+
+MASKS_IMAGENET = [
+    {**IMAGENET, "recipe": "masksembles/imagenet/resnet50", "source": {"shifted": ["imagenet_c"], "image_size": 224}}
 ]
 
-PACKED_R50 = [_recipe("cifar100", "resnet50", "packed/cifar100/resnet50")]
+# ---------------------------------------------------------------- MIMO
 
-PACKED_IMAGENET = [{**IMAGENET, "recipe": "packed/imagenet/resnet50"}]
+MIMO_CIFAR10 = [_cifar("cifar10", "wide_resnet28_10", "mimo/cifar/wide_resnet28_10", size=None)]
 
-MASKS_CIFAR = [_recipe("cifar10", "wide_resnet16_4", "masksembles/cifar10/wide_resnet16_4")]
+MIMO_CIFAR100 = [_cifar("cifar100", "wide_resnet28_10", "mimo/cifar/wide_resnet28_10", size=None)]
 
-MASKS_IMAGENET = [{**IMAGENET, "recipe": "masksembles/imagenet/resnet50", "seeds": [0]}]
-
-MIMO_CIFAR10 = [{**_recipe("cifar10", "wide_resnet28_10", "mimo/cifar/wide_resnet28_10"), "size": None}]
-
-MIMO_CIFAR100 = [{**_recipe("cifar100", "wide_resnet28_10", "mimo/cifar/wide_resnet28_10"), "size": None}]
-
-MIMO_IMAGENET = [{**IMAGENET, "recipe": "mimo/imagenet/resnet50", "size": None}]
+MIMO_IMAGENET = [
+    {
+        **IMAGENET, "recipe": "mimo/imagenet/resnet50", "size": None,
+        "source": {
+            "shifted": ["imagenet_c"], "image_size": 224,
+            "variants": ["imagenet_a", "imagenet_v2", "objectnet", "imagenet_vid_robust", "ytbb_robust"],
+        },
+    }
+]  # fmt: skip

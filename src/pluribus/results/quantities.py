@@ -35,9 +35,15 @@ class Quantity:
 
 
 def quantity(name: str) -> Quantity:
-    """The quantity of this name; a metric that has no line of its own below is shown by its name."""
+    """The quantity of this name; a metric that has no line of its own below is shown by its name.
+
+    "accuracy imagenet_r" is a metric on one variant, "auroc textures" on one set of OOD data.
+    """
     if name in QUANTITIES:
         return QUANTITIES[name]
+    metric, _, where = name.partition(" ")
+    if where:
+        return replace(quantity(metric), title=f"{quantity(metric).title}, {where}")
     better = METRICS[name].better if name in METRICS else "neither"
     meaning = METRICS[name].paper if name in METRICS else ""
     return Quantity(name.replace("_", " "), better, meaning=meaning)
@@ -46,10 +52,13 @@ def quantity(name: str) -> Quantity:
 def value(result: Result, name: str) -> float:
     """A quantity of one run, as it is stored; NaN where the run has none."""
     record = result.record
+    metric, _, where = name.partition(" ")
     if name in SHIFT:
         found: Any = _shift(record, SHIFT[name])
-    elif name in OOD:
-        found = _ood(record, name)
+    elif metric in OOD or metric in OWN_SCORE:
+        found = _ood(record, metric, where)
+    elif where:
+        found = (record.get("variants") or {}).get(where, {}).get(metric)
     elif name == "training":
         found = (record.get("seconds") or {}).get("training")
     elif name in ("parameters", "mult_adds", "latency"):
@@ -202,9 +211,12 @@ def _shift(record: dict[str, Any], name: str) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def _ood(record: dict[str, Any], name: str) -> float | None:
-    score = ood_score(Result(record))
-    found = [scores[score][name] for scores in (record.get("outside") or {}).values() if name in scores.get(score, {})]
+def _ood(record: dict[str, Any], name: str, where: str = "") -> float | None:
+    score, name = ood_score(Result(record)), OWN_SCORE.get(name, name) if (own := name in OWN_SCORE) else name
+    if own and record["cost"].get("forward_passes") != 1:  # members that answer in one pass have the network's score
+        score = "mutual_information"
+    sets = {key: scores for key, scores in (record.get("outside") or {}).items() if where in ("", key)}
+    found = [scores[score][name] for scores in sets.values() if name in scores.get(score, {})]
     return float(np.mean(found)) if found else None
 
 
@@ -258,6 +270,7 @@ SHIFT = {"cacc": "accuracy", "cnll": "nll", "cece": "ece"}
 
 OOD = ("auroc", "aupr", "fpr95")
 
+OWN_SCORE = {f"{name}_mi": name for name in OOD}  # by mutual information, as Packed-Ensembles judges on ImageNet
 _SHARE = Quantity("Accuracy", "higher", "%", 2, 100, "share of test examples with the right label")
 
 QUANTITIES: dict[str, Quantity] = {
@@ -275,6 +288,11 @@ QUANTITIES: dict[str, Quantity] = {
     "auroc": Quantity("AUROC OOD", "higher", "%", 1, 100, "how well out-of-distribution (OOD) data are detected"),
     "aupr": Quantity("AUPR OOD", "higher", "%", 1, 100, "average precision for out-of-distribution data"),
     "fpr95": Quantity("FPR95 OOD", "lower", "%", 1, 100, "share of test data rejected when 95 % of OOD data are"),
+    "auroc_mi": Quantity(
+        "AUROC OOD (MI)", "higher", "%", 1, 100, "by mutual information; single network and MIMO: MSP"
+    ),
+    "aupr_mi": Quantity("AUPR OOD (MI)", "higher", "%", 1, 100, "by mutual information; single network and MIMO: MSP"),
+    "fpr95_mi": Quantity("FPR95 OOD (MI)", "lower", "%", 1, 100, "by mutual information; single network and MIMO: MSP"),
     "cacc": replace(_SHARE, title="cAcc", meaning="accuracy, mean over corruptions and severities"),
     "cnll": Quantity("cNLL", "lower", meaning="NLL, mean over corruptions and severities"),
     "cece": Quantity("cECE", "lower", digits=4, meaning="ECE, mean over corruptions and severities"),

@@ -35,6 +35,7 @@ class Study(Conditions):
         data: names or "kind:path" (see `data.load`)
         model: a name (see `models.by_name.build_network`); None: a small network that fits the data
         methods: names of methods, and of baselines that they state
+        settings: arguments of a method, by its name; those of the recipe give way to them, and they to the sweep
         sweep: values by setting: an argument of a method, or one of AXES; a method that does not take a setting
             runs without it
         choose: a metric on the validation part by which one setting of each method is chosen; None: all are shown
@@ -44,6 +45,7 @@ class Study(Conditions):
     model: str | None = None
     methods: Sequence[str] = ("single", "deep", "packed")
     seeds: Sequence[int] = (0,)
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sweep: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     choose: str | None = None
 
@@ -63,7 +65,8 @@ class Study(Conditions):
         for values in itertools.product(*(self.sweep[axis] for axis in taken)):
             chosen = dict(zip(taken, values, strict=True))
             label = " ".join([method, *(f"{axis}={value}" for axis, value in chosen.items())])
-            settings = {axis: value for axis, value in chosen.items() if axis not in AXES}
+            settings = {key: value for key, value in self.settings.get(method, {}).items() if key not in chosen}
+            settings |= {axis: value for axis, value in chosen.items() if axis not in AXES}
             training = {axis: value for axis, value in chosen.items() if axis in TRAINING_AXES}
             conditions = {axis: value for axis, value in chosen.items() if axis in common}
             conditions["training"] = {**self.training, **training}
@@ -75,8 +78,8 @@ class Study(Conditions):
         return {**plain, "files": fingerprints(self.data, self.source, self.model, self.weights)}
 
     def to_json(self) -> dict[str, Any]:
-        """The study as plain values."""
-        return self.plain()
+        """The study as plain values, without `settings` where there are none: older folders know nothing of them."""
+        return {key: value for key, value in self.plain().items() if key != "settings" or value}
 
     @property
     def name(self) -> str:
@@ -149,6 +152,9 @@ def _check(study: Study) -> None:
     for method in study.methods:
         entry(method)
     recipe(study.recipe).changed(**study.training)
+    for method, given in study.settings.items():
+        if unknown := sorted(set(given) - settings_of(method)):
+            raise ValueError(f"compare: {method} does not take {', '.join(unknown)}.")
     for axis in study.sweep:
         if axis not in AXES and not any(axis in settings_of(method) for method in study.methods):
             known = sorted(set(AXES).union(*(settings_of(method) for method in study.methods)))

@@ -31,7 +31,7 @@ ROWS = 256  # that are predicted at once
 
 EXAMPLES = 12  # examples of each kind that are kept for the page
 
-SCORES = ("msp", "entropy", "mutual_information", "max_logit")
+SCORES = ("msp", "entropy", "mutual_information", "max_logit", "variation_ratio")
 
 REGRESSION_SCORES = ("total", "epistemic")
 

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..core.ensemble import Ensemble
 from ..data.catalogue import load
-from ..data.dataset import Data, Split
-from ..training.augmentation import Augment, augment_of
+from ..data.dataset import Data, NormalisedSplit
 from ..training.batching import mix_seeds
 from ..training.fitting import fit
-from ..training.recipes import Recipe
 from .baselines import build_ensemble, entry, recipe_of
 from .judging import judge
 from .progress import progress_callback, read_progress
@@ -50,13 +46,12 @@ def train(run: Run, data: Data, **options: Any) -> tuple[Ensemble, Any, float]:
     """A new ensemble after training, its history, and how long that took; options as for `fit`."""
     torch.manual_seed(mix_seeds(run.seed, 1))
     ensemble = build_ensemble(run, data)
-    plan = recipe_of(run, data)
-    normalise = NormalisedSplit(data.train, data) if plan.augment is None else data.train
+    train = NormalisedSplit(data.train, data)
     validation = NormalisedSplit(data.validation, data) if len(data.validation) else None
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="fit:", category=RuntimeWarning)  # it is an error here
         history = fit(
-            ensemble, normalise, validation, recipe=plan, augment=_augment(plan, data), seed=run.seed,
+            ensemble, train, validation, recipe=recipe_of(run, data), seed=run.seed,
             device=None if run.device == "cpu" else run.device, **options,
         )  # fmt: skip
     if history.failure:
@@ -74,27 +69,3 @@ def load_data(run: Run) -> Data:
 @lru_cache(maxsize=1)
 def _load(spec: str, source: str) -> Data:
     return load(spec, **json.loads(source))
-
-
-class NormalisedSplit(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
-    """A part of the data with its inputs normalised, a whole batch at a time."""
-
-    whole_batches = True
-
-    def __init__(self, split: Split, data: Data):
-        self.split, self.data = split, data
-
-    def __len__(self) -> int:
-        return len(self.split)
-
-    def __getitem__(self, rows: Any) -> tuple[Tensor, Tensor]:
-        x, y = self.split[rows]
-        return self.data.normalise(x), y
-
-
-def _augment(plan: Recipe, data: Data) -> Callable[[Any, Any], tuple[Any, Any]] | None:
-    if plan.augment is None or data.kind != "images":
-        return None if plan.augment is None else (lambda x, y: (data.normalise(x), y))
-    if isinstance(plan.augment, str):
-        return augment_of(plan.augment, data.mean, data.std, len(data.classes))
-    return Augment(data.mean, data.std, classes=len(data.classes), **plan.augment)

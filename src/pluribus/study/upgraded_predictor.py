@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..data.dataset import NormalisedSplit
 from ..deploy.predictor import RECORD, Predictor, make_predictor
 from ..uncertainty.calibration_maps import Variance
 from ..uncertainty.evaluation import evaluate
@@ -14,7 +15,7 @@ from ..upgrading.outcome import Upgrade
 from ..upgrading.search import upgrade
 from .baselines import check_run, model_spec, start_network
 from .judging import summarise
-from .run import NormalisedSplit, load_data
+from .run import load_data
 from .settings import Run
 
 

@@ -6,7 +6,7 @@ Everything works on whole batches of tensors, on their device, and draws from to
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,10 @@ import torch
 from torch import Tensor
 
 from .._common.optional import require
+from ..data.dataset import Split
+from ..data.image_folders import ImageFiles
+
+Augmentation = Callable[[Any, Any], tuple[Any, Any]]
 
 
 class Augment:
@@ -28,11 +32,14 @@ class Augment:
 
     Args:
         mean: of each channel, and `std`: what normalisation subtracts and divides by; default: nothing
+        resized_crop: {"size": 160, "scale": [0.08, 1], "ratio": [3/4, 4/3]}: a part of each image, of that share of its
+            area and of those proportions, resized
         crop: pixels of zeros added on every side before a window of the old size is taken at random
         rand_augment: {"n": 2, "m": 9, "mstd": 1}: operations for an image, their strength of 10 and its spread
         mixup: the parameter of the Beta distribution of the share, and `cutmix`; 0 is never
         switch: how often cutmix is taken where both are on
         smoothing: the probability that is spread over all classes
+        classes: how many there are, or a function of normalised images that tells; needed for soft targets
 
     >>> augment = Augment(flip=True, mixup=0.5, classes=10)
     >>> x, y = augment(torch.rand(8, 3, 32, 32), torch.arange(8))
@@ -46,18 +53,21 @@ class Augment:
         std: Tensor | float | None = None,
         *,
         flip: bool = False,
+        resized_crop: Mapping[str, Any] | None = None,
         crop: int = 0,
         rand_augment: Mapping[str, float] | None = None,
         mixup: float = 0.0,
         cutmix: float = 0.0,
         switch: float = 0.5,
         smoothing: float = 0.0,
-        classes: int | None = None,
+        classes: int | Callable[[Tensor], int] | None = None,
     ):
         self.mean, self.std = _channels(mean, 0.0), _channels(std, 1.0)
+        self.resized_crop = None if resized_crop is None else dict(resized_crop)
         self.flip, self.crop, self.classes = flip, crop, classes
         self.rand_augment = None if rand_augment is None else {"n": 2, "m": 9, "mstd": 0, **rand_augment}
         self.mixup, self.cutmix, self.switch, self.smoothing = mixup, cutmix, switch, smoothing
+        self._in_range = False  # once it was seen
         self._check_settings()
 
     @property
@@ -68,6 +78,8 @@ class Augment:
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The batch augmented; what was given is not changed."""
         self._check(x, y)
+        if self.resized_crop is not None:
+            x = resized_crop(x, **self.resized_crop)
         if self.flip:
             x = self._flip(x)
         if self.crop:
@@ -77,11 +89,20 @@ class Augment:
         x = (x - self.mean.to(x)) / self.std.to(x)
         if not self.is_soft:
             return x, y
+        if callable(self.classes):
+            self.classes = self.classes(x)
         y = smooth_labels(y, self.classes, self.smoothing, x.dtype)
         return self._mix(x, y)
 
+    def read_crops(self, split: Split) -> Split:
+        """The rows to augment; where images are read from files, `resized_crop` is done on the whole image there."""
+        if self.resized_crop is None or not isinstance(split.inputs, ImageFiles):
+            return split
+        crops, self.resized_crop = self.resized_crop, None
+        return Split(split.inputs.random_crops(**crops), split.targets, split.rows)
+
     def __repr__(self) -> str:
-        names = ("flip", "crop", "rand_augment", "mixup", "cutmix", "switch", "smoothing", "classes")
+        names = ("flip", "resized_crop", "crop", "rand_augment", "mixup", "cutmix", "switch", "smoothing", "classes")
         return f"Augment({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     @cached_property
@@ -111,11 +132,20 @@ class Augment:
             raise ValueError(f"Augment: rand_augment's m must be from 0 to 10, but it is {self.rand_augment['m']}.")
 
     def _check(self, x: Tensor, y: Tensor) -> None:
-        if x.dim() != 4 or not x.is_floating_point():
+        if not isinstance(x, Tensor) or x.dim() != 4 or not x.is_floating_point():
+            what = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
             raise ValueError(
                 "Augment: x must be images as floats from 0 to 1, (batch, channels, height, width), but it is "
-                f"{x.dtype} of shape {tuple(x.shape)}. Divide uint8 by 255; tables need no Augment."
+                f"{what}. Divide uint8 by 255; tables need no Augment."
             )
+        if self.rand_augment is not None and not self._in_range:
+            low, high = (float(end) for end in x.aminmax())
+            if low < 0 or high > 1:
+                raise ValueError(
+                    f"Augment: RandAugment takes images from 0 to 1, but these are from {low:.3g} to {high:.3g}. Give "
+                    "them as they are, and normalise them after that: Augment(mean, std, ...)."
+                )
+            self._in_range = True
         if len(x) != len(y):
             raise ValueError(f"Augment: x and y must have equally many rows, but they have {len(x)} and {len(y)}.")
         if self.is_soft and y.dim() == 1 and (y.is_floating_point() or self.classes is None):
@@ -130,7 +160,7 @@ def augment_of(
     name: str,
     mean: Tensor | float | None = None,
     std: Tensor | float | None = None,
-    classes: int | None = None,
+    classes: int | Callable[[Tensor], int] | None = None,
     **changes: Any,
 ) -> Augment:
     """The augmentation of that name in `AUGMENTATIONS`, with changes to its settings.
@@ -171,6 +201,14 @@ def smooth_labels(y: Tensor, classes: int | None, smoothing: float, dtype: torch
         assert classes is not None
         y = torch.nn.functional.one_hot(y.long(), classes)
     return y.to(dtype) * (1 - smoothing) + smoothing / y.shape[1]
+
+
+def resized_crop(
+    x: Tensor, size: int, scale: Sequence[float] = (0.08, 1), ratio: Sequence[float] = (3 / 4, 4 / 3)
+) -> Tensor:
+    """A random part of each image, resized to a square (Szegedy et al. 2015)."""
+    crop = require("kornia.augmentation", "Augment(resized_crop=...)", "augment").RandomResizedCrop
+    return crop((size, size), tuple(scale), tuple(ratio), cropping_mode="resample")(x)
 
 
 def random_crop(x: Tensor, padding: int) -> Tensor:

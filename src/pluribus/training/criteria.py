@@ -51,6 +51,14 @@ def bce(output: Tensor, target: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(output, target.to(output.dtype))
 
 
+def multilabel_bce(output: Tensor, target: Tensor) -> Tensor:
+    """Binary cross-entropy in which every class that was mixed in is a right answer, as in A3 (Wightman et al., 2021).
+
+    A class with at most a fifth of the mixture does not count, as in the settings that timm publishes.
+    """
+    return bce(output, (target > 0.2).to(output.dtype) if target.is_floating_point() else target)
+
+
 def binary(output: Tensor, target: Tensor) -> Tensor:
     """Binary cross-entropy of one logit per row; labels of -100 are left out."""
     target = target.reshape(output.shape)
@@ -67,6 +75,7 @@ def mse(output: Tensor, target: Tensor) -> Tensor:
 CRITERIA: dict[str, Criterion] = {
     "cross_entropy": cross_entropy,
     "bce": bce,
+    "multilabel_bce": multilabel_bce,
     "binary": binary,
     "mse": mse,
     "gaussian_nll": gaussian_nll,

@@ -11,18 +11,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from .._common.atomic import move_aside
 from .._common.optional import require
+from .._common.trees import as_batch, logits_of
 from ..core.ensemble import Ensemble
-from ..surgery.calling import training_mode
+from ..data.dataset import NormalisedSplit
+from ..surgery.calling import evaluation_mode, training_mode
+from .augmentation import Augment, Augmentation, augment_of
 from .batching import SplitBatches, loader
 from .checkpoint import read_checkpoint
 from .criteria import CRITERIA, USUAL, Criterion
-from .optimizers import OPTIMIZERS
+from .optimizers import OPTIMIZERS, vectors_of
 from .recipes import Recipe
 from .recipes import recipe as recipe_of
 from .schedules import SCHEDULES
@@ -72,7 +75,7 @@ def fit(
     batch_size: int | None = None,
     lr: float | None = None,
     weight_decay: float | None = None,
-    augment: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+    augment: Augmentation | Literal[False] | None = None,
     clip: float | None = None,
     l1: float | None = None,
     l2: float | None = None,
@@ -111,7 +114,8 @@ def fit(
         batch_size: rows in a step, of data that is no loader
         lr: the rate at the start
         weight_decay: as the optimizer has it
-        augment: augment(x, y) -> (x, y), on the training batches only
+        augment: augment(x, y) -> (x, y), on the training batches only; default: what the recipe has for images; False:
+            none. `NormalisedSplit` rows are augmented before they are normalised, others as they come
         clip: the largest norm of each member's gradient, as if it trained alone
         l1, l2: penalties, added to the loss
         select: keep the weights of the epoch in which the "ensemble" was best on the validation data, or those in
@@ -141,11 +145,8 @@ def fit(
     ).of(ensemble.method)  # fmt: skip
     _check(ensemble, plan, train, validation, select, patience)
     home = _device(ensemble)
-    batches = loader(train, plan.batch_size, shuffle=True, seed=seed)
+    batches, augment = apply_recipe(plan, ensemble, train, augment, seed)
     held_out = None if validation is None else loader(validation, plan.batch_size)
-    repetition = getattr(ensemble, "batch_repetition", 1)
-    if repetition > 1:
-        batches = SplitBatches(batches, repetition)
     started = time.monotonic()
     with quiet_lightning(), torch.random.fork_rng(devices=[]), training_mode(ensemble):
         module = lightning_module(
@@ -175,7 +176,7 @@ def lightning_module(
     criterion: str | Criterion | None = None,
     optimizer: str | Callable[[list[dict[str, Any]]], torch.optim.Optimizer] | None = None,
     schedule: str | Callable[[int], float] | None = None,
-    augment: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+    augment: Augmentation | Literal[False] | None = None,
     select: str | None = None,
     seed: int = 0,
     **changes: Any,
@@ -192,7 +193,7 @@ def lightning_module(
         criterion: a name in CRITERIA, or a function
         optimizer: a name in OPTIMIZERS, or a function of parameter groups
         schedule: a name in SCHEDULES, or a function of the epoch
-        augment: augment(x, y) -> (x, y), on training batches
+        augment: augment(x, y) -> (x, y), on training batches; default: the recipe's, False: none
         seed: of what the ensemble draws in training
         changes: further fields of the recipe, such as lr or epochs
 
@@ -205,16 +206,18 @@ def lightning_module(
 
     plan = resolve_recipe(recipe, **changes).of(ensemble.method)
     groups = ensemble.parameter_groups(plan.lr, plan.weight_decay, plan.fast_weight_factor)
+    groups = groups if plan.decays == "all" else kernels_apart(ensemble, groups)
     return TrainingModule(
         ensemble,
         _criterion(criterion or plan.criterion, ensemble.task),
         _optimizer(optimizer, plan),
         groups,
         rate=_schedule(schedule, plan),
-        augment=augment,
+        augment=_augmentation(plan, ensemble) if augment is None else augment or None,
         clip=plan.clip,
         l1=plan.l1,
         l2=plan.l2,
+        decays=plan.decays,
         select=select,
         patience=plan.patience,
         seed=seed,
@@ -224,6 +227,77 @@ def lightning_module(
 def resolve_recipe(recipe: str | Mapping[str, Any] | Recipe | None, **changes: Any) -> Recipe:
     """The recipe with what was changed by hand."""
     return recipe_of(recipe or "default").changed(**{name: v for name, v in changes.items() if v is not None})
+
+
+def apply_recipe(
+    plan: Recipe, ensemble: Ensemble, train: Any, augment: Augmentation | Literal[False] | None = None, seed: int = 0
+) -> tuple[Any, Augmentation | Literal[False]]:
+    """The batches that a recipe trains on, and what is done to each of them: what every training goes through.
+
+    Rows of a `Data` (`NormalisedSplit`) are augmented as they are and normalised after that; other rows are augmented
+    as they come.
+
+    Args:
+        augment: a function in place of the recipe's augmentation; False: none
+
+    Gives back the augmentation, or False for none.
+    """
+    if augment is None:
+        train, augment = _augmented(plan, ensemble, train)
+    batches = loader(train, plan.batch_size, shuffle=True, seed=seed)
+    repetition = getattr(ensemble, "batch_repetition", 1)
+    return SplitBatches(batches, repetition) if repetition > 1 else batches, augment
+
+
+def _augmented(plan: Recipe, ensemble: Ensemble, train: Any) -> tuple[Any, Augmentation | Literal[False]]:
+    """The rows, as they are before they are normalised, and the recipe's augmentation of them."""
+    if plan.augment is None:
+        return train, False
+    _check_images(train)
+    if not isinstance(train, NormalisedSplit):
+        return train, _augmentation(plan, ensemble) or False
+    data = train.data
+    found = _augmentation(plan, ensemble, mean=data.mean, std=data.std, classes=len(data.classes) or None)
+    assert found is not None
+    return found.read_crops(train.split), found
+
+
+def _augmentation(plan: Recipe, ensemble: Ensemble, **known: Any) -> Augment | None:
+    if plan.augment is None:
+        return None
+    known = {"classes": partial(_count_classes, ensemble), **known}
+    return augment_of(plan.augment, **known) if isinstance(plan.augment, str) else Augment(**known, **plan.augment)
+
+
+def _check_images(train: Any) -> None:
+    """Refuse rows that are known not to be images, which no recipe can augment."""
+    if isinstance(train, NormalisedSplit):
+        what = "" if train.data.kind == "images" else f"{train.data.name} is a {train.data.kind}"
+    else:
+        x = train[0] if isinstance(train, tuple) and train else None
+        what = f"x is {tuple(x.shape)}" if isinstance(x, torch.Tensor) and x.ndim != 4 else ""
+    if what:
+        raise ValueError(
+            f"fit: the recipe augments images, (rows, channels, height, width), but {what}. Choose another recipe, or "
+            "leave its augmentation out with augment=False."
+        )
+
+
+def _count_classes(ensemble: Ensemble, x: Any) -> int:
+    """How many classes the members tell apart, where nobody said so: the size of their outputs."""
+    with torch.random.fork_rng(devices=[]), evaluation_mode(ensemble):
+        args, kwargs = as_batch(x[:1])
+        return int(logits_of(ensemble(*args, **kwargs)).shape[-1])
+
+
+def kernels_apart(ensemble: Ensemble, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Parameter groups in which scales and biases have groups of their own, without decay."""
+    vectors, found = vectors_of(ensemble), []
+    for group in groups:
+        parts = [p for p in group["params"] if id(p) not in vectors], [p for p in group["params"] if id(p) in vectors]
+        found += [{**group, "params": parts[0]}] if parts[0] else []
+        found += [{**group, "params": parts[1], "weight_decay": 0.0}] if parts[1] else []
+    return found
 
 
 # ---------------------------------------------------------------- helpers

@@ -18,7 +18,7 @@ from ..uncertainty.classification import Classification, judged_examples
 from ..uncertainty.prediction import Prediction, prediction_of
 from .batching import mix_seeds, set_epoch
 from .criteria import class_places, cross_entropy
-from .optimizers import optimizer_of
+from .optimizers import optimizer_of, vectors_of
 from .patience import epochs_without_improvement
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class TrainingModule(LightningModule):
         clip: float | None = None,
         l1: float = 0.0,
         l2: float = 0.0,
+        decays: str = "all",
         select: str | None = None,
         patience: int | None = None,
         seed: int = 0,
@@ -68,7 +69,7 @@ class TrainingModule(LightningModule):
         super().__init__()
         self.ensemble, self.criterion, self.build, self.groups = ensemble, criterion, build, groups
         self.rate, self.augment, self.clip, self.l1, self.l2 = rate, augment, clip, l1, l2
-        self.select, self.patience, self.seed = select, patience, seed
+        self.select, self.patience, self.seed, self.decays = select, patience, seed, decays
         self.rows: list[dict[str, float]] = []  # one for each finished epoch
         self.best: dict[str, tuple[list[float], int]] = {}  # figures and epoch of the ensemble and of each member
         self.kept: State = {}
@@ -118,7 +119,9 @@ class TrainingModule(LightningModule):
             self._check(bool(loss.detach().isfinite()), f"the loss of step {index} is NaN or infinite", x, y)
         self._add({"loss": loss.detach()}, rows_of(as_batch(x)))
         self.log("loss", loss.detach(), prog_bar=True)
-        return loss + weight_penalty(self.ensemble, self.l1, self.l2) if self.l1 or self.l2 else loss
+        if not (self.l1 or self.l2):
+            return loss
+        return loss + weight_penalty(self.ensemble, self.l1, self.l2, self.decays)
 
     def _criterion_for(self, x: Any) -> Callable[[Any, Any], Tensor]:
         """The criterion; the usual one asks the model where its classes are if outputs and labels leave it open."""
@@ -308,9 +311,11 @@ def validation_scores(prediction: Prediction, y: Tensor) -> dict[str, Tensor]:
     return {"nll": -prediction.log_likelihood(target).mean(), "mse": error}
 
 
-def weight_penalty(ensemble: Ensemble, l1: float, l2: float) -> Tensor:
-    """l1 * sum |w| + l2 * sum w^2 over all parameters but BatchEnsemble's r and s."""
-    weights = [p for name, p in ensemble.module.named_parameters() if name not in ensemble.fast and p.requires_grad]
+def weight_penalty(ensemble: Ensemble, l1: float, l2: float, decays: str = "all") -> Tensor:
+    """l1 * sum |w| + l2 * sum w^2 over all parameters, or kernels alone, but BatchEnsemble's r and s."""
+    left_out = vectors_of(ensemble) if decays == "kernels" else set()
+    named = [(name, p) for name, p in ensemble.module.named_parameters() if id(p) not in left_out]
+    weights = [p for name, p in named if name not in ensemble.fast and p.requires_grad]
     total = torch.zeros((), device=weights[0].device)
     for weight in weights:
         total = total + (l1 * weight.abs().sum() if l1 else 0) + (l2 * weight.square().sum() if l2 else 0)

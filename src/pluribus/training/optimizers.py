@@ -22,10 +22,10 @@ def optimizer_of(ensemble: Ensemble, build: Callable[[Groups], torch.optim.Optim
 
 
 class PerMember(torch.optim.Optimizer):
-    """Any optimizer, for which each member's slice of a stacked tensor is a parameter of its own.
+    """Any optimizer, once for each member: what it sees is what it would see in separate training.
 
-    Optimizers that look at a whole tensor (LAMB, LARS: the norm of a layer) would see all members as one;
-    here they see what they would see in separate training.
+    Optimizers that look at a whole tensor (LAMB, LARS: the norm of a layer), or at all of them (a global norm), would
+    see all members as one. Shared parameters have an optimizer of their own.
 
     Shapes:
         a stacked tensor: (members, *shape); what the optimizer sees: members tensors of (*shape)
@@ -37,8 +37,8 @@ class PerMember(torch.optim.Optimizer):
     >>> import pluribus as pb
     >>> ensemble = pb.deep(nn.Linear(4, 2), 3)
     >>> optimizer = PerMember(ensemble, torch.optim.SGD, ensemble.parameter_groups(lr=0.1))
-    >>> len(optimizer.param_groups[0]["params"])  # weight and bias of three members
-    6
+    >>> [len(group["params"]) for group in optimizer.param_groups]  # weight and bias of each of three members
+    [2, 2, 2]
     """
 
     def __init__(
@@ -48,42 +48,70 @@ class PerMember(torch.optim.Optimizer):
         groups: list[dict[str, Any]],
     ):
         self.ensemble = ensemble
-        owned = {id(p) for name, p in ensemble.module.named_parameters() if name in ensemble.own}
-        self.slices = [
-            (parameter, [nn.Parameter(row) for row in parameter.detach()])
-            for group in groups
-            for parameter in group["params"]
-            if id(parameter) in owned and ensemble.stacked
-        ]
-        for parameter, rows in self.slices:
-            parameter.register_post_accumulate_grad_hook(partial(_link, rows=rows))
-        views = {id(parameter): rows for parameter, rows in self.slices}
-        self.inner = build(
-            [{**g, "params": [row for p in g["params"] for row in views.get(id(p), [p])]} for g in groups]
-        )
-        super().__init__(self.inner.param_groups, self.inner.defaults)
-        self.param_groups, self.state = self.inner.param_groups, self.inner.state
+        self.slices: list[tuple[Tensor, list[nn.Parameter]]] = []
+        places = _places(ensemble)  # by parameter: None where each member has a slice, or whose it is; -1 is shared
+        owners: dict[int, list[dict[str, Any]]] = {}
+        for group in groups:
+            parts: dict[int, list[Tensor]] = {}
+            for parameter in group["params"]:
+                place = places.get(id(parameter), -1)
+                if place is not None:
+                    parts.setdefault(place, []).append(parameter)
+                    continue
+                rows = [nn.Parameter(row) for row in parameter.detach()]
+                parameter.register_post_accumulate_grad_hook(partial(_link, rows=rows))
+                self.slices.append((parameter, rows))
+                for i, row in enumerate(rows):
+                    parts.setdefault(i, []).append(row)
+            for owner, parameters in parts.items():
+                owners.setdefault(owner, []).append({**group, "params": parameters})
+        self.inner = [build(owners[owner]) for owner in sorted(owners)]  # one optimizer for each: norms are its own
+        super().__init__([group for one in self.inner for group in one.param_groups], self.inner[0].defaults)
+        self._share()
+
+    def _share(self) -> None:
+        """Let the members' optimizers work on the groups and the state that this one has."""
+        groups = iter(self.param_groups)
+        for one in self.inner:
+            one.param_groups, one.state = [next(groups) for _ in one.param_groups], self.state
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of the inner optimizer on the members' slices."""
+        """One step of each member's optimizer on its slices."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for parameter, rows in self.slices:
             if parameter.grad is None or rows[0].grad is None or rows[0].data_ptr() != parameter.data_ptr():
                 _link(parameter, rows)
-        return self.inner.step() if closure is None else self.inner.step(closure)
+        for one in self.inner:
+            one.step()
+        return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of the ensemble, and of the members' slices."""
         self.ensemble.zero_grad(set_to_none)
-        self.inner.zero_grad(set_to_none)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The inner optimizer's state."""
-        return self.inner.state_dict()
+        for one in self.inner:
+            one.zero_grad(set_to_none)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Put the inner optimizer's state back."""
-        self.inner.load_state_dict(state_dict)
-        self.param_groups, self.state = self.inner.param_groups, self.inner.state
+        """Put the state of the members' optimizers back."""
+        super().load_state_dict(state_dict)
+        self._share()
+
+
+def _places(ensemble: Ensemble) -> dict[int, int | None]:
+    """Whose each parameter is: None where every member owns a slice of it, -1 where all share it."""
+    if not ensemble.stacked:  # networks of unlike architectures, one after the other
+        return {id(p): i for i, member in enumerate(ensemble.module.children()) for p in member.parameters()}
+    named = ensemble.module.named_parameters()
+    return {id(p): None if name in ensemble.own else -1 for name, p in named}
+
+
+def vectors_of(ensemble: Ensemble) -> set[int]:
+    """The ids of scales and biases: parameters with one dimension or none, beside that of the members."""
+    stacked = ensemble.own if ensemble.stacked else frozenset()
+    return {id(p) for name, p in ensemble.module.named_parameters() if p.ndim - (name in stacked) < 2}
 
 
 def _link(parameter: Tensor, rows: list[nn.Parameter]) -> None:

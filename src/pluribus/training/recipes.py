@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Recipe:
         optimizer, schedule: a name in OPTIMIZERS or SCHEDULES with settings, such as {"name": "sgd", "momentum": 0.9}
         lr: the rate at the start
         weight_decay: as the optimizer has it
+        decays: what `weight_decay`, `l1` and `l2` act on: "all" parameters, or "kernels" alone, no scales and biases
         criterion: a name in CRITERIA; None: what the ensemble's task needs
         augment: a name in AUGMENTATIONS, or settings of `Augment`
         clip: the largest norm of each member's gradient
@@ -38,6 +39,7 @@ class Recipe:
     optimizer: Mapping[str, Any] = field(default_factory=lambda: {"name": "adam"})
     lr: float = 1e-3
     weight_decay: float = 0.0
+    decays: Literal["all", "kernels"] = "all"
     schedule: Mapping[str, Any] = field(default_factory=lambda: {"name": "constant"})
     criterion: str | None = None
     augment: str | Mapping[str, Any] | None = None
@@ -95,13 +97,15 @@ def _multistep(milestones: list[int], factors: float | list[float]) -> dict[str,
     return {"name": "multistep", "milestones": milestones, "factors": factors}
 
 
-def _packed(epochs: int, lr: float, decay: float, factor: float, milestones: list[int], augment: str) -> Recipe:
+def _packed(
+    epochs: int, lr: float, decay: float, factor: float, milestones: list[int], augment: str, gamma: int = 2
+) -> Recipe:
     return Recipe(
         epochs=epochs, batch_size=128, optimizer={"name": "sgd", "momentum": 0.9}, lr=lr, weight_decay=decay,
         schedule=_multistep(milestones, factor), augment=augment, source="Packed-Ensembles, Table 4",
         methods={
-            "packed": {"settings": {"alpha": 2, "gamma": 2}},
-            "masksembles": {"settings": {"scale": 2.0}},
+            "packed": {"settings": {"alpha": 2, "gamma": gamma}},
+            "masksembles": {"settings": {"scale": 2.0, "after": True, "repeat": True}},
             "mimo": {"settings": {"input_repetition": 1.0, "init": "different"}},
         },
     )  # fmt: skip
@@ -124,13 +128,17 @@ def _mimo(imagenet: bool) -> Recipe:
     rho = 0.6 if imagenet else 0.0
     return Recipe(
         epochs=base, batch_size=4096 if imagenet else 512, optimizer={"name": "sgd", "momentum": 0.9, "nesterov": True},
-        lr=0.1, l2=l2, schedule=decay(base), augment={"flip": True} if imagenet else {"flip": True, "crop": 4},
+        lr=0.1, l2=l2, schedule=decay(base),
+        augment={"flip": True, "resized_crop": {"size": 224}} if imagenet else {"flip": True, "crop": 4},
         fast_weight_factor=0.25 if imagenet else 0.5,
         methods={
             "mc_dropout": {"settings": {"rate": 0.1}},
             "batch_ensemble": {"epochs": longer, "schedule": decay(longer), "settings": {"size": 4}},
-            "multihead": {"epochs": tree, "schedule": decay(tree)},
-            "treenet": {"epochs": tree, "schedule": decay(tree)},
+            "multihead": {"epochs": tree, "schedule": decay(tree), "settings": {"size": 3}},
+            "treenet": {
+                "epochs": tree, "schedule": decay(tree),
+                "settings": {"size": 2, "branch": "layer4|fc"} if imagenet else {"size": 3, "branch": "layer3|bn1|fc"},
+            },
             "deep": {"settings": {"size": 4}},
             "mimo": {
                 "epochs": own, "schedule": decay(own), "l2": 1e-4 if imagenet else 3e-4,
@@ -159,18 +167,23 @@ def _resnet20(milestones: list[int], factors: list[float], source: str) -> Recip
     )  # fmt: skip
 
 
-def _a3() -> Recipe:
+def _a3(alpha: int, **masksembles: Any) -> Recipe:
     return Recipe(
-        epochs=100, batch_size=2048, optimizer={"name": "lamb"}, lr=8e-3, weight_decay=0.02,
-        schedule={"name": "cosine", "warmup": 5}, criterion="bce",
-        augment={"flip": True, "rand_augment": {"n": 2, "m": 6, "mstd": 0.5}, "mixup": 0.1, "cutmix": 1.0},
+        epochs=100, batch_size=2048, optimizer={"name": "lamb"}, lr=8e-3, weight_decay=0.02, decays="kernels",
+        schedule={"name": "cosine", "warmup": 5}, criterion="multilabel_bce",
+        augment={
+            "flip": True, "resized_crop": {"size": 160}, "rand_augment": {"n": 2, "m": 6, "mstd": 0.5},
+            "mixup": 0.1, "cutmix": 1.0,
+        },
         fast_weight_factor=0.25,
         methods={
-            "packed": {"settings": {"alpha": 3, "gamma": 1}},
+            "packed": {"settings": {"alpha": alpha, "gamma": 1}},
             "batch_ensemble": {"clip": 0.0005},
-            "masksembles": {"batch_size": 1120},
+            "mimo": {"settings": {"input_repetition": 1.0, "init": "different"}},
+            "masksembles": {**masksembles, "settings": {"scale": 2.0, "after": True, "repeat": True}},
         },
-        source="Packed-Ensembles, appendix B: procedure A3 of Wightman et al., 2021 (trained at 160 px, tested at 224)",
+        source="Packed-Ensembles, appendix B: procedure A3 of Wightman et al., 2021, trained at 160 px, tested at 224; "
+        "MIMO's input repetition as in Table 1",
     )  # fmt: skip
 
 
@@ -186,11 +199,12 @@ RECIPES: dict[str, Recipe] = {
     ),
     "packed/cifar10/resnet18": _packed(75, 0.05, 5e-4, 0.1, [25, 50], "hflip"),
     "packed/cifar10/resnet50": _with_slower_batch_ensemble(_packed(200, 0.1, 5e-4, 0.2, [60, 120, 160], "hflip")),
-    "packed/cifar10/wide_resnet28_10": _packed(200, 0.1, 5e-4, 0.2, [60, 120, 160], "hflip"),
+    "packed/cifar10/wide_resnet28_10": _packed(200, 0.1, 5e-4, 0.2, [60, 120, 160], "hflip", gamma=1),
     "packed/cifar100/resnet18": _packed(75, 0.05, 1e-4, 0.2, [25, 50], "hflip"),
     "packed/cifar100/resnet50": _with_slower_batch_ensemble(_packed(200, 0.1, 5e-4, 0.2, [60, 120, 160], "hflip")),
-    "packed/cifar100/wide_resnet28_10": _packed(200, 0.1, 5e-4, 0.2, [60, 120, 160], "medium"),
-    "packed/imagenet/resnet50": _a3(),
+    "packed/cifar100/wide_resnet28_10": _packed(200, 0.1, 5e-4, 0.2, [60, 120, 160], "medium", gamma=1),
+    "packed/imagenet/resnet50": _a3(3),
+    "packed/imagenet/resnet50x4": _a3(2, batch_size=1120),
     "packed/uci": Recipe(
         epochs=40, batch_size=32, lr=1e-2, criterion="gaussian_nll",
         methods={"packed": {"settings": {"size": 3, "alpha": 2}}, "deep": {"settings": {"size": 3}}},
@@ -201,14 +215,20 @@ RECIPES: dict[str, Recipe] = {
     "masksembles/cifar10/wide_resnet16_4": Recipe(
         epochs=200, batch_size=128, optimizer={"name": "sgd", "momentum": 0.9, "nesterov": True}, lr=0.1,
         weight_decay=5e-4, schedule=_multistep([60, 120, 160], 0.2), augment={"flip": True, "crop": 4},
-        methods={"masksembles": {"settings": {"scale": 2.0}}, "mc_dropout": {"settings": {"rate": 0.1}}},
-        source="Masksembles, section 4.2: the procedure of Zagoruyko and Komodakis, 2016",
+        methods={
+            "masksembles": {"settings": {"scale": 1.55, "capacity": 1.0}},  # 2.3 times the network, as Table 1 says
+            "mc_dropout": {"settings": {"rate": 0.1}},
+        },
+        source="Masksembles, section 4.2: the procedure of Zagoruyko and Komodakis, 2016; S is left open",
     ),
     "masksembles/imagenet/resnet50": Recipe(
         epochs=90, batch_size=256, optimizer={"name": "sgd", "momentum": 0.9}, lr=0.1, weight_decay=1e-4,
-        schedule=_multistep([30, 60], 0.1), augment={"flip": True},
-        methods={"masksembles": {"settings": {"scale": 2.0, "where": "layer[234].*"}}},
-        source="Masksembles, section 4.3: the usual ResNet-50 training; masks from stage 3 on",
+        schedule=_multistep([30, 60], 0.1), augment={"flip": True, "resized_crop": {"size": 224}},
+        methods={
+            "masksembles": {"settings": {"scale": 1.5, "where": "layer[234].*"}},  # an IoU of 0.5, the best
+            "mc_dropout": {"settings": {"rate": 0.1, "where": "layer[234].*"}},
+        },
+        source="Masksembles, section 4.3: the usual ResNet-50 training; masks and dropout from stage 3 (conv3_x) on",
     ),
     "fort/cifar10/small_cnn": _fort(40, "Fort et al., section 3 (text: 40 epochs)"),
     "fort/cifar10/small_cnn/10_epochs": _fort(10, "Fort et al., section 3 (list: 10 epochs)"),

@@ -55,9 +55,14 @@ def better(first: str, second: str, metric: str) -> Expectation:
 
 
 def near(first: str, second: str, metric: str, base: str) -> Expectation:
-    """The first method is like the second: it differs by less than half of what the second gains over a baseline."""
+    """The first method is like the second: it differs by less than half of what the second gains over a baseline.
+
+    Where the second does not beat the baseline in NLL and ECE there is no positive control, and nothing can be said.
+    """
 
     def judge(found: Interval, compared: Compared) -> str:
+        if not all(_gain(compared, second, base, control).value > 0 for control in ("nll", "ece")):
+            return OPEN
         margin = NEAR * abs(compared.gap(second, base, metric).value)
         return equal(found, margin) if math.isfinite(margin) else OPEN
 
@@ -115,6 +120,20 @@ def cheaper(first: str, second: str, metric: str) -> Expectation:
     return Expectation(f"{first} takes less {_name(metric)} than {second} (log ratio)", ratio, judge)
 
 
+def at_most(first: str, second: str, metric: str, share: float) -> Expectation:
+    """The first method takes at most a share of what the second takes, as a ratio of the means over seeds."""
+
+    def ratio(compared: Compared) -> Interval:
+        one, other = (np.log(compared.values(label, metric)) for label in (first, second))
+        gaps = [a - b - math.log(share) for a, b in zip(one.tolist(), other.tolist(), strict=False)]
+        if gaps and max(gaps) == min(gaps):  # counts that no seed changes
+            return Interval(gaps[0], gaps[0], gaps[0])
+        return t_interval(gaps) if gaps else NOTHING
+
+    text = f"{first} takes at most {share:g} times the {_name(metric)} of {second} (log ratio)"
+    return Expectation(text, ratio, lambda found, _: above(Interval(-found.value, -found.high, -found.low)))
+
+
 def steadier(first: str, second: str, metric: str) -> Expectation:
     """The first method varies less over seeds: the log of the ratio of variances, with its F-interval."""
 
@@ -146,22 +165,48 @@ def detects(label: str, first: str, second: str, figure: str) -> Expectation:
     return Expectation(text, gap, lambda found, _: above(found))
 
 
-def sensitivity(method: str, axis: str, strong: str, metric: str) -> Expectation:
-    """The largest ensemble of a sweep loses more by regularisation than the smallest, paired over seeds."""
+def sensitivity(method: str, axis: str, metric: str) -> Expectation:
+    """The largest ensemble of a sweep loses more by regularisation than the smallest, on average over the path.
+
+    A loss is relative to the same number of members without regularisation, paired over seeds.
+    """
 
     def gap(compared: Compared) -> Interval:
-        losses = []
         sizes = list(sweep_labels(compared.labels(method), "size"))
         if len(sizes) < 2:
             return NOTHING
+        losses = []
         for size in (sizes[0], sizes[-1]):
-            weak = f"{method} size={size:g} {axis}=0.0"
-            one, other = (compared.values(label, metric) for label in (weak, f"{method} size={size:g} {axis}={strong}"))
-            losses.append(np.array(one) - np.array(other))
+            path = sweep_labels(compared.labels(method), axis, size=size)
+            values = [np.array(compared.values(label, metric)) for label in path.values()]
+            if len(values) < 2:
+                return NOTHING
+            losses.append(values[0] - np.mean(values[1:], axis=0))
         sign = -1 if quantity(metric).better == "lower" else 1
         return t_interval((sign * (losses[1] - losses[0])).tolist())
 
-    text = f"{method} with more members loses more {_name(metric)} to {axis}"
+    text = f"{method} with more members loses more {_name(metric)} to {axis}, on average over its path"
+    return Expectation(text, gap, lambda found, _: above(found))
+
+
+def over_settings(method: str, axis: str, metric: str) -> Expectation:
+    """The largest value of a setting is better than the smallest, on average over all others and seeds, paired."""
+
+    def gap(compared: Compared) -> Interval:
+        labels = compared.labels(method)
+        values = sorted({float(part.split("=")[1]) for label in labels for part in label.split()
+                         if part.startswith(f"{axis}=")})  # fmt: skip
+        if len(values) < 2:
+            return NOTHING
+        low, high = (f"{axis}={values[i]:g}" for i in (0, -1))
+        pairs = [(label, " ".join(high if part == low else part for part in label.split()))
+                 for label in labels if low in label.split()]  # fmt: skip
+        sign = -1 if quantity(metric).better == "lower" else 1
+        gaps = [sign * (b - a) for one, other in pairs
+                for a, b in zip(compared.values(one, metric), compared.values(other, metric), strict=True)]  # fmt: skip
+        return t_interval(gaps)
+
+    text = f"{method} gets better in {_name(metric)} with {axis}, on average over other settings"
     return Expectation(text, gap, lambda found, _: above(found))
 
 
@@ -187,6 +232,7 @@ def expect(
         said = [count_judgements(judgements, "part")]
         said += [f"{where}{one.text}: {show_interval(gap)}, {judgement}." for where, one, gap, judgement in told]
         said.append(_certainty(list(found.values())))
+        said += [note for compared in found.values() for note in compared.notes]
         header, rows = _table(found, metrics, published.get("table") or {})
         return ClaimVerdict(combine(judgements), said, header, rows, _pictures(told))
 

@@ -14,9 +14,8 @@ from torch import Tensor
 from ...core.ensemble import Ensemble
 from ...data.catalogue import load
 from ...landscape.analyses.bias_variance import mimo_on_a_curve
-from ...landscape.analyses.masks import mask_transition
 from ...landscape.analyses.sparsity import sparsity_curves
-from ...landscape.analyses.trained_settings import redraw, train_from_seeds
+from ...landscape.analyses.trained_settings import measure_settings, redraw, train_from_seeds
 from ...methods import deep, masksembles, single
 from ...models.small import mlp
 from .stored_parts import Given, InParts, Part, Stored
@@ -43,36 +42,49 @@ SPARSITY = InParts("packed-sparsity", plan_sparsity, compute_sparsity)
 
 MASK_SCALES = (1.1, 2.0, 3.0, 10.0)
 
+MEMBERS = 4
+
 
 def compute_transition(part: Part, folder: Path | None, needed: Mapping[str, Stored]) -> Given:
-    """Entropy and mutual information on a grid beyond the training range, for each overlap and seed."""
+    """Entropy and mutual information on a grid beyond the training range, for each overlap and seed.
+
+    A masked member sees a quarter of the rows of an epoch, so masks train for four times as many epochs: each member
+    is trained on as many rows as the single network and those of a deep ensemble.
+    """
     given = part.settings
     if part.name == "maps":
         return compute_maps(given)
-    data = load("sinusoids")
+    data, rows = load("sinusoids"), []
     train, test = data.train[:], data.test[:]
-    model = mlp(2, 2, hidden=(given["hidden"], given["hidden"]))
-    found = mask_transition(
-        model, train, test, scales=MASK_SCALES, size=4, capacity=1.0, outside=_beyond(given["points"]),
-        seeds=given["seeds"], epochs=given["epochs"], lr=given["lr"],
-    )  # fmt: skip
+    entries = transition_entries(given["hidden"], train[0][:2])
+    for names, epochs in (("single",), 1), (list(entries)[1:-1], MEMBERS), (("deep",), 1):
+        rows += measure_settings(
+            {name: entries[name] for name in names}, train, test, outside=_beyond(given["points"]),
+            seeds=given["seeds"], epochs=epochs * given["epochs"], lr=given["lr"],
+        ).rows  # fmt: skip
     kept = ("setting", "seed", "accuracy", "inside entropy", "outside entropy", "outside mutual_information")
-    return {"rows": [{name: row[name] for name in kept} for row in found.rows]}, {}
+    return {"rows": [{name: row[name] for name in kept} for row in rows]}, {}
+
+
+def transition_entries(hidden: int, example: Tensor) -> dict[str, Callable[[], Ensemble]]:
+    """One network, masks of less and less overlap whose members have its capacity, and independent networks."""
+    model = mlp(2, 2, hidden=(hidden, hidden))
+    makers: dict[str, Callable[[], Ensemble]] = {"single": lambda: single(redraw(model))}
+    for scale in MASK_SCALES:
+        makers[f"S {scale:g}"] = partial(masksembles, model, MEMBERS, scale, 1.0, example)
+    makers["deep"] = lambda: deep(model, MEMBERS)
+    return makers
 
 
 def compute_maps(given: Mapping[str, Any]) -> Given:
     """Entropy on a grid around the training rows, as the figure shows it: one network of each kind, and the rows."""
     x, y = load("sinusoids").train[:]
-    model = mlp(2, 2, hidden=(given["hidden"], given["hidden"]))
     across, up = torch.linspace(-10, 10, given["points"]), torch.linspace(-4, 4, given["points"])
     places = torch.stack([part.flatten() for part in torch.meshgrid(across, up, indexing="ij")], 1)
-    makers: dict[str, Callable[[], Ensemble]] = {"single": lambda: single(redraw(model))}
-    for scale in MASK_SCALES:
-        makers[f"S {scale:g}"] = partial(masksembles, redraw(model), 4, scale, 1.0, x[:2])
-    makers["deep"] = lambda: deep(model, 4)
     columns = {"across": across.numpy(), "up": up.numpy(), "rows": x[:200].numpy(), "labels": y[:200].numpy()}
-    for name, make in makers.items():
-        made = train_from_seeds("reproduce", name, make, (x, y), (0, 0), {"epochs": given["epochs"], "lr": given["lr"]})
+    for name, make in transition_entries(given["hidden"], x[:2]).items():
+        epochs = given["epochs"] * (MEMBERS if name.startswith("S ") else 1)
+        made = train_from_seeds("reproduce", name, make, (x, y), (0, 0), {"epochs": epochs, "lr": given["lr"]})
         entropy = made.predict(places).total.reshape(len(across), len(up))
         columns[f"entropy {name}"] = entropy.numpy().astype(np.float32)
     return {}, columns

@@ -39,9 +39,9 @@ def compute_basins(given: Mapping[str, Any], folder: Path | None) -> Given:
     """How high it is between three subnetworks, how often they disagree, and the plane through them, for one seed."""
     own, values, columns = prepare_rows(given, folder), dict[str, float](), dict[str, np.ndarray]()
     few, apart = (own.test[0][:500], own.test[1][:500]), {}
-    example = own.train[0][:2]
+    example = own.example
     for name, make in (
-        ("mimo", partial(mimo, own.model, 3, example=example, batch_repetition=given["repetition"])),
+        ("mimo", partial(mimo, own.model, 3, example=example, batch_repetition=given["repetition"], init="different")),
         ("multihead", partial(multihead, own.model, 3, example=example)),
     ):
         made = _train(name, make, own, given)
@@ -61,7 +61,7 @@ BASINS = experiment_by_seed(
     "mimo-basins",
     {
         "smoke": few(TINY, grid=5, repetition=1, epochs=3),
-        "laptop": few(LAPTOP, grid=9, repetition=1, epochs=15),
+        "laptop": few(LAPTOP, grid=9, repetition=4, epochs=15),
         "paper": few(PAPER, model="small_cnn", grid=25, repetition=4, recipe="fort/cifar10/small_cnn"),
     },
     compute_basins,
@@ -74,7 +74,9 @@ def compute_sparsity_path(given: Mapping[str, Any], folder: Path | None) -> Give
     """Sparsity, accuracy and log-likelihood for each number of members and strength of L1, for one seed."""
     own, curves = prepare_rows(given, folder), {}
     for size in given["sizes"]:
-        make = partial(mimo, own.model, size, example=own.train[0][:2])
+        make = partial(
+            mimo, own.model, size, example=own.example, batch_repetition=given["repetition"], init="different"
+        )
         rows = []
         for l1 in given["l1"]:
             made = _train(f"M = {size}", make, own, given, l1=l1, weight_decay=0.0)
@@ -111,9 +113,9 @@ def lost_more(many: Sequence[Sequence[float]], one: Sequence[Sequence[float]], c
 SPARSE = experiment_by_seed(
     "mimo-sparsity-path",
     {
-        "smoke": few(TINY, sizes=[1, 3], l1=[0.0, 1e-3, 1e-2], epochs=3),
-        "laptop": few(LAPTOP, sizes=[1, 3], l1=[0.0, 1e-4, 5e-4, 2e-3], epochs=10),
-        "paper": few(PAPER, model="wide_resnet28_10", sizes=[1, 2, 3, 4],
+        "smoke": few(TINY, sizes=[1, 3], l1=[0.0, 1e-3, 1e-2], epochs=3, repetition=1),
+        "laptop": few(LAPTOP, sizes=[1, 3], l1=[0.0, 1e-4, 5e-4, 2e-3], epochs=10, repetition=4),
+        "paper": few(PAPER, model="wide_resnet28_10", sizes=[1, 2, 3, 4], repetition=4,
                      recipe="mimo/cifar/wide_resnet28_10", l1=[0.0, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3]),
     },
     compute_sparsity_path,
@@ -125,7 +127,7 @@ SPARSE = experiment_by_seed(
 def compute_extremes(given: Mapping[str, Any], folder: Path | None) -> Given:
     """Many masks beside MC-Dropout, and masks without overlap beside independent networks, for one seed."""
     own = prepare_rows(given, folder)
-    example, masks = own.train[0][:2], given["masks"]
+    example, masks = own.example, given["masks"]
     many = partial(masksembles, own.model, masks, 2.0, example=example)
     layers = "|".join(name.removesuffix(".mask").replace(".", r"\.") for name in many().own)
     makers = {
@@ -165,7 +167,7 @@ EXTREMES = experiment_by_seed(
 def compute_selection(given: Mapping[str, Any], folder: Path | None) -> Given:
     """Accuracy and NLL with the epoch that is best for the ensemble, and with each member's best, for one seed."""
     own = prepare_rows(given, folder)
-    make = partial(packed, own.model, 4, alpha=2, gamma=given["gamma"], example=own.train[0][:2])
+    make = partial(packed, own.model, 4, alpha=2, gamma=given["gamma"], example=own.example)
     rows = {
         select: _judge(_train(select, make, own, given, validation=own.validation, select=select), own)
         for select in ("ensemble", "member")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from ...data.catalogue import load
-from ...data.dataset import Data
+from ...data.dataset import Data, NormalisedSplit
 from ...models.by_name import ModelSpec
 from .stored_parts import Given, InParts, Part, Stored
 
 Rows = tuple[Tensor, Tensor]
 
+HELD = 2**29  # bytes of test rows that are kept in memory: all of CIFAR, 891 rows of ImageNet
 
 Compute = Callable[[Mapping[str, Any], Path | None], Given]
 
@@ -78,22 +80,29 @@ def fit_options(given: Mapping[str, Any], *, rate: bool = True, **usual: Any) ->
 
 
 class Prepared(NamedTuple):
-    """Data and a network for a part: rows are normalised, `plain` are the test rows as images from 0 to 1."""
+    """Data and a network for a part.
+
+    Training rows are read a batch at a time; validation and test rows are normalised tensors, as many as HELD bytes
+    hold; `plain` are the same test rows as images from 0 to 1; `example` are two rows.
+    """
 
     data: Data
     model: nn.Module
-    train: Rows
+    train: NormalisedSplit
     validation: Rows
     test: Rows
     plain: Rows
     outside: Tensor
+    example: Tensor
 
 
 def prepare_rows(given: Mapping[str, Any], folder: Path | None) -> Prepared:
     """What the settings name: data, outside, model, how many rows; the network is drawn anew, the rows are the same."""
     data = load(given["data"], folder=folder, outside=[given["outside"]], validation=0.1)
-    rows = [split[: min(given["rows"], len(split))] for split in (data.train, data.validation, data.test)]
-    train, validation, test = ((data.normalise(x), y) for x, y in rows)
+    train = NormalisedSplit(data.train.take(slice(given["rows"])), data)
+    most = max(1, min(given["rows"], HELD // (4 * math.prod(data.shape))))
+    plain, validation = data.test[:most], data.validation[:most]
+    test, held_out = ((data.normalise(x), y) for x, y in (plain, validation))
     outside = data.normalise(next(iter(data.outside.values()))[:500][0])
     model = ModelSpec(given["model"], tuple(data.shape), len(data.classes)).build()
-    return Prepared(data, model, train, validation, test, rows[2], outside)
+    return Prepared(data, model, train, held_out, test, plain, outside, train[:2][0])

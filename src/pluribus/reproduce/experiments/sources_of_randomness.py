@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ...landscape.studies.randomness import chain_against_runs, randomness
-from ...methods import packed
 from ...training.batching import mix_seeds
 from .fort_landscape import LAPTOP, PAPER, TINY
 from .seeded_experiment import experiment_by_seed, few, fit_options, prepare_rows
@@ -48,39 +47,6 @@ SOURCES_OF_CHANCE = experiment_by_seed(
     compute_sources,
 )
 
-# ---------------------------------------------------------------- Packed-Ensembles, Table 7
-
-
-def compute_packed_sources(given: Mapping[str, Any], folder: Path | None) -> Given:
-    """The columns of the table for members that are trained one by one, by what differs between them, for one seed."""
-    own = prepare_rows(given, folder)
-    member = packed(own.model, 4, alpha=2, gamma=given["gamma"], example=own.train[0][:2]).member(0)
-    found = randomness(
-        member, own.train, own.test, runs=given["runs"], rates=[given["lr"]], kinds=SOURCES, outside=own.outside,
-        seed=mix_seeds(given["seed"], 5), **fit_options(given, rate=False, schedule="cosine"),
-    )  # fmt: skip
-    rows = {row["kind"]: row for row in found.rows}
-    both, values = rows["both"], {}
-    for kind in SOURCES[1:]:
-        values[f"enough_{kind}"] = rows[kind]["mutual_information"] / max(both["mutual_information"], 1e-9)
-        for figure in ("accuracy", "aupr"):
-            values[f"{figure}_{kind}"] = both[figure] - rows[kind][figure]
-    kept = ("accuracy", "nll", "ece", "aupr", "mutual_information", "outside")
-    return {"values": values, "rows": {kind: {name: row[name] for name in kept} for kind, row in rows.items()}}, {}
-
-
-PACKED_SOURCES = experiment_by_seed(
-    "packed-sources",
-    {
-        "smoke": few(TINY, runs=4, epochs=3, gamma=1),
-        "laptop": few(LAPTOP, runs=4, epochs=8, gamma=1),
-        "paper": few(
-            PAPER, data="cifar100", model="resnet18", runs=4, gamma=2, lr=0.05, recipe="packed/cifar100/resnet18"
-        ),
-    },
-    compute_packed_sources,
-)
-
 # ---------------------------------------------------------------- Fort et al., Figure S5
 
 
@@ -89,7 +55,7 @@ def compute_chains(given: Mapping[str, Any], folder: Path | None) -> Given:
     own = prepare_rows(given, folder)
     found = chain_against_runs(
         own.model, own.train, own.test, chains=given["chains"], cycles=3, epochs=3 * given["epochs"],
-        temperature=1 / len(own.train[1]), batch_size=given["batch_size"], seed=mix_seeds(given["seed"], 9),
+        temperature=1 / len(own.train), batch_size=given["batch_size"], seed=mix_seeds(given["seed"], 9),
     )  # fmt: skip
     half = 0.5 / len(own.test[1])
     ratio = (np.mean(found["between"]) + half) / (np.mean(found["within"]) + half)

@@ -17,6 +17,7 @@ from ..._common.atomic import atomic_write
 from ..._common.executors import run_here, run_in_processes, run_on_ray
 from ..._common.unpacking import read_npz
 from ..._common.untrusted import check_shape, parse_json
+from ...training.batching import mix_seeds
 
 SCALES = ("smoke", "laptop", "paper")
 
@@ -134,12 +135,12 @@ def _carry_out(experiment: InParts, parts: Sequence[Part], found: Mapping[str, S
 
 
 def _compute_timed(compute: Callable[..., Given], task: _Task) -> tuple[Given, float]:
-    """What a part gives, with one thread and from seeds of its own, and the seconds of the processor."""
+    """What a part gives, with one thread, and the seconds of the processor; whatever it draws follows its seed."""
     threads, started = torch.get_num_threads(), time.process_time()
     torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            torch.manual_seed(mix_seeds(task.part.settings.get("seed", 0), 1))
             return compute(task.part, task.data, task.needed), time.process_time() - started
     finally:
         torch.set_num_threads(threads)

@@ -9,7 +9,7 @@ from typing import Any
 from ...results.quantities import Differences, estimate, value
 from ...results.store import Group, group_runs
 from ...study.folder import conduct
-from ...study.grid import Study
+from ...study.grid import Study, choose_settings
 from ...uncertainty.resampling import Interval
 from .stored_parts import Context
 
@@ -21,6 +21,12 @@ class Compared:
     groups: dict[str, Group]
     differences: Differences = field(default_factory=Differences)
     seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    def joined(self, other: Compared) -> Compared:
+        """Both as one, with the labels of both."""
+        return Compared({**self.groups, **other.groups}, seconds=self.seconds + other.seconds,
+                        notes=(*self.notes, *other.notes))  # fmt: skip
 
     def __contains__(self, label: str) -> bool:
         return label in self.groups
@@ -49,11 +55,15 @@ class StudyExperiment:
     Args:
         scales: arguments of `Study` by scale
         merge: compare runs of all studies with each other; labels get the name of the network
+        choose: a metric by method: of the method's settings, the one that is best on validation data stands for it
+
+    Studies of the same data and network (with whatever options, "wide_resnet28_10?bias=true") are one comparison.
     """
 
     name: str
     scales: Mapping[str, Sequence[Mapping[str, Any]]]
     merge: bool = False
+    choose: Mapping[str, str] = field(default_factory=dict)
 
     def studies(self, context: Context) -> list[Study]:
         """The studies of a scale; data are looked for in the context's folder."""
@@ -64,9 +74,11 @@ class StudyExperiment:
 
     def carry_out(self, context: Context) -> dict[str, Compared]:
         """The runs of each study; equal studies of several items have one folder, and are run once."""
-        found = {}
+        found: dict[str, Compared] = {}
         for study in self.studies(context):
-            found[f"{', '.join(study.data)}, {study.model}"] = _conduct(self.name, study, context)
+            network = str(study.model).partition("?")[0] + (f" x{study.width:g}" if study.width != 1 else "")
+            where, compared = f"{', '.join(study.data)}, {network}", _conduct(self.name, study, context, self.choose)
+            found[where] = found[where].joined(compared) if where in found else compared
         return {"all networks": merge_studies(found)} if self.merge else found
 
 
@@ -74,12 +86,12 @@ def merge_studies(found: Mapping[str, Compared]) -> Compared:
     """Studies of several networks as one, with labels such as "packed, resnet50"."""
     groups: dict[str, Group] = {}
     for where, compared in found.items():
-        model = where.rpartition(", ")[2]
+        model = where.rpartition(", ")[2].partition(" ")[0]
         groups |= {f"{label}, {model}": group for label, group in compared.groups.items()}
     return Compared(groups, seconds=sum(one.seconds for one in found.values()))
 
 
-def _conduct(name: str, study: Study, context: Context) -> Compared:
+def _conduct(name: str, study: Study, context: Context, choose: Mapping[str, str]) -> Compared:
     def report(event: str, run: Any, text: str) -> None:
         if event not in ("kept", "started"):
             context.say(f"{name}: {run.label}, seed {run.seed}: {event} {text}")
@@ -91,7 +103,22 @@ def _conduct(name: str, study: Study, context: Context) -> Compared:
         raise ValueError(f"reproduce: {len(outcome.failed)} runs of {name} failed; {run}: {reason}")
     (groups,) = group_runs(outcome.results).values()
     seconds = sum(sum((run.record.get("seconds") or {}).values()) for run in outcome.results)
-    return Compared({group.label: group for group in groups}, seconds=seconds)
+    return choose_labels(Compared({group.label: group for group in groups}, seconds=seconds), choose)
+
+
+def choose_labels(compared: Compared, choose: Mapping[str, str]) -> Compared:
+    """With one label, its name, for each method of `choose`: that of the setting that is best on validation data."""
+    groups, notes = dict(compared.groups), list(compared.notes)
+    for method, metric in choose.items():
+        labels = [label for label, group in groups.items() if group.record["method"] == method]
+        if len(labels) < 2:
+            continue
+        best = choose_settings([run for label in labels for run in groups[label].runs], metric)[0].record["label"]
+        kept = groups[best]
+        groups = {label: group for label, group in groups.items() if label not in labels}
+        groups[method] = Group(method, kept.runs)
+        notes.append(f"{best} was chosen by {metric} on validation data, out of {len(labels)} settings.")
+    return Compared(groups, seconds=compared.seconds, notes=tuple(notes))
 
 
 def sweep_labels(labels: Sequence[str], axis: str, **fixed: float) -> dict[float, str]:
