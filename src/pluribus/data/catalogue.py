@@ -64,6 +64,7 @@ def load(
     train_rows: int | None = None,
     tokenizer: str | Path | None = None,
     long_texts: str = "cut",
+    missing: Sequence[str] = (),
 ) -> Data:
     """A data set, divided into training, validation and test part; the same for the same seed.
 
@@ -90,6 +91,7 @@ def load(
         train_rows: train on so many rows only, from each class alike; the other parts stay as they are
         tokenizer: the folder of the model whose tokenizer reads the texts of "text:reviews.csv"
         long_texts: "cut" texts that are longer than that model takes, with a note, or "refuse" them
+        missing: words that stand for a missing value in a table, besides empty fields
 
     >>> load("moons")
     Data('moons': table of shape (2,), 2 classes; 700 training, 100 validation and 200 test rows)
@@ -99,6 +101,7 @@ def load(
     request = Request("", "", data_folder(folder), target, task, seed, split, image_size, broken)
     request = replace(request, unpack_limit=unpack_limit, train_rows=train_rows, long_texts=long_texts)
     request = replace(request, tokenizer=None if tokenizer is None else str(tokenizer))
+    request = replace(request, missing=(missing,) if isinstance(missing, str) else tuple(missing))
     if long_texts not in LONG:
         raise unknown_error("load, long_texts", long_texts, LONG)
     request, found = _read_spec(request, spec, "data")
@@ -148,7 +151,8 @@ def encoded(
     if encoding["kind"] == "table":
         if isinstance(source, str | Path):
             try:
-                return tables.encode_table(encoding, tables.read_table(Path(source), unpack_limit))
+                words = encoding.get("missing", ())
+                return tables.encode_table(encoding, tables.read_table(Path(source), unpack_limit, words))
             except ValueError as error:
                 raise error if str(error).startswith(str(source)) else ValueError(f"{source}: {error}") from None
         return tables.encode_table(encoding, require("pandas", "reading tables", "data").DataFrame(source))

@@ -17,7 +17,7 @@ _TARGETS = {"task": str, "classes": [str]}
 
 IMAGES = {"kind": str, "shape": [int], **_TARGETS}
 
-TABLE = {"kind": str, "target": str, "columns": [{"name": str, "kind": str}], **_TARGETS}
+TABLE = {"kind": str, "target": str, "columns": [{"name": str, "kind": str}], "missing?": [str], **_TARGETS}
 
 LARGEST_SIDE = 2**14  # pixels of an image that is made of another
 

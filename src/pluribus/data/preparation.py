@@ -171,6 +171,7 @@ def build_table_data(request: Request, frames: TableParts, share: float) -> Data
     divided["train"] = divided["train"].iloc[_some_rows(request, codes, bool(classes), notes).tolist()]
     encoding: dict[str, Any] = {"kind": "table", "task": task, "target": target, "classes": list(classes)}
     encoding |= _target_moments(divided["train"][target]) if task == "regression" else {}
+    encoding |= {"missing": list(frames.missing)} if frames.missing else {}
     if frames.tokenizer is None:
         encoding["columns"] = column_rules(divided["train"].drop(columns=target), notes, scale=frames.scale)
     else:

@@ -49,6 +49,7 @@ class Request:
     train_rows: int | None = None
     tokenizer: str | None = None
     long_texts: str = "cut"
+    missing: tuple[str, ...] = ()
 
     @property
     def spec(self) -> str:
@@ -97,6 +98,7 @@ class TableParts:
         scale: whether numbers are standardised; the toys' coordinates stay as they are
         tokenizer: the folder of the tokenizer that reads the one column of texts; None: there are numbers
         long_texts: what becomes of those that are too long, "cut" or "refuse"
+        missing: words that stand for a missing value, in these files and in those that are predicted
     """
 
     train: Any
@@ -109,6 +111,7 @@ class TableParts:
     scale: bool = True
     tokenizer: str | None = None
     long_texts: str = "cut"
+    missing: tuple[str, ...] = ()
 
     @property
     def rows(self) -> Any:

@@ -66,6 +66,11 @@ OwnModel = Annotated[
     ),
 ]
 
+Missing = Annotated[
+    str,
+    typer.Option(help="Words for a missing value in a table besides empty fields, comma-separated, such as NA,-999."),
+]
+
 UnpackLimit = Annotated[
     str | None,
     typer.Option(help="The largest size that a compressed file may unpack to, such as 8G [20 times its size]."),
@@ -168,6 +173,7 @@ DEMO_ROWS, DEMO_WIDTH = 1000, 2.0
 def source_options(**arguments: Any) -> dict[str, Any]:
     """What `data.load` is given beside the name; only what was said."""
     several = {key: specs(arguments.pop(key, "")) for key in ("outside", "shifted", "variants")}
+    several["missing"] = split_names(arguments.pop("missing", ""))
     if arguments.get("folder") is not None:
         arguments["folder"] = str(arguments["folder"])
     usual = {"split": 0, "broken": "stop", "long_texts": "cut"}
