@@ -99,10 +99,9 @@ class Predictor:
             rows = range(start, min(start + batch_size, len(split)))
             prediction: Any = self.ensemble.predict(self._normalise(split[list(rows)][0]))
             prediction = prediction if self.calibrated is None else self.calibrated.apply(prediction)
-            names = split.names(list(rows))
-            for i, name in enumerate(names):
-                one = self._classify(prediction, i) if self.record["classes"] else self._estimate(prediction, i)
-                yield {"name": name, **one}
+            columns = self._classify(prediction) if self.record["classes"] else self._estimate(prediction)
+            for name, *values in zip(split.names(list(rows)), *columns.values(), strict=True):
+                yield {"name": name, **dict(zip(columns, values, strict=True))}
 
     def for_export(self, rows: int, frozen: bool = True) -> tuple[nn.Module, Tensor]:
         """A module that takes inputs as files have them and normalises them itself, and an example for it."""
@@ -118,27 +117,24 @@ class Predictor:
             return x
         return (x - torch.tensor(self.record["mean"])) / torch.tensor(self.record["std"])
 
-    def _classify(self, prediction: Classification, i: int) -> dict[str, Any]:
-        parts = {part: float(getattr(prediction, part)[i]) for part in ("confidence", "aleatoric", "epistemic")}
-        found: dict[str, Any] = {"label": self.record["classes"][int(prediction.label[i])], **parts}
-        threshold = self.threshold  # without one, nothing can be promised
-        kept = threshold is not None and bool(threshold.keep(prediction[i : i + 1]))
+    def _classify(self, prediction: Classification) -> dict[str, list[Any]]:
+        """The answers to a batch, by column."""
+        classes, threshold = self.record["classes"], self.threshold
+        found: dict[str, list[Any]] = {"label": [classes[label] for label in prediction.label.tolist()]}
+        found |= {part: getattr(prediction, part).tolist() for part in ("confidence", "aleatoric", "epistemic")}
         if (promise := self.conformal) is not None:
-            members = promise.sets(prediction[i : i + 1])[0].nonzero()[:, 0].tolist()
-            found["set"] = [self.record["classes"][label] for label in members]
-        return {**found, "decision": "accept" if kept else "abstain"}
+            sets = promise.sets(prediction).tolist()
+            found["set"] = [[name for name, inside in zip(classes, row, strict=True) if inside] for row in sets]
+        kept = [False] * len(prediction) if threshold is None else threshold.keep(prediction).tolist()
+        return {**found, "decision": ["accept" if one else "abstain" for one in kept]}
 
-    def _estimate(self, prediction: Regression, i: int) -> dict[str, Any]:
+    def _estimate(self, prediction: Regression) -> dict[str, list[Any]]:
         shift, scale = self.record["target_mean"], self.record["target_std"]
-        one, promise = prediction[i : i + 1], self.conformal
-        low, high = one.interval(0.9) if promise is None else promise.intervals(one)
-        return {
-            "value": float(prediction.mean[i]) * scale + shift,
-            "low": float(low) * scale + shift,
-            "high": float(high) * scale + shift,
-            "aleatoric": float(prediction.aleatoric[i]) * scale**2,
-            "epistemic": float(prediction.epistemic[i]) * scale**2,
-        }
+        promise = self.conformal
+        low, high = prediction.interval(0.9) if promise is None else promise.intervals(prediction)
+        found = {"value": prediction.mean * scale + shift, "low": low * scale + shift, "high": high * scale + shift}
+        found |= {part: getattr(prediction, part) * scale**2 for part in ("aleatoric", "epistemic")}
+        return {name: column.tolist() for name, column in found.items()}
 
 
 class SelfNormalising(nn.Module):
