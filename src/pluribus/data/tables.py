@@ -369,7 +369,7 @@ def _column_rule(values: Series, notes: list[str], scale: bool) -> dict[str, Any
     if kind == "number" and _numbers_rows(present):
         notes.append(f'Column "{values.name}" has a different whole number in every row, like an id: left out.')
         return None
-    numbers = _numbers(values, kind)
+    numbers = column_numbers(values, kind)
     if np.isnan(numbers).all() or np.nanmin(numbers) == np.nanmax(numbers):
         notes.append(f'Column "{values.name}" has only one finite value: left out.')
         return None
@@ -431,24 +431,33 @@ def _category_rule(values: Series, notes: list[str]) -> dict[str, Any] | None:
 
 def encode_table(encoding: dict[str, Any], frame: Frame) -> Split:
     """The rows of a table in the form that an encoding says; targets where the table has them."""
-    absent = [column["name"] for column in encoding["columns"] if column["name"] not in frame.columns]
-    if absent:
-        there = list_names(list(map(str, frame.columns)))
-        raise ValueError(f"the table must have the columns {list_names(absent)}, but has only: {there}.")
-    names = list(map(str, frame.index))
-    if encoding["columns"][0]["kind"] == "text":
-        column = encoding["columns"][0]  # the only one
-        return Split(Tokens(encode_texts(column, frame[column["name"]]), names), _encode_targets(encoding, frame))
+    names, first = list(map(str, frame.index)), encoding["columns"][0]
+    if first["kind"] == "text":  # the only column
+        _check_present(encoding["columns"], frame)
+        return Split(Tokens(encode_texts(first, frame[first["name"]]), names), _encode_targets(encoding, frame))
+    inputs = torch.from_numpy(encode_columns(encoding["columns"], frame).astype(np.float32))
+    return Split(Points(inputs, names), _encode_targets(encoding, frame))
+
+
+def encode_columns(rules: list[dict[str, Any]], frame: Frame) -> np.ndarray:
+    """The numbers that columns become by the rules of `column_rules`: (rows, inputs)."""
+    _check_present(rules, frame)
     kinds = dict(frame.dtypes)
-    plain = [_is_plain(kinds[column["name"]]) and column["kind"] == "number" for column in encoding["columns"]]
+    plain = [_is_plain(kinds[column["name"]]) and column["kind"] == "number" for column in rules]
     blocks: list[np.ndarray] = []
-    for together, group in itertools.groupby(zip(plain, encoding["columns"], strict=True), key=lambda pair: pair[0]):
+    for together, group in itertools.groupby(zip(plain, rules, strict=True), key=lambda pair: pair[0]):
         columns = [column for _, column in group]
         blocks += (
             _encode_numbers(columns, frame) if together else [_encode_column(c, frame[c["name"]]) for c in columns]
         )
-    inputs = Points(torch.from_numpy(np.concatenate(blocks, axis=1, dtype=np.float32)), names)
-    return Split(inputs, _encode_targets(encoding, frame))
+    return np.concatenate(blocks, axis=1)
+
+
+def _check_present(rules: list[dict[str, Any]], frame: Frame) -> None:
+    absent = [column["name"] for column in rules if column["name"] not in frame.columns]
+    if absent:
+        there = list_names(list(map(str, frame.columns)))
+        raise ValueError(f"the table must have the columns {list_names(absent)}, but has only: {there}.")
 
 
 def label_of(value: Any) -> str:
@@ -509,7 +518,7 @@ def _encode_column(column: dict[str, Any], values: Series) -> np.ndarray:
         number = {level: i for i, level in enumerate(column["levels"])}
         chosen = map_values(values, lambda value: number.get(label_of(value), len(number)), len(number))
         return np.eye(len(number) + 1, dtype=np.float32)[chosen]
-    numbers = _numbers(values, column["kind"])
+    numbers = column_numbers(values, column["kind"])
     known = ~np.isnan(numbers)
     if values.dtype.kind not in {"number": "iuf", "flag": "b", "date": "M"}[column["kind"]]:
         _check_readable(column, values, ~known & (values.notna() & ~values.isin(NO_VALUE)).to_numpy())
@@ -527,7 +536,7 @@ def _check_readable(column: dict[str, Any], values: Series, unreadable: np.ndarr
         )
 
 
-def _numbers(values: Series, kind: str) -> np.ndarray:
+def column_numbers(values: Series, kind: str) -> np.ndarray:
     """A column as floats; what is missing, or no finite number, is NaN."""
     if kind == "flag":
         words = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0}
