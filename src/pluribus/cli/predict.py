@@ -30,14 +30,20 @@ def predict_command(
     abstained: Annotated[bool, typer.Option(help="Show only the answers that a person should check.")] = False,
     model: options.OwnModel = None,
     unpack_limit: options.UnpackLimit = None,
+    out: Annotated[Path | None, typer.Option(help="The folder for the pictures of a segmentation.")] = None,
 ) -> None:
     """Predict images or rows: label, confidence, aleatoric and epistemic uncertainty, and whether to accept the answer.
+
+    A segmentation writes three pictures for each image: labels, numbered as in the masks of training, and its total and
+    epistemic uncertainty, from black (none) to white (a guess between all classes).
 
     Examples:
 
         pluribus predict digits/ scans/*.png
 
         pluribus predict houses/ new.csv --format csv > answers.csv
+
+        pluribus predict streets/ photos/*.jpg --out answers/
     """
     from ..deploy.predictor import load_predictor
 
@@ -48,11 +54,16 @@ def predict_command(
     for path in files:
         if not path.exists():
             raise FileNotFoundError(f"predict: there is no file {str(path)!r}.")
-    if abstained and not predictor.record["classes"]:
+    if abstained and predictor.task != "classification":
         raise ValueError("--abstained: only classification has a threshold. For regression, use the intervals.")
-    if predictor.record["classes"] and (predictor.threshold is None or "no_threshold" in predictor.record):
+    if (out is None) == (predictor.task == "segmentation"):
+        why = (
+            "a segmentation writes pictures: give it a folder" if out is None else "only a segmentation writes pictures"
+        )
+        raise ValueError(f"--out: {why}.")
+    if predictor.task == "classification" and (predictor.threshold is None or "no_threshold" in predictor.record):
         say_notes([predictor.record.get("no_threshold", NO_THRESHOLD)])
-    given = {"broken": broken, "unpack_limit": unpack_limit}
+    given = {"broken": broken, "unpack_limit": unpack_limit, **({} if out is None else {"out": out})}
     answers = _beside_columns if form == "csv" and predictor.record["encoding"]["kind"] == "table" else _answers
     rows = (row for source in _sources(files) for row in answers(predictor, source, len(files) > 1, **given))
     wanted = (row for row in rows if not abstained or row["decision"] == "abstain")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -210,7 +210,7 @@ def build_parts(
     shape = request.shape or choose_shape(request, [at for at, _ in next(iter(found.values()))], notes)
     splits = {}
     for name, images in found.items():
-        inputs = ImageFiles([at for at, _ in images], shape, path, request.unpack_limit)
+        inputs = ImageFiles([at for at, _ in images], shape, path, request.unpack_limit, whole=request.whole)
         split = labelled_split(inputs, [number.get(label, NO_CLASS) for _, label in images])
         splits[name] = (
             split if request.broken == "stop" and len(split) > CHECKED_FIRST else take_readable(request, split, notes)
@@ -237,7 +237,10 @@ def take_readable(request: Request, split: Split, notes: list[str]) -> Split:
     return split.take(kept)
 
 
-def choose_shape(request: Request, paths: Sequence[str], notes: list[str]) -> Shape:
+CROPPED = "the short side was resized to {size} pixels and the centre cropped"
+
+
+def choose_shape(request: Request, paths: Sequence[str], notes: list[str], how: str = CROPPED) -> Shape:
     """Channels, height and width of the images, where the request says nothing."""
     sample = [paths[i] for i in range(0, len(paths), max(1, len(paths) // 200))]
     heads = [head for head in map(_read_header, sample) if head is not None]
@@ -250,7 +253,7 @@ def choose_shape(request: Request, paths: Sequence[str], notes: list[str]) -> Sh
     if sizes:
         why = "have different sizes" if len(sizes) > 1 else f"are larger than {LARGEST_KEPT} pixels"
         notes.append(
-            f"{request.spec}: the images {why}: the short side was resized to {SIZE} pixels and the centre cropped. "
+            f"{request.spec}: the images {why}: {how.format(size=SIZE)}. "
             "image_size= (command line: --image-size) sets another size."
         )
     return (channels, SIZE, SIZE)
@@ -279,8 +282,10 @@ class ImageFiles:
         root: Path | None = None,
         unpack_limit: Limit = None,
         border: int = 0,
+        whole: bool = False,
     ):
         self.paths, self.shape, self.root, self.unpack_limit, self.border = paths, shape, root, unpack_limit, border
+        self.whole = whole  # resized as a whole, without cutting out the centre
         self._decoded: Tensor | None = None
         self._is_decoded: Tensor | None = None
 
@@ -292,7 +297,7 @@ class ImageFiles:
 
     def with_shape(self, shape: Shape) -> ImageFiles:
         """The same images in another size or number of channels."""
-        return ImageFiles(self.paths, shape, self.root, self.unpack_limit, self.border)
+        return ImageFiles(self.paths, shape, self.root, self.unpack_limit, self.border, self.whole)
 
     def batch(self, rows: Tensor) -> Tensor:
         """These images, (rows, channels, height, width) in [0, 1]."""
@@ -330,16 +335,28 @@ class ImageFiles:
 
     def _decode(self, row: int) -> Tensor:
         if self._decoded is None or self._is_decoded is None:
-            return decode(self.paths[row], self.shape, self.unpack_limit, self.border)
+            return self._decode_file(row)
         if not self._is_decoded[row]:
-            self._decoded[row] = decode(self.paths[row], self.shape, self.unpack_limit, self.border)
+            self._decoded[row] = self._decode_file(row)
             self._is_decoded[row] = True
         return self._decoded[row]
 
+    def _decode_file(self, row: int) -> Tensor:
+        resize = _stretch if self.whole else _resize_and_crop
+        return decode(self.paths[row], self.shape, self.unpack_limit, self.border, resize)
 
-def decode(path: str | Path, shape: Shape, limit: Limit = None, border: int = 0) -> Tensor:
-    """One image as bytes, (channels, height, width): turned upright, without so many pixels of border, short side
-    resized, centre cut out.
+
+def decode(
+    path: str | Path,
+    shape: Shape,
+    limit: Limit = None,
+    border: int = 0,
+    resize: Callable[[Any, Shape], Tensor] | None = None,
+) -> Tensor:
+    """One image as bytes, (channels, height, width): turned upright, without so many pixels of border, resized.
+
+    Args:
+        resize: makes a tensor of the shape of an image; by default the short side is resized, and the centre cut out
     """
     _pillow()  # without Pillow it is not the image that is broken
     try:
@@ -352,7 +369,7 @@ def decode(path: str | Path, shape: Shape, limit: Limit = None, border: int = 0)
             quiet = quiet_tiff() if image.format == "TIFF" else nullcontext()
             with _ONE_LARGE if size > LARGE else nullcontext(), quiet:
                 require("PIL.ImageOps", "reading images", "data").exif_transpose(image, in_place=True)
-                return _resize_and_crop(_as_bytes(_without_border(image, border), shape[0]), shape)
+                return (resize or _resize_and_crop)(_without_border(image, border), shape)
     except Exception as error:  # each format of Pillow fails in ways of its own
         raise ValueError(
             f'{path}: the image cannot be read: {error}. Remove it, or load with broken="skip".'
@@ -400,8 +417,21 @@ def _as_bytes(image: Any, channels: int) -> Any:
     return image if image.mode == wanted else image.convert(wanted)
 
 
+def read_upright_size(path: str) -> tuple[int, int]:
+    """The width and the height of an image when it is turned upright, without decoding it."""
+    with open_file(path) as file:
+        image = _open_image(file)
+        turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # the orientation
+        return (image.height, image.width) if turned else (image.width, image.height)
+
+
+def _stretch(image: Any, shape: Shape) -> Tensor:
+    return _as_tensor(_as_bytes(image, shape[0]).resize((shape[2], shape[1]), _pillow().Resampling.BILINEAR))
+
+
 def _resize_and_crop(image: Any, shape: Shape) -> Tensor:
     _, height, width = shape
+    image = _as_bytes(image, shape[0])
     if image.size != (width, height):
         top, bottom, left, right = part_in_view(image.height, image.width, height, width)
         if (bottom - top, right - left) != (image.height, image.width):
@@ -410,5 +440,9 @@ def _resize_and_crop(image: Any, shape: Shape) -> Tensor:
         image = image.resize((new_width, new_height), _pillow().Resampling.BILINEAR)
         left, top = (new_width - width) // 2, (new_height - height) // 2
         image = image.crop((left, top, left + width, top + height))
+    return _as_tensor(image)
+
+
+def _as_tensor(image: Any) -> Tensor:
     values = torch.from_numpy(np.array(image))
     return values[None] if values.ndim == 2 else values.permute(2, 0, 1)

@@ -567,6 +567,10 @@ def _as_dates(values: Series) -> Series:
 
 
 def _encode_targets(encoding: dict[str, Any], frame: Frame) -> Tensor:
+    """Class numbers, or standardised values: (rows), or (rows, targets)."""
+    if not isinstance(encoding["target"], str):
+        singles = [_one_target(encoding, i, name) for i, name in enumerate(encoding["target"])]
+        return torch.stack([_encode_targets(one, frame) for one in singles], dim=1)
     known = encoding["target"] in frame.columns
     if encoding["task"] == "regression":
         values = _as_floats(frame[encoding["target"]]) if known else np.full(len(frame), math.nan)
@@ -576,3 +580,11 @@ def _encode_targets(encoding: dict[str, Any], frame: Frame) -> Tensor:
         return torch.full((len(frame),), NO_CLASS)
     labels = map_values(frame[encoding["target"]], lambda value: number.get(label_of(value), NO_CLASS), NO_CLASS)
     return torch.from_numpy(labels).long()
+
+
+def _one_target(encoding: dict[str, Any], i: int, name: str) -> dict[str, Any]:
+    """What an encoding of several targets says of one of them."""
+    if encoding["task"] == "regression":
+        moments = {key: encoding[key][i] for key in ("target_mean", "target_std")}
+        return {"task": "regression", "target": name, **moments}
+    return {"task": "classification", "target": name, "classes": encoding["values"][i]}

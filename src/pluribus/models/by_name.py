@@ -95,8 +95,10 @@ def build_network(
     return _build(spec, MODELS[spec], shape, outputs, width, dropout)
 
 
-def usual(shape: tuple[int, ...]) -> str:
-    """The network that rows of this shape get when none is named."""
+def usual(shape: tuple[int, ...], dense: bool = False) -> str:
+    """The network that rows of this shape get when none is named; `dense`: where every pixel gets an answer."""
+    if dense:
+        return "unet"
     if len(shape) != 3 or shape[-1] < 16:
         return "mlp"
     return "lenet" if shape[-1] <= 32 and shape[0] == 1 else "small_cnn" if shape[-1] <= 64 else "resnet18"

@@ -272,11 +272,16 @@ def _diagnose(data: tuple[Any, ...]) -> str:
     return "it diverges although the data are finite; use a smaller lr, or give clip="
 
 
+IGNORED = -100  # a target that torch's losses leave out
+
+
 def validation_scores(prediction: Prediction, y: Any) -> dict[str, Tensor]:
     """What a model is chosen by, first; then the loss that it has as a whole."""
     if isinstance(prediction, Classification):
         target = y.argmax(-1) if y.is_floating_point() and y.ndim == prediction.label.ndim + 1 else y
         target = target.reshape(prediction.label.shape).long()
+        if not bool((judged := target != IGNORED).all()):
+            prediction, target = prediction.flat()[judged.flatten()], target[judged]
         likelihood = prediction.log_likelihood(target)
         return {"accuracy": (prediction.label == target).double().mean(), "nll": -likelihood.mean()}
     target = y.reshape(prediction.mean.shape)

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from ._columns import Column, tensor_of
-from .checks import check_labels, check_one_label_each, check_share
+from .checks import check_labels, check_one_label_each, check_share, is_multi_label
 from .classification import Classification
 
 
@@ -48,7 +48,7 @@ def abstain(
     """
     _check_abstain(prediction, risk, confidence, candidates)
     target = check_labels("abstain", prediction.log_members, target, prediction.class_dim)
-    check_one_label_each("abstain", target)
+    check_one_label_each("abstain", target, is_multi_label(prediction.log_mean, prediction.class_dim))
     values = _check_scores(prediction, score)
     counts, level = _counts(len(target), risk, 1 - confidence, candidates)
     wrong = (prediction.label != target).cpu().numpy()

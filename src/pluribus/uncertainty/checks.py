@@ -76,8 +76,19 @@ def check_finite(name: str, what: str, tensor: Tensor) -> None:
         raise ValueError(f"{name}: {what} must be finite, but at {where} there is {tensor[tuple(where)].item()}.")
 
 
-def check_one_label_each(name: str, target: Tensor) -> None:
+def is_multi_label(log_mean: Tensor, class_dim: int) -> bool:
+    """Whether a prediction says yes or no to each of several labels: (batch, labels, 2)."""
+    return log_mean.ndim == 3 and class_dim == -1 and log_mean.shape[-1] == 2
+
+
+def check_one_label_each(name: str, target: Tensor, multi_label: bool = False) -> None:
     """Refuse targets with more than one label for an example."""
+    if multi_label:
+        raise ValueError(
+            f"{name}: this is a multi-label prediction, with {target.shape[1]} labels for each example, which can be "
+            "right and wrong at once. Call it for each label i, with Classification.from_probabilities("
+            "prediction.members[:, :, i]) and target[:, i]."
+        )
     if target.ndim > 1:
         raise ValueError(
             f"{name}: examples must be independent, with one label each, but the targets have the shape "

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .calibration import observe
-from .checks import check_labels, check_one_label_each, check_share, check_values
+from .checks import check_labels, check_one_label_each, check_share, check_values, is_multi_label
 from .classification import Classification
 from .regression import Regression
 
@@ -50,8 +50,10 @@ def conformal(
     | normalised | the distance in predicted standard deviations | Lei et al. |
     | widened | how far it lies outside the predicted central interval | Romano et al. |
 
+    A multi-label prediction, (members, batch, labels, 2), has a set of yes and no for each label, and each is covered.
+
     Shapes:
-        sets: (batch, classes), booleans
+        sets: (batch, classes), booleans; (batch, labels, 2) for multi-label predictions
         intervals: two tensors of (batch), or (batch, outputs)
 
     Args:
@@ -83,11 +85,12 @@ def conformal(
         scores = INTERVALS[kind].score(error, _deviation(prediction, kind), coverage)
         return Conformal(source, kind, coverage, _quantile(scores, coverage), len(target))
     target = check_labels("conformal", prediction.log_members, target, prediction.class_dim)
-    check_one_label_each("conformal", target)
+    if not is_multi_label(prediction.log_mean, prediction.class_dim):
+        check_one_label_each("conformal", target)
     kind = _check_kind(kind or "lac", SETS, "classification")
     _check_options(kind, penalty, free, randomise)
     made = Conformal(source, kind, coverage, ONE, len(target), penalty, free, _draws(randomise, seed), empty=empty)
-    excess = _quantile(made.excess(prediction).gather(1, target[:, None])[:, 0], coverage)
+    excess = _quantile(made.excess(prediction).gather(-1, target[..., None])[..., 0], coverage)
     return replace(made, quantile=1 + excess, most=excess)
 
 
@@ -99,7 +102,7 @@ class Conformal:
         ensemble: what `predict` asks
         kind: how strange an answer is, a row of the table of `conformal`
         coverage: the probability that was asked for
-        quantile: how strange an answer may be; for several regression outputs, one for each: each is covered
+        quantile: how strange an answer may be; for several labels or regression outputs, one each: each is covered
         examples: how many validation examples stand behind it
         penalty: of raps, for each rank after the first `free`
         free: ranks without a penalty
@@ -135,7 +138,7 @@ class Conformal:
         [1]
         """
         prediction = self._predict("sets", x, SETS, batch_size, device)
-        sets = self.excess(prediction) <= self.most.to(prediction.log_mean.device)
+        sets = self.excess(prediction) <= self.most.to(prediction.log_mean.device)[..., None]
         if self.empty:
             return sets
         return sets | (~sets.any(-1, keepdim=True) & F.one_hot(prediction.label, prediction.classes).bool())
@@ -175,8 +178,8 @@ class Conformal:
         prediction = self._predict("measure", x, SETS, None, None)
         labels = check_labels("measure", prediction.log_members, target, prediction.class_dim)
         sets = self.sets(prediction)
-        inside = sets.gather(1, labels[:, None])
-        return {"coverage": inside.double().mean().item(), "size": sets.sum(1).double().mean().item()}
+        inside = sets.gather(-1, labels[..., None])
+        return {"coverage": inside.double().mean().item(), "size": sets.sum(-1).double().mean().item()}
 
     def explain(self) -> str:
         """What is promised, on what grounds, as text."""
@@ -195,7 +198,7 @@ class Conformal:
 
     def _rule(self) -> str:
         if self.kind == "lac":  # near a quantile of one, the probability says what the quantile cannot
-            return f"its probability is at least {-self.most.item():.4g}"
+            return f"its probability is at least {', '.join(f'{-q:.4g}' for q in self.most.flatten().tolist())}"
         return f"its score is at most {', '.join(f'{q:.4g}' for q in self.quantile.flatten().tolist())}"
 
     def strangeness(self, prediction: Classification) -> Tensor:
@@ -214,7 +217,7 @@ class Conformal:
         after = p.flip(-1).cumsum(-1).flip(-1).roll(-1, -1)  # summed from the least on, which keeps small ones
         after[..., -1] = 0
         if self.draws is not None:
-            own = torch.rand(len(p), 1, generator=self.draws, dtype=p.dtype).to(p.device)
+            own = torch.rand(*p.shape[:-1], 1, generator=self.draws, dtype=p.dtype).to(p.device)
             after = after + (1 - own) * p
         scores = -after
         if self.kind == "raps":
@@ -240,7 +243,11 @@ class Conformal:
             raise TypeError(
                 f"Conformal.{name}: {self.kind} needs a {wanted.__name__}, not a {type(prediction).__name__}."
             )
-        if isinstance(prediction, Classification) and prediction.log_mean.ndim > 2:
+        if (
+            isinstance(prediction, Classification)
+            and prediction.log_mean.ndim > 2
+            and not is_multi_label(prediction.log_mean, prediction.class_dim)
+        ):
             raise ValueError(
                 f"Conformal.{name}: examples must have one label each, but the prediction is dense, "
                 f"{tuple(prediction.log_mean.shape)}. Choose pixels from prediction.flat()."

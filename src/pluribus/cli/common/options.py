@@ -20,9 +20,11 @@ SeveralData = Annotated[str, typer.Option("--data", help=f"{_DATA} Separate seve
 
 Folder = Annotated[Path | None, typer.Option("--data-dir", help="The folder that holds data sets [PLURIBUS_DATA].")]
 
-Target = Annotated[str | None, typer.Option(help="The table column to predict.")]
+Target = Annotated[str | None, typer.Option(help="The table column to predict; or several, comma-separated.")]
 
-Task = Annotated[str | None, typer.Option(help="classification or regression, if the target column leaves it open.")]
+Task = Annotated[
+    str | None, typer.Option(help="classification, regression, multilabel or segmentation, if the data leave it open.")
+]
 
 Outside = Annotated[str, typer.Option(help="Out-of-distribution (OOD) data: names or KIND:PATH, comma-separated.")]
 

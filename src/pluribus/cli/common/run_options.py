@@ -57,8 +57,17 @@ class RunOptions:
             source: further data, with commas: outside, shifted, variants
         """
         training = ("epochs", "patience", "batch_size", "lr", "weight_decay")
-        described = ("target", "task", "image_size", "split", "broken", "unpack_limit", "validation", "long_texts")
-        described += ("missing",)
+        described = (
+            "target",
+            "task",
+            "image_size",
+            "split",
+            "broken",
+            "unpack_limit",
+            "validation",
+            "long_texts",
+            "missing",
+        )
         return {
             "size": self.size,
             "width": self.width or (options.DEMO_WIDTH if self.is_demo(data) else 1.0),
