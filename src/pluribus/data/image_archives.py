@@ -12,7 +12,6 @@ import tarfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -418,15 +417,13 @@ def _number_labels(
 
 def _table_parts(request: Request, inputs: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> TableParts:
     pandas = require("pandas", "reading tables", "data")
-    frames: dict[str, Any] = {}
-    target: str | list[str] | None = None
+    frames = {}
     for part, x in inputs.items():
         check_columns(f"{request.spec}, x_{part}", x.shape[-1])
         frame = pandas.DataFrame(np.asarray(x), columns=[f"x{i}" for i in range(x.shape[1])])
-        if (y := arrays.get(f"y_{part}")) is not None:
-            several = y.ndim == 2 and y.shape[1] > 1
-            target = [f"y{i}" for i in range(y.shape[1])] if several else "y"
-            frame[target] = y if several else y.reshape(-1)
+        if f"y_{part}" in arrays:
+            frame["y"] = arrays[f"y_{part}"].reshape(-1)
         frames[part] = frame
+    target = "y" if any("y" in frame for frame in frames.values()) else None
     first = frames.pop("train") if "train" in frames else frames.pop(next(iter(frames)))
     return TableParts(first, **frames, target=target, task=request.task)

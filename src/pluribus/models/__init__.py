@@ -28,6 +28,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
         resnext50,
         wide_resnet28_10,
         wide_resnet16_4,
-        unet,
     )
 }
+
+DENSE_MODELS: dict[str, Callable[..., nn.Module]] = {"unet": unet}  # with an answer for every pixel

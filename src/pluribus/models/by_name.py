@@ -20,9 +20,12 @@ from torch import Tensor, nn
 from .._common.optional import require
 from .._common.text_folders import build_text_classifier, read_config, read_text_classifier
 from ..data.source import list_names
-from ..models import MODELS
+from ..models import DENSE_MODELS
+from ..models import MODELS as ONE_ANSWER
 from ..surgery.calling import evaluation_mode
 from ..surgery.thinning.rescaling import thin
+
+MODELS = {**ONE_ANSWER, **DENSE_MODELS}
 
 LARGE = 128  # images of this side and larger get a stem for ImageNet
 
