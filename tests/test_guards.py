@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -121,11 +120,6 @@ def is_module(path: tuple[str, ...]) -> bool:
 def test_every_folder_is_a_package_with_a_docstring():
     folders = {path.parent for path in SOURCES}
     assert [str(f) for f in folders if not ast.get_docstring(tree_of(f / "__init__.py"))] == []
-
-
-def test_no_folder_has_more_than_14_modules():
-    counts = Counter(str(path.parent.relative_to(SOURCE)) for path in SOURCES if path.name != "__init__.py")
-    assert {folder: count for folder, count in counts.items() if count > 14} == {}
 
 
 def test_no_folder_lies_deeper_than_two():

@@ -1,6 +1,7 @@
 """Tables in CSV and Parquet files, against pandas and scikit-learn's encoders."""
 
 import bz2
+import csv
 import gzip
 import json
 import lzma
@@ -8,6 +9,8 @@ import re
 
 import numpy as np
 import pandas as pd
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 from order import filed
@@ -481,3 +484,108 @@ def test_the_limit_of_columns_can_be_raised(tmp_path, monkeypatch):
         column_rules(frame, [])
     monkeypatch.setenv("PLURIBUS_COLUMN_LIMIT", "8")
     assert len(column_rules(frame, [])) == 8
+
+
+# ---------------------------------------------------------- fields, words and large numbers, against the csv module
+
+
+def fields(path, column):
+    """A column of a CSV file as the standard library reads it."""
+    with open(path, newline="") as file:
+        return [row[column] for row in csv.DictReader(file)]
+
+
+def text_file(folder, text, name="t.csv"):
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_separator_at_the_end_of_every_row_shifts_no_column(tmp_path, separator):
+    lines = ["size,weight,kind", *(f"{i},{2 * i},{'ab'[i % 2]}," for i in range(30))]
+    path = text_file(tmp_path, "\n".join(lines).replace(",", separator))
+    frame = read_table(path)
+    with open(path, newline="") as file:
+        expected = [row[:3] for row in csv.reader(file, delimiter=separator)]
+    assert [list(frame.columns), *frame.astype(str).to_numpy().tolist()] == expected
+    assert load(f"table:{path}", target="kind").classes == ("a", "b")
+
+
+@pytest.mark.parametrize("extra", ["9", "NA", "9,9"])
+def test_rows_with_more_fields_than_the_header_are_refused(tmp_path, extra):
+    path = text_file(tmp_path, "a,b\n" + f"1,2,{extra}\n" * 3)
+    with pytest.raises(ValueError, match=r"t\.csv: .*as many fields as the header"):
+        read_table(path)
+
+
+def test_a_single_row_with_a_field_too_many_is_named(tmp_path):
+    with pytest.raises(ValueError, match="line 3, saw 3"):
+        read_table(text_file(tmp_path, "a,b\n1,2\n1,2,3\n1,2\n"))
+
+
+def test_na_is_a_class_and_a_level_and_empty_fields_are_missing(tmp_path):
+    land = ["NA", "DE", "null", "", "None", "NaN"] * 20
+    path = text_file(
+        tmp_path, "x,land,y\n" + "".join(f"{i},{v},{'NA' if i % 2 else 'ZA'}\n" for i, v in enumerate(land))
+    )
+    frame = read_table(path)
+    assert frame["land"].fillna("").tolist() == fields(path, "land")
+    data = load(f"table:{path}", target="y")
+    assert data.classes == ("NA", "ZA") == tuple(sorted(set(fields(path, "y"))))
+    assert len(data.train) + len(data.validation) + len(data.test) == len(land)
+    levels = next(column["levels"] for column in data.encoding["columns"] if column["name"] == "land")
+    assert levels == sorted(set(fields(path, "land")) - {""})
+
+
+@pytest.mark.parametrize("word", ["NA", "NaN", "null", "N/A", "?"])
+@pytest.mark.parametrize(
+    "values", [["1.5", "2", "7"], ["True", "False", "True"], ["2020-01-01", "2020-01-02", "2021-05-05"]]
+)
+def test_in_columns_of_numbers_flags_and_dates_such_words_are_missing_values(tmp_path, word, values):
+    column = [*values, word, ""] * 6
+    rows = "".join(f"{v},{i % 7},{'ab'[i % 2]}\n" for i, v in enumerate(column))
+    data = load(f"table:{text_file(tmp_path, 'v,w,y' + chr(10) + rows)}", target="y")
+    assert data.encoding["columns"][0]["kind"] in ("number", "flag", "date")
+    assert data.encoding["columns"][0]["missing"]
+    alone = encoded(data.encoding, text_file(tmp_path, f"v,w\n{word},1\n", "new.csv"))[:][
+        0
+    ]  # a column of this word only
+    empty = encoded(data.encoding, text_file(tmp_path, "v,w\n,1\n", "empty.csv"))[:][0]
+    assert torch.equal(alone, empty)
+
+
+def test_words_that_are_named_are_missing_in_training_and_in_prediction(tmp_path):
+    rows = "".join(f"{i if i % 3 else -999},{'NA' if i % 5 == 0 else 'uv'[i % 2]},{'ab'[i % 2]}\n" for i in range(60))
+    path = text_file(tmp_path, "v,w,y\n" + rows)
+    data = load(f"table:{path}", target="y", missing=["-999", "NA"])
+    number, words = data.encoding["columns"]
+    kept = [float(v) for v in fields(path, "v") if v != "-999"]
+    assert number["missing"] and words["levels"] == ["u", "v"]
+    assert min(kept) <= number["mean"] <= max(kept)
+    stored = json.loads(json.dumps(data.encoding))
+    new = encoded(stored, text_file(tmp_path, "v,w\n-999,NA\n", "new.csv"))[:][0]
+    assert new.tolist() == [[0.0, 1.0, 0.0, 0.0, 1.0]]
+    pd.read_csv(path, keep_default_na=False).to_parquet(tmp_path / "t.parquet")
+    packed = load(f"table:{tmp_path / 't.parquet'}", target="y", missing=["-999", "NA"])
+    assert packed.encoding["columns"] == data.encoding["columns"]
+
+
+@pytest.mark.parametrize(
+    ("form", "first"),
+    [*(("csv", 2**power + 1) for power in (53, 62, 63, 70)), ("parquet", 2**53 + 1), ("parquet", 2**62 + 1)],
+)
+def test_large_whole_numbers_stay_different_classes(tmp_path, first, form):
+    values = [first + i % 4 if i % 9 else None for i in range(90)]
+    if form == "csv":
+        path = text_file(
+            tmp_path, "x,y\n" + "".join(f"{i % 13},{'' if v is None else v}\n" for i, v in enumerate(values))
+        )
+    else:
+        path = tmp_path / "t.parquet"
+        column = pyarrow.array(values, pyarrow.int64())
+        pyarrow.parquet.write_table(pyarrow.table({"x": [i % 13 for i in range(90)], "y": column}), path)
+    data = load(f"table:{path}", target="y", task="classification")
+    assert data.classes == tuple(str(first + i) for i in range(4))
+    labels = encoded(data.encoding, path).y.tolist()
+    assert labels == [-1 if v is None else v - first for v in values]

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
@@ -199,3 +200,82 @@ def test_settings_that_make_no_sense_are_refused_in_fit(table, settings, message
 def test_weights_that_make_no_sense_are_refused(table, weight):
     with pytest.raises(ValueError, match=r"sample.weight"):
         small(EnsembleRegressor).fit(table[0], table[2], weight)
+
+
+# ---------------------------------------------------------------- data frames with texts
+
+
+@pytest.fixture
+def houses():
+    chance = np.random.default_rng(1)
+    frame = pandas.DataFrame(
+        {
+            "area": chance.normal(100, 30, 120),
+            "town": chance.choice(["Ulm", "Bonn", "NA"], 120),
+            "garden": chance.random(120) < 0.5,
+            "sold": pandas.Timestamp("2020-01-01") + pandas.to_timedelta(chance.integers(0, 900, 120), unit="D"),
+        }
+    )
+    frame.loc[::7, "area"] = np.nan
+    frame.loc[::11, "town"] = None
+    return frame, 3.0 * (frame["town"] == "Ulm") + frame["area"].fillna(100) / 50
+
+
+def prepared(train, frame):
+    """The columns as scikit-learn's own transformers prepare them."""
+    numbers = SimpleImputer(strategy="mean", add_indicator=True).fit(train[["area"]])
+    words = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit(train[["town"]].dropna())
+    towns = words.transform(frame[["town"]].fillna("nothing"))
+    days = (frame["sold"] - pandas.Timestamp(0)).dt.total_seconds().to_numpy() / 86400
+    unknown = towns.sum(1) == 0
+    return np.column_stack([numbers.transform(frame[["area"]]), towns, unknown, frame["garden"], days])
+
+
+def test_a_frame_with_texts_is_trained_as_if_scikit_learn_had_prepared_it(houses):
+    frame, y = houses
+    train, new = frame[:90], frame[90:].assign(town="nowhere")
+    own, plain = small(EnsembleRegressor, batch_size=90), small(EnsembleRegressor, batch_size=90)
+    own.fit(train, y[:90])
+    plain.fit(prepared(train, train), y[:90])
+    np.testing.assert_allclose(own.predict(frame[90:]), plain.predict(prepared(train, frame[90:])), rtol=1e-5)
+    np.testing.assert_allclose(own.predict(new), plain.predict(prepared(train, new)), rtol=1e-5)
+    assert own.n_features_in_ == 4 and own.feature_names_in_.tolist() == list(frame.columns)
+
+
+def test_a_frame_with_texts_goes_through_searches_and_pickles(houses):
+    frame, y = houses
+    labels = np.where(y > y.median(), "dear", "cheap")
+    classifier = small(EnsembleClassifier, epochs=15)
+    assert cross_val_score(classifier, frame, labels, cv=3).mean() > 0.6
+    fitted = clone(classifier).fit(frame, labels)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict_proba(frame), fitted.predict_proba(frame))
+
+
+def test_after_a_frame_with_texts_nothing_else_is_taken(houses):
+    frame, y = houses
+    fitted = small(EnsembleRegressor).fit(frame, y)
+    with pytest.raises(ValueError, match="needs one with the columns area, town, garden, sold"):
+        fitted.predict(np.zeros((2, 4)))
+    with pytest.raises(ValueError, match="feature names should match"):
+        fitted.predict(frame.drop(columns="town"))
+    with pytest.raises(ValueError, match="column \"area\" held numbers in training, but row 0 has 'wide'"):
+        fitted.predict(frame.assign(area="wide"))
+
+
+def test_columns_that_are_left_out_are_said(houses):
+    frame, y = houses
+    with pytest.warns(UserWarning, match='"name" has 120 different texts'):
+        small(EnsembleRegressor).fit(frame.assign(name=[f"house {i}" for i in range(120)]), y)
+
+
+def test_weights_of_frames_are_repetitions_and_large_classes_stay_apart(houses):
+    frame, _ = houses
+    classes = 2**53 + np.arange(120) % 3
+    weight = np.arange(120) % 3
+    weighted = small(EnsembleClassifier).fit(frame, classes, sample_weight=weight)
+    repeated = small(EnsembleClassifier).fit(frame.loc[frame.index.repeat(weight)], np.repeat(classes, weight))
+    np.testing.assert_array_equal(weighted.predict_proba(frame), repeated.predict_proba(frame))
+    alike = small(EnsembleClassifier).fit(np.zeros((90, 2)), 2**53 + np.arange(90) % 3)
+    assert alike.classes_.tolist() == [2**53, 2**53 + 1, 2**53 + 2]
+    assert alike.predict_proba(np.zeros((1, 2))).shape == (1, 3)

@@ -187,3 +187,26 @@ def test_users_of_lightning_get_an_error_and_good_weights():
     with pytest.raises(NotFinite, match="x holds nan"), quiet_lightning():
         trainer.fit(pb.lightning_module(ensemble), loader((x, y), 16))
     assert same(before, state(ensemble))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_validation_targets_that_are_not_finite_are_named(value):
+    ensemble = pb.deep(nn.Linear(6, 2), 2)
+    ensemble.task = "gaussian"
+    before, x, y = state(ensemble), torch.randn(32, 6), torch.randn(32)
+    bad = y.clone()
+    bad[5] = value
+    history = fitted(ensemble, (x, y), (x, bad))
+    assert (
+        f"of the validation data gives NaN or infinity at the end of epoch 0: y holds {value:g} at [5]"
+        in history.failure
+    )
+    assert same(before, state(ensemble))
+
+
+def test_data_that_overflow_are_named_instead_of_the_learning_rate():
+    ensemble = pb.deep(nn.Linear(6, 2), 2)
+    ensemble.task = "gaussian"
+    x, y = torch.randn(16, 6), torch.randn(16)
+    x[:, 2] = 1e38
+    assert "x holds 1e+38 at [0, 2] of that batch; scale the data" in fitted(ensemble, (x, y)).failure

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.cells import cell_len
+from rich.text import Text
 
+from .._common.untrusted import printable
 from .common import options
-from .common.messages import safe_text, say_notes, screen
+from .common.messages import say_notes, screen
 
 NO_THRESHOLD = "without validation data there is no threshold for abstaining, so no answer is accepted"
 
@@ -28,14 +30,20 @@ def predict_command(
     abstained: Annotated[bool, typer.Option(help="Show only the answers that a person should check.")] = False,
     model: options.OwnModel = None,
     unpack_limit: options.UnpackLimit = None,
+    out: Annotated[Path | None, typer.Option(help="The folder for the pictures of a segmentation.")] = None,
 ) -> None:
     """Predict images or rows: label, confidence, aleatoric and epistemic uncertainty, and whether to accept the answer.
+
+    A segmentation writes three pictures for each image: labels, numbered as in the masks of training, and its total and
+    epistemic uncertainty, from black (none) to white (a guess between all classes).
 
     Examples:
 
         pluribus predict digits/ scans/*.png
 
         pluribus predict houses/ new.csv --format csv > answers.csv
+
+        pluribus predict streets/ photos/*.jpg --out answers/
     """
     from ..deploy.predictor import load_predictor
 
@@ -46,11 +54,16 @@ def predict_command(
     for path in files:
         if not path.exists():
             raise FileNotFoundError(f"predict: there is no file {str(path)!r}.")
-    if abstained and not predictor.record["classes"]:
+    if abstained and predictor.task != "classification":
         raise ValueError("--abstained: only classification has a threshold. For regression, use the intervals.")
-    if predictor.record["classes"] and (predictor.threshold is None or "no_threshold" in predictor.record):
+    if (out is None) == (predictor.task == "segmentation"):
+        why = (
+            "a segmentation writes pictures: give it a folder" if out is None else "only a segmentation writes pictures"
+        )
+        raise ValueError(f"--out: {why}.")
+    if predictor.task == "classification" and (predictor.threshold is None or "no_threshold" in predictor.record):
         say_notes([predictor.record.get("no_threshold", NO_THRESHOLD)])
-    given = {"broken": broken, "unpack_limit": unpack_limit}
+    given = {"broken": broken, "unpack_limit": unpack_limit, **({} if out is None else {"out": out})}
     answers = _beside_columns if form == "csv" and predictor.record["encoding"]["kind"] == "table" else _answers
     rows = (row for source in _sources(files) for row in answers(predictor, source, len(files) > 1, **given))
     wanted = (row for row in rows if not abstained or row["decision"] == "abstain")
@@ -71,8 +84,13 @@ def _beside_columns(predictor: Any, source: Any, several: bool, **given: Any) ->
     if not isinstance(source, Path):
         yield from _answers(predictor, source, several, **given)
         return
-    rows = read_table(source, given["unpack_limit"]).to_dict("records")
-    for row, answer in zip(rows, _answers(predictor, source, several, **given), strict=True):
+    frame = read_table(source, given["unpack_limit"], predictor.record["encoding"].get("missing", ()))
+    for name, values in frame.items():
+        if values.isna().any():
+            frame[name] = values.astype(object).where(values.notna(), None)  # an empty field stays one
+    rows = frame.itertuples(index=False, name=None)
+    for fields, answer in zip(rows, _answers(predictor, source, several, **given), strict=True):
+        row = dict(zip(frame.columns, fields, strict=True))
         answer = {f"predicted_{name}" if name in row else name: value for name, value in answer.items()}
         yield {"name": answer.pop("name", answer.get("predicted_name")), **row, **answer}
 
@@ -113,10 +131,28 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def _print_table(rows: Iterator[dict[str, Any]]) -> None:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for i, row in enumerate(map(_flat, rows)):
-        if not i:
-            for name, value in row.items():
-                table.add_column(name, justify="left" if isinstance(value, str) else "right")
-        table.add_row(*(safe_text(v).replace("\n", "\\n") if isinstance(v, str) else f"{v:.4g}" for v in row.values()))
-    screen().print(table)
+    """Write each row as it comes, in columns that are as wide as the first rows need."""
+    first = list(itertools.islice(rows, MEASURED))
+    if not first:
+        return
+    head = [printable(name).replace("\n", "\\n") for name in first[0]]
+    cells = [[_as_cell(value) for value in row.values()] for row in map(_flat, first)]
+    widths = [max(map(cell_len, column)) for column in zip(head, *cells, strict=True)]
+    left = [isinstance(value, str) for value in _flat(first[0]).values()]
+
+    def line(texts: list[str]) -> str:
+        spaces = [" " * (width - cell_len(text)) for width, text in zip(widths, texts, strict=True)]
+        parts = [t + gap if to_left else gap + t for t, gap, to_left in zip(texts, spaces, left, strict=True)]
+        return "  ".join(parts).rstrip()
+
+    screen().print(Text(line(head), style="bold"), soft_wrap=True)
+    for texts in itertools.chain(cells, ([_as_cell(value) for value in row.values()] for row in map(_flat, rows))):
+        print(line(texts))
+
+
+MEASURED = 256  # rows that are read before the first is written
+
+
+def _as_cell(value: Any) -> str:
+    """A value in a table: a text that steers no terminal, or a number with four digits."""
+    return printable(value).replace("\n", "\\n") if isinstance(value, str) else f"{value:.4g}"

@@ -77,8 +77,9 @@ def _show(predictor: Any, notes: list[str], seconds: float, out: Path, quiet: bo
         print(json.dumps({"folder": str(out), "test": figures, "seconds": seconds,
                           "threshold": record["threshold"], "notes": notes}, indent=1))  # fmt: skip
     elif not quiet:
-        names = ("accuracy", "nll", "ece", "rmse", "coverage")
+        names = ("mean_iou", "accuracy", "nll", "ece", "rmse", "coverage")
         text = ", ".join(f"{name} {figures[name]:.4g}" for name in names if name in figures)
         print(f"test: {text}; {seconds:.0f} s of training")
         print("\n".join([*filter(None, [record.get("no_threshold")]), *([threshold.explain()] if threshold else [])]))
-        print(f"written to {out}; next: pluribus predict {shlex.quote(str(out))} FILES")
+        more = " --out FOLDER" if predictor.task == "segmentation" else ""
+        print(f"written to {out}; next: pluribus predict {shlex.quote(str(out))} FILES{more}")

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from .._common.optional import require
 from .._common.unpacking import parse_bytes
-from . import builtin, tables
+from . import builtin, masks, tables
 from . import image_archives as archives
 from . import image_folders as folders
 from . import imagenet_variants as others
@@ -37,6 +37,7 @@ from .source import (
     Source,
     SourceParts,
     TableParts,
+    Task,
     data_folder,
     missing_error,
     unknown_error,
@@ -50,8 +51,8 @@ def load(
     spec: str = "digits",
     *,
     folder: str | Path | None = None,
-    target: str | None = None,
-    task: Literal["classification", "regression"] | None = None,
+    target: str | Sequence[str] | None = None,
+    task: Literal["classification", "regression", "multilabel", "segmentation"] | None = None,
     outside: Sequence[str] = (),
     shifted: Sequence[str] = (),
     variants: Sequence[str] = (),
@@ -64,6 +65,7 @@ def load(
     train_rows: int | None = None,
     tokenizer: str | Path | None = None,
     long_texts: str = "cut",
+    missing: Sequence[str] = (),
 ) -> Data:
     """A data set, divided into training, validation and test part; the same for the same seed.
 
@@ -77,7 +79,8 @@ def load(
     Args:
         spec: a name in `DATA`, or a kind and a path: "folder:photos", "table:houses.csv", "npz:x.npz", "uci:concrete"
         folder: where named sets are looked for; default: the environment variable PLURIBUS_DATA, else ./data
-        target: the column of a table that is to be predicted
+        target: the column of a table that is to be predicted; or several, in a list or with commas: numbers, or labels
+            of two values each ("multilabel")
         task: default: decided by the values of the target
         outside: specs of data of other classes, brought to the shape of this data
         shifted: specs of corrupted test sets, such as "cifar10_c"
@@ -90,6 +93,7 @@ def load(
         train_rows: train on so many rows only, from each class alike; the other parts stay as they are
         tokenizer: the folder of the model whose tokenizer reads the texts of "text:reviews.csv"
         long_texts: "cut" texts that are longer than that model takes, with a note, or "refuse" them
+        missing: words that stand for a missing value in a table, besides empty fields
 
     >>> load("moons")
     Data('moons': table of shape (2,), 2 classes; 700 training, 100 validation and 200 test rows)
@@ -99,6 +103,7 @@ def load(
     request = Request("", "", data_folder(folder), target, task, seed, split, image_size, broken)
     request = replace(request, unpack_limit=unpack_limit, train_rows=train_rows, long_texts=long_texts)
     request = replace(request, tokenizer=None if tokenizer is None else str(tokenizer))
+    request = replace(request, missing=(missing,) if isinstance(missing, str) else tuple(missing))
     if long_texts not in LONG:
         raise unknown_error("load, long_texts", long_texts, LONG)
     request, found = _read_spec(request, spec, "data")
@@ -107,7 +112,10 @@ def load(
     else:
         data = build_image_data(request, found, validation)
     data = replace(data, name=spec)
-    more = replace(request, shape=tuple(data.encoding["shape"]) if data.encoding and data.kind == "images" else None)
+    if data.task == "segmentation" and (shifted or variants):
+        raise ValueError(f"load: shifted sets and variants have one label for each image, but {spec} has masks.")
+    shape = tuple(data.encoding["shape"]) if data.encoding and data.kind == "images" else None
+    more = replace(request, shape=shape, whole=data.task == "segmentation")
     return _mix_rows(_with_variants(_add_shifted(_with_ood(data, more, outside), more, shifted), more, variants), seed)
 
 
@@ -148,15 +156,17 @@ def encoded(
     if encoding["kind"] == "table":
         if isinstance(source, str | Path):
             try:
-                return tables.encode_table(encoding, tables.read_table(Path(source), unpack_limit))
+                words = encoding.get("missing", ())
+                return tables.encode_table(encoding, tables.read_table(Path(source), unpack_limit, words))
             except ValueError as error:
                 raise error if str(error).startswith(str(source)) else ValueError(f"{source}: {error}") from None
         return tables.encode_table(encoding, require("pandas", "reading tables", "data").DataFrame(source))
     channels, height, width = encoding["shape"]
+    whole = encoding["task"] == "segmentation"
     if isinstance(source, np.ndarray):
         return unlabelled_split(ImageArrays(source, (channels, height, width)))
     shape = channels, height, width
-    request = Request("images", "", Path(), broken=broken, shape=shape, unpack_limit=unpack_limit)
+    request = Request("images", "", Path(), broken=broken, shape=shape, unpack_limit=unpack_limit, whole=whole)
     parts = _read_images(request, source)
     for note in parts.notes:
         warnings.warn(note, stacklevel=2)
@@ -180,7 +190,8 @@ def _read_images(request: Request, source: Any) -> ImageParts:
             raise ValueError(f"encoded: needs images, but {first} holds rows of numbers.")
         return found
     assert request.shape is not None
-    inputs, notes = folders.ImageFiles(list(map(str, paths)), request.shape, None, request.unpack_limit), list[str]()
+    named, notes = list(map(str, paths)), list[str]()
+    inputs = folders.ImageFiles(named, request.shape, None, request.unpack_limit, whole=request.whole)
     return ImageParts(test=folders.take_readable(request, unlabelled_split(inputs), notes), notes=notes)
 
 
@@ -193,8 +204,8 @@ def _check_arguments(
 ) -> None:  # fmt: skip
     if unpack_limit is not None:
         parse_bytes(unpack_limit)
-    if task not in (None, "classification", "regression"):
-        raise unknown_error("load, task", str(task), ("classification", "regression"))
+    if task not in (None, *get_args(Task)):
+        raise unknown_error("load, task", str(task), get_args(Task))
     if broken not in ("stop", "skip"):
         raise unknown_error("load, broken", broken, ("stop", "skip"))
     if not 0 <= validation < 1 - TEST_SHARE:
@@ -479,6 +490,7 @@ DATA: dict[str, Source] = {
     "folder": Source(
         folders.load_folder, "one folder of images per class, optionally in train, val and test", argument="path"
     ),
+    "masks": Source(masks.load_masks, "images/ and masks/ side by side, for segmentation", argument="path"),
     "idx": Source(archives.load_idx, "a folder of idx files, like MNIST's", argument="path"),
     "npz": Source(archives.load_npz, "an archive with x_train, y_train, x_test, y_test", "any", argument="path"),
     "npy": Source(archives.load_npy, "a folder with x_train.npy and so on, mapped from disk", "any", argument="path"),

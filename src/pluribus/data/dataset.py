@@ -20,6 +20,9 @@ Index = int | Sequence[int] | np.ndarray | Tensor | slice
 NO_CLASS = -1  # the label of a row whose class is unknown or none of those trained on
 
 
+IGNORED = -100  # the target of a pixel without a class, as torch's losses have it
+
+
 class Inputs(Protocol):
     """Rows that become tensors when they are asked for: `Points`, `Tokens`, `ImageArrays` or `ImageFiles`."""
 
@@ -42,7 +45,8 @@ class Split(Dataset[tuple[Tensor, Tensor]]):
     Shapes:
         images: (channels, height, width) or (batch, channels, height, width), float32 in [0, 1]
         tables: (features) or (batch, features), float32
-        targets: int64 class numbers, -1 for none, or float32 standardised values
+        targets: int64 class numbers, -1 for none, or float32 standardised values; for segmentation (batch, height,
+            width), -100 for none, read when they are asked for
 
     >>> split = Split(Points(torch.eye(3)), torch.tensor([0, 1, 1]))
     >>> split[2]
@@ -53,7 +57,7 @@ class Split(Dataset[tuple[Tensor, Tensor]]):
 
     whole_batches = True  # loaders ask for a list of rows at once
 
-    def __init__(self, inputs: Inputs, targets: Tensor, rows: Tensor | None = None):
+    def __init__(self, inputs: Inputs, targets: Any, rows: Tensor | None = None):
         assert len(inputs) == len(targets)
         self.inputs, self.targets = inputs, targets
         self.rows = torch.arange(len(targets)) if rows is None else rows
@@ -130,14 +134,16 @@ class Data:
 
     Args:
         train, validation, test: the three parts; `validation` may be empty where no share was asked for
-        classes: names of the classes, by number; () for regression
+        classes: names of the classes, by number; () for regression and multi-label tables
+        targets: names of the columns where several are predicted; () for one
         outside: data of other classes, by name
         shifted: corruption -> one part per severity, of published sets such as CIFAR-10-C
         variants: other test sets, such as ImageNet-R, judged like `test` among the classes in `subsets`
         subsets: the class numbers that occur in a variant, for `Classification.restrict`
         answer_keys: of variants with classes of their own, what counts as right: for `answered` and `stability`
         mean, std: of the training images, per channel, (channels, 1, 1); of tables 0 and 1: they are encoded already
-        target_mean, target_std: of the training targets: targets of regression are (value - mean) / std
+        target_mean, target_std: of the training targets: targets of regression are (value - mean) / std; of several
+            targets lists
         encoding: how `encoded` makes inputs of files of this kind; plain JSON
         notes: what was decided on the way: rows that were dropped, images that were left out
 
@@ -148,12 +154,13 @@ class Data:
     """
 
     name: str
-    task: Literal["classification", "regression"]
+    task: Literal["classification", "regression", "multilabel", "segmentation"]
     kind: Literal["images", "table"]
     train: Split
     validation: Split
     test: Split
     classes: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
     outside: Mapping[str, Split] = field(default_factory=dict)
     shifted: Mapping[str, list[Split]] = field(default_factory=dict)
     variants: Mapping[str, Split] = field(default_factory=dict)
@@ -161,8 +168,8 @@ class Data:
     answer_keys: Mapping[str, AnswerKey] = field(default_factory=dict)
     mean: Tensor = field(default_factory=lambda: torch.zeros(1))
     std: Tensor = field(default_factory=lambda: torch.ones(1))
-    target_mean: float = 0.0
-    target_std: float = 1.0
+    target_mean: float | list[float] = 0.0
+    target_std: float | list[float] = 1.0
     encoding: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -177,7 +184,8 @@ class Data:
 
     def __repr__(self) -> str:
         rows = f"{len(self.train)} training, {len(self.validation)} validation and {len(self.test)} test rows"
-        what = f"{len(self.classes)} classes" if self.classes else "regression"
+        what = f"{len(self.classes)} classes" if self.classes else self.task
+        what += f" of {len(self.targets)} targets" if self.targets else ""
         return f"Data({self.name!r}: {self.kind} of shape {self.shape}, {what}; {rows})"
 
 

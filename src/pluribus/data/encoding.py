@@ -17,7 +17,9 @@ _TARGETS = {"task": str, "classes": [str]}
 
 IMAGES = {"kind": str, "shape": [int], **_TARGETS}
 
-TABLE = {"kind": str, "target": str, "columns": [{"name": str, "kind": str}], **_TARGETS}
+TABLE = {"kind": str, "target": (str, [str]), "columns": [{"name": str, "kind": str}], "missing?": [str], **_TARGETS}
+
+TABLE_TASKS = ("classification", "regression", "multilabel")
 
 LARGEST_SIDE = 2**14  # pixels of an image that is made of another
 
@@ -25,25 +27,44 @@ LARGEST_SIDE = 2**14  # pixels of an image that is made of another
 def check_encoding(encoding: Any) -> None:
     """Refuse an encoding that `load` never gives."""
     check_shape(encoding, {"kind": str, **_TARGETS}, "the encoding")
-    if encoding["kind"] not in ("images", "table") or encoding["task"] not in ("classification", "regression"):
+    tasks = {"images": ("classification", "regression", "segmentation"), "table": TABLE_TASKS}
+    if encoding["task"] not in tasks.get(encoding["kind"], ()):
         raise ValueError(f"the encoding has an unknown kind, {encoding['kind']!r}, {encoding['task']!r}")
     if encoding["kind"] == "images":
         check_shape(encoding, IMAGES, "the encoding")
         shape = encoding["shape"]
         if len(shape) != 3 or shape[0] not in (1, 3, 4) or not all(1 <= side <= LARGEST_SIDE for side in shape):
             raise ValueError(f"the encoding has the shape {shape}, which images cannot have")
+        if encoding["task"] == "segmentation":
+            check_shape(encoding, {"values": [int]}, "the encoding")
+            values = encoding["values"]
+            if len(values) != len(encoding["classes"]) or not all(0 <= value < 256 for value in values):
+                raise ValueError("the encoding must have a number below 256 for each class of masks")
         return
     check_shape(encoding, TABLE, "the encoding")
     for column in encoding["columns"]:
         _check_column(column)
     if len(encoding["columns"]) > 1 and any(column["kind"] == "text" for column in encoding["columns"]):
         raise ValueError("the encoding has columns besides the texts")
-    if encoding["task"] == "regression":
-        check_shape(encoding, {"target_mean": Finite, "target_std": Finite}, "the encoding")
-        if encoding["target_std"] <= 0:
-            raise ValueError("the encoding has a target_std that is not above 0")
+    _check_targets(encoding)
     if not 1 <= len(feature_names(encoding)) <= 100 * MOST_COLUMNS:
         raise ValueError("the encoding has no columns, or too many")
+
+
+def _check_targets(encoding: dict[str, Any]) -> None:
+    several = None if isinstance(encoding["target"], str) else len(encoding["target"])
+    if encoding["task"] == "multilabel":
+        check_shape(encoding, {"target": [str], "values": [[str]]}, "the encoding")
+        if not several or len(encoding["values"]) != several or any(len(pair) != 2 for pair in encoding["values"]):
+            raise ValueError("the encoding must have two values for each label")
+    elif encoding["task"] == "regression":
+        kind = Finite if several is None else [Finite]
+        check_shape(encoding, {"target_mean": kind, "target_std": kind}, "the encoding")
+        mean, std = ([encoding[key]] if several is None else encoding[key] for key in ("target_mean", "target_std"))
+        if not len(mean) == len(std) == (several or 1) or min(std, default=0) <= 0:
+            raise ValueError("the encoding has a target_std that is not above 0, or not one for each target")
+    elif several is not None:
+        raise ValueError("the encoding has several targets, but one set of classes")
 
 
 def _check_column(column: dict[str, Any]) -> None:

@@ -210,7 +210,7 @@ def build_parts(
     shape = request.shape or choose_shape(request, [at for at, _ in next(iter(found.values()))], notes)
     splits = {}
     for name, images in found.items():
-        inputs = ImageFiles([at for at, _ in images], shape, path, request.unpack_limit)
+        inputs = ImageFiles([at for at, _ in images], shape, path, request.unpack_limit, whole=request.whole)
         split = labelled_split(inputs, [number.get(label, NO_CLASS) for _, label in images])
         splits[name] = (
             split if request.broken == "stop" and len(split) > CHECKED_FIRST else take_readable(request, split, notes)
@@ -237,7 +237,10 @@ def take_readable(request: Request, split: Split, notes: list[str]) -> Split:
     return split.take(kept)
 
 
-def choose_shape(request: Request, paths: Sequence[str], notes: list[str]) -> Shape:
+CROPPED = "the short side was resized to {size} pixels and the centre cropped"
+
+
+def choose_shape(request: Request, paths: Sequence[str], notes: list[str], how: str = CROPPED) -> Shape:
     """Channels, height and width of the images, where the request says nothing."""
     sample = [paths[i] for i in range(0, len(paths), max(1, len(paths) // 200))]
     heads = [head for head in map(_read_header, sample) if head is not None]
@@ -250,7 +253,7 @@ def choose_shape(request: Request, paths: Sequence[str], notes: list[str]) -> Sh
     if sizes:
         why = "have different sizes" if len(sizes) > 1 else f"are larger than {LARGEST_KEPT} pixels"
         notes.append(
-            f"{request.spec}: the images {why}: the short side was resized to {SIZE} pixels and the centre cropped. "
+            f"{request.spec}: the images {why}: {how.format(size=SIZE)}. "
             "image_size= (command line: --image-size) sets another size."
         )
     return (channels, SIZE, SIZE)
@@ -279,8 +282,10 @@ class ImageFiles:
         root: Path | None = None,
         unpack_limit: Limit = None,
         border: int = 0,
+        whole: bool = False,
     ):
         self.paths, self.shape, self.root, self.unpack_limit, self.border = paths, shape, root, unpack_limit, border
+        self.whole = whole  # resized as a whole, without cutting out the centre
         self._decoded: Tensor | None = None
         self._is_decoded: Tensor | None = None
 
@@ -292,7 +297,7 @@ class ImageFiles:
 
     def with_shape(self, shape: Shape) -> ImageFiles:
         """The same images in another size or number of channels."""
-        return ImageFiles(self.paths, shape, self.root, self.unpack_limit, self.border)
+        return ImageFiles(self.paths, shape, self.root, self.unpack_limit, self.border, self.whole)
 
     def random_crops(
         self, size: int, scale: Sequence[float] = (0.08, 1), ratio: Sequence[float] = (3 / 4, 4 / 3)
@@ -336,12 +341,15 @@ class ImageFiles:
 
     def _decode(self, row: int) -> Tensor:
         if self._decoded is None or self._is_decoded is None:
-            return decode(self.paths[row], self.shape, self.unpack_limit, self.border)
+            return self._decode_file(row)
         if not self._is_decoded[row]:
-            self._decoded[row] = decode(self.paths[row], self.shape, self.unpack_limit, self.border)
+            self._decoded[row] = self._decode_file(row)
             self._is_decoded[row] = True
         return self._decoded[row]
 
+    def _decode_file(self, row: int) -> Tensor:
+        resize = _stretch if self.whole else _resize_and_crop
+        return decode(self.paths[row], self.shape, self.unpack_limit, self.border, resize)
 
 @dataclass(frozen=True)
 class RandomCrops:
@@ -363,13 +371,18 @@ class RandomCrops:
         """A random part of each of these images, drawn from torch's generator."""
         files = self.files
         images = [
-            decode(files.paths[i], self.shape, files.unpack_limit, files.border, self._box) for i in rows.tolist()
+            decode(files.paths[i], self.shape, files.unpack_limit, files.border, self._crop) for i in rows.tolist()
         ]
         return torch.stack(images).float() / 255 if images else torch.empty(0, *self.shape)
 
     def names(self, rows: Tensor) -> list[str]:
         """The files' names, inside the folder they were found in."""
         return self.files.names(rows)
+
+    def _crop(self, image: Any, shape: Shape) -> Tensor:
+        whole = _as_bytes(image, shape[0])
+        box = self._box(whole.height, whole.width)
+        return _as_tensor(whole.resize((shape[2], shape[1]), _pillow().Resampling.BILINEAR, box))
 
     def _box(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Left, top, right and bottom of a part, as timm draws it; the centre if ten draws do not fit."""
@@ -393,10 +406,12 @@ def decode(
     shape: Shape,
     limit: Limit = None,
     border: int = 0,
-    box: Callable[[int, int], tuple[int, int, int, int]] | None = None,
+    resize: Callable[[Any, Shape], Tensor] | None = None,
 ) -> Tensor:
-    """One image as bytes, (channels, height, width): turned upright, without so many pixels of border, short side
-    resized, centre cut out; or the part of it that `box` says, from height and width to left, top, right, bottom.
+    """One image as bytes, (channels, height, width): turned upright, without so many pixels of border, resized.
+
+    Args:
+        resize: makes a tensor of the shape of an image; by default the short side is resized, and the centre cut out
     """
     _pillow()  # without Pillow it is not the image that is broken
     try:
@@ -409,11 +424,7 @@ def decode(
             quiet = quiet_tiff() if image.format == "TIFF" else nullcontext()
             with _ONE_LARGE if size > LARGE else nullcontext(), quiet:
                 require("PIL.ImageOps", "reading images", "data").exif_transpose(image, in_place=True)
-                whole = _as_bytes(_without_border(image, border), shape[0])
-                if box is None:
-                    return _resize_and_crop(whole, shape)
-                part = whole.resize((shape[2], shape[1]), _pillow().Resampling.BILINEAR, box(whole.height, whole.width))
-                return _as_tensor(part)
+                return (resize or _resize_and_crop)(_without_border(image, border), shape)
     except Exception as error:  # each format of Pillow fails in ways of its own
         raise ValueError(
             f'{path}: the image cannot be read: {error}. Remove it, or load with broken="skip".'
@@ -461,8 +472,21 @@ def _as_bytes(image: Any, channels: int) -> Any:
     return image if image.mode == wanted else image.convert(wanted)
 
 
+def read_upright_size(path: str) -> tuple[int, int]:
+    """The width and the height of an image when it is turned upright, without decoding it."""
+    with open_file(path) as file:
+        image = _open_image(file)
+        turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # the orientation
+        return (image.height, image.width) if turned else (image.width, image.height)
+
+
+def _stretch(image: Any, shape: Shape) -> Tensor:
+    return _as_tensor(_as_bytes(image, shape[0]).resize((shape[2], shape[1]), _pillow().Resampling.BILINEAR))
+
+
 def _resize_and_crop(image: Any, shape: Shape) -> Tensor:
     _, height, width = shape
+    image = _as_bytes(image, shape[0])
     if image.size != (width, height):
         top, bottom, left, right = part_in_view(image.height, image.width, height, width)
         if (bottom - top, right - left) != (image.height, image.width):

@@ -29,6 +29,14 @@ MEASURED_FILES = 2000  # files that are read for the mean and the standard devia
 
 def build_image_data(request: Request, parts: ImageParts, share: float) -> Data:
     """The images as data: divided, and brought to one shape."""
+    if parts.mask_values:
+        return _build_mask_data(request, parts, share)
+    if request.task in ("multilabel", "segmentation"):
+        raise ValueError(
+            f"{request.spec}: the task {request.task} needs "
+            f"{'--data masks:FOLDER' if request.task == 'segmentation' else 'a table with several targets'}, but these "
+            "are images with one label each."
+        )
     notes = list(parts.notes)
     given = {"train": parts.train, "validation": parts.validation, "test": parts.test}
     kept = {name: _rows_with_label(request, part, name, parts.classes, notes) for name, part in given.items() if part}
@@ -58,6 +66,28 @@ def build_image_data(request: Request, parts: ImageParts, share: float) -> Data:
         notes=notes,
     )
     return _with_encoding(data if parts.classes else _standardise_targets(data), shape)
+
+
+def _build_mask_data(request: Request, parts: ImageParts, share: float) -> Data:
+    """Images with masks as data: divided, and measured."""
+    if request.task not in (None, "segmentation"):
+        raise ValueError(f"{request.spec}: masks are for segmentation, but the task is {request.task}.")
+    assert parts.train is not None
+    whole, notes = parts.train, list(parts.notes)
+    shares = [0.0 if parts.test else TEST_SHARE, 0.0 if parts.validation else share]
+    rows = divide(torch.zeros(len(whole)), shares, request.seed, stratified=False)
+    test, validation, train = (whole.take(some) for some in rows)
+    test, validation = parts.test or test, parts.validation or validation
+    if not len(test) or not len(train):
+        raise ValueError(f"{request.spec}: {len(whole)} images are too few: none is left for the test part.")
+    train = train.take(_some_rows(request, torch.zeros(len(train)), False, notes))
+    mean, std = moments(train.take(torch.linspace(0, len(train) - 1, min(len(train), MEASURED_FILES)).long()))
+    data = Data(
+        request.spec, "segmentation", "images", train, validation, test, parts.classes, mean=mean, std=std, notes=notes
+    )
+    assert isinstance(train.inputs, ImageFiles)
+    data = _with_encoding(data, train.inputs.shape)
+    return replace(data, encoding={**(data.encoding or {}), "values": parts.mask_values})
 
 
 def _with_encoding(data: Data, shape: Shape) -> Data:
@@ -160,17 +190,31 @@ def build_table_data(request: Request, frames: TableParts, share: float) -> Data
     """The table as data: divided, and encoded as its training part says."""
     notes = list(frames.notes)
     parts = {"train": frames.train, "validation": frames.validation, "test": frames.test}
-    target = _target(request, frames)
+    targets = _targets(request, frames)
     parts = {
-        name: _rows_with_target(request, part, target, name, notes) for name, part in parts.items() if part is not None
+        name: _rows_with_target(request, part, targets, name, notes) for name, part in parts.items() if part is not None
     }
-    task: Task = frames.task or _task(parts["train"][target], request, notes)
-    classes = _classes(request, parts, target, task, notes)
-    divided = _divide_table(request, parts, target, classes, share)
-    codes = _class_numbers(divided["train"][target], classes)
+    if len(targets) > 1:
+        classes: tuple[str, ...] = ()
+        task: Task = _task_of_several(request, frames.task, parts["train"][targets], notes)
+    elif frames.task in ("multilabel", "segmentation"):
+        needs = "several targets, as in --target a,b,c" if frames.task == "multilabel" else "--data masks:FOLDER"
+        raise ValueError(f"{request.spec}: the task {frames.task} needs {needs}, but this is one column of a table.")
+    else:
+        task = frames.task or _task(parts["train"][targets[0]], request, notes)
+        classes = _classes(request, parts, targets[0], task, notes)
+    divided = _divide_table(request, parts, targets[0], classes, share)
+    codes = _class_numbers(divided["train"][targets[0]], classes)
     divided["train"] = divided["train"].iloc[_some_rows(request, codes, bool(classes), notes).tolist()]
+    target = targets if len(targets) > 1 else targets[0]
     encoding: dict[str, Any] = {"kind": "table", "task": task, "target": target, "classes": list(classes)}
     encoding |= _target_moments(divided["train"][target]) if task == "regression" else {}
+    if task == "multilabel":
+        encoding["values"] = [_two_values(parts["train"][name]) for name in targets]
+        for name, part in parts.items():
+            for column, values in zip(targets, encoding["values"], strict=True):
+                check_seen(request, name, sorted(set(map(label_of, part[column].unique())) - set(values)))
+    encoding |= {"missing": list(frames.missing)} if frames.missing else {}
     if frames.tokenizer is None:
         encoding["columns"] = column_rules(divided["train"].drop(columns=target), notes, scale=frames.scale)
     else:
@@ -189,6 +233,7 @@ def build_table_data(request: Request, frames: TableParts, share: float) -> Data
         validation=validation,
         test=test,
         classes=classes,
+        targets=tuple(targets) if len(targets) > 1 else (),
         outside={name: without_targets(encode_table(encoding, frame)) for name, frame in frames.ood.items()},
         target_mean=encoding.get("target_mean", 0.0),
         target_std=encoding.get("target_std", 1.0),
@@ -197,34 +242,71 @@ def build_table_data(request: Request, frames: TableParts, share: float) -> Data
     )
 
 
-def _target(request: Request, frames: TableParts) -> str:
+def _targets(request: Request, frames: TableParts) -> list[str]:
+    """The columns to predict; a text with commas names several, unless there is one column of that name."""
     columns = list_names(list(map(str, frames.train.columns)))
-    if frames.target is None:
+    if not frames.target:
         raise ValueError(
             f"{request.spec}: name the column to predict with target= (command line: --target). There are: {columns}."
         )
+    if isinstance(frames.target, str):
+        whole = frames.target in frames.train.columns or "," not in frames.target
+        targets = [frames.target] if whole else [name.strip() for name in frames.target.split(",")]
+    else:
+        targets = list(frames.target)
     for part in (frames.train, frames.validation, frames.test):
-        if part is not None and frames.target not in part.columns:
-            columns = list_names(list(map(str, part.columns)))
-            raise ValueError(f'{request.spec}: the target "{frames.target}" is not a column. There are: {columns}.')
-    return frames.target
+        for target in targets if part is not None else ():
+            if target not in part.columns:
+                columns = list_names(list(map(str, part.columns)))
+                raise ValueError(f'{request.spec}: the target "{target}" is not a column. There are: {columns}.')
+    if len(set(targets)) < len(targets):
+        raise ValueError(f"{request.spec}: every target must be named once, but they are {list_names(targets)}.")
+    return targets
 
 
-def _rows_with_target(request: Request, frame: Frame, target: str, part: str, notes: list[str]) -> Frame:
-    """The rows that have a target."""
-    values = frame[target]
-    known = values.notna()
-    if values.dtype.kind == "f":
-        known &= np.isfinite(values.fillna(0).astype(float))
-    if not known.all():
-        notes.append(f'{request.spec}: {(~known).sum()} {part} rows have no target "{target}" and were left out.')
-    if part == "train" and values[known].nunique() < 2:
-        only = f"only {values[known].iloc[0]}" if known.any() else "no value at all"
+def _rows_with_target(request: Request, frame: Frame, targets: list[str], part: str, notes: list[str]) -> Frame:
+    """The rows that have all targets."""
+    for target in targets:
+        values = frame[target]
+        known = values.notna()
+        if values.dtype.kind == "f":
+            known &= np.isfinite(values.fillna(0).astype(float))
+        if not known.all():
+            notes.append(f'{request.spec}: {(~known).sum()} {part} rows have no target "{target}" and were left out.')
+        if part == "train" and values[known].nunique() < 2:
+            only = f"only {values[known].iloc[0]}" if known.any() else "no value at all"
+            raise ValueError(
+                f'{request.spec}: a target must have at least two values, but "{target}" has {only} in {len(frame)} '
+                "rows. Choose another target."
+            )
+        frame = frame[known]
+    return frame
+
+
+def _task_of_several(request: Request, task: Task | None, values: Frame, notes: list[str]) -> Task:
+    """Several targets are numbers ("regression"), or each is a question with two answers ("multilabel")."""
+    texts = [name for name, kind in values.dtypes.items() if kind.kind not in "iufb"]
+    many = [name for name in values.columns if values[name].nunique() > 2]
+    task = task or ("regression" if many and not texts else "multilabel")
+    wrong = texts if task == "regression" else many
+    if wrong or task not in ("regression", "multilabel"):
+        found = [label_of(value) for value in values[wrong[0]].unique()[:3]] if wrong else []
+        said = f'"{wrong[0]}" has values such as {", ".join(found)}' if wrong else f"the task is {task}"
         raise ValueError(
-            f'{request.spec}: a target must have at least two values, but "{target}" has {only} in {len(frame)} rows. '
-            "Choose another target."
+            f"{request.spec}: several targets must all be numbers (regression), or all have two values (multilabel), "
+            f"but {said}. Choose other targets, or one."
         )
-    return frame[known]
+    if task == "regression":
+        notes.append(
+            f"{request.spec}: metrics over {values.shape[1]} targets are in standard deviations of each target; those "
+            "of each target are in its own units."
+        )
+    return task
+
+
+def _two_values(values: Series) -> list[str]:
+    """The answers to one question of a multi-label table: the first counts as no, the second as yes."""
+    return [label_of(value) for value in sorted(values.unique(), key=lambda v: (isinstance(v, str), v))]
 
 
 def _task(values: Series, request: Request, notes: list[str]) -> Task:
@@ -300,9 +382,11 @@ def _class_numbers(values: Series, classes: tuple[str, ...]) -> torch.Tensor:
     return torch.from_numpy(map_values(values, lambda value: number[label_of(value)], NO_CLASS))
 
 
-def _target_moments(values: Series) -> dict[str, float]:
-    numbers = values.astype(float)
-    return {"target_mean": float(numbers.mean()), "target_std": float(numbers.std(ddof=0)) or 1.0}
+def _target_moments(values: Any) -> dict[str, Any]:
+    """Of one target, or lists of several."""
+    numbers = values.to_numpy(float)
+    mean, std = numbers.mean(0), numbers.std(0)
+    return {"target_mean": mean.tolist(), "target_std": np.where(std > 0, std, 1.0).tolist()}
 
 
 # ---------------------------------------------------------------- other data in the form of this data

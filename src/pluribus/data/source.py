@@ -12,7 +12,7 @@ from typing import Any, Literal
 from .._common.unpacking import Limit
 from .dataset import Shape, Split
 
-Task = Literal["classification", "regression"]
+Task = Literal["classification", "regression", "multilabel", "segmentation"]
 
 Broken = Literal["stop", "skip"]
 
@@ -33,12 +33,13 @@ class Request:
 
     Args:
         shape: of the data that this is to be outside data for, or a variant of; None for the data itself
+        whole: whether images are resized as a whole instead of cropped
     """
 
     name: str
     argument: str
     folder: Path
-    target: str | None = None
+    target: str | Sequence[str] | None = None
     task: Task | None = None
     seed: int = 0
     split: int = 0
@@ -49,6 +50,8 @@ class Request:
     train_rows: int | None = None
     tokenizer: str | None = None
     long_texts: str = "cut"
+    missing: tuple[str, ...] = ()
+    whole: bool = False
 
     @property
     def spec(self) -> str:
@@ -65,6 +68,7 @@ class ImageParts:
         answers: for each class here the classes of other data that count as right for it
         wnids: the WordNet ids of those numbers, where the source has them
         sets: the set of similar frames that each row of `test` belongs to, its anchor first
+        mask_values: for segmentation, what masks hold for each class; targets are masks
     """
 
     train: Split | None = None
@@ -78,6 +82,7 @@ class ImageParts:
     answers: list[list[int]] | None = None
     wnids: dict[int, str] = field(default_factory=dict)
     sets: list[int] | None = None
+    mask_values: list[int] = field(default_factory=list)
 
     @property
     def rows(self) -> Split:
@@ -92,23 +97,25 @@ class TableParts:
     """Tables as a source holds them, before anything is divided or encoded.
 
     Args:
-        target: the column to predict; None: this is outside data only
-        task: "classification" or "regression"; None: decided by the target's values
+        target: the column to predict, or several, as a list or with commas; None: this is outside data only
+        task: "classification", "regression" or "multilabel"; None: decided by the target's values
         scale: whether numbers are standardised; the toys' coordinates stay as they are
         tokenizer: the folder of the tokenizer that reads the one column of texts; None: there are numbers
         long_texts: what becomes of those that are too long, "cut" or "refuse"
+        missing: words that stand for a missing value, in these files and in those that are predicted
     """
 
     train: Any
     validation: Any = None
     test: Any = None
-    target: str | None = None
+    target: str | Sequence[str] | None = None
     task: Task | None = None
     ood: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     scale: bool = True
     tokenizer: str | None = None
     long_texts: str = "cut"
+    missing: tuple[str, ...] = ()
 
     @property
     def rows(self) -> Any:

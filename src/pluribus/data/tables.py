@@ -8,8 +8,10 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO
 
@@ -55,6 +57,12 @@ ROW_NUMBER = re.compile(r"(?i:(^|[\W_])(id|index|idx|key|row|nr|no|rownames|unna
 
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
+NO_VALUE = frozenset(
+    "NA N/A n/a #N/A <NA> NaN nan -nan NULL null None".split()
+)  # in a column of numbers, flags or dates
+
+EXACT = 2**53  # larger whole numbers are not exact as floats
+
 PARTS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 
 UCI_PAGE = (
@@ -69,15 +77,17 @@ UCI_PAGE = (
 def load_table(request: Request) -> TableParts:
     """A CSV or Parquet file, or a folder with train.csv, test.csv and perhaps validation.csv (or .parquet)."""
     path = argument_path(request)
+    told: Any = {"target": request.target, "task": request.task, "missing": request.missing}
+    read = partial(read_table, limit=request.unpack_limit, missing=request.missing)
     if not path.is_dir():
-        return TableParts(read_table(path, request.unpack_limit), target=request.target, task=request.task)
+        return TableParts(read(path), **told)
     found: dict[str, Any] = {}
     for part, names in PARTS.items():
         files = [path / f"{name}{end}" for name in names for end in (".csv", ".csv.gz", ".parquet")]
-        found[part] = next((read_table(file, request.unpack_limit) for file in files if file.is_file()), None)
+        found[part] = next((read(file) for file in files if file.is_file()), None)
     if found["train"] is None:
         raise missing_error(request, ["train.csv", "train.parquet"], "", path)
-    return TableParts(**found, target=request.target, task=request.task)
+    return TableParts(**found, **told)
 
 
 def load_text(request: Request) -> TableParts:
@@ -134,16 +144,22 @@ def _read_numbers(path: Path, below: int | None = None, columns: Literal[1, 2] =
     return values.astype(int)
 
 
-def read_table(path: Path, limit: Limit = None) -> Frame:
-    """The table in a CSV file (comma, semicolon or tab; decimal commas; also packed) or a Parquet file."""
+def read_table(path: Path, limit: Limit = None, missing: Sequence[str] = ()) -> Frame:
+    """The table in a CSV file (comma, semicolon or tab; decimal commas; also packed) or a Parquet file.
+
+    Empty fields are missing values, and so are the words in `missing`. Of other words, those in `NO_VALUE` are missing
+    in columns of numbers, flags and dates; in columns of texts they are words: NA is also Namibia.
+    """
     require("pandas", "reading tables", "data")
     try:
         with open_file(path) as file:
             allowed = limit_for(os.fstat(file.fileno()).st_size, limit, ALWAYS)
             if path.suffix.lower() in (".parquet", ".pq"):
                 frame = _read_parquet(file, path, allowed)
+                numbers = [float(word) for word in missing if re.fullmatch(r"-?\d+(\.\d+)?", word)]
+                frame = frame.mask(frame.isin([*missing, *numbers])) if missing else frame
             else:
-                frame = _read_csv(file, path, allowed)
+                frame = _read_csv(file, path, allowed, missing)
     except (ModuleNotFoundError, FileNotFoundError, TooLargeError):
         raise
     except Exception as error:  # pandas and pyarrow raise errors of their own
@@ -162,22 +178,78 @@ def read_table(path: Path, limit: Limit = None) -> Frame:
     return frame.reset_index(drop=True)
 
 
-def _read_csv(file: BinaryIO, path: Path, allowed: int) -> Frame:
+def _read_csv(file: BinaryIO, path: Path, allowed: int, missing: Sequence[str]) -> Frame:
     """In UTF-8 or, as spreadsheets write, in UTF-16 or Windows-1252."""
-    pandas = require("pandas", "reading tables", "data")
     start = unpack(file, path, allowed).read(2)
     encodings = ("utf-16",) if start in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "cp1252")
     for encoding in encodings:
         try:
             separator = _separator(_as_text(file, path, allowed, encoding))
-            text = _as_text(file, path, allowed, encoding)
-            frame = pandas.read_csv(text, sep=separator, skipinitialspace=True, low_memory=False, na_values=["?"])
-            break  # UCI's files write "?" for a missing value
+            frame = _parse_csv(_as_text(file, path, allowed, encoding), separator, missing)
+            if kinds := _exact_kinds(frame):
+                frame = _parse_csv(_as_text(file, path, allowed, encoding), separator, missing, kinds)
+            break
         except UnicodeDecodeError as error:
             failed = error
     else:
         raise failed
-    return frame if separator == "," else _with_decimal_points(frame)
+    return _without_missing_words(frame if separator == "," else _with_decimal_points(frame))
+
+
+def _parse_csv(text: TextIO, separator: str, missing: Sequence[str], kinds: Mapping[str, str] | None = None) -> Frame:
+    """The columns as pandas reads them. Rows may end in a separator that the header lacks, but in nothing else.
+
+    By default pandas takes the first column of such rows for their names, and shifts all others.
+    """
+    pandas = require("pandas", "reading tables", "data")
+    no_value = ["", "?", *missing]  # UCI's files write "?"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pandas.errors.ParserWarning)
+            frame = pandas.read_csv(
+                text, sep=separator, skipinitialspace=True, low_memory=False, index_col=False, dtype=kinds,
+                keep_default_na=False, na_values=no_value,
+            )  # fmt: skip
+    except pandas.errors.ParserWarning:
+        raise ValueError(
+            "every row must have as many fields as the header has names, but rows have more, so that it is not clear "
+            "which belongs to which. Name every column in the header"
+        ) from None
+    for name, values in frame.items():  # pandas leaves empty fields in columns of whole numbers above 2**63 as texts
+        if values.dtype.kind not in "biufM" and (empty := values.isin(no_value)).any():
+            frame[name] = values.mask(empty)
+    return frame
+
+
+def _exact_kinds(frame: Frame) -> dict[str, str]:
+    """Kinds that keep the digits of whole numbers that became floats, because some are missing, but are too large."""
+    found = {}
+    for name in [name for name, kind in frame.dtypes.items() if kind == "float64"]:
+        present = frame[name].dropna()
+        if len(present) < len(frame) and abs(present).max() >= EXACT and (present == present.round()).all():
+            if present.between(-(2.0**63), 2.0**64, inclusive="left").all():
+                found[name] = "Int64" if present.max() < 2.0**63 else "UInt64"
+    return found
+
+
+def _without_missing_words(frame: Frame) -> Frame:
+    """Columns of numbers, flags and dates without the words that stand for missing values there."""
+    for name in frame.columns[[values.dtype.kind not in "biufM" for _, values in frame.items()]]:
+        words = frame[name].isin(NO_VALUE)
+        if not words.any():
+            continue
+        present = frame[name].mask(words)
+        texts = present.dropna().astype(str)
+        numbers = require("pandas", "reading tables", "data").to_numeric(texts, errors="coerce")
+        if not len(texts):
+            continue
+        if not numbers.isna().any():
+            frame[name] = numbers.reindex(frame.index)
+        elif texts.str.lower().isin(("true", "false")).all():
+            frame[name] = texts.str.lower().eq("true").astype(object).reindex(frame.index)
+        elif all(map(DATE.match, texts.unique())):
+            frame[name] = present
+    return frame
 
 
 def _as_text(file: BinaryIO, path: Path, allowed: int, encoding: str) -> TextIO:
@@ -208,7 +280,13 @@ def _read_parquet(file: BinaryIO, path: Path, allowed: int) -> Frame:
             raise TooLargeError(path, allowed)
         batches.append(batch)
     table = arrow.Table.from_batches(batches, repeated.schema_arrow)
-    return table.cast(parquet.schema_arrow).to_pandas()
+    table = table.cast(parquet.schema_arrow)
+    pandas = require("pandas", "reading Parquet files", "data")
+    frame = table.to_pandas()
+    for name, kind in _exact_kinds(frame).items():
+        if arrow.types.is_integer(table.schema.field(name).type):
+            frame[name] = pandas.array(table.column(name).to_pylist(), dtype=kind)
+    return frame
 
 
 def _size_in_memory(column: Any, arrow: Any) -> int:
@@ -291,7 +369,7 @@ def _column_rule(values: Series, notes: list[str], scale: bool) -> dict[str, Any
     if kind == "number" and _numbers_rows(present):
         notes.append(f'Column "{values.name}" has a different whole number in every row, like an id: left out.')
         return None
-    numbers = _numbers(values, kind)
+    numbers = column_numbers(values, kind)
     if np.isnan(numbers).all() or np.nanmin(numbers) == np.nanmax(numbers):
         notes.append(f'Column "{values.name}" has only one finite value: left out.')
         return None
@@ -353,24 +431,33 @@ def _category_rule(values: Series, notes: list[str]) -> dict[str, Any] | None:
 
 def encode_table(encoding: dict[str, Any], frame: Frame) -> Split:
     """The rows of a table in the form that an encoding says; targets where the table has them."""
-    absent = [column["name"] for column in encoding["columns"] if column["name"] not in frame.columns]
-    if absent:
-        there = list_names(list(map(str, frame.columns)))
-        raise ValueError(f"the table must have the columns {list_names(absent)}, but has only: {there}.")
-    names = list(map(str, frame.index))
-    if encoding["columns"][0]["kind"] == "text":
-        column = encoding["columns"][0]  # the only one
-        return Split(Tokens(encode_texts(column, frame[column["name"]]), names), _encode_targets(encoding, frame))
+    names, first = list(map(str, frame.index)), encoding["columns"][0]
+    if first["kind"] == "text":  # the only column
+        _check_present(encoding["columns"], frame)
+        return Split(Tokens(encode_texts(first, frame[first["name"]]), names), _encode_targets(encoding, frame))
+    inputs = torch.from_numpy(encode_columns(encoding["columns"], frame).astype(np.float32))
+    return Split(Points(inputs, names), _encode_targets(encoding, frame))
+
+
+def encode_columns(rules: list[dict[str, Any]], frame: Frame) -> np.ndarray:
+    """The numbers that columns become by the rules of `column_rules`: (rows, inputs)."""
+    _check_present(rules, frame)
     kinds = dict(frame.dtypes)
-    plain = [_is_plain(kinds[column["name"]]) and column["kind"] == "number" for column in encoding["columns"]]
+    plain = [_is_plain(kinds[column["name"]]) and column["kind"] == "number" for column in rules]
     blocks: list[np.ndarray] = []
-    for together, group in itertools.groupby(zip(plain, encoding["columns"], strict=True), key=lambda pair: pair[0]):
+    for together, group in itertools.groupby(zip(plain, rules, strict=True), key=lambda pair: pair[0]):
         columns = [column for _, column in group]
         blocks += (
             _encode_numbers(columns, frame) if together else [_encode_column(c, frame[c["name"]]) for c in columns]
         )
-    inputs = Points(torch.from_numpy(np.concatenate(blocks, axis=1, dtype=np.float32)), names)
-    return Split(inputs, _encode_targets(encoding, frame))
+    return np.concatenate(blocks, axis=1)
+
+
+def _check_present(rules: list[dict[str, Any]], frame: Frame) -> None:
+    absent = [column["name"] for column in rules if column["name"] not in frame.columns]
+    if absent:
+        there = list_names(list(map(str, frame.columns)))
+        raise ValueError(f"the table must have the columns {list_names(absent)}, but has only: {there}.")
 
 
 def label_of(value: Any) -> str:
@@ -431,10 +518,10 @@ def _encode_column(column: dict[str, Any], values: Series) -> np.ndarray:
         number = {level: i for i, level in enumerate(column["levels"])}
         chosen = map_values(values, lambda value: number.get(label_of(value), len(number)), len(number))
         return np.eye(len(number) + 1, dtype=np.float32)[chosen]
-    numbers = _numbers(values, column["kind"])
+    numbers = column_numbers(values, column["kind"])
     known = ~np.isnan(numbers)
     if values.dtype.kind not in {"number": "iuf", "flag": "b", "date": "M"}[column["kind"]]:
-        _check_readable(column, values, ~known & values.notna().to_numpy())
+        _check_readable(column, values, ~known & (values.notna() & ~values.isin(NO_VALUE)).to_numpy())
     scaled = np.where(known, (np.where(known, numbers, 0.0) - column["mean"]) / column["std"], 0.0)
     return np.stack([scaled, ~known], axis=1) if column["missing"] else scaled[:, None]
 
@@ -449,7 +536,7 @@ def _check_readable(column: dict[str, Any], values: Series, unreadable: np.ndarr
         )
 
 
-def _numbers(values: Series, kind: str) -> np.ndarray:
+def column_numbers(values: Series, kind: str) -> np.ndarray:
     """A column as floats; what is missing, or no finite number, is NaN."""
     if kind == "flag":
         words = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0}
@@ -480,6 +567,10 @@ def _as_dates(values: Series) -> Series:
 
 
 def _encode_targets(encoding: dict[str, Any], frame: Frame) -> Tensor:
+    """Class numbers, or standardised values: (rows), or (rows, targets)."""
+    if not isinstance(encoding["target"], str):
+        singles = [_one_target(encoding, i, name) for i, name in enumerate(encoding["target"])]
+        return torch.stack([_encode_targets(one, frame) for one in singles], dim=1)
     known = encoding["target"] in frame.columns
     if encoding["task"] == "regression":
         values = _as_floats(frame[encoding["target"]]) if known else np.full(len(frame), math.nan)
@@ -489,3 +580,11 @@ def _encode_targets(encoding: dict[str, Any], frame: Frame) -> Tensor:
         return torch.full((len(frame),), NO_CLASS)
     labels = map_values(frame[encoding["target"]], lambda value: number.get(label_of(value), NO_CLASS), NO_CLASS)
     return torch.from_numpy(labels).long()
+
+
+def _one_target(encoding: dict[str, Any], i: int, name: str) -> dict[str, Any]:
+    """What an encoding of several targets says of one of them."""
+    if encoding["task"] == "regression":
+        moments = {key: encoding[key][i] for key in ("target_mean", "target_std")}
+        return {"task": "regression", "target": name, **moments}
+    return {"task": "classification", "target": name, "classes": encoding["values"][i]}

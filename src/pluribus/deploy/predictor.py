@@ -31,6 +31,7 @@ from ..uncertainty.outputs import gaussian
 from ..uncertainty.regression import Regression
 from .export_graph import Members
 from .freezing.frozen import freeze
+from .pictures import write_pictures
 from .saving import load, save
 
 FORMAT = 1
@@ -85,24 +86,47 @@ class Predictor:
         with atomic_write(folder / RECORD) as temporary:
             temporary.write_text(json.dumps(self.record, indent=1))
 
+    @property
+    def task(self) -> str:
+        """The task of the data: "classification", "regression", "multilabel" or "segmentation"."""
+        return self.record["encoding"]["task"]
+
     def answers(
-        self, source: Any, *, broken: Any = "stop", batch_size: int = ROWS, unpack_limit: int | str | None = None
+        self,
+        source: Any,
+        *,
+        broken: Any = "stop",
+        batch_size: int = ROWS,
+        unpack_limit: int | str | None = None,
+        out: str | Path | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """One dict for each row of a table or each image: what it is, how sure, and whether to accept it."""
+        """One dict for each row of a table or each image: what it is, how sure, and whether to accept it.
+
+        Args:
+            out: for segmentation, the folder for the pictures: labels as in the masks of training, and uncertainty, of
+                which white is a guess between all classes
+        """
         split = encoded(self.record["encoding"], source, broken=broken, unpack_limit=unpack_limit)
+        if self.task == "segmentation" and out is None:
+            raise ValueError("predict: segmentation writes pictures. Say where with out= (command line: --out).")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # MC-Dropout draws the same for the same files
-            yield from self._answers(split, batch_size)
+            yield from self._answers(split, batch_size) if out is None else write_pictures(self, split, Path(out))
 
     def _answers(self, split: Any, batch_size: int) -> Iterator[dict[str, Any]]:
         for start in range(0, len(split), batch_size):
             rows = range(start, min(start + batch_size, len(split)))
-            prediction: Any = self.ensemble.predict(self._normalise(split[list(rows)][0]))
-            prediction = prediction if self.calibrated is None else self.calibrated.apply(prediction)
-            names = split.names(list(rows))
-            for i, name in enumerate(names):
-                one = self._classify(prediction, i) if self.record["classes"] else self._estimate(prediction, i)
-                yield {"name": name, **one}
+            prediction = self.predict_batch(split[list(rows)][0])
+            ways: dict[str, Any] = {"classification": self._classify, "regression": self._estimate}
+            columns = ways.get(self.task, self._label)(prediction)
+            for name, *values in zip(split.names(list(rows)), *columns.values(), strict=True):
+                answer = dict(zip(columns, values, strict=True))
+                yield {"name": name, **{"predicted_name" if key == "name" else key: one for key, one in answer.items()}}
+
+    def predict_batch(self, x: Tensor) -> Any:
+        """The calibrated prediction for inputs as files have them."""
+        prediction: Any = self.ensemble.predict(self._normalise(x))
+        return prediction if self.calibrated is None else self.calibrated.apply(prediction)
 
     def for_export(self, rows: int, frozen: bool = True) -> tuple[nn.Module, Tensor]:
         """A module that takes inputs as files have them and normalises them itself, and an example for it."""
@@ -118,26 +142,40 @@ class Predictor:
             return x
         return (x - torch.tensor(self.record["mean"])) / torch.tensor(self.record["std"])
 
-    def _classify(self, prediction: Classification, i: int) -> dict[str, Any]:
-        parts = {part: float(getattr(prediction, part)[i]) for part in ("confidence", "aleatoric", "epistemic")}
-        found: dict[str, Any] = {"label": self.record["classes"][int(prediction.label[i])], **parts}
-        threshold = self.threshold  # without one, nothing can be promised
-        kept = threshold is not None and bool(threshold.keep(prediction[i : i + 1]))
+    def _classify(self, prediction: Classification) -> dict[str, list[Any]]:
+        """The answers to a batch, by column."""
+        classes, threshold = self.record["classes"], self.threshold
+        found: dict[str, list[Any]] = {"label": [classes[label] for label in prediction.label.tolist()]}
+        found |= {part: getattr(prediction, part).tolist() for part in ("confidence", "aleatoric", "epistemic")}
         if (promise := self.conformal) is not None:
-            members = promise.sets(prediction[i : i + 1])[0].nonzero()[:, 0].tolist()
-            found["set"] = [self.record["classes"][label] for label in members]
-        return {**found, "decision": "accept" if kept else "abstain"}
+            sets = promise.sets(prediction).tolist()
+            found["set"] = [[name for name, inside in zip(classes, row, strict=True) if inside] for row in sets]
+        kept = [False] * len(prediction) if threshold is None else threshold.keep(prediction).tolist()
+        return {**found, "decision": ["accept" if one else "abstain" for one in kept]}
 
-    def _estimate(self, prediction: Regression, i: int) -> dict[str, Any]:
-        shift, scale = self.record["target_mean"], self.record["target_std"]
-        one, promise = prediction[i : i + 1], self.conformal
-        low, high = one.interval(0.9) if promise is None else promise.intervals(one)
+    def _label(self, prediction: Classification) -> dict[str, list[Any]]:
+        """The answers to each label of a multi-label table."""
+        found: dict[str, list[Any]] = {}
+        encoding = self.record["encoding"]
+        for i, (name, values) in enumerate(zip(encoding["target"], encoding["values"], strict=True)):
+            found[name] = [values[label] for label in prediction.label[:, i].tolist()]
+            for part in ("confidence", "aleatoric", "epistemic"):
+                found[f"{name}_{part}"] = getattr(prediction, part)[:, i].tolist()
+        return found
+
+    def _estimate(self, prediction: Regression) -> dict[str, list[Any]]:
+        shift, scale = (torch.tensor(self.record[f"target_{part}"], dtype=torch.float64) for part in ("mean", "std"))
+        promise = self.conformal
+        low, high = prediction.interval(0.9) if promise is None else promise.intervals(prediction)
+        found = {"value": prediction.mean * scale + shift, "low": low * scale + shift, "high": high * scale + shift}
+        found |= {part: getattr(prediction, part) * scale**2 for part in ("aleatoric", "epistemic")}
+        names = self.record["encoding"].get("target")
+        if not isinstance(names, list):
+            return {name: column.tolist() for name, column in found.items()}
         return {
-            "value": float(prediction.mean[i]) * scale + shift,
-            "low": float(low) * scale + shift,
-            "high": float(high) * scale + shift,
-            "aleatoric": float(prediction.aleatoric[i]) * scale**2,
-            "epistemic": float(prediction.epistemic[i]) * scale**2,
+            name if part == "value" else f"{name}_{part}": column[:, i].tolist()
+            for i, name in enumerate(names)
+            for part, column in found.items()
         }
 
 
@@ -152,7 +190,7 @@ class SelfNormalising(nn.Module):
         self.inner = Members(ensemble) if example is None else freeze(ensemble, example)
         self.mean = nn.Buffer(torch.tensor(record["mean"]))
         self.std = nn.Buffer(torch.tensor(record["std"]))
-        self.shift, self.scale = record["target_mean"], record["target_std"]
+        self.shift, self.scale = (_number_or_buffer(record[f"target_{part}"]) for part in ("mean", "std"))
         self.fitted: float | None = record.get("scale")  # the temperature, or the factor of variances
 
     def forward(self, x: Tensor) -> Any:
@@ -167,12 +205,18 @@ class SelfNormalising(nn.Module):
         return means * self.scale + self.shift, variances * self.scale**2
 
 
+def _number_or_buffer(value: Any) -> Any:
+    """One number, or a number for each of several targets."""
+    return nn.Buffer(torch.tensor(value)) if isinstance(value, list) else value
+
+
 def _describe(record: Mapping[str, Any]) -> dict[str, str]:
     """What whoever runs an exported file must know: what the outputs mean and what the inputs are."""
     kind, columns = record["encoding"]["kind"], record["encoding"].get("columns")
     inputs = "values in [0, 1], channels first" if kind == "images" else json.dumps(feature_names(record["encoding"]))
     return {
         "classes": json.dumps(record["classes"]),
+        **({"targets": json.dumps(record["encoding"]["target"])} if record.get("targets") else {}),
         "inputs": inputs,
         "shape": json.dumps(list(record["shape"])),
         "normalisation": json.dumps({"inside": True, "mean": record["mean"], "std": record["std"]}),
@@ -200,6 +244,7 @@ def make_predictor(
         "format": FORMAT,
         **dataclasses.asdict(model.absolute()),
         "classes": list(data.classes),
+        **({"targets": list(data.targets)} if data.targets else {}),
         "mean": data.mean.tolist(),
         "std": data.std.tolist(),
         "target_mean": data.target_mean,
@@ -208,7 +253,7 @@ def make_predictor(
         **(about or {}),
         "threshold": None,
     }
-    if data.classes and risk is not None and len(data.validation):
+    if data.task == "classification" and risk is not None and len(data.validation):
         prediction: Any = ensemble.predict((data.normalise(x), y) for x, y in data.validation.batches(ROWS))
         record |= _find_threshold(prediction, data.validation.y, risk)
     return Predictor(ensemble, record)
@@ -295,10 +340,11 @@ SHAPE = {
     "width": Finite,
     "dropout": (None, Finite),
     "classes": [str],
+    "targets?": [str],
     "mean": VECTOR,
     "std": VECTOR,
-    "target_mean": Finite,
-    "target_std": Finite,
+    "target_mean": (Finite, [Finite]),
+    "target_std": (Finite, [Finite]),
     "threshold?": (None, THRESHOLD),
     "no_threshold?": str,
     "scale?": (None, Finite),
@@ -321,19 +367,28 @@ def _check_record(record: Any) -> None:
         raise ValueError(f'its "shape" makes no sense: {list(shape[:9])}')
     if not 0 < record["width"] <= 1e6 or not 0 <= (record["dropout"] or 0) < 1:
         raise ValueError(f'its "width" {record["width"]} or its "dropout" {record["dropout"]} makes no sense')
-    if record["outputs"] != (len(record["classes"]) or 2):
-        raise ValueError(f'its "outputs" are {record["outputs"]} for {len(record["classes"])} classes')
     for name in ("mean", "std"):
         _check_vector(name, record[name], shape)
     check_encoding(encoding)
+    targets, moments = record.get("targets", []), [record["target_mean"], record["target_std"]]
     if encoded_shape(encoding) != shape or encoding["classes"] != record["classes"]:
         raise ValueError("its encoding does not match its shape and classes")
+    told = encoding["target"] if isinstance(encoding.get("target"), list) else []
+    if targets != told or encoding["task"] == "regression" and moments != _moments(encoding, moments):
+        raise ValueError("its encoding does not match its targets")
+    each = {"regression": 2 * max(len(targets), 1), "multilabel": len(targets)}
+    if record["outputs"] != each.get(encoding["task"], len(record["classes"])):
+        raise ValueError(f'its "outputs" are {record["outputs"]} for {len(record["classes"])} classes')
     threshold = record.get("threshold")
     if threshold is not None and threshold["score"] not in SCORES:
         raise ValueError(f'its "threshold" has the score {threshold["score"]!r}, not one of {", ".join(SCORES)}')
     if record.get("scale") is not None and not 0 < record["scale"] < math.inf:
         raise ValueError(f'its "scale" must be positive, but is {record["scale"]}')
     _check_promise(record.get("conformal"), bool(record["classes"]))
+
+
+def _moments(encoding: dict[str, Any], given: list[Any]) -> list[Any]:
+    return [encoding.get(key, one) for key, one in zip(("target_mean", "target_std"), given, strict=True)]
 
 
 def _check_promise(found: dict[str, Any] | None, classes: bool) -> None:
@@ -375,8 +430,9 @@ def _build(spec: ModelSpec, folder: Path) -> nn.Module:
 
 
 def _check_outputs(record: dict[str, Any], ensemble: Ensemble, folder: Path) -> None:
-    wanted = "classification" if record["classes"] else "gaussian"
-    if ensemble.task != wanted:
+    task = record["encoding"]["task"]
+    wanted = {"regression": "gaussian", "multilabel": "binary"}.get(task, "classification")
+    if ensemble.task != wanted or task == "segmentation" and ensemble.class_dim != 1:
         raise ValueError(
             f"predict: {str(folder)!r} is damaged: its record is for {wanted}, its weights are for {ensemble.task}. "
             "Train again."

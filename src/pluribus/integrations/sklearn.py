@@ -1,12 +1,14 @@
 """Ensembles as scikit-learn's estimators: `EnsembleClassifier` and `EnsembleRegressor`.
 
-They take numbers as arrays, data frames or sparse matrices, and work in pipelines, searches and cross-validation. Needs
+They take numbers as arrays, data frames or sparse matrices, and data frames with texts, flags, dates and missing
+values, which are prepared as `pluribus train` does. They work in pipelines, searches and cross-validation. Needs
 scikit-learn: pip install 'pluribus-ml[sklearn]'.
 """
 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -18,6 +20,8 @@ from torch import Tensor, nn
 
 from .._common.optional import require
 from ..core.ensemble import Ensemble
+from ..data.source import list_names
+from ..data.tables import column_numbers, column_rules, encode_columns
 from ..methods import METHODS
 from ..methods.facts import call_method, facts_of
 from ..models.by_name import build_network
@@ -61,12 +65,15 @@ class NetworkEstimator(base.BaseEstimator):
     device: str | None
     random_state: Any
     ensemble_: Ensemble
+    _columns: list[dict[str, Any]] = []  # how those of a data frame become numbers, where they are not all numbers
     _state: dict[str, Any] | None  # of the optimizer, from which `partial_fit` goes on
 
     def predict_distribution(self, X: Any) -> Prediction:  # noqa: N803
         """The members' predictions as a `pb.Classification` or `pb.Regression`: aleatoric, epistemic and the rest."""
         validation.check_is_fitted(self)
-        rows = validation.validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
+        rows = self._encode(X)
+        if rows is X:
+            rows = validation.validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)  # MC-Dropout draws
             return self.ensemble_.predict(dense_batches(rows, *self._scaling))
@@ -86,10 +93,26 @@ class NetworkEstimator(base.BaseEstimator):
         return self
 
     def _read(self, X: Any, y: Any, weight: Any, reset: bool, **options: Any) -> WeightedRows:  # noqa: N803
-        x, y = validation.validate_data(
-            self, X, y, accept_sparse="csr", dtype=(np.float64, np.float32), reset=reset, **options
-        )
+        if reset:
+            self._columns = _column_rules(X, weight, self.scale)
+        encoded = self._encode(X, reset)
+        if encoded is X:
+            x, y = validation.validate_data(
+                self, X, y, accept_sparse="csr", dtype=(np.float64, np.float32), reset=reset, **options
+            )
+        else:
+            x, y = validation.check_X_y(encoded, y, estimator=self, **options)
         return WeightedRows(x, y, self._check_weight(weight, x.shape[0]))
+
+    def _encode(self, X: Any, reset: bool = False) -> Any:  # noqa: N803
+        """A data frame with other columns than numbers as numbers; all else as it is."""
+        if not self._columns:
+            return X
+        if not _is_frame(X):
+            names = list_names([column["name"] for column in self._columns])
+            raise ValueError(f"{self._name}: was trained on a data frame, so it needs one with the columns {names}.")
+        validation.validate_data(self, X, skip_check_array=True, reset=reset)
+        return encode_columns(self._columns, X)
 
     def _check_weight(self, weight: Any, rows: int) -> np.ndarray:
         if weight is None:
@@ -232,7 +255,7 @@ class EnsembleClassifier(base.ClassifierMixin, NetworkEstimator):
         """This estimator, trained anew; where the rows are refused, it stays as it was.
 
         Args:
-            X: (rows, features): an array, a data frame or a sparse matrix
+            X: (rows, features): an array, a sparse matrix, or a data frame, also with texts and missing values
             y: (rows): any labels, of two classes at least
             sample_weight: (rows); the same as to repeat rows
         """
@@ -369,7 +392,7 @@ class EnsembleRegressor(base.RegressorMixin, NetworkEstimator):
         """This estimator, trained anew; where the rows are refused, it stays as it was.
 
         Args:
-            X: (rows, features): an array, a data frame or a sparse matrix
+            X: (rows, features): an array, a sparse matrix, or a data frame, also with texts and missing values
             y: (rows) or (rows, targets)
             sample_weight: (rows); the same as to repeat rows
         """
@@ -422,6 +445,29 @@ class EnsembleRegressor(base.RegressorMixin, NetworkEstimator):
             self.ensemble_ = copy.deepcopy(self.ensemble_)
         mean, std = self._target_scaling
         self._train(WeightedRows(rows.x, (rows.y - mean) / std, rows.weight), CRITERIA_OF_TASKS[self.task], epochs)
+
+
+def _is_frame(X: Any) -> bool:  # noqa: N803
+    return hasattr(X, "columns") and hasattr(X, "dtypes") and hasattr(X, "iloc")
+
+
+def _column_rules(X: Any, weight: Any, scale: bool) -> list[dict[str, Any]]:  # noqa: N803
+    """How the columns of a data frame become numbers, where some are not numbers already, or have missing values."""
+    if not _is_frame(X) or all(kind.kind in "biuf" for kind in X.dtypes) and not X.isna().to_numpy().any():
+        return []
+    weight, notes = np.ones(len(X)) if weight is None else np.asarray(weight, float), list[str]()
+    X, weight = X[weight > 0], weight[weight > 0]  # noqa: N806
+    rules = column_rules(X, notes, scale=False)  # the estimator scales, under the weights
+    if not rules:
+        raise ValueError(f"X: no column is left to predict from. {' '.join(notes)}")
+    for note in (note for note in notes if "left out" in note):
+        warnings.warn(note, stacklevel=2)
+    for rule in (rule for rule in rules if scale and rule.get("missing")):
+        numbers = column_numbers(X[rule["name"]], rule["kind"])
+        known = ~np.isnan(numbers)
+        mean = np.average(numbers[known], weights=weight[known])  # which stands for a missing value
+        rule["mean"] = float(f"{mean:.10g}")  # the same for weights as for repeated rows
+    return rules
 
 
 def _network(network: Network, inputs: int, outputs: int, hidden: Sequence[int]) -> nn.Module:

@@ -93,7 +93,7 @@ def dense(x: Any, mean: np.ndarray, std: np.ndarray) -> Tensor:
 
 def _keys(x: Any, y: np.ndarray) -> np.ndarray:
     """One value for each row that is equal for equal rows, and sorts them."""
-    numbers = y if y.dtype.kind in "biuf" else np.unique(y, return_inverse=True)[1]
+    numbers = y if y.dtype.kind == "f" else np.unique(y, return_inverse=True)[1]  # large whole numbers are no floats
     targets = numbers.reshape(len(y), -1).astype(np.float64)
     if isinstance(x, np.ndarray):
         together = np.ascontiguousarray(np.hstack([x.astype(np.float64), targets]) + 0.0)  # -0.0 is 0.0

@@ -12,6 +12,7 @@ from torch import nn
 
 from .resnet import resnet18, resnet20, resnet50, resnet50v2, resnext50, wide_resnet16_4, wide_resnet28_10
 from .small import lenet, medium_cnn, mlp, small_cnn
+from .unet import unet
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     function.__name__: function
@@ -29,3 +30,5 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
         wide_resnet16_4,
     )
 }
+
+DENSE_MODELS: dict[str, Callable[..., nn.Module]] = {"unet": unet}  # with an answer for every pixel

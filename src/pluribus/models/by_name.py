@@ -21,9 +21,12 @@ from torch import Tensor, nn
 from .._common.optional import require
 from .._common.text_folders import build_text_classifier, read_config, read_text_classifier
 from ..data.source import list_names
-from ..models import MODELS
+from ..models import DENSE_MODELS
+from ..models import MODELS as ONE_ANSWER
 from ..surgery.calling import evaluation_mode
 from ..surgery.thinning.rescaling import thin
+
+MODELS = {**ONE_ANSWER, **DENSE_MODELS}
 
 LARGE = 128  # images of this side and larger get a stem for ImageNet
 
@@ -100,8 +103,10 @@ def build_network(
     return _build(name, MODELS[name], shape, outputs, width, dropout, **options)
 
 
-def usual(shape: tuple[int, ...]) -> str:
-    """The network that rows of this shape get when none is named."""
+def usual(shape: tuple[int, ...], dense: bool = False) -> str:
+    """The network that rows of this shape get when none is named; `dense`: where every pixel gets an answer."""
+    if dense:
+        return "unet"
     if len(shape) != 3 or shape[-1] < 16:
         return "mlp"
     return "lenet" if shape[-1] <= 32 and shape[0] == 1 else "small_cnn" if shape[-1] <= 64 else "resnet18"

@@ -10,10 +10,20 @@ from typing import Any
 import numpy as np
 
 from .._common.optional import require
-from ..results.store import Group, Result
+from ..data.masks import palette
+from ..results.store import Group, Result, has_classes
 from .figure import Styles
 
-REASONS = {"mistake": "Most certain mistakes", "uncertain": "Most uncertain examples"}
+REASONS = {
+    "mistake": "Most certain mistakes",
+    "uncertain": "Most uncertain examples",
+    "worst": "Images with the most mistakes",
+    "unsure": "Most uncertain images",
+}
+
+MAPS = {"truth": "True classes", "label": "Given classes", "total": "Total uncertainty", "epistemic": "Epistemic"}
+
+HEAT = np.array([[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 255, 164]])  # from dark to light
 
 
 def group_examples(groups: list[Group], styles: Styles, top: Group | None) -> list[dict[str, Any]]:
@@ -23,7 +33,7 @@ def group_examples(groups: list[Group], styles: Styles, top: Group | None) -> li
         run = next((run for run in group.runs if run.columns.get("examples/index", np.empty(0)).size), None)
         if run is None:
             continue
-        kinds: dict[str, list[dict[str, str]]] = {}
+        kinds: dict[str, list[dict[str, Any]]] = {}
         for place in range(len(run.columns["examples/index"])):
             reason = _at(run, "examples/reason", place) or "uncertain"
             kinds.setdefault(REASONS.get(reason, reason), []).append(_example(run, place))
@@ -31,9 +41,20 @@ def group_examples(groups: list[Group], styles: Styles, top: Group | None) -> li
     return found
 
 
-def _example(run: Result, place: int) -> dict[str, str]:
+def _example(run: Result, place: int) -> dict[str, Any]:
     row = int(run.columns["examples/index"][place])
-    if run.record["task"] == "classification":
+    images = run.columns.get("examples/pictures")
+    image = png_address(images[place]) if images is not None and len(images) > place else ""
+    if run.record["task"] == "segmentation":
+        words = _at(run, "examples/text", place)
+        return {
+            "words": words,
+            "maps": {"Image": image, **_maps(run, place)} if image else {},
+            "text": "",
+            "row": str(row),
+            "image": "",
+        }
+    if has_classes(run.record["task"]):
         true, given = (_class(run, f"test/{name}", row) for name in ("target", "label"))
         sure = _at(run, "test/confidence", row)
         words = f"{true} mistaken for {given}" if true != given else f"{true}, recognised"
@@ -41,9 +62,29 @@ def _example(run: Result, place: int) -> dict[str, str]:
     else:
         numbers = [float(_at(run, f"test/{name}", row) or "nan") for name in ("target", "mean", "total")]
         words = f"true {numbers[0]:.4g}, predicted {numbers[1]:.4g} ± {math.sqrt(max(numbers[2], 0)):.2g}"
-    images = run.columns.get("examples/pictures")
-    image = png_address(images[place]) if images is not None and len(images) > place else ""
-    return {"words": words, "image": image, "text": _at(run, "examples/text", place), "row": str(row)}
+    return {"maps": {}, "words": words, "image": image, "text": _at(run, "examples/text", place), "row": str(row)}
+
+
+def _maps(run: Result, place: int) -> dict[str, str]:
+    """Pictures of the true and the given classes, and of uncertainty."""
+    found = {}
+    for name, title in MAPS.items():
+        maps = run.columns.get(f"examples/{name}_map")
+        if maps is not None and len(maps) > place:
+            numbers = np.asarray(maps[place], dtype=np.uint8)
+            found[title] = png_address(palette()[numbers] if name in ("truth", "label") else heat(numbers))
+    return found
+
+
+def heat(numbers: np.ndarray) -> np.ndarray:
+    """Bytes as colours, from dark (0) to light (255): (..., 3)."""
+    places = np.linspace(0, 255, len(HEAT))
+    return np.stack([np.interp(numbers, places, HEAT[:, channel]) for channel in range(3)], -1).round().astype(np.uint8)
+
+
+def class_colours(classes: list[str]) -> list[tuple[str, str]]:
+    """The names of classes with the colours that pictures give them."""
+    return [(name, "#{:02x}{:02x}{:02x}".format(*colour)) for name, colour in zip(classes, palette(), strict=False)]
 
 
 def _at(run: Result, name: str, place: int) -> str:

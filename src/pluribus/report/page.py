@@ -18,10 +18,10 @@ from .._common.atomic import atomic_write
 from .._common.optional import require
 from .._common.untrusted import check_shape, read_json
 from ..results.quantities import Differences, best, estimate, format_value, quantity
-from ..results.store import Damaged, Group, Result, group_runs, read_all
+from ..results.store import Damaged, Group, Result, group_runs, has_classes, read_all
 from ..results.verdict import Verdict, relation, verdicts
 from .charts import CHARTS
-from .examples import group_examples
+from .examples import class_colours, group_examples
 from .figure import Figure, Styles, number_styles
 from .svg import series_class, swatch
 
@@ -102,8 +102,9 @@ def _sections(results: list[Result], differences: Differences) -> list[dict[str,
 def _section(
     number: int, found: Verdict, groups: list[Group], styles: Styles, differences: Differences
 ) -> dict[str, Any]:
-    figures, absent = _figures(groups, styles, found.task)
-    names = [name for name in COLUMNS[found.task] if _has(groups, name)]
+    kind = "classification" if has_classes(found.task) else "regression"
+    figures, absent = _figures(groups, styles, kind)
+    names = [name for name in COLUMNS[kind] if _has(groups, name)]
     rest = sorted({name for group in groups for name in group.record["metrics"]} - {*names, *FURTHER, "coverage"})
     more = [*FURTHER, *rest]
     topics: dict[str, list[str]] = {}
@@ -121,7 +122,9 @@ def _section(
         "more": _table(groups, [name for name in more if _has(groups, name)], styles, differences),
         "figures": figures,
         "absent": absent,
-        "variants": _variants(groups),
+        "variants": _variants(groups, "variants"),
+        "targets": _variants(groups, "targets"),
+        "colours": class_colours(groups[0].record.get("classes") or []) if found.task == "segmentation" else [],
         "examples": group_examples(groups, styles, best(groups, found.metric)),
         "settings": [_settings(group) for group in groups],
         "notes": list(notes),
@@ -189,11 +192,11 @@ def _has(groups: Sequence[Group], name: str) -> bool:
     return any(math.isfinite(estimate(group, name).value) for group in groups)
 
 
-def _variants(groups: list[Group]) -> dict[str, list[list[str]]]:
-    """Other test sets: for each a header and a row for each label."""
+def _variants(groups: list[Group], key: str) -> dict[str, list[list[str]]]:
+    """Other test sets, or the targets one by one: for each a header and a row for each label."""
     found: dict[str, list[list[str]]] = {}
-    for name in dict.fromkeys(name for group in groups for name in group.record.get("variants") or {}):
-        given = [(group, [(run.record.get("variants") or {}).get(name, {}) for run in group.runs]) for group in groups]
+    for name in dict.fromkeys(name for group in groups for name in group.record.get(key) or {}):
+        given = [(group, [(run.record.get(key) or {}).get(name, {}) for run in group.runs]) for group in groups]
         metrics = dict.fromkeys(metric for _, runs in given for run in runs for metric in run)
         rows = [["Method", *(quantity(metric).title for metric in metrics)]]
         for group, runs in given:
@@ -280,7 +283,7 @@ def write_page(path: Path, html: str) -> None:
 COSTS = ("relative_mult_adds", "relative_training", "parameters", "mult_adds", "latency", "training")
 
 COLUMNS = {  # as many as a screen of 1280 pixels shows, with what a prediction and an epoch cost
-    "classification": [*("accuracy", "nll", "ece", "auroc", "cacc", "disagreement"), *COSTS[:3]],
+    "classification": [*("mean_iou", "accuracy", "nll", "ece", "auroc", "cacc", "disagreement"), *COSTS[:3]],
     "regression": [*("rmse", "nll", "crps", "coverage", "width", "auroc"), *COSTS[:3]],
 }
 

@@ -12,7 +12,7 @@ import numpy as np
 from ..uncertainty.metrics import BINS, METRICS
 from ..uncertainty.resampling import Interval
 from .intervals import bootstrap_interval, t_interval
-from .store import Group, Result
+from .store import Group, Result, has_classes
 
 FEW = 20  # test rows, below which resampling them says nothing
 
@@ -144,7 +144,7 @@ def relative_cost(group: Group, groups: Sequence[Group]) -> float:
 
 def _limits(name: str, task: str) -> tuple[float, float]:
     """What the quantity cannot exceed, so that its interval ends there: only the NLL of densities can be negative."""
-    low = -math.inf if quantity(name).title.endswith("NLL") and task == "regression" else 0.0
+    low = -math.inf if quantity(name).title.endswith("NLL") and not has_classes(task) else 0.0
     return low, 1.0 if quantity(name).unit == "%" else math.inf
 
 
@@ -221,21 +221,32 @@ def _ood(record: dict[str, Any], name: str, where: str = "") -> float | None:
 
 
 def _by_examples(first: Result, second: Result, name: str) -> Interval | None:
-    """The bootstrap of a difference over the test examples, where both runs stored the columns for it."""
-    if name not in STATISTICS:
+    """The bootstrap of a difference over the test examples, where both runs stored the columns for it.
+
+    All pixels of an image, and all targets of a row (`block`), are drawn together.
+    """
+    part, table = ("images", IMAGE_STATISTICS) if first.record["task"] == "segmentation" else ("test", STATISTICS)
+    if name not in table:
         return None
-    needs, statistic = STATISTICS[name]
-    one, other = ([run.columns.get(f"test/{need}") for need in needs] for run in (first, second))
+    needs, statistic = table[name]
+    one, other = ([run.columns.get(f"{part}/{need}") for need in needs] for run in (first, second))
     columns = [np.asarray(column) for column in (*one, *other) if column is not None]
     targets = [run.columns.get("test/target") for run in (first, second)]
-    if len(columns) < 2 * len(needs) or len({len(column) for column in columns}) != 1 or len(columns[0]) < FEW:
+    block = int(first.record.get("block") or 1)
+    if len(columns) < 2 * len(needs) or len({len(column) for column in columns}) != 1:
         return None
-    if targets[0] is None or targets[1] is None or not np.array_equal(targets[0], targets[1]):
+    rows, rest = divmod(len(columns[0]), block)
+    if rest or rows < FEW or targets[0] is None or targets[1] is None or not np.array_equal(targets[0], targets[1]):
         return None
     if not all(np.isfinite(column).all() for column in columns):
         return None
     half = len(needs)
-    found = bootstrap_interval(lambda w: statistic(w, *columns[:half]) - statistic(w, *columns[half:]), len(columns[0]))
+
+    def gap(weights: np.ndarray) -> np.ndarray:
+        weights = np.repeat(weights, block, axis=1) if block > 1 else weights
+        return statistic(weights, *columns[:half]) - statistic(weights, *columns[half:])
+
+    found = bootstrap_interval(gap, rows)
     return found if math.isfinite(found.value) and found.known else None
 
 
@@ -264,6 +275,25 @@ STATISTICS: dict[str, tuple[tuple[str, ...], Statistic]] = {
     "mae": (("mean", "target"), lambda weights, mean, target: _mean(weights, np.abs(mean - target))),
 }
 
+
+def _ratio(weights: np.ndarray, sums: np.ndarray, pixels: np.ndarray) -> np.ndarray:
+    return weights @ sums.astype(np.float64) / np.maximum(weights @ pixels.astype(np.float64), 1)
+
+
+def _mean_iou(weights: np.ndarray, both: np.ndarray, either: np.ndarray) -> np.ndarray:
+    """Over the classes that occur in labels or targets."""
+    both, either = weights @ both.astype(np.float64), weights @ either.astype(np.float64)
+    return (both / np.maximum(either, 1)).sum(1) / np.maximum((either > 0).sum(1), 1)
+
+
+IMAGE_STATISTICS: dict[str, tuple[tuple[str, ...], Statistic]] = {  # of sums over the pixels of each image
+    "nll": (("log_likelihood", "pixels"), lambda weights, sums, pixels: -_ratio(weights, sums, pixels)),
+    "accuracy": (("correct", "pixels"), _ratio),
+    "brier": (("squared_error", "pixels"), _ratio),
+    "ece": (("gaps", "pixels"), lambda w, gaps, pixels: np.abs(w @ gaps).sum(1) / np.maximum(w @ pixels, 1)),
+    "mean_iou": (("both", "either"), _mean_iou),
+}
+
 # ---------------------------------------------------------------- the table
 
 SHIFT = {"cacc": "accuracy", "cnll": "nll", "cece": "ece"}
@@ -275,6 +305,7 @@ _SHARE = Quantity("Accuracy", "higher", "%", 2, 100, "share of test examples wit
 
 QUANTITIES: dict[str, Quantity] = {
     "accuracy": _SHARE,
+    "mean_iou": Quantity("mIoU", "higher", "%", 2, 100, "intersection over union, mean over the classes"),
     "nll": Quantity("NLL", "lower", meaning="negative log-likelihood of the mean prediction: punishes overconfidence"),
     "brier": Quantity("Brier", "lower", meaning="squared error of the probabilities, summed over classes"),
     "ece": Quantity("ECE", "lower", digits=4, meaning="expected calibration error: |confidence − accuracy|, 15 bins"),

@@ -66,6 +66,11 @@ class Damaged(ValueError):  # noqa: N818  it is what happened to the file
         self.path, self.reason = path, reason
 
 
+def has_classes(task: str) -> bool:
+    """Whether the answers of a task are classes, of rows, labels or pixels, and not numbers."""
+    return task != "regression"
+
+
 def write(path: str | os.PathLike[str], record: Mapping[str, Any], columns: Mapping[str, np.ndarray]) -> None:
     """Write one run so that the file is complete or not there; an earlier file stays until the new one is complete.
 
@@ -222,19 +227,25 @@ def _check_columns(record: Mapping[str, Any], columns: Mapping[str, np.ndarray])
         if column.dtype.kind not in ("U" if text else "buif") or column.dtype.itemsize > 8 and not text:
             raise ValueError(f"its column {name!r} must hold {'text' if text else 'numbers'}, but holds {column.dtype}")
         rows = columns.get({"test": "test/target", "examples": "examples/index"}.get(room, name), column)
-        if column.ndim == 0 or kind not in ("member_label", "pictures") and column.size != len(column):
+        if column.ndim == 0 or kind not in TABLES and column.size != len(column):
             raise ValueError(f"its column {name!r} must be one value for each row, but is {column.shape}")
         if kind == "index" and column.dtype.kind not in "iu":
             raise ValueError(f"its column {name!r} must hold whole numbers, but holds {column.dtype}")
-        if kind == "pictures" and (
-            column.ndim not in (3, 4) or column.dtype != np.uint8 or column.shape[3:] not in ((), (3,), (4,))
+        if kind in ("pictures", *MAPS) and (
+            column.ndim not in ((3,) if kind in MAPS else (3, 4))
+            or column.dtype != np.uint8
+            or column.shape[3:] not in ((), (3,), (4,))
         ):
             raise ValueError(f"its column {name!r} must be images, but is {column.shape} of {column.dtype}")
         if room in ("test", "examples") and rows.ndim and kind != "member_label" and len(column) != len(rows):
             raise ValueError(f"its column {name!r} has {len(column)} rows where others have {len(rows)}")
 
 
-TASKS = ("classification", "regression")
+TASKS = ("classification", "regression", "multilabel", "segmentation")
+
+MAPS = ("truth_map", "label_map", "total_map", "epistemic_map")
+
+TABLES = ("member_label", "pictures", "gaps", "both", "either", *MAPS)  # columns with several values for each row
 
 TEXTS = ("reason", "text")
 
@@ -271,4 +282,6 @@ RECORD = {
     "versions?": (None, {str: Any}),
     "history?": (None, [_FIGURES]),
     "notes?": (None, [str]),
+    "targets?": (None, {str: _FIGURES}),
+    "block?": (None, int),
 }

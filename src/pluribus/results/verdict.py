@@ -10,7 +10,7 @@ from ..uncertainty.resampling import Interval
 from .advice import advise, advise_by_budget, match, place, warn_of_short_training
 from .comparison_phrases import ComparedGroups, Sentence, join_names, relation, say_gap, say_value
 from .quantities import Differences, best, estimate, ood_score, over_seeds
-from .store import Group, Result, group_runs
+from .store import Group, Result, group_runs, has_classes
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def _judge(data: str, model: str, groups: list[Group], differences: Differences)
 
 def _metric(groups: Sequence[Group]) -> str:
     """NLL, unless some group has none or an infinite one (regression without variances)."""
-    spare = "accuracy" if groups[0].record["task"] == "classification" else "rmse"
+    spare = "accuracy" if has_classes(groups[0].record["task"]) else "rmse"
     finite = {name: sum(math.isfinite(estimate(group, name).value) for group in groups) for name in ("nll", spare)}
     return "nll" if finite["nll"] >= finite[spare] and finite["nll"] else spare
 
@@ -180,6 +180,7 @@ PARTS: list[Callable[[ComparedGroups], list[Sentence]]] = [
     match,
     advise_by_budget,
     _also("accuracy", "accuracy", "has the highest accuracy"),
+    _also("accuracy", "mean_iou", "has the highest mIoU"),
     _also("error", "rmse", "has the lowest error"),
     _also("calibration", "ece", "is calibrated best"),
     _also("shift", "cacc", "is the most accurate under shift"),

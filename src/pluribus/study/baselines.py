@@ -20,6 +20,8 @@ from ..training.recipes import Recipe, recipe
 from .settings import MEMBERS, PUBLISHED, Run
 from .trained_weights import read_weights
 
+DENSE_BATCH = 8  # images with masks that a step sees, where nobody says so: each has thousands of targets
+
 LOOKED_AT = 256  # rows on which a converted network must keep its answers
 
 
@@ -60,6 +62,8 @@ def settings_of(name: str) -> set[str]:
 def recipe_of(run: Run, data: Data) -> Recipe:
     """The recipe that the run's method gets; where nobody says how long to train, the size of the data does."""
     plan = recipe(run.recipe).changed(**run.training)
+    if run.recipe == "default" and "batch_size" not in run.training and data.task == "segmentation":
+        plan = plan.changed(batch_size=DENSE_BATCH)
     if run.recipe == "default" and "epochs" not in run.training:
         plan = plan.changed(**{**usual_length(len(data.train), plan.batch_size), **run.training})
     return plan.of(entry(run.method).method)
@@ -80,7 +84,7 @@ def usual_length(rows: int, batch_size: int) -> dict[str, int]:
 
 def model_spec(run: Run, data: Data) -> ModelSpec:
     """The network that the methods of the study have in common; "auto" is a small one that fits the data."""
-    name = usual(data.shape) if run.model == "auto" else run.model
+    name = usual(data.shape, data.task == "segmentation") if run.model == "auto" else run.model
     return ModelSpec(name, tuple(data.shape), count_outputs(data), run.width, run.dropout)
 
 
@@ -90,8 +94,9 @@ def own_model_spec(run: Run, data: Data) -> ModelSpec:
 
 
 def count_outputs(data: Data) -> int:
-    """How many numbers a network gives for a row: the classes, or a mean and a variance."""
-    return len(data.classes) if data.task == "classification" else 2
+    """How many numbers a network gives for a row or pixel: the classes or labels, or a mean and a variance a target."""
+    each = {"classification": len(data.classes), "segmentation": len(data.classes), "multilabel": len(data.targets)}
+    return each.get(data.task, 2 * max(len(data.targets), 1))
 
 
 def build_ensemble(run: Run, data: Data) -> Ensemble:
@@ -161,14 +166,25 @@ def _make(run: Run, data: Data, model: nn.Module, example: Tensor) -> Ensemble:
     if run.weights and takes(method, "trained"):
         settings["trained"] = data.normalise(data.train[:LOOKED_AT][0])
     ensemble = call_method(method, model, size, settings, example)
-    ensemble.task = "classification" if data.task == "classification" else "gaussian"
+    ensemble.task = TASKS[data.task]
+    if data.task == "segmentation":
+        ensemble.class_dim = 1
     return ensemble
 
 
+TASKS = {
+    "classification": "classification",
+    "segmentation": "classification",
+    "multilabel": "binary",
+    "regression": "gaussian",
+}  # of ensembles, by the task of the data
+
+
 def _check_outputs(run: Run, data: Data, outputs: Any) -> None:
-    if not isinstance(outputs, Tensor) or outputs.shape[-1] != count_outputs(data):
+    wanted = (count_outputs(data), *(data.shape[1:] if data.task == "segmentation" else ()))
+    if not isinstance(outputs, Tensor) or tuple(outputs.shape[2:]) != wanted:
         shape = tuple(outputs.shape[2:]) if isinstance(outputs, Tensor) else type(outputs).__name__
-        what = f"{len(data.classes)} classes" if data.classes else "a mean and a variance"
-        raise ValueError(
-            f"model: {run.model} must give {count_outputs(data)} numbers for each row ({what}), but it gives {shape}."
-        )
+        what = f"{len(data.classes)} classes" if data.classes else "a mean and a variance of each target"
+        what = f"{len(data.targets)} labels" if data.task == "multilabel" else what
+        number = f"{wanted[0]} numbers for each row" if len(wanted) == 1 else f"the shape {wanted} for each image"
+        raise ValueError(f"model: {run.model} must give {number} ({what}), but it gives {shape}.")

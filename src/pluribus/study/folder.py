@@ -18,7 +18,7 @@ from .._common.atomic import atomic_write, move_aside
 from .._common.executors import run_here, run_in_processes, run_on_ray
 from .._common.untrusted import check_shape, read_json
 from ..results.quantities import value
-from ..results.store import Damaged, Result, read, write
+from ..results.store import Damaged, Result, has_classes, read, write
 from .estimating import estimate_seconds
 from .grid import Study, prepare
 from .run import compute
@@ -126,7 +126,7 @@ def _read_kept(run: Run, folder: Path, outcome: Outcome, report: Callable[[str, 
 
 
 def _line(result: Result) -> str:
-    names = ("accuracy", "nll") if result.record["task"] == "classification" else ("rmse", "nll")
+    names = ("accuracy", "nll") if has_classes(result.record["task"]) else ("rmse", "nll")
     seconds = result.record.get("seconds") or {}
     whole = sum(seconds.get(part) or 0 for part in ("training", "evaluation"))
     return f"{', '.join(f'{name} {value(result, name):.4g}' for name in names)} in {whole:.0f} s"

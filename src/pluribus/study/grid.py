@@ -14,7 +14,8 @@ import numpy as np
 
 from ..core.ensemble import Ensemble
 from ..data.dataset import Data
-from ..results.store import Result
+from ..results.quantities import IMAGE_STATISTICS
+from ..results.store import Result, has_classes
 from ..training.recipes import recipe
 from ..uncertainty.metrics import METRICS
 from .baselines import check_run, entry, settings_of
@@ -107,7 +108,9 @@ def prepare(study: Study, runs: Sequence[Run]) -> dict[str, Ensemble]:
 
 def _check_choice(metric: str, data: Sequence[Data]) -> None:
     for one in data:
-        if METRICS[metric].task not in ("any", one.task):
+        kind = "classification" if has_classes(one.task) else "regression"
+        dense = one.task == "segmentation" and metric in IMAGE_STATISTICS
+        if METRICS[metric].task not in ("any", kind) and not dense:
             raise ValueError(
                 f"compare: --choose {metric} is a metric for {METRICS[metric].task}, but {one.name} is {one.task}."
             )

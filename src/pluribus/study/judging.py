@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import platform
 import time
 from collections.abc import Iterator, Sequence
@@ -16,15 +17,18 @@ from torch import Tensor, nn
 from .._common.timing import medians
 from ..core.ensemble import Ensemble
 from ..data.corruptions.catalogue import corrupt
-from ..data.dataset import AnswerKey, Data, Split
+from ..data.dataset import IGNORED, AnswerKey, Data, Split
 from ..deploy.budget.counting import Cost, cost, training_mult_adds
 from ..methods import single
+from ..results.store import has_classes
 from ..training.criteria import CRITERIA, USUAL
 from ..uncertainty.classification import Classification
-from ..uncertainty.evaluation import answered, bootstrap, by_member, evaluate, ood, stability
+from ..uncertainty.evaluation import answered, bootstrap, by_member, evaluate, stability
+from ..uncertainty.metrics import aupr, auroc, fpr95
 from ..uncertainty.regression import Regression
 from ..uncertainty.summary import Summary
 from .baselines import model_spec, recipe_of
+from .judging_images import Sums, dense_examples, image_batches, image_metrics, summarise_images
 from .settings import Run
 
 ROWS = 256  # that are predicted at once
@@ -45,15 +49,13 @@ def judge(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The record and the columns of a trained ensemble."""
     started = time.monotonic()
-    inside = summarise(ensemble, data, data.test)
+    inside, sums = _measure(ensemble, data, data.test)
     columns = {f"test/{name}": column for name, column in _columns(inside).items()}
-    outside = {name: summarise(ensemble, data, split, targets=False) for name, split in data.outside.items()}
-    scores = SCORES if data.task == "classification" else REGRESSION_SCORES
-    for score in scores if outside else ():
-        columns[f"inside/{score}"] = inside.score(score).float().numpy()
-        for name, summary in outside.items():
-            columns[f"outside/{name}/{score}"] = summary.score(score).float().numpy()
-    columns |= _examples(data, inside)
+    columns |= {f"images/{name}": column.astype(np.float32) for name, column in sums.items() if "score" not in name}
+    scores = SCORES if has_classes(data.task) else REGRESSION_SCORES
+    uncertainty = _uncertainty(ensemble, data, scores, inside, sums) if data.outside else {}
+    columns |= {name: column.float().numpy() for name, column in uncertainty.items()}
+    columns |= dense_examples(ensemble, data, sums, EXAMPLES) if sums else _examples(data, inside)
     record = {
         "run": run.name,
         **{key: value for key, value in run.plain().items() if key not in ("training", "source")},
@@ -61,15 +63,16 @@ def judge(
         "size": ensemble.size,
         "task": data.task,
         "kind": data.kind,
-        "classes": list(data.classes),
+        "classes": list(data.classes) or _answers(data),
         "training": {
             k: v for k, v in dataclasses.asdict(recipe_of(run, data)).items() if k not in ("methods", "source")
         },
-        "metrics": _metrics(inside),
-        "validation": evaluate(summarise(ensemble, data, data.validation)) if len(data.validation) else {},
+        "metrics": _metrics(inside, sums),
+        "validation": figures(ensemble, data, data.validation) if len(data.validation) else {},
+        **({"targets": _by_target(data, inside), "block": len(data.targets)} if data.targets else {}),
         "members": by_member(inside, metrics=_of_members(data)),
         "shift": _shift(run, data, ensemble),
-        "outside": {name: {score: ood(inside, other, score) for score in scores} for name, other in outside.items()},
+        "outside": {name: {score: _detect(uncertainty, name, score) for score in scores} for name in data.outside},
         "variants": _variants(data, ensemble),
         "cost": _cost(run, data, ensemble),
         "seconds": {"training": seconds, "evaluation": time.monotonic() - started},
@@ -81,6 +84,77 @@ def judge(
     return record, columns
 
 
+def figures(ensemble: Ensemble, data: Data, split: Split) -> dict[str, float]:
+    """Every metric of a part of the data."""
+    return {name: found["value"] for name, found in _metrics(*_measure(ensemble, data, split), intervals=False).items()}
+
+
+def _measure(ensemble: Ensemble, data: Data, split: Split) -> tuple[Summary, Sums]:
+    """The columns of each example; for segmentation those of some pixels, and sums over the pixels of each image."""
+    if data.task != "segmentation":
+        return summarise(ensemble, data, split), {}
+    pairs = image_batches(data, split, ensemble.size)
+    summary, sums = summarise_images(ensemble, pairs, len(split), SCORES)
+    if summary is None:
+        raise ValueError(f"{data.name}: no pixel of {len(split)} masks has a class, so there is nothing to judge.")
+    return summary, sums
+
+
+def _uncertainty(
+    ensemble: Ensemble, data: Data, scores: Sequence[str], inside: Summary, sums: Sums
+) -> dict[str, Tensor]:
+    """The scores of test rows and of outside data; of images the mean over their pixels."""
+    found = {f"inside/{score}": torch.from_numpy(sums[f"score {score}"]) if sums else inside.score(score)
+             for score in scores}  # fmt: skip
+    for name, split in data.outside.items():
+        if sums:
+            blank = (
+                (x, torch.full((len(x), *x.shape[2:]), IGNORED)) for x, _ in image_batches(data, split, ensemble.size)
+            )
+            outer = summarise_images(ensemble, blank, len(split), scores)[1]
+            found |= {f"outside/{name}/{score}": torch.from_numpy(outer[f"score {score}"]) for score in scores}
+        else:
+            summary = summarise(ensemble, data, split, targets=False)
+            found |= {f"outside/{name}/{score}": _by_row(data, summary.score(score)) for score in scores}
+    return {name: _by_row(data, column) if name.startswith("inside") else column for name, column in found.items()}
+
+
+def _by_row(data: Data, column: Tensor) -> Tensor:
+    """The sum over the targets of each row."""
+    return column.reshape(-1, len(data.targets)).sum(1) if data.targets else column
+
+
+def _detect(uncertainty: dict[str, Tensor], name: str, score: str) -> dict[str, float]:
+    scores = uncertainty[f"inside/{score}"], uncertainty[f"outside/{name}/{score}"]
+    return {"auroc": auroc(*scores), "aupr": aupr(*scores), "fpr95": fpr95(*scores)}
+
+
+def _answers(data: Data) -> list[str]:
+    """What multi-label targets may be, where it is the same for all of them."""
+    values = (data.encoding or {}).get("values") or []
+    return list(values[0]) if values and all(pair == values[0] for pair in values) else ["0", "1"] if values else []
+
+
+def _by_target(data: Data, summary: Summary) -> dict[str, dict[str, float]]:
+    """The metrics of each of several targets by itself, in its own units."""
+    found = {}
+    for i, name in enumerate(data.targets):
+        one = evaluate(summary[i :: len(data.targets)], metrics=_of_target(data))
+        if data.task == "regression":
+            assert isinstance(data.target_std, list)
+            scale = data.target_std[i]
+            one = {key: value * scale if key in ("rmse", "mae", "width") else value for key, value in one.items()}
+            one["nll"] += math.log(scale)
+        found[name] = one
+    return found
+
+
+def _of_target(data: Data) -> list[str]:
+    return (
+        ["accuracy", "nll", "brier", "ece"] if has_classes(data.task) else ["rmse", "mae", "nll", "coverage", "width"]
+    )
+
+
 def summarise(ensemble: Ensemble, data: Data, split: Split, targets: bool = True) -> Summary:
     """What the metrics need of each row of a part of the data; regression in the units of the targets."""
     pairs = ((data.normalise(x), y) for x, y in split.batches(ROWS))
@@ -89,12 +163,13 @@ def summarise(ensemble: Ensemble, data: Data, split: Split, targets: bool = True
 
 def summarise_batches(ensemble: Ensemble, data: Data, pairs: Iterator[tuple[Tensor, Tensor]], targets: bool) -> Summary:
     """The summary of the ensemble's predictions for batches of normalised inputs."""
-    if data.task == "classification":
+    if has_classes(data.task):
         return ensemble.predict(pairs if targets else ((x,) for x, _ in pairs), keep="summary")
     batches = list(pairs)
     scaled = ensemble.predict(iter(batches))
     assert isinstance(scaled, Regression) and scaled.variances is not None
-    shift, scale = data.target_mean, data.target_std
+    units = (0.0, 1.0) if data.targets else (data.target_mean, data.target_std)  # several: each in its own stds
+    shift, scale = (torch.tensor(value, dtype=torch.float64) for value in units)
     prediction = Regression(scaled.means.double() * scale + shift, scaled.variances.double() * scale**2)
     target = torch.cat([y for _, y in batches]).double() * scale + shift if targets else None
     return Summary(prediction, target)
@@ -108,17 +183,22 @@ def _columns(summary: Summary) -> dict[str, np.ndarray]:
     return {n: (c.float() if c.is_floating_point() else c.to(small)).numpy() for n, c in found.items()}
 
 
-def _metrics(summary: Summary) -> dict[str, dict[str, float | None]]:
-    values = evaluate(summary)
-    found: dict[str, dict[str, float | None]] = {}
+def _metrics(summary: Summary, sums: Sums, intervals: bool = True) -> dict[str, dict[str, Any]]:
+    exact = image_metrics(sums) if sums else {}
+    values = {**evaluate(summary), **{name: interval.value for name, interval in exact.items()}}
+    if not sums:
+        values.pop("mean_iou", None)  # labels of a row are no pixels
+    found: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
-        ends = bootstrap(summary, metric=name, resamples=RESAMPLES) if name in INTERVALS else None
+        ends: Any = exact.get(name)
+        if not sums and intervals and name in INTERVALS:
+            ends = bootstrap(summary, metric=name, resamples=RESAMPLES)
         found[name] = {"value": value, "low": ends and ends.low, "high": ends and ends.high}
     return found
 
 
 def _of_members(data: Data) -> list[str] | None:
-    return ["accuracy", "nll", "brier", "ece"] if data.task == "classification" else ["rmse", "nll"]
+    return ["accuracy", "nll", "brier", "ece"] if has_classes(data.task) else ["rmse", "nll"]
 
 
 def _shift(run: Run, data: Data, ensemble: Ensemble) -> dict[str, list[dict[str, float]]]:
@@ -126,16 +206,28 @@ def _shift(run: Run, data: Data, ensemble: Ensemble) -> dict[str, list[dict[str,
     found: dict[str, list[dict[str, float]]] = {}
 
     def row(severity: int, pairs: Iterator[tuple[Tensor, Tensor]]) -> dict[str, float]:
-        names = ["accuracy", "nll", "ece"] if data.task == "classification" else ["rmse", "nll"]
+        names = ["accuracy", "nll", "ece"] if has_classes(data.task) else ["rmse", "nll"]
+        if data.task == "segmentation":
+            sums = summarise_images(ensemble, _in_parts(pairs), run.shift_rows)[1]
+            return {"severity": severity, **{name: image_metrics(sums)[name].value for name in (*names, "mean_iou")}}
         return {"severity": severity, **evaluate(summarise_batches(ensemble, data, pairs, targets=True), metrics=names)}
 
     for name, splits in data.shifted.items():
         found[name] = [
             row(i + 1, ((data.normalise(x), y) for x, y in split.batches(ROWS))) for i, split in enumerate(splits)
         ]
-    for name in run.corruptions if data.kind == "images" else ():
+    moving = MOVING if data.task == "segmentation" else ()
+    for name in (name for name in run.corruptions if data.kind == "images" and name not in moving):
         found[name] = [row(s, _corrupt_rows(run, data, name, s)) for s in run.severities]
     return found
+
+
+MOVING = ("elastic_transform",)  # corruptions after which a mask no longer fits
+
+
+def _in_parts(pairs: Iterator[tuple[Tensor, Tensor]], rows: int = 8) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same images, fewer at once: pixels take more memory than labels."""
+    return (part for x, y in pairs for part in zip(x.split(rows), y.split(rows), strict=True))
 
 
 def _corrupt_rows(run: Run, data: Data, name: str, severity: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -178,7 +270,7 @@ def _against_key(prediction: Classification, target: Tensor, key: AnswerKey) -> 
 
 def _examples(data: Data, summary: Summary) -> dict[str, np.ndarray]:
     """The most certain mistakes and the most uncertain examples."""
-    if data.task == "classification":
+    if has_classes(data.task):
         wrong = (summary.label != summary.target).nonzero().flatten()
         mistakes = wrong[summary.confidence[wrong].argsort(descending=True, stable=True)[:EXAMPLES]]
     else:
@@ -192,7 +284,10 @@ def _examples(data: Data, summary: Summary) -> dict[str, np.ndarray]:
         x = (data.test[index][0] * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
         found["examples/pictures"] = (x[..., 0] if x.shape[-1] == 1 else x).numpy()
     else:
-        found["examples/text"] = np.array([f"row {name}" for name in data.test.names(index)])
+        block = max(len(data.targets), 1)
+        targets = [f", {data.targets[i]}" if data.targets else "" for i in (index % block).tolist()]
+        names = data.test.names(index // block)
+        found["examples/text"] = np.array([f"row {name}{target}" for name, target in zip(names, targets, strict=True)])
     return found
 
 

@@ -13,9 +13,8 @@ from .._common.untrusted import read_json
 from ..data.dataset import Data
 from ..deploy.predictor import RECORD, Predictor, make_predictor
 from ..training.fitting import LAST
-from ..uncertainty.evaluation import evaluate
 from .baselines import check_run, own_model_spec
-from .judging import summarise
+from .judging import figures
 from .run import train
 from .settings import Run
 
@@ -33,8 +32,7 @@ def train_predictor(
     except Exception:
         _remove_without_epochs(folder)
         raise
-    figures = evaluate(summarise(ensemble, data, data.test))
-    about = {"method": run.method, "data": run.data, "figures": figures, "run": run.plain()}
+    about = {"method": run.method, "data": run.data, "figures": figures(ensemble, data, data.test), "run": run.plain()}
     predictor = make_predictor(own_model_spec(run, data), data, ensemble, risk, about)
     predictor.save(folder)
     shutil.rmtree(folder / TRAINING)

@@ -57,7 +57,7 @@ def train(run: Run, data: Data, **options: Any) -> tuple[Ensemble, Any, float]:
     if history.failure:
         raise ValueError(history.failure)
     finished = entry(run.method).baseline.finish(ensemble)
-    finished.task = ensemble.task
+    finished.task, finished.class_dim = ensemble.task, ensemble.class_dim
     return finished, history, history.seconds
 
 

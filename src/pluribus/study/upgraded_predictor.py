@@ -40,6 +40,11 @@ def upgrade_predictor(
     """
     run = Run(data=data, model=model, seed=seed, **conditions)
     found = load_data(run)
+    if found.targets or found.task == "segmentation":
+        what = "masks" if found.task == "segmentation" else f"{len(found.targets)} targets"
+        raise ValueError(
+            f"upgrade: takes data with one target for each row, but {data} has {what}. Use pluribus train."
+        )
     if not len(found.validation):
         raise ValueError(
             f"upgrade: {data} has no validation rows, which choosing and guaranteeing need. Give --validation 0.2."

@@ -156,7 +156,8 @@ class TrainingModule(LightningModule):
         args, kwargs = as_batch(x)
         outputs = logits_of(self.ensemble(*args, **kwargs))
         what = f"batch {index} of the validation data gives NaN or infinity at the end"
-        self._check(all(bool((tensor < math.inf).all()) for tensor in tensors_of(outputs)), what, x, y)
+        good = all(bool((tensor < math.inf).all()) for tensor in tensors_of(outputs))
+        self._check(good and all(bool(tensor.isfinite().all()) for tensor in tensors_of(y)), what, x, y)
         dim = self.ensemble.locate_classes((args, kwargs), outputs)
         whole, y, labels = judged_part(prediction_of(self.ensemble.task, outputs, dim), y, rows_of((args, kwargs)))
         if not labels:
@@ -276,14 +277,17 @@ class LastCheckpoint(Checkpoint):
             trainer.save_checkpoint(temporary)
 
 
+LARGEST = 1e18  # the square of a larger number overflows float32
+
+
 def _diagnose(data: tuple[Any, ...]) -> str:
     """What is wrong with a batch (x, y), or with training if nothing is."""
     for name, tree in zip(("x", "y"), data, strict=False):
         for tensor in tensors_of(tree):
-            bad = ~tensor.isfinite()
-            if bool(bad.any()):
-                where = bad.nonzero()[0].tolist()
-                return f"{name} holds {tensor[tuple(where)].item()} at {where} of that batch; leave such rows out"
+            for bad, advice in (~tensor.isfinite(), "leave such rows out"), (tensor.abs() > LARGEST, "scale the data"):
+                if bool(bad.any()):
+                    where = bad.nonzero()[0].tolist()
+                    return f"{name} holds {tensor[tuple(where)].item():g} at {where} of that batch; {advice}"
     return "it diverges although the data are finite; use a smaller lr, or give clip="
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from ._columns import Column, tensor_of
-from .checks import check_one_label_each, check_share, judged_labels
+from .checks import check_one_label_each, check_share, judged_labels, refuse_multi_label
 from .classification import Classification, labelled_examples
 
 
@@ -49,6 +49,7 @@ def abstain(
     True
     """
     _check_abstain(prediction, risk, confidence, candidates)
+    refuse_multi_label("abstain", prediction.log_mean, prediction.class_dim)
     shape = prediction.label.shape
     _, judged = judged_labels(prediction.log_members, tensor_of(target), prediction.class_dim, "abstain")
     prediction, target, rows = labelled_examples("abstain", prediction, target)

@@ -87,6 +87,21 @@ def check_finite(name: str, what: str, tensor: Tensor) -> None:
         raise ValueError(f"{name}: {what} must be finite, but at {where} there is {tensor[tuple(where)].item()}.")
 
 
+def is_multi_label(log_mean: Tensor, class_dim: int) -> bool:
+    """Whether a prediction says yes or no to each of several labels: (batch, labels, 2)."""
+    return log_mean.ndim == 3 and class_dim == -1 and log_mean.shape[-1] == 2
+
+
+def refuse_multi_label(name: str, log_mean: Tensor, class_dim: int) -> None:
+    """Refuse a prediction with several labels for each example."""
+    if is_multi_label(log_mean, class_dim):
+        raise ValueError(
+            f"{name}: this is a multi-label prediction, with {log_mean.shape[1]} labels for each example, which can be "
+            "right and wrong at once. Call it for each label i, with Classification.from_probabilities("
+            "prediction.members[:, :, i]) and target[:, i]."
+        )
+
+
 def check_one_label_each(name: str, rows: Tensor) -> None:
     """Refuse rows of the batch with more than one label that is judged.
 

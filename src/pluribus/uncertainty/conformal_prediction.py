@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .calibration import join_examples, join_observed, observe
-from .checks import check_one_label_each, check_share, check_values
+from .checks import check_one_label_each, check_share, check_values, is_multi_label
 from .classification import Classification, labelled_examples
 from .regression import Regression
 
@@ -50,8 +50,10 @@ def conformal(
     | normalised | the distance in predicted standard deviations | Lei et al. |
     | widened | how far it lies outside the predicted central interval | Romano et al. |
 
+    A multi-label prediction, (members, batch, labels, 2), has a set of yes and no for each label, and each is covered.
+
     Shapes:
-        sets: (batch, classes), booleans; for sequences and dense outputs (batch, ..., classes)
+        sets: (batch, classes), booleans; for sequences, dense outputs and several labels (batch, ..., classes)
         intervals: two tensors of (batch), or (batch, outputs)
 
     Args:
@@ -83,12 +85,15 @@ def conformal(
         error = (target.double() - prediction.mean.double()).abs()
         scores = INTERVALS[kind].score(error, _deviation(prediction, kind), coverage)
         return Conformal(source, kind, coverage, _quantile(scores, coverage), len(target))
+    first: Any = observed[0][0]
+    multi_label = is_multi_label(first.log_mean, first.class_dim)
     prediction, target, rows = join_examples("conformal", observed)
-    check_one_label_each("conformal", rows)
+    if not multi_label:
+        check_one_label_each("conformal", rows)
     kind = _check_kind(kind or "lac", SETS, "classification")
     _check_options(kind, penalty, free, randomise)
     made = Conformal(source, kind, coverage, ONE, len(target), penalty, free, _draws(randomise, seed), empty=empty)
-    excess = _quantile(made.excess(prediction).gather(1, target[:, None])[:, 0], coverage)
+    excess = _quantile(made.excess(prediction).gather(-1, target[..., None])[..., 0], coverage)
     return replace(made, quantile=1 + excess, most=excess)
 
 
@@ -100,7 +105,7 @@ class Conformal:
         ensemble: what `predict` asks
         kind: how strange an answer is, a row of the table of `conformal`
         coverage: the probability that was asked for
-        quantile: how strange an answer may be; for several regression outputs, one for each: each is covered
+        quantile: how strange an answer may be; for several labels or regression outputs, one each: each is covered
         examples: how many validation examples stand behind it
         penalty: of raps, for each rank after the first `free`
         free: ranks without a penalty
@@ -136,7 +141,7 @@ class Conformal:
         [1]
         """
         prediction = self._predict("sets", x, SETS, batch_size, device)
-        sets = self.excess(prediction) <= self.most.to(prediction.log_mean.device)
+        sets = self.excess(prediction) <= self.most.to(prediction.log_mean.device)[..., None]
         if self.empty:
             return sets
         return sets | (~sets.any(-1, keepdim=True) & F.one_hot(prediction.label, prediction.classes).bool())
@@ -176,8 +181,8 @@ class Conformal:
         prediction = self._predict("measure", x, SETS, None, None)
         prediction, labels, _ = labelled_examples("measure", prediction, target)
         sets = self.sets(prediction)
-        inside = sets.gather(1, labels[:, None])
-        return {"coverage": inside.double().mean().item(), "size": sets.sum(1).double().mean().item()}
+        inside = sets.gather(-1, labels[..., None])
+        return {"coverage": inside.double().mean().item(), "size": sets.sum(-1).double().mean().item()}
 
     def explain(self) -> str:
         """What is promised, on what grounds, as text."""
@@ -196,7 +201,7 @@ class Conformal:
 
     def _rule(self) -> str:
         if self.kind == "lac":  # near a quantile of one, the probability says what the quantile cannot
-            return f"its probability is at least {-self.most.item():.4g}"
+            return f"its probability is at least {', '.join(f'{-q:.4g}' for q in self.most.flatten().tolist())}"
         return f"its score is at most {', '.join(f'{q:.4g}' for q in self.quantile.flatten().tolist())}"
 
     def strangeness(self, prediction: Classification) -> Tensor:

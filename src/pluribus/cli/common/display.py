@@ -26,7 +26,7 @@ from ...study.progress import read_progress
 from ...study.settings import Run
 from .messages import safe_text
 
-FIGURES = ("accuracy", "rmse", "nll", "ece", "auroc", "cacc", "disagreement")
+FIGURES = ("mean_iou", "accuracy", "rmse", "nll", "ece", "auroc", "cacc", "disagreement")
 
 COSTS = ("relative_parameters", "relative_mult_adds", "relative_latency", "relative_training")
 
@@ -39,7 +39,7 @@ SPARE = (
     "relative_training",
 )  # left out first
 
-MAIN = ("accuracy", "rmse", "nll")  # whose spread is shown in a narrow table too
+MAIN = ("mean_iou", "accuracy", "rmse", "nll")  # whose spread is shown in a narrow table too
 
 
 class Watch:

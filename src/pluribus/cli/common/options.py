@@ -20,9 +20,11 @@ SeveralData = Annotated[str, typer.Option("--data", help=f"{_DATA} Separate seve
 
 Folder = Annotated[Path | None, typer.Option("--data-dir", help="The folder that holds data sets [PLURIBUS_DATA].")]
 
-Target = Annotated[str | None, typer.Option(help="The table column to predict.")]
+Target = Annotated[str | None, typer.Option(help="The table column to predict; or several, comma-separated.")]
 
-Task = Annotated[str | None, typer.Option(help="classification or regression, if the target column leaves it open.")]
+Task = Annotated[
+    str | None, typer.Option(help="classification, regression, multilabel or segmentation, if the data leave it open.")
+]
 
 Outside = Annotated[str, typer.Option(help="Out-of-distribution (OOD) data: names or KIND:PATH, comma-separated.")]
 
@@ -64,6 +66,11 @@ OwnModel = Annotated[
     typer.Option(
         help="python:FILE:FUNCTION, if the network of the folder is your own code; that code runs only if you say so."
     ),
+]
+
+Missing = Annotated[
+    str,
+    typer.Option(help="Words for a missing value in a table besides empty fields, comma-separated, such as NA,-999."),
 ]
 
 UnpackLimit = Annotated[
@@ -168,6 +175,7 @@ DEMO_ROWS, DEMO_WIDTH = 1000, 2.0
 def source_options(**arguments: Any) -> dict[str, Any]:
     """What `data.load` is given beside the name; only what was said."""
     several = {key: specs(arguments.pop(key, "")) for key in ("outside", "shifted", "variants")}
+    several["missing"] = split_names(arguments.pop("missing", ""))
     if arguments.get("folder") is not None:
         arguments["folder"] = str(arguments["folder"])
     usual = {"split": 0, "broken": "stop", "long_texts": "cut"}

@@ -24,6 +24,7 @@ class RunOptions:
     split: options.Split = 0
     broken: options.Broken = "stop"
     unpack_limit: options.UnpackLimit = None
+    missing: options.Missing = ""
     train_rows: options.TrainRows = None
     validation: options.Validation = None
     long_texts: options.LongTexts = "cut"
@@ -56,7 +57,17 @@ class RunOptions:
             source: further data, with commas: outside, shifted, variants
         """
         training = ("epochs", "patience", "batch_size", "lr", "weight_decay")
-        described = ("target", "task", "image_size", "split", "broken", "unpack_limit", "validation", "long_texts")
+        described = (
+            "target",
+            "task",
+            "image_size",
+            "split",
+            "broken",
+            "unpack_limit",
+            "validation",
+            "long_texts",
+            "missing",
+        )
         return {
             "size": self.size,
             "width": self.width or (options.DEMO_WIDTH if self.is_demo(data) else 1.0),

@@ -185,5 +185,6 @@ def _split(table: str, number: int, folder: Path | None, validation: float) -> D
     else:
         data = load(f"uci:{known.folder}", folder=folder, split=number, validation=validation)
     (x, y), (other_x, other_y) = data.train[:], (data.validation if validation else data.test)[:]
-    mean, std = float(data.target_mean or 0), float(data.target_std or 1)
+    assert isinstance(data.target_mean, float) and isinstance(data.target_std, float)
+    mean, std = data.target_mean, data.target_std
     return Division(x, y, other_x, other_y.double() * std + mean, mean, std)

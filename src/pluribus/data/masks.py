@@ -1,0 +1,211 @@
+"""Segmentation: images/ and masks/ side by side, in which each pixel of a mask holds the number of its class.
+
+An image is resized as a whole, never cropped, so that every pixel of it gets an answer; its mask is resized with it, by
+the nearest pixel. Masks are read when they are asked for, as images are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._common.optional import require
+from .._common.untrusted import open_file
+from .dataset import IGNORED, Shape, Split, unlabelled_split
+from .image_folders import (
+    CHECKED_FIRST,
+    TEST,
+    TRAINING,
+    VALIDATION,
+    ImageFiles,
+    choose_shape,
+    decode,
+    is_image,
+    read_upright_size,
+    take_readable,
+    walk_once,
+)
+from .source import ImageParts, Request, argument_path, list_names
+
+VOID = 255  # what masks hold where a pixel has no class
+
+UNKNOWN = -1  # the class of numbers that training has not seen
+
+NAMES = "classes.txt"  # the name of class 0 in its first line, and so on
+
+LOSSY = (".jpg", ".jpeg", ".webp")
+
+
+def load_masks(request: Request) -> ImageParts:
+    """A folder with images/ and masks/, whose names differ in their endings; or train/, val/ and test/ with those."""
+    path = argument_path(request)
+    found, notes = list_pairs(request, path), list[str]()
+    first = next(iter(found.values()))
+    shape = request.shape or choose_shape(request, [image for image, _ in first], notes, "resized")
+    splits = {name: _split(request, path, pairs, shape, notes) for name, pairs in found.items()}
+    known = splits.get("train") or next(iter(splits.values()))
+    classes, numbers = _read_classes(request, path, _values(known), notes)
+    for name, split in splits.items():
+        masks = split.targets
+        assert isinstance(masks, MaskFiles)
+        masks.numbers = numbers
+        if unseen := [value for value in _values(split) if numbers[value] == UNKNOWN]:
+            raise ValueError(
+                f"{request.spec}: every class of the {name} part must occur in training, but the masks hold "
+                f"{list_names(list(map(str, unseen)))}. Name all classes in {NAMES}, one a line."
+            )
+    train, validation, test = (splits.get(part) for part in ("train", "validation", "test"))
+    values = [int((numbers == i).nonzero()[0]) for i in range(len(classes))]
+    return ImageParts(train, validation, test, classes, notes=notes, mask_values=values)
+
+
+def list_pairs(request: Request, path: Path) -> dict[str, list[tuple[str, str]]]:
+    """The images of each part with their masks."""
+    names = {"train": TRAINING, "validation": VALIDATION, "test": TEST}
+    parts = {part: path / name for part, known in names.items() for name in known if (path / name / "images").is_dir()}
+    parts = parts if "train" in parts else {"train": path}
+    return {part: _pairs(request, at) for part, at in parts.items()}
+
+
+def _pairs(request: Request, path: Path) -> list[tuple[str, str]]:
+    images, masks = (_by_name(path / folder) for folder in ("images", "masks"))
+    if not images or not masks:
+        empty = "masks" if images else "images"
+        raise ValueError(
+            f"{request.spec}: needs images in {path / 'images'} and in {path / 'masks'}; {empty}/ has none."
+        )
+    if absent := sorted(images.keys() - masks.keys()):
+        raise ValueError(
+            f"{request.spec}: every image needs a mask of the same name, but {len(absent)} of {len(images)} have none: "
+            f"{list_names(absent, 5)}. Put them into {path / 'masks'}, or remove the images."
+        )
+    if lossy := [masks[name] for name in images if masks[name].lower().endswith(LOSSY)]:
+        raise ValueError(
+            f"{request.spec}: a mask must be a PNG (or BMP, TIFF), because {lossy[0]} does not keep the numbers of "
+            "classes as they were."
+        )
+    return [(images[name], masks[name]) for name in sorted(images)]
+
+
+def _by_name(folder: Path) -> dict[str, str]:
+    """The images under a folder by their names without the endings."""
+    found: dict[str, str] = {}
+    for at, inside, files in walk_once(folder, []) if folder.is_dir() else ():
+        for name in filter(is_image, files):
+            key = "/".join((*inside, Path(name).stem))
+            if key in found:
+                raise ValueError(f"{folder}: names must differ in more than their endings, but there are two {key}.")
+            found[key] = str(Path(at) / name)
+    return found
+
+
+def _split(request: Request, path: Path, pairs: list[tuple[str, str]], shape: Shape, notes: list[str]) -> Split:
+    """Pairs that can be read, or an error, as the request says."""
+    images = ImageFiles([image for image, _ in pairs], shape, path, request.unpack_limit, whole=True)
+    masks = MaskFiles([mask for _, mask in pairs], (1, *shape[1:]), path, request.unpack_limit)
+    kept = set(range(len(pairs)))
+    for one in (images, masks):
+        if one is masks or request.broken == "skip" or len(pairs) <= CHECKED_FIRST:
+            kept &= set(take_readable(request, unlabelled_split(one), notes).rows.tolist())
+    for row in kept:
+        sizes = [read_upright_size(at) for at in pairs[row]]
+        if sizes[0] != sizes[1]:
+            raise ValueError(
+                f"{request.spec}: a mask must have the size of its image, but {pairs[row][1]} has {_say(sizes[1])} "
+                f"pixels and {pairs[row][0]} has {_say(sizes[0])}."
+            )
+    return Split(images, masks, torch.tensor(sorted(kept)))
+
+
+def _say(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"
+
+
+def _values(split: Split) -> list[int]:
+    """The numbers that the masks hold."""
+    masks = split.targets
+    assert isinstance(masks, MaskFiles)
+    found = torch.zeros(256, dtype=torch.bool)
+    for row in split.rows.tolist():
+        found[masks.read(row).flatten().long()] = True
+    return found.nonzero()[:, 0].tolist()
+
+
+def _read_classes(request: Request, path: Path, there: list[int], notes: list[str]) -> tuple[tuple[str, ...], Tensor]:
+    """Names of the classes, and the class of each number that a mask may hold."""
+    names = _read_names(path / NAMES)
+    numbers = torch.full((256,), UNKNOWN)
+    if names:
+        values = list(range(len(names)))
+    elif there == [0, VOID]:
+        values, names = there, ["background", "foreground"]
+    else:
+        values = [value for value in there if value != VOID]
+        names = list(map(str, values))
+    if VOID not in values:
+        numbers[VOID] = IGNORED
+        if VOID in there:
+            notes.append(f"{request.spec}: pixels of {VOID} in the masks have no class: they are left out.")
+    numbers[values] = torch.arange(len(values))
+    if len(values) < 2:
+        raise ValueError(
+            f"{request.spec}: training needs at least two classes, but the masks hold only {list_names(names) or VOID}."
+        )
+    return tuple(names), numbers
+
+
+def _read_names(path: Path) -> list[str]:
+    if not path.is_file():
+        return []
+    with open_file(path) as file:
+        names = [line.strip() for line in file.read(2**16).decode(errors="replace").splitlines() if line.strip()]
+    if len(names) > 256 or len(set(names)) < len(names):
+        raise ValueError(f"{path}: must name up to 256 classes, each once and in a line of its own.")
+    return names
+
+
+class MaskFiles(ImageFiles):
+    """Masks on disk; an index gives class numbers, (height, width) or (rows, height, width), IGNORED for none."""
+
+    numbers: Tensor = torch.arange(256)  # the class of each number in a mask
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        if rows.ndim == 0:
+            return self.numbers[self.read(int(rows)).long()]
+        found = [self.read(row) for row in rows.tolist()]
+        return self.numbers[torch.stack(found).long()] if found else torch.empty(0, *self.shape[1:], dtype=torch.int64)
+
+    def read(self, row: int) -> Tensor:
+        """The numbers in one mask, (height, width)."""
+        self._prepare()
+        return self._decode(row)[0]
+
+    def _decode_file(self, row: int) -> Tensor:
+        return decode(self.paths[row], self.shape, self.unpack_limit, resize=_read_mask)
+
+
+def _read_mask(image: Any, shape: Shape) -> Tensor:
+    """The numbers in a mask, as bytes: grey values, or the numbers of a palette's colours."""
+    if image.mode not in ("1", "L", "P", "I", "I;16", "I;16B", "I;16L"):
+        raise ValueError(f"a mask must have one number for each pixel (grey or palette), but its mode is {image.mode}")
+    values = np.asarray(image.convert("L") if image.mode == "1" else image)
+    if values.max(initial=0) > 255 or values.min(initial=0) < 0:
+        raise ValueError(f"the numbers of a mask must be from 0 to 255, but one is {values.max()}")
+    pillow = require("PIL.Image", "reading images", "data")
+    small = pillow.fromarray(values.astype(np.uint8)).resize((shape[2], shape[1]), pillow.Resampling.NEAREST)
+    return torch.from_numpy(np.array(small))[None]
+
+
+def palette(numbers: int = 256) -> np.ndarray:
+    """A colour for each number, as Pascal VOC gives them: (numbers, 3), bytes; the first is black.
+
+    >>> palette()[:3].tolist()
+    [[0, 0, 0], [128, 0, 0], [0, 128, 0]]
+    """
+    bits = (np.arange(numbers)[:, None] >> np.arange(8)) & 1  # of red, green and blue in turn, the highest first
+    places = 7 - np.arange(8) // 3
+    return np.stack([(bits << places)[:, channel::3].sum(1) for channel in range(3)], axis=1).astype(np.uint8)
