@@ -89,7 +89,7 @@ class Runner:
         self._trunk: Trunk | None = None
         self._once: dict[Hashable, list[int]] = {}  # by modes and gradients: the parts that run once
         self._changes_input: dict[Hashable, bool] = {}  # by modes and gradients
-        self._agreed: dict[Hashable, str] = {}  # by way, kind of batch and mode: why not; "" where it agreed
+        self._agreed: dict[tuple[Any, ...], str] = {}  # by way, kind of batch and mode: why not; "" where it agreed
         self._has_stale_caches = True
         self._checkpoints: dict[Hashable, bool] = {}  # by modes: parts run again in backward
         self._given: Given | None = None  # the module for which that holds

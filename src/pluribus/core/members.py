@@ -102,7 +102,7 @@ class Members:
                     if tensor is None:
                         continue
                     name = names[id(tensor)]
-                    stored = found.setdefault(id(tensor), Stored(name, tensor, name in own, kind == 1))
+                    stored = found.setdefault(id(tensor), Stored(name, cast(Tensor, tensor), name in own, kind == 1))
                     stored.part = stored.part or part
                     stored.places.append(([tables(copy[number])[kind] for copy in self.copies], key))
                     self._sources.append((tables(part)[kind], key, stored))
