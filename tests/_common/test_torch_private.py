@@ -92,22 +92,6 @@ def test_hooks_of_a_module_are_seen(kind):
         "register_full_backward_pre_hook",
     ],
 )
-def test_hooks_can_be_taken_out_of_their_tables(kind):
-    modules, before, seen = [nn.Identity(), nn.Identity()], torch_private.hooks_so_far(), []
-    assert torch_private.parts_with_hooks(modules) == set()
-    assert not any(torch_private.hook_tables(modules[0]).values())
-    getattr(modules[0], kind)(lambda *_: seen.append(kind))
-    assert torch_private.parts_with_hooks(modules) == {modules[0]}
-    assert torch_private.hooks_so_far() > before
-    run = lambda: modules[0](torch.ones(2, requires_grad=True) * 2).sum().backward()  # noqa: E731
-    run()
-    assert seen == [kind]
-    for table in torch_private.hook_tables(modules[0]).values():
-        table.clear()
-    run()
-    assert seen == [kind]
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler, on its first use
 def test_a_compiled_module_is_unwrapped():
     module = nn.Linear(2, 2)
@@ -169,52 +153,12 @@ def test_global_hooks_are_seen():
         hook.remove()
 
 
-def test_a_tensor_is_batched_under_vmap_alone():
-    seen = []
-    x = torch.zeros(2, 3)
-
-    def look(row):
-        seen.append((torch_private.is_batched(row), torch_private.is_batched(x), torch_private.is_transforming()))
-        return row
-
-    torch.vmap(look)(x)
-    assert seen == [(True, False, True)]
-    assert not torch_private.is_batched(x)
-    assert not torch_private.is_transforming()
-
-
-def test_a_transformation_can_be_left_for_a_while():
-    seen = []
-
-    def look(row):
-        with torch_private.outside_transform():
-            seen.append(torch_private.is_transforming())
-        seen.append(torch_private.is_transforming())
-        return row
-
-    torch.vmap(look)(torch.zeros(2, 3))
-    assert seen == [False, True]
-
-
 def test_a_backward_pass_is_told_from_a_forward_pass():
     seen = [torch_private.in_backward()]
     x = torch.zeros(2, requires_grad=True)
     x.register_hook(lambda _: seen.append(torch_private.in_backward()))
     x.sum().backward()
     assert [*seen, torch_private.in_backward()] == [False, True, False]
-
-
-def test_the_warning_of_vmap_can_be_switched_off(recwarn):
-    qkv = torch.zeros(2, 1, 1, 4, 8)
-
-    def attend(x):
-        return F.scaled_dot_product_attention(x, x, x)  # which has no batching rule
-
-    with torch_private.no_vmap_fallback_warning():
-        torch.vmap(attend)(qkv)
-    assert not list(recwarn)
-    with pytest.warns(UserWarning, match="performance drop"):
-        torch.vmap(attend)(qkv)
 
 
 def test_a_mode_that_watches_operators_is_noticed():
@@ -246,6 +190,21 @@ def test_tensors_that_share_memory_have_the_same_storage():
     key = torch_private.storage_key(x.untyped_storage())
     assert key == torch_private.storage_key(x[2:].untyped_storage())
     assert key != torch_private.storage_key(x.clone().untyped_storage())
+    assert torch_private.memory_of(x) == torch_private.memory_of(x[2:]) != torch_private.memory_of(x.clone())
+
+
+def test_a_slice_is_a_parameter_once_it_is_marked():
+    piece = nn.Parameter(torch.zeros(2, 3)).unbind(0)[0]
+    assert not isinstance(piece, nn.Parameter)
+    torch_private.mark_parameter_(piece)
+    assert isinstance(piece, nn.Parameter)
+
+
+def test_the_hooks_of_a_checkpoint_are_seen_inside_of_it_alone():
+    seen = []
+    run = lambda x: seen.append(torch_private.checkpoint_hooks()) or 2 * x  # noqa: E731
+    torch.utils.checkpoint.checkpoint(run, torch.ones(2, requires_grad=True), use_reentrant=False)
+    assert torch_private.checkpoint_hooks() is None is not seen[0]
 
 
 def test_fake_tensors_have_shapes_and_no_memory():
@@ -333,9 +292,7 @@ def test_the_slow_path_of_attention_is_chosen_for_one_thread():
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # nested tensors are a prototype
         assert not encoder(x, src_key_padding_mask=padding)[1, 1:].any()
-        assert not torch_private.is_function_watched()
         with torch_private.SlowPath():
-            assert torch_private.is_function_watched()
             assert encoder(x, src_key_padding_mask=padding)[1, 1:].any()
 
 
@@ -378,20 +335,14 @@ def test_a_mode_sees_operators_with_their_arguments_by_name():
     assert arguments["dim"] == [0] and arguments["keepdim"] is True
 
 
-def test_transformations_are_counted_and_what_escapes_them_is_known():
+def test_transformations_are_counted():
     assert torch_private.transform_level() == 0 and not torch_private.is_watched()
-    kept = []
 
     def keep(x):
-        kept.append(x)
-        assert torch_private.transform_level() == 1 and torch_private.is_watched()
+        assert torch_private.is_transforming() and torch_private.transform_level() == 1 and torch_private.is_watched()
         return torch.func.grad(lambda y: y * torch_private.transform_level())(x)
 
     assert torch.func.vmap(keep)(torch.ones(2)).tolist() == [2.0, 2.0]
-    with pytest.raises(RuntimeError) as caught:
-        kept[0] + torch.ones(2)
-    assert torch_private.escaped_transform(caught.value)
-    assert not torch_private.escaped_transform(RuntimeError("another"))
 
 
 def test_hooks_for_saved_tensors_are_left_and_only_then():
@@ -412,18 +363,6 @@ def test_attributes_that_hooks_compute_anew_are_known():
     layer = nn.utils.spectral_norm(nn.utils.weight_norm(nn.Linear(2, 2), "bias", dim=None))
     assert torch_private.recomputed(layer) == {"weight", "bias"}
     assert torch_private.recomputed(nn.Linear(2, 2)) == set()
-
-
-def test_autocast_on_any_device_is_known():
-    assert not torch_private.may_autocast()
-    with torch.autocast("cpu"):
-        assert torch_private.may_autocast()
-
-
-def test_only_modules_that_train_and_have_buffers_of_their_own_update_them():
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2).eval())
-    assert not torch_private.updates_buffers(model)
-    assert torch_private.updates_buffers(model.train())
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch.compile

@@ -9,8 +9,8 @@ from small import cnn, make, mlp, targets
 from torch import nn
 
 import pluribus as pb
-from pluribus.core.layers import GroupedLinear
 from pluribus.core.rows import member_layers
+from pluribus.methods.adapted_layers import GroupedLinear
 
 
 def close(a, b, **tolerance):

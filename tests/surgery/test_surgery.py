@@ -10,8 +10,8 @@ from small import Residual, Tied, cnn
 from torch import Tensor, nn
 
 import pluribus as pb
-from pluribus.core.layers import Dropped, JointOutput, Masked
 from pluribus.core.rows import Rows
+from pluribus.methods.adapted_layers import Dropped, JointOutput, Masked
 from pluribus.surgery.calling import call, call_order, check_example, evaluation_mode
 from pluribus.surgery.copying import aliases, assign_, duplicate, state
 from pluribus.surgery.initial_laws import reinitialize

@@ -5,10 +5,8 @@ What concerns sizes that are symbols is in `torch_symbolic`, which takes long to
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -22,7 +20,6 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.hooks import RemovableHandle
 
 __all__ = ["ConvNd", "NormBase", "TorchDispatchMode", "has_any_global_hook", "pytree"]
 
@@ -70,17 +67,9 @@ def parts_of(module: nn.Module) -> list[nn.Module]:
     return stack
 
 
-def updates_buffers(module: nn.Module) -> bool:
-    """Whether a part that has buffers of its own is in training mode: batch normalisation then updates them."""
-    return any(part.training and part._buffers for part in parts_of(module))
-
-
 def has_forward_hooks(module: nn.Module) -> bool:
     """Whether the module runs hooks of its own before or after its forward."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
-
-
-_RUNNING_HOOKS = tuple(key for key in vars(nn.Module()) if "_hooks" in key and ("forward" in key or "backward" in key))
 
 
 def parts_with_hooks(parts: Sequence[nn.Module]) -> set[nn.Module]:
@@ -96,11 +85,6 @@ def parts_with_hooks(parts: Sequence[nn.Module]) -> set[nn.Module]:
     }
 
 
-def hook_tables(module: nn.Module) -> dict[str, dict[int, Any]]:
-    """The tables in which a module keeps the hooks that it runs, and what torch notes about them, by their names."""
-    return {key: vars(module)[key] for key in _RUNNING_HOOKS if key in vars(module)}
-
-
 def pre_hooks(module: nn.Module, kind: type) -> list[int]:
     """The keys of the hooks of one kind that run before a module."""
     return [key for key, hook in list(module._forward_pre_hooks.items()) if isinstance(hook, kind)]
@@ -111,11 +95,6 @@ def remove_pre_hooks_(module: nn.Module, kind: type) -> None:
     for key in pre_hooks(module, kind):
         module._forward_pre_hooks.pop(key, None)
         module._forward_pre_hooks_with_kwargs.pop(key, None)
-
-
-def hooks_so_far() -> int:
-    """How many hooks this process has registered so far, on modules and on tensors: the number grows with each."""
-    return RemovableHandle.next_id
 
 
 _RECOMPUTING = (SpectralNorm, WeightNorm)  # hooks that make the attribute of their name anew before each forward
@@ -167,31 +146,9 @@ PADDING_ATTRIBUTE = "_reversed_padding_repeated_twice"  # of a convolution: its 
 # -------------------------------------------------------------------- vmap
 
 
-def is_batched(tensor: Tensor) -> bool:
-    """Whether the tensor is one that vmap maps over."""
-    return bool(torch._C._functorch.is_batchedtensor(tensor))
-
-
-def inside_of_vmap(tensor: Tensor) -> Tensor:
-    """The tensor of all members of which vmap shows one member's, (members, ...); any other is given back as it is."""
-    while is_batched(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return tensor
-
-
-def set_versions_(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
-    """Say how often tensors were changed in place: backward compares that with what it was when it kept them."""
-    torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
-
-
 def mark_parameter_(tensor: Tensor) -> None:
     """Let a tensor be an instance of `nn.Parameter`: a slice of one is a member's parameter."""
     tensor._is_param = True
-
-
-def is_called_by_torch(levels: int = 1) -> bool:
-    """Whether a function of torch has called the one that asks; `levels` of calls up from it."""
-    return str(sys._getframe(levels + 1).f_globals.get("__name__", "")).partition(".")[0] == "torch"
 
 
 def is_transforming() -> bool:
@@ -203,40 +160,6 @@ def transform_level() -> int:
     """How many transformations of torch.func this runs inside of."""
     interpreter = torch._C._functorch.peek_interpreter_stack()
     return 0 if interpreter is None else interpreter.level()
-
-
-def escaped_transform(error: Exception) -> bool:
-    """Whether an error says that a tensor of a vmap was used when that was over."""
-    return "escaped from inside a function being vmapped" in str(error)
-
-
-def outside_transform() -> AbstractContextManager[Any]:
-    """Leave the innermost transformation of torch.func for a while."""
-    from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
-
-    return temporarily_pop_interpreter_stack()
-
-
-class _Quiet:
-    """How many runs want no warning of operations that vmap runs member by member: torch has one switch."""
-
-    lock, runs = threading.Lock(), 0
-
-    @classmethod
-    def count(cls, change: int) -> None:
-        with cls.lock:
-            cls.runs += change
-            torch._C._functorch._set_vmap_fallback_warning_enabled(not cls.runs)  # type: ignore[attr-defined]
-
-
-@contextmanager
-def no_vmap_fallback_warning() -> Iterator[None]:
-    """Silence the warning of operations that vmap runs member by member, until the last thread that asked is done."""
-    _Quiet.count(1)
-    try:
-        yield
-    finally:
-        _Quiet.count(-1)
 
 
 # -------------------------------------------------------------------- modules
@@ -251,16 +174,6 @@ class SlowPath(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """The function itself."""
         return func(*args, **(kwargs or {}))
-
-
-def is_function_watched() -> bool:
-    """Whether a mode sees every function of torch that is called now."""
-    return torch._C._len_torch_function_stack() > 0
-
-
-def may_autocast() -> bool:
-    """Whether operations may run in a lower precision now, on some device; asked in no time."""
-    return torch.compiler.is_compiling() or torch._C._is_any_autocast_enabled()
 
 
 def is_parametrization_cached() -> bool:

@@ -30,13 +30,13 @@ from ..surgery.calling import evaluation_mode, find_class_dim
 from ..surgery.closures import deepcopy_bound
 from ..surgery.copying import duplicate, state, without_history
 from ..surgery.dropout import no_dropout
+from ..surgery.row_splitting import find_rows
 from ..surgery.selecting import dotted_name, quote_names
 from ..uncertainty.outputs import pool
 from ..uncertainty.prediction import Prediction, join_outputs, prediction_of
-from .batch_rows import find_rows
-from .execution import MixedRunner, Runner, clone
+from .execution import Runner, clone
 from .feeds import EVERY, Criterion, Feed, row_members
-from .first_look import Findings, MemberCheck, look
+from .first_look import Findings, look
 from .rows import member_layers
 
 TASKS = ("classification", "binary", "regression", "gaussian")
@@ -259,8 +259,9 @@ class Ensemble(nn.Module):
                 "Use ensemble(x), or ensemble.module for the network itself."
             )
         module = self.runner.copy_member(i)
-        if isinstance(self.first_look, MemberCheck):
-            self.first_look.follow_(self.method, module)
+        follow_: Any = getattr(self.first_look, "follow_", None)  # a check that the member takes along
+        if follow_ is not None:
+            follow_(self.method, module)
         return module
 
     def parameter_groups(
@@ -447,36 +448,6 @@ class Ensemble(nn.Module):
         if not -self.size <= i < self.size:
             raise IndexError(f"member: there are members 0 to {self.size - 1}, but {i} was asked for.")
         return i % self.size
-
-
-class MixedEnsemble(Ensemble):
-    """Networks of unlike architectures, each with all its tensors, run by the loop."""
-
-    stacked = False
-
-    def __init__(self, models: Sequence[nn.Module], method: str):
-        together = nn.ModuleList(duplicate(model) for model in models)
-        together.training = any(model.training for model in models)
-        super().__init__(together, len(models), [name for name, _ in state(together)], method=method)
-
-    def _make_runner(self) -> Runner:
-        return MixedRunner(self.module, self.size, self.own, self.method)
-
-    def explain(self) -> str:
-        """As `Ensemble.explain`; the members differ in what they own."""
-        counts = [f"{sum(p.numel() for p in member.parameters()):,}" for member in self.module.children()]
-        return "\n".join(
-            [
-                f"{self.method}: {self.size} members, {self.task}",
-                f"  of different architectures with {', '.join(counts)} parameters; nothing is shared",
-                *self.runner.explain(),
-                f"  in training each member sees: {self.feed.sees}",
-            ]
-        )
-
-    def _gradients(self) -> tuple[list[list[Tensor]], list[Tensor]]:
-        members = self.module.children()
-        return [[p.grad for p in member.parameters() if p.grad is not None] for member in members], []
 
 
 class Pooled(nn.Module):

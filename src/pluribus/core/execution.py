@@ -52,12 +52,14 @@ from .._common.trees import (
 )
 from ..surgery.caches import drop_stale_caches_
 from ..surgery.copying import duplicate, refuse_tracing, replicate, run_with, state
+from ..surgery.dataflow import find_trunk
 from ..surgery.dropout import no_chance
 from ..surgery.selecting import CONVOLUTIONS, quote_names
+from ..surgery.watching import Given, take_back_
 from .autotune import LEAN, Measurements, is_unruled
-from .members import Given, Members, average_, kind_of, take_back_, version_of
+from .members import Members, average_, kind_of, version_of
 from .rows import Rows, locate_rows_, member_layers
-from .trunk import Trunk, find_trunk
+from .trunk import Trunk
 
 BY_HAND = "set by hand"
 MANY = 16  # members from which on vmap is faster for small layers; measured, see docs/speed.md
@@ -611,43 +613,3 @@ def explain_error(method: str, error: RuntimeError) -> Exception:
         "slices of the stacked ones, which must not change. Compute a changed copy in forward instead, or run it "
         "without gradients."
     )
-
-
-class MixedRunner(Runner):
-    """Runs networks of different architectures, each with all its tensors."""
-
-    BACKENDS = ("loop",)
-    RULE = '"loop" for members of different architectures'
-
-    def preferred_backend(self) -> tuple[str, str]:
-        """There is nothing to stack."""
-        return "loop", "the members have different architectures"
-
-    def members(self) -> list[nn.Module]:
-        """The networks themselves."""
-        return list(self.module.children())
-
-    def copy_member(self, i: int) -> nn.Module:
-        """A copy of network i."""
-        return duplicate(self.members()[i])
-
-    def follow_modes(self) -> None:
-        """The networks have modes of their own."""
-
-    def _forget_caches(self, batch: Batch) -> None:
-        """The networks have their own weights, and what they have cached of them."""
-
-    def _by_loop(self, batch: Batch, per_member: bool) -> Any:
-        quiet = not (self.module.training or torch.is_grad_enabled() or self.busy)
-        with nullcontext() if quiet else self.lock:
-            return self._traced(batch, per_member)
-
-    def _traced(self, batch: Batch, per_member: bool) -> Any:
-        key = self._modes(), torch.is_grad_enabled()
-        batches = iter(unstack(batch, self.size)) if per_member else self._each(batch, key)
-        outputs = []
-        for member in self.members():
-            args, kwargs = next(batches)
-            outputs.append(member(*args, **kwargs))
-        next(batches, None)
-        return stack_trees(outputs)

@@ -1,8 +1,9 @@
 """A trunk that no member's own tensor reaches runs once: the first member runs it, the others get what it gave.
 
-Which parts are trunk is known from the flow of data in one pass (`find_trunk`): every tensor that is computed from what
-a member owns, or from a random draw where draws are all that members differ in, is marked, and a part whose outputs are
-never marked is trunk. A branch on the value of a marked tensor (`if score > 0`) marks all that comes after it.
+Which parts are trunk is known from the flow of data in one pass (`surgery.dataflow.find_trunk`): every tensor that is
+computed from what a member owns, or from a random draw where draws are all that members differ in, is marked, and a
+part whose outputs are never marked is trunk. A branch on the value of a marked tensor (`if score > 0`) marks all that
+comes after it.
 
 What is replayed is checked call by call: the part must be called with the inputs that the first member gave it, and
 what it gave must not have been changed in place since. Otherwise the part just runs.
@@ -22,16 +23,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._common.torch_private import (
-    TorchDispatchMode,
-    checkpoint_hooks,
-    in_backward,
-    memory_of,
-    parts_of,
-    transform_level,
-)
-from .._common.trees import Batch, flatten, map_tensors, tensors_of
-from ..surgery.copying import state
+from .._common.torch_private import memory_of
+from .._common.trees import flatten, tensors_of
+from ..surgery.dataflow import surroundings
 
 
 class Call(NamedTuple):
@@ -62,7 +56,7 @@ class Trunk:
                 vars(parts[number])["forward"] = _Once(self.run, number, parts[number].forward)
         run = self.run
         run.calls = {number: [] for number in numbers}
-        run.member, run.outside = 0, _surroundings()
+        run.member, run.outside = 0, surroundings()
         try:
             yield run
         finally:
@@ -87,7 +81,7 @@ class _Once:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         run = self.run
         calls = run.calls.get(self.number)
-        if calls is None or _surroundings() != run.outside:
+        if calls is None or surroundings() != run.outside:
             return self.forward(*args, **kwargs)
         if run.member == 0:
             output = self.forward(*args, **kwargs)
@@ -113,11 +107,6 @@ def _count_anew(every: dict[int, list[Call]], inputs: Any, output: Any) -> None:
                 calls[i] = call._replace(changes=_changes(call.output))
 
 
-def _surroundings() -> Any:
-    """What differs where a model checkpoints, or takes gradients or transforms functions itself."""
-    return torch.is_grad_enabled(), in_backward(), checkpoint_hooks(), transform_level()
-
-
 def _changes(output: Any) -> list[int]:
     return [0 if tensor.is_inference() else tensor._version for tensor in tensors_of(output)]
 
@@ -134,90 +123,3 @@ def _is_equal(a: Any, b: Any) -> bool:
             return False  # the model may take gradients by its own input
         return a.shape == b.shape and a.dtype == b.dtype and (a.is_meta or torch.equal(a, b))
     return type(a) is type(b) and isinstance(a, (bool, int, float, str)) and a == b
-
-
-# -------------------------------------------------------------------- which parts
-
-
-def find_trunk(member: nn.Module, own: Collection[str], batch: Batch, chance: bool) -> list[int]:
-    """The numbers of the largest parts that nothing reaches that members differ in, found by one pass of a copy.
-
-    Args:
-        member: a copy of a member, with its own tensors, which the pass may change
-        own: the names of what it owns
-        chance: members differ in their random draws
-    """
-    flow = Flow(chance)
-    for name, tensor in state(member):
-        if name in own:
-            flow.mark(tensor)
-    parts = parts_of(member)
-    outputs: dict[nn.Module, list[Tensor] | None] = {}  # None: it was called where nobody can follow
-    outside = _surroundings()
-
-    def note(part: nn.Module, _: Any, output: Any) -> None:
-        seen = outputs.setdefault(part, [])
-        if flow.branched or not tensors_of(output) or _surroundings() != outside:
-            outputs[part] = None
-        elif seen is not None:
-            seen += tensors_of(output)
-
-    hooks = [part.register_forward_hook(note) for part in parts]
-    try:
-        with torch.random.fork_rng(devices=[]), flow:
-            args, kwargs = map_tensors(batch, lambda t: t.clone())
-            member(*args, **kwargs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    free = {part for part, seen in outputs.items() if seen and not any(flow.is_marked(t) for t in seen)}
-    return _outermost(member, parts, free)
-
-
-def _outermost(module: nn.Module, parts: list[nn.Module], free: set[nn.Module]) -> list[int]:
-    found: dict[nn.Module, None] = {}
-
-    def visit(part: nn.Module) -> None:
-        for child in part.children():
-            if child in free:
-                found[child] = None
-            else:
-                visit(child)
-
-    visit(module)
-    return [number for number, part in enumerate(parts) if part in found]
-
-
-class Flow(TorchDispatchMode):
-    """Marks the memory of every tensor that is computed from a marked one, or drawn at random if `chance`."""
-
-    def __init__(self, chance: bool):
-        super().__init__()
-        self.chance, self.branched = chance, False
-        self.marked: set[int] = set()
-        self.alive: list[Tensor] = []  # memory must not be used again for others
-
-    def mark(self, tensor: Tensor) -> None:
-        """Mark a tensor."""
-        self.marked.add(memory_of(tensor))
-        self.alive.append(tensor)
-
-    def is_marked(self, tensor: Tensor) -> bool:
-        """Whether a tensor depends on what members differ in."""
-        return memory_of(tensor) in self.marked
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator, and mark what it gives."""
-        kwargs = kwargs or {}
-        output = func(*args, **kwargs)
-        given = tensors_of((args, kwargs))
-        marked = any(self.is_marked(tensor) for tensor in given)
-        drawn = self.chance and torch.Tag.nondeterministic_seeded in func.tags
-        results = tensors_of(output)
-        if marked and not results:
-            self.branched = True  # its value became a number, which nobody can follow
-        self.alive += results
-        if marked or drawn:
-            for tensor in results:
-                self.mark(tensor)
-        return output

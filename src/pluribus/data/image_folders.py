@@ -351,6 +351,7 @@ class ImageFiles:
         resize = _stretch if self.whole else _resize_and_crop
         return decode(self.paths[row], self.shape, self.unpack_limit, self.border, resize)
 
+
 @dataclass(frozen=True)
 class RandomCrops:
     """Images on disk of which random parts are read, resized to one shape (Szegedy et al. 2015).

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from ..core.layers import GroupedLinear
+from ..methods.adapted_layers import GroupedLinear
 from ..methods.building import check_number, check_size, check_whole
 
 

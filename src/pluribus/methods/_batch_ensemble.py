@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from .._common.trees import as_batch
 from ..core.ensemble import Ensemble
 from ..core.feeds import TILE
-from ..core.first_look import MemberCheck
-from ..core.layers import RankMany, RankOne
 from ..results.styles import Style
 from ..surgery.closures import refuse_hidden
 from ..surgery.copying import state
 from ..surgery.replacing import expose_weights, restore_
 from ..surgery.selecting import dotted_name, exact_pattern, quote_names
+from .adapted_layers import RankMany, RankOne
 from .building import begin_, check_model, check_number, check_size, check_whole
 from .facts import Paper, states
 from .layer_choice import (
@@ -28,6 +27,7 @@ from .layer_choice import (
     leave_out_read,
     note_left_out,
 )
+from .member_check import MemberCheck
 from .warm_start import SHARES, is_batch, start_near, warn_if_trained
 
 FAR = 0.2  # a larger spread of r and s takes a trained network to chance

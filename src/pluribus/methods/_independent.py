@@ -8,13 +8,14 @@ from typing import cast
 import torch
 from torch import nn
 
-from ..core.ensemble import Ensemble, MixedEnsemble
+from ..core.ensemble import Ensemble
 from ..results.styles import Style
 from ..surgery.closures import find_hidden
 from ..surgery.copying import state
 from ..surgery.initial_laws import Laws
 from .building import Init, Source, check_model, check_size, members_of, note_guesses, stack
 from .facts import Baseline, Candidate, Paper, Wish, states
+from .mixed import MixedEnsemble
 from .model_comparison import find_difference
 
 

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from .._common.trees import as_batch
 from ..core.ensemble import Ensemble
-from ..core.first_look import MemberCheck
-from ..core.layers import LowRank, is_transposed, outputs_first
 from ..results.styles import Style
 from ..surgery.copying import aliases, assign_, hash_tensors, state
 from ..surgery.replacing import expose_weights
 from ..surgery.selecting import exact_pattern, pick, quote_names
+from .adapted_layers import LowRank, is_transposed, outputs_first
 from .building import begin_, check_model, check_number, check_size, check_whole
 from .facts import Paper, states
 from .layer_choice import check_read_inside, heads_of
+from .member_check import MemberCheck
 
 FUSED = re.compile(r"(.*\.)?(qkv|qkv_proj|Wqkv|c_attn|in_proj)")  # queries, keys and values below each other
 PARTS = ("q", "k", "v")

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from .._common.trees import as_batch
 from ..core.ensemble import Ensemble
 from ..core.feeds import SHARE, TILE
-from ..core.first_look import MemberCheck
-from ..core.layers import OWNED, Masked, MemberLayer
 from ..results.styles import Style
 from ..surgery.copying import duplicate
 from ..surgery.replacing import expose_weights
@@ -23,9 +21,11 @@ from ..surgery.selecting import CONVOLUTIONS, dotted_name, exact_pattern, quote_
 from ..surgery.thinning.rescaling import solve_widths
 from ..surgery.thinning.widths import Widths, rebuild
 from . import mask_sampler as sampler
+from .adapted_layers import OWNED, Masked, MemberLayer
 from .building import begin_, check_model, check_number, check_size
 from .facts import REFUSALS, Candidate, Paper, Wish, first_line, states
 from .layer_choice import check_all_called, count_input_channels, layers_of, note_left_out
+from .member_check import MemberCheck
 from .warm_start import is_batch, last_layers, start_near, warn_if_trained
 
 

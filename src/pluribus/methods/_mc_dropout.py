@@ -18,7 +18,6 @@ from .._common.trees import Batch, are_close, as_batch, map_tensors, tensors_of
 from ..core.ensemble import Ensemble
 from ..core.feeds import ONCE
 from ..core.first_look import Findings
-from ..core.layers import Dropped
 from ..results.styles import Style
 from ..surgery.attention import Attention
 from ..surgery.calling import track_modules
@@ -28,6 +27,7 @@ from ..surgery.dropout import RATES_AND_SWITCHES, no_dropout
 from ..surgery.replacing import adapt_, expose_weights
 from ..surgery.selecting import DROPOUTS, exact_pattern, quote_names
 from ._independent import single
+from .adapted_layers import Dropped
 from .building import check_model, check_number, check_size
 from .facts import Baseline, Candidate, Paper, Wish, candidates_by_size, states
 from .layer_choice import heads_of, layers_of, refuse_reads

@@ -28,7 +28,6 @@ from ..core.ensemble import Ensemble
 from ..core.execution import Runner
 from ..core.feeds import sum_losses
 from ..core.first_look import Findings
-from ..core.layers import INPUT_SIZES, OUTPUT_SIZES, JointInput, JointOutput, take_slice_
 from ..core.rows import MemberLayer, locate_rows_
 from ..results.styles import Style
 from ..surgery.calling import check_example, evaluation_mode
@@ -40,6 +39,7 @@ from ..surgery.initial_laws import Laws, draw_anew_
 from ..surgery.probing import find_entrances, find_exits
 from ..surgery.replacing import adapt_, expose_weights
 from ..surgery.selecting import READERS, dotted_name, exact_pattern, pick, quote_names, weighted_layers
+from .adapted_layers import INPUT_SIZES, OUTPUT_SIZES, JointInput, JointOutput, take_slice_
 from .building import Init, check_model, check_number, check_size, check_whole, note_guesses
 from .facts import Baseline, Paper, states
 from .layer_choice import refuse_reads

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from ..core.ensemble import Ensemble
-from ..core.layers import GroupedLinear
 from ..results.styles import Style
 from ..surgery.calling import check_example
 from ..surgery.closures import refuse_hidden
@@ -23,6 +22,7 @@ from ..surgery.selecting import CONVOLUTIONS, dotted_name, matches, pick, quote_
 from ..surgery.thinning.attributes import named_tensors
 from ..surgery.thinning.rescaling import solve_widths
 from ..surgery.thinning.widths import Widths, rebuild
+from .adapted_layers import GroupedLinear
 from .building import (
     Init,
     call_builder,

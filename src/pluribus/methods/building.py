@@ -11,13 +11,13 @@ from torch import nn
 
 from .._common.seeds import follow_generator
 from ..core.ensemble import Ensemble
-from ..core.first_look import refuse_unseen
 from ..core.rows import MemberLayer
 from ..surgery.closures import refuse_hidden
 from ..surgery.copying import assign_, duplicate, state
 from ..surgery.initial_laws import Laws, reinitialize
 from ..surgery.replacing import adapt_
 from ..surgery.selecting import quote_names
+from .member_check import refuse_unseen
 from .model_comparison import find_difference
 
 Init = Literal["different", "same"]

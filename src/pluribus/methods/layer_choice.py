@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from .._common.trees import Batch, as_batch
 from ..core.ensemble import Ensemble
 from ..core.first_look import Findings
-from ..core.layers import remove_members_
 from ..core.rows import member_layers
 from ..surgery.calling import call_order, check_example
 from ..surgery.copying import duplicate
@@ -24,6 +23,7 @@ from ..surgery.direct_reads import (
 from ..surgery.probing import find_exits, find_layouts
 from ..surgery.replacing import expose_weights
 from ..surgery.selecting import READERS, exact_pattern, pick, quote_names, weighted_layers
+from .adapted_layers import remove_members_
 
 
 def layers_of(

@@ -9,9 +9,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._common.torch_private import TorchDispatchMode, storage_key
+from .._common.torch_private import (
+    TorchDispatchMode,
+    checkpoint_hooks,
+    in_backward,
+    memory_of,
+    parts_of,
+    transform_level,
+)
 from .._common.trees import Batch, map_tensors, tensors_of
-from .copying import duplicate
+from .copying import duplicate, state
 
 
 class Flow(NamedTuple):
@@ -69,23 +76,87 @@ def _watching(model: nn.Module, layers: Collection[str], change: Callable[[Any, 
         yield copy
 
 
-class _Follow(TorchDispatchMode):
-    """Marks every tensor that is computed from marked ones; views share the marks of their memory."""
+# -------------------------------------------------------------------- what members differ in
 
-    def __init__(self) -> None:
+OWN = frozenset([-1])  # the mark of what a member owns
+
+
+def find_trunk(member: nn.Module, own: Collection[str], batch: Batch, chance: bool) -> list[int]:
+    """The numbers of the largest parts that nothing reaches that members differ in, found by one pass of a copy.
+
+    Args:
+        member: a copy of a member, with its own tensors, which the pass may change
+        own: the names of what it owns
+        chance: members differ in their random draws
+    """
+    flow = _Follow(chance)
+    for name, tensor in state(member):
+        if name in own:
+            flow.mark(tensor, OWN)
+    parts = parts_of(member)
+    outputs: dict[nn.Module, list[Tensor] | None] = {}  # None: it was called where nobody can follow
+    outside = surroundings()
+
+    def note(part: nn.Module, _: Any, output: Any) -> None:
+        seen = outputs.setdefault(part, [])
+        if flow.branched or not tensors_of(output) or surroundings() != outside:
+            outputs[part] = None
+        elif seen is not None:
+            seen += tensors_of(output)
+
+    hooks = [part.register_forward_hook(note) for part in parts]
+    try:
+        with torch.random.fork_rng(devices=[]), flow:
+            args, kwargs = map_tensors(batch, lambda t: t.clone())
+            member(*args, **kwargs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    free = {part for part, seen in outputs.items() if seen and not any(flow.marks_of(t) for t in seen)}
+    return _outermost(member, parts, free)
+
+
+def _outermost(module: nn.Module, parts: list[nn.Module], free: set[nn.Module]) -> list[int]:
+    found: dict[nn.Module, None] = {}
+
+    def visit(part: nn.Module) -> None:
+        for child in part.children():
+            if child in free:
+                found[child] = None
+            else:
+                visit(child)
+
+    visit(module)
+    return [number for number, part in enumerate(parts) if part in found]
+
+
+def surroundings() -> Any:
+    """What differs where a model checkpoints, or takes gradients or transforms functions itself."""
+    return torch.is_grad_enabled(), in_backward(), checkpoint_hooks(), transform_level()
+
+
+class _Follow(TorchDispatchMode):
+    """Marks every tensor that is computed from marked ones; views share the marks of their memory.
+
+    Args:
+        chance: random draws are marked as a member's own
+    """
+
+    def __init__(self, chance: bool = False) -> None:
         super().__init__()
         self.marks: dict[int, frozenset[int]] = {}
+        self.chance, self.branched = chance, False  # branched: a marked value became a number, which nobody can follow
         self.alive: list[Tensor] = []  # memory must not be used again for others
         self.is_paused = False
 
     def mark(self, tensor: Tensor, marks: frozenset[int]) -> None:
         """Add marks to a tensor's memory."""
         self.alive.append(tensor)
-        self.marks[storage_key(tensor.untyped_storage())] = self.marks_of(tensor) | marks
+        self.marks[memory_of(tensor)] = self.marks_of(tensor) | marks
 
     def marks_of(self, tensor: Tensor) -> frozenset[int]:
         """The inputs that a tensor was computed from."""
-        return self.marks.get(storage_key(tensor.untyped_storage()), frozenset())
+        return self.marks.get(memory_of(tensor), frozenset())
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -100,6 +171,9 @@ class _Follow(TorchDispatchMode):
         """Run the operator, and mark what it gives."""
         output = func(*args, **(kwargs or {}))
         marks = frozenset().union(*(self.marks_of(t) for t in tensors_of((args, kwargs or {}))))
+        if self.chance and torch.Tag.nondeterministic_seeded in func.tags:
+            marks |= OWN
+        self.branched |= bool(marks) and not tensors_of(output)
         for tensor in tensors_of(output):
             if marks and not self.is_paused:
                 self.mark(tensor, marks)

@@ -6,11 +6,11 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 import pluribus as pb
-from pluribus.core.layers import RankOne
 from pluribus.deploy.freezing import frozen as freezing
 from pluribus.deploy.freezing import lowering
 from pluribus.deploy.freezing.batching_rules import MODULES, RULES, NewValue
 from pluribus.deploy.freezing.call_signature import Example
+from pluribus.methods.adapted_layers import RankOne
 
 MEMBERS, ROWS = 3, 2
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from ...core.layers import RankOne
+from ...methods.adapted_layers import RankOne
 from .folding import Network, arguments, plain_type, read_attribute
 from .kernels import Convolution, Linear
 from .live_channels import ELEMENTWISE, ELEMENTWISE_METHODS, ELEMENTWISE_MODULES, POOL_MODULES, POOLS

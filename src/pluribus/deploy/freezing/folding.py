@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from ...core.layers import Dropped, JointInput, LowRank, Masked, RankMany, RankOne
+from ...methods.adapted_layers import Dropped, JointInput, LowRank, Masked, RankMany, RankOne
 from .module_code import inner_type, torch_type
 from .tracing import Holder, draws
 

@@ -15,7 +15,7 @@ from ..._common.timing import race
 from ..._common.torch_private import disable_compiler, pytree
 from ..._common.trees import Batch, batches_and_targets, flatten, logits_of, map_tensors, tensors_of
 from ...core.ensemble import Ensemble
-from ...core.layers import RankOne
+from ...methods.adapted_layers import RankOne
 from ...surgery.calling import call, refuse_chance_outside_torch, refuse_sparse
 from ...surgery.copying import duplicate, state
 from ...surgery.selecting import CONVOLUTIONS, quote_names

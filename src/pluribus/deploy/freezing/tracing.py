@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..._common.torch_private import fake_tensor_mode, has_forward_hooks, pytree
 from ..._common.trees import Batch, flatten, tensors_of
-from ...core.layers import GroupedLinear
+from ...methods.adapted_layers import GroupedLinear
 from ...surgery.copying import duplicate, state
 from ...surgery.selecting import DROPOUTS
 from .call_signature import VALUES, Unfit

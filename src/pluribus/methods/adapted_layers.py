@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._common.torch_private import convolve_as, is_plain_product
+from ..core.rows import MemberLayer, member_layers
 from ..surgery.replacing import restore_
 from ..surgery.selecting import channel_dim
-from .rows import MemberLayer, member_layers
 
 INPUT_SIZES = ("in_features", "in_channels", "num_embeddings", "input_size")
 

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from pluribus.core.layers import Dropped, GroupedLinear, JointInput, JointOutput, Masked, RankOne
 from pluribus.core.rows import MemberLayer
 from pluribus.methods._packed import group_, groups_of
+from pluribus.methods.adapted_layers import Dropped, GroupedLinear, JointInput, JointOutput, Masked, RankOne
 from pluribus.surgery.attention import Attention
 from pluribus.surgery.probing import BatchLayout
 from pluribus.surgery.replacing import adapt_, expose_weights

@@ -1,0 +1,101 @@
+"""Whether a module has changed: its attributes, parts and hooks, and what a copy's pass has left in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import getitem, is_
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from .._common.torch_private import parts_of, tables
+
+PLAIN = (bool, int, float, str, type(None))
+_OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {"rows", "layouts", "place", "parts"}  # and of layers of ours
+
+
+class Given:
+    """The attributes, parts and hooks of a module's parts as they are now, to see whether a user changes them.
+
+    One level deep: an attribute of a configuration counts, what a list inside of it holds does not.
+    """
+
+    def __init__(self, parts: Sequence[nn.Module]):
+        held: list[tuple[Any, Any, Any]] = []
+        self.sized: list[Any] = []
+        for part in parts:
+            self._note(held, {key: value for key, value in vars(part).items() if key not in _OF_EVERY_MODULE}, part)
+            self._note(held, tables(part).children)
+            for key, value in vars(part).items():
+                if "_hooks" in key and value:
+                    self._note(held, value)
+                elif key not in _OF_EVERY_MODULE and (inside := _inside(value)) is not None:
+                    self._note(held, inside)
+        self.holders, self.keys, self.values = ([entry[i] for entry in held] for i in range(3))
+        self.length, self.hooks = sum(map(len, self.sized)), RemovableHandle.next_id
+        self.parts = parts
+
+    def _note(self, held: list[tuple[Any, Any, Any]], entries: Any, part: nn.Module | None = None) -> None:
+        """Note the entries of a table or a list; those of a part are looked up in its attributes."""
+        holder = vars(part) if part is not None else entries
+        self.sized.append(holder)
+        items = list(entries.items()) if isinstance(entries, dict) else list(enumerate(entries))
+        held.extend((holder, key, value) for key, value in items)
+
+    def has_changed(self) -> bool:
+        """Whether anything is another object now, or hooks have come."""
+        if sum(map(len, self.sized)) != self.length:
+            return True
+        if self.hooks != RemovableHandle.next_id:  # somebody has registered a hook somewhere
+            if any(value for part in self.parts for key, value in vars(part).items() if "_hooks" in key and value
+                   and not any(value is sized for sized in self.sized)):  # fmt: skip
+                return True
+            self.hooks = RemovableHandle.next_id
+        try:
+            return not all(map(is_, map(getitem, self.holders, self.keys), self.values))
+        except (KeyError, IndexError):  # one has gone, another has come
+            return True
+
+    def changes(self) -> list[tuple[nn.Module, str]] | None:
+        """The attributes of parts that are other objects now; None if parts, hooks or contents have changed as well."""
+        if sum(map(len, self.sized)) != self.length:
+            return None
+        owners = {id(vars(part)): part for part in self.parts}
+        found = []
+        for holder, key, value in zip(self.holders, self.keys, self.values, strict=True):
+            try:
+                if holder[key] is value:
+                    continue
+            except (KeyError, IndexError):
+                return None
+            if id(holder) not in owners:
+                return None
+            found.append((owners[id(holder)], key))
+        return found
+
+
+def _inside(value: Any) -> Any:
+    """What a plain object or a container holds, to be watched; None for everything else."""
+    if isinstance(value, (dict, list)):
+        return value
+    if isinstance(value, (Tensor, nn.Module, type)) or callable(value) or not hasattr(value, "__dict__"):
+        return None
+    return None if type(value).__module__.startswith(("torch", "pluribus", "numpy")) else vars(value)
+
+
+def take_back_(module: nn.Module, copy: nn.Module) -> None:
+    """Let a module have the buffers and the data in attributes that a pass of its copy has left."""
+    for part, other in zip(parts_of(module), parts_of(copy), strict=False):
+        for key, buffer in tables(other).buffers.items():
+            if key in tables(part).buffers:
+                tables(part).buffers[key] = buffer
+        for key, value in vars(other).items():
+            if key not in _OF_EVERY_MODULE and _is_data(value):
+                vars(part)[key] = value
+
+
+def _is_data(value: Any) -> bool:
+    if isinstance(value, (dict, list, tuple)):
+        return all(map(_is_data, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, (*PLAIN, Tensor))
