@@ -8,6 +8,7 @@ import pytest
 import sympy
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -83,15 +84,6 @@ def test_hooks_of_a_module_are_seen(kind):
     assert not torch_private.has_forward_hooks(module)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "register_forward_hook",
-        "register_forward_pre_hook",
-        "register_full_backward_hook",
-        "register_full_backward_pre_hook",
-    ],
-)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler, on its first use
 def test_a_compiled_module_is_unwrapped():
     module = nn.Linear(2, 2)
@@ -190,7 +182,9 @@ def test_tensors_that_share_memory_have_the_same_storage():
     key = torch_private.storage_key(x.untyped_storage())
     assert key == torch_private.storage_key(x[2:].untyped_storage())
     assert key != torch_private.storage_key(x.clone().untyped_storage())
-    assert torch_private.memory_of(x) == torch_private.memory_of(x[2:]) != torch_private.memory_of(x.clone())
+    assert (
+        torch_private.tensor_memory(x) == torch_private.tensor_memory(x[2:]) != torch_private.tensor_memory(x.clone())
+    )
 
 
 def test_a_slice_is_a_parameter_once_it_is_marked():

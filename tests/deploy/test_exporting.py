@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import pluribus as pb
 from pluribus.deploy import exporting
-from pluribus.deploy.export_graph import Members, resize, trace_program
+from pluribus.deploy.export_graph import ExportedMembers, resize, trace_program
 from pluribus.deploy.exporting import _onnx_runner, export
 from pluribus.deploy.fixed_dropout import Fixed, find_draws
 from pluribus.uncertainty.outputs import AnswerModule
@@ -137,7 +137,7 @@ def test_an_exported_program_is_loaded_by_torch_alone(tmp_path):
 @pytest.mark.filterwarnings("ignore")  # torch speaks of its own insides
 def test_what_no_member_owns_runs_once():
     ensemble, x = make("treenet", "cnn")
-    program = trace_program(Members(ensemble).eval(), ((x,), {}), dynamic=True)
+    program = trace_program(ExportedMembers(ensemble).eval(), ((x,), {}), dynamic=True)
     convolutions = [n for n in program.graph.nodes if "conv2d" in str(n.target)]
     assert len(convolutions) == 1 + 3  # the stem, and the block that each member owns
 
@@ -200,7 +200,7 @@ class TestDraws:
     def test_every_dropout_is_stored_for_each_member(self, name):
         ensemble, x = make("mc_dropout", name)
         ensemble(x)
-        plain = Members(ensemble).eval()
+        plain = ExportedMembers(ensemble).eval()
         fixed = Fixed(plain, ((x,), {}))
         assert fixed.count == 3 * len(
             {"mlp": [1], "cnn": [1], "encoder": range(5), "recurrent": [1], "tied": [1]}[name]
@@ -226,7 +226,7 @@ class TestDraws:
     def test_draws_do_not_grow_with_the_batch(self):
         ensemble, x = make("mc_dropout", "encoder")
         ensemble(x)
-        found = find_draws(Members(ensemble).eval(), ((x,), {}))
+        found = find_draws(ExportedMembers(ensemble).eval(), ((x,), {}))
         assert all(5 not in draw.shape for draw in found)
 
     def test_nothing_random_to_draw_is_refused(self, tmp_path):

@@ -257,7 +257,7 @@ def storage_key(storage: torch.UntypedStorage) -> int:
     return storage._cdata
 
 
-def memory_of(tensor: Tensor) -> int:
+def tensor_memory(tensor: Tensor) -> int:
     """Which memory a tensor is in: views have that of their base, as long as one of them is alive."""
     try:
         return storage_key(tensor.untyped_storage())

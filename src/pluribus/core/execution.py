@@ -55,9 +55,9 @@ from ..surgery.copying import duplicate, refuse_tracing, replicate, run_with, st
 from ..surgery.dataflow import find_trunk
 from ..surgery.dropout import no_chance
 from ..surgery.selecting import CONVOLUTIONS, quote_names
-from ..surgery.watching import Given, take_back_
+from ..surgery.watching import ModuleSnapshot, take_back_
 from .autotune import LEAN, Measurements, is_unruled
-from .members import Members, average_, kind_of, version_of
+from .members import Members, average_, batch_kind, version_of
 from .rows import Rows, locate_rows_, member_layers
 from .trunk import Trunk
 
@@ -94,7 +94,7 @@ class Runner:
         self._agreed: dict[tuple[Any, ...], str] = {}  # by way, kind of batch and mode: why not; "" where it agreed
         self._has_stale_caches = True
         self._checkpoints: dict[Hashable, bool] = {}  # by modes: parts run again in backward
-        self._given: Given | None = None  # the module for which that holds
+        self._given: ModuleSnapshot | None = None  # the module for which that holds
 
     @property
     def backend(self) -> str:
@@ -416,7 +416,7 @@ class Runner:
             with self.rows.belonging_to(index):
                 output = self.module(*batch[0], **batch[1])
             if self._given is not None and not torch.compiler.is_compiling() and self._given.has_changed():
-                self._given = Given(parts_of(self.module))  # the pass has counted something
+                self._given = ModuleSnapshot(parts_of(self.module))  # the pass has counted something
             return output
 
         batch = self.format(batch, run)
@@ -434,7 +434,7 @@ class Runner:
         rows.check_calls()
         take_back_(self.module, replica)
         self._checkpoints[self._modes()] = bool(seen)
-        self._given = Given(parts_of(self.module))
+        self._given = ModuleSnapshot(parts_of(self.module))
         return output
 
     def _recomputes(self) -> bool | None:
@@ -466,7 +466,7 @@ class Runner:
             pick: what these should be, of the members' stacked outputs
         """
         self._forget_if_changed()
-        key = way, per_member, kind_of(batch), self._modes(), torch.is_grad_enabled()
+        key = way, per_member, batch_kind(batch), self._modes(), torch.is_grad_enabled()
         if key not in self._agreed:
             with self.lock, own_saved_tensors(), torch.random.fork_rng(devices=[]):
                 self._agreed[key] = self._difference(batch, run, pick, per_member)
@@ -477,7 +477,7 @@ class Runner:
         if self._given is None or self._given.has_changed():
             self._checkpoints.clear()
             self._agreed.clear()
-            self._given = Given(parts_of(self.module))
+            self._given = ModuleSnapshot(parts_of(self.module))
 
     def _difference(
         self,

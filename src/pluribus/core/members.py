@@ -30,11 +30,11 @@ from .._common.torch_private import is_transforming, mark_parameter_, parts_of, 
 from .._common.trees import Batch, are_close, flatten
 from ..surgery.copying import clear_caches_, duplicate_with, replicate, state
 from ..surgery.selecting import dotted_name, quote_names
-from ..surgery.watching import PLAIN, Given
+from ..surgery.watching import PLAIN, ModuleSnapshot
 from .rows import MemberLayer, Rows
 
 
-class Stored:
+class MemberTensor:
     """A tensor of the ensemble's module, and every place in the members that holds it or a slice of it.
 
     Args:
@@ -72,34 +72,40 @@ class Members:
     def __init__(self, module: nn.Module, size: int, own: Collection[str]):
         self.module, self.size, self.rows = module, size, Rows()
         self.parts = parts_of(module)
-        self.given = Given(self.parts)
+        self.given = ModuleSnapshot(self.parts)
         self.modules = [replicate(module) for _ in range(size)]
         self.copies = [parts_of(member) for member in self.modules]
         for part in (part for parts in self.copies for part in parts):
             if isinstance(part, MemberLayer):
                 part.rows = self.rows  # the module's own layers may be in a pass over rows
-        self._sources: list[tuple[dict[str, Any], str, Stored]] = []  # every place in the module that holds a tensor
+        self._sources: list[
+            tuple[dict[str, Any], str, MemberTensor]
+        ] = []  # every place in the module that holds a tensor
         self.stored = self._find_stored(own)
         self.owned = [stored for stored in self.stored if stored.owned]
         self.buffers = [stored for stored in self.stored if stored.buffer and not stored.owned]  # shared ones
         self.shared = [stored for stored in self.stored if not stored.owned]
         self._whole: nn.Module | None = None
-        self.written: dict[Any, list[Stored]] = {}  # the shared buffers that passes change, by modes and gradients
+        self.written: dict[
+            Any, list[MemberTensor]
+        ] = {}  # the shared buffers that passes change, by modes and gradients
         self.modes: list[bool] = [part.training for part in self.parts]
         self._put_all_()
         for member in self.modules:
             clear_caches_(member)
 
-    def _find_stored(self, own: Collection[str]) -> list[Stored]:
+    def _find_stored(self, own: Collection[str]) -> list[MemberTensor]:
         names = {id(tensor): name for name, tensor in state(self.module)}
-        found: dict[int, Stored] = {}
+        found: dict[int, MemberTensor] = {}
         for number, part in enumerate(self.parts):
             for kind in (0, 1):  # parameters, buffers
                 for key, tensor in tables(part)[kind].items():
                     if tensor is None:
                         continue
                     name = names[id(tensor)]
-                    stored = found.setdefault(id(tensor), Stored(name, cast(Tensor, tensor), name in own, kind == 1))
+                    stored = found.setdefault(
+                        id(tensor), MemberTensor(name, cast(Tensor, tensor), name in own, kind == 1)
+                    )
                     stored.part = stored.part or part
                     stored.places.append(([tables(copy[number])[kind] for copy in self.copies], key))
                     self._sources.append((tables(part)[kind], key, stored))
@@ -120,7 +126,7 @@ class Members:
         for part, key in changed:
             for copy in self.copies:
                 vars(copy[numbers[part]])[key] = vars(part)[key]
-        self.given = Given(self.parts)
+        self.given = ModuleSnapshot(self.parts)
         return True
 
     def are_current(self) -> bool:
@@ -174,7 +180,7 @@ class Members:
 
     def watched_by(self, key: Hashable, batch: Batch) -> Hashable:
         """What decides which shared buffers a pass changes: the modes, and the kind of batch."""
-        return key, kind_of(batch) if self.buffers else None
+        return key, batch_kind(batch) if self.buffers else None
 
     @contextmanager
     def watching(self, method: str, key: Any, but: Collection[nn.Module] = ()) -> Iterator[None]:
@@ -203,12 +209,12 @@ class Members:
             for stored in apart:
                 stored.put_([stored.tensor] * self.size)
 
-    def _changes(self, stored: Stored) -> bool:
+    def _changes(self, stored: MemberTensor) -> bool:
         if stored.tensor.is_meta:
             return False
         return any(not _is_same(now, stored.tensor) for now in stored.now())
 
-    def _refuse_changes(self, method: str, changed: Sequence[Stored], in_place: Sequence[Stored]) -> None:
+    def _refuse_changes(self, method: str, changed: Sequence[MemberTensor], in_place: Sequence[MemberTensor]) -> None:
         still = [
             stored.name
             for stored in changed
@@ -287,7 +293,7 @@ class Members:
         ]
 
 
-def _slices(stored: Stored) -> list[Tensor]:
+def _slices(stored: MemberTensor) -> list[Tensor]:
     """Each member's slice in the memory of the stacked tensor; changes of one are not counted for the others."""
     tensor = stored.tensor
     size = tensor.shape[0]
@@ -335,7 +341,7 @@ def average_(method: str, name: str, buffer: Tensor, seen: Sequence[Tensor]) -> 
     buffer.copy_(torch.where(kept, buffer, each.mean(0)))
 
 
-def kind_of(batch: Batch) -> Hashable:
+def batch_kind(batch: Batch) -> Hashable:
     """What decides how a model treats a batch: shapes and types of its tensors, and all that is no tensor."""
     leaves, tree = flatten(batch)
     return str(tree), tuple(

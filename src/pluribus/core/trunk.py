@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._common.torch_private import memory_of
+from .._common.torch_private import tensor_memory
 from .._common.trees import flatten, tensors_of
 from ..surgery.dataflow import surroundings
 
 
-class Call(NamedTuple):
+class RecordedCall(NamedTuple):
     """One call of a part by the first member: what it got and gave, and how often that was changed in place."""
 
     inputs: Any
@@ -67,7 +67,7 @@ class _Run(threading.local):
     """What this thread's run has recorded: the calls of each part; nothing outside of a run."""
 
     def __init__(self) -> None:
-        self.calls: dict[int, list[Call]] = {}
+        self.calls: dict[int, list[RecordedCall]] = {}
         self.member = 0
         self.outside: Any = None  # the surroundings of the run
 
@@ -85,7 +85,7 @@ class _Once:
             return self.forward(*args, **kwargs)
         if run.member == 0:
             output = self.forward(*args, **kwargs)
-            calls.append(Call((args, kwargs), output, _changes(output)))
+            calls.append(RecordedCall((args, kwargs), output, _changes(output)))
             _count_anew(run.calls, (args, kwargs), output)
             return output
         for call in calls:
@@ -98,12 +98,12 @@ class _Once:
         return deepcopy(self.forward, memo)
 
 
-def _count_anew(every: dict[int, list[Call]], inputs: Any, output: Any) -> None:
+def _count_anew(every: dict[int, list[RecordedCall]], inputs: Any, output: Any) -> None:
     """What the trunk itself changes in place, such as an activation, it changes for all members."""
-    changed = {memory_of(t) for t in tensors_of(output)} & {memory_of(t) for t in tensors_of(inputs)}
+    changed = {tensor_memory(t) for t in tensors_of(output)} & {tensor_memory(t) for t in tensors_of(inputs)}
     for calls in every.values() if changed else ():
         for i, call in enumerate(calls):
-            if any(memory_of(tensor) in changed for tensor in tensors_of(call.output)):
+            if any(tensor_memory(tensor) in changed for tensor in tensors_of(call.output)):
                 calls[i] = call._replace(changes=_changes(call.output))
 
 

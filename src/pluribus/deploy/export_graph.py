@@ -17,7 +17,7 @@ from ..core.ensemble import Ensemble
 from ..surgery.copying import assign_, duplicate, run_with, state
 
 
-class Members(nn.Module):
+class ExportedMembers(nn.Module):
     """An ensemble's members one after the other, each with its own tensors under their own names; no vmap."""
 
     def __init__(self, ensemble: Ensemble):
@@ -43,7 +43,7 @@ class Members(nn.Module):
         with (self.findings.around or nullcontext)():
             return _stack([logits_of(self._one(i, (args, kwargs))) for i in range(self.size)])
 
-    def train(self, mode: bool = True) -> Members:
+    def train(self, mode: bool = True) -> ExportedMembers:
         """Set the mode; dropout of MC-Dropout stays awake."""
         super().train(mode)
         for name in self.findings.awake:
@@ -69,7 +69,7 @@ def _stack(outputs: list[Any]) -> Any:
 def plain_of(ensemble: nn.Module) -> nn.Module:
     """What can be traced: members by a loop; of a frozen ensemble its plain graph."""
     if isinstance(ensemble, Ensemble):
-        return Members(ensemble).eval()
+        return ExportedMembers(ensemble).eval()
     made = duplicate(ensemble).eval()
     for part in made.modules():
         put_back: Any = getattr(part, "plain_", None)  # a frozen ensemble packs its weights when it runs

@@ -29,7 +29,7 @@ from ..uncertainty.classification import SCORES, Classification
 from ..uncertainty.conformal_prediction import INTERVALS, SETS, Conformal
 from ..uncertainty.outputs import gaussian
 from ..uncertainty.regression import Regression
-from .export_graph import Members
+from .export_graph import ExportedMembers
 from .freezing.frozen import freeze
 from .pictures import write_pictures
 from .saving import load, save
@@ -187,7 +187,7 @@ class SelfNormalising(nn.Module):
         ensemble, record = predictor.ensemble, predictor.record
         self.task, self.class_dim = ensemble.task, ensemble.class_dim
         self.size, self.about = ensemble.size, _describe(record)
-        self.inner = Members(ensemble) if example is None else freeze(ensemble, example)
+        self.inner = ExportedMembers(ensemble) if example is None else freeze(ensemble, example)
         self.mean = nn.Buffer(torch.tensor(record["mean"]))
         self.std = nn.Buffer(torch.tensor(record["std"]))
         self.shift, self.scale = (_number_or_buffer(record[f"target_{part}"]) for part in ("mean", "std"))

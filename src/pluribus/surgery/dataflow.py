@@ -13,8 +13,8 @@ from .._common.torch_private import (
     TorchDispatchMode,
     checkpoint_hooks,
     in_backward,
-    memory_of,
     parts_of,
+    tensor_memory,
     transform_level,
 )
 from .._common.trees import Batch, map_tensors, tensors_of
@@ -152,11 +152,11 @@ class _Follow(TorchDispatchMode):
     def mark(self, tensor: Tensor, marks: frozenset[int]) -> None:
         """Add marks to a tensor's memory."""
         self.alive.append(tensor)
-        self.marks[memory_of(tensor)] = self.marks_of(tensor) | marks
+        self.marks[tensor_memory(tensor)] = self.marks_of(tensor) | marks
 
     def marks_of(self, tensor: Tensor) -> frozenset[int]:
         """The inputs that a tensor was computed from."""
-        return self.marks.get(memory_of(tensor), frozenset())
+        return self.marks.get(tensor_memory(tensor), frozenset())
 
     @contextmanager
     def pause(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ PLAIN = (bool, int, float, str, type(None))
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {"rows", "layouts", "place", "parts"}  # and of layers of ours
 
 
-class Given:
+class ModuleSnapshot:
     """The attributes, parts and hooks of a module's parts as they are now, to see whether a user changes them.
 
     One level deep: an attribute of a configuration counts, what a list inside of it holds does not.
