@@ -6,6 +6,7 @@ import sqlite3
 import time
 
 import pytest
+from hostile_folders import rewrite
 from PIL import Image
 
 from pluribus.study import conduct, fingerprints
@@ -165,10 +166,8 @@ def test_a_study_that_an_earlier_version_began_without_some_marks_goes_on(tmp_pa
     )  # fmt: skip
     conduct(study, tmp_path / "study")
     record = json.loads((tmp_path / "study" / "study.json").read_text())
-    (tmp_path / "study" / "study.json").write_text(json.dumps({**record, "files": {}}))
+    rewrite(tmp_path / "study" / "study.json", {**record, "files": {}})
     assert len(conduct(study, tmp_path / "study").results) == 1
-    (tmp_path / "study" / "study.json").write_text(
-        json.dumps({**record, "files": {name: "another" for name in record["files"]}})
-    )
+    rewrite(tmp_path / "study" / "study.json", {**record, "files": {name: "another" for name in record["files"]}})
     with pytest.raises(ValueError, match="changed since the study"):
         conduct(study, tmp_path / "study")

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from hostile import TEXTS, Trap, header_of, npy, npy_header, npz, with_header
 
+from pluribus._common.signed_files import sign, write_signed_json
+
 RECORD, WEIGHTS = "bundle.json", "ensemble.safetensors"
 
 TERABYTE = 2**40
@@ -25,6 +27,11 @@ Spoil = Callable[[Path, Path], None]  # (folder, canary)
 # ---------------------------------------------------------------- ways to spoil a file
 
 
+def rewrite(path: Path, value: dict) -> None:
+    """Write a JSON file of ours as somebody does who knows how its digest is made."""
+    write_signed_json(path, {key: entry for key, entry in value.items() if key != "digest"})
+
+
 def text(name: str, content: str) -> Spoil:
     return lambda folder, canary: (folder / name).write_text(content)
 
@@ -33,8 +40,7 @@ def entries(name: str, **values) -> Spoil:
     """Some entries of a JSON file replaced."""
 
     def spoil(folder: Path, canary: Path) -> None:
-        known = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps({**known, **values}))
+        rewrite(folder / name, {**json.loads((folder / name).read_text()), **values})
 
     return spoil
 
@@ -42,7 +48,7 @@ def entries(name: str, **values) -> Spoil:
 def without(name: str, *keys: str) -> Spoil:
     def spoil(folder: Path, canary: Path) -> None:
         known = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps({key: value for key, value in known.items() if key not in keys}))
+        rewrite(folder / name, {key: value for key, value in known.items() if key not in keys})
 
     return spoil
 
@@ -70,7 +76,7 @@ def header(about: dict | None = None, name: str = WEIGHTS, **tensors) -> Spoil:
         found[first] |= tensors
         if about:
             told = {**json.loads(found["__metadata__"]["pluribus"]), **about}
-            found["__metadata__"] = {"pluribus": json.dumps(told)}
+            found["__metadata__"]["pluribus"] = json.dumps(told)
         with_header(folder / name, found, rest)
 
     return spoil
@@ -434,6 +440,7 @@ def _checkpoint(change: Callable[[dict], object]) -> Spoil:
         found = torch.load(path, weights_only=True)
         change(found)
         torch.save(found, path)
+        sign(path)
 
     return spoil
 

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from .signed_files import check_digest
 from .untrusted import is_disk_error, open_file
 
 VARIABLE = "PLURIBUS_UNPACK_LIMIT"
@@ -187,7 +188,9 @@ def read_npz(
                 taken = [name for name in members if wanted is None or name in wanted]
                 if sum(members[name].file_size for name in taken) > allowed:
                     raise TooLargeError(path, allowed)
-                return {name: _read_array(archive, members[name]) for name in taken}, list(members)
+                arrays = {name: _read_array(archive, members[name]) for name in taken}
+            check_digest(path)
+            return arrays, list(members)
         except TooLargeError:
             raise
         except OSError as error:
@@ -196,18 +199,6 @@ def read_npz(
             raise ValueError(f"it is not a complete .npz file ({error})") from None
         except Exception as error:  # zipfile, zlib and numpy raise many kinds on damaged bytes
             raise ValueError(f"it is not a complete .npz file ({error or type(error).__name__})") from None
-
-
-def check_archive(file: BinaryIO, path: Any) -> None:
-    """Refuse a zip archive, as torch writes, that would unpack to more than is allowed."""
-    head = file.read(4)
-    file.seek(0)
-    if head == b"PK\x03\x04":
-        allowed = limit_for(os.fstat(file.fileno()).st_size)
-        with zipfile.ZipFile(file) as archive:
-            if sum(member.file_size for member in archive.infolist()) > allowed:
-                raise TooLargeError(path, allowed)
-        file.seek(0)
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:

@@ -15,11 +15,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
-from .optional import require
-
 LONGEST_JSON = 2**26  # bytes; what we write ourselves has a few thousand
-
-MOST_TENSORS = 100_000  # of one file
 
 KINDS = {
     stat.S_IFDIR: "a folder",
@@ -79,20 +75,6 @@ def printable(text: str) -> str:
         letter if letter in "\n\t" or unicodedata.category(letter) not in ("Cc", "Cf", "Cs") else ascii(letter)[1:-1]
         for letter in text
     )
-
-
-def read_safetensors(path: str | os.PathLike[str], entry: str = "") -> tuple[str, dict[str, Any]]:
-    """The text of one entry of a safetensors file's header, "" where there is none, and the tensors by name."""
-    safetensors = require("safetensors", "reading weights", "save")
-    open_file(path).close()  # a pipe would be waited for
-    try:
-        with safetensors.safe_open(path, framework="pt", device="cpu") as file:
-            if len(file.keys()) > MOST_TENSORS:
-                raise ValueError(f"it holds {len(file.keys())} tensors, but at most {MOST_TENSORS} are allowed")
-            header = (file.metadata() or {}).get(entry, "")
-            return header, {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except Exception as error:  # a damaged file can fail in any way
-        raise ValueError(f"it is not a complete safetensors file ({error})") from error
 
 
 def is_plain_tensor(value: Any) -> bool:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._common.atomic import atomic_write
+from .._common.signed_files import read_signed_json, write_signed_json
 from .._common.unpacking import format_bytes
-from .._common.untrusted import Finite, Number, check_shape, read_json
+from .._common.untrusted import Finite, Number, check_shape
 from ..core.ensemble import Ensemble
 from ..data.catalogue import encoded
 from ..data.dataset import Data
@@ -82,8 +82,7 @@ class Predictor:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RECORD).unlink(missing_ok=True)
         save(self.ensemble, folder / WEIGHTS, whole=True)
-        with atomic_write(folder / RECORD) as temporary:
-            temporary.write_text(json.dumps(self.record, indent=1))
+        write_signed_json(folder / RECORD, self.record)
 
     def answers(
         self, source: Any, *, broken: Any = "stop", batch_size: int = ROWS, unpack_limit: int | str | None = None
@@ -256,7 +255,7 @@ def load_predictor(folder: str | Path, device: torch.device | str = "cpu", *, mo
             "Make one with: pluribus train --out FOLDER"
         )
     try:
-        record = read_json(folder / RECORD)
+        record = read_signed_json(folder / RECORD, note=True)
         _check_record(record)
     except ValueError as error:
         raise ValueError(f"predict: {str(folder / RECORD)!r} is damaged ({error}). Train again.") from error

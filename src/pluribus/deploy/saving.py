@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._common.atomic import atomic_write
-from .._common.optional import require
-from .._common.untrusted import check_pattern, check_shape, parse_json, read_safetensors
+from .._common.signed_files import check_digest, read_safetensors, write_safetensors
+from .._common.untrusted import check_pattern, check_shape, parse_json
 from ..core.ensemble import TASKS, Ensemble
 from ..methods import METHODS
 from ..methods.facts import call_method
@@ -54,14 +53,11 @@ def save(ensemble: Ensemble, path: str | os.PathLike[str], *, whole: bool = Fals
         raise FileNotFoundError(f"save: the folder {str(path.parent)!r} does not exist. Create it first.")
     if path.is_dir():
         raise IsADirectoryError(f"save: {str(path)!r} is a folder. Give the name of a file in it.")
-    to_bytes = require("safetensors.torch", "save", "save").save
     with ensemble.runner.lock:  # no other thread has a member's tensors in there
         base = "" if whole else _base_hash(ensemble)
         left_out = _shared_tensors(ensemble) if base else {}
-        tensors = {name: _plain(tensor) for name, tensor in state(ensemble.module) if name not in left_out}
-    content = to_bytes(tensors, {"pluribus": json.dumps({**_header(ensemble), "base": base})})
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(content)
+        tensors = {name: tensor for name, tensor in state(ensemble.module) if name not in left_out}
+        write_safetensors(path, tensors, {"pluribus": json.dumps({**_header(ensemble), "base": base})})
 
 
 def load(
@@ -91,10 +87,18 @@ def load(
     made = _build(header, model)
     _check_fit(header, made, tensors)
     _check_base(header, made)
+    _check_unchanged(Path(path))
     _fill_(made.module, tensors)
     made.task, made.class_dim = header["task"], header.get("class_dim")
     made.to(device)
     return made.train(header["training"])
+
+
+def _check_unchanged(path: Path) -> None:
+    try:
+        check_digest(path, note=True)
+    except ValueError as error:
+        raise ValueError(f"load: {str(path)!r}: {error}. Restore it from a copy, or train again.") from None
 
 
 @torch.no_grad()
@@ -102,7 +106,7 @@ def _fill_(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Give a module these tensors: in the memory of its own where they fit, which attributes may be views of."""
     known = dict(state(module))
     fits = {name for name, tensor in tensors.items() if _fits_in_place(known[name], tensor)}
-    others = {name: tensor for name, tensor in tensors.items() if name not in fits}
+    others = {name: tensor.clone() for name, tensor in tensors.items() if name not in fits}
     refuse_hidden("load", module, {name: known[name] for name in others})
     for name in fits:
         known[name].copy_(tensors[name])
@@ -173,10 +177,6 @@ def _header(ensemble: Ensemble) -> dict[str, Any]:
         "training": ensemble.training,
         "unlike": not ensemble.stacked,
     }
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().contiguous().clone()
 
 
 def _read(path: Path, device: torch.device | str) -> tuple[dict[str, Any], dict[str, Tensor]]:

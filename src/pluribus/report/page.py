@@ -16,7 +16,8 @@ import numpy as np
 
 from .._common.atomic import atomic_write
 from .._common.optional import require
-from .._common.untrusted import check_shape, read_json
+from .._common.signed_files import read_signed_json
+from .._common.untrusted import check_shape
 from ..results.quantities import Differences, best, estimate, format_value, quantity
 from ..results.store import Damaged, Group, Result, group_runs, read_all
 from ..results.verdict import Verdict, relation, verdicts
@@ -236,7 +237,7 @@ def _short(value: Any) -> str:
 def _plan(folder: Path) -> dict[str, Any]:
     """What study.json says, where there is one that can be read."""
     try:
-        found = read_json(folder / "study.json")
+        found = read_signed_json(folder / "study.json")
         check_shape(found, {"command?": str, "choose?": (None, str)})
     except (OSError, ValueError):
         return {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .._common.atomic import atomic_write
+from .._common.signed_files import write_npz
 from .._common.unpacking import read_npz
 from .._common.untrusted import Number, check_shape, is_disk_error, parse_json
 
@@ -83,8 +82,7 @@ def write(path: str | os.PathLike[str], record: Mapping[str, Any], columns: Mapp
     arrays = {name: _array(name, column) for name, column in columns.items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as temporary:
-            _store(temporary, {"record": np.array(text), **arrays})
+        write_npz(path, {"record": np.array(text), **arrays})
     except OSError as error:
         message = f"the result could not be written ({error.strerror or error}); results written earlier are untouched"
         raise OSError(error.errno, message, str(path)) from error
@@ -150,20 +148,6 @@ def _order(group: Group) -> tuple[bool, list[tuple[bool, float, str]]]:
     parts = [part for part in re.split(r"(\d+(?:\.\d+)?)", group.label) if part]
     numbered = [(part[0].isdigit(), float(part) if part[0].isdigit() else 0.0, part) for part in parts]
     return not group.is_baseline, numbered
-
-
-def _store(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write an .npz file without times, so that equal runs give equal bytes."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, array in arrays.items():
-            with archive.open(_entry(name), "w", force_zip64=True) as part:
-                np.lib.format.write_array(part, array, allow_pickle=False)
-
-
-def _entry(name: str) -> zipfile.ZipInfo:
-    entry = zipfile.ZipInfo(f"{name}.npy")
-    entry.compress_type = zipfile.ZIP_DEFLATED
-    return entry
 
 
 def _array(name: str, column: Any) -> np.ndarray:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .._common.atomic import atomic_write
-from .._common.untrusted import read_json
+from .._common.signed_files import read_signed_json, write_signed_json
 from ..data.dataset import Data
 from ..deploy.predictor import RECORD, Predictor, make_predictor
 from ..training.fitting import LAST
@@ -58,8 +56,7 @@ def claim(run: Run, folder: Path, overwrite: bool = False) -> None:
     if overwrite:
         shutil.rmtree(folder / TRAINING, ignore_errors=True)
     mark.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(mark) as temporary:
-        temporary.write_text(json.dumps(mine))
+    write_signed_json(mark, mine)
 
 
 def _remove_without_epochs(folder: Path) -> None:
@@ -72,7 +69,7 @@ def _remove_without_epochs(folder: Path) -> None:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = read_json(path)
+        found = read_signed_json(path)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

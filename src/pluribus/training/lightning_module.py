@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .._common.atomic import atomic_write
 from .._common.optional import require
+from .._common.signed_files import sign
 from .._common.trees import as_batch, logits_of, rows_of, tensors_of
 from ..core.ensemble import Ensemble
 from ..uncertainty.classification import Classification
@@ -255,6 +256,7 @@ class LastCheckpoint(Checkpoint):
             return
         with atomic_write(self.path) as temporary:
             trainer.save_checkpoint(temporary)
+            sign(temporary)
 
 
 def _diagnose(data: tuple[Any, ...]) -> str:

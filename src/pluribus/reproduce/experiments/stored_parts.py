@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..._common.atomic import atomic_write
 from ..._common.executors import run_here, run_in_processes, run_on_ray
+from ..._common.signed_files import write_npz
 from ..._common.unpacking import read_npz
 from ..._common.untrusted import check_shape, parse_json
 
@@ -171,8 +171,7 @@ def write_part(
     record = {"experiment": experiment, "part": part.name, "settings": dict(part.settings)}
     text = json.dumps(record | {"figures": figures, "seconds": seconds})
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as temporary, open(temporary, "wb") as file:
-        np.savez_compressed(file, record=np.array(text), **columns)  # type: ignore[arg-type]
+    write_npz(path, {"record": np.array(text), **columns})
 
 
 def read_part(path: Path, experiment: str, part: Part) -> Stored:
