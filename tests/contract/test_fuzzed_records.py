@@ -230,6 +230,16 @@ def test_a_spoiled_ensemble_of_transformers_is_refused(bert, tmp_path, name):
     assert not (tmp_path / "canary").exists()
 
 
+@pytest.mark.slow
+def test_a_pattern_that_a_tokenizer_gives_up_on_gives_a_message(bert, tmp_path):
+    shutil.copytree(bert, tmp_path / "bert")
+    told = json.loads((bert / "tokenizer.json").read_text())
+    told["pre_tokenizer"] = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    (tmp_path / "bert" / "tokenizer.json").write_text(json.dumps(told))
+    with pytest.raises(ValueError, match="reads no texts"):
+        texts._tokenize(str(tmp_path / "bert"), ["a" * 60 + "b"])
+
+
 # ---------------------------------------------------------------- every reader has such a test
 
 READS = re.compile(
@@ -259,7 +269,6 @@ READERS = {
     "data/image_archives.py": HOSTILE,
     "data/image_folders.py": HOSTILE,
     "data/imagenet_variants.py": HERE,
-    "data/quiet_tiff.py": HOSTILE,
     "data/safe_pickle.py": "tests/data/test_safe_pickle.py",
     "data/tables.py": HOSTILE,
     "deploy/exporting.py": "tests/deploy/test_exporting.py",  # its own text, back from JSON

@@ -14,16 +14,17 @@ import numpy as np
 import pytest
 import torch
 from hostile import TEXTS, header_of, npy, npy_header, npz, with_header
-from hostile_folders import ABOUT, CLAIMS, KINDS_OF_NUMBERS, LIES, TRAINED, header, kind_of_number, rewrite
+from hostile_folders import ABOUT, CHECKPOINTS, CLAIMS, KINDS_OF_NUMBERS, LIES, TRAINED, header, kind_of_number, rewrite
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from memory import peak_memory
 from mutations import FUZZ, mutations, value_or_message
 from torch import nn
 
 import pluribus as pb
 from pluribus.cli.app import main
 from pluribus.data.catalogue import encoded, load
-from pluribus.deploy.predictor import RECORD, WEIGHTS, load_predictor, make_predictor
+from pluribus.deploy.predictor import RECORD, WEIGHTS, _build, load_predictor, make_predictor
 from pluribus.landscape.checkpoints import Trajectory, state_dict_of
 from pluribus.models.by_name import ModelSpec
 from pluribus.report.page import report
@@ -411,6 +412,29 @@ def test_a_checkpoint_that_unpacks_to_gigabytes_is_refused_before_it_does(tmp_pa
             packed.writestr(name, stored.read(name))
     with pytest.raises(ValueError, match="holds more than its own bytes"):
         state_dict_of(tmp_path / "y.pt")
+
+
+@pytest.mark.parametrize("name", [name for name in CHECKPOINTS if "9 GB" in name])
+def test_a_checkpoint_that_asks_for_a_gigabyte_in_a_number_is_refused(tmp_path, name):
+    CHECKPOINTS[name](tmp_path, tmp_path / "canary")
+    before = peak_memory()
+    with pytest.raises(ValueError, match="it asks for a bytearray"):
+        state_dict_of(tmp_path / "one.pt")
+    assert peak_memory() - before < 500
+
+
+def test_images_of_a_size_that_the_network_does_not_take_are_not_made(folder):
+    whole = json.loads(json.dumps(dataclasses.asdict(Run(data="digits")), default=list))
+    told = {"shape": [1, 8, 8], "run": {**whole, "source": {"image_size": 20_000}}}
+    with pytest.raises(ValueError, match="its images are not of the size 20000"):
+        _run_of(told, folder)
+
+
+def test_a_network_whose_layers_would_take_gigabytes_for_one_image_is_refused(tmp_path):
+    spec = ModelSpec("small_cnn", (3, 4000, 4000), 2)
+    (tmp_path / WEIGHTS).touch()
+    with pytest.raises(ValueError, match=r"bundle\.json.* claims a network of 1\.12 GB .* PLURIBUS_UNPACK_LIMIT"):
+        _build(spec, tmp_path)
 
 
 def test_a_list_that_holds_itself_a_billion_times_is_not_written_out():

@@ -7,6 +7,7 @@ stored parts of the claims court and a folder of transformers.
 import json
 import os
 import struct
+import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -168,14 +169,12 @@ ABOUT = [
     {"method": "batch_ensemble", "settings": {"rank": 10**9}},
     {"method": "mc_dropout", "size": 10**9},
     {"method": "lora", "settings": {"rank": 10**9}},
-    {"method": "lora", "settings": {"where": "(a+)+$"}},
+    {"method": "lora", "settings": {"rank": 10**7}},
     {"base": "x"},
     {"settings": {"unknown": 1}},
     {"settings": {"init": {"a": 1}}},
     {"settings": {"init": nested(400)}},
-    {"method": "treenet", "settings": {"branch": "(a+)+$"}},
-    {"method": "treenet", "settings": {"branch": "((a|a))*$"}},
-    {"method": "treenet", "settings": {"branch": ".*" * 30}},
+    {"method": "treenet", "settings": {"branch": "nothing"}},
     {"method": "treenet", "settings": {"branch": "("}},
     {"method": "packed", "settings": {"widths": {"sizes": {"a": [10**12]}, "attributes": [], "rounded": []}}},
     {"method": "packed", "settings": {"widths": []}},
@@ -265,7 +264,8 @@ RUNS |= {
     for values in [
         {"data": "table:/dev/zero"}, {"data": "python:os:system"}, {"data": "npz:" + "x" * 5000}, {"data": "a\0b"},
         {"data": "iris", "source": {"folder": 3}}, {"source": {"nothing": 1}},
-        {"data": "table:sent/evil.csv"}, {"data": "folder:/proc"}, {"data": "digits"}, {"seed": "x"}, {"threads": None},
+        {"data": "table:sent/evil.csv"}, {"data": "folder:/proc"}, {"data": "digits"},
+        {"source": {"image_size": 20_000}}, {"seed": "x"}, {"threads": None},
         {"source": {"tokenizer": "/proc/self"}, "data": "text:sent/evil.csv"}, {"source": nested(300)},
     ]
 }  # fmt: skip
@@ -296,7 +296,26 @@ def _laughs(canary: Path) -> dict:
     return {"state_dict": {"weight": found}}
 
 
+def _large_from_a_number(name: str, legacy: bool = False) -> Spoil:
+    """A pickle of which `bytearray(9e9)` is all."""
+    pickled = b"\x80\x02cbuiltins\nbytearray\n\x8a\x05" + (9 * 10**9).to_bytes(5, "little") + b"\x85R."
+
+    def spoil(folder: Path, canary: Path) -> None:
+        if legacy:
+            torch.save({}, folder / name, _use_new_zipfile_serialization=False)
+            content = (folder / name).read_bytes()
+            (folder / name).write_bytes(content[: content.rindex(b"\x80\x02}q\x00.")] + pickled)
+            return
+        with zipfile.ZipFile(folder / name, "w") as archive:
+            archive.writestr("x/data.pkl", pickled)
+            archive.writestr("x/version", "3\n")
+
+    return spoil
+
+
 CHECKPOINTS: dict[str, Spoil] = {
+    "a checkpoint of 9 GB in 350 bytes": _large_from_a_number("one.pt"),
+    "an old checkpoint of 9 GB in some bytes": _large_from_a_number("one.pt", legacy=True),
     "a checkpoint that runs code": saved(lambda canary: {"weight": Trap(canary)}),
     "an old checkpoint that runs code": saved(
         lambda canary: {"weight": Trap(canary)}, _use_new_zipfile_serialization=False
@@ -457,6 +476,7 @@ STOPPED: dict[str, Spoil] = {
     "a checkpoint that is text": text(LAST, "hello"),
     "a checkpoint that is a list": lambda f, c: torch.save([], f / LAST),
     "a checkpoint of one list a billion times": lambda f, c: torch.save(_laughs(c), f / LAST),
+    "a checkpoint of 9 GB in 350 bytes": _large_from_a_number(LAST),
     "a checkpoint without loops": _checkpoint(lambda found: found.pop("loops")),
     "a checkpoint without weights": _checkpoint(lambda found: found["state_dict"].clear()),
     "a checkpoint of a billion epochs": _checkpoint(lambda found: found.update(epoch=10**9)),

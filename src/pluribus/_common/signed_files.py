@@ -109,8 +109,8 @@ def read_safetensors(path: str | os.PathLike[str], entry: str = "") -> tuple[str
     The tensors are the file's own bytes, not copies of them; whoever has found them to fit calls `check_digest`.
     """
     safetensors = require("safetensors", "reading weights", "save")
-    open_file(path).close()  # a pipe would be waited for
     try:
+        open_file(path).close()  # a pipe would be waited for
         with safetensors.safe_open(path, framework="pt", device="cpu") as file:
             if len(file.keys()) > MOST_TENSORS:
                 raise ValueError(f"it holds {len(file.keys())} tensors, but at most {MOST_TENSORS} are allowed")

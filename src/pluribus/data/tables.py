@@ -21,6 +21,7 @@ from .._common.optional import require
 from .._common.unpacking import Bounded, Limit, TooLargeError, limit_for, unpack
 from .._common.untrusted import open_file
 from .dataset import NO_CLASS, Points, Split, Tokens
+from .parquet import read_parquet
 from .source import (
     MOST_OTHER_COLUMNS,
     Request,
@@ -141,7 +142,7 @@ def read_table(path: Path, limit: Limit = None) -> Frame:
         with open_file(path) as file:
             allowed = limit_for(os.fstat(file.fileno()).st_size, limit, ALWAYS)
             if path.suffix.lower() in (".parquet", ".pq"):
-                frame = _read_parquet(file, path, allowed)
+                frame = read_parquet(file, path, allowed)
             else:
                 frame = _read_csv(file, path, allowed)
     except (ModuleNotFoundError, FileNotFoundError, TooLargeError):
@@ -190,33 +191,6 @@ def _as_text(file: BinaryIO, path: Path, allowed: int, encoding: str) -> TextIO:
     file.seek(0)
     stream = Bounded(unpack(file, path, allowed), path, sys.maxsize, check)
     return io.TextIOWrapper(io.BufferedReader(stream, 2**18), encoding, newline="")
-
-
-def _read_parquet(file: BinaryIO, path: Path, allowed: int) -> Frame:
-    """Read batch by batch: repeated values take no room in the file, whatever its header says."""
-    arrow = require("pyarrow", "reading Parquet files", "data")
-    parquet = require("pyarrow.parquet", "reading Parquet files", "data").ParquetFile(file)
-    check_columns(path, parquet.metadata.num_columns)
-    if parquet.metadata.num_rows * parquet.metadata.num_columns * 4 > allowed:
-        raise TooLargeError(path, allowed)
-    texts = [one.name for one in parquet.schema_arrow if arrow.types.is_string(one.type)]
-    repeated = require("pyarrow.parquet", "reading Parquet files", "data").ParquetFile(file, read_dictionary=texts)
-    batches, size = [], 0
-    for batch in repeated.iter_batches(2**14):
-        size += sum(_size_in_memory(column, arrow) for column in batch.columns)
-        if size > allowed:
-            raise TooLargeError(path, allowed)
-        batches.append(batch)
-    table = arrow.Table.from_batches(batches, repeated.schema_arrow)
-    return table.cast(parquet.schema_arrow).to_pandas()
-
-
-def _size_in_memory(column: Any, arrow: Any) -> int:
-    """Bytes of a column when each text is written out."""
-    if not arrow.types.is_dictionary(column.type):
-        return column.nbytes
-    compute = require("pyarrow.compute", "reading Parquet files", "data")
-    return compute.sum(compute.binary_length(column.dictionary).take(column.indices)).as_py() or 0
 
 
 def _with_decimal_points(frame: Frame) -> Frame:

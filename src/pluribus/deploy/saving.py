@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .._common.signed_files import check_digest, read_safetensors, write_safetensors
-from .._common.untrusted import check_pattern, check_shape, parse_json
+from .._common.untrusted import check_shape, parse_json
 from ..core.ensemble import TASKS, Ensemble
 from ..methods import METHODS
 from ..methods.facts import call_method
@@ -83,7 +83,8 @@ def load(
     header, tensors = _read(Path(path), device)
     if isinstance(model, nn.Module):
         bare = duplicate_mapped(model, lambda tensor: tensor.detach().to("meta"))
-        _check_fit(header, _build(header, bare), tensors)  # before anything is allocated that the file only claims
+        with torch.device("meta"):  # before anything is allocated that the file only claims
+            _check_fit(header, _build(header, bare), tensors)
     made = _build(header, model)
     _check_fit(header, made, tensors)
     _check_base(header, made)
@@ -226,8 +227,6 @@ def _check_header(header: Any) -> dict[str, Any]:
     if unknown := [name for name in header["settings"] if name not in known]:
         raise ValueError(f"{header['method']} has no setting {quote_names(unknown, 3)}")
     check_shape(header["settings"].get("widths"), (None, WIDTHS), "its widths")
-    for name in ("where", "branch"):
-        check_pattern(header["settings"].get(name) or "")  # for the names of layers
     return header
 
 
