@@ -146,7 +146,7 @@ def group_runs(results: Iterable[Result]) -> dict[tuple[str, str], list[Group]]:
 
 def _order(group: Group) -> tuple[bool, list[tuple[bool, float, str]]]:
     parts = [part for part in re.split(r"(\d+(?:\.\d+)?)", group.label) if part]
-    numbered = [(part[0].isdigit(), float(part) if part[0].isdigit() else 0.0, part) for part in parts]
+    numbered = [(part[0].isdecimal(), float(part) if part[0].isdecimal() else 0.0, part) for part in parts]
     return not group.is_baseline, numbered
 
 
@@ -193,6 +193,10 @@ def _wrong(record: Any) -> str:
         check_shape(record, RECORD, "its record")
         if record["task"] not in TASKS:
             return f"its task must be one of {', '.join(TASKS)}, but is {record['task']!r}"
+        for name, rows in (record.get("shift") or {}).items():
+            check_shape(rows, [{"severity": int}], f'its record: "shift": "{name}"')
+            if not all(0 <= row["severity"] <= MOST_SEVERE for row in rows):
+                return f'its severities of "{name}" must be from 0 to {MOST_SEVERE}'
     except ValueError as error:
         return str(error)
     return ""
@@ -208,6 +212,8 @@ def _check_columns(record: Mapping[str, Any], columns: Mapping[str, np.ndarray])
         rows = columns.get({"test": "test/target", "examples": "examples/index"}.get(room, name), column)
         if column.ndim == 0 or kind not in ("member_label", "pictures") and column.size != len(column):
             raise ValueError(f"its column {name!r} must be one value for each row, but is {column.shape}")
+        if kind == "confidence" and not ((column >= 0) & (column <= 1 + 1e-6)).all():
+            raise ValueError(f"its column {name!r} must hold numbers from 0 to 1")
         if kind == "index" and column.dtype.kind not in "iu":
             raise ValueError(f"its column {name!r} must hold whole numbers, but holds {column.dtype}")
         if kind == "pictures" and (
@@ -221,6 +227,8 @@ def _check_columns(record: Mapping[str, Any], columns: Mapping[str, np.ndarray])
 TASKS = ("classification", "regression")
 
 TEXTS = ("reason", "text")
+
+MOST_SEVERE = 100
 
 _FIGURES = {str: (Number, None)}
 
