@@ -86,7 +86,7 @@ def check_folder_digests(folder: Path) -> None:
 
 def _file_digest(path: Path) -> str:
     with open_file(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.sha256(file.read(LONGEST_JSON)).hexdigest()
 
 
 # ---------------------------------------------------------------- tensors

@@ -17,7 +17,7 @@ from .source import damaged_error
 def unpickle(data: bytes, path: Path) -> dict[str, Any]:
     """The dict in a pickle of plain values and numpy arrays; anything else that a pickle can ask for is refused."""
     try:
-        found = _Unpickler(Timed(io.BytesIO(data), path, seconds_for(0)), encoding="bytes").load()  # type: ignore[arg-type]
+        found = _Unpickler(Timed(io.BytesIO(data), path, seconds_for(0)), encoding="bytes").load()
         if isinstance(found, dict):
             found = {key: value.array() if isinstance(value, _Array) else value for key, value in found.items()}
     except _RefusedError as error:

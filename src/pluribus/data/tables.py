@@ -40,6 +40,8 @@ Series = Any
 
 LARGEST = 1e150  # of a column; the square of a larger number is infinite
 
+FARTHEST = 1e15  # standard deviations from the mean; squares of their sums are finite in single precision
+
 TOGETHER = 1000  # columns of numbers that are looked at together
 
 LEVELS = 100  # of a category; rarer ones share a column
@@ -343,8 +345,21 @@ def encode_table(encoding: dict[str, Any], frame: Frame) -> Split:
         blocks += (
             _encode_numbers(columns, frame) if together else [_encode_column(c, frame[c["name"]]) for c in columns]
         )
-    inputs = Points(torch.from_numpy(np.concatenate(blocks, axis=1, dtype=np.float32)), names)
-    return Split(inputs, _encode_targets(encoding, frame))
+    inputs = np.concatenate(blocks, axis=1)
+    _check_magnitude(encoding, inputs, names)
+    return Split(Points(torch.from_numpy(inputs.astype(np.float32)), names), _encode_targets(encoding, frame))
+
+
+def _check_magnitude(encoding: dict[str, Any], inputs: np.ndarray, names: list[str]) -> None:
+    """Refuse a value so far from all that the network was trained on that it could compute nothing from it."""
+    if (abs(inputs) <= FARTHEST).all():
+        return
+    row, place = np.argwhere(~(abs(inputs) <= FARTHEST))[0]
+    raise ValueError(
+        f'row {names[row]}, column "{feature_names(encoding)[place]}": the value is {inputs[row, place]:.2g} standard '
+        f"deviations from the mean of the training rows, but a network computes with at most {FARTHEST:.0e}. Correct "
+        "it, or leave the row out."
+    )
 
 
 def label_of(value: Any) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._common.atomic import refuse_links
 from .._common.signed_files import read_signed_json, write_signed_json
 from .._common.untrusted import check_shape
 from ..report.figure import Figure
@@ -45,6 +46,7 @@ def find_claim(name: str) -> Claim:
 def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Judged:
     """Run what is missing of the item's experiment, judge it, and write its page and the page of all verdicts."""
     check_scale(context.scale)
+    refuse_links("reproduce", context.folder, "verdicts")
     found = claim.experiment.carry_out(context)
     verdict, seconds = _with_caution(claim, _judge(claim, found, context), context.scale), _seconds(found)
     page = context.folder / f"{claim.paper}-{claim.item}-{context.scale}.html"

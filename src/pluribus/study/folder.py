@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .._common.atomic import move_aside
+from .._common.atomic import move_aside, refuse_links
 from .._common.executors import run_here, run_in_processes, run_on_ray
 from .._common.signed_files import read_signed_json, write_signed_json
 from .._common.untrusted import check_shape
@@ -56,6 +56,7 @@ def conduct(
             what it raises ends the study before it began
     """
     runs, folder = study.runs(), Path(folder)
+    refuse_links("compare", folder, "results", TRAINING, *(f"{TRAINING}/{run.name}" for run in runs))
     tried = prepare(study, runs)
     own = _check_folder(study, folder)
     outcome = Outcome()

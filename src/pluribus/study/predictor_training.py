@@ -7,7 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from .._common.atomic import only_process, refuse_links
 from .._common.signed_files import read_signed_json, write_signed_json
+from ..core.ensemble import Ensemble
 from ..data.dataset import Data
 from ..deploy.predictor import RECORD, Predictor, make_predictor
 from ..training.fitting import LAST
@@ -25,18 +27,26 @@ def train_predictor(
 ) -> tuple[Predictor, float]:
     """The predictor that the folder holds afterwards, and the seconds of its training; options as for `fit`."""
     check_run(run, data)
-    claim(run, folder, overwrite)
-    try:
-        ensemble, _, seconds = train(run, data, folder=folder / TRAINING, **options)
-    except Exception:
-        _remove_without_epochs(folder)
-        raise
+    refuse_links("train", folder, TRAINING)
+    folder.mkdir(parents=True, exist_ok=True)
+    with only_process("train", folder):
+        claim(run, folder, overwrite)
+        try:
+            ensemble, _, seconds = train(run, data, folder=folder / TRAINING, **options)
+        except Exception:
+            _remove_without_epochs(folder)
+            raise
+        predictor = _store(run, data, ensemble, folder, risk)
+        shutil.rmtree(folder / TRAINING)
+    return predictor, seconds
+
+
+def _store(run: Run, data: Data, ensemble: Ensemble, folder: Path, risk: float) -> Predictor:
     figures = evaluate(summarise(ensemble, data, data.test))
     about = {"method": run.method, "data": run.data, "figures": figures, "run": run.plain()}
     predictor = make_predictor(own_model_spec(run, data), data, ensemble, risk, about)
     predictor.save(folder)
-    shutil.rmtree(folder / TRAINING)
-    return predictor, seconds
+    return predictor
 
 
 def claim(run: Run, folder: Path, overwrite: bool = False) -> None:

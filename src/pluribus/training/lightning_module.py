@@ -113,12 +113,23 @@ class TrainingModule(LightningModule):
         x, y = batch
         if self.augment is not None:
             x, y = self.augment(x, y)
-        loss = self.ensemble.loss(x, y, self.criterion)
+        loss = self._loss(x, y)
         if self.trainer.precision != "16-mixed":  # there the scaler leaves such a step out
             self._check(bool(loss.detach().isfinite()), f"the loss of step {index} is NaN or infinite", x, y)
         self._add({"loss": loss.detach()}, rows_of(as_batch(x)))
         self.log("loss", loss.detach(), prog_bar=True)
         return loss + weight_penalty(self.ensemble, self.l1, self.l2) if self.l1 or self.l2 else loss
+
+    def _loss(self, x: Any, y: Any) -> Tensor:
+        try:
+            return self.ensemble.loss(x, y, self.criterion)
+        except IndexError as error:  # what torch says of a label that is none of the classes
+            if "out of bounds" not in str(error) or not isinstance(y, Tensor):
+                raise
+            raise ValueError(
+                "fit: labels must be whole numbers from 0 to the model's outputs - 1, but those of this batch are from "
+                f"{y.min().item()} to {y.max().item()} ({error}). Number them again, or give the model more outputs."
+            ) from error
 
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
