@@ -11,7 +11,7 @@ from torch import nn
 
 import pluribus.cli.app as cli
 from pluribus import landscape as ls
-from pluribus._common.untrusted import read_safetensors
+from pluribus._common.signed_files import read_safetensors
 from pluribus.models.by_name import build_network
 
 MLP = ["--model", "mlp", "--shape", "1,8,8", "--classes", "3"]
@@ -83,7 +83,7 @@ class Harmful:
     ("content", "options", "words"),
     [
         ("absent", MLP, "there is no file"),
-        (b"no checkpoint", MLP, "it holds something other than weights, and no code in a checkpoint is run"),
+        (b"no checkpoint", MLP, "it is not a file of torch.save"),
         ({"weights": Harmful()}, MLP, "it holds something other than weights, and no code in a checkpoint is run"),
         ({"fc1.weight": torch.zeros(3)}, MLP, "must be of the model's architecture"),
         ({**network(1).state_dict(), "more": torch.zeros(3)}, MLP, "1 tensors that the model lacks, such as 'more'"),

@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from pluribus._common.signed_files import write_signed_json
 from pluribus.cli.common import display
 from pluribus.study.folder import training_folder
 from pluribus.study.grid import Study
@@ -25,7 +26,7 @@ def watch(tmp_path, monkeypatch):
 def say(watch, run, epoch):
     folder = training_folder(watch.folder, run.name)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / MARK).write_text(f"{epoch} 20 1.0")
+    write_signed_json(folder / MARK, {"epoch": epoch, "epochs": 20, "seconds": 1.0})
 
 
 def test_the_line_of_runs_under_way_fits_80_columns(watch):

@@ -11,6 +11,7 @@ import attacks
 import good_folders
 import pytest
 from hostile import bomb_npz, image_folder, npy_header, npz, postscript
+from hostile_folders import rewrite
 from PIL import Image
 
 import pluribus as pb
@@ -86,7 +87,7 @@ def test_a_folder_that_names_code_gets_a_message(command, tmp_path):
     record = json.loads((tmp_path / "sent" / RECORD).read_text())
     (tmp_path / "net.py").write_text("import pathlib; pathlib.Path('canary').touch()")
     (tmp_path / "new.csv").write_text("a\n1\n")
-    (tmp_path / "sent" / RECORD).write_text(json.dumps({**record, "model": "python:net.py:build"}))
+    rewrite(tmp_path / "sent" / RECORD, {**record, "model": "python:net.py:build"})
     code, said = command(tmp_path, "predict", "sent", "new.csv")
     assert code == 2 and "--model" in said and not (tmp_path / "canary").exists()
 

@@ -12,11 +12,13 @@ READ_ALL = """
 import json, resource, sys, time
 from pathlib import Path
 import pluribus.data.tables, scipy.io, pandas, pyarrow.parquet, PIL.Image, PIL.ImageOps
+from pluribus._common import unpacking
 from pluribus.data.catalogue import load
 from hostile import DATA
 from memory import peak_memory
 
 resource.setrlimit(resource.RLIMIT_CPU, (240, 240))
+unpacking.SECONDS = 1.0  # of the 5 that a file may take: the commands are tested with all of them
 folder, done = Path(sys.argv[1]), {}
 for name, write in DATA.items():
     (place := folder / name).mkdir()
@@ -24,7 +26,8 @@ for name, write in DATA.items():
     seen = []
     def watch(event, args):
         if seen is not None and (
-            event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "pty.spawn")
+            event == "subprocess.Popen" and args[0] != sys.executable  # as the one that decodes Parquet files
+            or event in ("os.system", "os.exec", "os.posix_spawn", "os.fork", "pty.spawn")
             or event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+")
         ):
             seen.append(f"{event} {args[0]}")
@@ -58,7 +61,7 @@ def outcome(tmp_path_factory):
 def test_a_hostile_file_gets_a_message_and_does_nothing(outcome, name):
     said, seconds, megabytes, seen = outcome[0][name]
     assert said.startswith("message: ") and len(said) < 3000
-    assert seconds < 10 and megabytes < 1000
+    assert seconds < 10 and megabytes < 1000, (seconds, megabytes)
     assert seen == []
 
 

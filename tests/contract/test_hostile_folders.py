@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import warnings
+import zipfile
 from types import SimpleNamespace
 
 import fakes
@@ -13,16 +14,17 @@ import numpy as np
 import pytest
 import torch
 from hostile import TEXTS, header_of, npy, npy_header, npz, with_header
-from hostile_folders import ABOUT, CLAIMS, KINDS_OF_NUMBERS, LIES, TRAINED, header, kind_of_number
+from hostile_folders import ABOUT, CHECKPOINTS, CLAIMS, KINDS_OF_NUMBERS, LIES, TRAINED, header, kind_of_number, rewrite
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from memory import peak_memory
 from mutations import FUZZ, mutations, value_or_message
 from torch import nn
 
 import pluribus as pb
 from pluribus.cli.app import main
 from pluribus.data.catalogue import encoded, load
-from pluribus.deploy.predictor import RECORD, WEIGHTS, load_predictor, make_predictor
+from pluribus.deploy.predictor import RECORD, WEIGHTS, _build, load_predictor, make_predictor
 from pluribus.landscape.checkpoints import Trajectory, state_dict_of
 from pluribus.models.by_name import ModelSpec
 from pluribus.report.page import report
@@ -78,8 +80,7 @@ def run(monkeypatch, capsys, *words):
 
 
 def changed(folder, **values):
-    record = json.loads((folder / RECORD).read_text())
-    (folder / RECORD).write_text(json.dumps({**record, **values}))
+    rewrite(folder / RECORD, {**json.loads((folder / RECORD).read_text()), **values})
     return folder
 
 
@@ -292,7 +293,7 @@ def test_any_record_of_a_folder_gives_answers_or_a_message(good, tmp_path, table
     @FUZZ
     @given(mutations(json.loads((good / RECORD).read_text())))
     def check(record):
-        (tmp_path / RECORD).write_text(json.dumps(record))
+        rewrite(tmp_path / RECORD, record)
         value_or_message(lambda: list(load_predictor(tmp_path).answers(table)))
 
     check()
@@ -327,7 +328,8 @@ def test_any_header_of_weights_gives_an_ensemble_or_a_message(tmp_path, method):
     @settings(FUZZ, max_examples=40)
     @given(mutations(told))
     def check_ours(changed):
-        with_header(tmp_path / "x", {**header, "__metadata__": {"pluribus": json.dumps(changed)}}, rest)
+        metadata = {**header["__metadata__"], "pluribus": json.dumps(changed)}
+        with_header(tmp_path / "x", {**header, "__metadata__": metadata}, rest)
         value_or_message(lambda: pb.load(tmp_path / "x", model)(torch.zeros(2, 4)))
 
     @settings(FUZZ, max_examples=20)
@@ -379,14 +381,14 @@ def test_any_header_of_a_trajectory_gives_one_or_a_message(tmp_path):
     weights = torch.zeros(2, 8)
     Trajectory(copy.deepcopy(model), weights, {}, [0, 1], None, None, "classification", None).save(tmp_path / "good")
     header, rest = header_of(tmp_path / "good")
-    key = next(iter(header["__metadata__"]))
+    key = "pluribus_trajectory"
 
     @FUZZ
     @given(mutations(json.loads(header["__metadata__"][key])))
     @example("[" * 10_000)
     def check(changed):
         text = changed if isinstance(changed, str) else json.dumps(changed)
-        with_header(tmp_path / "x", {**header, "__metadata__": {key: text}}, rest)
+        with_header(tmp_path / "x", {**header, "__metadata__": {**header["__metadata__"], key: text}}, rest)
         value_or_message(lambda: Trajectory.load(tmp_path / "x", model))
 
     check()
@@ -402,13 +404,37 @@ def test_no_name_of_a_column_is_a_formula(folder, tmp_path, monkeypatch, capsys)
     assert code == 0 and "'=cmd" in out and ",=cmd" not in out
 
 
-def test_a_checkpoint_that_unpacks_to_gigabytes_is_refused_before_it_does(tmp_path, monkeypatch):
-    monkeypatch.setenv("PLURIBUS_UNPACK_LIMIT", "1M")
+def test_a_checkpoint_that_unpacks_to_gigabytes_is_refused_before_it_does(tmp_path):
     torch.save({"weight": torch.zeros(300_000)}, tmp_path / "x.pt")
-    with pytest.raises(ValueError, match="unpacks to more than 1 MB"):
-        state_dict_of(tmp_path / "x.pt")
-    monkeypatch.setenv("PLURIBUS_UNPACK_LIMIT", "2M")
     assert state_dict_of(tmp_path / "x.pt")["weight"].shape == (300_000,)
+    with zipfile.ZipFile(tmp_path / "x.pt") as stored, zipfile.ZipFile(tmp_path / "y.pt", "w", 8) as packed:
+        for name in stored.namelist():
+            packed.writestr(name, stored.read(name))
+    with pytest.raises(ValueError, match="holds more than its own bytes"):
+        state_dict_of(tmp_path / "y.pt")
+
+
+@pytest.mark.parametrize("name", [name for name in CHECKPOINTS if "9 GB" in name])
+def test_a_checkpoint_that_asks_for_a_gigabyte_in_a_number_is_refused(tmp_path, name):
+    CHECKPOINTS[name](tmp_path, tmp_path / "canary")
+    before = peak_memory()
+    with pytest.raises(ValueError, match="it asks for a bytearray"):
+        state_dict_of(tmp_path / "one.pt")
+    assert peak_memory() - before < 500
+
+
+def test_images_of_a_size_that_the_network_does_not_take_are_not_made(folder):
+    whole = json.loads(json.dumps(dataclasses.asdict(Run(data="digits")), default=list))
+    told = {"shape": [1, 8, 8], "run": {**whole, "source": {"image_size": 20_000}}}
+    with pytest.raises(ValueError, match="its images are not of the size 20000"):
+        _run_of(told, folder)
+
+
+def test_a_network_whose_layers_would_take_gigabytes_for_one_image_is_refused(tmp_path):
+    spec = ModelSpec("small_cnn", (3, 4000, 4000), 2)
+    (tmp_path / WEIGHTS).touch()
+    with pytest.raises(ValueError, match=r"bundle\.json.* claims a network of 1\.12 GB .* PLURIBUS_UNPACK_LIMIT"):
+        _build(spec, tmp_path)
 
 
 def test_a_list_that_holds_itself_a_billion_times_is_not_written_out():

@@ -16,6 +16,7 @@ pytest.importorskip("accelerate", reason="accelerate is not installed")
 import huggingface_hub  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E402
 
+from pluribus._common.signed_files import sign_folder  # noqa: E402
 from pluribus.integrations.huggingface import (  # noqa: E402
     EnsembleForSequenceClassification,
     EnsembleTrainer,
@@ -262,6 +263,7 @@ def test_code_in_a_folder_is_never_run(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     config |= {"model_type": "own", "auto_map": {"AutoConfig": "evil.Config"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
+    sign_folder(tmp_path)
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Config: pass\n")
     with pytest.raises(ValueError, match="custom code|trust_remote_code"):
         EnsembleForSequenceClassification.from_pretrained(tmp_path)

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from browser import show
 
+from pluribus._common.signed_files import write_npz
+from pluribus.report import page
 from pluribus.report.charts import CHARTS
 from pluribus.report.examples import png_address
 from pluribus.report.figure import number_styles
 from pluribus.report.page import report
 from pluribus.report.svg import COLOURS, SHAPES, Axis, dash, marker, tick_text
-from pluribus.results.store import Result, group_runs
+from pluribus.results.store import Result, group_runs, write
 
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)>'
 FEW = (("single", 3.0), ("deep", 3.3), ("packed", 3.25), ("mimo", 2.9))
@@ -454,3 +456,63 @@ def test_what_is_folded_is_printed(driver, pages):
     show(driver, pages / "both.html")
     driver.execute_script("dispatchEvent(new Event('beforeprint'))")
     assert driver.execute_script("return [...document.querySelectorAll('details')].every(d => d.open)")
+
+
+# ---------------------------------------------------------------- odd records
+
+
+def test_a_record_that_no_chart_can_show_is_left_out_by_name(tmp_path, monkeypatch):
+    for label in ("single", "deep", "packed"):
+        run = fakes.classification(label, examples=30)
+        write(tmp_path / "results" / f"{label}.npz", run.record, run.columns)
+    real = page.verdicts
+
+    def verdicts(results, differences):
+        if any(result.record["label"] == "packed" for result in results):
+            raise ZeroDivisionError("no number")
+        return real(results, differences)
+
+    monkeypatch.setattr(page, "verdicts", verdicts)
+    with pytest.warns(UserWarning, match=r"packed\.npz is left out: it cannot be shown \(no number\)"):
+        html = report(tmp_path)
+    assert "packed.npz: it cannot be shown" in html and "deep" in html
+
+
+ODD = {
+    "no severity": {"shift": {"blur": [{"accuracy": 0.5}]}},
+    "a severity that is none": {"shift": {"blur": [{"severity": None, "accuracy": 0.5}]}},
+    "a severity of a billion": {"shift": {"blur": [{"severity": 10**9, "accuracy": 0.5}]}},
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_record_is_named_and_the_page_is_made(tmp_path, name):
+    for label in ("single", "deep"):
+        run = fakes.classification(label, examples=30)
+        write(tmp_path / "results" / f"{label}.npz", run.record, run.columns)
+    _rewrite_record(tmp_path / "results" / "deep.npz", **ODD[name])
+    html = report(tmp_path)
+    assert "deep.npz: " in html and "severit" in html and "single has" in html
+
+
+@pytest.mark.parametrize("label", ["²", "³ of ①", "٣"])
+def test_a_label_of_digits_that_are_no_numbers_is_shown(tmp_path, label):
+    for name in ("single", label):
+        run = fakes.classification(name, examples=30)
+        write(tmp_path / "results" / f"{len(name)}-{ord(name[0])}.npz", run.record, run.columns)
+    assert label in report(tmp_path)
+
+
+def test_a_confidence_that_is_none_is_named_and_the_page_is_made(tmp_path):
+    for label in ("single", "deep"):
+        run = fakes.classification(label, examples=30)
+        columns = {**run.columns, "test/confidence": np.full(30, 1e38)} if label == "deep" else run.columns
+        write(tmp_path / "results" / f"{label}.npz", run.record, columns)
+    assert "deep.npz: its column &#39;test/confidence&#39; must hold numbers from 0 to 1" in report(tmp_path)
+
+
+def _rewrite_record(path, **changes):
+    with np.load(path) as found:
+        arrays = {name: found[name] for name in found.files}
+    arrays["record"] = np.array(json.dumps({**json.loads(str(arrays["record"])), **changes}))
+    write_npz(path, arrays)

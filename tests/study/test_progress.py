@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import pluribus.study.run as module
+from pluribus._common.signed_files import write_signed_json
 from pluribus.study import Study, conduct
 from pluribus.study.estimating import estimate_seconds
 from pluribus.study.folder import training_folder
@@ -75,11 +76,11 @@ def test_a_study_that_is_declined_at_its_forecast_leaves_nothing_behind(tmp_path
     assert not (tmp_path / "study").exists()
 
 
-@pytest.mark.parametrize("text", ["", "3", "3 4", "a b c", "5 4 1.0", "-1 4 1.0", "1 0 1.0", "1 4 -3", "1 4 nan x"])
-def test_what_no_run_would_write_is_no_progress(tmp_path, text):
-    (tmp_path / MARK).write_text(text)
+@pytest.mark.parametrize("given", [(5, 4, 1.0), (-1, 4, 1.0), (1, 0, 1.0), (1, 4, -3), (1, 4, float("nan")), (1, 4)])
+def test_what_no_run_would_write_is_no_progress(tmp_path, given):
+    write_signed_json(tmp_path / MARK, dict(zip(Progress._fields, given, strict=False)))
     assert read_progress(tmp_path) is None
-    (tmp_path / MARK).write_text("3 4 1.5")
+    write_signed_json(tmp_path / MARK, Progress(3, 4, 1.5)._asdict())
     assert read_progress(tmp_path) == Progress(3, 4, 1.5)
 
 

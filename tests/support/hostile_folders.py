@@ -7,6 +7,7 @@ stored parts of the claims court and a folder of transformers.
 import json
 import os
 import struct
+import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from hostile import TEXTS, Trap, header_of, npy, npy_header, npz, with_header
+
+from pluribus._common.signed_files import sign, write_signed_json
 
 RECORD, WEIGHTS = "bundle.json", "ensemble.safetensors"
 
@@ -25,6 +28,11 @@ Spoil = Callable[[Path, Path], None]  # (folder, canary)
 # ---------------------------------------------------------------- ways to spoil a file
 
 
+def rewrite(path: Path, value: dict) -> None:
+    """Write a JSON file of ours as somebody does who knows how its digest is made."""
+    write_signed_json(path, {key: entry for key, entry in value.items() if key != "digest"})
+
+
 def text(name: str, content: str) -> Spoil:
     return lambda folder, canary: (folder / name).write_text(content)
 
@@ -33,8 +41,7 @@ def entries(name: str, **values) -> Spoil:
     """Some entries of a JSON file replaced."""
 
     def spoil(folder: Path, canary: Path) -> None:
-        known = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps({**known, **values}))
+        rewrite(folder / name, {**json.loads((folder / name).read_text()), **values})
 
     return spoil
 
@@ -42,7 +49,7 @@ def entries(name: str, **values) -> Spoil:
 def without(name: str, *keys: str) -> Spoil:
     def spoil(folder: Path, canary: Path) -> None:
         known = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps({key: value for key, value in known.items() if key not in keys}))
+        rewrite(folder / name, {key: value for key, value in known.items() if key not in keys})
 
     return spoil
 
@@ -70,7 +77,7 @@ def header(about: dict | None = None, name: str = WEIGHTS, **tensors) -> Spoil:
         found[first] |= tensors
         if about:
             told = {**json.loads(found["__metadata__"]["pluribus"]), **about}
-            found["__metadata__"] = {"pluribus": json.dumps(told)}
+            found["__metadata__"]["pluribus"] = json.dumps(told)
         with_header(folder / name, found, rest)
 
     return spoil
@@ -162,14 +169,12 @@ ABOUT = [
     {"method": "batch_ensemble", "settings": {"rank": 10**9}},
     {"method": "mc_dropout", "size": 10**9},
     {"method": "lora", "settings": {"rank": 10**9}},
-    {"method": "lora", "settings": {"where": "(a+)+$"}},
+    {"method": "lora", "settings": {"rank": 10**7}},
     {"base": "x"},
     {"settings": {"unknown": 1}},
     {"settings": {"init": {"a": 1}}},
     {"settings": {"init": nested(400)}},
-    {"method": "treenet", "settings": {"branch": "(a+)+$"}},
-    {"method": "treenet", "settings": {"branch": "((a|a))*$"}},
-    {"method": "treenet", "settings": {"branch": ".*" * 30}},
+    {"method": "treenet", "settings": {"branch": "nothing"}},
     {"method": "treenet", "settings": {"branch": "("}},
     {"method": "packed", "settings": {"widths": {"sizes": {"a": [10**12]}, "attributes": [], "rounded": []}}},
     {"method": "packed", "settings": {"widths": []}},
@@ -259,7 +264,8 @@ RUNS |= {
     for values in [
         {"data": "table:/dev/zero"}, {"data": "python:os:system"}, {"data": "npz:" + "x" * 5000}, {"data": "a\0b"},
         {"data": "iris", "source": {"folder": 3}}, {"source": {"nothing": 1}},
-        {"data": "table:sent/evil.csv"}, {"data": "folder:/proc"}, {"data": "digits"}, {"seed": "x"}, {"threads": None},
+        {"data": "table:sent/evil.csv"}, {"data": "folder:/proc"}, {"data": "digits"},
+        {"source": {"image_size": 20_000}}, {"seed": "x"}, {"threads": None},
         {"source": {"tokenizer": "/proc/self"}, "data": "text:sent/evil.csv"}, {"source": nested(300)},
     ]
 }  # fmt: skip
@@ -290,7 +296,26 @@ def _laughs(canary: Path) -> dict:
     return {"state_dict": {"weight": found}}
 
 
+def _large_from_a_number(name: str, legacy: bool = False) -> Spoil:
+    """A pickle of which `bytearray(9e9)` is all."""
+    pickled = b"\x80\x02cbuiltins\nbytearray\n\x8a\x05" + (9 * 10**9).to_bytes(5, "little") + b"\x85R."
+
+    def spoil(folder: Path, canary: Path) -> None:
+        if legacy:
+            torch.save({}, folder / name, _use_new_zipfile_serialization=False)
+            content = (folder / name).read_bytes()
+            (folder / name).write_bytes(content[: content.rindex(b"\x80\x02}q\x00.")] + pickled)
+            return
+        with zipfile.ZipFile(folder / name, "w") as archive:
+            archive.writestr("x/data.pkl", pickled)
+            archive.writestr("x/version", "3\n")
+
+    return spoil
+
+
 CHECKPOINTS: dict[str, Spoil] = {
+    "a checkpoint of 9 GB in 350 bytes": _large_from_a_number("one.pt"),
+    "an old checkpoint of 9 GB in some bytes": _large_from_a_number("one.pt", legacy=True),
     "a checkpoint that runs code": saved(lambda canary: {"weight": Trap(canary)}),
     "an old checkpoint that runs code": saved(
         lambda canary: {"weight": Trap(canary)}, _use_new_zipfile_serialization=False
@@ -434,6 +459,7 @@ def _checkpoint(change: Callable[[dict], object]) -> Spoil:
         found = torch.load(path, weights_only=True)
         change(found)
         torch.save(found, path)
+        sign(path)
 
     return spoil
 
@@ -450,6 +476,7 @@ STOPPED: dict[str, Spoil] = {
     "a checkpoint that is text": text(LAST, "hello"),
     "a checkpoint that is a list": lambda f, c: torch.save([], f / LAST),
     "a checkpoint of one list a billion times": lambda f, c: torch.save(_laughs(c), f / LAST),
+    "a checkpoint of 9 GB in 350 bytes": _large_from_a_number(LAST),
     "a checkpoint without loops": _checkpoint(lambda found: found.pop("loops")),
     "a checkpoint without weights": _checkpoint(lambda found: found["state_dict"].clear()),
     "a checkpoint of a billion epochs": _checkpoint(lambda found: found.update(epoch=10**9)),

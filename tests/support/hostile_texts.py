@@ -104,8 +104,6 @@ TEXT_FOLDERS: dict[str, Spoil] = {
     ),
     "an adapter that is a list": text("adapter_config.json", "[]"),
     "an adapter whose weights are a pickle": _pickled_adapter,
-    "a tokenizer whose pattern is tried for ever": _pattern("(a+)+$"),
-    "a tokenizer whose pattern has fifty repeats": _pattern("a?" * 50 + "a" * 50),
     "a tokenizer whose pattern is a number": _pattern(3),
     "weights that are a pickle": _pickled_weights,
     "an index of pickles": _index(all="part.bin"),

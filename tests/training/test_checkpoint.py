@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import pluribus as pb
+from pluribus._common.signed_files import sign
 from pluribus.training import fitting
 from pluribus.training.checkpoint import read_checkpoint
 from pluribus.training.fitting import LAST
@@ -47,7 +48,7 @@ def figures(history):
 
 
 def test_a_whole_checkpoint_is_gone_on_from(stopped, whole, tmp_path):
-    torch.save(stopped, tmp_path / LAST)
+    store(stopped, tmp_path / LAST)
     assert figures(train(tmp_path)) == figures(whole)
 
 
@@ -58,6 +59,11 @@ def without(value, *path):
         holder = holder[key]
     del holder[path[-1]]
     return value
+
+
+def store(checkpoint, path):
+    torch.save(checkpoint, path)
+    sign(path)
 
 
 SPOILED = {
@@ -74,7 +80,7 @@ SPOILED = {
 
 @pytest.mark.parametrize("name", SPOILED)
 def test_a_checkpoint_that_lacks_something_is_named_and_training_starts_anew(stopped, whole, tmp_path, name):
-    torch.save(without(stopped, *SPOILED[name]), tmp_path / LAST)
+    store(without(stopped, *SPOILED[name]), tmp_path / LAST)
     with pytest.warns(UserWarning, match=r"last\.ckpt.*cannot be read.*training starts from the beginning"):
         history = train(tmp_path)
     assert figures(history) == figures(whole)
@@ -111,7 +117,7 @@ def test_a_checkpoint_whose_counters_disagree_is_named_and_training_starts_anew(
         holder = holder[part]
     assert key in holder if isinstance(holder, dict) else key < len(holder)
     holder[key] = value
-    torch.save(changed, tmp_path / LAST)
+    store(changed, tmp_path / LAST)
     with pytest.warns(UserWarning, match=r"last\.ckpt.*cannot be read.*training starts from the beginning"):
         history = train(tmp_path)
     assert figures(history) == figures(whole)
@@ -120,7 +126,7 @@ def test_a_checkpoint_whose_counters_disagree_is_named_and_training_starts_anew(
 def test_a_checkpoint_that_says_it_stopped_early_is_not_believed_where_nothing_stops(stopped, tmp_path):
     changed = copy.deepcopy(stopped)
     changed["state_dict"]["_extra_state"]["stopped"] = True
-    torch.save(changed, tmp_path / LAST)
+    store(changed, tmp_path / LAST)
     torch.manual_seed(0)
     with pytest.warns(UserWarning, match="cannot be read"):
         history = pb.fit(pb.deep(nn.Linear(4, 3), 2), (X, Y), (X, Y), epochs=3, folder=tmp_path)
@@ -140,7 +146,7 @@ def test_a_checkpoint_that_would_run_code_is_not_run(whole, tmp_path):
         def __reduce__(self):
             return (tmp_path / "canary").touch, ()
 
-    torch.save({"state_dict": Trap()}, tmp_path / LAST)
+    store({"state_dict": Trap()}, tmp_path / LAST)
     with pytest.warns(UserWarning, match="cannot be read"):
         train(tmp_path)
     assert not (tmp_path / "canary").exists()
@@ -182,12 +188,12 @@ def reader(stopped, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fitting, "read_checkpoint", catch)
-        torch.save(stopped, folder / LAST)
+        store(stopped, folder / LAST)
         with pytest.raises(CaughtError):
             train(folder)
 
     def accepts(checkpoint):
-        torch.save(checkpoint, folder / LAST)
+        store(checkpoint, folder / LAST)
         try:
             read_checkpoint(folder / LAST, **given)
         except ValueError as error:
@@ -203,7 +209,7 @@ def sweep(stopped, whole, accepts, folder, cases):
     """Every case is refused, or training goes on from it to the end; the places that are accepted."""
     accepted = [(spot, value) for spot, value in cases if accepts(replaced(stopped, spot, value))]
     for spot, value in accepted:
-        torch.save(replaced(stopped, spot, value), folder / LAST)
+        store(replaced(stopped, spot, value), folder / LAST)
         assert len(train_quietly(folder).rows) == len(whole.rows), (spot, value)
     return accepted
 

@@ -14,6 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 HERE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # a folder may be shared by machines
 
 PART = re.compile(r"\..+\.pluribus-([0-9a-f]{8})-([0-9]+)-[0-9a-f]{8}")
@@ -70,6 +75,34 @@ def temporary_folder(beside: Path | None = None) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def refuse_links(caller: str, folder: Path, *names: str) -> None:
+    """Refuse a folder in which one of these, in which files are to be written, is a link to elsewhere."""
+    if found := next((folder / name for name in names if (folder / name).is_symlink()), None):
+        raise ValueError(
+            f"{caller}: {str(found)!r} is a link, and nothing is written outside of the folder. Remove the link, or "
+            "give the place that it leads to as --out."
+        )
+
+
+@contextmanager
+def only_process(caller: str, folder: Path) -> Iterator[None]:
+    """Refuse a folder that another process is writing to; the system ends the claim of one that dies."""
+    if fcntl is None:
+        yield
+        return
+    claimed = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"{caller}: another process is writing to {str(folder)!r}. Wait for it, or choose another --out."
+            ) from None
+        yield
+    finally:
+        os.close(claimed)
 
 
 def move_aside(path: Path) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .optional import require
-from .unpacking import format_bytes
-from .untrusted import LONGEST_JSON, check_pattern, check_shape, open_file, read_json, shorten_value
+from .unpacking import check_claim
+from .untrusted import LONGEST_JSON, check_shape, open_file, read_json, shorten_value
 
 OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
@@ -40,8 +40,6 @@ COUNTS = re.compile(r"layer|block|expert|depth|stage|^num_|^n_")  # so many part
 SIZES = re.compile(r"size$|position|ctx|embd|token|vocab|bucket|inner|words|label")
 
 MOST_PARTS, MOST_LABELS, LARGEST = 1024, 100_000, 2**31
-
-ROOM, SHARE = 2**28, 64  # bytes that a network may take, or so many times what its weights take in the folder
 
 Given = TypeVar("Given")
 
@@ -79,8 +77,7 @@ def check_claimed_size(folder: Path, config: Any, kind: str = "SequenceClassific
     with torch.device("meta"):
         claimed = sum(tensor.nbytes for tensor in build_text_classifier(config, kind).state_dict().values())
     there = sum(path.stat().st_size for path in folder.glob("*.safetensors") if path.is_file())
-    if claimed > max(ROOM, SHARE * there):
-        raise ValueError(f"{CONFIG} claims a network of {format_bytes(claimed)} for weights of {format_bytes(there)}")
+    check_claim(f"{CONFIG} claims a network", claimed, there)
 
 
 def _quietly(read: Callable[[], Given]) -> Given:
@@ -88,9 +85,16 @@ def _quietly(read: Callable[[], Given]) -> Given:
     with _silence():
         try:
             return read()
-        except Exception as error:  # transformers raises errors of many kinds
+        except BaseException as error:  # transformers raises errors of many kinds
+            if not is_error(error):
+                raise
             said = " ".join(str(error).split()) or type(error).__name__
             raise ValueError(said[:300].rstrip(".")) from None
+
+
+def is_error(error: BaseException) -> bool:
+    """Whether it is an error and not Ctrl-C: what goes wrong in the tokenizers' Rust code is neither by its class."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 @contextmanager
@@ -138,17 +142,10 @@ def _check_file(path: Path) -> None:
         if path.suffix != ".safetensors" and size > LONGEST_JSON:
             raise ValueError(f"it is longer than {LONGEST_JSON // 2**20} MB")
         if path.suffix == ".json":
-            _check_patterns(read_json(path))
+            read_json(path)
     except (ValueError, OSError) as error:
         said = str(error).removeprefix(f"{path}: ").rstrip(".")
         raise ValueError(f"{path.name}: {said}") from None
-
-
-def _check_patterns(value: Any) -> None:
-    """Refuse regular expressions of a tokenizer that could be tried for hours."""
-    for name, entry in _entries(value):
-        if name == "Regex":
-            check_pattern(entry)
 
 
 def _check_config(config: Any) -> None:

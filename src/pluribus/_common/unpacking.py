@@ -1,4 +1,8 @@
-"""Packed files, unpacked up to a limit: a few bytes of an archive can promise more than any memory holds."""
+"""What a file that nobody vouches for may cost: memory and time, by its size, in one place.
+
+A few bytes can ask for more of both than there is. Streams count what they give (`Bounded`) and how long they are read
+(`Timed`); what a file only claims is held against the same limits before it is built (`check_claim`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import lzma
 import math
 import os
 import re
+import time
 import warnings
 import zipfile
 import zlib
@@ -18,6 +23,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from .signed_files import check_digest
 from .untrusted import is_disk_error, open_file
 
 VARIABLE = "PLURIBUS_UNPACK_LIMIT"
@@ -26,6 +32,8 @@ ALWAYS = 2**29  # bytes that any file may unpack to
 
 GROWTH = 20  # times its own size that a file may unpack to; images and tables shrink to a tenth at best
 
+SECONDS, BYTES_A_SECOND = 5.0, 2**23  # of decoding; honest files need a tenth of it
+
 MEMBERS = 10_000  # of an archive
 
 BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError, RuntimeError)
@@ -33,15 +41,25 @@ BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, Not
 Limit = int | str | None  # bytes, or a text such as "4G"; None: what `limit_for` says
 
 
+TRUST = (
+    "If you trust it, raise the limit with unpack_limit= (command line: --unpack-limit, such as 8G) or the "
+    f"environment variable {VARIABLE}."
+)
+
+
 class TooLargeError(ValueError):
     """A file that unpacks to more than is allowed."""
 
     def __init__(self, path: Any, limit: int):
-        super().__init__(
-            f"{path}: it unpacks to more than {format_bytes(limit)}, the limit for a file of its size on this machine. "
-            f"If you trust it, raise the limit with unpack_limit= (command line: --unpack-limit, such as 8G) or the "
-            f"environment variable {VARIABLE}."
-        )
+        allowed = f"{format_bytes(limit)}, the limit for a file of its size on this machine"
+        super().__init__(f"{path}: it unpacks to more than {allowed}. {TRUST}")
+
+
+class TooSlowError(ValueError):
+    """A file that takes longer to decode than is allowed."""
+
+    def __init__(self, path: Any, limit: float):
+        super().__init__(f"{path}: it takes more than {limit:.0f} seconds, the limit for a file of its size. {TRUST}")
 
 
 def limit_for(packed: int, given: Limit = None, always: int = ALWAYS) -> int:
@@ -54,6 +72,24 @@ def limit_for(packed: int, given: Limit = None, always: int = ALWAYS) -> int:
     if given is not None:
         return parse_bytes(given)
     return min(memory() // 2, max(always, GROWTH * packed))
+
+
+def seconds_for(packed: int, given: Limit = None) -> float:
+    """How long a file of `packed` bytes may be decoded: 5 seconds of the processor, and one more for each 8 MB.
+
+    Whoever raises the limit of bytes trusts the file.
+    """
+    trusted = given is not None or os.environ.get(VARIABLE) is not None
+    return math.inf if trusted else SECONDS + packed / BYTES_A_SECOND
+
+
+def check_claim(what: str, claimed: int, held: int) -> None:
+    """Refuse what needs far more memory than the file that claims it holds: it may be 20 times that, or 537 MB."""
+    if claimed > (allowed := limit_for(held)):
+        raise ValueError(
+            f"{what} of {format_bytes(claimed)} for weights of {format_bytes(held)}, but at most "
+            f"{format_bytes(allowed)} are allowed. If you trust it, raise that with the environment variable {VARIABLE}"
+        )
 
 
 def parse_bytes(given: int | str) -> int:
@@ -121,29 +157,24 @@ class Bounded(io.RawIOBase):
         return len(block)
 
 
-class FewReads:
-    """A file that refuses to be read in more pieces than an honest one is; the rest is the file's own.
+class Timed:
+    """A file that is read for as long as one of its size may take; the rest is the file's own.
 
-    A reader that asks for byte after byte, or for a million empty blocks, takes minutes for some megabytes.
+    A decoder can need minutes for some kilobytes, but it asks for byte after byte, or block after block. What counts is
+    the time of the thread, so that a busy machine refuses nothing.
     """
 
-    def __init__(self, file: BinaryIO, size: int):
-        self.file, self.left = file, MOST_READS + size // SMALL_READ
+    def __init__(self, file: Any, path: Any, seconds: float):
+        self.file, self.path, self.limit, self.started = file, path, seconds, time.thread_time()
 
     def read(self, size: int = -1) -> bytes:
         """The next bytes."""
-        self.left -= 1
-        if self.left < 0:
-            raise ValueError("it has more pieces than a file of its size can have")
+        if time.thread_time() - self.started > self.limit:
+            raise TooSlowError(self.path, self.limit)
         return self.file.read(size)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.file, name)
-
-
-MOST_READS = 2**16  # of any file
-
-SMALL_READ = 2**8  # bytes; a larger file may be read in so large pieces
 
 
 OPENERS: dict[bytes, Callable[[Any], Any]] = {
@@ -187,7 +218,9 @@ def read_npz(
                 taken = [name for name in members if wanted is None or name in wanted]
                 if sum(members[name].file_size for name in taken) > allowed:
                     raise TooLargeError(path, allowed)
-                return {name: _read_array(archive, members[name]) for name in taken}, list(members)
+                arrays = {name: _read_array(archive, members[name]) for name in taken}
+            check_digest(path)
+            return arrays, list(members)
         except TooLargeError:
             raise
         except OSError as error:
@@ -196,18 +229,6 @@ def read_npz(
             raise ValueError(f"it is not a complete .npz file ({error})") from None
         except Exception as error:  # zipfile, zlib and numpy raise many kinds on damaged bytes
             raise ValueError(f"it is not a complete .npz file ({error or type(error).__name__})") from None
-
-
-def check_archive(file: BinaryIO, path: Any) -> None:
-    """Refuse a zip archive, as torch writes, that would unpack to more than is allowed."""
-    head = file.read(4)
-    file.seek(0)
-    if head == b"PK\x03\x04":
-        allowed = limit_for(os.fstat(file.fileno()).st_size)
-        with zipfile.ZipFile(file) as archive:
-            if sum(member.file_size for member in archive.infolist()) > allowed:
-                raise TooLargeError(path, allowed)
-        file.seek(0)
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:

@@ -9,17 +9,12 @@ import errno
 import json
 import math
 import os
-import re
 import stat
 import unicodedata
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
-from .optional import require
-
 LONGEST_JSON = 2**26  # bytes; what we write ourselves has a few thousand
-
-MOST_TENSORS = 100_000  # of one file
 
 KINDS = {
     stat.S_IFDIR: "a folder",
@@ -41,9 +36,10 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
     _check_is_file(path, os.stat(path))
     file = open(path, "rb", opener=_open_without_waiting)
     try:
-        _check_is_file(path, os.fstat(file.fileno()))  # it may have been replaced meanwhile
-        if _is_made_up(file.fileno()):
-            raise ValueError(f"{path}: it must be a real file, not one that the system generates, as in /proc.")
+        found = os.fstat(file.fileno())  # it may have been replaced meanwhile
+        _check_is_file(path, found)
+        if not found.st_size:  # as are those that the system generates, of which some have no end
+            raise ValueError(f"{path}: it is empty.")
     except BaseException:
         file.close()
         raise
@@ -53,11 +49,6 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
 def _check_is_file(path: str, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise ValueError(f"{path}: it must be a file, but it is {KINDS.get(stat.S_IFMT(found.st_mode), 'none')}.")
-
-
-def _is_made_up(number: int) -> bool:
-    """Whether it has no size and lies on no disk: such files have no end, or fail when they are read."""
-    return hasattr(os, "fstatvfs") and os.fstat(number).st_size == 0 == os.fstatvfs(number).f_blocks
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
@@ -79,20 +70,6 @@ def printable(text: str) -> str:
         letter if letter in "\n\t" or unicodedata.category(letter) not in ("Cc", "Cf", "Cs") else ascii(letter)[1:-1]
         for letter in text
     )
-
-
-def read_safetensors(path: str | os.PathLike[str], entry: str = "") -> tuple[str, dict[str, Any]]:
-    """The text of one entry of a safetensors file's header, "" where there is none, and the tensors by name."""
-    safetensors = require("safetensors", "reading weights", "save")
-    open_file(path).close()  # a pipe would be waited for
-    try:
-        with safetensors.safe_open(path, framework="pt", device="cpu") as file:
-            if len(file.keys()) > MOST_TENSORS:
-                raise ValueError(f"it holds {len(file.keys())} tensors, but at most {MOST_TENSORS} are allowed")
-            header = (file.metadata() or {}).get(entry, "")
-            return header, {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except Exception as error:  # a damaged file can fail in any way
-        raise ValueError(f"it is not a complete safetensors file ({error})") from error
 
 
 def is_plain_tensor(value: Any) -> bool:
@@ -216,33 +193,3 @@ def shorten_value(value: Any) -> str:
     """
     text = repr(value) if value is None or isinstance(value, str | int | float) else f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:59]}…"
-
-
-# ---------------------------------------------------------------- patterns
-
-MOST_REPEATS, LONGEST_PATTERN = 6, 2000
-
-
-def check_pattern(pattern: Any) -> None:
-    """Refuse a pattern that could be tried for hours: repeats of what can match in many ways, or many in one branch.
-
-    >>> check_pattern("(a+)+$")
-    Traceback (most recent call last):
-    ValueError: its pattern '(a+)+$' is too complex
-    """
-    known = isinstance(pattern, str) and len(pattern) <= LONGEST_PATTERN
-    plain = re.sub(r"\\.|\[(?:\\.|[^]\\])*\]", "a", pattern) if known else "+" * (MOST_REPEATS + 1)
-    plain = re.sub(r"\(\?[a-zA-Z]*[:=!<>]*", "(", plain)
-    while inner := re.search(r"\(([^()]*)\)([*+{]?)", plain):
-        if inner[2] and re.search(r"[*+{?|¦]", inner[1]):
-            plain = "+" * (MOST_REPEATS + 1)
-            break
-        many = "¦" if re.search(r"[|¦]", inner[1]) else ""
-        plain = f"{plain[: inner.start()]}a{'+' * _repeats(inner[1])}{many}{plain[inner.end(1) + 1 :]}"
-    if _repeats(plain) > MOST_REPEATS:
-        raise ValueError(f"its pattern {shorten_value(pattern)} is too complex")
-
-
-def _repeats(plain: str) -> int:
-    """Of that branch of a pattern without groups that has most of them."""
-    return max(len(re.findall(r"[*+{?]", branch)) for branch in plain.split("|"))

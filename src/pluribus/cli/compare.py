@@ -33,7 +33,7 @@ def compare_command(
     shift_rows: Annotated[int, typer.Option(help="The number of test images to corrupt.", min=1)] = 500,
     out: Annotated[Path | None, typer.Option(help="The folder of the study; use it again to resume.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Runs at the same time [the number of cores].", min=1)] = None,
-    threads: Annotated[int, typer.Option(help="Threads per run.", min=1)] = 1,
+    threads: options.Threads = 1,
     ray: Annotated[str | None, typer.Option(help="Run on a Ray cluster: its address, auto or local.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking, even if it takes hours.")] = False,
 ) -> None:
@@ -72,7 +72,7 @@ def compare_command(
         choose=choose,
         corruptions=_corruptions(corruptions),
         shift_rows=shift_rows,
-        threads=threads,
+        threads=threads or 1,
         **run.conditions(names, train_rows=rows, outside=outside, shifted=shifted, variants=variants),
     )
     options.check_device(run.device)

@@ -52,7 +52,7 @@ def landscape_command(
         str, typer.Option(help="Corruptions of the test images, comma-separated.")
     ] = "gaussian_noise",
     seed: int = 0,
-    threads: Annotated[int | None, typer.Option(min=1)] = None,
+    threads: options.Threads = None,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:

@@ -123,8 +123,14 @@ def _print_csv(rows: Iterator[dict[str, Any]]) -> None:
 
 
 def _harmless(value: Any) -> Any:
-    """A text that no spreadsheet takes for a formula: one that begins as formulas do gets an apostrophe before it."""
-    return f"'{value}" if isinstance(value, str) and value.lstrip(" ").startswith(FORMULA) else value
+    """A text that no spreadsheet takes for a formula: one that begins as formulas do gets an apostrophe before it.
+
+    On a terminal, none that steers it either; a file gets the text as it is.
+    """
+    if not isinstance(value, str):
+        return value
+    value = f"'{value}" if value.lstrip(" ").startswith(FORMULA) else value
+    return printable(value) if sys.stdout.isatty() else value
 
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .._common.untrusted import check_shape, read_json
+from .._common.signed_files import read_signed_json
+from .._common.untrusted import check_shape
 from .common import options
 from .common.messages import say, screen
 
@@ -47,7 +48,7 @@ def report_command(
 def _chosen_metric(path: Path) -> str | None:
     """The metric by which the study chose among settings."""
     try:
-        found = read_json(path)
+        found = read_signed_json(path)
         check_shape(found, {"choose?": (None, str)})
     except ValueError as error:
         raise ValueError(f"report: {str(path)!r} is damaged ({error}). Run the comparison again.") from error

@@ -26,7 +26,7 @@ def train_command(
     ] = None,
     seed: int = 0,
     risk: Annotated[float, typer.Option(help="Abstain so that the error rate is at most this.", min=0, max=1)] = 0.05,
-    threads: Annotated[int | None, typer.Option(min=1)] = None,
+    threads: options.Threads = None,
     precision: Annotated[str | None, typer.Option(help="32-true, bf16-mixed, 16-mixed.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an ensemble that is already there.")] = False,
 ) -> None:

@@ -78,17 +78,13 @@ class Members:
         for part in (part for parts in self.copies for part in parts):
             if isinstance(part, MemberLayer):
                 part.rows = self.rows  # the module's own layers may be in a pass over rows
-        self._sources: list[
-            tuple[dict[str, Any], str, MemberTensor]
-        ] = []  # every place in the module that holds a tensor
+        self._sources: list[tuple[dict[str, Any], str, MemberTensor]] = []  # every place in the module
         self.stored = self._find_stored(own)
         self.owned = [stored for stored in self.stored if stored.owned]
         self.buffers = [stored for stored in self.stored if stored.buffer and not stored.owned]  # shared ones
         self.shared = [stored for stored in self.stored if not stored.owned]
         self._whole: nn.Module | None = None
-        self.written: dict[
-            Any, list[MemberTensor]
-        ] = {}  # the shared buffers that passes change, by modes and gradients
+        self.written: dict[Any, list[MemberTensor]] = {}  # the shared buffers that passes change
         self.modes: list[bool] = [part.training for part in self.parts]
         self._put_all_()
         for member in self.modules:

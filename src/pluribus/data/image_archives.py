@@ -18,7 +18,7 @@ import torch
 
 from .._common import unpacking
 from .._common.optional import require
-from .._common.unpacking import BROKEN, Limit, TooLargeError
+from .._common.unpacking import BROKEN, Limit, TooLargeError, TooSlowError
 from .._common.untrusted import open_file
 from .dataset import NO_CLASS, ImageArrays, Split, labelled_split
 from .safe_pickle import unpickle
@@ -138,12 +138,14 @@ def read_files(path: Path, names: list[str], limit: Limit = None) -> dict[str, b
     try:
         with open_file(path) as file:
             allowed = unpacking.limit_for(path.stat().st_size, limit)
-            with tarfile.open(fileobj=unpacking.unpack(file, path, allowed), mode="r|") as archive:
+            seconds = unpacking.seconds_for(path.stat().st_size, limit)
+            stream = unpacking.Timed(unpacking.unpack(file, path, allowed), path, seconds)
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
                     name = Path(member.name).name
                     if member.isfile() and name in names:
                         found[name] = _extract(archive, member, path, allowed)
-    except TooLargeError:
+    except (TooLargeError, TooSlowError):
         raise
     except Exception as error:  # a damaged archive can fail in any way
         raise damaged_error(path, error) from None

@@ -17,15 +17,16 @@ import torch
 from torch import Tensor
 
 from .._common.optional import require
-from .._common.unpacking import FewReads, Limit, TooLargeError, limit_for
+from .._common.unpacking import Limit, Timed, TooLargeError, limit_for, seconds_for
 from .._common.untrusted import open_file
 from .dataset import NO_CLASS, Shape, Split, covering_size, labelled_split, part_in_view
-from .quiet_tiff import quiet_tiff
 from .source import ImageParts, Request, argument_path, damaged_error, missing_error
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # of Pillow's others some start programs, as EPS does
 
 DECODED = 2**28  # bytes of one image when it is decoded
+
+BLOCK = 2**12  # bytes that are decoded at once; the time is looked at in between
 
 LARGE = 2**24  # images of more bytes are decoded one at a time
 
@@ -134,8 +135,7 @@ def list_images(path: Path, notes: list[str] | None = None) -> Listing:
     if left_out and notes is not None:
         shown = ", ".join(left_out[:5]) + (f" and {len(left_out) - 5} more" if len(left_out) > 5 else "")
         notes.append(
-            f"{path}: {shown} lead to folders that are already read, that contain this one or that belong to the "
-            "system: left out."
+            f"{path}: links were left out that lead to folders that are already read or that contain this one: {shown}."
         )
     return sorted(found, key=lambda one: one[1])
 
@@ -148,8 +148,7 @@ def is_image(name: str) -> bool:
 def walk_once(root: Path, left_out: list[str]) -> Iterator[tuple[str, tuple[str, ...], list[str]]]:
     """Each folder under the root once: its path, the names that lead to it, and its files in order.
 
-    A link out of the root is followed, the first to a folder only; one to a folder inside or around the root, or
-    of the system's own as /proc, is not.
+    A link out of the root is followed, the first to a folder only; one to a folder inside or around the root is not.
     """
     home = os.path.realpath(root)
     seen, waiting = {home}, list[tuple[str, tuple[str, ...]]]([(str(root), ())])
@@ -162,7 +161,7 @@ def walk_once(root: Path, left_out: list[str]) -> Iterator[tuple[str, tuple[str,
             path = os.path.join(at, name)
             place = os.path.realpath(path)
             is_link = os.path.islink(path)
-            if place in seen or is_link and (_is_inside(place, home) or _is_inside(home, place) or _is_no_disk(place)):
+            if place in seen or is_link and (_is_inside(place, home) or _is_inside(home, place)):
                 left_out.append(os.path.relpath(path, root))
                 continue
             seen.add(place)
@@ -172,14 +171,6 @@ def walk_once(root: Path, left_out: list[str]) -> Iterator[tuple[str, tuple[str,
 
 def _is_inside(path: str, folder: str) -> bool:
     return os.path.commonpath([path, folder]) == folder
-
-
-def _is_no_disk(path: str) -> bool:
-    """Whether the system makes up what is in a folder, as in /proc: its files have no end, or wait for ever."""
-    try:
-        return hasattr(os, "statvfs") and os.statvfs(path).f_blocks == 0
-    except OSError:
-        return True
 
 
 def _list_folder(path: str) -> tuple[list[str], list[str]]:
@@ -263,7 +254,7 @@ def _read_header(path: str) -> tuple[int, int, bool] | None:
     """Height, width and whether an image is grey, without decoding it; None where it cannot be opened."""
     try:
         with open_file(path) as file:
-            image = _open_image(file)
+            image = _open_image(file, 1.0)
             return image.height, image.width, image.mode in ("1", "L", "LA", "I", "I;16", "F")
     except Exception:  # what is wrong with it is said when it is decoded
         return None
@@ -417,18 +408,17 @@ def decode(
     _pillow()  # without Pillow it is not the image that is broken
     try:
         with open_file(path) as file:
-            image = _open_image(file)
+            image = _open_image(file, seconds_for(os.fstat(file.fileno()).st_size, limit))
             size = image.width * image.height * len(image.getbands()) * (4 if image.mode in ("I", "F") else 1)
             allowed = min(DECODED, limit_for(0)) if limit is None else limit_for(0, limit)
             if size > allowed:
                 raise TooLargeError(f"its {image.width}x{image.height} pixels", allowed)
-            quiet = quiet_tiff() if image.format == "TIFF" else nullcontext()
-            with _ONE_LARGE if size > LARGE else nullcontext(), quiet:
+            with _ONE_LARGE if size > LARGE else nullcontext():
                 require("PIL.ImageOps", "reading images", "data").exif_transpose(image, in_place=True)
                 return (resize or _resize_and_crop)(_without_border(image, border), shape)
     except Exception as error:  # each format of Pillow fails in ways of its own
         raise ValueError(
-            f'{path}: the image cannot be read: {error}. Remove it, or load with broken="skip".'
+            f'{path}: the image cannot be read: {str(error).rstrip(".")}. Remove it, or load with broken="skip".'
         ) from error
 
 
@@ -443,7 +433,7 @@ def _without_border(image: Any, border: int) -> Any:
 _ONE_LARGE = threading.Lock()
 
 
-def _open_image(file: BinaryIO) -> Any:
+def _open_image(file: BinaryIO, seconds: float) -> Any:
     """The image in an open file, not yet decoded, in one of our formats whatever its name says.
 
     Pillow's own `open` tries all formats first where a name is new to it, and warns of sizes that `decode` refuses.
@@ -454,7 +444,9 @@ def _open_image(file: BinaryIO) -> Any:
         build, accepts = pillow.OPEN.get(name, (None, None))
         if build is not None and accepts(start) is True:
             file.seek(0)
-            return build(FewReads(file, os.fstat(file.fileno()).st_size), "")
+            image = build(Timed(file, "its content", seconds), "")
+            image.decodermaxblock = BLOCK
+            return image
     raise ValueError(f"it is not one of {', '.join(FORMATS)}")
 
 
@@ -476,7 +468,7 @@ def _as_bytes(image: Any, channels: int) -> Any:
 def read_upright_size(path: str) -> tuple[int, int]:
     """The width and the height of an image when it is turned upright, without decoding it."""
     with open_file(path) as file:
-        image = _open_image(file)
+        image = _open_image(file, 1.0)
         turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # the orientation
         return (image.height, image.width) if turned else (image.width, image.height)
 

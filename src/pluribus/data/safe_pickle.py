@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from .._common.unpacking import Timed, TooSlowError, seconds_for
 from .source import damaged_error
 
 
 def unpickle(data: bytes, path: Path) -> dict[str, Any]:
     """The dict in a pickle of plain values and numpy arrays; anything else that a pickle can ask for is refused."""
     try:
-        found = _Unpickler(io.BytesIO(data), encoding="bytes").load()
+        found = _Unpickler(Timed(io.BytesIO(data), path, seconds_for(0)), encoding="bytes").load()
         if isinstance(found, dict):
             found = {key: value.array() if isinstance(value, _Array) else value for key, value in found.items()}
     except _RefusedError as error:
@@ -24,6 +25,8 @@ def unpickle(data: bytes, path: Path) -> dict[str, Any]:
             f'{path}: this pickle asks for "{error}", which could run code, so it is not read: only numbers, text and '
             "numpy arrays are. It is not the published file. Download that again."
         ) from None
+    except TooSlowError:
+        raise
     except Exception as error:  # a damaged pickle can fail in any way
         raise damaged_error(path, error) from None
     if not isinstance(found, dict):

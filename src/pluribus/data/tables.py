@@ -23,6 +23,7 @@ from .._common.optional import require
 from .._common.unpacking import Bounded, Limit, TooLargeError, limit_for, unpack
 from .._common.untrusted import open_file
 from .dataset import NO_CLASS, Points, Split, Tokens
+from .parquet import read_parquet
 from .source import (
     MOST_OTHER_COLUMNS,
     Request,
@@ -40,6 +41,8 @@ Frame = Any  # a pandas.DataFrame
 Series = Any
 
 LARGEST = 1e150  # of a column; the square of a larger number is infinite
+
+FARTHEST = 1e15  # standard deviations from the mean; squares of their sums are finite in single precision
 
 TOGETHER = 1000  # columns of numbers that are looked at together
 
@@ -155,7 +158,8 @@ def read_table(path: Path, limit: Limit = None, missing: Sequence[str] = ()) -> 
         with open_file(path) as file:
             allowed = limit_for(os.fstat(file.fileno()).st_size, limit, ALWAYS)
             if path.suffix.lower() in (".parquet", ".pq"):
-                frame = _read_parquet(file, path, allowed)
+                table = read_parquet(file, path, allowed)
+                frame = _with_exact_numbers(table.to_pandas(), table)
                 numbers = [float(word) for word in missing if re.fullmatch(r"-?\d+(\.\d+)?", word)]
                 frame = frame.mask(frame.isin([*missing, *numbers])) if missing else frame
             else:
@@ -264,37 +268,13 @@ def _as_text(file: BinaryIO, path: Path, allowed: int, encoding: str) -> TextIO:
     return io.TextIOWrapper(io.BufferedReader(stream, 2**18), encoding, newline="")
 
 
-def _read_parquet(file: BinaryIO, path: Path, allowed: int) -> Frame:
-    """Read batch by batch: repeated values take no room in the file, whatever its header says."""
-    arrow = require("pyarrow", "reading Parquet files", "data")
-    parquet = require("pyarrow.parquet", "reading Parquet files", "data").ParquetFile(file)
-    check_columns(path, parquet.metadata.num_columns)
-    if parquet.metadata.num_rows * parquet.metadata.num_columns * 4 > allowed:
-        raise TooLargeError(path, allowed)
-    texts = [one.name for one in parquet.schema_arrow if arrow.types.is_string(one.type)]
-    repeated = require("pyarrow.parquet", "reading Parquet files", "data").ParquetFile(file, read_dictionary=texts)
-    batches, size = [], 0
-    for batch in repeated.iter_batches(2**14):
-        size += sum(_size_in_memory(column, arrow) for column in batch.columns)
-        if size > allowed:
-            raise TooLargeError(path, allowed)
-        batches.append(batch)
-    table = arrow.Table.from_batches(batches, repeated.schema_arrow)
-    table = table.cast(parquet.schema_arrow)
-    pandas = require("pandas", "reading Parquet files", "data")
-    frame = table.to_pandas()
+def _with_exact_numbers(frame: Frame, table: Any) -> Frame:
+    """The frame of a Parquet table in which large whole numbers next to missing ones keep their digits."""
+    arrow, pandas = (require(name, "reading Parquet files", "data") for name in ("pyarrow", "pandas"))
     for name, kind in _exact_kinds(frame).items():
         if arrow.types.is_integer(table.schema.field(name).type):
             frame[name] = pandas.array(table.column(name).to_pylist(), dtype=kind)
     return frame
-
-
-def _size_in_memory(column: Any, arrow: Any) -> int:
-    """Bytes of a column when each text is written out."""
-    if not arrow.types.is_dictionary(column.type):
-        return column.nbytes
-    compute = require("pyarrow.compute", "reading Parquet files", "data")
-    return compute.sum(compute.binary_length(column.dictionary).take(column.indices)).as_py() or 0
 
 
 def _with_decimal_points(frame: Frame) -> Frame:
@@ -435,8 +415,9 @@ def encode_table(encoding: dict[str, Any], frame: Frame) -> Split:
     if first["kind"] == "text":  # the only column
         _check_present(encoding["columns"], frame)
         return Split(Tokens(encode_texts(first, frame[first["name"]]), names), _encode_targets(encoding, frame))
-    inputs = torch.from_numpy(encode_columns(encoding["columns"], frame).astype(np.float32))
-    return Split(Points(inputs, names), _encode_targets(encoding, frame))
+    inputs = encode_columns(encoding["columns"], frame)
+    _check_magnitude(encoding, inputs, names)
+    return Split(Points(torch.from_numpy(inputs.astype(np.float32)), names), _encode_targets(encoding, frame))
 
 
 def encode_columns(rules: list[dict[str, Any]], frame: Frame) -> np.ndarray:
@@ -458,6 +439,18 @@ def _check_present(rules: list[dict[str, Any]], frame: Frame) -> None:
     if absent:
         there = list_names(list(map(str, frame.columns)))
         raise ValueError(f"the table must have the columns {list_names(absent)}, but has only: {there}.")
+
+
+def _check_magnitude(encoding: dict[str, Any], inputs: np.ndarray, names: list[str]) -> None:
+    """Refuse a value so far from all that the network was trained on that it could compute nothing from it."""
+    if (abs(inputs) <= FARTHEST).all():
+        return
+    row, place = np.argwhere(~(abs(inputs) <= FARTHEST))[0]
+    raise ValueError(
+        f'row {names[row]}, column "{feature_names(encoding)[place]}": the value is {inputs[row, place]:.2g} standard '
+        f"deviations from the mean of the training rows, but a network computes with at most {FARTHEST:.0e}. Correct "
+        "it, or leave the row out."
+    )
 
 
 def label_of(value: Any) -> str:

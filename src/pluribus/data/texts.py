@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._common.text_folders import read_config, read_tokenizer
+from .._common.text_folders import is_error, read_config, read_tokenizer
 from .source import Request, list_names
 
 LONG = ("cut", "refuse")  # what becomes of texts that are longer than the model takes
@@ -129,7 +129,9 @@ def _tokenize(folder: str, texts: list[str], **options: Any) -> list[list[int]]:
     tokenizer = _tokenizer(folder)
     try:
         return tokenizer(texts, verbose=False, **options)["input_ids"]
-    except Exception as error:  # settings of any kind that the folder has
+    except BaseException as error:  # settings of any kind that the folder has
+        if not is_error(error):
+            raise
         raise ValueError(
             f"tokenizer: the one in {folder!r} reads no texts ({type(error).__name__}: {error})."
         ) from None

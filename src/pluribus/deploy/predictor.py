@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._common.atomic import atomic_write
-from .._common.unpacking import format_bytes
-from .._common.untrusted import Finite, Number, check_shape, read_json
+from .._common.signed_files import read_signed_json, write_signed_json
+from .._common.trees import tensors_of
+from .._common.unpacking import check_claim
+from .._common.untrusted import Finite, Number, check_shape
 from ..core.ensemble import Ensemble
 from ..data.catalogue import encoded
 from ..data.dataset import Data
@@ -39,6 +41,8 @@ FORMAT = 1
 WEIGHTS, RECORD = "ensemble.safetensors", "bundle.json"
 
 ROWS = 256  # that are predicted at once
+
+LARGEST_BATCH = 2**24  # numbers: of large images fewer are predicted at once
 
 
 @dataclass
@@ -83,8 +87,7 @@ class Predictor:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RECORD).unlink(missing_ok=True)
         save(self.ensemble, folder / WEIGHTS, whole=True)
-        with atomic_write(folder / RECORD) as temporary:
-            temporary.write_text(json.dumps(self.record, indent=1))
+        write_signed_json(folder / RECORD, self.record)
 
     @property
     def task(self) -> str:
@@ -109,6 +112,7 @@ class Predictor:
         split = encoded(self.record["encoding"], source, broken=broken, unpack_limit=unpack_limit)
         if self.task == "segmentation" and out is None:
             raise ValueError("predict: segmentation writes pictures. Say where with out= (command line: --out).")
+        batch_size = max(1, min(batch_size, LARGEST_BATCH // math.prod(self.record["shape"])))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # MC-Dropout draws the same for the same files
             yield from self._answers(split, batch_size) if out is None else write_pictures(self, split, Path(out))
@@ -301,7 +305,7 @@ def load_predictor(folder: str | Path, device: torch.device | str = "cpu", *, mo
             "Make one with: pluribus train --out FOLDER"
         )
     try:
-        record = read_json(folder / RECORD)
+        record = read_signed_json(folder / RECORD, note=True)
         _check_record(record)
     except ValueError as error:
         raise ValueError(f"predict: {str(folder / RECORD)!r} is damaged ({error}). Train again.") from error
@@ -353,8 +357,6 @@ SHAPE = {
 }
 
 LARGEST_ROW = 2**26  # numbers in one input: a colour image of 4,700 pixels a side
-
-ROOM, SHARE = 2**28, 64  # bytes that a network may take, or so many times what its weights take in the folder
 
 
 def _check_record(record: Any) -> None:
@@ -416,17 +418,24 @@ def _check_vector(name: str, values: Any, shape: tuple[int, ...]) -> None:
 
 
 def _build(spec: ModelSpec, folder: Path) -> nn.Module:
-    """The network, after its size was counted: a record can claim any width."""
+    """The network, after what it needs was counted: a record can claim any width and any size of images."""
     if not spec.is_code:
-        with torch.device("meta"):
-            claimed = sum(tensor.nbytes for tensor in spec.build().state_dict().values())
         there = (folder / WEIGHTS).stat().st_size if (folder / WEIGHTS).is_file() else 0
-        if claimed > max(ROOM, SHARE * there):
-            raise ValueError(
-                f"predict: {str(folder / RECORD)!r} is damaged: it claims a network of {format_bytes(claimed)} for "
-                f"weights of {format_bytes(there)}. Train again."
-            )
+        check_claim(f"predict: {str(folder / RECORD)!r} claims a network", _needed_bytes(spec), there)
     return spec.build()
+
+
+@torch.no_grad()
+def _needed_bytes(spec: ModelSpec) -> int:
+    """Of its weights, and of the largest output of a layer for one row."""
+    largest = [0]
+    with torch.device("meta"):
+        network = spec.build().eval()
+        for module in network.modules():
+            module.register_forward_hook(lambda _, given, out: largest.append(sum(t.nbytes for t in tensors_of(out))))
+        with suppress(Exception):  # what is wrong with it is said when it is used
+            network(torch.empty(1, *spec.shape))
+    return sum(tensor.nbytes for tensor in network.state_dict().values()) + max(largest)
 
 
 def _check_outputs(record: dict[str, Any], ensemble: Ensemble, folder: Path) -> None:

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._common.atomic import atomic_write
-from .._common.optional import require
-from .._common.untrusted import check_pattern, check_shape, parse_json, read_safetensors
+from .._common.signed_files import check_digest, read_safetensors, write_safetensors
+from .._common.untrusted import check_shape, parse_json
 from ..core.ensemble import TASKS, Ensemble
 from ..core.execution import BY_HAND
 from ..methods import METHODS
@@ -55,13 +54,10 @@ def save(ensemble: Ensemble, path: str | os.PathLike[str], *, whole: bool = Fals
         raise FileNotFoundError(f"save: the folder {str(path.parent)!r} does not exist. Create it first.")
     if path.is_dir():
         raise IsADirectoryError(f"save: {str(path)!r} is a folder. Give the name of a file in it.")
-    to_bytes = require("safetensors.torch", "save", "save").save
     base = "" if whole else _base_hash(ensemble)
     left_out = _shared_tensors(ensemble) if base else {}
-    tensors = {name: _plain(tensor) for name, tensor in state(ensemble.module) if name not in left_out}
-    content = to_bytes(tensors, {"pluribus": json.dumps({**_header(ensemble), "base": base})})
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(content)
+    tensors = {name: tensor for name, tensor in state(ensemble.module) if name not in left_out}
+    write_safetensors(path, tensors, {"pluribus": json.dumps({**_header(ensemble), "base": base})})
 
 
 def load(
@@ -87,14 +83,23 @@ def load(
     header, tensors = _read(Path(path), device)
     if isinstance(model, nn.Module):
         bare = duplicate_mapped(model, lambda tensor: tensor.detach().to("meta"))
-        _check_fit(header, _build(header, bare), tensors)  # before anything is allocated that the file only claims
+        with torch.device("meta"):  # before anything is allocated that the file only claims
+            _check_fit(header, _build(header, bare), tensors)
     made = _build(header, model)
     _check_fit(header, made, tensors)
     _check_base(header, made)
+    _check_unchanged(Path(path))
     _fill_(made.module, tensors)
     made.task, made.class_dim = header["task"], header.get("class_dim")
     made.to(device)
     return made.train(header["training"])
+
+
+def _check_unchanged(path: Path) -> None:
+    try:
+        check_digest(path, note=True)
+    except ValueError as error:
+        raise ValueError(f"load: {str(path)!r}: {error}. Restore it from a copy, or train again.") from None
 
 
 @torch.no_grad()
@@ -102,7 +107,7 @@ def _fill_(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Give a module these tensors: in the memory of its own where they fit, which attributes may be views of."""
     known = dict(state(module))
     fits = {name for name, tensor in tensors.items() if _fits_in_place(known[name], tensor)}
-    others = {name: tensor for name, tensor in tensors.items() if name not in fits}
+    others = {name: tensor.clone() for name, tensor in tensors.items() if name not in fits}
     refuse_hidden("load", module, {name: known[name] for name in others})
     for name in fits:
         known[name].copy_(tensors[name])
@@ -175,10 +180,6 @@ def _header(ensemble: Ensemble) -> dict[str, Any]:
     }
 
 
-def _plain(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().contiguous().clone()
-
-
 def _read(path: Path, device: torch.device | str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Header and tensors, checked."""
     if not path.exists():
@@ -226,8 +227,6 @@ def _check_header(header: Any) -> dict[str, Any]:
     if unknown := [name for name in header["settings"] if name not in known]:
         raise ValueError(f"{header['method']} has no setting {quote_names(unknown, 3)}")
     check_shape(header["settings"].get("widths"), (None, WIDTHS), "its widths")
-    for name in ("where", "branch"):
-        check_pattern(header["settings"].get(name) or "")  # for the names of layers
     return header
 
 

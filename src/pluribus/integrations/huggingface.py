@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .._common.optional import require
+from .._common.signed_files import check_folder_digests, sign_folder
 from .._common.text_folders import (
     CONFIG,
     build_text_classifier,
@@ -192,6 +193,7 @@ class EnsembleModel(nn.Module, huggingface_hub.ModelHubMixin):
         save(self.ensemble, save_directory / WEIGHTS, whole=True)
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(save_directory)
+        sign_folder(save_directory)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Any:
@@ -233,6 +235,7 @@ class EnsembleModel(nn.Module, huggingface_hub.ModelHubMixin):
                 "pb.multihead(model, 4)."
             )
         try:
+            check_folder_digests(folder)
             config = read_config(folder)
             check_claimed_size(folder, config, cls.kind)
             tokenizer = read_tokenizer(folder) if (folder / "tokenizer_config.json").is_file() else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._common.atomic import atomic_write
-from .._common.optional import require
-from .._common.unpacking import check_archive
-from .._common.untrusted import check_shape, is_plain_tensor, open_file, parse_json, read_safetensors
+from .._common.signed_files import check_digest, read_checkpoint_file, read_safetensors, write_safetensors
+from .._common.untrusted import check_shape, is_plain_tensor, parse_json
 from ..core.ensemble import TASKS
 from ..methods.building import check_model
 from ..surgery.copying import duplicate, state
@@ -157,8 +154,7 @@ class Trajectory(Networks):
         tensors = {"weights": self.weights, **{f"buffers.{n}": t for n, t in self.buffers.items()}}
         tensors |= {f"solution.{name}": tensor for name, tensor in state(self.model)}
         tensors |= {n: t for n, t in (("answers", self.answers), ("targets", self.targets)) if t is not None}
-        plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        needed = sum(tensor.numel() * tensor.element_size() for tensor in plain.values())
+        needed = sum(tensor.nbytes for tensor in tensors.values())
         free = shutil.disk_usage(path.parent).free
         if needed > free:
             raise OSError(
@@ -166,12 +162,7 @@ class Trajectory(Networks):
                 "keep= or a larger every=."
             )
         header = {"format": FORMAT, "steps": self.steps, "task": self.task, "class_dim": self.class_dim}
-        save_file = require("safetensors.torch", "Trajectory.save", "save").save_file
-        with atomic_write(path) as temporary:
-            try:
-                save_file(plain, temporary, {"pluribus_trajectory": json.dumps(header)})
-            except require("safetensors", "Trajectory.save", "save").SafetensorError as error:
-                raise OSError(f"save: {str(path)!r} could not be written ({error}).") from error
+        write_safetensors(path, tensors, {"pluribus_trajectory": json.dumps(header)})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module) -> Trajectory:
@@ -187,9 +178,11 @@ class Trajectory(Networks):
             raise ValueError(
                 f"load: {str(path)!r} holds no trajectory ({error}). Give a file that Trajectory.save wrote."
             ) from error
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
         parts = {key: _below(tensors, key) for key in ("buffers.", "solution.")}
         module = duplicate(model)
         _load_(module, parts["solution."], None)
+        check_digest(path, note=True)
         more = (header["steps"], tensors.get("answers"), tensors.get("targets"), header["task"], header["class_dim"])
         return cls(module, tensors["weights"], parts["buffers."], *more)
 
@@ -331,11 +324,10 @@ def state_dict_of(checkpoint: Any) -> Mapping[str, Tensor]:
             raise FileNotFoundError(f"Trajectory.of: there is no file {str(path)!r}.")
         try:
             if path.suffix == ".safetensors":
-                return read_safetensors(path)[1]
-            with open_file(path) as file, warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what torch thinks of kinds of tensors that are refused below
-                check_archive(file, path)
-                checkpoint = torch.load(file, map_location="cpu", weights_only=True)
+                checkpoint = read_safetensors(path)[1]
+            else:
+                checkpoint = read_checkpoint_file(path)
+            check_digest(path)
         except Exception as error:  # a damaged file can fail in any way
             raise ValueError(f"Trajectory.of: {str(path)!r} is not a checkpoint that can be read ({error}).") from error
     if isinstance(checkpoint, Mapping) and isinstance(checkpoint.get("state_dict"), Mapping):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from numbers import Integral, Real
 from typing import Any, Literal, cast
@@ -111,9 +112,16 @@ def check_size(method: str, size: Any) -> int:
     return int(size)
 
 
+LARGEST = 2.0**63  # no width or rate is so large
+
+
 def check_number(method: str, name: str, value: Any, rule: str, fits: Callable[[float], bool]) -> float:
     """The number, if it is one and fits the rule."""
-    if isinstance(value, (bool, str)) or not isinstance(value, Real) or not fits(float(value)):
+    if isinstance(value, (bool, str)) or not isinstance(value, Real):
+        raise ValueError(f"{method}: {name} must be {rule}, but it is {value!r}.")
+    if LARGEST <= abs(cast(float, value)) < math.inf:
+        raise ValueError(f"{method}: {name} must be below {LARGEST:.2g}, but it is {value:.3g}.")
+    if not fits(float(value)):
         raise ValueError(f"{method}: {name} must be {rule}, but it is {value!r}.")
     return int(value) if isinstance(value, Integral) else float(value)
 

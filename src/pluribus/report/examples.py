@@ -94,7 +94,7 @@ def _at(run: Result, name: str, place: int) -> str:
 
 def _class(run: Result, name: str, row: int) -> str:
     number, names = _at(run, name, row), run.record.get("classes") or []
-    return str(names[int(number)]) if number.isdigit() and int(number) < len(names) else number
+    return str(names[int(number)]) if number.isdecimal() and int(number) < len(names) else number
 
 
 def png_address(pixels: np.ndarray) -> str:

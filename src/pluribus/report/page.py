@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shlex
+import warnings
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -16,7 +17,8 @@ import numpy as np
 
 from .._common.atomic import atomic_write
 from .._common.optional import require
-from .._common.untrusted import check_shape, read_json
+from .._common.signed_files import read_signed_json
+from .._common.untrusted import check_shape
 from ..results.quantities import Differences, best, estimate, format_value, quantity
 from ..results.store import Damaged, Group, Result, group_runs, has_classes, read_all
 from ..results.verdict import Verdict, relation, verdicts
@@ -62,11 +64,17 @@ def report(
     if not results:
         names = f" ({', '.join(error.path.name for error in damaged)} damaged)" if damaged else ""
         raise ValueError(f"report: needs at least one result, but there is none{names}. Run a comparison first.")
+    try:
+        sections = _sections(results, differences or Differences())
+    except Exception:  # a record that is valid in form can hold what no chart can show
+        results, odd = _without_odd(results)
+        damaged += odd
+        sections = _sections(results, Differences())
     html = render(
         "page.html",
         {
             "title": title,
-            "sections": _sections(results, differences or Differences()),
+            "sections": sections,
             "damaged": [f"{error.path.name}: {error.reason}" for error in damaged],
             "command": plan.get("command") or _command(results),
             "runs": len(results),
@@ -76,6 +84,22 @@ def report(
     if path is not None:
         write_page(Path(path), html)
     return html
+
+
+def _without_odd(results: list[Result]) -> tuple[list[Result], list[Damaged]]:
+    """The results of which each alone gives a page, and the others; where none does, the error of the first."""
+    kept, odd = list[Result](), list[Damaged]()
+    for result in results:
+        try:
+            _sections([result], Differences())
+            kept.append(result)
+        except Exception as error:
+            odd.append(Damaged(result.path or Path(result.record["run"]), f"it cannot be shown ({error})"))
+    if not kept or not odd:
+        raise odd[0] if odd else ValueError("report: these results cannot be shown together.")
+    for one in odd:
+        warnings.warn(f"report: {one.path} is left out: {one.reason}.", stacklevel=3)
+    return kept, odd
 
 
 def render(template: str, context: dict[str, Any]) -> str:
@@ -239,7 +263,7 @@ def _short(value: Any) -> str:
 def _plan(folder: Path) -> dict[str, Any]:
     """What study.json says, where there is one that can be read."""
     try:
-        found = read_json(folder / "study.json")
+        found = read_signed_json(folder / "study.json")
         check_shape(found, {"command?": str, "choose?": (None, str)})
     except (OSError, ValueError):
         return {}

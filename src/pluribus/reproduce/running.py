@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._common.atomic import atomic_write
-from .._common.untrusted import check_shape, read_json
+from .._common.atomic import refuse_links
+from .._common.signed_files import read_signed_json, write_signed_json
+from .._common.untrusted import check_shape
 from ..report.figure import Figure
 from ..report.questions import Question, questions_page
 from .claims import PAPERS, Claim
@@ -46,6 +46,7 @@ def find_claim(name: str) -> Claim:
 def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Judged:
     """Run what is missing of the item's experiment, judge it, and write its page and the page of all verdicts."""
     check_scale(context.scale)
+    refuse_links("reproduce", context.folder, "verdicts")
     found = claim.experiment.carry_out(context)
     verdict, seconds = _with_caution(claim, _judge(claim, found, context), context.scale), _seconds(found)
     page = context.folder / f"{claim.paper}-{claim.item}-{context.scale}.html"
@@ -112,8 +113,7 @@ def write_verdict(claim: Claim, context: Context, verdict: ClaimVerdict, seconds
     folder.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {"item": claim.name, "scale": context.scale, "seconds": seconds, "command": command}
     record |= {name: getattr(verdict, name) for name in ("judgement", "found", "header", "rows")}
-    with atomic_write(folder / f"{claim.paper}-{claim.item}-{context.scale}.json") as temporary:
-        temporary.write_text(json.dumps(record, indent=1))
+    write_signed_json(folder / f"{claim.paper}-{claim.item}-{context.scale}.json", record)
 
 
 def read_verdicts(folder: Path) -> list[dict[str, Any]]:
@@ -121,7 +121,7 @@ def read_verdicts(folder: Path) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for path in sorted((folder / "verdicts").glob("*.json")):
         try:
-            record = read_json(path)
+            record = read_signed_json(path)
             check_shape(record, RECORD, "its record")
         except ValueError as error:
             raise ValueError(f"reproduce: {str(path)!r} is damaged ({error}). Delete it.") from error

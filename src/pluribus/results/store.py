@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .._common.atomic import atomic_write
+from .._common.signed_files import write_npz
 from .._common.unpacking import read_npz
 from .._common.untrusted import Number, check_shape, is_disk_error, parse_json
 
@@ -88,8 +87,7 @@ def write(path: str | os.PathLike[str], record: Mapping[str, Any], columns: Mapp
     arrays = {name: _array(name, column) for name, column in columns.items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as temporary:
-            _store(temporary, {"record": np.array(text), **arrays})
+        write_npz(path, {"record": np.array(text), **arrays})
     except OSError as error:
         message = f"the result could not be written ({error.strerror or error}); results written earlier are untouched"
         raise OSError(error.errno, message, str(path)) from error
@@ -153,22 +151,8 @@ def group_runs(results: Iterable[Result]) -> dict[tuple[str, str], list[Group]]:
 
 def _order(group: Group) -> tuple[bool, list[tuple[bool, float, str]]]:
     parts = [part for part in re.split(r"(\d+(?:\.\d+)?)", group.label) if part]
-    numbered = [(part[0].isdigit(), float(part) if part[0].isdigit() else 0.0, part) for part in parts]
+    numbered = [(part[0].isdecimal(), float(part) if part[0].isdecimal() else 0.0, part) for part in parts]
     return not group.is_baseline, numbered
-
-
-def _store(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write an .npz file without times, so that equal runs give equal bytes."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, array in arrays.items():
-            with archive.open(_entry(name), "w", force_zip64=True) as part:
-                np.lib.format.write_array(part, array, allow_pickle=False)
-
-
-def _entry(name: str) -> zipfile.ZipInfo:
-    entry = zipfile.ZipInfo(f"{name}.npy")
-    entry.compress_type = zipfile.ZIP_DEFLATED
-    return entry
 
 
 def _array(name: str, column: Any) -> np.ndarray:
@@ -214,6 +198,10 @@ def _wrong(record: Any) -> str:
         check_shape(record, RECORD, "its record")
         if record["task"] not in TASKS:
             return f"its task must be one of {', '.join(TASKS)}, but is {record['task']!r}"
+        for name, rows in (record.get("shift") or {}).items():
+            check_shape(rows, [{"severity": int}], f'its record: "shift": "{name}"')
+            if not all(0 <= row["severity"] <= MOST_SEVERE for row in rows):
+                return f'its severities of "{name}" must be from 0 to {MOST_SEVERE}'
     except ValueError as error:
         return str(error)
     return ""
@@ -229,6 +217,8 @@ def _check_columns(record: Mapping[str, Any], columns: Mapping[str, np.ndarray])
         rows = columns.get({"test": "test/target", "examples": "examples/index"}.get(room, name), column)
         if column.ndim == 0 or kind not in TABLES and column.size != len(column):
             raise ValueError(f"its column {name!r} must be one value for each row, but is {column.shape}")
+        if kind == "confidence" and not ((column >= 0) & (column <= 1 + 1e-6)).all():
+            raise ValueError(f"its column {name!r} must hold numbers from 0 to 1")
         if kind == "index" and column.dtype.kind not in "iu":
             raise ValueError(f"its column {name!r} must hold whole numbers, but holds {column.dtype}")
         if kind in ("pictures", *MAPS) and (
@@ -248,6 +238,8 @@ MAPS = ("truth_map", "label_map", "total_map", "epistemic_map")
 TABLES = ("member_label", "pictures", "gaps", "both", "either", *MAPS)  # columns with several values for each row
 
 TEXTS = ("reason", "text")
+
+MOST_SEVERE = 100
 
 _FIGURES = {str: (Number, None)}
 

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._common.atomic import atomic_write
-from .._common.optional import require
+from .._common.signed_files import write_safetensors
 from ..landscape.laboratory.alignment import alignment_question
 from ..landscape.symmetries.groups import Groups
 from ..landscape.symmetries.matching import align
@@ -70,11 +69,7 @@ def align_checkpoints(
 
 def write_network(path: Path, model: nn.Module) -> None:
     """Write what `model.state_dict()` holds as a safetensors file; it is complete or not there."""
-    save = require("safetensors.torch", "align", "save").save
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
-    content = save(tensors, {"format": "pt"})
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(content)
+    write_safetensors(path, model.state_dict(), {"format": "pt"})
 
 
 def _count_moved(model: nn.Module, aligned: nn.Module) -> int:

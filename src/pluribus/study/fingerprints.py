@@ -16,6 +16,8 @@ from ..data.image_folders import is_image, walk_once
 
 ALWAYS_READ = 2**31  # bytes of one data set; of more, a file that has not changed since it was read is not read again
 
+LARGEST_IMAGE = 2**28  # bytes
+
 SETTLED = 2.0  # seconds after which a file that is changed once more has another time than before
 
 CACHE_VARIABLE = "XDG_CACHE_HOME"
@@ -27,17 +29,18 @@ def fingerprints(
     """A mark of each file or folder that a study reads: another content, another mark."""
     specs = [*data, *(spec for key in ("outside", "shifted", "variants") for spec in source.get(key, ()))]
     paths = [path for spec in specs for path in locate(spec, source.get("folder"))]
+    images = {path for spec in specs if spec.startswith("folder:") for path in locate(spec, source.get("folder"))}
     if model and model.startswith("python:"):
         paths += [path for path in [Path(model.split(":")[1])] if path.is_file()]
     if model and model.startswith("hf:"):
         paths += [path for path in [Path(model[3:]).expanduser()] if path.is_dir()]
     paths += [path for path in [Path(weights)] if weights and path.is_file()]
-    return {str(path): _mark(path) for path in paths}
+    return {str(path): _mark(path, path in images) for path in paths}
 
 
-def _mark(path: Path) -> str:
+def _mark(path: Path, images: bool) -> str:
     """Of names, sizes and contents; of no times, so that a file that is touched but equal keeps its mark."""
-    files = [(file, file.stat()) for file in _files(path) if file.is_file()]
+    files = [(file, file.stat()) for file in _files(path, images) if file.is_file()]
     known = _Known() if sum(status.st_size for _, status in files) > ALWAYS_READ else None
     digest = hashlib.sha256()
     for file, status in files:
@@ -48,21 +51,26 @@ def _mark(path: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _files(path: Path) -> Iterator[Path]:
+def _files(path: Path, images: bool) -> Iterator[Path]:
     """The files that a reader of data could read: images anywhere, others up to one folder deep and not behind links.
 
     A link may lead to a folder of half a disk, of which only images are read.
+
+    Args:
+        images: whether the reader reads nothing else anywhere
     """
     if path.is_file():
         yield path
         return
     for at, inside, names in walk_once(path, []):
-        others = not inside or len(inside) == 1 and not os.path.islink(at)
+        others = not images and (not inside or len(inside) == 1 and not os.path.islink(at))
         yield from (Path(at) / name for name in names if others or is_image(name))
 
 
 def _digest(file: Path) -> bytes:
     with open(file, "rb") as stream:
+        if is_image(file.name):  # of which nothing more can be decoded
+            return hashlib.sha256(stream.read(LARGEST_IMAGE)).digest()
         return hashlib.file_digest(stream, "sha256").digest()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -14,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from .._common.atomic import atomic_write, move_aside
+from .._common.atomic import move_aside, refuse_links
 from .._common.executors import run_here, run_in_processes, run_on_ray
-from .._common.untrusted import check_shape, read_json
+from .._common.signed_files import read_signed_json, write_signed_json
+from .._common.untrusted import check_shape
 from ..results.quantities import value
 from ..results.store import Damaged, Result, has_classes, read, write
 from .estimating import estimate_seconds
@@ -56,6 +56,7 @@ def conduct(
             what it raises ends the study before it began
     """
     runs, folder = study.runs(), Path(folder)
+    refuse_links("compare", folder, "results", TRAINING, *(f"{TRAINING}/{run.name}" for run in runs))
     tried = prepare(study, runs)
     own = _check_folder(study, folder)
     outcome = Outcome()
@@ -138,7 +139,7 @@ def _check_folder(study: Study, folder: Path) -> dict[str, Any]:
     mine = study._own()
     if path.exists():
         try:
-            found = read_json(path)
+            found = read_signed_json(path)
             check_shape(found, {"files?": {str: str}})
             keys = [key for key in mine if mine[key] != found.get(key)]
         except ValueError:
@@ -162,5 +163,4 @@ def _check_folder(study: Study, folder: Path) -> dict[str, Any]:
 def _claim(study: Study, folder: Path, own: dict[str, Any], command: str) -> None:
     """Write down whose folder it is."""
     folder.mkdir(parents=True, exist_ok=True)
-    with atomic_write(folder / "study.json") as temporary:
-        temporary.write_text(json.dumps({**own, **study.to_json(), "command": command}, indent=1))
+    write_signed_json(folder / "study.json", {**own, **study.to_json(), "command": command})

@@ -79,7 +79,7 @@ def read_members(
 
 RUN = {
     **{"data": str, "model": str, "method": str, "label": str, "recipe": str, "device": str},
-    **{"seed": int, "size": int, "shift_rows": int, "threads": int, "width": Finite, "dropout": (None, Finite)},
+    **{"seed": int, "size": (None, int), "shift_rows": int, "threads": int, "width": Finite, "dropout": (None, Finite)},
     **{"settings": {str: Any}, "training": {str: Any}, "corruptions": [str], "severities": [int]},
     "source": {str: (None, str, int, [str])},
     "weights?": str,
@@ -96,6 +96,8 @@ def _run_of(record: Mapping[str, Any], folder: Path) -> Run:
         )
         if unknown:
             raise ValueError(f"its run has {', '.join(sorted(unknown))}")
+        if record["run"]["source"].get("image_size") not in (None, *record.get("shape", ())[1:]):
+            raise ValueError(f"its images are not of the size {record['run']['source']['image_size']}")
     except ValueError as error:
         raise ValueError(f"landscape: {str(folder / RECORD)!r} is damaged ({error}). Train again.") from error
     source = {name: value for name, value in record["run"]["source"].items() if name != "unpack_limit"}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .._common.atomic import atomic_write
-from .._common.untrusted import read_json
+from .._common.atomic import only_process, refuse_links
+from .._common.signed_files import read_signed_json, write_signed_json
+from ..core.ensemble import Ensemble
 from ..data.dataset import Data
 from ..deploy.predictor import RECORD, Predictor, make_predictor
 from ..training.fitting import LAST
@@ -26,17 +26,25 @@ def train_predictor(
 ) -> tuple[Predictor, float]:
     """The predictor that the folder holds afterwards, and the seconds of its training; options as for `fit`."""
     check_run(run, data)
-    claim(run, folder, overwrite)
-    try:
-        ensemble, _, seconds = train(run, data, folder=folder / TRAINING, **options)
-    except Exception:
-        _remove_without_epochs(folder)
-        raise
+    refuse_links("train", folder, TRAINING)
+    folder.mkdir(parents=True, exist_ok=True)
+    with only_process("train", folder):
+        claim(run, folder, overwrite)
+        try:
+            ensemble, _, seconds = train(run, data, folder=folder / TRAINING, **options)
+        except Exception:
+            _remove_without_epochs(folder)
+            raise
+        predictor = _store(run, data, ensemble, folder, risk)
+        shutil.rmtree(folder / TRAINING)
+    return predictor, seconds
+
+
+def _store(run: Run, data: Data, ensemble: Ensemble, folder: Path, risk: float) -> Predictor:
     about = {"method": run.method, "data": run.data, "figures": figures(ensemble, data, data.test), "run": run.plain()}
     predictor = make_predictor(own_model_spec(run, data), data, ensemble, risk, about)
     predictor.save(folder)
-    shutil.rmtree(folder / TRAINING)
-    return predictor, seconds
+    return predictor
 
 
 def claim(run: Run, folder: Path, overwrite: bool = False) -> None:
@@ -56,8 +64,7 @@ def claim(run: Run, folder: Path, overwrite: bool = False) -> None:
     if overwrite:
         shutil.rmtree(folder / TRAINING, ignore_errors=True)
     mark.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(mark) as temporary:
-        temporary.write_text(json.dumps(mine))
+    write_signed_json(mark, mine)
 
 
 def _remove_without_epochs(folder: Path) -> None:
@@ -70,7 +77,7 @@ def _remove_without_epochs(folder: Path) -> None:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = read_json(path)
+        found = read_signed_json(path)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._common.atomic import atomic_write
 from .._common.optional import require
-from .._common.untrusted import open_file
+from .._common.signed_files import read_signed_json, write_signed_json
+from .._common.untrusted import Finite, check_shape
 
 MARK = "progress"
 
@@ -26,9 +26,9 @@ class Progress(NamedTuple):
 def read_progress(folder: Path) -> Progress | None:
     """How far a run is; None before its first epoch, and where nothing readable stands."""
     try:
-        with open_file(folder / MARK) as file:
-            epoch, epochs, seconds = file.read(80).decode().split()
-        found = Progress(int(epoch), int(epochs), float(seconds))
+        record = read_signed_json(folder / MARK)
+        check_shape(record, {"epoch": int, "epochs": int, "seconds": Finite})
+        found = Progress(*(record[name] for name in Progress._fields))
     except (OSError, ValueError):
         return None
     return found if 0 <= found.epoch <= found.epochs > 0 and 0 <= found.seconds < CENTURY else None
@@ -45,7 +45,7 @@ def progress_callback(folder: Path, earlier: float) -> Any:
     def say(trainer: Any, module: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         seconds = earlier + time.monotonic() - started
-        with atomic_write(folder / MARK) as temporary:  # not through a link that somebody put there
-            temporary.write_text(f"{trainer.current_epoch + 1} {trainer.max_epochs} {seconds:.3f}")
+        done = Progress(trainer.current_epoch + 1, trainer.max_epochs, round(seconds, 3))
+        write_signed_json(folder / MARK, done._asdict())  # not through a link that somebody put there
 
     return require("lightning.pytorch.callbacks", "pb.fit", "train").LambdaCallback(on_train_epoch_end=say)

@@ -141,7 +141,7 @@ def set_epoch(batches: Any, epoch: int) -> None:
 
 def mix_seeds(*numbers: int) -> int:
     """One seed out of several numbers, such that near ones give unlike streams."""
-    return int(np.random.SeedSequence([number % 2**64 for number in numbers]).generate_state(1, np.uint64)[0] >> 1)
+    return int(np.random.SeedSequence([number % 2**64 for number in numbers]).generate_state(1, np.uint64)[0]) >> 1
 
 
 def _shuffles(given: DataLoader[Any]) -> bool:

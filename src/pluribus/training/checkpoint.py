@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .._common.unpacking import check_archive
-from .._common.untrusted import Number, check_shape, is_plain_tensor, open_file, shorten_value
+from .._common.signed_files import check_digest, read_checkpoint_file
+from .._common.untrusted import Number, check_shape, is_plain_tensor, shorten_value
 from .patience import epochs_without_improvement
 
 if TYPE_CHECKING:
@@ -39,10 +38,7 @@ PIECES = {
 def read_checkpoint(path: Path, module: TrainingModule, trainer: Any) -> dict[str, Any]:
     """The checkpoint's own state of the module; a `ValueError` says why training cannot go on from it."""
     try:
-        with open_file(path) as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what torch thinks of kinds of tensors that are refused below
-            check_archive(file, path)
-            found = torch.load(file, map_location="cpu", weights_only=True)
+        found = read_checkpoint_file(path)
         check_shape(found, PIECES, "the checkpoint")
         if not re.fullmatch(r"[0-9]+(\.[0-9]+)+[0-9a-z.+-]*", found["pytorch-lightning_version"]):
             raise ValueError(f"its version is not one: {shorten_value(found['pytorch-lightning_version'])}")
@@ -54,6 +50,9 @@ def read_checkpoint(path: Path, module: TrainingModule, trainer: Any) -> dict[st
             if (state := (found.get("callbacks") or {}).get(callback.state_key)) is not None:
                 _check_alike(state, callback.state_dict(), f"its {type(callback).__name__}")
         _check_counters(found, module, trainer)
+        check_digest(path, note=True)
+    except UserWarning:
+        raise
     except Exception as error:  # whatever a damaged file makes torch raise
         raise ValueError(str(error) or type(error).__name__) from None
     return found["state_dict"]

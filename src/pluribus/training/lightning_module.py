@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .._common.atomic import atomic_write
 from .._common.optional import require
+from .._common.signed_files import sign
 from .._common.trees import as_batch, logits_of, rows_of, tensors_of
 from ..core.ensemble import Ensemble
 from ..uncertainty.classification import Classification, judged_examples
@@ -114,7 +115,7 @@ class TrainingModule(LightningModule):
         x, y = batch
         if self.augment is not None:
             x, y = self.augment(x, y)
-        loss = self.ensemble.loss(x, y, self._criterion_for(x))
+        loss = self._loss(x, y)
         if self.trainer.precision != "16-mixed":  # there the scaler leaves such a step out
             self._check(bool(loss.detach().isfinite()), f"the loss of step {index} is NaN or infinite", x, y)
         self._add({"loss": loss.detach()}, rows_of(as_batch(x)))
@@ -134,6 +135,17 @@ class TrainingModule(LightningModule):
             return cross_entropy(output, target, self.ensemble.class_dim)
 
         return criterion
+
+    def _loss(self, x: Any, y: Any) -> Tensor:
+        try:
+            return self.ensemble.loss(x, y, self._criterion_for(x))
+        except IndexError as error:  # what torch says of a label that is none of the classes
+            if "out of bounds" not in str(error) or not isinstance(y, Tensor):
+                raise
+            raise ValueError(
+                "fit: labels must be whole numbers from 0 to the model's outputs - 1, but those of this batch are from "
+                f"{y.min().item()} to {y.max().item()} ({error}). Number them again, or give the model more outputs."
+            ) from error
 
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
@@ -275,6 +287,7 @@ class LastCheckpoint(Checkpoint):
             return
         with atomic_write(self.path) as temporary:
             trainer.save_checkpoint(temporary)
+            sign(temporary)
 
 
 LARGEST = 1e18  # the square of a larger number overflows float32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -108,7 +109,11 @@ Methods = Annotated[
     ),
 ]
 
-Size = Annotated[int | None, typer.Option(help="The number of members [4, or what the recipe says].", min=1)]
+Size = Annotated[
+    int | None, typer.Option(help="The number of members [4, or what the recipe says].", min=1, max=10_000)
+]
+
+Threads = Annotated[int | None, typer.Option(help="Threads of each run.", min=1, max=max(os.cpu_count() or 1, 64))]
 
 Sweep = Annotated[
     list[str] | None,

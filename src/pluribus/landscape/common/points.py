@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..._common.atomic import atomic_write, temporary_folder
+from ..._common.atomic import temporary_folder
 from ..._common.executors import run_in_processes
+from ..._common.signed_files import write_npz
 from ..._common.trees import rows_of
 from ..._common.unpacking import read_npz
 from ...surgery.copying import duplicate
@@ -369,8 +370,7 @@ class _File:
         return stored[0], stored[1]
 
     def write(self, values: np.ndarray, done: np.ndarray) -> None:
-        with atomic_write(self.path) as temporary, open(temporary, "wb") as file:
-            np.savez(file, values=values, done=done, fingerprint=np.array(self.fingerprint))
+        write_npz(self.path, {"values": values, "done": done, "fingerprint": np.array(self.fingerprint)})
 
 
 def _fingerprint(work: Work) -> str:

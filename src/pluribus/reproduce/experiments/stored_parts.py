@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..._common.atomic import atomic_write
+from ..._common.atomic import move_aside, refuse_links
 from ..._common.executors import run_here, run_in_processes, run_on_ray
+from ..._common.signed_files import write_npz
 from ..._common.unpacking import read_npz
 from ..._common.untrusted import check_shape, parse_json
 from ...training.batching import mix_seeds
@@ -89,9 +91,14 @@ class InParts:
         """Every part by its name: what is stored is read, what is missing is computed."""
         parts, found = self.plan(context.scale), dict[str, Stored]()
         folder = context.folder / f"{self.name}-{context.scale}"
+        refuse_links("reproduce", context.folder, folder.name)
         for part in parts:
-            if (path := part_path(folder, part)).exists():
-                found[part.name] = read_part(path, self.name, part)
+            if os.path.lexists(path := part_path(folder, part)):
+                try:
+                    found[part.name] = read_part(path, self.name, part)
+                except Damaged as error:
+                    context.say(f"{error} It is computed again.")
+                    move_aside(path)
         missing = [part for part in parts if part.name not in found]
         if missing:
             self.check(context.scale, context.data)
@@ -172,8 +179,11 @@ def write_part(
     record = {"experiment": experiment, "part": part.name, "settings": dict(part.settings)}
     text = json.dumps(record | {"figures": figures, "seconds": seconds})
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as temporary, open(temporary, "wb") as file:
-        np.savez_compressed(file, record=np.array(text), **columns)  # type: ignore[arg-type]
+    write_npz(path, {"record": np.array(text), **columns})
+
+
+class Damaged(ValueError):  # noqa: N818  it is what happened to the file
+    """A part that cannot be read."""
 
 
 def read_part(path: Path, experiment: str, part: Part) -> Stored:
@@ -182,11 +192,9 @@ def read_part(path: Path, experiment: str, part: Part) -> Stored:
         columns, _ = read_npz(path)
         record = parse_json(str(columns.pop("record", "")))
         check_shape(record, RECORD, "its record")
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         reason = str(error).removeprefix(f"{path}: ").rstrip(".")
-        raise ValueError(
-            f"reproduce: {str(path)!r} is damaged ({reason}). Delete it, and it will be computed again."
-        ) from error
+        raise Damaged(f"reproduce: {str(path)!r} is damaged ({reason}).") from error
     expected = json.loads(json.dumps({"experiment": experiment, "part": part.name, **part.settings}))
     stored = {"experiment": record["experiment"], "part": record["part"], **record["settings"]}
     differing = sorted(key for key in expected.keys() | stored.keys() if expected.get(key) != stored.get(key))
