@@ -143,8 +143,8 @@ def test_sums_over_images_give_the_metrics_of_scikit_learn():
 @pytest.fixture(scope="module")
 def compared(scenes):
     run("compare", "--data", f"masks:{scenes}", "--methods", "single,multihead", "--size", 2, "--epochs", 8,
-        "--lr", 0.02, "--width", 0.5, "--corruptions", "gaussian_noise,elastic_transform", "--shift-rows", 3, "--yes", "--jobs", 1,
-        "--task", "segmentation", "--outside", "noise", "--validation", 0.2, "--quiet",
+        "--lr", 0.02, "--width", 0.5, "--corruptions", "gaussian_noise,elastic_transform", "--shift-rows", 3,
+        "--yes", "--jobs", 1, "--task", "segmentation", "--outside", "noise", "--validation", 0.2, "--quiet",
         "--out", scenes / "study")  # fmt: skip
     return scenes
 
