@@ -72,7 +72,7 @@ def test_disagreement_and_cosine_are_those_of_the_networks_themselves(small):
     x, y = small.test
     with torch.no_grad():
         labels = [run.solution(x).argmax(-1) for run in small.runs]
-        vectors = [torch.cat([p.flatten() for p in run.solution.parameters()]) for run in small.runs]
+        vectors = [torch.cat([layer.weight.flatten() for layer in run.solution[::2]]) for run in small.runs]
     pairs = [(0, 1), (0, 2), (1, 2)]
     apart = np.array([(labels[i] != labels[j]).double().mean() for i, j in pairs])
     angles = np.array([torch.cosine_similarity(vectors[i], vectors[j], dim=0).item() for i, j in pairs])
@@ -236,6 +236,19 @@ def test_the_command_trains_and_writes_the_page(pluribus):
     assert code == 0 and "The page: a/page.html" in out and "Are they the same function?" in out
     page = Path("a/page.html").read_text()
     assert "2 networks on moons: mlp" in page and "pluribus landscape --data moons" in page
+
+
+def test_the_command_takes_a_class_of_your_own(pluribus):
+    Path("net_of_mine.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Sequential):\n"
+        "    pass\n"
+        "def build(inputs, num_classes):\n"
+        "    return Net(nn.Linear(inputs, 4), nn.ReLU(), nn.Linear(4, num_classes))\n"
+    )
+    options = ["--data", "moons", "--runs", "2", "--epochs", "2", "--only", "weights"]
+    code, out, err = pluribus("landscape", "--model", "python:net_of_mine.py:build", *options, *QUICK)
+    assert code == 0 and "Do runs end in different places" in out, err
 
 
 def test_the_command_takes_an_ensemble_that_was_trained(pluribus):

@@ -40,13 +40,13 @@ def random_subspace(
 
     Args:
         run_or_model: a trajectory, which stands for its solution, or a network
-        distance: between the weight vectors; or (least, largest), between which it is drawn evenly; by default a
+        distance: between the weight vectors; or (least, largest), drawn uniformly between the two; by default a
             tenth of the length of the weight vector
-        accept: (validation data, least accuracy): samples below it are rejected, counted and said in `explain()`.
+        accept: (validation data, least accuracy): less accurate samples are rejected; `explain()` says how many.
+            Never give test data: metrics on data that samples were chosen by are not metrics on unseen data
+        tries: the largest number of samples to draw; by default 20 for each member
+        data: training data on which the statistics of batch normalisation are estimated again
         seed: of all random numbers: the same seed gives the same result
-            Never test data: figures on what samples were chosen by are not figures of unseen data
-        tries: how many samples are drawn at most; by default 20 for each member
-        data: training data on which statistics of batch normalisation are estimated anew
 
     >>> random_subspace(nn.Linear(4, 3), 5, distance=0.1)(torch.zeros(2, 4)).shape
     torch.Size([5, 2, 3])
