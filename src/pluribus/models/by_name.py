@@ -10,7 +10,7 @@ import math
 import sys
 import traceback
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -237,7 +237,7 @@ def _load_file(path: Path) -> ModuleType:
     return _run_file(path, path.stat().st_mtime_ns)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _run_file(path: Path, changed: int) -> ModuleType:
     """The module of a file, run once for as long as the file is the same: networks of one class are alike."""
     specification = importlib.util.spec_from_file_location(path.stem, path)

@@ -28,6 +28,7 @@ class Augment:
 
     Args:
         mean: of each channel, and `std`: what normalisation subtracts and divides by; default: nothing
+        shift: the largest share of its sides by which an image is moved; its border fills what is left, as in Keras
         crop: pixels of zeros added on every side before a window of the old size is taken at random
         rand_augment: {"n": 2, "m": 9, "mstd": 1}: operations for an image, their strength of 10 and its spread
         mixup: the parameter of the Beta distribution of the share, and `cutmix`; 0 is never
@@ -46,6 +47,7 @@ class Augment:
         std: Tensor | float | None = None,
         *,
         flip: bool = False,
+        shift: float = 0.0,
         crop: int = 0,
         rand_augment: Mapping[str, float] | None = None,
         mixup: float = 0.0,
@@ -56,6 +58,7 @@ class Augment:
     ):
         self.mean, self.std = _channels(mean, 0.0), _channels(std, 1.0)
         self.flip, self.crop, self.classes = flip, crop, classes
+        self.shift = shift
         self.rand_augment = None if rand_augment is None else {"n": 2, "m": 9, "mstd": 0, **rand_augment}
         self.mixup, self.cutmix, self.switch, self.smoothing = mixup, cutmix, switch, smoothing
         self._check_settings()
@@ -70,6 +73,8 @@ class Augment:
         self._check(x, y)
         if self.flip:
             x = self._flip(x)
+        if self.shift:
+            x = random_shift(x, self.shift)
         if self.crop:
             x = random_crop(x, self.crop)
         if self.rand_augment is not None:
@@ -81,7 +86,7 @@ class Augment:
         return self._mix(x, y)
 
     def __repr__(self) -> str:
-        names = ("flip", "crop", "rand_augment", "mixup", "cutmix", "switch", "smoothing", "classes")
+        names = ("flip", "shift", "crop", "rand_augment", "mixup", "cutmix", "switch", "smoothing", "classes")
         return f"Augment({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     @cached_property
@@ -101,9 +106,9 @@ class Augment:
         for name, value in numbers.items():
             if not 0 <= value < math.inf:
                 raise ValueError(f"Augment: {name} must be 0 or more, but it is {value}.")
-        for name, value in {"switch": self.switch, "smoothing": self.smoothing}.items():
+        for name, value in {"switch": self.switch, "smoothing": self.smoothing, "shift": self.shift}.items():
             if not 0 <= value <= 1:
-                raise ValueError(f"Augment: {name} must be a probability from 0 to 1, but it is {value}.")
+                raise ValueError(f"Augment: {name} must be from 0 to 1, but it is {value}.")
         unknown = set(self.rand_augment or ()) - {"n", "m", "mstd"}
         if unknown:
             raise ValueError(f"Augment: rand_augment takes n, m and mstd, but got {sorted(unknown)}.")
@@ -171,6 +176,12 @@ def smooth_labels(y: Tensor, classes: int | None, smoothing: float, dtype: torch
         assert classes is not None
         y = torch.nn.functional.one_hot(y.long(), classes)
     return y.to(dtype) * (1 - smoothing) + smoothing / y.shape[1]
+
+
+def random_shift(x: Tensor, share: float) -> Tensor:
+    """Each image moved by up to a share of its width and of its height, filled from its border."""
+    affine = require("kornia.augmentation", "Augment(shift=...)", "augment").RandomAffine
+    return affine(0.0, translate=(share, share), padding_mode="border", align_corners=True, p=1.0)(x)
 
 
 def random_crop(x: Tensor, padding: int) -> Tensor:
