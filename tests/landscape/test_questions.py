@@ -15,6 +15,7 @@ from pluribus.landscape.laboratory import masks, mimo_settings
 from pluribus.landscape.laboratory.between_solutions import trained_curves
 from pluribus.landscape.laboratory.exploration import ON_REQUEST, explore
 from pluribus.landscape.laboratory.hessian_spectra import loss_curvature
+from pluribus.landscape.laboratory.layers import layer_similarity
 from pluribus.landscape.laboratory.masks import (
     doubt_beyond,
     many_masks,
@@ -22,7 +23,6 @@ from pluribus.landscape.laboratory.masks import (
     span_of_behaviours,
     thin_members,
 )
-from pluribus.landscape.laboratory.material import Material, RunTraining
 from pluribus.landscape.laboratory.mimo_members import (
     members_of_one,
     subnetworks_apart,
@@ -30,7 +30,7 @@ from pluribus.landscape.laboratory.mimo_members import (
 )
 from pluribus.landscape.laboratory.mimo_settings import more_members, other_methods, penalties, repetition
 from pluribus.landscape.laboratory.packing import packed_settings, sparse_layers, widths_of_one
-from pluribus.landscape.laboratory.weights_and_functions import layer_similarity
+from pluribus.landscape.material import Material, RunTraining
 
 
 def rows(count, seed):

@@ -12,12 +12,12 @@ from ...data.catalogue import load
 from ...data.corruptions import corrupt
 from ...models.small import mlp
 from ...report.charts.landscape import surface_chart
+from ...report.claims import Claim, section
 from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
-from ...report.questions import Question
 from ...report.svg import Axis, Chart
 from ..analyses.masks import dropout_transition, mask_grid, mask_overlap, mask_transition
 from ..analyses.trained_settings import Measured
-from .material import Material
+from ..material import Material
 from .transitions import LINES, interval_text, measure_anew, transition_figure
 
 SCALES = (1.1, 2.0, 3.0)
@@ -26,7 +26,7 @@ CAPACITIES = (0.5, 1.0, 2.0)
 MEMBERS = 4
 
 
-def overlapping_masks(material: Material) -> Question | None:
+def overlapping_masks(material: Material) -> Claim | None:
     """From one network to independent ones as masks overlap less: Masksembles, Figures 3, 9, 12, 13 and 14."""
     found = measure_anew(material, mask_transition, "masks that overlap less and less", scales=SCALES, size=MEMBERS)
     if found is None:
@@ -50,10 +50,10 @@ def overlapping_masks(material: Material) -> Question | None:
         "diverse, better calibrated (Durasov et al., Figures 9, 13 and 14)."
     )
     title = "What does the overlap of masks change?"
-    return Question("masks", title, claim, said, [figure, _reliability(found), _overlap()])
+    return section("masks", title, claim, said, [figure, _reliability(found), _overlap()])
 
 
-def many_masks(material: Material) -> Question | None:
+def many_masks(material: Material) -> Claim | None:
     """From independent networks to MC-Dropout as masks become many: Masksembles, Figure 5."""
     found = measure_anew(material, dropout_transition, "more and more masks", sizes=MASKS, scale=2.0)
     if found is None:
@@ -72,10 +72,10 @@ def many_masks(material: Material) -> Question | None:
         f"NLL of {MASKS[-1]} masks minus that of MC-Dropout: {interval_text(last)}.",
     ]
     claim = "With more and more masks, Masksembles approach MC-Dropout (Durasov et al., Figure 5)."
-    return Question("dropout", "Do many masks become dropout?", claim, said, [figure])
+    return section("dropout", "Do many masks become dropout?", claim, said, [figure])
 
 
-def doubt_beyond(material: Material) -> Question | None:
+def doubt_beyond(material: Material) -> Claim | None:
     """Entropy in the plane of two sinusoids, from one network to independent ones: Masksembles, Figure 4."""
     if material.retrained < 2:
         return None
@@ -127,7 +127,7 @@ def doubt_beyond(material: Material) -> Question | None:
         "With much overlap Masksembles behave almost like one network, and with less overlap increasingly like an "
         "ensemble: the region of high entropy beyond the data grows (Durasov et al., Figure 4)."
     )
-    return Question("sinusoids", "Does uncertainty beyond the data grow as masks overlap less?", claim, said, [figure])
+    return section("sinusoids", "Does uncertainty beyond the data grow as masks overlap less?", claim, said, [figure])
 
 
 SINUSOID_EPOCHS = 30
@@ -135,7 +135,7 @@ SINUSOID_EPOCHS = 30
 LOG_2 = float(np.log(2))
 
 
-def span_of_behaviours(material: Material) -> Question | None:
+def span_of_behaviours(material: Material) -> Claim | None:
     """Accuracy and calibration for every overlap with every capacity: Masksembles, Figure 7."""
     scales = SCALES[1:]
     found = measure_anew(
@@ -177,13 +177,13 @@ def span_of_behaviours(material: Material) -> Question | None:
         "Varying overlap and capacity, Masksembles span the behaviours from one network through MC-Dropout to "
         "independent networks, and come as close to the last as the budget allows (Durasov et al., Figure 7)."
     )
-    return Question("span", "What range of behaviours do overlap and capacity give?", claim, said, [figure])
+    return section("span", "What range of behaviours do overlap and capacity give?", claim, said, [figure])
 
 
 SPAN = {"ece": "ECE", "nll": "NLL"}
 
 
-def thin_members(material: Material) -> Question | None:
+def thin_members(material: Material) -> Claim | None:
     """Calibration against the severity of corruptions, in a network that keeps its widths: Masksembles, Figure 8."""
     if material.images is None or not material.corruptions:
         return None
@@ -222,7 +222,7 @@ def thin_members(material: Material) -> Question | None:
         "independent networks (Durasov et al., Figure 8)."
     )
     title = "Are thinner members better calibrated under a corruption?"
-    return Question("thin", title, claim, said, [figure])
+    return section("thin", title, claim, said, [figure])
 
 
 SHIFTED = {"ece": "ECE", "accuracy": "accuracy"}

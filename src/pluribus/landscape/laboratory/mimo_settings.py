@@ -12,13 +12,13 @@ from ...core.ensemble import Ensemble
 from ...methods import batch_ensemble, deep, mimo, multihead, treenet
 from ...methods.facts import facts_of
 from ...report.charts.landscape import strip_chart
+from ...report.claims import Claim, section
 from ...report.figure import Figure, Panel, Styles, legend
-from ...report.questions import Question
 from ...results.intervals import t_interval
 from ..analyses.bias_variance import mimo_on_a_curve
 from ..analyses.setting_sweeps import regularization_path, sweep
 from ..analyses.trained_settings import Measured
-from .material import Material
+from ..material import Material
 from .transitions import interval_chart, interval_text, measure_anew
 
 SIZES = (1, 2, 3, 4)
@@ -32,7 +32,7 @@ QUALITY = {"accuracy": "accuracy", "log_likelihood": "log-likelihood"}
 BOTH: Styles = {"ensemble": 2, "members": 3}
 
 
-def more_members(material: Material) -> Question | None:
+def more_members(material: Material) -> Claim | None:
     """Members and ensemble as the number of members grows: MIMO, Figure 5."""
     found = _swept(material, "more and more members", lambda size: _mimo(material, size), SIZES)
     if found is None:
@@ -51,10 +51,10 @@ def more_members(material: Material) -> Question | None:
         "As M grows, the subnetworks slowly get worse, because they share one network; the ensemble is best at a "
         "small M (Havasi et al., Figure 5)."
     )
-    return Question("members", "What do more members do to one network?", claim, said, [figure])
+    return section("members", "What do more members do to one network?", claim, said, [figure])
 
 
-def repetition(material: Material) -> Question | None:
+def repetition(material: Material) -> Claim | None:
     """Shared inputs, and rows that a batch repeats, for two members: MIMO, Figure 6."""
     shared = _swept(material, "shared inputs", lambda rho: _mimo(material, 2, rho), SHARES)
     if shared is None:
@@ -78,10 +78,10 @@ def repetition(material: Material) -> Question | None:
         "Members that read the same input for part of the batch share features and use the network better; repeating "
         "rows in a batch helps a little (Havasi et al., Figure 6)."
     )
-    return Question("repetition", "Does it help if members read the same inputs?", claim, said, figures)
+    return section("repetition", "Does it help if members read the same inputs?", claim, said, figures)
 
 
-def penalties(material: Material) -> Question | None:
+def penalties(material: Material) -> Claim | None:
     """Quality and the share of weights left as L1 or L2 grows, for one member and for three: MIMO, Figures 7 to 9."""
     paths: dict[str, Measured] = {}
     for size in (1, MEMBERS):
@@ -131,10 +131,10 @@ def penalties(material: Material) -> Question | None:
         "MIMO uses more of the network's capacity, so it is more sensitive to L1, L2 and sparsity, increasingly so "
         "with more members (Havasi et al., Figures 7 to 9)."
     )
-    return Question("penalties", "Who suffers more from a penalty on the weights?", claim, said, figures)
+    return section("penalties", "Who suffers more from a penalty on the weights?", claim, said, figures)
 
 
-def bias_of_members(material: Material) -> Question | None:
+def bias_of_members(material: Material) -> Claim | None:
     """Bias, variance and error of MIMO on the paper's curve, as members become more: MIMO, Figure 2."""
     if material.retrained < 2:
         return None
@@ -165,14 +165,14 @@ def bias_of_members(material: Material) -> Question | None:
     header = ["M", *(words.capitalize() for words in CURVE_PARTS.values())]
     figure = Figure("bias", "Bias and variance", caption, panels, "wide", [], header, rows)
     claim = "As M grows, variance falls and bias rises, and the best M is larger than 1 (Havasi et al., Figure 2)."
-    return Question("bias", "What do more members trade off?", claim, said, [figure])
+    return section("bias", "What do more members trade off?", claim, said, [figure])
 
 
 CURVE_SIZES, CURVE_SETS, CURVE_STEPS = (1, 2, 3, 4, 5), 20, 1000
 CURVE_PARTS = {"bias": "squared bias", "variance": "variance", "error": "squared error"}
 
 
-def other_methods(material: Material) -> Question | None:
+def other_methods(material: Material) -> Claim | None:
     """How far members differ in MIMO and beside it: MIMO, Figure 4 (right)."""
     example = material.train[0][:2]
     ways: dict[str, Callable[[nn.Module], Ensemble]] = {
@@ -207,7 +207,7 @@ def other_methods(material: Material) -> Question | None:
         "The members of MIMO are as diverse as independent networks; those of the naive multihead and TreeNet "
         "hardly differ (Havasi et al., Figure 4, right)."
     )
-    return Question("methods", "Are the members of MIMO more diverse than heads?", claim, said, [figure])
+    return section("methods", "Are the members of MIMO more diverse than heads?", claim, said, [figure])
 
 
 # ---------------------------------------------------------------- helpers

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from ...report.claims import Claim, section
 from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
-from ...report.questions import Question
 from ...report.svg import Axis
 from ...surgery.thinning.rescaling import thin
 from ..analyses.packing import network_widths, ood_criteria, packing
 from ..analyses.sparsity import layer_sparsity
 from ..analyses.trained_settings import Measured
-from .material import Material
+from ..material import Material
 from .transitions import interval_text, measure_anew, transition_figure
 
 ALPHAS = (1, 2, 4)
@@ -22,13 +22,13 @@ MEMBERS = 4
 WIDTHS = (0.25, 0.5, 1.0, 2.0)
 
 
-def sparse_layers(material: Material) -> Question | None:
+def sparse_layers(material: Material) -> Claim | None:
     """How far each layer is from itself with a share of its weights: Packed-Ensembles, Proposition C.1 and Figure 5."""
     material.say("layers with a share of their weights")
     try:
         found = layer_sparsity(material.solutions[0], material.test, seed=material.seed)
     except ValueError as error:
-        return Question("sparsity", SPARSE, SPARSE_CLAIM, [f"There is nothing to look at: {error}"])
+        return section("sparsity", SPARSE, SPARSE_CLAIM, [f"There is nothing to look at: {error}"])
     shown = {name: one for name, one in list(found.items())[:6]}
     styles = {name: number for number, name in enumerate(shown, 2)}
     low, high = finite_range(value for one in shown.values() for kind in COLUMNS for value in one[kind])
@@ -65,7 +65,7 @@ def sparse_layers(material: Material) -> Question | None:
         "sparsity", "Layers and their sparse approximations", caption, panels, "wide", legend(shown, styles),
         header, rows,
     )  # fmt: skip
-    return Question("sparsity", SPARSE, SPARSE_CLAIM, [answer, f"With half the weights, in nats: {told}."], [figure])
+    return section("sparsity", SPARSE, SPARSE_CLAIM, [answer, f"With half the weights, in nats: {told}."], [figure])
 
 
 COLUMNS = ("measured", "divergence", "bound")
@@ -78,7 +78,7 @@ SPARSE_CLAIM = (
 )
 
 
-def packed_settings(material: Material) -> Question | None:
+def packed_settings(material: Material) -> Claim | None:
     """Packed-Ensembles for several alpha, and criteria for outside data: Figures 6 and 7, Tables 5 and 6."""
     found = measure_anew(material, packing, "packed networks", alphas=ALPHAS, sizes=(MEMBERS,))
     if found is None:
@@ -119,10 +119,10 @@ def packed_settings(material: Material) -> Question | None:
         "Packed-Ensembles with alpha = 2 match independent networks; a larger alpha helps little once members are "
         "wide enough (Laurent et al., Figures 6 and 7, Table 5)."
     )
-    return Question("packing", "How wide must packed members be?", claim, said, figures)
+    return section("packing", "How wide must packed members be?", claim, said, figures)
 
 
-def widths_of_one(material: Material) -> Question | None:
+def widths_of_one(material: Material) -> Claim | None:
     """Accuracy and outside data for one network at several widths: Packed-Ensembles, Figure 8."""
 
     def measure(model: nn.Module, train: Any, test: Any, **options: Any) -> Measured:
@@ -151,4 +151,4 @@ def widths_of_one(material: Material) -> Question | None:
         "Accuracy increases with the width of a network, but not by much, while AUPR is nearly constant: the width "
         "can be split between members (Laurent et al., Figure 8)."
     )
-    return Question("widths", "What does more width buy one network?", claim, said, [figure])
+    return section("widths", "What does more width buy one network?", claim, said, [figure])

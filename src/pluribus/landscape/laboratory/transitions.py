@@ -11,7 +11,7 @@ from ...report.figure import Figure, Panel, Styles, finite_range, legend, room_f
 from ...report.svg import Axis, Chart
 from ...uncertainty.resampling import Interval
 from ..analyses.trained_settings import Measured
-from .material import Material
+from ..material import Material
 
 TITLES = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE", "auroc msp": "AUROC, outside",
           "disagreement_by_error": "disagreement / error"}  # fmt: skip

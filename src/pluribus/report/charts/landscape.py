@@ -163,9 +163,19 @@ def heat_map(
     return _readable(chart.svg(f"{name} between {n} networks, from {low:.3g} to {high:.3g}"), -n, 1)
 
 
-def scatter_chart(runs: Mapping[str, np.ndarray], styles: Styles, hints: Mapping[str, Sequence[str]]) -> str:
-    """Points in two dimensions, one colour for each run, joined from first to last; the last is the larger one."""
-    places = np.concatenate(list(runs.values()))
+def scatter_chart(
+    runs: Mapping[str, np.ndarray],
+    styles: Styles,
+    hints: Mapping[str, Sequence[str]],
+    samples: Mapping[str, Sequence[tuple[float, float, str]]] | None = None,
+) -> str:
+    """Points in two dimensions, one colour for each run, joined from first to last; the last is the larger one.
+
+    Args:
+        samples: further points, open and not joined: where each is, and what it is
+    """
+    further = {label: np.array([point[:2] for point in own]) for label, own in (samples or {}).items()}
+    places = np.concatenate([*runs.values(), *further.values()])
     chart = Chart(
         Axis(*finite_range(places[:, 0])), Axis(*finite_range(places[:, 1])), (PLANE, PLANE), (14, 14, 14, 14)
     )
@@ -174,6 +184,9 @@ def scatter_chart(runs: Mapping[str, np.ndarray], styles: Styles, hints: Mapping
         for (x, y), hint in zip(path.tolist(), hints[label], strict=True):
             chart.mark(x, y, styles[label], f"{label}: {hint}", 3)
         chart.mark(float(path[-1, 0]), float(path[-1, 1]), styles[label], f"{label}: {hints[label][-1]}", 6)
+    for label, own in (samples or {}).items():
+        for x, y, hint in own:
+            chart.mark(x, y, styles[label], f"{label}: {hint}", 4.5, filled=False)
     return chart.svg(f"{len(places)} networks of {len(runs)} runs in two dimensions")
 
 
