@@ -20,11 +20,9 @@ from .animation import animate
 from .between_solutions import trained_curves
 from .fort import SECTIONS
 from .hessian_spectra import loss_curvature
-from .layers import layer_similarity
-from .masks import doubt_beyond, many_masks, overlapping_masks, span_of_behaviours, thin_members
+from .layers import layer_similarity, sparse_layers
 from .mimo_members import subnetworks_apart, units_of_members
-from .mimo_settings import bias_of_members, more_members, other_methods, penalties, repetition
-from .packing import packed_settings, sparse_layers, widths_of_one
+from .settings import SWEPT, bias_of_members
 
 TITLE = "Why do ensembles work?"
 
@@ -44,17 +42,7 @@ ON_REQUEST: dict[str, Ask] = {  # asked by name alone: they take minutes
     "subnetworks": subnetworks_apart,
     "units": units_of_members,
     "bias": bias_of_members,
-    "methods": other_methods,
-    "members": more_members,
-    "repetition": repetition,
-    "penalties": penalties,
-    "masks": overlapping_masks,
-    "dropout": many_masks,
-    "sinusoids": doubt_beyond,
-    "span": span_of_behaviours,
-    "thin": thin_members,
-    "packing": packed_settings,
-    "widths": widths_of_one,
+    **{swept.name: swept for swept in SWEPT},
 }
 
 
