@@ -87,6 +87,8 @@ def test_disagreement_and_cosine_are_those_of_the_networks_themselves(small):
     assert found["different"] == pytest.approx(np.mean(apart) / (1 - own))
     assert MEASURES["weights"](small).values["cosine"] == pytest.approx(np.abs(angles).max(), abs=1e-6)
     told = SECTIONS["functions"](small).found
+    held = (found["across"] > 2) + (found["different"] > 0.5)
+    assert told[0] == f"{held} of 2 findings hold here."
     assert f"Disagreement of two solutions: {np.mean(apart):.3g}." in told
 
 

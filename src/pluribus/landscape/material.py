@@ -30,8 +30,12 @@ class RunTraining:
     """How the runs were trained, so that more networks can be.
 
     Args:
-        build: a network with new weights
-        recipe: in place of the other settings
+        build: a function that gives a network with new weights
+        epochs, lr, batch_size, optimizer, schedule: as for `pb.fit`
+        recipe: in place of these settings
+
+    >>> RunTraining(lambda: nn.Linear(4, 3), epochs=2, lr=1e-3, batch_size=8).options(1)["schedule"]
+    'quarters'
     """
 
     build: Callable[[], nn.Module]
@@ -72,7 +76,12 @@ class Material:
         rates: learning rates at which these are compared; by default a quarter, once and four times that of the runs
         chain: options of `csgmcmc`, where they are not the usual ones
         corruptions: names, and `severities` from 1 to 5
+        seed: of all random numbers
         say: told what is being done
+
+    >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
+    >>> Material([nn.Linear(4, 3), nn.Linear(4, 3)], (x, y), (x, y), (x, y)).names
+    ['run 1', 'run 2']
     """
 
     runs: list[Any]

@@ -122,6 +122,11 @@ COSTS = {
 HOURS = {**COSTS, "paper": "ImageNet: days on several GPUs"}
 
 
+DRAWN_BY_TORCH = (
+    "Weights begin as PyTorch's layers draw them; the authors' notebook draws weights and biases by Xavier."
+)
+
+
 def _claim(item: str, title: str, says: str, **given: Any) -> Claim:
     return Claim("fort", item, title, says, **{"settings": SETTINGS, "costs": COSTS, **given})
 
@@ -137,12 +142,15 @@ ITEMS = [
         "figure2", "Figure 2: similarity along a trajectory, SmallCNN",
         "Functions along one trajectory are much more alike than those of different initialisations.",
         published={"accuracy": published.ACCURACY}, **_item(("across",), ("weights", "functions", "map"), "small_cnn"),
-        notes=("SmallCNN trains for 10 epochs in section 3's list and for 40 in its text.",),
+        notes=("SmallCNN trains for 10 epochs in section 3's list and for 40 in its text; here for 40.",
+               DRAWN_BY_TORCH),
     ),
     _claim(
         "figure3", "Figure 3: weights and predictions of different initialisations",
         "Solutions of different initialisations are nearly orthogonal in weight space and disagree in function space.",
         **_item(("cosine", "across"), ("weights", "functions"), "small_cnn", "resnet20"),
+        notes=("The text does not name the two architectures: SmallCNN and ResNet20v1 are taken.",
+               "Cosines are of weight matrices and filters: scales of normalisation all start at 1.", DRAWN_BY_TORCH),
     ),
     _claim(
         "figure4", "Figure 4: t-SNE of trajectories and subspaces",
@@ -174,8 +182,12 @@ ITEMS = [
     _claim(
         "figure8", "Figure 8: ensembles, subspaces, and both, against ensemble size",
         "Subspace sampling and ensembling are complementary, and ensembling gains more.",
-        settings={**SETTINGS, "network": "MediumCNN", "samples": 10, "rank": 4},
+        settings={**SETTINGS, "network": "MediumCNN", "samples": 10, "rank": 4,
+                  "rejected": "random samples below a validation accuracy of 0.65", "metrics": "accuracy, Brier score"},
         **_item(("ensemble_accuracy", "ensemble_brier", "both_accuracy", "both_brier"), ("size",), "medium_cnn"),
+        notes=("How many runs the figure has is not said: ten are taken. What subspaces add to an ensemble is told of "
+               "the one that is best on validation rows.",
+               "At laptop scale samples are rejected below 0.92 of their solution's accuracy, which is 0.65 of 0.71."),
     ),
     _claim(
         "figure9", "Figure 9: under corruptions, and Jensen-Shannon divergence",
@@ -184,7 +196,7 @@ ITEMS = [
         **_item(("shifted_accuracy", "shifted_brier", "shifted_jsd", "grows", "independent", "random", "trajectory",
                  "random_low_rank", "low_rank"), ("shift",), "medium_cnn"),
         notes=("The paper writes the sum over members; its figures are means.",
-               "Here: three corruptions at severity 3; the paper has all of CIFAR-10-C."),
+               "At laptop scale: three corruptions of our own at three severities; at the paper's all of CIFAR-10-C."),
     ),
     _claim(
         "figure10", "Figure 10: ImageNet and ImageNet-C",
@@ -219,7 +231,9 @@ ITEMS = [
     _claim(
         "figureS5", "Figure S5: cSG-MCMC",
         "Deep Ensembles are more diverse than the cycles of cSG-MCMC.",
-        settings={"network": "ResNet-18", "chains": "3 starts, 3 cycles of 50 epochs", "data": "CIFAR-10, CIFAR-100"},
+        settings={"network": "ResNet-18", "chains": "3 starts, 3 cycles of 50 epochs", "data": "CIFAR-10, CIFAR-100",
+                  "training": "as in the code of Zhang et al.: rate 0.5, batches of 64, decay 5e-4, no momentum, noise "
+                              "in the last 5 epochs of a cycle, temperature 1/N, padded crops and flips"},
         costs={**COSTS, "laptop": "about 6 minutes on one core"},
         **_item(("runs",), ("chain",), experiment=CHAINS),
     ),

@@ -25,6 +25,8 @@ class Finding:
     """A claim of the paper, the number that it is judged by, and that number for every seed.
 
     Args:
+        claim: what the paper says
+        figure: what the number is, in words; of what begins with "ratio", the geometric mean is taken
         values: one for each seed
         bar: what the number is above if the claim holds; below it if `below`, within it on both sides if that is None
 
@@ -104,13 +106,16 @@ def tell_values(asked: Mapping[str, Asked], told: Mapping[str, str], values: Map
     >>> tell_values({"cosine": ("solutions are orthogonal", "largest |cosine|", 0.1, True)}, {}, {"cosine": 0.02})
     ['Holds here: solutions are orthogonal (largest |cosine| 0.02, where below 0.1 is required).']
     """
-    said = []
+    said, held = [], 0
     for name, (claim, number, bar, below) in asked.items():
         if name in values:
             value = values[name]
             holds = abs(value) <= bar if below is None else (value < bar) == below and value != bar
+            held += holds
             required = f"{number} {value:.3g}, where {SIDES[below]} {bar:g} is required"
             said.append(f"{'Holds' if holds else 'Does not hold'} here: {claim} ({required}).")
+    if len(said) > 1:
+        said.insert(0, f"{held} of {len(said)} findings hold here.")
     return said + [f"{_begin(words)}: {values[name]:.3g}." for name, words in told.items() if name in values]
 
 

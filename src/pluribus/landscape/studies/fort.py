@@ -71,7 +71,11 @@ CYCLES = 3  # of a chain
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was measured of one figure: numbers by name, and arrays that pictures are drawn from.
+    """What was measured of one figure of the paper.
+
+    Args:
+        values: numbers by name, which claims are judged by
+        arrays: what its pictures are drawn from, by name
 
     >>> Measurement({"cosine": 0.02}).values["cosine"]
     0.02
@@ -680,9 +684,9 @@ def _late(run: Trajectory) -> Any:
     return run.take(range(len(run) - max(len(run) // 4, 2), len(run)))
 
 
-def _rank(run: Any, most: int = 4) -> int:
-    """The rank of the paper, or what the checkpoints allow."""
-    return max(min(most, len(run) - 1), 1)
+def _rank(run: Trajectory, most: int = 4) -> int:
+    """The rank of the paper, or what the checkpoints at the end allow: no earlier ones are taken for its sake."""
+    return max(min(most, len(run.last("landscape", None)) - 1), 1)
 
 
 def _length(run: Any) -> float:
