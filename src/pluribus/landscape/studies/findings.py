@@ -82,6 +82,8 @@ def judge_values(
         printed: what the paper prints for a number
     """
     told = {name: Finding(one[0], one[1], list(values.get(name, ())), *one[2:]) for name, one in asked.items()}
+    if not told:
+        return ClaimVerdict(OPEN, ["Nothing was measured."])
     if missing := [one.claim for one in told.values() if not one.values]:
         return ClaimVerdict(OPEN, [f"Not measured: {'; '.join(missing)}."])
     words = {word: judgement for judgement, word in WORDS.items()}
