@@ -14,11 +14,13 @@ from pluribus.training.recipes import RECIPES
 
 FORT = {name.removeprefix("fort/"): claim for name, claim in CLAIMS.items() if name.startswith("fort/")}
 
+MEDIUM = ("figure5", "figure8", "figure9", "figureS1", "figureS2", "figureS3", "figureS4")
+
 NETWORKS = {  # the captions; Figure 3's two networks are not named in the text
-    "figure2": {"small_cnn"}, "figure3": {"small_cnn", "resnet20"}, "figure4": {"small_cnn"}, "figure5": {"medium_cnn"},
-    "figure6": {"small_cnn", "medium_cnn", "resnet20"}, "figure7": {"resnet20", "resnet50v2"},
-    "figure8": {"medium_cnn"}, "figure9": {"medium_cnn"}, "figure10": {"resnet50v2"},
-    "figureS1": {"medium_cnn"}, "figureS2": {"medium_cnn"}, "figureS3": {"medium_cnn"}, "figureS4": {"medium_cnn"}, "figureS5": {"resnet18"}, "figureS6": {"resnet20"},
+    **dict.fromkeys(("figure2", "figure4"), {"small_cnn"}), **dict.fromkeys(MEDIUM, {"medium_cnn"}),
+    "figure3": {"small_cnn", "resnet20"}, "figure6": {"small_cnn", "medium_cnn", "resnet20"},
+    "figure7": {"resnet20", "resnet50v2"}, "figure10": {"resnet50v2"}, "figureS5": {"resnet18"},
+    "figureS6": {"resnet20"},
 }  # fmt: skip
 
 PARAMETERS = {"medium_cnn": 971_146, "resnet20": 273_066, "resnet18": 11_173_962}  # the notebook, Keras, Laurent et al.
