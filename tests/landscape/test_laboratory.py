@@ -135,6 +135,7 @@ def test_the_plane_shows_the_losses_of_its_solutions(small):
     assert found.values["ridge"] == pytest.approx(ridge, abs=1e-5)
     assert found.values["similar"] == pytest.approx(abs(losses[0] - losses[1]) / ridge, rel=1e-4)
     assert found.arrays["samples"].shape == (5, 2)  # Figure 5 shows a Gaussian subspace, too
+    assert figure.panels[0].svg.count("<title>Gaussian samples: ") == 5
 
 
 def test_a_tunnel_is_judged_against_the_straight_line_on_training_rows(small):

@@ -122,10 +122,11 @@ def draw_plane(arrays: Arrays) -> list[Figure]:
     }
     paths = {name: arrays[f"path {i}"] for i, name in enumerate(names) if f"path {i}" in arrays}
     points = dict(zip(names, map(tuple, arrays["points"].tolist()), strict=True))
-    rows = {"Gaussian samples": arrays["samples"]} if "samples" in arrays else None
+    samples = {"Gaussian samples": arrays["samples"]} if "samples" in arrays else {}
     panels = [
         Panel(
-            surface_chart(arrays["u"], arrays["v"], values, title, paths=paths, points=points, rows=rows, styles=styles,
+            surface_chart(arrays["u"], arrays["v"], values, title, paths=paths, points=points, samples=samples,
+                          styles=styles,
                           titles=("along the first optimum", "towards the second"), decades="loss" in title),
             title.capitalize(),
         )
@@ -136,7 +137,7 @@ def draw_plane(arrays: Arrays) -> list[Figure]:
         "in weight space. Lines join equal values; point at a place to read its value. Runs, and samples of a low-rank "
         "Gaussian along run 1, are projected: they do not lie in the plane."
     )
-    shown = [*names, *(rows or {})]
+    shown = [*names, *samples]
     return [Figure("plane", "A cut through the landscape", caption, panels, legend=legend(shown, styles))]
 
 

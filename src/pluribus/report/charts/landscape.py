@@ -30,6 +30,7 @@ def surface_chart(
     paths: Mapping[str, np.ndarray] | None = None,
     points: Mapping[str, tuple[float, float]] | None = None,
     rows: Mapping[str, np.ndarray] | None = None,
+    samples: Mapping[str, np.ndarray] | None = None,
     styles: Styles | None = None,
     titles: tuple[str, str] = ("", ""),
     decades: bool = False,
@@ -44,6 +45,7 @@ def surface_chart(
         paths: trajectories on the plane, (points, 2) each, first to last
         points: networks on the plane, by name
         rows: data on the plane, (rows, 2) each, as small marks
+        samples: further networks on the plane, (networks, 2) each, as open marks
         decades: shades and lines by decades, where the values span more than one
         ends: of the shades; by default those of the values
         contours: whether lines are drawn, which steep values crowd
@@ -61,6 +63,9 @@ def surface_chart(
             chart.mark(x, y, (styles or {})[label], "", 1.6)
     for label, path in (paths or {}).items():
         _path(chart, path, (styles or {})[label], label)
+    for label, places in (samples or {}).items():
+        for x, y in places.tolist():
+            chart.mark(x, y, (styles or {})[label], f"{label}: ({x:.3g}, {y:.3g})", 5, filled=False)
     for label, (x, y) in (points or {}).items():
         chart.mark(x, y, (styles or {})[label], f"{label}: ({x:.3g}, {y:.3g})", 6)
     low, high = finite_range(np.asarray(values, float).flatten())
