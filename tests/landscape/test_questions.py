@@ -11,26 +11,14 @@ import pluribus as pb
 from pluribus import landscape as ls
 from pluribus.data.corruptions import corrupt
 from pluribus.landscape.analyses.bias_variance import draw_curve
-from pluribus.landscape.laboratory import masks, mimo_settings
+from pluribus.landscape.laboratory import settings
 from pluribus.landscape.laboratory.between_solutions import trained_curves
 from pluribus.landscape.laboratory.exploration import ON_REQUEST, explore
 from pluribus.landscape.laboratory.hessian_spectra import loss_curvature
-from pluribus.landscape.laboratory.masks import (
-    doubt_beyond,
-    many_masks,
-    overlapping_masks,
-    span_of_behaviours,
-    thin_members,
-)
-from pluribus.landscape.laboratory.material import Material, RunTraining
-from pluribus.landscape.laboratory.mimo_members import (
-    members_of_one,
-    subnetworks_apart,
-    units_of_members,
-)
-from pluribus.landscape.laboratory.mimo_settings import more_members, other_methods, penalties, repetition
-from pluribus.landscape.laboratory.packing import packed_settings, sparse_layers, widths_of_one
-from pluribus.landscape.laboratory.weights_and_functions import layer_similarity
+from pluribus.landscape.laboratory.layers import layer_similarity, sparse_layers
+from pluribus.landscape.laboratory.mimo_members import members_of_one, subnetworks_apart, units_of_members
+from pluribus.landscape.material import Material, RunTraining
+from pluribus.results.intervals import t_interval
 
 
 def rows(count, seed):
@@ -98,23 +86,45 @@ def test_questions_that_take_minutes_are_asked_by_name_alone(small, tmp_path):
         explore(without, tmp_path / "page.html", only=["units"])
 
 
-@pytest.mark.slow
-def test_masks_and_packing_are_told_as_they_were_measured(small):
-    told = replace(small, retrained=2, outside=5 * small.test[0], training=replace(small.training, epochs=2))
-    overlap, dropout, packing = overlapping_masks(told), many_masks(told), packed_settings(told)
-    how = {"lr": 0.02, "batch_size": 30, "optimizer": "adam", "schedule": "quarters", "epochs": 1, "seeds": 2}
-    found = ls.mask_transition(network(), told.train, told.test, scales=(1.1, 2.0, 3.0), **how)
-    gap = found.difference("S 3", "deep", "nll")
-    assert f"{gap.value:.4g} [{gap.low:.4g}, {gap.high:.4g}]" in overlap.found[1]
-    assert [row[0] for row in overlap.figures[0].rows] == ["single", "S 1.1", "S 2", "S 3", "deep"]
-    assert [figure.name for figure in overlap.figures] == ["masks", "calibration", "overlap"]
-    assert [row[0] for row in dropout.figures[0].rows] == ["deep", "N 2", "N 8", "N 32", "mc_dropout"]
-    assert [row[0] for row in packing.figures[1].rows][:2] == ["single", "deep"] and len(packing.found) == 2
-    assert all(overlapping_masks(replace(told, **no)) is None for no in ({"training": None}, {"retrained": 1}))
+HOW = {"lr": 0.02, "batch_size": 30, "optimizer": "adam", "schedule": "quarters", "epochs": 1, "seeds": 2}
+
+WITHOUT = [swept.name for swept in settings.SWEPT if swept.name not in ("sinusoids", "thin")]
 
 
 def told(interval):
     return f"{interval.value:.4g} [{interval.low:.4g}, {interval.high:.4g}]"
+
+
+def settings_of(question):
+    return [row[0] for row in question.figures[0].rows]
+
+
+def number(interval):
+    """A difference as it stands in a sentence."""
+    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+
+
+@pytest.fixture
+def given(small):
+    return replace(small, retrained=2, outside=5 * small.test[0], training=replace(small.training, epochs=2))
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_questions_about_settings_need_training_and_seeds(small, name):
+    assert ON_REQUEST[name](replace(small, training=None)) is None
+    assert ON_REQUEST[name](replace(small, retrained=1)) is None
+
+
+@pytest.mark.slow
+def test_masks_and_packing_are_told_as_they_were_measured(given):
+    overlap, dropout, packing = (ON_REQUEST[name](given) for name in ("masks", "dropout", "packing"))
+    found = ls.mask_transition(network(), given.train, given.test, scales=(1.1, 2.0, 3.0), outside=given.outside, **HOW)
+    assert number(found.difference("S 3", "single", "nll")) in overlap.found[3]
+    assert overlap.figures[0].rows[3][2] == told(found.interval("S 3", "nll"))
+    assert settings_of(overlap) == ["one network", "S 1.1", "S 2", "S 3", "independent networks"]
+    assert [figure.name for figure in overlap.figures] == ["masks", "calibration", "overlap"]
+    assert settings_of(dropout) == ["independent networks", "N 2", "N 8", "N 32", "MC-Dropout"]
+    assert [row[0] for row in packing.figures[1].rows][:2] == ["one network", "independent networks"]
 
 
 def network_of_width(width):
@@ -123,24 +133,16 @@ def network_of_width(width):
 
 
 @pytest.mark.slow
-def test_spans_shifts_and_widths_are_told_as_they_were_measured(small):
-    training = replace(small.training, epochs=2)
-    given = replace(small, retrained=2, outside=5 * small.test[0], training=training)
-    how = {"lr": 0.02, "batch_size": 30, "optimizer": "adam", "schedule": "quarters", "epochs": 1, "seeds": 2}
-    span, widths = span_of_behaviours(given), widths_of_one(given)
-    found = ls.mask_grid(network(), given.train, given.test, scales=(2.0, 3.0), capacities=(0.5, 1.0, 2.0), **how)
-    assert [row[0] for row in span.figures[0].rows][3:5] == ["S 2, M 0.5", "S 2, M 1"] and len(
-        span.figures[0].rows
-    ) == 9
-    assert span.figures[0].rows[4][2] == told(found.interval("S 2, M 1", "ece"))
-    found = ls.network_widths(network_of_width, given.train, given.test, widths=(0.25, 0.5, 1.0, 2.0), **how)
-    assert [row[-1] for row in widths.figures[0].rows] == [
-        f"{sum(p.numel() for p in network_of_width(width).parameters()):,}" for width in (0.25, 0.5, 1.0, 2.0)
+def test_spans_and_widths_are_told_as_they_were_measured(given):
+    span, widths = ON_REQUEST["span"](given), ON_REQUEST["widths"](given)
+    found = ls.mask_grid(network(), given.train, given.test, scales=(2.0, 3.0), capacities=(0.5, 1.0, 2.0), **HOW)
+    assert settings_of(span)[3:5] == ["S 2, M 0.5", "S 2, M 1"] and len(settings_of(span)) == 9
+    assert span.figures[0].rows[4][3] == told(found.interval("S 2, M 1", "ece"))
+    found = ls.network_widths(network_of_width, given.train, given.test, widths=(0.25, 0.5, 1.0, 2.0), **HOW)
+    assert [row[-1].split()[0] for row in widths.figures[0].rows] == [
+        f"{sum(p.numel() for p in network_of_width(width).parameters())}" for width in (0.25, 0.5, 1.0, 2.0)
     ]
-    assert told(found.difference("width 2", "width 0.25", "accuracy")) in widths.found[0] and len(widths.found) == 2
-    assert (
-        span_of_behaviours(replace(given, retrained=1)) is None and widths_of_one(replace(given, training=None)) is None
-    )
+    assert number(found.difference("width 2", "width 0.25", "accuracy")) in widths.found[1]
 
 
 @pytest.mark.slow
@@ -156,60 +158,62 @@ def test_thin_members_are_judged_on_the_corrupted_images(small):
         small, train=(x, y), test=(x - 0.5, y), images=(x, y), normalise=lambda x: x - 0.5, training=training,
         retrained=2, severities=(5,), corruptions=("contrast",),
     )  # fmt: skip
-    thin = thin_members(given)
-    how = {"lr": 0.02, "batch_size": 30, "optimizer": "adam", "schedule": "quarters", "epochs": 1, "seeds": 2}
+    thin = ON_REQUEST["thin"](given)
     shifts = {5: [(corrupt(x, "contrast", 5) - 0.5, y)]}
     found = ls.mask_transition(
-        build(), (x, y), (x - 0.5, y), scales=(1.1, 2.0, 3.0), capacity=None, shifts=shifts, **how
+        build(), (x, y), (x - 0.5, y), scales=(1.1, 2.0, 3.0), capacity=None, shifts=shifts, **HOW
     )
-    assert told(found.difference("S 3", "single", "ece at 5")) in thin.found[0]
-    assert thin.figures[0].rows[3][2] == told(found.interval("S 3", "ece at 5"))
-    assert thin_members(replace(given, images=None)) is None
+    assert number(found.difference("S 3", "single", "ece at 5")) in thin.found[1]
+    assert thin.figures[0].rows[3][3] == told(found.interval("S 3", "ece at 5"))
+    with pytest.raises(ValueError, match="corruptions need images"):
+        ON_REQUEST["thin"](replace(given, images=None))
 
 
 @pytest.mark.slow
-def test_settings_of_mimo_are_told_as_they_were_measured(small):
-    given = replace(small, retrained=2, training=replace(small.training, epochs=2))
-    how = {"lr": 0.02, "batch_size": 30, "optimizer": "adam", "schedule": "quarters", "epochs": 1, "seeds": 2}
-
+def test_settings_of_mimo_are_told_as_they_were_measured(given):
     def make(size, *repeated):
         return pb.mimo(network(), size, *repeated, example=given.train[0][:2], init="different")
 
-    members = ls.sweep(make, [1, 2, 3, 4], given.train, given.test, **how)
-    question = more_members(given)
-    assert told(members.difference(4, 1, "member_accuracy")) in question.found[0]
+    members = ls.sweep(make, [1, 2, 3, 4], given.train, given.test, **HOW)
+    question = ON_REQUEST["members"](given)
+    assert number(members.difference(4, 1, "member_accuracy")) in question.found[1]
     assert question.figures[0].rows[2][2] == told(members.interval(3, "log_likelihood"))
-    shared = ls.sweep(lambda rho: make(2, rho), [0.0, 0.5], given.train, given.test, **how)
-    question = repetition(given)
-    assert told(shared.difference(0.5, 0.0, "log_likelihood")) in question.found[0] and len(question.figures) == 2
-    path = ls.regularization_path(lambda: make(3), given.train, given.test, l2=[0.0, 1e-2], **how)
-    question = penalties(given)
-    assert f"M = 3: {told(path.difference(('l2', 1e-2), ('l2', 0.0), 'log_likelihood'))}" in question.found[1]
-    assert question.figures[1].rows[5][4] == told(path.interval(("l2", 1e-2), "share"))
-    question = other_methods(given)
-    deep = ls.sweep(lambda name: pb.deep(network(), 3), ["deep"], given.train, given.test, **how)
-    assert [row[0] for row in question.figures[0].rows][1] == "TreeNet"
+    shared = ls.sweep(lambda rho: make(2, rho), [0.0, 0.5], given.train, given.test, **HOW)
+    assert number(shared.difference(0.5, 0.0, "log_likelihood")) in ON_REQUEST["repetition"](given).found[1]
+    assert settings_of(ON_REQUEST["batches"](given)) == ["1", "4"]
+    paths = {
+        size: ls.regularization_path(lambda size=size: make(size), given.train, given.test, l2=[0.0, 1e-2], **HOW)
+        for size in (1, 3)
+    }
+    question = ON_REQUEST["penalties"](given)
+    lost = {
+        size: np.subtract(path.values(("l2", 1e-2), "log_likelihood"), path.values(("l2", 0.0), "log_likelihood"))
+        for size, path in paths.items()
+    }
+    assert number(t_interval((lost[3] - lost[1]).tolist())) in question.found[2]
+    assert question.figures[0].rows[-1][3] == told(paths[3].interval(("l2", 1e-2), "share"))
+    question = ON_REQUEST["methods"](given)
+    deep = ls.sweep(lambda name: pb.deep(network(), 3), ["deep"], given.train, given.test, **HOW)
+    assert settings_of(question)[1] == "TreeNet"
     assert question.figures[0].rows[4][1:3] == [told(deep.interval("deep", name)) for name in ("disagreement", "kl")]
-    assert all(ask(replace(given, retrained=1)) is None for ask in (more_members, repetition, penalties, other_methods))
 
 
 @pytest.mark.slow
 def test_doubt_beyond_the_data_is_that_of_the_plane(small, monkeypatch):
-    monkeypatch.setattr(masks, "SINUSOID_EPOCHS", 6)
-    question = doubt_beyond(replace(small, retrained=2))
-    assert [panel.heading for panel in question.figures[0].panels] == [
-        "one network", "S 1.1", "S 2", "S 3", "S 10", "independent networks",
-    ]  # fmt: skip
+    monkeypatch.setattr(settings, "SINUSOID_EPOCHS", 6)
+    question = ON_REQUEST["sinusoids"](replace(small, retrained=2))
+    headings = [panel.heading for panel in question.figures[1].panels]
+    assert headings == ["one network", "S 1.1", "S 2", "S 3", "S 10", "independent networks"]
     assert float(question.figures[0].rows[0][2].split()[0]) < float(question.figures[0].rows[4][2].split()[0])
-    assert all(panel.svg.count("entropy ") >= 41 * 17 for panel in question.figures[0].panels)
-    assert doubt_beyond(replace(small, retrained=0)) is None
+    assert all(panel.svg.count("entropy ") >= 41 * 17 for panel in question.figures[1].panels)
+    assert ON_REQUEST["sinusoids"](replace(small, retrained=0)) is None
 
 
 def test_bias_and_variance_are_those_of_the_curve(small, monkeypatch):
-    monkeypatch.setattr(mimo_settings, "CURVE_SIZES", (1, 3))
-    monkeypatch.setattr(mimo_settings, "CURVE_SETS", 4)
-    monkeypatch.setattr(mimo_settings, "CURVE_STEPS", 30)
-    question = mimo_settings.bias_of_members(replace(small, retrained=2))
+    monkeypatch.setattr(settings, "CURVE_SIZES", (1, 3))
+    monkeypatch.setattr(settings, "CURVE_SETS", 4)
+    monkeypatch.setattr(settings, "CURVE_STEPS", 30)
+    question = settings.bias_of_members(replace(small, retrained=2))
 
     def make(size):
         network = nn.Sequential(nn.Linear(1, 32), nn.ReLU(), nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 1))
@@ -225,8 +229,9 @@ def test_bias_and_variance_are_those_of_the_curve(small, monkeypatch):
     assert ((y - curve) / slope).median().abs() < 2e-3 and 0.018 < ((y - curve) / slope)[:, 0].quantile(0.84) < 0.022
     found = ls.bias_variance(make, draw_curve, [1, 3], 4, steps=30, test=draw_curve(-1, 3000))
     assert told(found.difference("variance", 3, 1)) in question.found[0]
-    assert question.figures[0].rows[1] == ["3", *(told(found.interval(n, 3)) for n in ("bias", "variance", "error"))]
-    assert mimo_settings.bias_of_members(replace(small, retrained=1)) is None
+    ends = [f"{end:.4g}" for name in ("bias", "variance", "error") for end in found.interval(name, 3)]
+    assert question.figures[0].rows[1] == ["M = 3", *ends]
+    assert settings.bias_of_members(replace(small, retrained=1)) is None
 
 
 def test_a_question_that_a_network_refuses_leaves_the_others(small, tmp_path, monkeypatch):

@@ -322,3 +322,19 @@ def test_the_task_goes_with_the_samples():
 def test_bad_input_is_refused_with_a_reason(call, match):
     with pytest.raises(ValueError, match=match):
         call()
+
+
+def test_low_rank_samples_of_random_ones_lie_in_their_principal_components():
+    torch.manual_seed(0)
+    model = nn.Linear(6, 5)
+    row = torch.cat([p.detach().flatten() for p in model.parameters()])
+    random = ls.random_subspace(model, 12, distance=0.5, seed=3)
+    drawn = torch.stack([torch.cat([p.flatten() for p in random.member(i).parameters()]) for i in range(12)]).detach()
+    _, sizes, components = torch.linalg.svd((drawn - drawn.mean(0)).double())
+    made = ls.low_rank_random(model, 400, rank=3, distance=0.5, draws=12, seed=3)
+    rows = torch.stack([torch.cat([p.flatten() for p in made.member(i).parameters()]) for i in range(400)]).detach()
+    along = (rows - drawn.mean(0)).double() @ components.T
+    assert float(along[:, 3:].abs().max()) < 1e-4 < float(along[:, :3].abs().max())
+    expected = sizes[:3] / 11**0.5
+    torch.testing.assert_close(along[:, :3].std(0), expected, rtol=0.15, atol=0)
+    assert ls.SAMPLERS["low_rank_random"] is ls.low_rank_random and len(row) == rows.shape[1]

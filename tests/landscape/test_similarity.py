@@ -25,11 +25,20 @@ def probabilities(model):
         return model(X).softmax(-1).double().numpy()
 
 
+def test_scales_of_normalisation_do_not_make_independent_networks_alike():
+    torch.manual_seed(0)
+    made = [nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.Conv2d(64, 64, 3)) for _ in range(2)]
+    weights = [torch.cat([m[0].weight.flatten(), m[2].weight.flatten()]) for m in made]
+    assert ls.cosine(*made)[0, 0] == pytest.approx(torch.cosine_similarity(*weights, dim=0).item(), abs=1e-6)
+    assert abs(ls.cosine(*made)[0, 0]) < 0.05 < 0.4 < ls.cosine(*made, parameters="all")[0, 0]
+
+
 @pytest.mark.parametrize("holder", HOLDERS.values(), ids=HOLDERS)
 def test_whatever_holds_networks_may_stand_for_another(holder):
-    flat = [torch.cat([p.detach().reshape(-1) for p in m.parameters()]).double() for m in NETWORKS]
-    cosines = [[float(a @ b / a.norm() / b.norm()) for b in flat] for a in flat]
-    assert ls.cosine(holder) == pytest.approx(np.array(cosines), abs=1e-9)
+    for kept, parameters in ((lambda p: p.dim() > 1, "matrices"), (lambda p: True, "all")):
+        flat = [torch.cat([p.detach().reshape(-1) for p in m.parameters() if kept(p)]).double() for m in NETWORKS]
+        cosines = [[float(a @ b / a.norm() / b.norm()) for b in flat] for a in flat]
+        assert ls.cosine(holder, parameters=parameters) == pytest.approx(np.array(cosines), abs=1e-9)
     labels = [probabilities(m).argmax(-1) for m in NETWORKS]
     apart = np.array([[(a != b).mean() for b in labels] for a in labels])
     assert ls.disagreement(holder, data=X) == pytest.approx(apart)
@@ -120,6 +129,8 @@ def test_tsne_puts_alike_networks_together():
         (lambda: ls.embedding(NETWORKS[:3], data=X), "at least 4 networks"),
         (lambda: ls.disagreement([nn.Linear(4, 1)], data=(X, torch.randn(60))), "the task is regression"),
         (lambda: ls.cosine([]), "list is empty"),
+        (lambda: ls.cosine(NETWORKS[0], parameters="some"), 'must be "matrices" or "all"'),
+        (lambda: ls.cosine(nn.BatchNorm1d(3)), "has no weight matrix"),
     ],
 )
 def test_bad_input_is_refused_with_a_reason(call, match):

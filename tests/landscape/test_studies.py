@@ -184,6 +184,6 @@ def test_the_papers_findings_are_judged_on_any_data():
     model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
     parts = [(x[i : i + 40], y[i : i + 40]) for i in (0, 40, 80)]
     found = ls.findings(model, *parts, 3 * x[:20], seeds=2, runs=3, epochs=6, batch_size=10, lr=0.02)
-    assert len(found) == 12 and all(len(f.values) == 2 and np.isfinite(f.values).all() for f in found)
+    assert len(found) == 19 and all(len(f.values) == 2 and np.isfinite(f.values).all() for f in found)
     by_claim = {finding.figure: finding for finding in found}
     assert max(by_claim["largest |cosine|"].values) <= 1 and "claim" not in str(found[0])

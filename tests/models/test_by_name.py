@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import pluribus as pb
 from pluribus.methods._mc_dropout import dropout_rate
 from pluribus.methods._shared_trunk import last_part
 from pluribus.models import MODELS
@@ -44,6 +45,16 @@ def test_a_function_of_your_own_gets_what_it_takes(tmp_path, monkeypatch):
     )
     model = build_network(f"python:{tmp_path / 'nets.py'}:build", (3, 4, 4), 6, width=2.0)
     assert [layer.weight.shape for layer in model[1:]] == [(16, 48), (6, 16)]
+
+
+def test_a_file_of_your_own_is_run_once_until_it_changes(tmp_path):
+    file, spec = tmp_path / "own_nets.py", f"python:{tmp_path / 'own_nets.py'}:build"
+    own = "from torch import nn\nclass Net(nn.{}):\n    pass\ndef build(inputs, num_classes):\n    return Net{}\n"
+    file.write_text(own.format("Linear", "(inputs, num_classes)"))
+    one, two = (build_network(spec, (4,), 3) for _ in range(2))
+    assert type(one) is type(two) and pb.deep([one, two]).size == 2
+    file.write_text(own.format("Sequential", "(nn.Linear(inputs, num_classes))"))
+    assert isinstance(build_network(spec, (4,), 3), nn.Sequential)
 
 
 @pytest.mark.parametrize(

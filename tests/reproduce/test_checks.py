@@ -313,13 +313,13 @@ SEEDED = {  # item: the figures that it is judged by
         f"fort/{item}": "fort" for item in ("figure2", "figure3", "figure4", "figure5", "figure6", "figure7", "figure8")
     },
     **{f"fort/{item}": "fort" for item in ("figure9", "figure10", "figureS1", "figureS2", "figureS3", "figureS6")},
-    **{"fort/figureS4": "chance", "fort/figureS5": "chance", "packed/table7": "chance"},
+    **{"fort/figureS4": "fort", "fort/figureS5": "fort", "packed/table7": "chance"},
     **{"mimo/figure3": "members", "mimo/figure9": "members", "masksembles/figure5": "members"},
     "packed/appendixK": "members",
 }
 
 
-def seeds(asked, offset, noise):
+def seeds(asked, offset, noise, easier=False):
     """Parts of three seeds whose figures are on the right side of their bars, or on the wrong one."""
     parts = {}
     for seed, wobble in enumerate((-noise, 0.0, noise)):
@@ -335,24 +335,35 @@ def seeds(asked, offset, noise):
                 if figure.startswith("ratio"):
                     values[name] = max(values[name], 1e-3)
         parts[f"seed-{seed}"] = Stored({"values": {**values, "apart": values.get("harder", 0.0)}})
-        parts[f"easier-seed-{seed}"] = Stored({"values": {"apart": 0.0}})
+        if easier:
+            parts[f"easier-seed-{seed}"] = Stored({"values": {"apart": 0.0}})
     return parts
 
 
 @pytest.mark.parametrize("name", SEEDED)
 def test_figures_of_seeds_hold_fail_and_are_open(name):
+    from pluribus.reproduce import fort
     from pluribus.reproduce.checks import findings
 
-    asked = {"fort": findings.FORT, "chance": findings.CHANCE, "members": findings.MEMBERS}[SEEDED[name]]
-    check = CLAIMS[name].judge
-    assert check(seeds(asked, 0.5, 0.01)).judgement == HOLDS
-    assert check(seeds(asked, -0.5, 0.01)).judgement == FAILS
-    assert check(seeds(asked, 0.5, 0.9)).judgement == OPEN
+    asked = {"fort": fort.FORT, "chance": findings.CHANCE, "members": findings.MEMBERS}[SEEDED[name]]
+    check, easier = CLAIMS[name].judge, name == "fort/figure7"
+    assert check(seeds(asked, 0.5, 0.01, easier)).judgement == HOLDS
+    assert check(seeds(asked, -0.5, 0.01, easier)).judgement == FAILS
+    assert check(seeds(asked, 0.5, 0.9, easier)).judgement == OPEN
     assert check({"seed-0": Stored({"values": {}})}).judgement == OPEN
 
 
+def test_every_network_of_an_item_must_pass():
+    check = CLAIMS["fort/figure3"].judge
+    values = {"cosine": 0.01, "across": 4.0, "different": 1.0}
+    small = {f"small_cnn-seed-{i}": Stored({"values": {**values, "across": 4 + 0.01 * i}}) for i in range(3)}
+    other = {f"resnet20-seed-{i}": Stored({"values": {**values, "across": 1 + 0.01 * i}}) for i in range(3)}
+    assert check(small).judgement == HOLDS and check(small | other).judgement == FAILS
+    assert [row[0].rpartition(", ")[2] for row in check(small | other).rows] == ["SmallCNN"] * 2 + ["ResNet20v1"] * 2
+
+
 def test_the_harder_problem_is_compared_with_the_easier_one_of_the_same_seed():
-    from pluribus.reproduce.checks.findings import harder_minus_easier
+    from pluribus.reproduce.fort import harder_minus_easier
 
     gaps = {"seed-0": 0.5, "seed-1": 0.7, "easier-seed-0": 0.1, "easier-seed-1": 0.4, "easier-seed-2": 0.0}
     found = harder_minus_easier({name: Stored({"values": {"apart": gap}}) for name, gap in gaps.items()})
@@ -370,7 +381,7 @@ def test_the_cost_of_sparsity_is_compared_where_both_networks_are_as_sparse():
 
 def test_the_share_of_attainable_diversity_is_nothing_for_noise_and_all_for_independent_labels():
     from pluribus.landscape.diversity_accuracy_plane import DiversityAccuracy, limits
-    from pluribus.reproduce.experiments.fort_landscape import attained_share
+    from pluribus.landscape.studies.fort import attained_share
 
     accuracy = np.array([0.5, 0.6])
     low, high = limits(accuracy, 0.8, 10, normalised=False)

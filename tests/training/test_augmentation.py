@@ -55,6 +55,18 @@ def test_flip_mirrors_half_of_the_rows_and_leaves_the_others(x):
     assert 16 <= sum(mirrored) <= 48  # 4 standard deviations
 
 
+def test_shifts_move_an_image_and_repeat_its_border():
+    down, right = torch.meshgrid(torch.arange(20.0), torch.arange(30.0), indexing="ij")
+    ramps = torch.stack([down / 20, right / 30]).expand(64, 2, 20, 30)  # each pixel says where it was
+    moved, _ = Augment(shift=0.1)(ramps, torch.zeros(64))
+    assert float((moved[:, 0] * 20).std(0).mean()) > 0.5  # each image by its own shift
+    for image in moved:
+        shift = down[10, 15] - 20 * image[0, 10, 15], right[10, 15] - 30 * image[1, 10, 15]
+        assert abs(shift[0]) <= 2.001 and abs(shift[1]) <= 3.001
+        torch.testing.assert_close(20 * image[0], (down - shift[0]).clamp(0, 19), atol=1e-3, rtol=0)
+        torch.testing.assert_close(30 * image[1], (right - shift[1]).clamp(0, 29), atol=1e-3, rtol=0)
+
+
 def test_crop_is_a_window_of_the_padded_image(x):
     crops, _ = Augment(crop=2)(x, Y)
     padded = F.pad(x, (2, 2, 2, 2))
@@ -233,7 +245,7 @@ def test_an_augmentation_is_pickled(name, x):
     [
         (lambda x: augment_of("strong"), "'strong' is unknown. Choose from none, hflip, medium"),
         (lambda x: Augment(mixup=-1), "mixup must be 0 or more, but it is -1"),
-        (lambda x: Augment(smoothing=2), "smoothing must be a probability from 0 to 1, but it is 2"),
+        (lambda x: Augment(smoothing=2), "smoothing must be from 0 to 1, but it is 2"),
         (lambda x: Augment(rand_augment={"m": 30}), "m must be from 0 to 10, but it is 30"),
         (lambda x: Augment(rand_augment={"k": 1}), r"n, m and mstd, but got \['k'\]"),
         (lambda x: Augment(mixup=1.0)(x, Y), "classes is not given. Give classes=10"),

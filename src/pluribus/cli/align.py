@@ -57,10 +57,10 @@ def align_command(
     """
     import torch
 
+    from ..landscape.material import draw_rows
     from ..models.by_name import ModelSpec
-    from ..report.questions import questions_page
+    from ..report.claims import claims_page
     from ..study.aligning import align_checkpoints, write_network
-    from ..study.landscape_material import draw_rows
 
     if by not in ("weights", "activations"):
         raise ValueError(f"align: --by must be weights or activations, but it is {by!r}.")
@@ -90,7 +90,7 @@ def align_command(
     if page is not None and aligned.question is not None:
         how = {"first": str(first), "second": str(second), "network": model, "data": str(data), "by": by}
         command = shlex.join(["pluribus", *sys.argv[1:]])
-        questions_page("Two networks, aligned", [aligned.question], page, command=command, settings=how)
+        claims_page("Two networks, aligned", [aligned.question], page, command=command, settings=how)
     _show(aligned, out, page, quiet, as_json)
 
 

@@ -213,7 +213,8 @@ class Ensemble(nn.Module):
     @contextmanager
     def _evaluating(self, batch: Batch) -> Iterator[None]:
         """Eval mode without gradients for one batch; beside other threads, where no mode has to change for that."""
-        if self.first_look is None and not self.training and self._is_in_eval_mode():
+        quiet = self.first_look is None and not self.training and self._is_in_eval_mode()
+        if quiet and not self.runner.busy:  # in this order: who changes the modes for a while says so before
             with torch.no_grad():
                 yield
             return

@@ -153,9 +153,8 @@ class Members:
         """Give the members the tensors that the module has now, and its modes."""
         for table, key, stored in self._sources:
             stored.tensor = table[key]
-        with torch.inference_mode(False), torch.no_grad():
-            for stored in self.stored:
-                stored.put_(_slices(stored) if stored.owned else [stored.tensor] * self.size)
+        for stored in self.stored:
+            stored.put_(_slices(stored) if stored.owned else [stored.tensor] * self.size)
         held = [(table, key, stored.tensor) for table, key, stored in self._sources]
         self._held = [entry[0] for entry in held], [entry[1] for entry in held], [entry[2] for entry in held]
         self._addresses = [_address(stored.tensor) for stored in self.owned]
@@ -293,12 +292,13 @@ def _slices(stored: MemberTensor) -> list[Tensor]:
     """Each member's slice in the memory of the stacked tensor; changes of one are not counted for the others."""
     tensor = stored.tensor
     size = tensor.shape[0]
-    if is_transforming():
+    if is_transforming():  # whose gradients go through what it gives
         return list(tensor.unbind(0))
-    if stored.buffer:
-        return [tensor.data[i] for i in range(size)]
-    learns = tensor.requires_grad and not tensor.is_inference()
-    return [nn.Parameter(tensor.data[i], learns) for i in range(size)]
+    with torch.inference_mode(False), torch.no_grad():
+        if stored.buffer:
+            return [tensor.data[i] for i in range(size)]
+        learns = tensor.requires_grad and not tensor.is_inference()
+        return [nn.Parameter(tensor.data[i], learns) for i in range(size)]
 
 
 def _address(tensor: Tensor) -> int:

@@ -40,6 +40,9 @@ from .diversity_accuracy_plane import diversity_accuracy as diversity_accuracy
 from .diversity_accuracy_plane import family as family
 from .diversity_accuracy_plane import fit_exponent as fit_exponent
 from .diversity_accuracy_plane import limits as limits
+from .laboratory.exploration import page as page
+from .material import Material as Material
+from .material import RunTraining as RunTraining
 from .paths import Along as Along
 from .paths import Fan as Fan
 from .paths import Path as Path
@@ -63,6 +66,7 @@ from .sampling import SAMPLERS as SAMPLERS
 from .sampling import diagonal_gaussian as diagonal_gaussian
 from .sampling import dropout_subspace as dropout_subspace
 from .sampling import low_rank_gaussian as low_rank_gaussian
+from .sampling import low_rank_random as low_rank_random
 from .sampling import of_subspaces as of_subspaces
 from .sampling import random_subspace as random_subspace
 from .sampling import solutions as solutions
@@ -72,7 +76,9 @@ from .similarity import disagreement as disagreement
 from .similarity import divergence as divergence
 from .similarity import embedding as embedding
 from .studies.findings import Finding as Finding
-from .studies.findings import findings as findings
+from .studies.fort import Measurement as Measurement
+from .studies.fort import findings as findings
+from .studies.fort import measure as measure
 from .studies.quality_curves import Quality as Quality
 from .studies.quality_curves import quality as quality
 from .studies.randomness import Randomness as Randomness

@@ -17,7 +17,7 @@ from .common.arguments import FILE, check_arguments
 from .common.batch_statistics import refresh_, statistics_layers
 from .common.examples import Criterion, Examples, answer_of, choose_criterion, choose_task, endless
 from .common.networks import Networks, network_of, networks_of, put_
-from .common.points import Measuring, Span, check_measuring, measure
+from .common.points import Measuring, Span, check_measuring, measure_points
 from .planes import Surface, check_grid
 
 
@@ -201,7 +201,7 @@ def along(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -> 
     _check_path("along", path)
     t = np.linspace(0, 1, points) if points > 1 else np.array([0.5])
     mixtures = path.mixtures(t)
-    return Along(t, *measure("along", path.span, mixtures, mixtures, data, references=path.ends(), **how))
+    return Along(t, *measure_points("along", path.span, mixtures, mixtures, data, references=path.ends(), **how))
 
 
 def barrier(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -> float:
@@ -261,7 +261,9 @@ def stitched(
     corners, angles = _unfold(path, path.t), _unfold(path, t)
     mixtures = np.repeat(path.mixtures(t)[:, None], columns, 1)
     radii, normalised = r[None, :, None], how.get("normalised", False)
-    found = measure("stitched", path.span, mixtures * radii, mixtures, data, references=path.ends(), file=file, **how)
+    found = measure_points(
+        "stitched", path.span, mixtures * radii, mixtures, data, references=path.ends(), file=file, **how
+    )
     ends, fan = corners[[0, -1]], angles[:, None] * radii
     return Fan(path, t, r, *found[:3], ends, normalised, found.statistics, fan, corners)
 

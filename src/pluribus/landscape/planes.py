@@ -15,7 +15,7 @@ from ..methods.building import check_number
 from .checkpoints import Trajectory
 from .common.arguments import FILE, NAMES, NOT_NEGATIVE, PAIRS, check_arguments
 from .common.networks import Networks, check_alike, gram, network_of, networks_of
-from .common.points import MEASURES, Measuring, Span, check_measuring, measure
+from .common.points import MEASURES, Measuring, Span, check_measuring, measure_points
 
 Extent = tuple[tuple[float, float], tuple[float, float]]
 
@@ -290,7 +290,7 @@ def surface(
     u, v = (np.linspace(*ends, side) for ends, side in zip(extent or plane.extent(margin, cover), count, strict=True))
     places = np.stack(np.meshgrid(u, v, indexing="ij"), -1)
     normalised = how.get("normalised", False)
-    found = measure(
+    found = measure_points(
         "surface", plane.span, plane.mixtures(places), plane.nearest(places), data, measures, file=path, **how
     )
     return Surface(plane, u, v, *found[:3], plane.points, normalised, found.statistics)

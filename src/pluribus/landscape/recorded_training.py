@@ -91,13 +91,13 @@ def trajectories(
         probe: x, or (x, y): where predictions are recorded
         init: "different": each run starts from weights of its own, in law like the model's; "same": from the model's
         batches: "different": each run has an order of the rows of its own; "same": all have one
-        together: train them as one ensemble, which gives the same weights but for the draws of dropout; by default
+        together: train them as one ensemble, which gives the same weights except for the draws of dropout; by default
+            where that is faster: where the members run by vmap, and nothing must be done to each alone
         every: "epoch", or a number of steps between checkpoints
         task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
             tell
         seed: of starts and orders of rows; each run has one of its own that follows from it
         options: as for `trajectory`
-            where that is faster: where the members run by vmap, and nothing must be done to each alone
 
     >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
     >>> runs = trajectories(nn.Linear(4, 3), (x, y), probe=(x, y), runs=2, epochs=1)

@@ -15,6 +15,7 @@ from ..core.ensemble import Ensemble
 from ..methods.building import check_number, check_size, check_whole
 from ..methods.facts import takes
 from ..surgery.selecting import quote_names
+from ..training.batching import mix_seeds
 from .averaging import as_trajectory, moving_average, weight_average
 from .common.batch_statistics import refresh_, warn_without_data
 from .common.networks import Networks, ensemble_of, gram, network_of, networks_of
@@ -40,13 +41,13 @@ def random_subspace(
 
     Args:
         run_or_model: a trajectory, which stands for its solution, or a network
-        distance: between the weight vectors; or (least, largest), between which it is drawn evenly; by default a
+        distance: between the weight vectors; or (least, largest), drawn uniformly between the two; by default a
             tenth of the length of the weight vector
-        accept: (validation data, least accuracy): samples below it are rejected, counted and said in `explain()`.
+        accept: (validation data, least accuracy): less accurate samples are rejected; `explain()` says how many.
+            Never give test data: metrics on data that samples were chosen by are not metrics on unseen data
+        tries: the largest number of samples to draw; by default 20 for each member
+        data: training data on which the statistics of batch normalisation are estimated again
         seed: of all random numbers: the same seed gives the same result
-            Never test data: figures on what samples were chosen by are not figures of unseen data
-        tries: how many samples are drawn at most; by default 20 for each member
-        data: training data on which statistics of batch normalisation are estimated anew
 
     >>> random_subspace(nn.Linear(4, 3), 5, distance=0.1)(torch.zeros(2, 4)).shape
     torch.Size([5, 2, 3])
@@ -172,6 +173,40 @@ def low_rank_gaussian(
     return _gather("low_rank_gaussian", checkpoints, samples, data)
 
 
+def low_rank_random(
+    run_or_model: Any,
+    size: int,
+    rank: int = 4,
+    distance: float | tuple[float, float] | None = None,
+    accept: tuple[Any, float] | None = None,
+    *,
+    draws: int | None = None,
+    tries: int | None = None,
+    data: Any = None,
+    seed: int = 0,
+) -> Ensemble:
+    """An ensemble drawn along the principal components of random samples around a solution (Fort et al., section 5).
+
+    Shapes:
+        output of the ensemble: (size, batch, *outputs)
+
+    Args:
+        run_or_model: a trajectory, which stands for its solution, or a network
+        rank: how many components
+        distance, accept, tries: of the random samples: as for `random_subspace`
+        draws: how many random samples; by default 10, or one more than the rank
+        data: training data on which the statistics of batch normalisation are estimated again
+        seed: of all random numbers: the same seed gives the same result
+
+    >>> low_rank_random(nn.Linear(4, 3), 5, rank=2)(torch.zeros(2, 4)).shape
+    torch.Size([5, 2, 3])
+    """
+    rank = check_whole("low_rank_random", "rank", rank)
+    count = check_whole("low_rank_random", "draws", max(10, rank + 1) if draws is None else draws)
+    drawn = random_subspace(run_or_model, count, distance, accept, tries=tries, data=data, seed=seed)
+    return low_rank_gaussian(drawn, size, rank, last=count, data=data, seed=mix_seeds(seed, 1))
+
+
 def swag(
     run: Any,
     size: int,
@@ -268,6 +303,7 @@ SAMPLERS: Mapping[str, Sampler] = {
     "dropout": dropout_subspace,
     "diagonal": diagonal_gaussian,
     "low_rank": low_rank_gaussian,
+    "low_rank_random": low_rank_random,
     "swag": swag,
     "weight_average": weight_average,
     "moving_average": moving_average,

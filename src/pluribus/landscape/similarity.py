@@ -27,22 +27,35 @@ from .common.examples import (
 from .common.networks import Networks, check_alike, gram, networks_of
 
 
-def cosine(a: Any, b: Any = None) -> np.ndarray:
+def cosine(a: Any, b: Any = None, *, parameters: Literal["matrices", "all"] = "matrices") -> np.ndarray:
     """The cosine of the angle between the weights of each network of `a` and of each of `b`: (networks, networks).
+
+    Only weight matrices and filters count. Scales of normalisation layers all start at 1, so that with them the
+    weights of independent networks point in similar directions however different they are.
 
     Shapes:
         result: (networks of a, networks of b)
 
+    Args:
+        parameters: "matrices": those with two or more dimensions; "all": biases and scales of normalisation, too
+
     >>> cosine([nn.Linear(4, 3)]).round(6)
     array([[1.]])
     """
+    if parameters not in ("matrices", "all"):
+        raise ValueError(f'cosine: parameters must be "matrices" or "all", but it is {parameters!r}.')
     one = networks_of("cosine", a)
     other = one if b is None else networks_of("cosine", b)
     check_alike("cosine", one, other)
-    lengths = [np.sqrt([gram(row[None])[0, 0] for row in n.weights]) for n in (one, other)]
+    counted = [name for name, p in one.model.named_parameters() if parameters == "all" or p.dim() > 1]
+    pieces = [[part for name, part in n.columns() if name in set(counted)] for n in (one, other)]
+    if not pieces[0]:
+        raise ValueError('cosine: the network has no weight matrix. Give parameters="all" to compare what it has.')
+    lengths = [np.sqrt(sum(part.double().square().sum(1).numpy() for part in own)) for own in pieces]
     if not all((length > 0).all() for length in lengths):
         raise ValueError("cosine: a network whose weights are all 0 has no direction. Leave it out.")
-    return np.clip(gram(one.weights, other.weights) / np.outer(*lengths), -1, 1)
+    inner = sum(gram(first, second) for first, second in zip(*pieces, strict=True))
+    return np.clip(inner / np.outer(*lengths), -1, 1)
 
 
 def disagreement(

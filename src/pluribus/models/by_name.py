@@ -10,6 +10,7 @@ import math
 import sys
 import traceback
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -234,7 +235,7 @@ def _import(name: str) -> Any:
     if not module:
         raise ValueError(f"model: python:{name} must be python:MODULE:FUNCTION, such as python:nets.py:build.")
     try:
-        loaded = _run_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
+        loaded = _load_file(Path(module).resolve()) if module.endswith(".py") else importlib.import_module(module)
         return getattr(loaded, function)
     except Exception as error:  # whatever the code of a user raises
         place = traceback.extract_tb(error.__traceback__)[-1]
@@ -242,7 +243,13 @@ def _import(name: str) -> Any:
         raise ValueError(f"model: python:{name} cannot be loaded: {type(error).__name__}: {error}{where}.") from error
 
 
-def _run_file(path: Path) -> ModuleType:
+def _load_file(path: Path) -> ModuleType:
+    return _run_file(path, path.stat().st_mtime_ns)
+
+
+@cache
+def _run_file(path: Path, changed: int) -> ModuleType:
+    """The module of a file, run once for as long as the file is the same: networks of one class are alike."""
     specification = importlib.util.spec_from_file_location(path.stem, path)
     assert specification is not None and specification.loader is not None
     loaded = importlib.util.module_from_spec(specification)

@@ -46,16 +46,18 @@ def resnet18(num_classes: int = 10, width: float = 1.0, **options: Unpack[ResNet
 
 
 def resnet20(num_classes: int = 10, width: float = 1.0, **options: Unpack[ResNetOptions]) -> ResNet:
-    """ResNet20v1 of Fort et al.: stages of 16, 32 and 64 channels, 1x1 shortcuts; options as `resnet18`.
+    """ResNet20v1 of Fort et al., which is that of the Keras example; options as `resnet18`.
+
+    Stages of 16, 32 and 64 channels; convolutions have biases, and 1x1 shortcuts no normalisation.
 
     Shapes:
         input: (batch, channels, height, width)
         output: (batch, num_classes)
 
-    >>> resnet20(num_classes=10, width=0.5).fc
-    Linear(in_features=32, out_features=10, bias=True)
+    >>> sum(p.numel() for p in resnet20(num_classes=10).parameters())
+    273066
     """
-    return ResNet(BASIC, (3, 3, 3), num_classes, width, planes=16, **options)
+    return ResNet(BASIC, (3, 3, 3), num_classes, width, planes=16, bias=True, plain_shortcuts=True, **options)
 
 
 def resnet50(num_classes: int = 10, width: float = 1.0, **options: Unpack[ResNetOptions]) -> ResNet:
@@ -154,6 +156,7 @@ class ResNet(nn.Module):
         planes: int = 64,
         stem: int | None = None,
         preactivated: bool = False,
+        plain_shortcuts: bool = False,
         bias: bool = False,
         channels: int = 3,
         style: Literal["cifar", "imagenet"] = "cifar",
@@ -171,7 +174,11 @@ class ResNet(nn.Module):
             blocks = nn.Sequential()
             for stride in [2 if i else 1] + [1] * (depth - 1):
                 convolutions = _convolutions(layout, size, planes * 2**i, stride, width, bias)
-                blocks.append(Preactivated(convolutions, block_dropout) if preactivated else Residual(convolutions))
+                blocks.append(
+                    Preactivated(convolutions, block_dropout)
+                    if preactivated
+                    else Residual(convolutions, plain_shortcuts)
+                )
                 size = convolutions[-1].out_channels
             self.add_module(name, blocks)
         if preactivated:
@@ -203,14 +210,14 @@ class Residual(nn.Module):
     bn2: nn.Module
     bn3: nn.Module
 
-    def __init__(self, convolutions: Sequence[nn.Conv2d]):
+    def __init__(self, convolutions: Sequence[nn.Conv2d], plain_shortcut: bool = False):
         super().__init__()
         for i, conv in enumerate(convolutions, start=1):
             self.add_module(f"conv{i}", conv)
             self.add_module(f"bn{i}", nn.BatchNorm2d(conv.out_channels))
         self.relu = nn.ReLU()
         shortcut = _shortcut(convolutions)
-        if isinstance(shortcut, nn.Conv2d):
+        if isinstance(shortcut, nn.Conv2d) and not plain_shortcut:
             shortcut = nn.Sequential(shortcut, nn.BatchNorm2d(shortcut.out_channels))
         self.downsample = shortcut
 

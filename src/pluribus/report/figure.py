@@ -102,9 +102,10 @@ def curve_panels(
     axes: tuple[Axis, Axis],
     summary: Callable[[str], str],
     diagonal: bool = False,
+    overlaid: int = OVERLAID,
 ) -> tuple[list[Panel], str]:
-    """Curves in one panel, or, when they are many, a panel each with the others in grey behind; and the layout."""
-    if len(found) <= OVERLAID:
+    """Curves in one panel, or, when more than `overlaid`, a panel each with the others in grey; and the layout."""
+    if len(found) <= overlaid:
         chart = Chart(*axes, margin=(room_for_ticks(axes[1]), 14, 14, 44))
         _diagonal(chart, diagonal)
         chart.axes(*titles)

@@ -27,7 +27,7 @@ from .examples import class_colours, group_examples
 from .figure import Figure, Styles, number_styles
 from .svg import series_class, swatch
 
-TEMPLATES = ("base.", "parts.", "page.", "questions.")  # and the style and the script
+TEMPLATES = ("base.", "parts.", "page.", "claims.")  # and the style and the script
 
 SCRIPTS = ("page.js", "page.read.js", "page.take.js")
 

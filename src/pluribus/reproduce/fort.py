@@ -1,28 +1,109 @@
-"""The items of Fort et al., Deep Ensembles: A Loss Landscape Perspective."""
+"""The items of Fort et al., Deep Ensembles: A Loss Landscape Perspective.
+
+Each is judged by numbers of `landscape/studies/fort.py`, and shows the pictures of the laboratory's page.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from .checks.findings import CHANCE, FORT, check_seeds, harder_minus_easier
-from .checks.pictures import (
-    chains_picture,
-    diversity_picture,
-    embedding_picture,
-    epochs_picture,
-    functions_picture,
-    paths_picture,
-    radial_picture,
-    runs_picture,
-    shifted_picture,
-    sizes_picture,
-    sources_picture,
-)
+from ..landscape.laboratory.fort import SECTIONS
+from ..landscape.studies.findings import judge_values
+from ..landscape.studies.fort import ASKED, SUBSPACES
+from ..report.figure import Figure
 from .claims import Claim
-from .experiments.fort_landscape import HARDER, LANDSCAPE, ON_IMAGENET, SUBSPACES
-from .experiments.sources_of_randomness import CHAINS, SOURCES_OF_CHANCE
-from .experiments.stored_parts import InParts
+from .experiments.fort_landscape import CHAINS, HARDER, SOURCES_OF_CHANCE, landscape
+from .experiments.stored_parts import InParts, Stored
 from .published import fort as published
+from .verdicts import ClaimVerdict
+
+Found = Mapping[str, Stored]
+
+FORT = {name: one for own in ASKED.values() for name, one in own.items()} | {
+    "harder": (
+        "on a harder problem independent solutions stand out more from the best subspace",
+        "share of the attainable diversity, independent - best subspace, harder - easier problem", 0.0, False,
+    ),
+}  # fmt: skip
+
+NETWORKS = {
+    "small_cnn": "SmallCNN",
+    "medium_cnn": "MediumCNN",
+    "resnet20": "ResNet20v1",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "imagenet": "ImageNet",
+}
+
+
+def check_fort(
+    names: tuple[str, ...],
+    measures: tuple[str, ...],
+    printed: Mapping[str, str] | None = None,
+    derive: Callable[[Found], Found] = lambda found: found,
+) -> Callable[[Found, Mapping[str, Any]], ClaimVerdict]:
+    """The check of an item: every number on its side of the bar, for every network; pictures are of the first seed.
+
+    Args:
+        names: numbers that decide, in FORT
+        measures: whose pictures are shown
+        derive: from the parts that were computed to those that are judged
+    """
+
+    def check(found: Found, published: Mapping[str, Any]) -> ClaimVerdict:
+        asked, values = {}, {}
+        for network, parts in _by_network(derive(found)).items():
+            where = f", {NETWORKS.get(network, network)}" if network else ""
+            for name in names:
+                claim, *rest = FORT[name]
+                asked[f"{name}{where}"] = (f"{claim}{where}", *rest)
+                own = [part.figures.get("values", {}) for part in parts.values()]
+                values[f"{name}{where}"] = [one[name] for one in own if name in one]
+        return judge_values(asked, values, _pictures(found, measures), printed)  # type: ignore[arg-type]
+
+    return check
+
+
+def _by_network(found: Found) -> dict[str, dict[str, Stored]]:
+    """Parts by what stands before "seed" in their names."""
+    groups: dict[str, dict[str, Stored]] = {}
+    for name, part in found.items():
+        groups.setdefault(name.rpartition("seed")[0].rstrip("-"), {})[name] = part
+    return groups
+
+
+def _pictures(found: Found, measures: tuple[str, ...]) -> list[Figure]:
+    """What the first seed of each network measured, drawn as on the laboratory's page."""
+    figures = []
+    for network, parts in _by_network(found).items():
+        first = next(iter(parts.values()))
+        for measure in measures:
+            start = f"{measure} "
+            arrays = {key.removeprefix(start): own for key, own in first.columns.items() if key.startswith(start)}
+            for figure in SECTIONS[measure].draw(arrays) if arrays else []:
+                where = f", {NETWORKS.get(network, network)}" if network else ""
+                name = f"{figure.name}{network and '-'}{network}"
+                figures.append(dataclasses.replace(figure, name=name, title=f"{figure.title}{where}"))
+    return figures
+
+
+def harder_minus_easier(found: Found) -> Found:
+    """For each seed how much more independent solutions stand out on a harder problem than on the easiest."""
+    groups = _by_network(found)
+    easy = groups.get("easier", groups.get("resnet20", {}))
+    gaps = {
+        name: {seed.rpartition("-")[2]: part.figures.get("values", {}).get("apart") for seed, part in parts.items()}
+        for name, parts in groups.items()
+    }
+    base = next((gaps[name] for name, parts in groups.items() if parts is easy), {})
+    return {
+        f"{name}{name and '-'}seed-{seed}": Stored({"values": {"harder": gap - base[seed]}})
+        for name, own in gaps.items() if groups[name] is not easy
+        for seed, gap in own.items() if gap is not None and base.get(seed) is not None
+    }  # fmt: skip
+
 
 SETTINGS = {
     "networks": "SmallCNN (16, 32, 32), MediumCNN (64, 128, 256, 256), ResNet20v1",
@@ -41,42 +122,52 @@ COSTS = {
 HOURS = {**COSTS, "paper": "ImageNet: days on several GPUs"}
 
 
+DRAWN_BY_TORCH = (
+    "Weights begin as PyTorch's layers draw them; the authors' notebook draws weights and biases by Xavier."
+)
+
+
 def _claim(item: str, title: str, says: str, **given: Any) -> Claim:
     return Claim("fort", item, title, says, **{"settings": SETTINGS, "costs": COSTS, **given})
 
 
-def _item(*names: str, experiment: InParts = LANDSCAPE, **given: Any) -> dict[str, Any]:
-    return {"experiment": experiment, "check": check_seeds(FORT, *names, **given)}
+def _item(
+    names: tuple[str, ...], measures: tuple[str, ...], *networks: str, experiment: InParts | None = None, **given: Any
+) -> dict[str, Any]:
+    return {"experiment": experiment or landscape(*networks), "check": check_fort(names, measures, **given)}
 
 
 ITEMS = [
     _claim(
         "figure2", "Figure 2: similarity along a trajectory, SmallCNN",
         "Functions along one trajectory are much more alike than those of different initialisations.",
-        published={"accuracy": published.ACCURACY}, **_item("across", pictures=epochs_picture),
-        notes=("SmallCNN trains for 10 epochs in section 3's list and for 40 in its text.",),
+        published={"accuracy": published.ACCURACY}, **_item(("across",), ("weights", "functions", "map"), "small_cnn"),
+        notes=("SmallCNN trains for 10 epochs in section 3's list and for 40 in its text; here for 40.",
+               DRAWN_BY_TORCH),
     ),
     _claim(
         "figure3", "Figure 3: weights and predictions of different initialisations",
         "Solutions of different initialisations are nearly orthogonal in weight space and disagree in function space.",
-        **_item("cosine", "across", pictures=runs_picture),
+        **_item(("cosine", "across"), ("weights", "functions"), "small_cnn", "resnet20"),
+        notes=("The text does not name the two architectures: SmallCNN and ResNet20v1 are taken.",
+               "Cosines are of weight matrices and filters: scales of normalisation all start at 1.", DRAWN_BY_TORCH),
     ),
     _claim(
         "figure4", "Figure 4: t-SNE of trajectories and subspaces",
         "Functions sampled from a subspace stay in the neighbourhood of their own run.",
         settings={**SETTINGS, "subspaces": "random, dropout, diagonal Gaussian, low-rank Gaussian"},
-        **_item(*(f"stays_{name}" for name in SUBSPACES), pictures=embedding_picture),
+        **_item(tuple(f"stays_{name}" for name in SUBSPACES), ("map",), "small_cnn"),
         notes=("The paper shows it only by t-SNE; what is judged here is disagreement with the solutions.",),
     ),
     _claim(
         "figure5", "Figure 5: radial landscape between two optima, MediumCNN",
         "Solutions along a trajectory are much more like their own optimum than like the other.",
-        **_item("own", pictures=radial_picture),
+        **_item(("own",), ("plane",), "medium_cnn"),
     ),
     _claim(
         "figure6", "Figure 6: diversity against accuracy, CIFAR-10",
         "Independent solutions achieve a better trade-off of diversity and accuracy than four subspace methods.",
-        **_item(*(f"apart_{name}" for name in SUBSPACES), pictures=diversity_picture),
+        **_item(tuple(f"apart_{name}" for name in SUBSPACES), ("diversity",), "small_cnn", "medium_cnn", "resnet20"),
         notes=("Trade-off: the share reached, at that accuracy, of the diversity between the limits of "
                "appendix D.",),
     ),
@@ -84,66 +175,74 @@ ITEMS = [
         "figure7", "Figure 7: diversity against accuracy, CIFAR-100 and ImageNet",
         "On harder problems, independent solutions stand out more from subspace samples.",
         settings={**SETTINGS, **IMAGENET}, costs=HOURS,
-        **_item("harder", experiment=HARDER, pictures=diversity_picture, derive=harder_minus_easier),
+        **_item(("harder",), ("diversity",), experiment=HARDER, derive=harder_minus_easier),
         notes=("At laptop scale the harder problem is CIFAR-10 and the easier one Fashion-MNIST; at the paper's "
                "CIFAR-100 and CIFAR-10.",),
     ),
     _claim(
         "figure8", "Figure 8: ensembles, subspaces, and both, against ensemble size",
         "Subspace sampling and ensembling are complementary, and ensembling gains more.",
-        settings={**SETTINGS, "network": "MediumCNN", "samples": 10, "rank": 4},
-        **_item("ensemble", "both", pictures=sizes_picture),
+        settings={**SETTINGS, "network": "MediumCNN", "samples": 10, "rank": 4,
+                  "rejected": "random samples below a validation accuracy of 0.65", "metrics": "accuracy, Brier score"},
+        **_item(("ensemble_accuracy", "ensemble_brier", "both_accuracy", "both_brier"), ("size",), "medium_cnn"),
+        notes=("How many runs the figure has is not said: ten are taken. What subspaces add to an ensemble is told of "
+               "the one that is best on validation rows.",
+               "At laptop scale samples are rejected below 0.92 of their solution's accuracy, which is 0.65 of 0.71."),
     ),
     _claim(
         "figure9", "Figure 9: under corruptions, and Jensen-Shannon divergence",
         "Divergence is highest between independent solutions, then trajectory and random samples, low-rank, diagonal.",
         published={"divergence on SVHN": published.DIVERGENCE},
-        **_item("shifted", "independent", "random", "trajectory", "random_low_rank", "low_rank",
-                pictures=shifted_picture),
+        **_item(("shifted_accuracy", "shifted_brier", "shifted_jsd", "grows", "independent", "random", "trajectory",
+                 "random_low_rank", "low_rank"), ("shift",), "medium_cnn"),
         notes=("The paper writes the sum over members; its figures are means.",
-               "Here: three corruptions at severity 3; the paper has all of CIFAR-10-C."),
+               "At laptop scale: three corruptions of our own at three severities; at the paper's all of CIFAR-10-C."),
     ),
     _claim(
         "figure10", "Figure 10: ImageNet and ImageNet-C",
         "On ImageNet, random subspaces are the best subspaces and complement ensembling.",
         settings=IMAGENET, costs=HOURS,
-        **_item("random_best", "random_both", experiment=ON_IMAGENET, pictures=sizes_picture),
+        **_item(("random_best_accuracy", "random_best_brier", "random_both_accuracy", "random_both_brier",
+                 "shifted_accuracy", "shifted_brier"), ("size", "shift"), "imagenet"),
         notes=("At smaller scales it is judged on the runs of the other figures.",),
     ),
     _claim(
         "figureS1", "Figure S1: radial landscape, training and validation loss",
         "Optima with similar loss are different functions.",
-        **_item("similar", "different", pictures=radial_picture),
+        **_item(("similar", "different"), ("plane",), "medium_cnn"),
         notes=("Different: they disagree on more than half as many rows as they err on.",),
     ),
     _claim(
         "figureS2", "Figure S2: the line and the tunnel between two optima",
         "The straight line between optima has a barrier; an optimised path avoids it.",
-        **_item("barrier", "tunnel", pictures=paths_picture),
+        **_item(("barrier", "tunnel"), ("tunnel",), "medium_cnn"),
     ),
     _claim(
         "figureS3", "Figure S3: functions along the tunnel",
         "Along the low-loss path, the function does not stay the same.",
-        **_item("along", pictures=functions_picture),
+        **_item(("along",), ("stitched",), "medium_cnn"),
     ),
     _claim(
         "figureS4", "Figure S4: initialisation and shuffling",
         "Both add diversity, initialisation more so; shuffling adds more at higher learning rates.",
-        costs={**COSTS, "laptop": "about 10 minutes on one core"}, experiment=SOURCES_OF_CHANCE,
-        check=check_seeds(CHANCE, "initialisation", "batches", "dominant", "higher", pictures=sources_picture),
+        costs={**COSTS, "laptop": "about 10 minutes on one core"},
+        **_item(("initialisation", "batches", "dominant", "higher"), ("randomness",), experiment=SOURCES_OF_CHANCE),
     ),
     _claim(
         "figureS5", "Figure S5: cSG-MCMC",
         "Deep Ensembles are more diverse than the cycles of cSG-MCMC.",
-        settings={"network": "ResNet-18", "chains": "3 starts, 3 cycles of 50 epochs", "data": "CIFAR-10, CIFAR-100"},
-        costs={**COSTS, "laptop": "about 6 minutes on one core"}, experiment=CHAINS,
-        check=check_seeds(CHANCE, "runs", pictures=chains_picture),
+        settings={"network": "ResNet-18", "chains": "3 starts, 3 cycles of 50 epochs", "data": "CIFAR-10, CIFAR-100",
+                  "training": "as in the code of Zhang et al.: rate 0.5, batches of 64, decay 5e-4, no momentum, noise "
+                              "in the last 5 epochs of a cycle, temperature 1/N, padded crops and flips"},
+        costs={**COSTS, "laptop": "about 6 minutes on one core"},
+        **_item(("runs",), ("chain",), experiment=CHAINS),
     ),
     _claim(
         "figureS6", "Figure S6: a model of the trade-off",
         "A one-parameter family fits subspace samples well; on CIFAR-100 its exponent is 0.22.",
         published={"exponent": published.EXPONENT},
-        **_item("fit", "exponent", pictures=diversity_picture, printed={"exponent": "0.22 (ResNet20v1, CIFAR-100)"}),
+        **_item(("fit", "exponent"), ("diversity",), "cifar100",
+                printed={"exponent, CIFAR-100": "0.22", "exponent": "0.22 (ResNet20v1, CIFAR-100)"}),
         notes=("Equations 3 and 4 of appendix D.3 are exchanged and misprinted; they are taken from the text.",
                "Well: three quarters of the variance of diversity. The exponent is printed for one network on "
                "CIFAR-100; on other data only its meaning is judged, that it is below 1."),

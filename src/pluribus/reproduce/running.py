@@ -11,8 +11,7 @@ from typing import Any
 from .._common.atomic import refuse_links
 from .._common.signed_files import read_signed_json, write_signed_json
 from .._common.untrusted import check_shape
-from ..report.figure import Figure
-from ..report.questions import Question, questions_page
+from ..report.claims import claims_page
 from .claims import PAPERS, Claim
 from .experiments.stored_parts import SCALES, Context
 from .registry import CLAIMS
@@ -53,8 +52,8 @@ def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Judged
     write_verdict(claim, context, verdict, seconds, command)
     settings = {"scale": context.scale, "cost": _cost(seconds), **_texts(claim.settings)}
     about = f"{PAPERS[claim.paper]}. Scale {context.scale}."
-    section = question(claim, dataclasses.replace(verdict, found=[*verdict.found, *claim.notes]))
-    questions_page(claim.title, [section], page, about=about, command=command, settings=settings)
+    shown = _section(claim, dataclasses.replace(verdict, found=[*verdict.found, *claim.notes]))
+    claims_page(claim.title, [shown], page, about=about, command=command, settings=settings)
     collect(context.folder)
     return Judged(claim, verdict, seconds, page)
 
@@ -90,18 +89,10 @@ def _with_caution(claim: Claim, verdict: ClaimVerdict, scale: str) -> ClaimVerdi
     return dataclasses.replace(verdict, found=[first, CAUTIONS[scale], *others])
 
 
-def question(claim: Claim, verdict: ClaimVerdict) -> Question:
-    """The item as a section of a page."""
-    figures = [*verdict.pictures]
-    if verdict.rows:
-        figures.append(
-            Figure("figures", "The paper's figures and ours", "", [], "wide", [], verdict.header, verdict.rows)
-        )
-    found = [
-        f"The claim {verdict.judgement}." if verdict.judgement != OPEN else "It cannot be told.",
-        *verdict.found,
-    ]
-    return Question(claim.name.replace("/", "-"), claim.title, claim.says, found, figures)
+def _section(claim: Claim, verdict: ClaimVerdict) -> Claim:
+    """The item as a section of a page: whether it holds, and why."""
+    first = f"The claim {verdict.judgement}." if verdict.judgement != OPEN else "It cannot be told."
+    return claim.answered(dataclasses.replace(verdict, found=[first, *verdict.found]))
 
 
 # ---------------------------------------------------------------- stored verdicts
@@ -135,7 +126,7 @@ def read_verdicts(folder: Path) -> list[dict[str, Any]]:
 def collect(folder: Path) -> Path:
     """Write the page of all verdicts, from those that are stored: the claim, figures, holds or not, the cost."""
     records, page = read_verdicts(folder), folder / "claims.html"
-    sections = [_stored_question(record) for record in records]
+    sections = [_stored_section(record) for record in records]
     judged = {record["item"] for record in records}
     left = [claim for claim in CLAIMS.values() if claim.name not in judged]
     notes = [f"{claim.name}: {claim.title}. Not run here." for claim in left]
@@ -145,16 +136,16 @@ def collect(folder: Path) -> Path:
         for word, number in counts.items()
     )
     if sections:
-        questions_page("The claims court", sections, page, about=f"{about}.", notes=notes, command="pluribus reproduce")
+        claims_page("The claims court", sections, page, about=f"{about}.", notes=notes, command="pluribus reproduce")
     return page
 
 
-def _stored_question(record: Mapping[str, Any]) -> Question:
+def _stored_section(record: Mapping[str, Any]) -> Claim:
     claim = CLAIMS[record["item"]]
-    verdict = ClaimVerdict(record["judgement"], record["found"], record["header"], record["rows"])
-    section = question(claim, verdict)
     cost = f"Scale {record['scale']}; {_cost(record['seconds'])}. {record['command']}"
-    return Question(section.name, f"{claim.name}: {claim.title}", claim.says, [*section.found, cost], section.figures)
+    found = _section(claim, ClaimVerdict(record["judgement"], record["found"], record["header"], record["rows"]))
+    verdict = dataclasses.replace(found.verdict, found=[*found.found, cost])
+    return claim.answered(verdict, title=f"{claim.name}: {claim.title}")
 
 
 def _seconds(found: Any) -> float:

@@ -1,129 +1,15 @@
-"""What a claim comes to: it holds, it does not, or it cannot be told, and the rules by which that is decided."""
+"""What a claim comes to, and the rules by which that is decided: the names that checks use."""
 
-from __future__ import annotations
-
-import math
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
-
-from .._common.optional import require
-from ..report.figure import Figure
-from ..uncertainty.resampling import LEVEL, Interval
-
-HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told"
-
-
-@dataclass(frozen=True)
-class ClaimVerdict:
-    """A judgement and what it rests on.
-
-    Args:
-        found: sentences; the first says why
-        header, rows: the paper's figures beside ours
-        pictures: what came out, drawn
-    """
-
-    judgement: str
-    found: list[str]
-    header: list[str] = field(default_factory=list)
-    rows: list[list[str]] = field(default_factory=list)
-    pictures: list[Figure] = field(default_factory=list)
-
-
-def above(found: Interval, bar: float = 0.0) -> str:
-    """Whether a figure is above a bar: told only where its interval leaves the bar out.
-
-    >>> above(Interval(2.0, 1.0, 3.0)), above(Interval(2.0, -1.0, 5.0)), above(Interval(2.0))
-    ('holds', 'cannot be told', 'cannot be told')
-    """
-    if not found.known or found.low <= bar <= found.high:
-        return OPEN
-    return HOLDS if found.low > bar else FAILS
-
-
-def below(found: Interval, bar: float = 0.0) -> str:
-    """Whether a figure is below a bar, as `above`."""
-    return above(Interval(-found.value, -found.high, -found.low), -bar)
-
-
-def equal(found: Interval, margin: float) -> str:
-    """Whether a difference is less than a margin: its interval lies within it; it is not where it lies outside.
-
-    >>> equal(Interval(0.1, -0.1, 0.3), 0.5), equal(Interval(2.0, 1.0, 3.0), 0.5), equal(Interval(0.4, 0.1, 0.7), 0.5)
-    ('holds', 'does not hold', 'cannot be told')
-    """
-    if not found.known:
-        return OPEN
-    if -margin <= found.low and found.high <= margin:
-        return HOLDS
-    return FAILS if found.low > margin or found.high < -margin else OPEN
-
-
-def all_of(judgements: Sequence[str]) -> str:
-    """A claim with several parts: it holds if all do, and fails if one does."""
-    if FAILS in judgements:
-        return FAILS
-    return HOLDS if judgements and OPEN not in judgements else OPEN
-
-
-def most_of(judgements: Sequence[str]) -> str:
-    """A claim about most of several cases: more than half hold, or more than half do not.
-
-    >>> most_of([HOLDS, HOLDS, OPEN]), most_of([HOLDS, FAILS, OPEN])
-    ('holds', 'cannot be told')
-    """
-    counts = Counter(judgements)
-    return next((word for word in (HOLDS, FAILS) if 2 * counts[word] > len(judgements)), OPEN)
-
-
-def count_judgements(judgements: Sequence[str], what: str) -> str:
-    """How many of several parts hold, in a sentence.
-
-    >>> count_judgements([HOLDS, FAILS, HOLDS], "finding")
-    '2 of 3 findings hold, 1 does not.'
-    """
-    counts = Counter(judgements)
-    said = f"{counts[HOLDS]} of {plural(len(judgements), what)} {'holds' if counts[HOLDS] == 1 else 'hold'}"
-    if counts[FAILS]:
-        said += f", {counts[FAILS]} {'does' if counts[FAILS] == 1 else 'do'} not"
-    return f"{said}, {counts[OPEN]} cannot be told." if counts[OPEN] else f"{said}."
-
-
-def over_splits(differences: Sequence[float], test_share: float, level: float = LEVEL) -> Interval:
-    """The mean of differences over random splits of one table, with the interval of Nadeau and Bengio (2003).
-
-    Splits share most of their training rows, so a plain t-interval is too narrow: the variance of the mean is taken as
-    (1/n + test rows / training rows) times that of the differences.
-
-    Args:
-        test_share: test rows relative to training rows, such as 1/9
-    """
-    values, n = np.asarray(differences, float), len(differences)
-    mean = float(values.mean())
-    if n < 2:
-        return Interval(mean)
-    error = float(values.std(ddof=1)) * math.sqrt(1 / n + test_share)
-    quantile = require("scipy.special", "an interval over splits", "report").stdtrit(n - 1, (1 + level) / 2)
-    return Interval(mean, mean - float(quantile) * error, mean + float(quantile) * error)
-
-
-def show_interval(found: Interval, digits: int = 3) -> str:
-    """A figure with its interval, for a sentence.
-
-    >>> show_interval(Interval(0.5, 0.25, 0.75), 2)
-    '0.50 [0.25, 0.75]'
-    """
-    ends = f" [{found.low:.{digits}f}, {found.high:.{digits}f}]" if found.known else ""
-    return f"{found.value:.{digits}f}{ends}"
-
-
-def plural(number: int, what: str) -> str:
-    """A count in words.
-
-    >>> plural(1, "row"), plural(2, "row")
-    ('1 row', '2 rows')
-    """
-    return f"{number} {what}" + ("" if number == 1 else "s")
+from ..report.claims import ClaimVerdict as ClaimVerdict
+from ..results.judgements import FAILS as FAILS
+from ..results.judgements import HOLDS as HOLDS
+from ..results.judgements import OPEN as OPEN
+from ..results.judgements import above as above
+from ..results.judgements import all_of as all_of
+from ..results.judgements import below as below
+from ..results.judgements import count_judgements as count_judgements
+from ..results.judgements import equal as equal
+from ..results.judgements import most_of as most_of
+from ..results.judgements import over_splits as over_splits
+from ..results.judgements import plural as plural
+from ..results.judgements import show_interval as show_interval

@@ -15,7 +15,7 @@ from ..landscape.laboratory.alignment import alignment_question
 from ..landscape.symmetries.groups import Groups
 from ..landscape.symmetries.matching import align
 from ..landscape.symmetries.symmetry_search import permutations
-from ..report.questions import Question
+from ..report.claims import Claim
 from .trained_weights import read_weights
 
 Rows = tuple[Tensor, Tensor]
@@ -32,7 +32,7 @@ class Aligned:
     model: nn.Module
     groups: Groups
     moved: int
-    question: Question | None
+    question: Claim | None
 
 
 def align_checkpoints(

@@ -8,14 +8,11 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from .._common.untrusted import Finite, check_shape
 from ..data.catalogue import load
-from ..data.dataset import Data, Split
+from ..data.dataset import Data
 from ..deploy.predictor import RECORD, load_predictor
-from ..landscape.laboratory.material import Material, Rows, RunTraining
+from ..landscape.material import Material, RunTraining, data_rows
 from ..landscape.recorded_training import trajectories
 from ..models.by_name import usual as usual_model
 from .baselines import check_run, model_spec
@@ -36,13 +33,12 @@ def record_runs(
         rows: training rows at most; half as many are judged on
         settings: of the material: grid, samples, steps, ...
     """
-    _check_classes(data)
     if runs < 2:
         raise ValueError(f"landscape: needs at least 2 runs to compare, but --runs is {runs}.")
     usual = {"epochs": EPOCHS, "lr": RATE, "batch_size": BATCH}
     run = dataclasses.replace(run, model=_model(run, data), training=usual | dict(run.training))
     check_run(run, data)
-    parts, epochs = _parts(data, rows), int(run.training["epochs"])
+    parts, epochs = data_rows(data, rows), int(run.training["epochs"])
     say(f"training {runs} runs of {epochs} epochs on {len(parts['train'][1]):,} rows")
     training = RunTraining(
         model_spec(run, data).build, epochs, float(run.training["lr"]), int(run.training["batch_size"])
@@ -67,14 +63,13 @@ def read_members(
     if ensemble.size < 2:
         raise ValueError(f"landscape: needs at least 2 members to compare, but {str(folder)!r} has {ensemble.size}.")
     data = load_data(run)
-    _check_classes(data)
     if list(data.shape) != predictor.record["shape"] or list(data.classes) != predictor.record["classes"]:
         raise ValueError(
             f"landscape: {run.data} is not the data that {str(folder)!r} was trained on: its rows have the shape "
             f"{data.shape} and {len(data.classes)} classes. Train again."
         )
     members = [ensemble.member(i).eval() for i in range(ensemble.size)]
-    return Material(members, say=say, seed=run.seed, **_parts(data, rows), **settings), run, data
+    return Material(members, say=say, seed=run.seed, **data_rows(data, rows), **settings), run, data
 
 
 RUN = {
@@ -108,29 +103,3 @@ def _model(run: Run, data: Data) -> str:
     if run.model != "auto":
         return run.model
     return "small_cnn" if data.kind == "images" and data.shape[-1] >= 16 else usual_model(tuple(data.shape))
-
-
-def _check_classes(data: Data) -> None:
-    if data.task != "classification":
-        raise ValueError(f"landscape: compares class labels, but {data.name} is a {data.task}. Give data with classes.")
-
-
-def _parts(data: Data, rows: int) -> dict[str, Any]:
-    """Rows of each part, drawn at random, normalised; and test images as they are."""
-    if rows < 2:
-        raise ValueError(f"landscape: needs at least 2 rows, but --rows is {rows}.")
-    train, test = draw_rows(data.train, rows), draw_rows(data.test, max(rows // 2, 2))
-    validation = draw_rows(data.validation, max(rows // 2, 2)) if len(data.validation) else train
-    found: dict[str, Any] = {"train": train, "validation": validation, "test": test}
-    parts = {name: (data.normalise(x), y) for name, (x, y) in found.items()}
-    more: dict[str, Any] = {"images": test, "normalise": data.normalise} if data.kind == "images" else {}
-    if data.outside:
-        first = next(iter(data.outside.values()))
-        more["outside"] = data.normalise(draw_rows(first, max(rows // 2, 2))[0])
-    return parts | more
-
-
-def draw_rows(split: Split, rows: int) -> Rows:
-    """Some rows of a split, the same each time."""
-    chosen: Tensor = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:rows]
-    return split[chosen]

@@ -34,6 +34,7 @@ class Augment:
         mean: of each channel, and `std`: what normalisation subtracts and divides by; default: nothing
         resized_crop: {"size": 160, "scale": [0.08, 1], "ratio": [3/4, 4/3]}: a part of each image, of that share of its
             area and of those proportions, resized
+        shift: the largest share of its sides by which an image is moved; its border fills what is left, as in Keras
         crop: pixels of zeros added on every side before a window of the old size is taken at random
         rand_augment: {"n": 2, "m": 9, "mstd": 1}: operations for an image, their strength of 10 and its spread
         mixup: the parameter of the Beta distribution of the share, and `cutmix`; 0 is never
@@ -54,6 +55,7 @@ class Augment:
         *,
         flip: bool = False,
         resized_crop: Mapping[str, Any] | None = None,
+        shift: float = 0.0,
         crop: int = 0,
         rand_augment: Mapping[str, float] | None = None,
         mixup: float = 0.0,
@@ -65,6 +67,7 @@ class Augment:
         self.mean, self.std = _channels(mean, 0.0), _channels(std, 1.0)
         self.resized_crop = None if resized_crop is None else dict(resized_crop)
         self.flip, self.crop, self.classes = flip, crop, classes
+        self.shift = shift
         self.rand_augment = None if rand_augment is None else {"n": 2, "m": 9, "mstd": 0, **rand_augment}
         self.mixup, self.cutmix, self.switch, self.smoothing = mixup, cutmix, switch, smoothing
         self._in_range = False  # once it was seen
@@ -82,6 +85,8 @@ class Augment:
             x = resized_crop(x, **self.resized_crop)
         if self.flip:
             x = self._flip(x)
+        if self.shift:
+            x = random_shift(x, self.shift)
         if self.crop:
             x = random_crop(x, self.crop)
         if self.rand_augment is not None:
@@ -102,7 +107,10 @@ class Augment:
         return Split(split.inputs.random_crops(**crops), split.targets, split.rows)
 
     def __repr__(self) -> str:
-        names = ("flip", "resized_crop", "crop", "rand_augment", "mixup", "cutmix", "switch", "smoothing", "classes")
+        names = (
+            *("flip", "resized_crop", "shift", "crop", "rand_augment"),
+            *("mixup", "cutmix", "switch", "smoothing", "classes"),
+        )
         return f"Augment({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     @cached_property
@@ -122,9 +130,9 @@ class Augment:
         for name, value in numbers.items():
             if not 0 <= value < math.inf:
                 raise ValueError(f"Augment: {name} must be 0 or more, but it is {value}.")
-        for name, value in {"switch": self.switch, "smoothing": self.smoothing}.items():
+        for name, value in {"switch": self.switch, "smoothing": self.smoothing, "shift": self.shift}.items():
             if not 0 <= value <= 1:
-                raise ValueError(f"Augment: {name} must be a probability from 0 to 1, but it is {value}.")
+                raise ValueError(f"Augment: {name} must be from 0 to 1, but it is {value}.")
         unknown = set(self.rand_augment or ()) - {"n", "m", "mstd"}
         if unknown:
             raise ValueError(f"Augment: rand_augment takes n, m and mstd, but got {sorted(unknown)}.")
@@ -209,6 +217,12 @@ def resized_crop(
     """A random part of each image, resized to a square (Szegedy et al. 2015)."""
     crop = require("kornia.augmentation", "Augment(resized_crop=...)", "augment").RandomResizedCrop
     return crop((size, size), tuple(scale), tuple(ratio), cropping_mode="resample")(x)
+
+
+def random_shift(x: Tensor, share: float) -> Tensor:
+    """Each image moved by up to a share of its width and of its height, filled from its border."""
+    affine = require("kornia.augmentation", "Augment(shift=...)", "augment").RandomAffine
+    return affine(0.0, translate=(share, share), padding_mode="border", align_corners=True, p=1.0)(x)
 
 
 def random_crop(x: Tensor, padding: int) -> Tensor:

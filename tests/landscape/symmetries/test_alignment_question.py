@@ -7,7 +7,7 @@ from torch import nn
 
 from pluribus import landscape as ls
 from pluribus.landscape.laboratory.alignment import aligned_runs
-from pluribus.landscape.laboratory.material import Material
+from pluribus.landscape.material import Material
 
 
 def material(build):

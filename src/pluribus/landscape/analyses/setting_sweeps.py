@@ -17,7 +17,7 @@ from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate
 from ..common.arguments import COUNT, FUNCTION, FUNCTION_OR_NONE, NAMES, SOME_NUMBERS, check_arguments
 from ..common.examples import Examples, target_labels
-from ..common.points import Measuring, Span, measure
+from ..common.points import Measuring, Span, measure_points
 from ..similarity import answers_and_targets, disagreement, divergence
 from ..subnetworks import subnetworks
 from .trained_settings import Measured, train_from_seeds
@@ -171,7 +171,7 @@ def between_members(ensemble: Ensemble, data: Any, points: int = 9, **how: Unpac
     t, own = np.linspace(0, 1, points), np.eye(count)
     pairs = [np.outer(1 - t, own[a]) + np.outer(t, own[b]) for a, b in combinations(range(count), 2)]
     mixtures = np.concatenate([*pairs, own, own.mean(0)[None]])
-    accuracy = measure(
+    accuracy = measure_points(
         "between_members", Span(members), mixtures, mixtures, examples, ("accuracy",), **how
     ).accuracy  # fmt: skip
     assert accuracy is not None

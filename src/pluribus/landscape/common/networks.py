@@ -98,6 +98,10 @@ class Networks:
         buffers = {name: values[index] for name, values in self.buffers.items()}
         return Networks(self.model, self.weights[index], buffers, self.task, self.class_dim)
 
+    def columns(self) -> Iterator[tuple[str, Tensor]]:
+        """Each parameter's name and its part of the weights, (networks, numbers)."""
+        return zip(self.layout.names, self.weights.split(self.layout.sizes, 1), strict=True)
+
     def mix(self, coefficients: Any) -> Tensor:
         """The sum of the weight vectors times these coefficients, in the precision of the model."""
         total = torch.zeros(self.weights.shape[1], dtype=self.layout.dtype)
@@ -177,7 +181,7 @@ def ensemble_of(networks: Networks, notes: Sequence[str] = ()) -> Ensemble:
     """An ensemble with the networks as its members, in eval mode; it is saved and loaded as a `pb.deep` is."""
     module, layout, size = duplicate(networks.model).eval(), networks.layout, len(networks)
     tensors, stacked = dict(state(module)), dict(networks.buffers)
-    for name, columns in zip(layout.names, networks.weights.split(layout.sizes, 1), strict=True):
+    for name, columns in networks.columns():
         piece = columns.reshape(size, *layout.shapes[name])
         piece = torch.view_as_complex(piece.contiguous()) if tensors[name].is_complex() else piece
         stacked[name] = piece.to(tensors[name].device, tensors[name].dtype, copy=True)

@@ -148,7 +148,7 @@ class Judge:
         return found
 
 
-def measure(
+def measure_points(
     caller: str,
     span: Span,
     mixtures: np.ndarray,

@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import nn
 
+from ...report.claims import Claim, section
 from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
-from ...report.questions import Question
 from ...report.svg import Axis
+from ..material import Material
 from ..paths import Along, along, line
 from ..symmetries.groups import Groups
 from ..symmetries.matching import align
 from ..symmetries.symmetry_search import permutations
-from .material import Material
 
 STYLES = {"as trained": 2, "aligned by weights": 3, "aligned by activations": 4}
 
@@ -27,14 +27,14 @@ CLAIM = (
 )
 
 
-def aligned_runs(material: Material) -> Question:
+def aligned_runs(material: Material) -> Claim:
     """The straight line between the solutions of two runs, as they are and with their units in one order."""
     material.say("the order of units")
     first, second = material.solutions[:2]
     try:
         groups = permutations(first, material.train[0])
     except ValueError as error:
-        return Question("alignment", TITLE, CLAIM, [f"There is nothing to align: {error}"])
+        return section("alignment", TITLE, CLAIM, [f"There is nothing to align: {error}"])
     ways = {"as trained": first, "aligned by weights": align(first, second, material.train[0], groups=groups)}
     with suppress(ValueError):  # of networks whose activations cannot be compared, such as one row at a time
         ways["aligned by activations"] = align(first, second, material.train[0], "activations", groups=groups)
@@ -43,7 +43,7 @@ def aligned_runs(material: Material) -> Question:
 
 def alignment_question(
     ways: Mapping[str, nn.Module], reference: nn.Module, groups: Groups, data: Any, refresh: Any, points: int = 25
-) -> Question:
+) -> Claim:
     """Loss and accuracy along the lines from several forms of one network to another, and the ridge on each.
 
     Args:
@@ -70,7 +70,7 @@ def alignment_question(
             for name, one in found.items() if one.loss is not None]  # fmt: skip
     header = ["Order of units", "Loss of the first", "Largest loss", "Ridge"]
     figure = Figure("alignment", "Along the line", caption, panels, "wide", legend(found, STYLES), header, rows)
-    return Question("alignment", TITLE, CLAIM, said, [figure])
+    return section("alignment", TITLE, CLAIM, said, [figure])
 
 
 def _panel(name: str, found: Mapping[str, Along]) -> Panel:

@@ -1,8 +1,8 @@
 """The whole tour: every question that the material can answer, as one page.
 
-A question is a function of the material that gives a `Question`, or None where the material cannot answer it. To add
-one, write it in a file of this folder and put it into QUESTIONS, at its place on the page: the command, its `--only`,
-its JSON and the page then have it. What several questions need is made by `material.once`.
+A question is a function of the material that gives a `Claim` with what was found, or None where the material cannot
+answer it. To add one, write it in a file of this folder and put it into QUESTIONS, at its place on the page: the
+command, its `--only`, its JSON and the page then have it. What several questions need is made by `material.once`.
 """
 
 from __future__ import annotations
@@ -11,57 +11,77 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...report.questions import Question, questions_page
+from ...report.claims import Claim, claims_page
 from ...surgery.selecting import quote_names
+from ..material import Material, material_of
+from ..studies.fort import cut
 from .alignment import aligned_runs
 from .animation import animate
-from .between_solutions import connection, cut, plane_between, stitched_cut, trained_curves
+from .between_solutions import trained_curves
+from .fort import SECTIONS
 from .hessian_spectra import loss_curvature
-from .masks import doubt_beyond, many_masks, overlapping_masks, span_of_behaviours, thin_members
-from .material import Material
+from .layers import layer_similarity, sparse_layers
 from .mimo_members import subnetworks_apart, units_of_members
-from .mimo_settings import bias_of_members, more_members, other_methods, penalties, repetition
-from .packing import packed_settings, sparse_layers, widths_of_one
-from .sources_of_randomness import one_chain, sources_of_difference
-from .subspaces import diversity_plane, ensemble_size
-from .weights_and_functions import function_map, function_space, layer_similarity, weight_space
+from .settings import SWEPT, bias_of_members
 
 TITLE = "Why do ensembles work?"
 
-QUESTIONS: dict[str, Callable[[Material], Question | None]] = {  # by the anchor on the page, in its order
-    "weights": weight_space,
-    "functions": function_space,
-    "map": function_map,
-    "plane": plane_between,
-    "tunnel": connection,
-    "stitched": stitched_cut,
+Ask = Callable[[Material], Claim | None]
+
+QUESTIONS: dict[str, Ask] = {  # by the anchor on the page, in its order
+    **{name: SECTIONS[name] for name in ("weights", "functions", "map", "plane", "tunnel", "stitched")},
     "alignment": aligned_runs,
-    "diversity": diversity_plane,
-    "size": ensemble_size,
-    "randomness": sources_of_difference,
-    "chain": one_chain,
+    **{name: SECTIONS[name] for name in ("diversity", "size", "shift", "randomness", "chain")},
     "layers": layer_similarity,
     "sparsity": sparse_layers,
 }
 
-ON_REQUEST: dict[str, Callable[[Material], Question | None]] = {  # asked by name alone: they take minutes
+ON_REQUEST: dict[str, Ask] = {  # asked by name alone: they take minutes
     "curve": trained_curves,
     "curvature": loss_curvature,
     "subnetworks": subnetworks_apart,
     "units": units_of_members,
     "bias": bias_of_members,
-    "methods": other_methods,
-    "members": more_members,
-    "repetition": repetition,
-    "penalties": penalties,
-    "masks": overlapping_masks,
-    "dropout": many_masks,
-    "sinusoids": doubt_beyond,
-    "span": span_of_behaviours,
-    "thin": thin_members,
-    "packing": packed_settings,
-    "widths": widths_of_one,
+    **{swept.name: swept for swept in SWEPT},
 }
+
+
+def page(
+    runs: Any,
+    data: Any,
+    path: str | os.PathLike[str],
+    *,
+    train: Any = None,
+    only: Sequence[str] = (),
+    animation: str | os.PathLike[str] | None = None,
+    title: str = "",
+    **settings: Any,
+) -> list[Claim]:
+    """The laboratory's page about networks of your own, written to `path`; it is what `pluribus landscape` writes.
+
+    Args:
+        runs: trajectories or networks of one architecture: a list, or an Ensemble. Questions about training are asked
+            of trajectories alone; `Trajectory.of` makes one of checkpoints
+        data: a `Data`, as `pb.data.load` gives it; or (x, y) that nobody was trained on, inputs as the networks take
+            them
+        train: with (x, y): rows that they were trained on, for statistics of batch normalisation and for paths of low
+            loss; without them the first half of `data` is used for that, and the rest to evaluate on
+        only: questions by name; by default all that are quick
+        animation: a file, .gif or .svg, for training on the plane of the first two runs
+        title: what was looked at, in a line under the page's title
+        settings: of `Material`: grid, samples, steps, outside (x of other data), images (test inputs from 0 to 1 with
+            their labels) and normalise for corruptions, training (how to train more, a `RunTraining`), seed, say, ...
+
+    Gives the sections: each has `name`, `title`, `says`, `found` and `figures`.
+
+    >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
+    >>> sections = page([nn.Linear(4, 3), nn.Linear(4, 3)], (x, y), "landscape.html", only=["weights"])
+    >>> sections[0].title
+    'Do runs end in different places in weight space?'
+    """
+    check_questions(only)
+    material = material_of("page", runs, data, train=train, **settings)
+    return explore(material, path, about=title, animation=animation, only=only)
 
 
 def explore(
@@ -73,7 +93,7 @@ def explore(
     settings: Mapping[str, str] | None = None,
     animation: str | os.PathLike[str] | None = None,
     only: Sequence[str] = (),
-) -> list[Question]:
+) -> list[Claim]:
     """The questions with what was found, written as a page that opens offline.
 
     Args:
@@ -91,13 +111,11 @@ def explore(
         material.say(f"the animation {os.fspath(animation)}")
         shown = dict(zip(material.names, material.runs[:2], strict=False))
         animate(material.once(cut), shown, material.styles, animation)
-    questions_page(TITLE, found, page, about=about, command=command, settings=settings, notes=notes)
+    claims_page(TITLE, found, page, about=about, command=command, settings=settings, notes=notes)
     return found
 
 
-def _ask(
-    chosen: Mapping[str, Callable[[Material], Question | None]], material: Material
-) -> tuple[list[Question], list[str]]:
+def _ask(chosen: Mapping[str, Ask], material: Material) -> tuple[list[Claim], list[str]]:
     """What was answered, and why others were not: one network that a method refuses leaves the other answers."""
     found, refused = [], []
     for name, ask in chosen.items():

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...report.claims import Claim, section
 from ...report.figure import Curve, Figure, curve_panels, legend
-from ...report.questions import Question
 from ...report.svg import Axis
 from ..curvature import Spectrum, spectrum
-from .material import Material, spread
+from ..material import Material, spread
 
 
-def loss_curvature(material: Material) -> Question:
+def loss_curvature(material: Material) -> Claim:
     """The spectra of the loss's Hessian at two solutions."""
     material.say("curvature at two solutions")
     train = tuple(part[:200] for part in material.train)
@@ -49,4 +49,4 @@ def loss_curvature(material: Material) -> Question:
         "The Hessian has a bulk of eigenvalues around zero and a few large ones beside it (Sagun et al., 2017; "
         "Ghorbani et al., 2019)."
     )
-    return Question("curvature", "In how many directions does the loss bend?", claim, found, [figure])
+    return section("curvature", "In how many directions does the loss bend?", claim, found, [figure])

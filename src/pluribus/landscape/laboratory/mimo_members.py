@@ -9,16 +9,16 @@ import torch
 
 from ...methods import mimo, multihead
 from ...report.charts.landscape import scatter_chart, surface_chart
+from ...report.claims import Claim, section
 from ...report.figure import Curve, Figure, Panel, curve_panels, legend
-from ...report.questions import Question
 from ...report.svg import Axis
 from ..analyses.member_trajectories import courses
 from ..analyses.separation import separation
 from ..analyses.setting_sweeps import member_figures
+from ..material import Material, spread
 from ..planes import Surface, surface
 from ..similarity import embedding
 from ..subnetworks import subnetwork_plane
-from .material import Material, spread
 
 MEMBERS = 3  # of one network, so that a plane goes through them
 
@@ -41,7 +41,7 @@ def members_of_one(material: Material) -> dict[str, Any]:
     return made
 
 
-def subnetworks_apart(material: Material) -> Question | None:
+def subnetworks_apart(material: Material) -> Claim | None:
     """Accuracy and agreement on the plane of three members of one network, and their courses: MIMO, Figures 3 and 4."""
     if material.training is None:
         return None
@@ -80,10 +80,10 @@ def subnetworks_apart(material: Material) -> Question | None:
     answer = f"{'More' if more else 'Not more'} in MIMO than in the naive multihead: members disagree on "
     found.insert(0, f"{answer}{100 * apart[0]:.1f} % and {100 * apart[1]:.1f} % of the test rows.")
     title = "Are the members of one network different functions?"
-    return Question("subnetworks", title, claim, found, figures)
+    return section("subnetworks", title, claim, found, figures)
 
 
-def units_of_members(material: Material) -> Question | None:
+def units_of_members(material: Material) -> Claim | None:
     """Which units of the MIMO network vary with whose input: MIMO, Figure 4 (left)."""
     if material.training is None:
         return None
@@ -128,7 +128,7 @@ def units_of_members(material: Material) -> Question | None:
         "Almost all pre-activations vary with the input of only one member: the subnetworks separate within the "
         "network (Havasi et al., Figure 4, left)."
     )
-    return Question("units", "Do the members of one network use units of their own?", claim, said, [figure])
+    return section("units", "Do the members of one network use units of their own?", claim, said, [figure])
 
 
 def _panels(cut: Surface, origin: np.ndarray, names: list[str], styles: dict[str, int]) -> list[Panel]:

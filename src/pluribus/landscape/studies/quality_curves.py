@@ -113,19 +113,28 @@ def quality(
     wanted = [size for size in sizes if 1 <= size <= len(runs)]
     if not wanted:
         raise ValueError(f"quality: sizes must be from 1 to the {len(runs)} runs there are, but are {list(sizes)}.")
-    ensembles = _sample(runs, _samplers_by_name(samplers), samples, refresh, seed)
+    ensembles = sample_runs(runs, _samplers_by_name(samplers), samples, refresh, seed)
     rows: list[dict[str, Any]] = []
     for shift, severity, part in _parts(data, shifts, severities, normalise):
-        examples = Examples("quality", part)
-        for sampler, members in ensembles.items():
-            summaries = [_summary(member, examples, task) for member in members]
-            rows += [
-                {"sampler": sampler, "size": size, "members": size * summaries[0].members, "shift": shift}
-                | {"severity": severity}
-                | _mean_figures(summaries, size, seed)
-                for size in wanted
-            ]
+        rows += rows_of_part(ensembles, part, wanted, shift, severity, task, seed)
     return Quality(rows)
+
+
+def rows_of_part(
+    ensembles: Mapping[str, Sequence[Any]], part: Any, sizes: Sequence[int], shift: str = "", severity: int = 0,
+    task: str | None = None, seed: int = 0,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The rows of `Quality` for one set of data; `ensembles` are those of `sample_runs`."""
+    rows, examples = [], Examples("quality", part)
+    for sampler, members in ensembles.items():
+        summaries = [_summary(member, examples, task) for member in members]
+        rows += [
+            {"sampler": sampler, "size": size, "members": size * summaries[0].members, "shift": shift}
+            | {"severity": severity}
+            | _mean_figures(summaries, size, seed)
+            for size in sizes
+        ]
+    return rows
 
 
 @dataclass(frozen=True)
@@ -191,8 +200,10 @@ def _samplers_by_name(samplers: Mapping[str, Any] | Sequence[Any]) -> dict[str, 
     return {name: find_sampler("quality", sampler) for name, sampler in named.items()}
 
 
-def _sample(runs: Sequence[Any], samplers: Mapping[str, Any], samples: int, refresh: Any, seed: int) -> dict[str, Any]:
-    """One ensemble for each run, by sampler."""
+def sample_runs(
+    runs: Sequence[Any], samplers: Mapping[str, Any], samples: int, refresh: Any, seed: int
+) -> dict[str, Any]:
+    """One ensemble for each run, by sampler; the solutions themselves are BASE."""
     found: dict[str, list[Any]] = {BASE: [ensemble_of(network_of("quality", run)) for run in runs]}
     for name, sampler in samplers.items():
         options = {"data": refresh} if takes(sampler, "data") else {}

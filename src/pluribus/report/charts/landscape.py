@@ -30,6 +30,7 @@ def surface_chart(
     paths: Mapping[str, np.ndarray] | None = None,
     points: Mapping[str, tuple[float, float]] | None = None,
     rows: Mapping[str, np.ndarray] | None = None,
+    samples: Mapping[str, np.ndarray] | None = None,
     styles: Styles | None = None,
     titles: tuple[str, str] = ("", ""),
     decades: bool = False,
@@ -44,6 +45,7 @@ def surface_chart(
         paths: trajectories on the plane, (points, 2) each, first to last
         points: networks on the plane, by name
         rows: data on the plane, (rows, 2) each, as small marks
+        samples: further networks on the plane, (networks, 2) each, as open marks
         decades: shades and lines by decades, where the values span more than one
         ends: of the shades; by default those of the values
         contours: whether lines are drawn, which steep values crowd
@@ -61,6 +63,9 @@ def surface_chart(
             chart.mark(x, y, (styles or {})[label], "", 1.6)
     for label, path in (paths or {}).items():
         _path(chart, path, (styles or {})[label], label)
+    for label, places in (samples or {}).items():
+        for x, y in places.tolist():
+            chart.mark(x, y, (styles or {})[label], f"{label}: ({x:.3g}, {y:.3g})", 5, filled=False)
     for label, (x, y) in (points or {}).items():
         chart.mark(x, y, (styles or {})[label], f"{label}: ({x:.3g}, {y:.3g})", 6)
     low, high = finite_range(np.asarray(values, float).flatten())
@@ -163,9 +168,19 @@ def heat_map(
     return _readable(chart.svg(f"{name} between {n} networks, from {low:.3g} to {high:.3g}"), -n, 1)
 
 
-def scatter_chart(runs: Mapping[str, np.ndarray], styles: Styles, hints: Mapping[str, Sequence[str]]) -> str:
-    """Points in two dimensions, one colour for each run, joined from first to last; the last is the larger one."""
-    places = np.concatenate(list(runs.values()))
+def scatter_chart(
+    runs: Mapping[str, np.ndarray],
+    styles: Styles,
+    hints: Mapping[str, Sequence[str]],
+    samples: Mapping[str, Sequence[tuple[float, float, str]]] | None = None,
+) -> str:
+    """Points in two dimensions, one colour for each run, joined from first to last; the last is the larger one.
+
+    Args:
+        samples: further points, open and not joined: where each is, and what it is
+    """
+    further = {label: np.array([point[:2] for point in own]) for label, own in (samples or {}).items()}
+    places = np.concatenate([*runs.values(), *further.values()])
     chart = Chart(
         Axis(*finite_range(places[:, 0])), Axis(*finite_range(places[:, 1])), (PLANE, PLANE), (14, 14, 14, 14)
     )
@@ -174,6 +189,9 @@ def scatter_chart(runs: Mapping[str, np.ndarray], styles: Styles, hints: Mapping
         for (x, y), hint in zip(path.tolist(), hints[label], strict=True):
             chart.mark(x, y, styles[label], f"{label}: {hint}", 3)
         chart.mark(float(path[-1, 0]), float(path[-1, 1]), styles[label], f"{label}: {hints[label][-1]}", 6)
+    for label, own in (samples or {}).items():
+        for x, y, hint in own:
+            chart.mark(x, y, styles[label], f"{label}: {hint}", 4.5, filled=False)
     return chart.svg(f"{len(places)} networks of {len(runs)} runs in two dimensions")
 
 

@@ -17,9 +17,9 @@ from pluribus.report.charts.landscape import (
     strip_chart,
     surface_chart,
 )
+from pluribus.report.claims import claims_page, section
 from pluribus.report.contours import contour_segments
 from pluribus.report.figure import Figure, Panel
-from pluribus.report.questions import Question, questions_page
 
 EVIL = '<script>alert("x")</script>'
 U, V = np.linspace(-1, 1, 21), np.linspace(-1.5, 1.5, 31)
@@ -149,15 +149,15 @@ def example(name="Is it <new>?", folder=None):
     matrix = Panel(heat_map(np.eye(4), [(name, ["a", "b"]), ("run 1", ["a", "b"])], "cosine"))
     figure = Figure("planes", name, "How to read it.", [surface, matrix], legend=[(2, name), (3, "run 1")],
                     header=["run", "loss"], rows=[[name, "0.1"]])  # fmt: skip
-    return questions_page(
-        name, [Question("first", name, name, [name, "More."], [figure]), Question("second", "And?", "Yes.")], folder,
+    return claims_page(
+        name, [section("first", name, name, [name, "More."], [figure]), section("second", "And?", "Yes.")], folder,
         about=name, command=f"pluribus landscape --data {name}", settings={name: name}, notes=[name],
     )  # fmt: skip
 
 
-def test_a_page_without_questions_is_refused():
-    with pytest.raises(ValueError, match="at least one question"):
-        questions_page("Empty", [])
+def test_a_page_without_claims_is_refused():
+    with pytest.raises(ValueError, match="at least one claim"):
+        claims_page("Empty", [])
 
 
 def test_names_are_text_and_nothing_is_fetched():

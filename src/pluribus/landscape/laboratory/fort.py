@@ -1,0 +1,379 @@
+"""The figures of Fort et al. as sections of a page: titles, what the paper says, and pictures of what was measured.
+
+A picture is drawn from the arrays of a `Measurement` alone, so that stored ones give the same pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...report.charts.landscape import (
+    diversity_chart,
+    fan_chart,
+    heat_map,
+    scatter_chart,
+    strip_chart,
+    surface_chart,
+)
+from ...report.claims import Claim, section
+from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
+from ...report.svg import Axis
+from ..diversity_accuracy_plane import family, limits
+from ..material import Material, run_names
+from ..studies.findings import tell_values
+from ..studies.fort import ASKED, CURVES, MEASURES, SPREADS, SUBSPACES
+
+Arrays = Mapping[str, np.ndarray]
+
+KINDS = {"both": "initialisation and order", "initialisation": "initialisation", "batches": "order of batches",
+         "neither": "nothing"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Section:
+    """A figure of the paper on the laboratory's page: its measurement has the same name."""
+
+    title: str
+    says: str
+    draw: Callable[[Arrays], list[Figure]]
+    told: Mapping[str, str]  # numbers without a bar, in words
+
+    def __call__(self, material: Material) -> Claim | None:
+        """The section, with what was found; None where the material cannot tell."""
+        name = next(name for name, one in SECTIONS.items() if one is self)
+        found = MEASURES[name](material)
+        if found is None:
+            return None
+        said = tell_values(ASKED[name], self.told, found.values)
+        return section(name, self.title, self.says, said, self.draw(found.arrays))
+
+
+def _styles(names: Sequence[str], first: int = 2) -> dict[str, int]:
+    return {name: number for number, name in enumerate(names, first)}
+
+
+def _matrix(arrays: Arrays, name: str, caption: str, ends: tuple[float, float]) -> Figure:
+    matrix, run = arrays["matrix"], arrays["run"]
+    names, recorded = run_names(int(run.max()) + 1), len(run) > int(run.max()) + 1
+    parts = [
+        (label, [f"step {step:,}" if recorded else "" for step in arrays["step"][run == i]])
+        for i, label in enumerate(names)
+    ]
+    last = [int(np.flatnonzero(run == i)[-1]) for i in range(len(names))]
+    rows = [[label, *(f"{matrix[i, j]:.4f}" for j in last)] for label, i in zip(names, last, strict=True)]
+    panel = Panel(heat_map(matrix, parts, name, ends=ends))
+    title = f"{name.capitalize()} between checkpoints" if recorded else f"{name.capitalize()} of solutions"
+    return Figure(name, title, caption, [panel], header=["Solution of", *names], rows=rows)
+
+
+def draw_cosines(arrays: Arrays) -> list[Figure]:
+    """The matrix of cosines."""
+    caption = (
+        "Cosine of the angle between two networks: weight matrices and filters, no biases or scales of normalisation."
+    )
+    return [_matrix(arrays, "cosine", caption, (min(0.0, float(arrays["matrix"].min())), 1.0))]
+
+
+def draw_functions(arrays: Arrays) -> list[Figure]:
+    """The matrix of disagreements; the strongest shade is the most among networks of the second half of training."""
+    run, matrix = arrays["run"], arrays["matrix"]
+    late = [i for k in np.unique(run) for own in [np.flatnonzero(run == k)] for i in own[len(own) // 2 :]]
+    top = float(matrix[np.ix_(late, late)].max()) or 1.0
+    caption = (
+        "Share of test rows on which two networks give different labels. The strongest shade is "
+        f"{100 * top:.1f} % or more, the most among networks of the second half of training."
+    )
+    return [_matrix(arrays, "disagreement", caption, (0.0, top))]
+
+
+def draw_map(arrays: Arrays) -> list[Figure]:
+    """Trajectories as lines, and samples of subspaces around their ends, in one plane."""
+    run, samples = arrays["run"], arrays["samples"]  # samples: (subspaces, runs, samples, 2)
+    names = run_names(samples.shape[1])
+    kinds = list(SUBSPACES.values())[: len(samples)]
+    paths = {name: arrays["points"][run == i] for i, name in enumerate(names)}
+    hints = {name: [f"step {step:,}" for step in arrays["step"][run == i]] for i, name in enumerate(names)}
+    samples_of = {
+        f"{name}, samples": [(x, y, kind) for k, kind in enumerate(kinds) for x, y in samples[k, i].tolist()]
+        for i, name in enumerate(names)
+    }
+    styles = _styles(names)
+    chart = scatter_chart(paths, styles | {f"{name}, samples": styles[name] for name in names}, hints, samples_of)
+    caption = (
+        "Predictions on all test rows in two dimensions by t-SNE: each run's checkpoints, joined, its end the large "
+        "mark; "
+        f"open marks are samples of {len(kinds)} subspaces around it ({', '.join(kinds)}). Long distances mean little."
+    )
+    return [Figure("tsne", "Runs and their subspaces", caption, [Panel(chart)], legend=legend(names, styles))]
+
+
+def draw_plane(arrays: Arrays) -> list[Figure]:
+    """Accuracy, losses and agreement on the plane, with trajectories and samples on it."""
+    names = run_names(2)
+    styles = {**_styles(names), "Gaussian samples": 6}
+    error = np.maximum(1 - arrays["accuracy"], 1e-3)
+    measured = {"accuracy": arrays["accuracy"], "loss": arrays["loss"], "training loss": arrays["train loss"]}
+    measured |= {f"agreement with {name}": arrays["agreement"][i] for i, name in enumerate(names)}
+    measured |= {
+        f"disagreement with {name} / error": (1 - arrays["agreement"][i]) / error for i, name in enumerate(names)
+    }
+    paths = {name: arrays[f"path {i}"] for i, name in enumerate(names) if f"path {i}" in arrays}
+    points = dict(zip(names, map(tuple, arrays["points"].tolist()), strict=True))
+    samples = {"Gaussian samples": arrays["samples"]} if "samples" in arrays else {}
+    panels = [
+        Panel(
+            surface_chart(arrays["u"], arrays["v"], values, title, paths=paths, points=points, samples=samples,
+                          styles=styles,
+                          titles=("along the first optimum", "towards the second"), decades="loss" in title),
+            title.capitalize(),
+        )
+        for title, values in measured.items()
+    ]  # fmt: skip
+    caption = (
+        "The plane through the origin, where all weights are zero, and the solutions of two runs; axes are distances "
+        "in weight space. Lines join equal values; point at a place to read its value. Runs, and samples of a low-rank "
+        "Gaussian along run 1, are projected: they do not lie in the plane."
+    )
+    shown = [*names, *samples]
+    return [Figure("plane", "A cut through the landscape", caption, panels, legend=legend(shown, styles))]
+
+
+def draw_tunnel(arrays: Arrays) -> list[Figure]:
+    """Loss, accuracy and agreement along the line and the tunnel."""
+    ways = {"straight line": "line", "tunnel": "tunnel"}
+    styles = _styles(list(ways))
+    panels = [
+        curves_panel({name: (arrays["t"], pick(arrays[f"{way} {key}"])) for name, way in ways.items()}, styles,
+                     "place on the path", title)
+        for key, title, pick in (("loss", "loss on training rows", np.asarray), ("accuracy", "accuracy", np.asarray),
+                                 ("agreement", "agreement with run 1", lambda both: both[0]))
+    ]  # fmt: skip
+    measured = [arrays[f"{way} {key}"] for key in ("loss", "accuracy") for way in ways.values()]
+    rows = [[f"{t:.2f}", *(f"{array[i]:.4f}" for array in measured)] for i, t in enumerate(arrays["t"])]
+    header = ["Place", *(f"{key}, {name}" for key in ("loss", "accuracy") for name in ways)]
+    caption = (
+        "From the solution of run 1 (0) to that of run 2 (1); accuracy and agreement are on test rows. The tunnel "
+        "starts as the line and is optimised on training rows at each of 9 points, orthogonally to the line."
+    )
+    return [Figure("paths", "Along two paths", caption, panels, "wide", legend(ways, styles), header, rows)]
+
+
+def draw_stitched(arrays: Arrays) -> list[Figure]:
+    """Triangles of the tunnel's pieces and the origin."""
+    names = run_names(2)
+    measured = {"accuracy": arrays["accuracy"], "loss": arrays["loss"]}
+    measured |= {f"agreement with {name}": arrays["agreement"][i] for i, name in enumerate(names)}
+    styles = _styles(names)
+    panels = [
+        Panel(
+            fan_chart(arrays["fan"], values, title, corners=arrays["corners"], ends=names, styles=styles,
+                      decades=title == "loss"),
+            title.capitalize(),
+        )
+        for title, values in measured.items()
+    ]  # fmt: skip
+    caption = (
+        "Each piece of the tunnel makes a triangle with the origin, where all weights are zero; thin lines divide "
+        "them. The strong line is the tunnel; further out the weights grow to 1.25 times their size. Shades of "
+        "accuracy and agreement cover the outer half, because near the origin everything is chance."
+    )
+    return [Figure("stitched", "A cut along the tunnel", caption, panels, legend=legend(names, styles))]
+
+
+def draw_diversity(arrays: Arrays) -> list[Figure]:
+    """Accuracy against diversity, with the limits and the family that fits the samples."""
+    titles = {"independent": "independent runs", **SUBSPACES}
+    styles = _styles(list(titles.values()))
+    reference, classes = float(arrays["reference"][0]), int(arrays["reference"][1])
+    points: dict[str, np.ndarray] = {}
+    for name, title in titles.items():
+        if name in arrays:
+            accuracy, apart = arrays[name].T
+            own = np.stack([accuracy, apart / np.maximum(1 - accuracy, 1e-9)], 1)[accuracy < 1]
+            points |= {title: own} if len(own) else {}
+    if not points:
+        return []
+    lines = _limits(points, reference, classes, arrays.get("exponent")) if reference > 1 / classes else {}
+    caption = (
+        "One point for each network: its accuracy, and how often it differs from the solution of run 1, divided by its "
+        "own error. Dashed: what random flips of that solution's labels give (least), independent labels (most), and "
+        "the family with one parameter that fits the samples."
+    )
+    rows = [[name, str(len(own)), *(f"{value:.4f}" for value in own.mean(0))] for name, own in points.items()]
+    header = ["Networks", "How many", "Mean accuracy", "Mean disagreement / error"]
+    panel = Panel(diversity_chart(points, styles, lines))
+    return [Figure("diversity", "Diversity against accuracy", caption, [panel], "wide", legend(points, styles), header,
+                   rows)]  # fmt: skip
+
+
+def _limits(
+    points: Mapping[str, np.ndarray], reference: float, classes: int, exponent: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    low, high = finite_range(value for own in points.values() for value in own[:, 0])
+    room = 0.1 * (high - low or 0.1)
+    accuracy = np.linspace(max(low - room, 1 / classes), min(high + room, 0.999), 60)
+    lines = dict(zip(("least", "most"), limits(accuracy, reference, classes), strict=True))
+    if exponent is not None:
+        lines[f"family, exponent {float(exponent):.2g}"] = family(accuracy, reference, classes, float(exponent))
+    found = {name: np.stack([accuracy, own], 1) for name, own in lines.items()}
+    return {name: own[np.isfinite(own).all(1)] for name, own in found.items()}
+
+
+def draw_size(arrays: Arrays) -> list[Figure]:
+    """Accuracy and Brier score against the number of runs."""
+    caption = (
+        "With one run: its solution, or samples around it; with more: the same of each run, all averaged. Means over "
+        "the choices of runs."
+    )
+    return [_metrics(arrays, METRICS, "size", "Against the number of runs", caption, "runs")]
+
+
+METRICS = {"accuracy": "accuracy", "brier": "Brier score"}
+
+
+def draw_shift(arrays: Arrays) -> list[Figure]:
+    """Accuracy, Brier score and divergence against the severity of corruptions."""
+    if "jsd" not in arrays:
+        return []
+    one = {f"one {key}": f"{title}, one run" for key, title in METRICS.items()}
+    caption = "Means over corruptions; severity 0 is the test data as they are. {}"
+    figures = [
+        _metrics(arrays, METRICS, "severity", "Under corruptions, all runs", caption.format("All runs."), "severity"),
+        _metrics(arrays, one, "severity-one", "Under corruptions, one run", caption.format("One run."), "severity"),
+    ]
+    severities, *jsd = arrays["jsd"]
+    curves: dict[str, Curve] = {title: (severities, own) for title, own in zip(SPREADS.values(), jsd, strict=True)}
+    styles = _styles(list(curves))
+    panel = curves_panel(curves, styles, "severity", "Jensen-Shannon divergence, nats")
+    told = caption.format("The divergence of as many networks of every kind.")
+    rows = [[name, *(f"{value:.4f}" for value in own)] for name, (_, own) in curves.items()]
+    header = ["Networks", *(f"severity {level:g}" for level in severities)]
+    return [*figures, Figure("divergence", "Divergence", told, [panel], "wide", legend(curves, styles), header, rows)]
+
+
+def _metrics(arrays: Arrays, titles: Mapping[str, str], name: str, title: str, caption: str, axis: str) -> Figure:
+    styles, panels, rows = _styles(list(CURVES.values())), [], []
+    for key, words in titles.items():
+        places, *values = arrays[key]
+        curves: dict[str, Curve] = {
+            label: (places, own) for label, own in zip(CURVES.values(), values, strict=True) if np.isfinite(own).all()
+        }
+        panels.append(curves_panel(curves, styles, axis, words))
+        rows += [[label, words, *(f"{value:.4f}" for value in own)] for label, (_, own) in curves.items()]
+    header = ["Kind", "Metric", *(f"{axis} {place:g}" for place in places)]
+    return Figure(name, title, caption, panels, "wide", legend(curves, styles), header, rows)
+
+
+def draw_randomness(arrays: Arrays) -> list[Figure]:
+    """Disagreement against the rate, by what differs between runs."""
+    rates = arrays["rates"]
+    curves: dict[str, Curve] = {title: (rates, arrays[kind]) for kind, title in KINDS.items() if kind in arrays}
+    styles = _styles(list(curves))
+    panel = curves_panel(curves, styles, "learning rate", "disagreement of two runs", log=True, zero=True)
+    caption = (
+        "Share of test rows on which two runs give different labels, by what differs between them: means over pairs."
+    )
+    rows = [[name, *(f"{value:.4f}" for value in own)] for name, (_, own) in curves.items()]
+    header = ["What differs", *(f"at {rate:g}" for rate in rates)]
+    return [Figure("randomness", "What runs differ in", caption, [panel], "wide", legend(curves, styles), header, rows)]
+
+
+def draw_chain(arrays: Arrays) -> list[Figure]:
+    """Disagreement within and between chains."""
+    groups = {"cycles of one chain": arrays["within"].tolist(), "different chains": arrays["between"].tolist()}
+    panel = Panel(strip_chart(groups, _styles(list(groups)), "disagreement"))
+    caption = (
+        "Share of test rows on which two networks give different labels: the ends of the cycles of one chain (the mean "
+        "of each chain), and the ends of different chains. The temperature is 1/N, as in the authors' code, which the "
+        "paper used."
+    )
+    rows = [[name, *(f"{f(own):.4f}" for f in (np.mean, np.min, np.max))] for name, own in groups.items()]
+    header = ["Networks", "Mean disagreement", "Least", "Largest"]
+    return [Figure("chain", "Cycles against runs", caption, [panel], "wide", [], header, rows)]
+
+
+def curves_panel(
+    curves: dict[str, Curve], styles: dict[str, int], across: str, title: str, log: bool = False, zero: bool = False
+) -> Panel:
+    """Curves in one panel, however many."""
+    x = finite_range(value for own, _ in curves.values() for value in own)
+    low, high = finite_range(value for _, own in curves.values() for value in own)
+    axes = (
+        Axis(*x, log=log, whole=across in ("runs", "severity"), room=0.02),
+        Axis(min(low, 0.0) if zero else low, high),
+    )
+    panels, _ = curve_panels(curves, styles, (across, title), axes, lambda label: f"{title}: {label}", overlaid=9)
+    return panels[0]
+
+
+SECTIONS: dict[str, Section] = {
+    "weights": Section(
+        "Do runs end in different places in weight space?",
+        "The weight vectors of two different initialisations are essentially orthogonal, while those along one "
+        "trajectory point in similar directions (Fort et al., Figures 2 and 3).", draw_cosines,
+        {"cosine_mean": "mean cosine between solutions", "cosine_within": "cosine within the last quarter of a run"},
+    ),
+    "functions": Section(
+        "Are they the same function?",
+        "Checkpoints of one trajectory are similar functions; functions of different initialisations disagree on many "
+        "more predictions at the same accuracy (Fort et al., Figures 2 and 3).", draw_functions,
+        {"apart": "disagreement of two solutions", "within": "disagreement within the last quarter of a run",
+         "accuracy": "mean accuracy of one solution", "together": "accuracy of all solutions together"},
+    ),
+    "map": Section(
+        "Where does training go in function space?",
+        "Different initialisations explore different modes in function space, and functions sampled from a subspace "
+        "stay near their own run (Fort et al., Figures 2 c and 4).", draw_map, {},
+    ),
+    "plane": Section(
+        "What does the landscape look like between two runs?",
+        "On the plane of two independent optima each lies in its own valley; networks along a trajectory, and samples "
+        "around it, agree with the optimum it leads to, not with the other (Fort et al., Figures 5 and S1).",
+        draw_plane,
+        {"ridge": "loss halfway between two solutions, above that at them"},
+    ),
+    "tunnel": Section(
+        "Can you walk from one solution to another?",
+        "A straight line between two optima crosses a region of high loss, but a low-loss tunnel connects them "
+        "(Fort et al., Figure S2; Fort and Jastrzebski, 2019).", draw_tunnel, {},
+    ),
+    "stitched": Section(
+        "Is it the same function all along the tunnel?",
+        "Along the tunnel accuracy stays the same, but predictions do not: the two optima are connected and remain "
+        "different functions (Fort et al., Figure S3).", draw_stitched,
+        {"lowest": "lowest accuracy along the tunnel"},
+    ),
+    "diversity": Section(
+        "Are samples around one solution as diverse as other solutions?",
+        "Independent solutions are more diverse at the same accuracy than anything sampled around one solution "
+        "(Fort et al., Figures 6, 7 and S6).", draw_diversity,
+        {f"share_{name}": f"share of the attainable diversity, {title}"
+         for name, title in {"independent": "independent runs", **SUBSPACES}.items()},
+    ),
+    "size": Section(
+        "What do runs and samples each buy?",
+        "Ensembles gain more than subspaces, and the gains add up (Fort et al., Figure 8).", draw_size,
+        {f"{which}_{key}": f"{title} of {words}" for key, title in METRICS.items()
+         for which, words in (("one", "one network"), ("all", "all runs together"))},
+    ),
+    "shift": Section(
+        "What do they buy under corruptions?",
+        "Ensembles and subspaces are complementary under corruptions as well; independent runs diverge most, the more "
+        "so the more severe the corruption (Fort et al., Figures 9 and 10).", draw_shift,
+        {f"jsd_{name}": f"divergence on OOD data in nats, {title}" for name, title in SPREADS.items()},
+    ),
+    "randomness": Section(
+        "What makes runs differ?",
+        "Initialisation and the order of batches are complementary sources of difference; initialisation is the "
+        "stronger one, and the order counts for more at high learning rates (Fort et al., Figure S4).",
+        draw_randomness, {},
+    ),
+    "chain": Section(
+        "Does one cyclic run find as much as several runs?",
+        "The cycles of one run of cSG-MCMC give less diverse functions than independent initialisations do "
+        "(Fort et al., Figure S5).", draw_chain, {"chain_accuracy": "mean accuracy of the chains' networks"},
+    ),
+}  # fmt: skip

@@ -1,0 +1,106 @@
+"""Pictures of claims: differences with their intervals, and curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ...uncertainty.resampling import Interval
+from ..figure import Figure, Panel, finite_range
+from ..svg import CHARACTER, Axis, Chart, tick_text
+
+ROW = 26  # height of a line of intervals
+
+TALL_ROW = 44  # the same, with its label above it
+
+WIDTH = 640
+
+Point = tuple[float, Interval]
+
+
+def intervals_figure(
+    name: str,
+    title: str,
+    caption: str,
+    groups: Mapping[str, Mapping[str, Interval]],
+    *,
+    band: tuple[float, float] | None = None,
+    axis: str = "",
+) -> Figure:
+    """One line for each label, with a mark and its interval for each group; what lies within the band is shaded.
+
+    Args:
+        groups: intervals by label, by the name of the group
+    """
+    labels = list(dict.fromkeys(label for group in groups.values() for label in group))
+    every = [found for group in groups.values() for found in group.values()]
+    ends = [end for found in every for end in (found if found.known else found[:1])] + list(band or (0.0,))
+    longest = 20 + int(CHARACTER * 12 * max(map(len, labels), default=1))
+    above = longest > WIDTH / 3  # labels that would leave too little room stand above their lines
+    row, left = (TALL_ROW, 14) if above else (ROW, longest)
+    height = row * len(labels) + 52
+    chart = Chart(Axis(*finite_range(ends)), Axis(0, len(labels), room=0), (WIDTH, height), (left, 14, 8, 44))
+    chart.y.ticks = []
+    if band:
+        chart.box(band, (0, len(labels)), None, "bubble")
+    chart.axes(axis)
+    if chart.x.low <= 0 <= chart.x.high:
+        chart.line([(0, 0), (0, len(labels))], None, "line diagonal")
+    for i, label in enumerate(labels):
+        middle = len(labels) - i - (0.72 if above else 0.5)
+        if above:
+            chart.text(left + 6, chart.at(0, len(labels) - i - 0.3)[1] + 4, label, "start")
+        else:
+            chart.text(left - 8, chart.at(0, middle)[1] + 4, label, "end")
+        for k, (group, found) in enumerate(groups.items()):
+            if label in found:
+                _interval(chart, found[label], middle + 0.22 * ((len(groups) - 1) / 2 - k), k + 1, f"{label}, {group}")
+    header = ["", *(f"{group}: {part}" for group in groups for part in ("value", "low", "high"))]
+    rows = [
+        [label, *(f"{end:.4g}" for group in groups.values() for end in group.get(label, Interval(math.nan)))]
+        for label in labels
+    ]
+    keys = [(k + 1, group) for k, group in enumerate(groups)] if len(groups) > 1 else []
+    svg = chart.svg(f"{title}: {'; '.join(' '.join(row) for row in rows)}")
+    return Figure(name, title, caption, [Panel(svg)], "wide", keys, header, rows)
+
+
+def curves_figure(
+    name: str,
+    title: str,
+    caption: str,
+    curves: Mapping[str, Sequence[Point]],
+    *,
+    axes: tuple[str, str] = ("", ""),
+    log: bool = False,
+    whole: bool = False,
+) -> Figure:
+    """Lines with an interval at each point, one for each name.
+
+    Args:
+        curves: (x, interval) of each point
+        log, whole: whether x spans decades, or counts
+    """
+    points = [point for curve in curves.values() for point in curve]
+    ends = [end for _, found in points for end in (found if found.known else found[:1])]
+    across = Axis(*finite_range(x for x, _ in points), log=log, whole=whole)
+    chart = Chart(across, Axis(*finite_range(ends)), (520, 340)).axes(*axes)
+    for style, (label, curve) in enumerate(curves.items(), 1):
+        chart.line([(x, found.value) for x, found in curve], style)
+        for x, found in curve:
+            if found.known:
+                chart.line([(x, found.low), (x, found.high)], style, "whisker")
+            chart.mark(x, found.value, style, f"{label}: {x:g}, {found.value:.4g}", 4)
+    header = ["", *(f"{part}" for part in (axes[0] or "x", "value", "low", "high"))]
+    rows = [
+        [label, f"{x:g}", *(f"{end:.4g}" for end in found)] for label, curve in curves.items() for x, found in curve
+    ]
+    keys = [(style, label) for style, label in enumerate(curves, 1)]
+    return Figure(name, title, caption, [Panel(chart.svg(f"{title}: {', '.join(curves)}"))], "wide", keys, header, rows)
+
+
+def _interval(chart: Chart, found: Interval, y: float, style: int, hint: str) -> None:
+    text = tick_text([0.001])
+    if found.known:
+        chart.line([(found.low, y), (found.high, y)], style, "whisker")
+    chart.mark(found.value, y, style, f"{hint}: {text(found.value)}", 4)
