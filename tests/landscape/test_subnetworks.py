@@ -152,4 +152,4 @@ def test_what_is_no_such_ensemble_is_refused():
     with pytest.raises(TypeError, match="members live in one network.*got a Sequential"):
         ls.subnetwork_plane(mlp())
     with pytest.raises(ValueError, match="must not lie on one line"):
-        ls.subnetwork_plane(pb.mimo(mlp(), 3, example=X))  # all alike
+        ls.subnetwork_plane(pb.mimo(mlp(), 3, example=X, init="same"))  # all alike

@@ -108,3 +108,12 @@ def test_treenets_branch_is_found_inside_a_wrapper():
 def test_the_rate_of_dropout_is_found():
     assert dropout_rate(nn.Sequential(nn.Dropout(0.1), nn.Dropout(0.3))) == 0.3
     assert dropout_rate(nn.Linear(2, 2)) == 0.0
+
+
+def test_a_network_of_ours_takes_further_arguments_in_its_name():
+    plain = build_network("wide_resnet16_4", (3, 32, 32), 10, width=0.25)
+    other = build_network("wide_resnet16_4?bias=true&stride_on=second", (3, 32, 32), 10, width=0.25)
+    assert plain.layer2[0].conv1.bias is None and other.layer2[0].conv1.bias is not None
+    assert plain.layer2[0].conv1.stride == (2, 2) and other.layer2[0].conv2.stride == (2, 2)
+    with pytest.raises(ValueError, match="cannot build a network"):
+        build_network("wide_resnet16_4?colour=red", (3, 32, 32), 10)

@@ -493,3 +493,21 @@ def test_every_item_is_fed_each_way_here():
     others = ("figure3", "figure5", "figure8", "table6", "table9", "section3.2", "appendixJ", "table11")
     here = {"mimo/figure2", *WAYS, *COUNTED, *SEEDED, *masks, *(f"packed/{item}" for item in others)}
     assert set(CLAIMS) == here
+
+
+def test_a_quantity_of_one_set_is_read_from_that_set_with_the_score_of_the_method():
+    from pluribus.results.quantities import value
+
+    def scores(msp, information):
+        return {"msp": {"auroc": msp}, "mutual_information": {"auroc": information}}
+
+    outside = {"textures": scores(0.6, 0.9), "imagenet_o": scores(0.4, 0.7)}
+    variants = {"imagenet_r": {"accuracy": 0.25, "nll": 5.0}}
+    ensemble = run("deep", 0, 0, 0.0, outside=outside, variants=variants, cost={"forward_passes": 4})
+    one_pass = run("mimo", 0, 0, 0.0, outside=outside, variants=variants, cost={"forward_passes": 1})
+    assert value(ensemble, "auroc") == value(one_pass, "auroc") == pytest.approx(0.5)
+    assert value(ensemble, "auroc_mi") == pytest.approx(0.8) and value(one_pass, "auroc_mi") == pytest.approx(0.5)
+    assert value(ensemble, "auroc_mi textures") == 0.9 and value(one_pass, "auroc_mi textures") == 0.6
+    assert value(ensemble, "auroc imagenet_o") == 0.4
+    assert (value(ensemble, "accuracy imagenet_r"), value(ensemble, "nll imagenet_r")) == (0.25, 5.0)
+    assert np.isnan(value(ensemble, "accuracy imagenet_a")) and np.isnan(value(ensemble, "auroc_mi svhn"))

@@ -402,3 +402,24 @@ class TestErrors:
     def test_a_folder_of_another_study_is_refused(self, undisturbed):
         with pytest.raises(ValueError, match="holds a different study; these differ: size"):
             conduct(Study(**SMALL | {"size": 3}), undisturbed)
+
+
+# ---------------------------------------------------------------- settings of methods
+
+
+def test_settings_of_a_method_reach_its_runs_and_give_way_to_a_sweep():
+    study = Study(methods=["mimo", "deep"], settings={"mimo": {"batch_repetition": 4, "size": 2}}, sweep={"size": [3]})
+    mimo = next(run for run in study.runs() if run.method == "mimo")
+    assert mimo.settings == {"batch_repetition": 4} and mimo.size == 3
+    plain = Study(methods=["mimo"], settings={"mimo": {"batch_repetition": 4, "size": 2}}).runs()[0]
+    assert plain.settings == {"batch_repetition": 4, "size": 2} and plain.label == "mimo"
+
+
+def test_a_study_without_settings_is_the_study_of_before():
+    assert "settings" not in Study().to_json()
+    assert Study(settings={"deep": {"init": "same"}}).name != Study().name
+
+
+def test_settings_that_a_method_does_not_take_are_refused():
+    with pytest.raises(ValueError, match="deep does not take alpha"):
+        Study(methods=["deep"], settings={"deep": {"alpha": 2}}).runs()

@@ -208,3 +208,11 @@ def test_changing_a_recipe_changes_its_augmentation_for_all_methods():
     plan = pb.RECIPES["packed/cifar10/resnet18"].changed(augment=None)
     assert all(plan.of(method).augment is None for method in pb.METHODS)
     assert dataclasses.replace(plan, augment="hflip").augment == "hflip"
+
+
+def test_rows_of_a_data_set_come_as_batches_only():
+    data = pb.data.load("iris")
+    rows = NormalisedSplit(data.train, data)
+    assert rows[[0, 2]][0].shape == (2, 4) and rows[:3][1].shape == (3,)
+    with pytest.raises(TypeError, match=r"rows come as batches, but 1 is one row. Give \[1\]"):
+        rows[1]

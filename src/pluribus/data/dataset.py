@@ -209,15 +209,6 @@ class NormalisedSplit(Dataset[tuple[Tensor, Tensor]]):
         x, y = self.split[rows]
         return self.data.normalise(x), y
 
-    @property
-    def y(self) -> Tensor:
-        """The targets of all rows, without reading any input."""
-        return self.split.y
-
-    def take(self, rows: Index) -> NormalisedSplit:
-        """A part of the same rows; nothing is read or copied."""
-        return NormalisedSplit(self.split.take(rows), self.data)
-
 
 class Points:
     """Rows of numbers, (rows, features), in memory."""

@@ -46,6 +46,8 @@ _FIXED = {"masksembles": {"capacity": None}}  # the network keeps its widths
 
 _BASELINES: dict[str, Any] = {"methods": ["single", "deep", "masksembles"], "laptop": LAPTOP_MASKS}
 
+_ENDS = {"sweep": {"scale": [1.0, 3.0]}}  # at `--scale smoke`
+
 CIFAR = study("methods-masksembles", MASKS_CIFAR, methods=list(MASKS_METHODS), laptop=LAPTOP_MASKS, settings=_FULL,
               sweep={"rate": list(RATES)}, choose={"mc_dropout": "nll"},
               smoke={"sweep": {"rate": [0.1, 0.3]}})  # fmt: skip
@@ -59,12 +61,14 @@ LARGE = study("methods-masksembles-imagenet", MASKS_IMAGENET, methods=list(MASKS
 WIDTH_SCALES = [1.0, 1.1, 1.4, 2.0, 3.0]  # members get thinner
 
 FIXED_WIDTH = study("masks-fixed-width", [{**one, "settings": _FIXED} for one in MASKS_CIFAR],
-                    sweep={"scale": WIDTH_SCALES}, **_BASELINES)  # fmt: skip
+                    sweep={"scale": WIDTH_SCALES}, smoke=_ENDS, **_BASELINES)  # fmt: skip
 
-FIXED_WIDTH_LARGE = study("masks-fixed-width-imagenet", MASKS_IMAGENET, sweep={"scale": WIDTH_SCALES}, **_BASELINES)
+FIXED_WIDTH_LARGE = study("masks-fixed-width-imagenet", MASKS_IMAGENET, sweep={"scale": WIDTH_SCALES}, smoke=_ENDS,
+                          **_BASELINES)  # fmt: skip
 
 FIXED_CAPACITY = study("masks-fixed-capacity", MASKS_CIFAR, **_BASELINES,
-                       sweep={"scale": [1.0, 2.0, 3.0, 4.0, 5.0], "capacity": [1.0]})  # fmt: skip
+                       sweep={"scale": [1.0, 2.0, 3.0, 4.0, 5.0], "capacity": [1.0]},
+                       smoke={"sweep": {"scale": [1.0, 4.0], "capacity": [1.0]}})  # fmt: skip
 
 GRID = study("masks-grid", MASKS_CIFAR, methods=list(MASKS_METHODS), laptop=LAPTOP_MASKS,
              sweep={"rate": list(RATES), "scale": [1.1, 1.55, 2.0, 3.0, 5.0], "capacity": [0.3, 0.5, 1.0, 2.0]},

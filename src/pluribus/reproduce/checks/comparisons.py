@@ -88,16 +88,6 @@ def improves(method: str, axis: str, metric: str, **fixed: float) -> Expectation
     return Expectation(f"{method} gets better in {_name(metric)} with {axis}", gap, lambda found, _: above(found))
 
 
-def grows(method: str, axis: str, metric: str, **fixed: float) -> Expectation:
-    """The quantity is larger at the last value of a sweep than at the first."""
-
-    def gap(compared: Compared) -> Interval:
-        labels = list(sweep_labels(compared.labels(method), axis, **fixed).values())
-        return compared.gap(labels[-1], labels[0], metric) if len(labels) > 1 else NOTHING
-
-    return Expectation(f"{_name(metric)} of {method} grows with {axis}", gap, lambda found, _: above(found))
-
-
 def more(first: str, second: str, metric: str) -> Expectation:
     """The quantity of the first method is larger."""
     return Expectation(

@@ -98,7 +98,7 @@ def _beyond(points: int) -> Tensor:
 
 
 TRANSITION_SETTINGS: dict[str, dict[str, Any]] = {
-    "smoke": {"hidden": 20, "points": 5, "seeds": 2, "epochs": 2, "lr": 0.01},
+    "smoke": {"hidden": 20, "points": 5, "seeds": 2, "epochs": 1, "lr": 0.01},
     "laptop": {"hidden": 100, "points": 20, "seeds": 10, "epochs": 60, "lr": 0.01},
     "paper": {"hidden": 100, "points": 20, "seeds": 20, "epochs": 60, "lr": 0.01},
 }
