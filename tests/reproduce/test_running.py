@@ -1,6 +1,7 @@
 """Experiments are resumed and judged from what is stored; what does not fit is named; every item runs when asked."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -93,13 +94,24 @@ def test_a_stored_part_of_another_experiment_is_named(tmp_path):
         THREE.carry_out(Context("smoke", tmp_path))
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut"])
-def test_a_damaged_part_is_named(tmp_path, content):
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut", None])
+def test_a_damaged_part_is_named_and_computed_again(tmp_path, content):
+    whole = THREE.carry_out(Context("smoke", tmp_path / "whole"))
     path = tmp_path / "three-smoke" / "a.npz"
     path.parent.mkdir()
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"a\.npz' is damaged .*Delete it"):
+    path.mkdir() if content is None else path.write_bytes(content)
+    said = []
+    again = THREE.carry_out(Context("smoke", tmp_path, say=said.append))
+    assert re.search(r"a\.npz' is damaged .* It is computed again", said[0])
+    assert {name: part.figures for name, part in again.items()} == {name: p.figures for name, p in whole.items()}
+
+
+def test_parts_and_verdicts_are_not_written_through_a_link(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "three-smoke").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="three-smoke' is a link"):
         THREE.carry_out(Context("smoke", tmp_path))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def failing(part, data, needed):

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from good_folders import ITEM, NEW, TRAINING
-from hostile import DATA
-from hostile_folders import CHECKPOINTS, PARTS, RESULTS, RUNS, STOPPED, STUDIES, TRAINED, VERDICTS, Spoil
+from hostile import DATA, TALKING
+from hostile_folders import CHECKPOINTS, DAMAGED_PARTS, PARTS, RESULTS, RUNS, STOPPED, STUDIES, TRAINED, VERDICTS, Spoil
 from hostile_texts import TEXT_FOLDERS
 
-SECONDS, BYTES, PATIENCE = 10, 10**9, 60
+SECONDS, BYTES, PATIENCE = 15, 10**9, 60
 
 PROGRAMS = ("gs", "gswin64c", "magick", "convert", "ffmpeg", "sh", "bash")
 
@@ -203,6 +203,7 @@ TARGETS = {
         "study", RESULTS, {"report": ["report", "study"], "compare": ["compare", *TRAINING, *SEEDS]}, "results/"
     ),
     "a part": Target("claims", PARTS, {"reproduce": ["reproduce", ITEM, "--out", "claims"]}),
+    "a damaged part": Target("claims", DAMAGED_PARTS, {"reproduce": ["reproduce", ITEM, "--out", "claims"]}, ".npz"),
     "a verdict": Target("claims", VERDICTS, {"reproduce": ["reproduce", "--out", "claims"]}),
     "texts": Target("bert", TEXT_FOLDERS, {"train": ["train", *TEXTS]}),
 }
@@ -214,6 +215,7 @@ def attack_data(top: Path) -> dict[str, str]:
     return {
         f"{command}: {name}": fault
         for name in DATA
+        if name != TALKING
         for command, fault in _attack(attacker, top / "data", name).items()
         if fault
     }

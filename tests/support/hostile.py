@@ -311,12 +311,14 @@ IMAGES, HALVES = np.zeros((20, 8, 8), np.uint8), np.arange(20) % 2
 
 MEMO = b"\x80\x02}" + b"r" + struct.pack("<I", 2**32 - 1) + b"."  # LONG_BINPUT: room for four billion objects
 
+TALKING = "a .tif of which libtiff writes lines of its own"
+
 DATA: dict[str, Writer] = {
     "a .png that is PostScript": _eps,
     "a .png that is text": _image_among_others(b"hello"),
     "an empty .png": _image_among_others(b""),
     "a .tif that is cut off": _image_among_others(b"II*\x00\x08\x00\x00\x00\xff\xff", "bad.tif"),
-    "a .tif of which libtiff has its own to say": _image_among_others(_damaged_tiff(), "bad.tif"),
+    TALKING: _image_among_others(_damaged_tiff(), "bad.tif"),
     "a picture of 10 GB": _bomb_image,
     "a .jpg of fill bytes": _image_among_others(b"\xff\xd8" + b"\xff" * 20_000_000, "bad.jpg"),
     "a .jpg of a million empty parts": _image_among_others(b"\xff\xd8" + b"\xff\xfe\0\2" * 3_000_000, "bad.jpg"),

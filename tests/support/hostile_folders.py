@@ -390,7 +390,7 @@ _part, _part_record = partial(stored_arrays, "*/*.npz"), partial(stored_record, 
 
 FILES_IN_PLACE = {what: make for what, make in IN_PLACE.items() if what not in ("nothing", "a link to nothing")}
 
-PARTS: dict[str, Spoil] = {
+DAMAGED_PARTS: dict[str, Spoil] = {
     **{
         f"{what} in place of a part": _in_place_of("*/*.npz", make)
         for what, make in FILES_IN_PLACE.items() if what != "a link to itself"  # no file is there: it is computed
@@ -399,13 +399,16 @@ PARTS: dict[str, Spoil] = {
     "a part that runs code": _pickled_record("*/*.npz"),
     "a part that promises terabytes": _part(record=npy_header("(1000000, 100000000)")),
     "a part of numbers for text": _part(record=np.zeros(3)),
-    "a part of another experiment": _part_record(experiment="another"),
     "a part whose figures are a list": _part_record(figures=[]),
+    "a part that took no number of seconds": _part_record(seconds="x"),
+}  # fmt: skip
+
+PARTS: dict[str, Spoil] = {
+    "a part of another experiment": _part_record(experiment="another"),
     "a part without figures": _part_record(figures={}),
     "a part of nested figures": _part_record(figures={"parameters": nested(300)}),
-    "a part that took no number of seconds": _part_record(seconds="x"),
     "a part of other settings": _part_record(settings={}),
-}  # fmt: skip
+}
 
 VERDICTS: dict[str, Spoil] = {
     **{f"{what} in place of a verdict": _in_place_of("verdicts/*.json", make) for what, make in FILES_IN_PLACE.items()},

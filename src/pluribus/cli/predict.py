@@ -130,7 +130,11 @@ def _harmless(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     value = f"'{value}" if value.lstrip(" ").startswith(FORMULA) else value
-    return printable(value) if sys.stdout.isatty() else value
+    return printable(value) if _is_terminal() else value
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
 
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")

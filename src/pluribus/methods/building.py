@@ -120,7 +120,7 @@ def check_number(method: str, name: str, value: Any, rule: str, fits: Callable[[
     if isinstance(value, (bool, str)) or not isinstance(value, Real):
         raise ValueError(f"{method}: {name} must be {rule}, but it is {value!r}.")
     if LARGEST <= abs(cast(float, value)) < math.inf:
-        raise ValueError(f"{method}: {name} must be below {LARGEST:.2g}, but it is {value:.3g}.")
+        raise ValueError(f"{method}: {name} must be below {LARGEST:.2g}, but it is {str(value)[:20]}.")
     if not fits(float(value)):
         raise ValueError(f"{method}: {name} must be {rule}, but it is {value!r}.")
     return int(value) if isinstance(value, Integral) else float(value)
