@@ -67,6 +67,9 @@ def hidden_tensors(leaf: Any, depth: int = 4) -> list[Tensor]:
 
 def tensors_of(tree: Any) -> list[Tensor]:
     """The tensors among the leaves."""
+    if isinstance(tree, tuple) and len(tree) == 2 and isinstance(tree[0], tuple) and not tree[1]:  # a batch, as a rule
+        if all(isinstance(leaf, Tensor) for leaf in tree[0]):
+            return list(tree[0])
     return [leaf for leaf in flatten(tree)[0] if isinstance(leaf, Tensor)]
 
 
@@ -86,6 +89,8 @@ def _is_close(a: Tensor, b: Tensor) -> bool:
 
 def stack_trees(trees: list[Any]) -> Any:
     """One tree of stacked tensors, (members, ...); of other leaves that differ there is one for each member."""
+    if all(type(tree) is Tensor and tree.shape == trees[0].shape for tree in trees):
+        return torch.stack(trees)
     flat = [flatten(tree) for tree in trees]
     columns = list(zip(*(leaves for leaves, _ in flat), strict=True))
     for column in columns:

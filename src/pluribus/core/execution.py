@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -64,6 +64,14 @@ from .trunk import Trunk
 BY_HAND = "set by hand"
 MANY = 16  # members from which on vmap is faster for small layers; measured, see docs/speed.md
 FAILS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
+
+
+class _Alone:
+    """A run without a trunk."""
+
+    member = 0
+
+
 KEEPS = "members are modules of their own, which keep what they store. Use strict=False, pb.export or pb.freeze"
 
 
@@ -86,6 +94,7 @@ class Runner:
             layer.rows = self.rows
         self._backend, self.why = self.preferred_backend()
         self.measured = Measurements()  # what "auto" has found
+        self._convolves = any(isinstance(part, CONVOLUTIONS) for part in parts_of(module))
         self.chance = not self.own  # members differ in their random draws
         self._members: Members | None = None
         self._trunk: Trunk | None = None
@@ -168,11 +177,12 @@ class Runner:
         """Every member's output, stacked; with `per_member` each on its own batch, (members, batch, ...)."""
         if torch.compiler.is_compiling():
             return self._traced(batch, per_member)
-        refuse_tracing()
+        if torch.jit.is_tracing():
+            refuse_tracing()
         if self._has_stale_caches and not self.module.training and not is_watched():
             self._forget_caches(unstack(batch, self.size)[0] if per_member else batch)
-        run = self.backend
-        if run == "auto" or (self.why != BY_HAND and is_unruled(self.module, batch)):
+        run = self._backend
+        if run == "auto" or (self._convolves and self.why != BY_HAND and is_unruled(self.module, batch)):
             run, batch = self._measure_each(batch, per_member)
         if run == "vmap" and self._agrees_by_vmap(batch, per_member):
             return self._all_by_vmap(batch, per_member)
@@ -211,27 +221,42 @@ class Runner:
             self._look_at_first_batch(members, one, key)
         once = [] if per_member else self._once.get(key, [])  # their inputs differ
         parts = {part for number in once for part in parts_of(members.parts[number])}
-        batches = iter(unstack(batch, self.size)) if per_member else self._each(batch, key)
-        outputs = []
+        batches: Iterable[Batch] = unstack(batch, self.size) if per_member else [batch] * self.size
+        given = [] if per_member else [(tensor, version_of(tensor)) for tensor in tensors_of(batch)]
+        if not per_member and (self._changes_input.get(key, True) or torch.is_inference_mode_enabled()):
+            batches = self._copies(batch, key)  # in inference mode nobody counts changes
         watched = members.watched_by((key, per_member), one)
         is_new = watched not in members.written
-        with members.watching(self.method, watched, parts), self._trunk.running(once) as trunk:  # type: ignore[union-attr]
-            for trunk.member, member in enumerate(members.modules):  # noqa: B020
-                args, kwargs = next(batches)
-                clear_parametrization_cache()  # torch has one for all copies of a module
-                try:
-                    outputs.append(member(*args, **kwargs))
-                except RuntimeError as error:
-                    raise explain_error(self.method, error) from error.__cause__
-            clear_parametrization_cache()
-            next(batches, None)
+        around: Any = nullcontext()
+        if is_new or members.shared:
+            around = members.watching(self.method, watched, parts)
+        with around:
+            outputs = self._run_members(members, batches, once)
+            if any(version_of(tensor) != version for tensor, version in given):
+                self._refuse_changed_input(key)
             if is_new and (made := members.names_made()):
                 self._members = None
                 raise ValueError(
                     f"{self.method}: the model creates the parameters {quote_names(made)} when it runs, so members "
                     "cannot own them. Run the model on a batch before you make an ensemble of it."
                 )
+        members.take_back_(self.method)
         return stack_trees(outputs)
+
+    def _run_members(self, members: Members, batches: Iterable[Batch], once: Sequence[int]) -> list[Any]:
+        """The members' outputs, one after the other; the parts with the numbers `once` run in the first alone."""
+        caches, outputs = is_parametrization_cached(), []
+        with self._trunk.running(once) if once else nullcontext(_Alone()) as trunk:  # type: ignore[union-attr]
+            for (trunk.member, member), (args, kwargs) in zip(enumerate(members.modules), batches, strict=True):
+                if caches:
+                    clear_parametrization_cache()  # torch has one for all copies of a module
+                try:
+                    outputs.append(member(*args, **kwargs))
+                except RuntimeError as error:
+                    raise explain_error(self.method, error) from error.__cause__
+        if caches:
+            clear_parametrization_cache()
+        return outputs
 
     def _look_at_first_batch(self, members: Members, batch: Batch, key: Hashable) -> None:
         """Find what runs once."""
@@ -254,27 +279,22 @@ class Runner:
             members.rest_()
             drop_stale_caches_([*members.modules, self.module], batch)
 
-    def _each(self, batch: Batch, key: Hashable) -> Iterator[Batch]:
-        """The batch for each member: the given one if no pass changes it in place, and otherwise copies."""
-        tensors = tensors_of(batch)
-        if self._changes_input.get(key, True) or torch.is_inference_mode_enabled():  # where nobody counts changes
-            for _ in range(self.size):
-                own = clone(batch)
-                before = [version_of(tensor) for tensor in tensors_of(own)]
-                yield own
-                if not torch.is_inference_mode_enabled() and self._changes_input.get(key) is not True:
-                    self._changes_input[key] = [version_of(tensor) for tensor in tensors_of(own)] != before
-            return
-        before = [version_of(tensor) for tensor in tensors]
+    def _refuse_changed_input(self, key: Hashable) -> None:
+        self._changes_input[key] = True
+        raise ValueError(
+            "The model changed its input in place, which it did not do for earlier inputs, so the next member would "
+            "see the changed one. Pass the input again: from now on each member gets a copy. Or set inplace=False in "
+            "the model's first layer."
+        )
+
+    def _copies(self, batch: Batch, key: Hashable) -> Iterator[Batch]:
+        """A copy of the batch for each member, to see whether its pass changes it in place."""
         for _ in range(self.size):
-            yield batch
-            if [version_of(tensor) for tensor in tensors] != before:
-                self._changes_input[key] = True
-                raise ValueError(
-                    "The model changed its input in place, which it did not do for earlier inputs, so the next member "
-                    "would see the changed one. Pass the input again: from now on each member gets a copy. Or set "
-                    "inplace=False in the model's first layer."
-                )
+            own = clone(batch)
+            before = [version_of(tensor) for tensor in tensors_of(own)]
+            yield own
+            if not torch.is_inference_mode_enabled() and self._changes_input.get(key) is not True:
+                self._changes_input[key] = [version_of(tensor) for tensor in tensors_of(own)] != before
 
     def _traced(self, batch: Batch, per_member: bool) -> Any:
         """The members as one graph: tensors are put in for a while, which a compiler can follow."""

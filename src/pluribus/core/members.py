@@ -81,6 +81,7 @@ class Members:
         self._sources: list[tuple[dict[str, Any], str, MemberTensor]] = []  # every place in the module
         self.stored = self._find_stored(own)
         self.owned = [stored for stored in self.stored if stored.owned]
+        self.owned_buffers = [stored for stored in self.owned if stored.buffer]
         self.buffers = [stored for stored in self.stored if stored.buffer and not stored.owned]  # shared ones
         self.shared = [stored for stored in self.stored if not stored.owned]
         self._whole: nn.Module | None = None
@@ -129,7 +130,7 @@ class Members:
         """Whether the members hold the module's tensors, where they are now, and have its modes."""
         return (
             all(map(is_, map(dict.get, self._held[0], self._held[1]), self._held[2]))
-            and [_address(stored.tensor) for stored in self.owned] == self._addresses
+            and _addresses(self.owned) == self._addresses
             and [part.training for part in self.parts] == self.modes
         )
 
@@ -157,7 +158,7 @@ class Members:
             stored.put_(_slices(stored) if stored.owned else [stored.tensor] * self.size)
         held = [(table, key, stored.tensor) for table, key, stored in self._sources]
         self._held = [entry[0] for entry in held], [entry[1] for entry in held], [entry[2] for entry in held]
-        self._addresses = [_address(stored.tensor) for stored in self.owned]
+        self._addresses = _addresses(self.owned)
         self._follow_modes_()
 
     def _follow_modes_(self) -> None:
@@ -199,7 +200,6 @@ class Members:
             for stored in changed:
                 average_(method, stored.name, stored.tensor, stored.now())
             self.written[key] = changed if known is None else known
-            self._take_back_(method)
         finally:
             for stored in apart:
                 stored.put_([stored.tensor] * self.size)
@@ -228,11 +228,9 @@ class Members:
             )
 
     @torch.no_grad()
-    def _take_back_(self, method: str) -> None:
+    def take_back_(self, method: str) -> None:
         """Store owned buffers that a pass has assigned, instead of changing them in place."""
-        for stored in self.owned:
-            if not stored.buffer:
-                continue
+        for stored in self.owned_buffers:
             now = stored.now()
             if all(map(is_, now, stored.pieces)):
                 continue
@@ -301,12 +299,12 @@ def _slices(stored: MemberTensor) -> list[Tensor]:
         return [nn.Parameter(tensor.data[i], learns) for i in range(size)]
 
 
-def _address(tensor: Tensor) -> int:
-    """Where a tensor's values are; -1 where nobody can say (inside of a transformation)."""
+def _addresses(owned: Sequence[MemberTensor]) -> list[int]:
+    """Where the stacked tensors' values are; nothing where nobody can say (inside of a transformation)."""
     try:
-        return tensor.data_ptr()
+        return [stored.tensor.data_ptr() for stored in owned]
     except RuntimeError:
-        return -1
+        return []
 
 
 def version_of(tensor: Tensor) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .._common.trees import Batch, stack_trees, unstack
 from ..core.ensemble import Ensemble
-from ..core.execution import Runner
+from ..core.execution import Runner, clone
 from ..surgery.copying import duplicate, state
 
 
@@ -75,11 +75,6 @@ class MixedRunner(Runner):
             return self._traced(batch, per_member)
 
     def _traced(self, batch: Batch, per_member: bool) -> Any:
-        key = self._modes(), torch.is_grad_enabled()
-        batches = iter(unstack(batch, self.size)) if per_member else self._each(batch, key)
-        outputs = []
-        for member in self.members():
-            args, kwargs = next(batches)
-            outputs.append(member(*args, **kwargs))
-        next(batches, None)
-        return stack_trees(outputs)
+        batches = unstack(batch, self.size) if per_member else [clone(batch) for _ in range(self.size)]
+        pairs = zip(self.members(), batches, strict=True)
+        return stack_trees([member(*args, **kwargs) for member, (args, kwargs) in pairs])

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .._common.torch_private import attributes_of_parts, recomputed, storage_key
+from .._common.torch_private import attributes_of_parts, plain_attributes, recomputed, storage_key
 from .selecting import dotted_name, quote_names
 
 _CONTAINERS = (list, tuple, set, frozenset)
@@ -41,7 +41,7 @@ def deepcopy_bound(value: Any, model: nn.Module, memo: dict[int, Any]) -> Any:
 def _functions(model: nn.Module) -> Iterator[FunctionType]:
     """The functions in the attributes and hooks of a model's parts, and those that they hold, each once."""
     seen: set[int] = set()
-    stack: list[Any] = [value for *_, value in attributes_of_parts(model)]
+    stack = _holding(model)
     while stack:
         value = stack.pop()
         if id(value) in seen or isinstance(value, (Tensor, nn.Module)):
@@ -52,6 +52,13 @@ def _functions(model: nn.Module) -> Iterator[FunctionType]:
                 continue
             yield value
         stack += _contents(value)
+
+
+def _holding(model: nn.Module) -> list[Any]:
+    """The values of a model's attributes that may hold functions or tensors: not its numbers and empty tables."""
+    kinds = (FunctionType, MethodType, partial, dict, Tensor, *_CONTAINERS)
+    every = (value for part in model.modules() for value in plain_attributes(part).values())
+    return [value for value in every if isinstance(value, kinds) and (isinstance(value, Tensor) or value)]
 
 
 def _contents(value: Any) -> list[Any]:
@@ -120,7 +127,7 @@ def _share_memory_(model: nn.Module, memo: Mapping[int, Any]) -> None:
     """Let a copy's attributes that are views of the original's parameters be views of the copy's own."""
     parameters = list(model.parameters())
     known = {id(parameter) for parameter in parameters}
-    for view in (t for *_, value in attributes_of_parts(model) for t in _tensors(value)):
+    for view in (tensor for value in _holding(model) for tensor in _tensors(value)):
         if id(view) in known:
             continue
         given = next((parameter for parameter in parameters if _holds(parameter, view)), None)

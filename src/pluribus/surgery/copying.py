@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pickle import PickleError
 from typing import Any
 
@@ -73,8 +73,15 @@ def _duplicate(model: nn.Module, replacements: Mapping[int, Tensor]) -> nn.Modul
 
 def without_history(model: nn.Module, known: Mapping[int, Any]) -> dict[int, Tensor]:
     """Copies of the tensors that a model has computed from others and kept, by their ids, but for those known."""
-    kept = (tensor for module in model.modules() for tensor in tensors_in(vars(module)))
+    kept = (tensor for module in model.modules() for tensor in tensors_in(list(_holding(module))))
     return {id(tensor): tensor.data.clone() for tensor in kept if id(tensor) not in known and _has_history(tensor)}
+
+
+def _holding(module: nn.Module) -> Iterator[Any]:
+    """The attributes of a module that may hold tensors."""
+    for value in vars(module).values():
+        if isinstance(value, Tensor) or (isinstance(value, (dict, list, tuple)) and value):
+            yield value
 
 
 def _has_history(tensor: Tensor) -> bool:
@@ -89,9 +96,9 @@ def tensors_in(value: Any) -> list[Tensor]:
     """The tensors in an attribute, in lists and dicts too."""
     if isinstance(value, Tensor):
         return [value]
-    if isinstance(value, (dict, list, tuple)):
-        return [t for part in (value.values() if isinstance(value, dict) else value) for t in tensors_in(part)]
-    return []
+    held = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    found = [part for part in held if isinstance(part, Tensor)]
+    return found + [t for part in held if isinstance(part, (dict, list, tuple)) for t in tensors_in(part)]
 
 
 def state(module: nn.Module) -> list[tuple[str, Tensor]]:
@@ -181,14 +188,13 @@ def replicate(model: nn.Module, shared: Iterable[Any] = ()) -> nn.Module:
         shared: further objects that the copy holds as they are
     """
     known = {id(each): each for each in (*model.parameters(), *model.buffers(), *shared)}
-    memory = {key for tensor in known.values() if isinstance(tensor, Tensor) and (key := memory_key(tensor))}
+    memory: set[int | None] = set()
     for part in model.modules():
-        for value in vars(part).values():
-            if isinstance(value, GENERATORS):
-                known[id(value)] = value
-            for tensor in tensors_in(value):
-                if memory_key(tensor) in memory:
-                    known[id(tensor)] = tensor
+        known.update((id(value), value) for value in vars(part).values() if isinstance(value, GENERATORS))
+        for tensor in tensors_in(list(_holding(part))):
+            if id(tensor) not in known:
+                memory = memory or {memory_key(each) for each in known.values() if isinstance(each, Tensor)} - {None}
+                known.update({id(tensor): tensor} if memory_key(tensor) in memory else {})
     return _duplicate(model, known)
 
 
