@@ -257,6 +257,7 @@ READERS = {
     "data/image_archives.py": HOSTILE,
     "data/image_folders.py": HOSTILE,
     "data/imagenet_variants.py": HERE,
+    "data/masks.py": "tests/study/test_segmentation.py",
     "data/quiet_tiff.py": HOSTILE,
     "data/safe_pickle.py": "tests/data/test_safe_pickle.py",
     "data/tables.py": HOSTILE,
