@@ -187,6 +187,13 @@ def test_tensors_that_share_memory_have_the_same_storage():
     )
 
 
+def test_parts_with_hooks_or_a_forward_of_their_own_are_known():
+    hooked, own, plain = nn.Identity(), nn.Identity(), nn.Identity()
+    hooked.register_forward_hook(lambda *_: None)
+    own.forward = lambda x: x
+    assert torch_private.parts_with_hooks([hooked, own, plain]) == {hooked, own}
+
+
 def test_a_slice_is_a_parameter_once_it_is_marked():
     piece = nn.Parameter(torch.zeros(2, 3)).unbind(0)[0]
     assert not isinstance(piece, nn.Parameter)

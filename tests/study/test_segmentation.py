@@ -119,6 +119,22 @@ def test_masks_that_do_not_fit_are_refused_by_name(tmp_path, spoil, said):
         load(f"masks:{tmp_path}")
 
 
+@pytest.mark.parametrize(
+    "text", [b"a\na\n", b"x" * 2**20, b"\n".join(b"%d" % i for i in range(300)), b"\xff\x00\n" * 9]
+)
+def test_names_that_are_none_are_refused_with_their_file(tmp_path, text):
+    (write_scenes(tmp_path, 12) / "classes.txt").write_bytes(text)
+    with pytest.raises(ValueError, match=r"classes\.txt: must name up to 256 classes"):
+        load(f"masks:{tmp_path}")
+
+
+def test_a_mask_that_unpacks_to_gigabytes_is_refused(tmp_path):
+    write_scenes(tmp_path, 12)
+    Image.new("L", (20_000, 20_000)).save(tmp_path / "masks" / "03.png")
+    with pytest.raises(ValueError, match="20000x20000 pixels"):
+        load(f"masks:{tmp_path}")
+
+
 # ---------------------------------------------------------------- metrics
 
 

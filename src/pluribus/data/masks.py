@@ -162,8 +162,9 @@ def _read_names(path: Path) -> list[str]:
     if not path.is_file():
         return []
     with open_file(path) as file:
-        names = [line.strip() for line in file.read(2**16).decode(errors="replace").splitlines() if line.strip()]
-    if len(names) > 256 or len(set(names)) < len(names):
+        text = file.read(2**16)
+    names = [line.strip() for line in text.decode(errors="replace").splitlines() if line.strip()]
+    if len(text) == 2**16 or len(names) > 256 or len(set(names)) < len(names):
         raise ValueError(f"{path}: must name up to 256 classes, each once and in a line of its own.")
     return names
 
