@@ -95,7 +95,7 @@ class InParts:
             if os.path.lexists(path := part_path(folder, part)):
                 try:
                     found[part.name] = read_part(path, self.name, part)
-                except Damaged as error:
+                except DamagedPart as error:
                     context.say(f"{error} It is computed again.")
                     move_aside(path)
         missing = [part for part in parts if part.name not in found]
@@ -181,7 +181,7 @@ def write_part(
     write_npz(path, {"record": np.array(text), **columns})
 
 
-class Damaged(ValueError):  # noqa: N818  it is what happened to the file
+class DamagedPart(ValueError):  # noqa: N818  it is what happened to the file
     """A part that cannot be read."""
 
 
@@ -193,7 +193,7 @@ def read_part(path: Path, experiment: str, part: Part) -> Stored:
         check_shape(record, RECORD, "its record")
     except (ValueError, OSError) as error:
         reason = str(error).removeprefix(f"{path}: ").rstrip(".")
-        raise Damaged(f"reproduce: {str(path)!r} is damaged ({reason}).") from error
+        raise DamagedPart(f"reproduce: {str(path)!r} is damaged ({reason}).") from error
     expected = json.loads(json.dumps({"experiment": experiment, "part": part.name, **part.settings}))
     stored = {"experiment": record["experiment"], "part": record["part"], **record["settings"]}
     differing = sorted(key for key in expected.keys() | stored.keys() if expected.get(key) != stored.get(key))
