@@ -8,6 +8,7 @@ STAMP := $(VENV)/.installed
 DEMO_VENV := .venv-demo
 DEMO_STAMP := $(DEMO_VENV)/.installed
 DIST_VENV := .venv-dist
+LOWEST_VENV := .venv-lowest
 WORKERS ?= 2
 # One thread per test worker: two workers with a pool of threads each would fight for the cores.
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
@@ -16,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test slow lint types format clean bench dist docs
+.PHONY: help install demo test slow lint types format clean bench dist docs lowest
 
 help:  ## Say what there is.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +49,13 @@ dist: $(STAMP)  ## Build the sdist and the wheel, check them, and run the wheel 
 	$(DIST_VENV)/bin/python -m pip install -qq --constraint constraints.txt "$$(ls dist/*.whl)[all]"
 	cd $(DIST_VENV) && bin/pluribus compare --data moons --methods single,packed --epochs 2 --out study
 
+lowest:  ## Install the lowest versions that pyproject.toml allows, and try what each is needed for.
+	rm -rf $(LOWEST_VENV) && $(PYTHON) -m venv $(LOWEST_VENV)
+	$(PYTHON) tests/support/lowest.py > $(LOWEST_VENV)/lowest.txt
+	$(LOWEST_VENV)/bin/python -m pip install -qq --constraint constraints.txt --constraint $(LOWEST_VENV)/lowest.txt \
+		--editable '.[all,ray,sklearn,huggingface]'
+	$(LOWEST_VENV)/bin/python tests/support/lowest.py try
+
 lint: $(STAMP)  ## Check the style.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -60,7 +68,7 @@ format: $(STAMP)  ## Put the code into its form.
 	$(BIN)/ruff format .
 
 clean:  ## Remove the environments and everything generated.
-	rm -rf $(VENV) $(DEMO_VENV) $(DIST_VENV) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO_VENV) $(DIST_VENV) $(LOWEST_VENV) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last: an install that was cut short starts again. Compiling takes longer than the rest of it: all cores

@@ -13,7 +13,7 @@ ROWS = 2**12  # that are decoded at once
 TOO_MUCH = 3  # the exit code where the limits do not suffice; any other error is 1
 
 
-def write_decoded(allowed: int, seconds: int) -> None:
+def stream_table(allowed: int, seconds: int) -> None:
     """Write the table as a stream of Arrow; texts that are stored once are counted as often as they occur."""
     limit(ROOM + allowed, seconds)
     import pyarrow
@@ -46,7 +46,7 @@ def limit(memory: int, seconds: int) -> None:
 if __name__ == "__main__":
     sys.path[:] = sys.argv[3:]
     try:
-        write_decoded(int(sys.argv[1]), int(sys.argv[2]))
+        stream_table(int(sys.argv[1]), int(sys.argv[2]))
     except MemoryError:
         os._exit(TOO_MUCH)
     except Exception as error:

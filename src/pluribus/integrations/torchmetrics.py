@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torchmetrics import Metric
-from torchmetrics.utilities import dim_zero_cat
+from torchmetrics.utilities.data import dim_zero_cat
 
 from ..uncertainty._columns import tensor_of
 from ..uncertainty.metrics import METRICS

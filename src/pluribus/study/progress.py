@@ -28,7 +28,7 @@ def read_progress(folder: Path) -> Progress | None:
     try:
         record = read_signed_json(folder / MARK)
         check_shape(record, {"epoch": int, "epochs": int, "seconds": Finite})
-        found = Progress(**{name: record[name] for name in Progress.__annotations__})
+        found = Progress(record["epoch"], record["epochs"], record["seconds"])
     except (OSError, ValueError):
         return None
     return found if 0 <= found.epoch <= found.epochs > 0 and 0 <= found.seconds < CENTURY else None
@@ -45,9 +45,7 @@ def progress_callback(folder: Path, earlier: float) -> Any:
     def say(trainer: Any, module: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         seconds = earlier + time.monotonic() - started
-        done = Progress(trainer.current_epoch + 1, trainer.max_epochs, round(seconds, 3))
-        write_signed_json(
-            folder / MARK, dict(zip(Progress.__annotations__, done, strict=True))
-        )  # not through a link that somebody put there
+        done = {"epoch": trainer.current_epoch + 1, "epochs": trainer.max_epochs, "seconds": round(seconds, 3)}
+        write_signed_json(folder / MARK, done)  # not through a link that somebody put there
 
     return require("lightning.pytorch.callbacks", "pb.fit", "train").LambdaCallback(on_train_epoch_end=say)
