@@ -135,4 +135,4 @@ def test_bad_input_is_refused_before_training():
     with pytest.raises(ValueError, match="optimizer 'best' is unknown"):
         ls.curve(a, b, (X, Y), optimizer="best")
     with pytest.raises(ValueError, match="smaller lr"):
-        ls.curve(a, b, (X, Y), optimizer="sgd", lr=1e38, weight_decay=100.0, steps=30)
+        ls.curve(a, b, (X, Y), optimizer="sgd", lr=9e18, weight_decay=100.0, steps=30)

@@ -57,9 +57,9 @@ def test_abstaining_names_several_labels_and_the_way_out_works():
 def test_pixels_are_not_taken_for_labels():
     dense = Classification.from_logits(torch.randn(2, 40, 2, 5, 5), class_dim=2)
     target = torch.zeros(40, 5, 5, dtype=torch.long)
-    with pytest.raises(ValueError, match="one random pixel of each image"):
+    with pytest.raises(ValueError, match=r"keep one random label \(a pixel, a token\) of each row"):
         pb.conformal(dense, target)
-    with pytest.raises(ValueError, match="one random pixel of each image"):
+    with pytest.raises(ValueError, match=r"keep one random label \(a pixel, a token\) of each row"):
         pb.abstain(dense, target)
 
 

@@ -92,6 +92,14 @@ def is_multi_label(log_mean: Tensor, class_dim: int) -> bool:
     return log_mean.ndim == 3 and class_dim == -1 and log_mean.shape[-1] == 2
 
 
+def check_all_labels(name: str, members: Tensor, target: Tensor, class_dim: int) -> Tensor:
+    """The targets as class numbers, none of which is ignored."""
+    numbers, judged = judged_labels(members, target, class_dim, name)
+    if not bool(judged.all()):
+        raise ValueError(f"{name}: with several labels for each example, none can be {IGNORED}. Leave such rows out.")
+    return numbers
+
+
 def refuse_multi_label(name: str, log_mean: Tensor, class_dim: int) -> None:
     """Refuse a prediction with several labels for each example."""
     if is_multi_label(log_mean, class_dim):

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .calibration import join_examples, join_observed, observe
-from .checks import check_one_label_each, check_share, check_values, is_multi_label
+from .checks import check_all_labels, check_one_label_each, check_share, check_values, is_multi_label
 from .classification import Classification, labelled_examples
 from .regression import Regression
 
@@ -86,9 +86,11 @@ def conformal(
         scores = INTERVALS[kind].score(error, _deviation(prediction, kind), coverage)
         return Conformal(source, kind, coverage, _quantile(scores, coverage), len(target))
     first: Any = observed[0][0]
-    multi_label = is_multi_label(first.log_mean, first.class_dim)
-    prediction, target, rows = join_examples("conformal", observed)
-    if not multi_label:
+    if is_multi_label(first.log_mean, first.class_dim):
+        prediction, target = join_observed(observed)
+        target = check_all_labels("conformal", prediction.log_members, target, prediction.class_dim)
+    else:
+        prediction, target, rows = join_examples("conformal", observed)
         check_one_label_each("conformal", rows)
     kind = _check_kind(kind or "lac", SETS, "classification")
     _check_options(kind, penalty, free, randomise)

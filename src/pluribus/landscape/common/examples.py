@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..._common.trees import as_batch, logits_of, map_tensors, rows_of, split_item, tensors_of
 from ..._common.unpacking import format_bytes, memory
 from ...core.ensemble import TASKS
-from ...surgery.calling import evaluation_mode
+from ...surgery.calling import evaluation_mode, find_class_dim
 from ...surgery.copying import state
 from ...surgery.selecting import quote_names
 from ...training.batching import loader, set_epoch
@@ -151,7 +151,18 @@ def run(model: nn.Module, examples: Examples) -> Iterator[tuple[Any, Any]]:
 
 def answers(model: nn.Module, examples: Examples, task: str, class_dim: int | None = None) -> Tensor:
     """What one network says: logarithms of probabilities, (rows, classes), or values, (rows, ...), on the CPU."""
+    class_dim = locate_classes(model, examples, task, class_dim)
     return torch.cat([log_probabilities(task, output, class_dim).cpu() for output, _ in run(model, examples)])
+
+
+def locate_classes(model: nn.Module, examples: Examples, task: str, class_dim: int | None) -> int | None:
+    """Where a network's output has its classes: as told, or as the network shows where it has further dimensions."""
+    if class_dim is not None or task != "classification":
+        return class_dim
+    x, _ = next(iter(examples.batches))
+    with evaluation_mode(model), torch.random.fork_rng(devices=[]):
+        output = answer_of(model, x)
+    return find_class_dim(model, as_batch(x)) if isinstance(output, Tensor) and output.ndim > 2 else None
 
 
 def log_probabilities(task: str, output: Any, class_dim: int | None) -> Tensor:

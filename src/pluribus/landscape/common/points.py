@@ -33,6 +33,7 @@ from .examples import (
     choose_task,
     is_classifying,
     labels_of,
+    locate_classes,
     log_probabilities,
     run,
     target_labels,
@@ -230,7 +231,7 @@ def make_judge(
             f'{caller}: normalised=True divides disagreement by the error, so it needs the measure "agreement" too.'
         )
     judge = Judge(
-        examples, kind, networks.class_dim, choose_criterion(caller, criterion, kind), wanted,
+        examples, kind, locate_classes(networks[0], examples, kind, networks.class_dim), choose_criterion(caller, criterion, kind), wanted,
         torch.zeros(0, examples.rows, dtype=torch.long), normalised,
     )  # fmt: skip
     if "agreement" not in wanted:
