@@ -128,8 +128,8 @@ def test_bad_input_is_refused():
         ls.bias_variance(lambda size: mlp(), curve, [1], 2)
     with pytest.raises(ValueError, match="y must be numbers"):
         ls.bias_variance(make, lambda seed: (torch.zeros(5, 1), torch.arange(5)), [1], 2)
-    with pytest.raises(ValueError, match="no longer finite.*Lower lr"):
-        ls.bias_variance(make, curve, [1], 2, steps=5, lr=9e18)
+    with pytest.raises(ValueError, match="lr must be below"):
+        ls.bias_variance(make, curve, [1], 2, steps=5, lr=1e30)
     found = ls.bias_variance(make, curve, [1], 2, steps=2)
     with pytest.raises(ValueError, match="'noise' of 1 was asked for"):
         found.interval("noise", 1)

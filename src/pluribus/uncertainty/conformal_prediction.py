@@ -181,7 +181,10 @@ class Conformal:
             inside = (low <= y) & (y <= high)
             return {"coverage": inside.double().mean().item(), "width": (high - low).mean().item()}
         prediction = self._predict("measure", x, SETS, None, None)
-        prediction, labels, _ = labelled_examples("measure", prediction, target)
+        if is_multi_label(prediction.log_mean, prediction.class_dim):
+            labels = check_all_labels("measure", prediction.log_members, target, prediction.class_dim)
+        else:
+            prediction, labels, _ = labelled_examples("measure", prediction, target)
         sets = self.sets(prediction)
         inside = sets.gather(-1, labels[..., None])
         return {"coverage": inside.double().mean().item(), "size": sets.sum(-1).double().mean().item()}

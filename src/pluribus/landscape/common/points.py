@@ -230,8 +230,9 @@ def make_judge(
         raise ValueError(
             f'{caller}: normalised=True divides disagreement by the error, so it needs the measure "agreement" too.'
         )
+    dim = locate_classes(networks[0], examples, kind, networks.class_dim)
     judge = Judge(
-        examples, kind, locate_classes(networks[0], examples, kind, networks.class_dim), choose_criterion(caller, criterion, kind), wanted,
+        examples, kind, dim, choose_criterion(caller, criterion, kind), wanted,
         torch.zeros(0, examples.rows, dtype=torch.long), normalised,
     )  # fmt: skip
     if "agreement" not in wanted:
