@@ -218,6 +218,7 @@ def test_any_file_of_transformers_gives_a_network_and_tokens_or_a_message(bert, 
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*without a digest")
 @pytest.mark.parametrize("name", list(TEXT_FOLDERS)[::9])
 def test_a_spoiled_ensemble_of_transformers_is_refused(bert, tmp_path, name):
     huggingface = pytest.importorskip("pluribus.integrations.huggingface")

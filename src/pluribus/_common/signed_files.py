@@ -98,9 +98,20 @@ def write_safetensors(path: Path, tensors: Mapping[str, Any], metadata: Mapping[
     with atomic_write(path) as temporary:
         try:
             require("safetensors.torch", "saving", "save").save_file(plain, temporary, {MARK: EMPTY, **metadata})
+            _sort_metadata(temporary)
             sign(temporary)
         except require("safetensors", "saving", "save").SafetensorError as error:
             raise OSError(f"save: {str(path)!r} could not be written ({error}).") from error
+
+
+def _sort_metadata(path: Path) -> None:
+    """Safetensors writes the entries of its metadata in random order; equal tensors must give equal bytes."""
+    with open(path, "r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        file.seek(8)
+        file.write(json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(length))
 
 
 def read_safetensors(path: str | os.PathLike[str], entry: str = "") -> tuple[str, dict[str, Any]]:

@@ -96,6 +96,10 @@ def _check_optimizer(found: Mapping[str, Any], module: TrainingModule) -> None:
         for name, value in other.items():  # what is no number is the optimizer's own way, and not learned
             if not isinstance(value, float | list) and (type(one[name]), one[name]) != (type(value), value):
                 raise ValueError(f"its optimizer has a different {name}: {shorten_value(one[name])}")
+    if any(
+        isinstance(value, Tensor) and value.is_complex() for kept in stored["state"].values() for value in kept.values()
+    ):
+        raise ValueError("its optimizer keeps complex numbers")
     optimizer.load_state_dict(stored)
     _check_kept(optimizer, found["global_step"])
 
