@@ -40,6 +40,12 @@ def medians(runs: Sequence[Run], device: torch.device, *, rounds: int = 7, warmu
     return [median(seen) for seen in times]
 
 
+def rounds_for(runs: Sequence[Run], device: torch.device, *, seconds: float = 0.3, least: int = 7) -> int:
+    """How many rounds of all runs take about so long: short runs need more of them for a steady median."""
+    once = sum(time_once(run, device) for run in runs)
+    return min(max(int(seconds / max(once, 1e-9)), least), 101)
+
+
 def time_once(run: Run, device: torch.device) -> float:
     """The seconds of one run: time of the processor where one thread works, of the clock otherwise."""
     clock = choose_clock(device)

@@ -20,7 +20,13 @@ from .quantities import best, estimate, format_interval, quantity
 from .store import Group
 from .undertraining import epochs_of, is_undertrained
 
-PASS = 1.15  # what still counts as the cost of one pass
+PASS = 1.25  # of the single network's deployed latency and mult-adds: what counts as the cost of one network
+
+
+def one_pass(group: Group) -> bool:
+    """Whether a prediction costs what one network's does: at most PASS of its deployed latency and mult-adds."""
+    costs = [estimate(group, name).value for name in ("relative_mult_adds", "relative_latency")]
+    return costs[0] <= PASS and not costs[1] > PASS  # a time that nobody measured does not speak against it
 
 
 def advise(found: ComparedGroups) -> list[Sentence]:
@@ -147,7 +153,7 @@ def match(found: ComparedGroups) -> list[Sentence]:
 def advise_by_budget(found: ComparedGroups) -> list[Sentence]:
     """What to use for the cost of one pass, and what if cost does not matter."""
     top, baseline, metric = found.top, found.baseline, found.metric
-    cheap = [group for group in found.groups if found.cost(group) <= PASS]
+    cheap = [group for group in found.groups if one_pass(group)]
     if len(found.groups) == 1 or not cheap:
         return []
     choice = best(cheap, metric)

@@ -118,6 +118,7 @@ class Frozen(nn.Module):
         self.form, self.chunk = "loop", 0
         self.mult_adds = (0, 0)
         self.notes: list[str] = []
+        self.unchanged = ""  # why nothing could be done, where that is so
         self.joint = ensemble.joint
         self.training = False
         self.images = any(isinstance(part, Convolution) for part in self.modules())
@@ -240,6 +241,7 @@ def _freeze(copy: Ensemble, example: Example, choose: str, memory: str) -> Froze
         raise Unfit("the traced network gives different outputs")
     except Unfit as reason:
         made = _as_it_was(copy)
+        made.unchanged = str(reason)
         made.notes.append(f"the network is unchanged: {reason}")
         return made
 
