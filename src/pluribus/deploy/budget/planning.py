@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from ..._common.names import say_unknown
+from ..._common.text_tables import align_columns
 from ..._common.timing import medians
 from ..._common.trees import as_batch, map_tensors, tensors_of
 from ...core.ensemble import Ensemble
@@ -77,7 +78,9 @@ class Plan:
         """The rows that are printed: of each method what has the most members, then the next of each, up to ten."""
         turns: dict[int, int] = {}
         for name in {row["method"] for row in self.rows}:
-            own = sorted((row for row in self.rows if row["method"] == name), key=lambda r: (-r["size"], -r["capacity"]))
+            own = sorted(
+                (row for row in self.rows if row["method"] == name), key=lambda r: (-r["size"], -r["capacity"])
+            )
             turns |= {id(row): turn for turn, row in enumerate(own)}
         chosen = sorted(self.rows, key=lambda row: turns[id(row)])[:SHOWN]
         return sorted(chosen, key=_order)
@@ -184,7 +187,9 @@ def plan(
         "alphas": alphas, "gammas": gammas, "scales": scales, "capacities": capacities, "branches": branches,
         "rate": rate,
     }  # fmt: skip
-    base, found = count_candidates(Wish(made, x, list(sizes), options), list(METHODS if methods is None else methods), progress)
+    base, found = count_candidates(
+        Wish(made, x, list(sizes), options), list(METHODS if methods is None else methods), progress
+    )
     kind = "training_memory" if training else "memory"
     single = _row(Counted(baseline.__name__, Candidate({}, 1), base), base)
     rows = [_row(counted, base) for counted in found if counted.figures is not None]
@@ -348,17 +353,7 @@ def build_planned(row: Mapping[str, Any], model: nn.Module, example: Any) -> Ens
 
 def table(rows: Sequence[Mapping[str, Any]], *, misses: bool = False) -> str:
     """Rows as aligned text."""
-    texts = [cells(row, misses) for row in rows]
-    columns = [name for name in texts[0] if any(text[name] for text in texts)]
-    widths = {name: max(len(name), *(len(text[name]) for text in texts)) for name in columns}
-    left = ("method", "settings", "misses by")
-
-    def line(values: Mapping[str, str]) -> str:
-        return "  ".join(
-            values[c].ljust(widths[c]) if c in left else values[c].rjust(widths[c]) for c in columns
-        ).rstrip()
-
-    return "\n".join([line({c: c for c in columns}), *map(line, texts)])
+    return align_columns([cells(row, misses) for row in rows], left=("method", "settings", "misses by"))
 
 
 def cells(row: Mapping[str, Any], misses: bool = False) -> dict[str, str]:
