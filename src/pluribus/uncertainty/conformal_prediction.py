@@ -122,7 +122,7 @@ class LabelSets(Tensor):
         """A plain tensor."""
         return self.clone()
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         """The first sets, and how large they are on average."""
         if self.is_meta or not self.numel():
             return f"sets of shape {tuple(self.shape)}"
