@@ -202,6 +202,8 @@ def plan(
         notes += _measure(model, example, single, fitting, progress)
         if latency is not None:
             budget["latency"] = latency * single["latency"] if relative else latency
+    elif any(row["iou"] is not None for row in rows):
+        notes.append("Masked channels are counted here; pb.freeze leaves them out. measure=True or --latency freezes.")
     for row in rows:
         row["misses"] = _misses(row, budget, kind)
     refused = [
@@ -327,7 +329,8 @@ def _measure(
             notes.append(f"{row['call']} was not measured: {error}")
             continue
         times.append(ours)
-        row["latency"] = theirs
+        row["latency"], row["mult_adds"] = theirs, made.mult_adds[1]
+        row["relative"]["mult_adds"] = round(row["mult_adds"] / max(single["mult_adds"], 1), 6)
         row["relative"]["latency"] = round(theirs / ours, 4)
     single["latency"] = median(times) if times else _latencies([alone], example)[0]
     single["relative"]["latency"] = 1.0
