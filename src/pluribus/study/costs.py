@@ -74,6 +74,8 @@ def _deployed(
         times = medians(runs, x.device)
         seconds[str(rows)], plain[str(rows)] = times[0], times[0] / times[2]
         relative[str(rows)] = 1.0 if is_one else times[0] / times[1]
+    if not why:  # counts depend on the form that was fastest here; by rule it is the same everywhere
+        frozen = freeze(ensemble, batch, choose="rule")
     own, one = cost(frozen, batch), cost(base, batch)
     ratios = {
         "parameters": own.parameters / max(one.parameters, 1),
