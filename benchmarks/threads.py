@@ -1,7 +1,7 @@
 """Throughput of a frozen ensemble that two threads call at once: python benchmarks/threads.py.
 
-Two threads are compared with one and with two processes, each with its own network: on a busy machine the processes show
-what two cores give at the moment. The measurements take turns.
+Two threads are compared with one and with two processes, each with its own network: on a busy machine these show what
+two cores give at the moment. The measurements take turns.
 """
 
 from __future__ import annotations
