@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from .torch_private import pytree
 
+IGNORED = -100  # the label of what is not evaluated, as torch's losses and transformers have it
+
 Batch = tuple[tuple[Any, ...], dict[str, Any]]  # positional and named arguments of one call
 
 
@@ -220,15 +222,15 @@ def batches_and_targets(
     batch_size: int | None,
     device: torch.device,
     dtype: torch.dtype,
-    find_rows: Callable[[Batch], Sequence[int]] | None = None,
-    takes: Callable[[Batch], bool] = lambda batch: False,
+    find_rows: Callable[[Batch], Sequence[int]],
+    takes: Callable[[Batch], bool],
 ) -> Iterator[tuple[Batch, Any]]:
     """The batches of a tensor, an array, a tree of them or a loader, on the device and in the model's precision.
 
     Each comes with the targets of a loader that gives (x, y), or None.
 
     Args:
-        find_rows: the numbers of a batch's tensors that have its rows; by default all that are as long as the first
+        find_rows: the numbers of a batch's tensors that have its rows
         takes: whether the model takes some rows of another precision than its own; then they are not rounded
     """
 
@@ -247,7 +249,7 @@ def batches_and_targets(
         if step >= rows:
             yield batch, targets
             return
-        places = (find_rows or long_tensors)(batch)
+        places = find_rows(batch)
         for some in (slice(start, start + step) for start in range(0, rows, step)):
             yield cut_rows(batch, some, places), targets if targets is None else targets[some]
 

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from .._common.optional import require
+from .._common.trees import IGNORED
 from .._common.untrusted import open_file
-from .dataset import IGNORED, Shape, Split, unlabelled_split
+from .dataset import Shape, Split, unlabelled_split
 from .image_folders import (
     CHECKED_FIRST,
     TEST,

@@ -26,6 +26,7 @@ from .._common.text_folders import (
     read_config,
     read_tokenizer,
 )
+from .._common.trees import IGNORED
 from ..core.ensemble import Ensemble
 from ..core.rows import member_layers
 from ..data.texts import longest
@@ -34,7 +35,6 @@ from ..surgery.calling import evaluation_mode
 from ..surgery.copying import state
 from ..surgery.selecting import dotted_name
 from ..training.criteria import cross_entropy
-from ..uncertainty.checks import IGNORED
 from ..uncertainty.outputs import compute_answers, pool
 
 for _package in ("transformers", "accelerate", "huggingface_hub", "safetensors"):

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from .._common.timing import medians
+from .._common.trees import IGNORED
 from ..core.ensemble import Ensemble
 from ..data.corruptions.catalogue import corrupt
-from ..data.dataset import IGNORED, AnswerKey, Data, Split
+from ..data.dataset import AnswerKey, Data, Split
 from ..deploy.budget.counting import Cost, cost, training_mult_adds
 from ..methods import single
 from ..results.store import has_classes

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._common.trees import IGNORED
 from ._columns import rows_index, tensor_of
-from .checks import IGNORED, check_classes, check_numeric, judged_labels
+from .checks import check_classes, check_numeric, judged_labels
 from .outputs import log_mean_exp, two_classes, wide
 
 SCORES = ("msp", "max_logit", "energy", "entropy", "mutual_information", "variation_ratio")
