@@ -151,7 +151,7 @@ def summarize(batches: Iterable[tuple[Prediction, Any]]) -> Summary:
     summaries: list[Summary] = []
     empty: tuple[Prediction, Any] | None = None
     for prediction, target in batches:
-        if target is not None and isinstance(prediction, Classification) and bool((tensor_of(target) == IGNORED).all()):
+        if all_ignored(prediction, target):
             empty = prediction, target
             continue
         summaries.append(Summary(prediction, target).kept())
@@ -162,6 +162,11 @@ def summarize(batches: Iterable[tuple[Prediction, Any]]) -> Summary:
         Summary(*empty)  # says what is wrong
     check_any_batch(summaries)
     return Summary.cat(summaries)
+
+
+def all_ignored(prediction: Prediction | Summary, target: Any) -> bool:
+    """Whether no label of a batch is evaluated."""
+    return target is not None and isinstance(prediction, Classification) and bool((tensor_of(target) == IGNORED).all())
 
 
 def _column_names(prediction: Prediction, targets: bool) -> list[str]:
