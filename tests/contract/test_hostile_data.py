@@ -18,7 +18,7 @@ from hostile import DATA
 from memory import peak_memory
 
 resource.setrlimit(resource.RLIMIT_CPU, (240, 240))
-unpacking.SECONDS = 1.0  # of the 5 that a file may take: the commands are tested with all of them
+unpacking.SECONDS = 1.0  # of the 5 that a file may take: a command is tested with all of them
 folder, done = Path(sys.argv[1]), {}
 for name, write in DATA.items():
     (place := folder / name).mkdir()

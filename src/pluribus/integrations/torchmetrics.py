@@ -68,9 +68,7 @@ class Streaming(Metric):
     def compute(self) -> Tensor:
         """The metric of everything seen; NaN where no label was."""
         columns = [_rows_first(need, _whole(need, getattr(self, need))) for need in self.needs]
-        seen = all(
-            column.numel() and (need != "class_bins" or column.any()) for need, column in zip(self.needs, columns)
-        )
+        seen = all(column.numel() and (column.any() or self.needs != ("class_bins",)) for column in columns)
         value = METRICS[self.name].function(*columns, **self.settings) if seen else math.nan
         return torch.tensor(value, dtype=torch.float64)
 
