@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from commands import run
 from PIL import Image
 from sklearn.metrics import accuracy_score, jaccard_score, log_loss
 
-from pluribus.cli.app import app
 from pluribus.data.catalogue import load
 from pluribus.data.masks import palette
 from pluribus.deploy.predictor import load_predictor
@@ -23,10 +23,6 @@ from pluribus.uncertainty.classification import Classification
 from pluribus.uncertainty.evaluation import evaluate
 
 VALUES = (0, 7, 9)  # what the masks hold: not 0, 1, 2
-
-
-def run(*arguments):
-    app([str(argument) for argument in arguments], standalone_mode=False)
 
 
 def opened(path):
