@@ -85,6 +85,7 @@ class Runner:
 
     BACKENDS: tuple[str, ...] = ("loop", "vmap", "auto")
     RULE = '"vmap", "loop" or "auto"'
+    hint = ""  # where to look when a member's pass fails
 
     def __init__(self, module: nn.Module, size: int, own: Collection[str], method: str):
         self.module, self.size, self.own, self.method = module, size, frozenset(own), method
@@ -253,7 +254,7 @@ class Runner:
                 try:
                     outputs.append(member(*args, **kwargs))
                 except RuntimeError as error:
-                    raise explain_error(self.method, error) from error.__cause__
+                    raise explain_error(self.method, error, self.hint) from error.__cause__
         if caches:
             clear_parametrization_cache()
         return outputs
@@ -624,8 +625,10 @@ def noting_checkpoints() -> Iterator[list[nn.Module]]:
         hook.remove()
 
 
-def explain_error(method: str, error: RuntimeError) -> Exception:
+def explain_error(method: str, error: RuntimeError, hint: str) -> Exception:
     """What to raise where a member's pass fails: torch's words for what slices do not allow say too little."""
+    if hint:
+        return ValueError(f"{method}: the members do not run on this input: {error}. {hint}")
     if "Unbind" not in str(error) or "modified inplace" not in str(error):
         return error
     return ValueError(

@@ -202,8 +202,9 @@ def take_slice_(layer: nn.Module, mixin: type[JointInput] | type[JointOutput], m
     for name in widened:
         if isinstance(getattr(layer, name, None), int):
             setattr(layer, name, getattr(layer, name) // size)
-    for name in ("members", "parts", "rows", "layouts", "place"):
-        vars(layer).pop(name, None)
+    if not isinstance(layer, (JointInput, JointOutput)):  # one layer alone is the first and the last
+        for name in ("members", "parts", "rows", "layouts", "place"):
+            vars(layer).pop(name, None)
 
 
 def remove_members_(module: nn.Module) -> None:
