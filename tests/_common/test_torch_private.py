@@ -222,7 +222,7 @@ def test_a_function_can_be_kept_from_the_compiler():
         seen.append(torch.compiler.is_compiling())
 
     def run(x):
-        torch_private.disable_compiler(look)()
+        torch_private.run_uncompiled("a reason", look)
         return x + 1
 
     torch.compile(run, backend="eager")(torch.zeros(2))
@@ -372,7 +372,7 @@ def test_a_function_that_is_not_compiled_runs_as_python_and_says_why():
         return x * (10 if torch.compiler.is_dynamo_compiling() else 2)
 
     def whole(x):
-        return torch_private.disable_compiler(outer, "a reason")(x) + 1
+        return torch_private.run_uncompiled("a reason", outer, x) + 1
 
     assert torch.compile(whole, backend="eager")(torch.ones(())) == 3
     with pytest.raises(Exception, match="a reason"):

@@ -272,10 +272,11 @@ def fake_tensor_mode(**options: Any) -> Any:
     return FakeTensorMode(**options)
 
 
-def disable_compiler(function: Callable[..., _Found], reason: str | None = None) -> Callable[..., _Found]:
-    """The function, which torch.compile runs as plain Python; `reason` is said where one graph was asked for."""
-    disabled: Callable[..., _Found] = torch._dynamo.disable(function, reason=reason)
-    return disabled  # loaded here: importing pluribus does not load the compiler
+def run_uncompiled(reason: str, function: Callable[..., _Found], *args: Any) -> _Found:
+    """What a function gives that torch.compile runs as plain Python; `reason` is said where one graph was asked for."""
+    torch._dynamo.graph_break(msg=reason)
+    found: _Found = torch._dynamo.disable(function)(*args)  # loaded here: importing pluribus loads no compiler
+    return found
 
 
 EMBEDDING_BAGS = torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only  # with and without gradients

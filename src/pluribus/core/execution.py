@@ -28,7 +28,6 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from .._common.torch_private import (
     checkpoint_hooks,
     clear_parametrization_cache,
-    disable_compiler,
     is_parametrization_cached,
     is_transforming,
     is_watched,
@@ -36,6 +35,7 @@ from .._common.torch_private import (
     parts_of,
     parts_with_hooks,
     pytree,
+    run_uncompiled,
 )
 from .._common.trees import (
     Batch,
@@ -303,7 +303,7 @@ class Runner:
         if keeps and torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
             modules = [replicate(self.module) for _ in range(self.size)]  # what they keep is the trace's
         elif keeps:
-            modules = disable_compiler(self.members, KEEPS)()
+            modules = run_uncompiled(KEEPS, self.members)
         pieces = {name: tensor.unbind(0) for name, tensor in self.own_tensors().items()}
         shared = {n: b for n, b in self.module.named_buffers() if n not in self.own} if self.module.training else {}
         batches = unstack(batch, self.size) if per_member else [batch] * self.size
@@ -477,10 +477,11 @@ class Runner:
         """
         self._forget_if_changed()
         key = way, per_member, batch_kind(batch), self._modes(), torch.is_grad_enabled()
-        if key not in self._agreed:
+        reason = self._agreed.get(key)
+        if reason is None:
             with self.lock, own_saved_tensors(), torch.random.fork_rng(devices=[]):
-                self._agreed[key] = self._difference(batch, run, pick, per_member)
-        return self._agreed[key]
+                reason = self._agreed[key] = self._difference(batch, run, pick, per_member)
+        return reason
 
     def _forget_if_changed(self) -> None:
         """Find out again what was found out about a module that a user has changed since."""

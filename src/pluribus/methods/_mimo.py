@@ -158,7 +158,7 @@ class MimoEnsemble(Ensemble):
         """A pass over rows; where it fails for want of rows, the error says so."""
         try:
             yield
-        except (RuntimeError, IndexError) as error:
+        except (RuntimeError, IndexError, ValueError) as error:
             if torch.compiler.is_compiling():
                 raise
             try:
