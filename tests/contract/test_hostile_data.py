@@ -12,7 +12,7 @@ READ_ALL = """
 import json, resource, sys, time
 from pathlib import Path
 import pluribus.data.tables, scipy.io, pandas, pyarrow.parquet, PIL.Image, PIL.ImageOps
-from pluribus._common import unpacking
+from pluribus.data import unpacking
 from pluribus.data.catalogue import load
 from hostile import DATA
 from memory import peak_memory

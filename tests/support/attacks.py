@@ -24,7 +24,7 @@ from hostile import DATA, TALKING
 from hostile_folders import CHECKPOINTS, DAMAGED_PARTS, PARTS, RESULTS, RUNS, STOPPED, STUDIES, TRAINED, VERDICTS, Spoil
 from hostile_texts import TEXT_FOLDERS
 
-from pluribus._common import unpacking
+from pluribus.data import unpacking
 
 SECONDS, BYTES, PATIENCE = 15, 10**9, 60
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
@@ -157,6 +157,15 @@ def rows_of(batch: Any, dim: int = 0) -> int:
         if tensor.ndim > dim:
             return tensor.shape[dim]
     raise ValueError("a batch must hold a tensor whose first dimension counts its rows, but there is none.")
+
+
+def batch_kind(batch: Batch) -> Hashable:
+    """What decides how a model treats a batch: shapes and types of its tensors, and all that is no tensor."""
+    leaves, tree = flatten(batch)
+    return str(tree), tuple(
+        (tuple(leaf.shape), leaf.dtype, leaf.device.type) if isinstance(leaf, Tensor) else repr(leaf)[:100]
+        for leaf in leaves
+    )
 
 
 def check_rows_given(action: str, batch: Any, dim: int = 0) -> None:

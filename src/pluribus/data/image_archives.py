@@ -16,10 +16,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .._common import unpacking
 from .._common.optional import require
-from .._common.unpacking import BROKEN, Limit, TooLargeError, TooSlowError
 from .._common.untrusted import open_file
+from . import unpacking
 from .dataset import NO_CLASS, ImageArrays, Split, labelled_split
 from .safe_pickle import unpickle
 from .source import (
@@ -32,6 +31,7 @@ from .source import (
     damaged_error,
     missing_error,
 )
+from .unpacking import BROKEN, Limit, TooLargeError, TooSlowError
 
 CIFAR_10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from .._common.unpacking import Limit
 from .dataset import Shape, Split
+from .unpacking import Limit
 
 Task = Literal["classification", "regression", "multilabel", "segmentation"]
 

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from .._common.optional import require
-from .._common.text_folders import build_text_classifier, read_config, read_text_classifier
 from ..data.source import list_names
+from ..data.text_folders import build_text_classifier, read_config, read_text_classifier
 from ..models import DENSE_MODELS
 from ..models import MODELS as ONE_ANSWER
 from ..surgery.calling import evaluation_mode

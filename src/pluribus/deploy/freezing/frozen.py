@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._common.timing import race
-from ..._common.torch_private import disable_compiler, pytree
+from ..._common.torch_private import pytree, run_uncompiled
 from ..._common.trees import Batch, flatten, logits_of, map_tensors, tensors_of
 from ...core.ensemble import Ensemble
 from ...methods.adapted_layers import RankOne
@@ -135,7 +135,7 @@ class Frozen(nn.Module):
         if self.arguments is None:  # as it was
             return self.runs[0](*args, **kwargs)
         if torch.compiler.is_compiling() and any(part.packed is not None for part in self._convolutions()):
-            disable_compiler(self.plain_)()
+            run_uncompiled("the weights are put back in plain order", self.plain_)
         tensors = self.arguments.tensors(args, kwargs)
         if not self.chunk or torch.compiler.is_compiling() or len(tensors[0]) <= self.chunk:
             return self._run(tensors)
