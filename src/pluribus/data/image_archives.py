@@ -368,19 +368,21 @@ def _check_arrays(request: Request, part: str, arrays: Mapping[str, np.ndarray])
         raise ValueError(f"{request.spec}: x_{part} must be rows of numbers or images, but is {x.shape}.")
     if x.dtype.kind not in "buif" or x.dtype.itemsize > 8:
         raise ValueError(f"{request.spec}: x_{part} must hold numbers of at most 8 bytes, but holds {x.dtype}.")
-    several = x.ndim == 2 and y is not None and y.ndim == 2 and len(y) == len(x) and y.shape[1] > 1
-    if y is not None and y.size != len(x) and not several:
+    if y is None:
+        return
+    if y.dtype.kind not in "buifUS":
+        raise ValueError(f"{request.spec}: y_{part} must hold numbers or text, but holds {y.dtype}.")
+    several = x.ndim == y.ndim == 2 and len(x) == len(y) and y.shape[1] > 1
+    if y.size != len(x) and not several:
         raise ValueError(
             f"{request.spec}: needs one target per row (rows of numbers may have several), but x_{part} is {x.shape} "
             f"and y_{part} {y.shape}."
         )
-    if several and y.dtype.kind in "buif" and ((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all():
+    if several and y.dtype.kind in "buif" and np.isin(y, (0, 1)).all() and (y.sum(1) == 1).all():
         raise ValueError(
             f"{request.spec}: y_{part} is one-hot, which would be {y.shape[1]} labels that do not exclude each other. "
             "Give the numbers of the classes, y.argmax(1)."
         )
-    if y is not None and y.dtype.kind not in "buifUS":
-        raise ValueError(f"{request.spec}: y_{part} must hold numbers or text, but holds {y.dtype}.")
 
 
 def _factor(request: Request, x: np.ndarray) -> float | None:
