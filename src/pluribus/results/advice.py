@@ -38,7 +38,7 @@ def advise(found: ComparedGroups) -> list[Sentence]:
     elif baseline is None:
         way = "lowest" if quantity(metric).better == "lower" else "highest"
         text = f"{top.label} has the {way} {name_of(metric)}, {format_interval(estimate(top, metric), metric)}."
-    elif (choice := _choice(found, baseline)) is None:
+    elif (choice := choose(found, baseline)) is None:
         text = _keep_single(found, baseline)
     else:
         one = " (one seed)" if len(choice.by_seed.keys() & baseline.by_seed.keys()) == 1 else ""
@@ -49,7 +49,7 @@ def advise(found: ComparedGroups) -> list[Sentence]:
     return [Sentence("result", text)]
 
 
-def _choice(found: ComparedGroups, baseline: Group) -> Group | None:
+def choose(found: ComparedGroups, baseline: Group) -> Group | None:
     """The cheapest of what beats one network and is not shown to be worse than the best of that."""
     better = [group for group in found.groups if found.relation(group, baseline) == "better"]
     leader = best(better, found.metric)

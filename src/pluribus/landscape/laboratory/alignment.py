@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from ...report.claims import Claim, section
-from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
+from ...report.figure import Curve, Figure, Panel, curve_panel, finite_range, legend
 from ...report.svg import Axis
 from ..material import Material
 from ..paths import Along, along, line
@@ -76,8 +76,7 @@ def alignment_question(
 def _panel(name: str, found: Mapping[str, Along]) -> Panel:
     curves: dict[str, Curve] = {label: (one.t, getattr(one, name)) for label, one in found.items()}
     y = finite_range(value for _, values in curves.values() for value in values)
-    panels, _ = curve_panels(
+    return curve_panel(
         curves, STYLES, ("from the first network to the second", name), (Axis(0, 1), Axis(*y)),
         lambda label: f"{name}, {label}: at most {max(curves[label][1]):.3g}",
     )  # fmt: skip
-    return panels[0]

@@ -19,7 +19,7 @@ from ...report.charts.landscape import (
     surface_chart,
 )
 from ...report.claims import Claim, section
-from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
+from ...report.figure import Curve, Figure, Panel, curve_panel, finite_range, legend
 from ...report.svg import Axis
 from ..diversity_accuracy_plane import family, limits
 from ..material import Material, run_names
@@ -78,12 +78,12 @@ def draw_cosines(arrays: Arrays) -> list[Figure]:
 
 
 def draw_functions(arrays: Arrays) -> list[Figure]:
-    """The matrix of disagreements; the strongest shade is the most among networks of the second half of training."""
+    """The matrix of disagreements; the darkest shade is the most among networks of the second half of training."""
     run, matrix = arrays["run"], arrays["matrix"]
     late = [i for k in np.unique(run) for own in [np.flatnonzero(run == k)] for i in own[len(own) // 2 :]]
     top = float(matrix[np.ix_(late, late)].max()) or 1.0
     caption = (
-        "Share of test rows on which two networks give different labels. The strongest shade is "
+        "Share of test rows on which two networks give different labels. The darkest shade is "
         f"{100 * top:.1f} % or more, the most among networks of the second half of training."
     )
     return [_matrix(arrays, "disagreement", caption, (0.0, top))]
@@ -305,8 +305,7 @@ def curves_panel(
         Axis(*x, log=log, whole=across in ("runs", "severity"), room=0.02),
         Axis(min(low, 0.0) if zero else low, high),
     )
-    panels, _ = curve_panels(curves, styles, (across, title), axes, lambda label: f"{title}: {label}", overlaid=9)
-    return panels[0]
+    return curve_panel(curves, styles, (across, title), axes, lambda label: f"{title}: {label}")
 
 
 SECTIONS: dict[str, Section] = {

@@ -23,7 +23,7 @@ from ...models.small import mlp
 from ...report.charts.intervals import intervals_figure
 from ...report.charts.landscape import surface_chart
 from ...report.claims import Claim, section
-from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend, room_for_ticks
+from ...report.figure import Curve, Figure, Panel, curve_panel, finite_range, legend, room_for_ticks
 from ...report.svg import Axis, Chart
 from ...surgery.thinning.rescaling import thin
 from ..analyses.bias_variance import mimo_on_a_curve
@@ -297,8 +297,8 @@ def _curves(
     diagonal: bool = False,
 ) -> Figure:
     styles = {label: number for number, label in enumerate(curves, 2)}
-    panels, layout = curve_panels(curves, styles, axes, (x, Axis(0, 1)), str, diagonal=diagonal)
-    return Figure(name, title, caption, panels, layout, legend(curves, styles))
+    panel = curve_panel(curves, styles, axes, (x, Axis(0, 1)), str, diagonal)
+    return Figure(name, title, caption, [panel], legend=legend(curves, styles))
 
 
 def _criteria(found: Measured) -> list[Figure]:
