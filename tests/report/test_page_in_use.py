@@ -119,7 +119,7 @@ def test_pointing_at_a_mark_and_near_a_line_tells_values(driver, page, width, da
         return {line: [point.x + 3, point.y + 3], mark: [box.x + 4, box.y + 4]};
     """)
     point(driver, places["mark"])
-    assert re.match(r"\w+: gain [\d.−]+ \[.*\], (better|unclear|worse), cost [\d.]+ ×$", told(driver))
+    assert re.match(r"\w+: gain [\d.−]+ \[.*\], (better|unclear|worse), cost [\d.]+x$", told(driver))
     box = driver.execute_script("return document.querySelector('.tip').getBoundingClientRect().toJSON()")
     assert box["left"] >= 0 and box["right"] <= width
     line = ".figure:has([id$=roc]) [data-read]"

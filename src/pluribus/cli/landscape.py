@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .._common.names import say_unknown
 from .common import options
 from .common.messages import messages, safe_text, say_notes
 
@@ -79,7 +80,7 @@ def landscape_command(
     chosen = tuple(name for name in corruptions.split(",") if name)
     for name in chosen:
         if name not in CORRUPTIONS:
-            raise ValueError(f"--corruptions: {name!r} is unknown. Choose from {', '.join(CORRUPTIONS)}.")
+            raise ValueError(f"--corruptions: {say_unknown(name, CORRUPTIONS)}")
     asked = tuple(name for name in only.split(",") if name)
     check_questions(asked)
     check_animation(animation, recorded=ensemble is None)

@@ -20,9 +20,10 @@ from .._common.atomic import atomic_write
 from .._common.optional import require
 from .._common.signed_files import read_signed_json
 from .._common.untrusted import check_shape
+from ..results.comparison_phrases import relation
 from ..results.quantities import Differences, best, estimate, format_value, quantity
 from ..results.store import Damaged, Group, Result, group_runs, has_classes, read_all
-from ..results.verdict import Verdict, relation, verdicts
+from ..results.verdict import Verdict, verdicts
 from .charts import CHARTS
 from .charts.outside import CHANCE
 from .charts.quality import gain_chart, trade_off_chart
@@ -55,7 +56,7 @@ def report(
 
     >>> record = dict(run="a", method="single", label="single", data="digits", task="classification", seed=0)
     >>> run = Result(record | {"settings": {}, "metrics": {"nll": {"value": 0.1}}, "cost": {}})
-    >>> "single has an NLL of 0.100" in report([run], "report.html")
+    >>> "Only one method ran: single, NLL 0.100" in report([run], "report.html")
     True
     """
     damaged: list[Damaged] = []

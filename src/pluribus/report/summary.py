@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 from .._common.optional import require
-from ..results.advice import PASS, choose, one_pass
-from ..results.comparison_phrases import ComparedGroups, name_of, say_number, say_size
+from ..results.advice import PASS, one_pass
+from ..results.comparison_phrases import ComparedGroups, name_of, say_number, say_size, say_times
 from ..results.quantities import Differences, best, estimate, format_value, quantity
 from ..results.store import Group, has_classes
 from ..results.verdict import Verdict
@@ -52,10 +52,10 @@ def summarise(verdict: Verdict, groups: list[Group], differences: Differences) -
     if top is None or baseline is None or len(groups) == 1:
         return plain
     found = ComparedGroups(groups, verdict.metric, top, baseline, differences)
-    choice = choose(found, baseline)
+    choice = next(group for group in groups if group.label == verdict.recommended)
     training = [sentence.text for sentence in verdict.sentences if sentence.topic == "training"]
-    if choice is None:
-        tiles = [_no_gain(found, baseline), ("Cost", "1 ×", "one network, as it is"), _power(found, baseline)]
+    if choice is baseline:
+        tiles = [_no_gain(found, baseline), ("Cost", "1x", "one network, as it is"), _power(found, baseline)]
         changes = [*_seeds(found, baseline), *training]
         return Summary(groups, verdict.metric, _keep(found, baseline), baseline, top, found, tiles, changes)
     leader = best([group for group in groups if found.relation(group, baseline) == "better"], verdict.metric)
@@ -119,7 +119,7 @@ def _budgets(found: ComparedGroups, choice: Group, leader: Group) -> list[str]:
         use = (
             f"use {other.label}, {name_of(metric)} {say_number(other, metric)}" if other else "keep the single network"
         )
-        texts.append(f"A budget of one network (at most {PASS:g} × its time and mult-adds): {use}.")
+        texts.append(f"A budget of one network (at most {PASS:g}x its time and mult-adds): {use}.")
     if leader is not choice:
         price = relative_cost(leader)
         at = f", at {price} the cost" if price else ""
@@ -157,9 +157,9 @@ def _price(choice: Group) -> tuple[str, str, str]:
     if not costs:
         return "Cost", "unknown", "the runs stored no costs"
     first, *others = costs
-    rest = "".join(f"; {quantity(name).title.lower()} {costs[name]:.2g} ×" for name in others)
+    rest = "".join(f"; {quantity(name).title.lower()} {say_times(costs[name])}" for name in others)
     note = "" if is_frozen(choice) else "; not frozen"
-    return "Cost", f"{costs[first]:.2g} ×", f"the {quantity(first).title.lower()} of one network{rest}{note}"
+    return "Cost", say_times(costs[first]), f"the {quantity(first).title.lower()} of one network{rest}{note}"
 
 
 def is_frozen(group: Group) -> bool:

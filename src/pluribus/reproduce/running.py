@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._common.atomic import refuse_links
+from .._common.names import say_unknown
 from .._common.signed_files import read_signed_json, write_signed_json
 from .._common.untrusted import check_shape
 from ..report.claims import claims_page
@@ -39,7 +40,7 @@ def find_claim(name: str) -> Claim:
         return CLAIMS[name]
     paper = name.partition("/")[0]
     near = [known for known in CLAIMS if known.startswith(f"{paper}/")] or list(CLAIMS)
-    raise ValueError(f"reproduce: {name!r} is unknown. Choose from {', '.join(near)}.")
+    raise ValueError(f"reproduce: {say_unknown(name, near)}")
 
 
 def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Judged:

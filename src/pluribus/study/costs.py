@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._common.timing import medians, rounds_for
+from .._common.timing import medians
 from ..core.ensemble import Ensemble
 from ..data.dataset import Data
 from ..deploy.budget.activation_memory import activations
 from ..deploy.budget.candidates import bytes_of
 from ..deploy.budget.counting import cost, training_mult_adds
 from ..deploy.freezing.call_signature import Example
-from ..deploy.freezing.frozen import freeze
+from ..deploy.freezing.frozen import Frozen, freeze
 from ..deploy.freezing.verification import agrees
 from ..methods import single
 from ..methods.facts import REFUSALS, first_line
@@ -71,7 +71,7 @@ def _deployed(
         frozen, why = freeze_checked(ensemble, batch, x)
         base = frozen if is_one else freeze_checked(single(network).eval(), batch, x)[0]
         runs = [partial(made, batch) for made in (frozen, base, network, ensemble)]
-        times = medians(runs, x.device, rounds=rounds_for(runs, x.device))
+        times = medians(runs, x.device)
         seconds[str(rows)], plain[str(rows)] = times[0], times[0] / times[2]
         relative[str(rows)] = 1.0 if is_one else times[0] / times[1]
     own, one = cost(frozen, batch), cost(base, batch)
@@ -81,7 +81,8 @@ def _deployed(
         "latency": relative,
         "plain_latency": plain,
     }
-    memory = bytes_of([*frozen.parameters(), *frozen.buffers()]) + activations(frozen, ((batch,), {})).peak
+    held = frozen.count_bytes() if isinstance(frozen, Frozen) else bytes_of([*frozen.parameters(), *frozen.buffers()])
+    memory = held + activations(frozen, ((batch,), {})).peak
     found = {"frozen": not why, "why": why, "parameters": own.parameters, "mult_adds": own.mult_adds}
     return {**found, "memory": memory, "latency": seconds, "relative": ratios}, (times[3], times[3] / times[2])
 

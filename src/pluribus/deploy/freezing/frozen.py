@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,6 +22,7 @@ from ...surgery.copying import duplicate, state
 from ...surgery.selecting import CONVOLUTIONS, quote_names
 from ...uncertainty.outputs import compute_answers
 from ...uncertainty.prediction import Prediction, join_outputs, prediction_of
+from ..budget.candidates import bytes_of
 from ..budget.counting import cost
 from .call_signature import Call, Example, Unfit
 from .folding import Network
@@ -29,6 +31,7 @@ from .kernels import WAYS, Convolution, can_pack
 from .lowering import FORMS, Unable
 from .tracing import SAMPLES, Holder, member_trees, shapes_of, trace
 from .verification import agrees, run_on_copies, runs_by_rows
+from .winograd import GROWTH
 
 CHUNK = 32  # larger buffers are mapped afresh at each call, which costs more than it saves
 
@@ -179,6 +182,11 @@ class Frozen(nn.Module):
         if self.arguments is not None and self.arguments.sizes is not None:
             lines.append(f"  takes inputs of the sizes {self.arguments.sizes}, any number of rows")
         return "\n".join(lines)
+
+    def count_bytes(self) -> int:
+        """The memory of the weights as they are held: some convolutions hold theirs in a larger form."""
+        tiled = sum(math.prod(part.shape) for part in self._convolutions() if part.way == "winograd" and part.packed)
+        return int(bytes_of([*self.parameters(), *self.buffers()]) + 4 * (GROWTH - 1) * tiled)
 
     def plain_(self) -> Frozen:
         """Put all weights into plain tensors for good, as `torch.export` needs them."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...results.comparison_phrases import ComparedGroups, say_gap
+from ...results.comparison_phrases import ComparedGroups, say_gap, say_times
 from ...results.quantities import estimate, format_interval, format_value, quantity
 from ...results.store import Group
 from ...uncertainty import metrics
@@ -91,7 +91,7 @@ def say_meaning(groups: Sequence[Group]) -> str:
 def relative_cost(group: Group) -> str:
     """The cost of a prediction, relative to one network; nothing where it is not known."""
     cost = estimate(group, cost_name([group])).value
-    return f"{cost:.2g} ×" if math.isfinite(cost) else ""
+    return say_times(cost) if math.isfinite(cost) else ""
 
 
 def trade_off_chart(groups: Sequence[Group], styles: Styles, metric: str = "") -> Figure | None:
@@ -116,7 +116,7 @@ def trade_off_chart(groups: Sequence[Group], styles: Styles, metric: str = "") -
     places = []
     for group in sorted(shown, key=lambda one: styles[one.label], reverse=True):
         point = paid[group.label], good[group.label] * kind.factor
-        hint = f"{group.label}: {format_interval(estimate(group, metric), metric)} at {paid[group.label]:.2g} ×"
+        hint = f"{group.label}: {format_interval(estimate(group, metric), metric)} at {say_times(paid[group.label])}"
         chart.mark(*point, styles[group.label], hint, 5)
         places.append((*chart.at(*point), 5, group.label))
     place_labels(chart, places[::-1])
@@ -128,7 +128,7 @@ def trade_off_chart(groups: Sequence[Group], styles: Styles, metric: str = "") -
         f"Good and cheap is at the {good_corner} left. The line is the frontier: the best average at each cost. "
         f"Cost: {say_meaning(groups)}."
     )
-    summary = "; ".join(f"{g.label} {format_value(good[g.label], metric)} at {paid[g.label]:.2g} ×" for g in shown)
+    summary = "; ".join(f"{g.label} {format_value(good[g.label], metric)} at {say_times(paid[g.label])}" for g in shown)
     header = ["Method", *(_title(name) for name in names)]
     panels = [Panel(chart.svg(f"{_title(metric)} against cost. {summary}"))]
     return Figure("trade-off", "Quality versus cost", caption, panels, header=header, rows=rows)
