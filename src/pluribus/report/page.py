@@ -26,10 +26,10 @@ from ..results.store import Damaged, Group, Result, group_runs, has_classes, rea
 from ..results.verdict import Verdict, verdicts
 from .charts import CHARTS
 from .charts.outside import CHANCE
-from .charts.quality import gain_chart, trade_off_chart
+from .charts.quality import gain_chart, is_frozen, trade_off_chart
 from .examples import class_colours, group_examples
 from .figure import Figure, Styles, number_styles
-from .summary import Summary, is_frozen, summarise
+from .summary import Summary, summarise
 from .svg import HUES, series_class, swatch
 
 TEMPLATES = ("base.", "parts.", "page.", "claims.")  # and the style and the script

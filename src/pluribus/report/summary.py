@@ -12,7 +12,7 @@ from ..results.quantities import Differences, best, estimate, format_value, quan
 from ..results.store import Group, has_classes
 from ..results.verdict import Verdict
 from ..uncertainty.resampling import LEVEL, Interval
-from .charts.quality import cost_name, relative_cost
+from .charts.quality import cost_name, is_frozen, relative_cost
 
 SEEDS = 5  # what is proposed to who has fewer
 
@@ -146,7 +146,11 @@ def _gain(found: ComparedGroups, choice: Group, baseline: Group) -> tuple[str, s
 
 def _no_gain(found: ComparedGroups, baseline: Group) -> tuple[str, str, str]:
     if found.top is baseline:
-        return "Gain", "none", f"the single network has the best {name_of(found.metric)}"
+        return (
+            "Gain",
+            "none",
+            f"the single network has the best {name_of(found.metric)}, {say_number(baseline, found.metric)}",
+        )
     told = f"{found.top.label} has the best average, {say_number(found.top, found.metric)} against "
     return "Gain", "none shown", f"{told}{say_number(baseline, found.metric)}, but the difference may be noise"
 
@@ -160,11 +164,6 @@ def _price(choice: Group) -> tuple[str, str, str]:
     rest = "".join(f"; {quantity(name).title.lower()} {say_times(costs[name])}" for name in others)
     note = "" if is_frozen(choice) else "; not frozen"
     return "Cost", say_times(costs[first]), f"the {quantity(first).title.lower()} of one network{rest}{note}"
-
-
-def is_frozen(group: Group) -> bool:
-    """Whether the costs of a group are those of its frozen form."""
-    return all((run.record["cost"].get("deployed") or {}).get("frozen") for run in group.runs)
 
 
 def _certainty(found: ComparedGroups, choice: Group, baseline: Group) -> tuple[str, str, str]:
@@ -184,9 +183,9 @@ def _power(found: ComparedGroups, baseline: Group) -> tuple[str, str, str]:
     if not gap.known:
         return "How sure", "unknown", "no interval: no seed in common, or no stored examples"
     seeds = _common_seeds(rival, baseline) if rival else 1
-    over = f"{seeds} seeds" if seeds > 1 else "one seed, on this test set,"
     half = _number((gap.high - gap.low) / 2, found.metric)
-    return "How sure", f"± {half}", f"{over} can show no smaller difference in {name_of(found.metric)}"
+    over = f"{seeds} seeds" if seeds > 1 else "one seed on this test set"
+    return "How sure", "inconclusive", f"{over} cannot show {name_of(found.metric)} differences below {half}"
 
 
 # ---------------------------------------------------------------- numbers in words

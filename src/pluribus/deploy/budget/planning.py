@@ -77,7 +77,9 @@ class Plan:
         """The rows that are printed: of each method what has the most members, then the next of each, up to ten."""
         turns: dict[int, int] = {}
         for name in {row["method"] for row in self.rows}:
-            own = sorted((row for row in self.rows if row["method"] == name), key=lambda r: (-r["size"], -r["capacity"]))
+            own = sorted(
+                (row for row in self.rows if row["method"] == name), key=lambda r: (-r["size"], -r["capacity"])
+            )
             turns |= {id(row): turn for turn, row in enumerate(own)}
         chosen = sorted(self.rows, key=lambda row: turns[id(row)])[:SHOWN]
         return sorted(chosen, key=_order)
@@ -184,7 +186,9 @@ def plan(
         "alphas": alphas, "gammas": gammas, "scales": scales, "capacities": capacities, "branches": branches,
         "rate": rate,
     }  # fmt: skip
-    base, found = count_candidates(Wish(made, x, list(sizes), options), list(METHODS if methods is None else methods), progress)
+    base, found = count_candidates(
+        Wish(made, x, list(sizes), options), list(METHODS if methods is None else methods), progress
+    )
     kind = "training_memory" if training else "memory"
     single = _row(Counted(baseline.__name__, Candidate({}, 1), base), base)
     rows = [_row(counted, base) for counted in found if counted.figures is not None]

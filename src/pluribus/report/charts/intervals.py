@@ -133,7 +133,8 @@ def row_chart(
     for place, row in enumerate(rows):
         y = len(rows) - place - 0.5
         if row.found.known:
-            chart.line([(row.found.low, y), (row.found.high, y)], row.style, "whisker")
+            cut = [min(max(end, chart.x.low), chart.x.high) for end in row.found[1:]]
+            chart.line([(end, y) for end in cut], row.style, "whisker")
         chart.mark(row.found.value, y, row.style, row.hint)
         base, label = chart.at(0, y)[1] + 4.5, row.label if len(row.label) <= 19 else f"{row.label[:18]}…"
         chart.text(margin[0] - 8, base, label, "end", "name strong" if row.label == marked else "name")

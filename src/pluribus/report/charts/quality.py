@@ -52,10 +52,12 @@ def gain_chart(found: ComparedGroups, choice: Group | None) -> Figure | None:
     axis = f"{kind.title}: how much {way} than one network{f', {unit}' if unit else ''} →"
     summary = f"Gain in {kind.title} over one network: {'; '.join(rows[i].hint for i in order)}"
     marked = choice.label if choice else ""
-    svg = row_chart([rows[i] for i in order], axis, summary, ends=_ends(rows), cells="cost", marked=marked)
+    ends = _ends(rows)
+    svg = row_chart([rows[i] for i in order], axis, summary, ends=ends, cells="cost", marked=marked)
+    far = any(row.found.low < ends[0] or row.found.high > ends[1] for row in rows)
     caption = (
-        "Mean and 95 % interval of the paired difference from the single network (the line at 0). Right is better. "
-        f"A method counts as better or worse only if its interval excludes 0. Cost: {say_meaning(found.groups)}."
+        "Mean paired difference from the single network, and its 95 % interval: better or worse only if that excludes "
+        f"0.{' Lines that end at the edge go on.' if far else ''} Cost: {say_meaning(found.groups)}."
     )
     header = ["Method", f"Gain in {kind.title}", "Result", "Cost"]
     return Figure(
@@ -85,7 +87,14 @@ def cost_name(groups: Sequence[Group]) -> str:
 def say_meaning(groups: Sequence[Group]) -> str:
     """What the cost of a prediction is."""
     kind = quantity(cost_name(groups))
+    if not any(map(is_frozen, groups)):
+        return f"{kind.title.lower()} relative to the single network, neither frozen"
     return f"{kind.title.lower()} {kind.meaning}"
+
+
+def is_frozen(group: Group) -> bool:
+    """Whether the costs of a group are those of its frozen form."""
+    return all((run.record["cost"].get("deployed") or {}).get("frozen") for run in group.runs)
 
 
 def relative_cost(group: Group) -> str:
