@@ -44,4 +44,6 @@ def trained_curves(material: Material) -> Claim:
     ]
     figure = Figure("curves", "Along trained curves", caption, [panel], "wide", legend(ways, styles), header, rows)
     claim = "Two optima are connected by simple curves along which the loss is nearly constant (Garipov et al., 2018)."
-    return section("curve", "Is there a simple curve of low loss between two runs?", claim, answer, [figure])
+    title = "Is there a simple curve of low loss between two runs?"
+    number = f"Rise of the loss {heights[best]:.3g}, {heights['straight line']:.3g} on the straight line"
+    return section("curve", title, claim, answer, [figure], "yes" if lower else "no", number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...report.charts.landscape import heat_map
-from ...report.claims import Claim, section
+from ...report.claims import Claim, section, yes_or_no
 from ...report.figure import Curve, Figure, Panel, curve_panel, finite_range, legend
 from ...report.svg import Axis
 from ..analyses.sparsity import layer_sparsity
@@ -39,7 +39,9 @@ def layer_similarity(material: Material) -> Claim:
         "Layers of networks trained from different initialisations correspond to each other, early layers "
         "more than late ones (Kornblith et al., 2019)."
     )
-    return section("layers", "Do the layers of two runs represent the same thing?", claim, found, [figure])
+    answer = yes_or_no([nearest == len(names), nearest > 0])
+    number = f"The same layer is the most similar one for {nearest} of {len(names)} layers"
+    return section("layers", "Do the layers of two runs correspond?", claim, found, [figure], answer, number)
 
 
 def sparse_layers(material: Material) -> Claim | None:
@@ -83,12 +85,15 @@ def sparse_layers(material: Material) -> Claim | None:
         "sparsity", "Layers and their sparse approximations", caption, panels, "wide", legend(shown, styles),
         header, rows,
     )  # fmt: skip
-    return section("sparsity", SPARSE, SPARSE_CLAIM, [answer, f"With half the weights, in nats: {told}."], [figure])
+    held = yes_or_no([name not in over for name in found])
+    number = f"At most {worst:.2g} of the bound"
+    said = [answer, f"With half the weights, in nats: {told}."]
+    return section("sparsity", SPARSE, SPARSE_CLAIM, said, [figure], held, number)
 
 
 COLUMNS = ("measured", "divergence", "bound")
 
-SPARSE = "How far is a layer from a sparse version of itself?"
+SPARSE = "Does the bound for sparse layers hold?"
 
 SPARSE_CLAIM = (
     "The divergence of a layer's outputs from those of its sparse approximation is bounded, and the bound falls fast "

@@ -79,8 +79,9 @@ def subnetworks_apart(material: Material) -> Claim | None:
     more = apart[0] > apart[1]
     answer = f"{'More' if more else 'Not more'} in MIMO than in the naive multihead: members disagree on "
     found.insert(0, f"{answer}{100 * apart[0]:.1f} % and {100 * apart[1]:.1f} % of the test rows.")
-    title = "Are the members of one network different functions?"
-    return section("subnetworks", title, claim, found, figures)
+    title = "Do the members of MIMO differ more than those of a multihead?"
+    number = f"Disagreement {100 * apart[0]:.1f} % and {100 * apart[1]:.1f} %"
+    return section("subnetworks", title, claim, found, figures, "yes" if more else "no", number)
 
 
 def units_of_members(material: Material) -> Claim | None:

@@ -25,6 +25,7 @@ from ...report.charts.landscape import surface_chart
 from ...report.claims import Claim, section
 from ...report.figure import Curve, Figure, Panel, curve_panel, finite_range, legend, room_for_ticks
 from ...report.svg import Axis, Chart
+from ...results.judgements import FAILS, HOLDS, OPEN
 from ...surgery.thinning.rescaling import thin
 from ..analyses.bias_variance import mimo_on_a_curve
 from ..analyses.masks import dropout_transition, mask_grid, mask_overlap, mask_transition
@@ -57,6 +58,9 @@ class Contrast:
     factors: Mapping[Any, float]
     metric: str
     below: bool = False
+
+
+ANSWERS = {HOLDS: "yes", FAILS: "no", OPEN: "inconclusive"}
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,8 @@ class Swept:
                 values[one.claim] = np.sum(told, 0).tolist()
         verdict = judge_values(asked, values)
         pictures = [self._figure(found), *self.further(found)]
-        return section(self.name, self.title, self.says, verdict.found, pictures)
+        number = f"{verdict.rows[0][1]}: {verdict.rows[0][4]}" if verdict.rows else ""
+        return section(self.name, self.title, self.says, verdict.found, pictures, ANSWERS[verdict.judgement], number)
 
     def _figure(self, found: Measured) -> Figure:
         known = {name: words for name, words in self.shown.items() if name in found.figures}
