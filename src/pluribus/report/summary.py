@@ -48,20 +48,24 @@ class Summary:
 def summarise(verdict: Verdict, groups: list[Group], differences: Differences) -> Summary:
     """The summary of a verdict: the rule of its advice decides, and nothing is judged a second time."""
     baseline, top = next((group for group in groups if group.is_baseline), None), best(groups, verdict.metric)
-    plain = Summary(groups, verdict.metric, verdict.sentences[0].text, None, top)
-    if top is None or baseline is None or len(groups) == 1:
-        return plain
+    choice = next((group for group in groups if group.label == verdict.recommended and len(groups) > 1), None)
+    if top is None or baseline is None or choice is None:
+        return Summary(groups, verdict.metric, verdict.sentences[0].text, choice, top)
     found = ComparedGroups(groups, verdict.metric, top, baseline, differences)
-    choice = next(group for group in groups if group.label == verdict.recommended)
     training = [sentence.text for sentence in verdict.sentences if sentence.topic == "training"]
     if choice is baseline:
         tiles = [_no_gain(found, baseline), ("Cost", "1x", "one network, as it is"), _power(found, baseline)]
         changes = [*_seeds(found, baseline), *training]
         return Summary(groups, verdict.metric, _keep(found, baseline), baseline, top, found, tiles, changes)
-    leader = best([group for group in groups if found.relation(group, baseline) == "better"], verdict.metric)
+    leader = best(_better(found), verdict.metric)
     tiles = [_gain(found, choice, baseline), _price(choice), _certainty(found, choice, baseline)]
     changes = [*_budgets(found, choice, leader or choice), *_seeds(found, choice), *training]
     return Summary(groups, verdict.metric, _use(found, choice, baseline), choice, leader, found, tiles, changes)
+
+
+def _better(found: ComparedGroups) -> list[Group]:
+    """What is shown to beat the single network."""
+    return [group for group in found.groups if found.baseline and found.relation(group, found.baseline) == "better"]
 
 
 # ---------------------------------------------------------------- sentences
@@ -83,11 +87,11 @@ def _keep(found: ComparedGroups, baseline: Group) -> str:
 
 def _detectable(found: ComparedGroups, baseline: Group) -> str:
     """What more seeds could show, if the spread stays what it is."""
-    seeds = _common_seeds(found.top, baseline)
-    if seeds < 2:
-        return f"With one seed, luck in training cannot be told from a difference: try --seeds {SEEDS}."
+    seeds, gap = _common_seeds(found.top, baseline), found.gap(found.top, baseline)
+    if seeds < 2 or not gap.known:
+        return f"Train several seeds to learn more: try --seeds {SEEDS}."
     more = SEEDS if seeds < SEEDS else 2 * seeds
-    size = _detectable_size(found.gap(found.top, baseline), seeds, more)
+    size = _detectable_size(gap, seeds, more)
     return (
         f"With {more} seeds you could detect a difference of {_number(size, found.metric)} in {name_of(found.metric)}."
     )
@@ -112,13 +116,9 @@ def _budgets(found: ComparedGroups, choice: Group, leader: Group) -> list[str]:
     """What to use for the cost of one network, and where cost does not matter, if that is something else."""
     texts, metric = [], found.metric
     if not one_pass(choice):
-        cheap = [
-            g for g in found.groups if one_pass(g) and found.baseline and found.relation(g, found.baseline) == "better"
-        ]
-        other = best(cheap, metric)
-        use = (
-            f"use {other.label}, {name_of(metric)} {say_number(other, metric)}" if other else "keep the single network"
-        )
+        other = best([group for group in _better(found) if one_pass(group)], metric)
+        named = f"use {other.label}, {name_of(metric)} {say_number(other, metric)}" if other else ""
+        use = named or "keep the single network"
         texts.append(f"A budget of one network (at most {PASS:g}x its time and mult-adds): {use}.")
     if leader is not choice:
         price = relative_cost(leader)
@@ -136,11 +136,12 @@ def _gain(found: ComparedGroups, choice: Group, baseline: Group) -> tuple[str, s
     told = (
         f"{name_of(found.metric)} {say_number(choice, found.metric)}, one network {say_number(baseline, found.metric)}"
     )
-    shares = [estimate(group, "accuracy").value for group in (choice, baseline)]
-    if found.metric != "accuracy" and all(map(math.isfinite, shares)):
-        told += (
-            f"; accuracy {format_value(shares[0], 'accuracy')} %, one network {format_value(shares[1], 'accuracy')} %"
-        )
+    other = "accuracy" if has_classes(choice.record["task"]) else "rmse"
+    both = [estimate(group, other).value for group in (choice, baseline)]
+    if found.metric != other and all(map(math.isfinite, both)):
+        unit = f" {quantity(other).unit}" if quantity(other).unit else ""
+        shown = [f"{format_value(value, other)}{unit}" for value in both]
+        told += f"; {name_of(other)} {shown[0]}, one network {shown[1]}"
     return "Gain", f"{sign}{_say_gain(found, choice, baseline)}", told
 
 

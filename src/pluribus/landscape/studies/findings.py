@@ -120,6 +120,7 @@ def tell_values(asked: Mapping[str, Asked], told: Mapping[str, str], values: Map
             required = f"{number} {value:.3g}, where {SIDES[below]} {bar:g} is required"
             said.append(f"{'Holds' if holds else 'Does not hold'} here: {claim} ({required}).")
     if len(said) > 1:
+        first = f"{sum(held)} of {len(held)} findings; {first}"
         said.insert(0, f"{sum(held)} of {len(said)} findings hold here.")
     said += [f"{_begin(words)}: {values[name]:.3g}." for name, words in told.items() if name in values]
     return ClaimVerdict(yes_or_no(held), said, number=_begin(first) if first else "")
