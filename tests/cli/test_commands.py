@@ -133,7 +133,7 @@ class TestCompare:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["--methods", "deap"], "the method 'deap' is unknown. Choose from single, deep"),
+            (["--methods", "deap"], "the method 'deap' is unknown. Did you mean 'deep'? Choose from single, deep"),
             (["--data", "cifar11"], "cifar11"),
             (["--data", "cifar10", "--data-dir", "nowhere"], "cifar-10-batches-py"),
             (["--model", "resnet1"], "'resnet1' is unknown"),

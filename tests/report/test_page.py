@@ -122,7 +122,7 @@ def test_runs_without_columns_or_with_nan_still_give_a_page():
 def test_a_record_with_only_what_is_needed_gives_a_page():
     needed = ("run", "method", "label", "settings", "data", "task", "seed", "metrics")
     record = {key: fakes.classification().record[key] for key in needed} | {"cost": {}}
-    assert "There is one seed" in report([Result(record)])
+    assert "One seed: intervals are" in report([Result(record)])
 
 
 def test_every_chart_of_the_table_is_drawn_for_some_run():
@@ -503,7 +503,7 @@ def test_an_odd_record_is_named_and_the_page_is_made(tmp_path, name):
         write(tmp_path / "results" / f"{label}.npz", run.record, run.columns)
     _rewrite_record(tmp_path / "results" / "deep.npz", **ODD[name])
     html = report(tmp_path)
-    assert "deep.npz: " in html and "severit" in html and "single has" in html
+    assert "deep.npz: " in html and "severit" in html and "Only one method ran: single" in html
 
 
 @pytest.mark.parametrize("label", ["²", "³ of ①", "٣"])

@@ -386,9 +386,12 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"methods": ["depe"]}, "the method 'depe' is unknown. Choose from single, deep, packed"),
+            (
+                {"methods": ["depe"]},
+                "the method 'depe' is unknown. Did you mean 'deep'? Choose from single, deep, packed",
+            ),
             ({"methods": []}, "at least one of methods"),
-            ({"model": "resnet19"}, "'resnet19' is unknown. Choose from mlp, lenet"),
+            ({"model": "resnet19"}, "'resnet19' is unknown. Did you mean 'resnet18'? Choose from mlp, lenet"),
             ({"data": ["mnst"]}, "mnst"),
             ({"sweep": {"alfa": [1]}}, "none of single, deep, masksembles takes 'alfa'"),
             ({"choose": "nlll"}, "the metric 'nlll' is unknown"),

@@ -52,7 +52,7 @@ def landscape_command(
     corruptions: Annotated[
         str, typer.Option(help="Corruptions of the test images, comma-separated.")
     ] = "gaussian_noise",
-    seed: int = 0,
+    seed: options.Seed = 0,
     threads: options.Threads = None,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,

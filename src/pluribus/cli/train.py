@@ -24,7 +24,7 @@ def train_command(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="An argument of the method, such as alpha=3.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="The seed of the training.")] = 0,
+    seed: options.Seed = 0,
     risk: Annotated[float, typer.Option(help="Abstain so that the error rate is at most this.", min=0, max=1)] = 0.05,
     threads: options.Threads = None,
     precision: Annotated[

@@ -165,7 +165,7 @@ def _fitting(groups: list[Group], verdict: Verdict, width: int) -> Table:
     known = [name for name in (*METRICS, *COSTS) if any(math.isfinite(estimate(one, name).value) for one in groups)]
     spare, shown, exact = [name for name in SPARE if name in known], list(known), True
     while True:
-        hidden = [_heading(name).rstrip(" ↑↓") for name in known if name not in shown]
+        hidden = [COSTS.get(name) or quantity(name).title for name in known if name not in shown]
         table = _table(groups, verdict, shown, exact, hidden)
         if Console(width=1000).measure(table).maximum <= width or not (spare or exact):
             return table

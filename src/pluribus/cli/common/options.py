@@ -149,6 +149,8 @@ Decay = Annotated[float | None, typer.Option("--weight-decay", help="The weight 
 
 Device = Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, ...")]
 
+Seed = Annotated[int, typer.Option(help="The seed for everything random.")]
+
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, and nothing else.")]

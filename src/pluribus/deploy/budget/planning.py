@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from ..._common.names import say_unknown
+from ..._common.text_tables import align_columns
 from ..._common.timing import medians
 from ..._common.trees import as_batch, map_tensors, tensors_of
 from ...core.ensemble import Ensemble
@@ -201,6 +202,8 @@ def plan(
         notes += _measure(model, example, single, fitting, progress)
         if latency is not None:
             budget["latency"] = latency * single["latency"] if relative else latency
+    elif any(row["iou"] is not None for row in rows):
+        notes.append("Masked channels are counted here; pb.freeze leaves them out. measure=True or --latency freezes.")
     for row in rows:
         row["misses"] = _misses(row, budget, kind)
     refused = [
@@ -326,7 +329,8 @@ def _measure(
             notes.append(f"{row['call']} was not measured: {error}")
             continue
         times.append(ours)
-        row["latency"] = theirs
+        row["latency"], row["mult_adds"] = theirs, made.mult_adds[1]
+        row["relative"]["mult_adds"] = round(row["mult_adds"] / max(single["mult_adds"], 1), 6)
         row["relative"]["latency"] = round(theirs / ours, 4)
     single["latency"] = median(times) if times else _latencies([alone], example)[0]
     single["relative"]["latency"] = 1.0
@@ -352,17 +356,7 @@ def build_planned(row: Mapping[str, Any], model: nn.Module, example: Any) -> Ens
 
 def table(rows: Sequence[Mapping[str, Any]], *, misses: bool = False) -> str:
     """Rows as aligned text."""
-    texts = [cells(row, misses) for row in rows]
-    columns = [name for name in texts[0] if any(text[name] for text in texts)]
-    widths = {name: max(len(name), *(len(text[name]) for text in texts)) for name in columns}
-    left = ("method", "settings", "misses by")
-
-    def line(values: Mapping[str, str]) -> str:
-        return "  ".join(
-            values[c].ljust(widths[c]) if c in left else values[c].rjust(widths[c]) for c in columns
-        ).rstrip()
-
-    return "\n".join([line({c: c for c in columns}), *map(line, texts)])
+    return align_columns([cells(row, misses) for row in rows], left=("method", "settings", "misses by"))
 
 
 def cells(row: Mapping[str, Any], misses: bool = False) -> dict[str, str]:
