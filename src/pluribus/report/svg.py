@@ -130,29 +130,12 @@ class Chart:
         title = f"<title>{escape(hint)}</title>" if hint else ""
         self.parts.append(f'<path class="{kind} {series_class(style)}" d="{shape}">{title}</path>')
 
-    def circle(self, x: float, y: float, style: int, radius: float, hint: str) -> None:
-        """A circle whose area means something."""
-        place = self.at(x, y)
-        shape = f'cx="{place[0]:.1f}" cy="{place[1]:.1f}" r="{radius:.1f}"'
-        self.parts.append(
-            f'<circle class="bubble {series_class(style)}" {shape}><title>{escape(hint)}</title></circle>'
-        )
-
-    def box(
-        self,
-        x: tuple[float, float],
-        y: tuple[float, float],
-        style: int | None,
-        kind: str,
-        hint: str = "",
-        shade: float | None = None,
-    ) -> None:
-        """A rectangle between two values on each axis; `shade` is how opaque it is."""
+    def box(self, x: tuple[float, float], y: tuple[float, float], style: int | None, kind: str, hint: str = "") -> None:
+        """A rectangle between two values on each axis."""
         (left, bottom), (right, top) = self.at(x[0], y[0]), self.at(x[1], y[1])
         shape = f'x="{left:.1f}" y="{top:.1f}" width="{max(right - left, 0):.1f}" height="{max(bottom - top, 0):.1f}"'
         title = f"<title>{escape(hint)}</title>" if hint else ""
-        opaque = "" if shade is None else f' fill-opacity="{shade:.2f}"'
-        self.parts.append(f'<rect class="{kind} {series_class(style)}"{opaque} {shape}>{title}</rect>')
+        self.parts.append(f'<rect class="{kind} {series_class(style)}" {shape}>{title}</rect>')
 
     def svg(self, summary: str) -> str:
         """The finished picture; `summary` says in words what it shows."""
