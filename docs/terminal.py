@@ -21,7 +21,7 @@ TARGET = Path(__file__).resolve().parent / "images" / "terminal.svg"
 def main(study: str) -> None:
     """Write docs/images/terminal.svg."""
     text = recorded([sys.executable, "-m", "pluribus", "compare", "--out", study])
-    lines = [line for line in text.splitlines() if not re.search(r"kept|note:|The page:", line)]
+    lines = [line for line in text.splitlines() if not re.search(r"kept|note:|Report:", line)]
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(Text("$ pluribus compare", style="bold"))
     for line in lines:

@@ -55,7 +55,7 @@ class TestCompare:
     def test_it_prints_the_table_and_writes_the_page(self, pluribus):
         code, out, _ = pluribus("compare", *QUICK, "--methods", "single,deep", "--out", "study")
         assert code == 0
-        for word in ("single", "deep", "Accuracy", "NLL", "4", "The page: study/report.html"):
+        for word in ("single", "deep", "Accuracy", "NLL", "4", "Report: study/report.html"):
             assert word in out
         assert Path("study/report.html").stat().st_size > 50_000
         assert len(list(Path("study/results").glob("*.npz"))) == 2
@@ -133,7 +133,7 @@ class TestCompare:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["--methods", "deap"], "the method 'deap' is unknown. Choose from single, deep"),
+            (["--methods", "deap"], "the method 'deap' is unknown. Did you mean 'deep'? Choose from single, deep"),
             (["--data", "cifar11"], "cifar11"),
             (["--data", "cifar10", "--data-dir", "nowhere"], "cifar-10-batches-py"),
             (["--model", "resnet1"], "'resnet1' is unknown"),

@@ -40,7 +40,7 @@ def test_an_item_is_run_judged_and_kept(capsys, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["packed/table99"], "'packed/table99' is unknown. Choose from packed/figure1"),
+        (["packed/table99"], "'packed/table99' is unknown. Did you mean 'packed/table9'? Choose from packed/figure1"),
         (["packed/table11", "--scale", "huge"], "'huge' is unknown. Choose from smoke, laptop, paper"),
         (["fort/figure4", "--scale", "laptop", "--data-dir", "nowhere"], "looked for"),
         (["packed/table11", "--scale", "laptop", "--data-dir", "nowhere"], "looked for yacht, bostonHousing"),

@@ -71,7 +71,7 @@ def test_methods_are_compared_on_texts(folder, capsys):
         ({"--model": "mlp"}, "need the tokenizer of a model. .*--model hf:FOLDER"),
         ({"--data": "digits"}, "takes texts, as in --data text:reviews.csv, not digits"),
         ({"--long-texts": "refuse"}, "the model takes 8 tokens, but .* texts have more: row .* has .*--long-texts cut"),
-        ({"--long-texts": "drop"}, '"drop" is unknown. Choose from cut, refuse'),
+        ({"--long-texts": "drop"}, "'drop' is unknown. Choose from cut, refuse"),
         ({"--width": "0.5"}, "keeps its own width"),
         ({"--model": "hf:nowhere"}, "it has no config.json"),
     ],

@@ -65,7 +65,9 @@ def test_new_images_are_those_of_the_data_again():
 @pytest.mark.parametrize("argument", ["outside", "shifted", "variants"])
 def test_unknown_names_list_the_known_ones(argument):
     for call in (lambda: load("cifra10"), lambda: load("sklearn_digits", **{argument: ["cifra10"]})):
-        with pytest.raises(ValueError, match='"cifra10" is unknown. Choose from digits, .*cifar10, .*table'):
+        with pytest.raises(
+            ValueError, match="'cifra10' is unknown. Did you mean 'cifar10'. Choose from digits, .*cifar10, .*table"
+        ):
             call()
 
 

@@ -60,7 +60,7 @@ def test_a_file_of_your_own_is_run_once_until_it_changes(tmp_path):
 @pytest.mark.parametrize(
     ("spec", "shape", "message"),
     [
-        ("resnet19", (3, 32, 32), "'resnet19' is unknown. Choose from mlp, lenet"),
+        ("resnet19", (3, 32, 32), "'resnet19' is unknown. Did you mean 'resnet18'? Choose from mlp, lenet"),
         ("resnet18", (8,), "takes images, but the rows have the shape (8,). Use mlp."),
         ("timm:resnet1000", (3, 32, 32), "timm has no 'resnet1000'"),
         ("timm:resnet18", (8,), "takes images"),

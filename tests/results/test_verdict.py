@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pluribus import metrics
+from pluribus.results.advice import one_pass
 from pluribus.results.intervals import bootstrap_interval, seeds_to_settle, t_interval
 from pluribus.results.quantities import (
     Differences,
@@ -116,41 +117,42 @@ def test_equal_differences_in_every_seed_do_not_make_an_interval_of_no_width():
 
 
 def test_the_advice_comes_first_the_cheapest_that_matches_the_best_with_its_gain_and_cost():
-    assert texts(runs(**CLEAR))[0] == "Use packed: NLL 0.113 against 0.202 of one network, at 1.08 times its cost."
+    assert texts(runs(**CLEAR))[0] == "Use packed: NLL 0.113, down from 0.202 for a single network, at 1.1x the cost."
 
 
 def test_what_is_shown_to_be_worse_than_the_best_is_not_advised_though_it_is_cheaper():
     found = texts(runs(**{**CLEAR, "packed": [0.150, 0.152, 0.151, 0.149]}))
-    assert found[0] == "Use deep: NLL 0.111 against 0.202 of one network, at 4.00 times its cost."
+    assert found[0] == "Use deep: NLL 0.111, down from 0.202 for a single network, at 4x the cost."
 
 
 def test_every_method_that_beats_the_single_network_is_named_with_gain_and_cost():
     (found,) = [text for text in texts(runs(**CLEAR)) if text.startswith("Better than")]
     number = r"0\.0\d+ \[0\.0\d+, 0\.\d+\], at"
     assert re.fullmatch(
-        rf"Better than the single network in NLL: deep by {number} 4\.00 times its cost; packed by {number} 1\.08 "
-        "times its cost.",
+        rf"Better than the single network \(NLL 0.202\): deep by {number} 4x the cost; packed by {number} 1\.1x the "
+        "cost.",
         found,
     )
 
 
 def test_what_is_within_noise_of_the_winner_is_said_with_its_share_of_the_cost():
-    found = "Within noise of the best, deep: packed (difference 0.001 [−0.003, 0.005], 0.27 of its cost)."
+    found = "Statistically tied with the best, deep: packed (difference 0.001 [−0.003, 0.005], 27 % of its cost)."
     assert found in texts(runs(**CLEAR))
 
 
 def test_what_is_worse_than_the_single_network_is_said():
     (found,) = [text for text in texts(runs(**CLEAR)) if text.startswith("Worse")]
-    assert re.fullmatch(r"Worse than the single network: mimo by 0\.049 \[0\.04\d, 0\.05\d\]\.", found)
+    assert re.fullmatch(r"Worse than the single network \(NLL 0.202\): mimo by 0\.049 \[0\.04\d, 0\.05\d\]\.", found)
 
 
 def test_a_large_difference_that_few_seeds_do_not_show_is_not_called_equal():
     found = texts(runs(single=[0.20, 0.21], deep=[0.10, 0.112], mimo=[0.3, 0.6]))
-    (said,) = [text for text in found if text.startswith("Not settled")]
+    (said,) = [text for text in found if text.startswith("Inconclusive")]
     assert re.match(
-        r"Not settled against the single network \(0\.2\d*\): mimo looks worse, 0\.45 \(about \d+ seeds would", said
+        r"Inconclusive against the single network \(NLL 0\.2\d*\): mimo looks worse, 0\.45 \(about \d+ seeds should",
+        said,
     )
-    assert not any("Not distinguishable" in text and "mimo" in text for text in found)
+    assert not any("No clear difference" in text and "mimo" in text for text in found)
 
 
 @pytest.mark.parametrize("gaps", [[1.0, 2.0, 3.0], [0.2, 1.0], [-0.3, 0.1, -0.2, -0.25]])
@@ -169,21 +171,25 @@ def test_one_seed_or_equal_means_are_settled_by_no_number_of_seeds():
 
 def test_the_advice_names_the_best_for_one_pass_and_the_best_of_all():
     budget = [one.text for one in verdicts(runs(**CLEAR))[0].sentences if one.topic == "budget"]
-    assert budget[0].startswith("At the cost of one pass: packed, NLL 0.11")
-    assert budget[1].startswith("If cost does not matter: deep, NLL 0.111")
+    assert budget[0].startswith("Best at single-network cost (up to 1.25x its mult-adds and time): packed, NLL 0.11")
+    assert budget[1].startswith("Best at any cost: deep, NLL 0.111")
 
 
 def test_where_nothing_beats_the_single_network_that_is_said():
-    assert texts(runs(single=[0.2, 0.21], deep=[0.3, 0.32]))[0].startswith("Keep the single network: its NLL, 0.2")
+    assert texts(runs(single=[0.2, 0.21], deep=[0.3, 0.32]))[0].startswith(
+        "Keep the single network: it has the lowest NLL, 0.2"
+    )
     found = texts(runs(single=[0.20, 0.21, 0.19], deep=[0.19, 0.22, 0.18], packed=[0.30, 0.33, 0.31]))
-    assert found[0] == "Keep the single network: nothing here is shown to beat its NLL of 0.20."
-    assert any(text.startswith("At the cost of one pass: the single network") for text in found)
+    assert found[0] == "Keep the single network: no method is clearly better than its NLL of 0.20."
+    assert any(
+        text.startswith("At single-network cost (up to 1.25x its mult-adds and time), no method") for text in found
+    )
 
 
 def test_a_wide_interval_is_not_called_a_match():
     found = texts(runs(single=[0.20, 0.21, 0.20], deep=[0.18, 0.19, 0.185], packed=[0.1, 0.3, 0.2]))
-    assert not any("Within noise" in text and "packed" in text for text in found)
-    assert any(text.startswith("Not distinguishable from the best, deep, in these runs: packed") for text in found)
+    assert not any("tied" in text and "packed" in text for text in found)
+    assert any(text.startswith("No clear difference from the best, deep: packed") for text in found)
 
 
 @given(st.lists(st.lists(st.floats(0.01, 2), min_size=3, max_size=3), min_size=3, max_size=3))
@@ -197,7 +203,7 @@ def test_nothing_is_called_better_or_worse_against_its_interval(values):
             for label in named:
                 gap = difference(groups[label], groups["single"], "nll")
                 assert gap.high < 0 if kind.startswith("Better") else gap.low > 0
-        if kind.startswith(("Within noise of the best", "Not distinguishable from the best")):
+        if kind.startswith(("Statistically tied with the best", "No clear difference from the best")):
             best = re.search(r"the best, (\w+)", kind)[1]
             for label in named:
                 gap = difference(groups[label], groups[best], "nll")
@@ -225,12 +231,12 @@ def test_words_follow_the_direction_of_the_metric():
 
 def test_one_seed_says_what_its_intervals_leave_out():
     found = texts([fakes.classification(label, skill=skill) for label, skill in (("single", 3.0), ("deep", 3.5))])
-    assert any("one seed" in text and "nothing about how much training varies" in text for text in found)
+    assert any("One seed" in text and "do not show how training varies" in text for text in found)
 
 
 def test_without_columns_and_with_one_seed_nothing_is_claimed():
     found = texts(runs(single=[0.2], deep=[0.1]))
-    assert any("is unknown: no seed in common" in text for text in found)
+    assert any(text.startswith("Not compared with the single network") and "no common seed" in text for text in found)
     assert not any(text.startswith(("Use", "Better")) for text in found)
 
 
@@ -257,7 +263,7 @@ def test_an_infinite_nll_leaves_the_error_to_decide():
 
 def test_runs_that_failed_to_converge_do_not_stop_the_verdict():
     results = [*runs(single=[0.2, 0.21], deep=[0.1, 0.12]), run("mimo", math.nan), run("mimo", math.nan, 1)]
-    assert texts(results)[0].startswith("Use deep: NLL 0.11 against 0.21 of one network")
+    assert texts(results)[0].startswith("Use deep: NLL 0.11, down from 0.21 for a single network")
     assert "nothing to compare" in texts([run("single", math.nan)])[0]
 
 
@@ -305,3 +311,45 @@ def test_a_method_whose_validation_loss_still_fell_is_named_with_more_epochs_to_
     for result in results:
         result.record["history"] = settled
     assert not any("Still improving" in text for text in texts(results))
+
+
+def deployed(label: str, mult_adds: float, latency: float) -> Group:
+    record = fakes.classification(label, examples=20, shift=False, outside=False).record
+    record["cost"]["deployed"]["relative"] |= {"mult_adds": mult_adds, "latency": {"1": 9.0, "32": latency}}
+    return Group(label, (Result(record),))
+
+
+@pytest.mark.parametrize(
+    ("mult_adds", "latency", "cheap"),
+    [(1.25, 1.25, True), (1.18, 1.2, True), (1.26, 1.0, False), (1.0, 1.26, False), (1.0, math.nan, True)],
+)
+def test_one_pass_is_at_most_a_quarter_more_of_deployed_latency_and_mult_adds(mult_adds, latency, cheap):
+    assert one_pass(deployed("packed", mult_adds, latency)) is cheap
+
+
+def test_the_cost_is_that_of_the_frozen_network_and_of_older_records_that_of_the_ensemble():
+    group = deployed("masksembles", 5.8, 3.0)
+    record = group.record
+    record["cost"]["relative"] = {"mult_adds": 12.1, "latency": 9.0}
+    names = ("relative_mult_adds", "relative_latency", "relative_latency_1", "unfrozen_mult_adds", "unfrozen_latency")
+    assert [value(group.runs[0], name) for name in names] == [5.8, 3.0, 9.0, 12.1, 9.0]
+    del record["cost"]["deployed"]
+    assert [value(group.runs[0], name) for name in names[:2]] == [12.1, 9.0]
+    assert math.isnan(value(group.runs[0], "relative_latency_1")) and math.isnan(value(group.runs[0], "memory"))
+
+
+def test_mult_adds_and_time_are_both_said_where_they_differ():
+    results = runs(single=CLEAR["single"], deep=CLEAR["deep"])
+    for result in results:
+        if result.record["label"] == "deep":
+            result.record["cost"]["deployed"]["relative"]["latency"]["32"] = 2.0
+    assert texts(results)[0].endswith("for a single network, at 4x the mult-adds and 2x the time.")
+
+
+def test_an_auroc_below_one_half_is_called_worse_than_chance():
+    results = [fakes.classification(label, seed=seed) for label in ("single", "deep") for seed in range(2)]
+    for result in results:
+        for scores in result.record["outside"].values():
+            scores["msp"]["auroc"] = 0.4 + 0.01 * result.record["seed"]
+    (found,) = [text for text in texts(results) if "OOD data" in text]
+    assert found.startswith("No method detects OOD data") and found.endswith("worse than chance.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -29,15 +30,35 @@ def race(runs: Mapping[str, Run], device: torch.device, *, rounds: int = 7, seco
     return dict(sorted(best.items(), key=lambda item: item[1]))
 
 
-def medians(runs: Sequence[Run], device: torch.device, *, rounds: int = 7, warmups: int = 2) -> list[float]:
-    """The median seconds of each run; the first rounds choose kernels and fill caches, and do not count."""
-    times: list[list[float]] = [[] for _ in runs]
-    for number in range(warmups + rounds):
-        for run, seen in zip(runs, times, strict=True):
-            took = time_once(run, device)
-            if number >= warmups:
-                seen.append(took)
-    return [median(seen) for seen in times]
+SHORT = 0.01  # seconds; what takes less depends on what ran just before
+
+
+def medians(
+    runs: Sequence[Run], device: torch.device, *, rounds: int | None = None, warmups: int = 2, seconds: float = 0.3
+) -> list[float]:
+    """The median seconds of each run; the first rounds choose kernels and fill caches, and do not count.
+
+    A short run is run just before it is timed too: otherwise the one that follows its like would find the caches full.
+
+    Args:
+        rounds: how often each is timed; None: as often as takes about `seconds`, from 7 to 101 times
+    """
+
+    def time_all(before: Sequence[float]) -> list[float]:
+        found = []
+        for run, took in zip(runs, before, strict=True):
+            if took < SHORT:
+                run()
+            found.append(time_once(run, device))
+        return found
+
+    last = [math.inf] * len(runs)
+    for _ in range(warmups):
+        last = time_all(last)
+    if rounds is None:
+        rounds = min(max(int(seconds / max(sum(last), 1e-9)), 7), 101)
+    laps = [time_all(last) for _ in range(rounds)]
+    return [median(times) for times in zip(*laps, strict=True)]
 
 
 def time_once(run: Run, device: torch.device) -> float:

@@ -40,7 +40,7 @@ def align_command(
     rows: Annotated[int, typer.Option(help="The largest number of rows to match and evaluate on.", min=2)] = 1000,
     points: Annotated[int, typer.Option(help="Points along the line.", min=3)] = 25,
     restarts: Annotated[int, typer.Option(help="Additional searches, from random orders.", min=0)] = 3,
-    seed: int = 0,
+    seed: options.Seed = 0,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:

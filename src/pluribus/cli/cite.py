@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from .._common.names import say_unknown
+
 
 def cite_command(
     methods: Annotated[list[str] | None, typer.Argument(help="The methods; by default all of them.")] = None,
@@ -23,6 +25,6 @@ def cite_command(
 
     for name in methods or ():
         if name not in METHODS:
-            raise ValueError(f"cite: the method {name!r} is unknown. Choose from {', '.join(METHODS)}.")
+            raise ValueError(f"cite: the method {say_unknown(name, METHODS)}")
     papers = [facts_of(METHODS[name]).paper for name in methods or METHODS]
     print("\n\n".join(dict.fromkeys(paper.bibtex for paper in papers if paper is not None)))

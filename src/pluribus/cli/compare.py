@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from .._common.names import say_unknown
 from .common import options
-from .common.messages import safe_text, say, say_how_to_go_on, say_notes, screen
+from .common.messages import safe_text, say, say_how_to_go_on, say_lines, say_notes, screen
 from .common.run_options import RunOptions, takes_run_options
 
 
@@ -109,11 +110,13 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool
         print(display.as_json(outcome, results, differences, **place))
     elif not run.quiet:
         show = screen()
-        for table in display.result_tables(results, show.width):
+        for table in display.result_tables(results, show.width, differences):
             show.print()
             show.print(table)
-        for text in ["", *display.sentences(results, differences)[:6], "", f"The page: {page}" if results else ""]:
-            show.print(safe_text(text), soft_wrap=True)
+        show.print()
+        say_lines(show, display.sentences(results, differences)[:6])
+        if results:
+            show.print(f"\nReport: {safe_text(str(page))}", soft_wrap=True)
     for name, reason in outcome.failed.items():
         say("[bold red]failed:[/]", f"{name}: {reason}")
     if outcome.failed:
@@ -142,9 +145,7 @@ def _corruptions(text: str) -> list[str]:
         return list(groups[text])
     for name in options.split_names(text):
         if name not in CORRUPTIONS:
-            raise ValueError(
-                f"--corruptions: {name!r} is unknown. Choose from {', '.join(groups)}, or {', '.join(CORRUPTIONS)}."
-            )
+            raise ValueError(f"--corruptions: {say_unknown(name, [*groups, *CORRUPTIONS])}")
     return options.split_names(text)
 
 

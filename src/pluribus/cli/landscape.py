@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .._common.names import say_unknown
 from .common import options
 from .common.messages import messages, safe_text, say_notes
 
@@ -51,7 +52,7 @@ def landscape_command(
     corruptions: Annotated[
         str, typer.Option(help="Corruptions of the test images, comma-separated.")
     ] = "gaussian_noise",
-    seed: int = 0,
+    seed: options.Seed = 0,
     threads: options.Threads = None,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
@@ -79,7 +80,7 @@ def landscape_command(
     chosen = tuple(name for name in corruptions.split(",") if name)
     for name in chosen:
         if name not in CORRUPTIONS:
-            raise ValueError(f"--corruptions: {name!r} is unknown. Choose from {', '.join(CORRUPTIONS)}.")
+            raise ValueError(f"--corruptions: {say_unknown(name, CORRUPTIONS)}")
     asked = tuple(name for name in only.split(",") if name)
     check_questions(asked)
     check_animation(animation, recorded=ensemble is None)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from .common import options
+from .common.messages import safe_text, screen
 
 Shape = Annotated[str, typer.Option(help="The shape of one row, such as 3,224,224.")]
 
@@ -55,13 +56,15 @@ def plan_command(
     measured = latency is not None
     with torch.device("cpu" if measured else "meta"):
         planned = build_network(model, row, classes, width=width)
-    found = plan(
-        planned,
-        torch.zeros(rows, *row, device="cpu" if measured else "meta"),
-        **budget,
-        relative=kinds != {False},
-        sizes=[options.whole_number("--sizes", part) for part in options.split_names(sizes)],
-        methods=options.split_names(methods) or None,
-        training=training,
-    )
+    with screen(stderr=True).status("counting") as status:
+        found = plan(
+            planned,
+            torch.zeros(rows, *row, device="cpu" if measured else "meta"),
+            **budget,
+            relative=kinds != {False},
+            sizes=[options.whole_number("--sizes", part) for part in options.split_names(sizes)],
+            methods=options.split_names(methods) or None,
+            training=training,
+            progress=lambda text: status.update(safe_text(text)),
+        )
     typer.echo(found.to_json(indent=1) if as_json else str(found))

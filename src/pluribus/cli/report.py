@@ -40,9 +40,9 @@ def report_command(
     if as_json:
         print(display.as_json(Outcome(results, {}, damaged), results, differences, page=str(page)))
         return
-    for table in display.result_tables(results):
-        screen().print(table)
-    print(f"The page: {page}")
+    for table in display.result_tables(results, (show := screen()).width, differences):
+        show.print(table)
+    print(f"Report: {page}")
 
 
 def _chosen_metric(path: Path) -> str | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +15,7 @@ import typer
 from rich.table import Table
 
 from .common import options
-from .common.messages import messages, safe_text, say_how_to_go_on, screen
+from .common.messages import messages, safe_text, say_how_to_go_on, say_lines, screen
 
 
 def reproduce_command(
@@ -80,8 +82,8 @@ def _show(outcome: Any, scale: str, quiet: bool, as_json: bool) -> None:
             table.add_row(*map(safe_text, row))
         console.print(table)
     lines = ["", f"{claim.title}: {claim.says}", f"{verdict.judgement.upper()}: {verdict.found[0]}"]
-    for text in [*lines, *verdict.found[1:], *claim.notes, f"The page: {outcome.page}"]:
-        console.print(safe_text(text), soft_wrap=True)
+    say_lines(console, [*lines, *verdict.found[1:], *claim.notes])
+    console.print(f"Report: {safe_text(str(outcome.page))}", soft_wrap=True)
 
 
 def _list(as_json: bool, out: Path) -> None:
@@ -107,17 +109,24 @@ def _list(as_json: bool, out: Path) -> None:
     if as_json:
         print(json.dumps({"items": rows}, indent=1, default=str))
         return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in ("item", "claim", "laptop", "verdict"):
-        table.add_column(head, overflow="fold", no_wrap=head == "item")
-    for row in rows:
-        verdict = f"{row['verdict']} ({row['scale']})" if row["verdict"] else ""
-        table.add_row(
-            *map(
-                safe_text,
-                (row["item"], f"{row['title']}: {row['claim']}", row["costs"]["laptop"], verdict),
-            )
-        )
     console = screen()
-    console.print(table)
-    console.print(f"{len(rows)} items; the verdicts come from {safe_text(str(out))}", soft_wrap=True)
+    console.print(_table_of_items(rows, console.width))
+    console.print(f"{len(rows)} items; verdicts from {safe_text(str(out))}; --json has every claim.", soft_wrap=True)
+
+
+def _table_of_items(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
+    """One line for each item; its title is cut where there is no room."""
+    texts = []
+    for row in rows:
+        cost = re.split(r":| on one core| \(", row["costs"]["laptop"])[0].removeprefix("about ")
+        verdict = f"{row['verdict']} ({row['scale']})" if row["verdict"] else "not run"
+        title = re.sub(r"^(Figure|Table|Section|Appendix|Footnote) [^:]*: ", "", row["title"])  # the item says it
+        texts.append([row["item"], title, cost, verdict])
+    room = max(width - sum(max(len(text[i]) for text in texts) + 2 for i in (0, 2, 3)), 12)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for head in ("item", "title", "laptop", "verdict"):
+        table.add_column(head, no_wrap=True)
+    for item, title, *rest in texts:
+        short = title if len(title) <= room else f"{title[: room - 1]}…"
+        table.add_row(*map(safe_text, (item, short, *rest)))
+    return table

@@ -24,10 +24,12 @@ def train_command(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="An argument of the method, such as alpha=3.")
     ] = None,
-    seed: int = 0,
+    seed: options.Seed = 0,
     risk: Annotated[float, typer.Option(help="Abstain so that the error rate is at most this.", min=0, max=1)] = 0.05,
     threads: options.Threads = None,
-    precision: Annotated[str | None, typer.Option(help="32-true, bf16-mixed, 16-mixed.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Precision of training: 32-true, bf16-mixed or 16-mixed.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an ensemble that is already there.")] = False,
 ) -> None:
     """Train one ensemble for `pluribus predict`. The same command resumes training that was stopped.

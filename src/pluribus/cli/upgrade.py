@@ -28,7 +28,7 @@ def upgrade_command(
         float, typer.Option(help="How often the sets or intervals must contain the truth.", min=0, max=1)
     ] = 0.9,
     risk: Annotated[float, typer.Option(help="Abstain so that the error rate is at most this.", min=0, max=1)] = 0.05,
-    seed: int = 0,
+    seed: options.Seed = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is already there.")] = False,
 ) -> None:
     """Turn a pretrained network into an ensemble that keeps its weights, for `pluribus predict`, and say what it gains.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from .._common.names import say_unknown
 from .dataset import Shape, Split
 from .unpacking import Limit
 
@@ -221,4 +222,4 @@ def list_names(names: Sequence[str], most: int = 100) -> str:
 
 def unknown_error(what: str, name: str, known: Mapping[str, Any] | Sequence[str]) -> ValueError:
     """The error to raise for a name that is not known: it lists those that are."""
-    return ValueError(f'{what}: "{name}" is unknown. Choose from {", ".join(known)}.')
+    return ValueError(f"{what}: {say_unknown(name, known)}")

@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl
 import torch
 from torch import Tensor, nn
 
+from .._common.names import say_unknown
 from .._common.optional import require
 from ..data.source import list_names
 from ..data.text_folders import build_text_classifier, read_config, read_text_classifier
@@ -95,10 +96,7 @@ def build_network(
         return _build(spec, _import(name), shape, outputs, width, dropout)
     name, _, query = spec.partition("?")
     if name not in MODELS:
-        raise ValueError(
-            f"model: {spec!r} is unknown. Choose from {', '.join(MODELS)}, timm:NAME, hf:PATH, or "
-            "python:MODULE:FUNCTION."
-        )
+        raise ValueError(f"model: {say_unknown(name, MODELS, ', timm:NAME, hf:PATH, or python:MODULE:FUNCTION')}")
     words = {"true": True, "false": False}
     options = {key: words.get(value, value) for key, value in parse_qsl(query)}
     return _build(name, MODELS[name], shape, outputs, width, dropout, **options)

@@ -43,8 +43,17 @@ class ComparedGroups:
         return seeds_to_settle(self.gap(first, second), len(first.by_seed.keys() & second.by_seed.keys()))
 
     def cost(self, group: Group) -> float:
-        """Mult-adds of a prediction relative to those of one plain network."""
+        """Mult-adds of a prediction, as deployed, relative to those of one network."""
         return relative_cost(group, self.groups)
+
+    def say_cost(self, group: Group) -> str:
+        """What a prediction costs, as deployed: ", at 4x the cost", or mult-adds and time where these differ."""
+        paid, time = self.cost(group), estimate(group, "relative_latency").value
+        if not math.isfinite(paid):
+            return ""
+        if math.isfinite(time) and not 0.8 <= time / paid <= 1.25:
+            return f", at {say_times(paid)} the mult-adds and {say_times(time)} the time"
+        return ", at the same cost" if say_times(paid) in ("1x", "0.99x") else f", at {say_times(paid)} the cost"
 
     def is_better(self, first: Group, second: Group) -> bool:
         """Whether the first group's mean is better, shown or not."""
@@ -70,11 +79,6 @@ def name_of(metric: str) -> str:
     return title[0].lower() + title[1:] if title[1:].islower() else title
 
 
-def with_article(metric: str) -> str:
-    """The metric's name with "a" or "an"."""
-    return f"{'an' if name_of(metric)[0] in 'aNR' else 'a'} {name_of(metric)}"
-
-
 def say_value(group: Group, name: str, said: str = "") -> str:
     """The quantity's name, where it was not said already, and its value."""
     shown = format_interval(estimate(group, name), name)
@@ -98,11 +102,13 @@ def say_size(gap: Interval, metric: str) -> str:
     return say_gap(gap, metric)
 
 
-def say_cost(times: float, of: str = "its cost") -> str:
-    """How much more a prediction costs: ", at 4.00 times its cost"; nothing where that is not known."""
-    if not math.isfinite(times):
-        return ""
-    return f", at {of}" if 0.995 <= times < 1.005 else f", at {times:.2f} times {of}"
+def say_times(factor: float) -> str:
+    """A factor as people say it.
+
+    >>> say_times(4.0), say_times(3.46), say_times(11.9), say_times(0.27)
+    ('4x', '3.5x', '12x', '0.27x')
+    """
+    return f"{float(f'{factor:.2g}'):g}x"
 
 
 def join_names(names: Sequence[str]) -> str:

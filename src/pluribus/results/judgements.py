@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .._common.optional import require
+from .._common.text_tables import plural as plural
 from ..uncertainty.resampling import LEVEL, Interval
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told"
@@ -99,12 +100,3 @@ def show_interval(found: Interval, digits: int = 3) -> str:
     """
     ends = f" [{found.low:.{digits}f}, {found.high:.{digits}f}]" if found.known else ""
     return f"{found.value:.{digits}f}{ends}"
-
-
-def plural(number: int, what: str) -> str:
-    """A count in words.
-
-    >>> plural(1, "row"), plural(2, "row")
-    ('1 row', '2 rows')
-    """
-    return f"{number} {what}" + ("" if number == 1 else "s")

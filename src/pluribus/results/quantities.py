@@ -61,10 +61,9 @@ def value(result: Result, name: str) -> float:
         found = (record.get("variants") or {}).get(where, {}).get(metric)
     elif name == "training":
         found = (record.get("seconds") or {}).get("training")
-    elif name in ("parameters", "mult_adds", "latency"):
-        found = record["cost"].get(name)
-    elif name in ("relative_mult_adds", "relative_latency", "relative_parameters", "relative_training"):
-        found = (record["cost"].get("relative") or {}).get(name.removeprefix("relative_"))
+    elif name in COSTS:
+        places = (_look(record["cost"], place) for place in COSTS[name])
+        found = next((number for number in places if number is not None), None)
     else:
         found = record["metrics"].get(name)
         found = found.get("value") if isinstance(found, dict) else found
@@ -205,6 +204,13 @@ def format_interval(found: Interval, name: str) -> str:
 # ---------------------------------------------------------------- reading
 
 
+def _look(found: Any, place: str) -> Any:
+    """What stands at a place such as "deployed latency 32", or None."""
+    for key in place.split():
+        found = (found or {}).get(key)
+    return found
+
+
 def _shift(record: dict[str, Any], name: str) -> float | None:
     rows = [row for corruption in (record.get("shift") or {}).values() for row in corruption]
     values = [row[name] for row in rows if row.get("severity", 1) > 0 and isinstance(row.get(name), (int, float))]
@@ -303,6 +309,22 @@ OOD = ("auroc", "aupr", "fpr95")
 OWN_SCORE = {f"{name}_mi": name for name in OOD}  # by mutual information, as Packed-Ensembles judges on ImageNet
 _SHARE = Quantity("Accuracy", "higher", "%", 2, 100, "share of test examples with the right label")
 
+COSTS = {  # where each is stored; records of earlier versions know nothing of deployed costs
+    "parameters": ["parameters"],
+    "mult_adds": ["deployed mult_adds", "mult_adds"],
+    "memory": ["deployed memory"],
+    "latency": ["deployed latency 32", "latency"],
+    "latency_1": ["deployed latency 1"],
+    "relative_parameters": ["relative parameters"],
+    "relative_mult_adds": ["deployed relative mult_adds", "relative mult_adds"],
+    "relative_latency": ["deployed relative latency 32", "relative latency"],
+    "relative_latency_1": ["deployed relative latency 1"],
+    "plain_latency": ["deployed relative plain_latency 32"],
+    "relative_training": ["relative training"],
+    "unfrozen_mult_adds": ["relative mult_adds"],
+    "unfrozen_latency": ["relative latency"],
+}
+
 QUANTITIES: dict[str, Quantity] = {
     "accuracy": _SHARE,
     "mean_iou": Quantity("mIoU", "higher", "%", 2, 100, "intersection over union, mean over the classes"),
@@ -337,15 +359,19 @@ QUANTITIES: dict[str, Quantity] = {
     "disagreement": Quantity("Disagreement", "neither", "%", 2, 100, "how often two members give different labels"),
     "mutual_information": Quantity("Mutual information", "neither", "nats", 4, meaning="mean epistemic uncertainty"),
     "parameters": Quantity("Parameters", "lower", digits=None, meaning="numbers stored"),
-    "mult_adds": Quantity("Mult-adds", "lower", digits=None, meaning="of one prediction"),
-    "relative_mult_adds": Quantity("Cost", "lower", "×", 2, meaning="mult-adds relative to the plain single network"),
+    "mult_adds": Quantity("Mult-adds", "lower", digits=None, meaning="of one prediction, once frozen"),
+    "memory": Quantity("Memory", "lower", "MB", 1, 1e-6, "weights and the most results alive at once, 32 rows, frozen"),
+    "latency": Quantity("Latency", "lower", "ms", 2, 1000, "time of a batch of 32 rows once frozen, on this machine"),
+    "latency_1": Quantity("Latency of one row", "lower", "ms", 2, 1000, "once frozen, on this machine"),
+    "relative_parameters": Quantity("Parameters", "lower", "×", 2, meaning="relative to the single network"),
+    "relative_mult_adds": Quantity("Mult-adds", "lower", "×", 2, meaning="once frozen, relative to the single network"),
+    "relative_latency": Quantity("Time", "lower", "×", 2, meaning="of 32 rows, frozen, relative to the single network"),
+    "relative_latency_1": Quantity("Time, 1 row", "lower", "×", 2, meaning="frozen, relative to the single network"),
+    "plain_latency": Quantity("Time to PyTorch", "lower", "×", 2, meaning="relative to the network before freezing"),
     "relative_training": Quantity(
-        "Training cost",
-        "lower",
-        "×",
-        2,
-        meaning="mult-adds of an epoch relative to the plain single network: tiled rows",
+        "Training cost", "lower", "×", 2, meaning="mult-adds of an epoch relative to the single network"
     ),
-    "latency": Quantity("Latency", "lower", "ms", 2, 1000, "time of one batch, on the machine of the run"),
+    "unfrozen_mult_adds": Quantity("Mult-adds, unfrozen", "lower", "×", 2, meaning="relative to the single network"),
+    "unfrozen_latency": Quantity("Time, unfrozen", "lower", "×", 2, meaning="relative to the single network"),
     "training": Quantity("Training", "lower", "s", 1, meaning="seconds to train"),
 }

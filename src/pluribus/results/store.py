@@ -243,6 +243,16 @@ MOST_SEVERE = 100
 
 _FIGURES = {str: (Number, None)}
 
+DEPLOYED = {  # by `pb.freeze`; latencies by the number of rows
+    "frozen": bool,
+    "why": str,
+    "parameters": Number,
+    "mult_adds": Number,
+    "memory": Number,
+    "latency": _FIGURES,
+    "relative": {"parameters": Number, "mult_adds": Number, "latency": _FIGURES, "plain_latency": _FIGURES},
+}
+
 RECORD = {
     "run": str,
     "method": str,
@@ -258,6 +268,7 @@ RECORD = {
         "mult_adds?": (None, Number),
         "latency?": (None, Number),
         "latency_rows?": (None, int),
+        "deployed?": (None, DEPLOYED),
     },
     "model?": (None, str),
     "size?": (None, int),

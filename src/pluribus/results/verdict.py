@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..uncertainty.resampling import Interval
-from .advice import advise, advise_by_budget, match, place, warn_of_short_training
+from .advice import advise, advise_by_budget, match, place, recommend, warn_of_short_training
 from .comparison_phrases import ComparedGroups, Sentence, join_names, relation, say_gap, say_value
 from .quantities import Differences, best, estimate, ood_score, over_seeds
 from .store import Group, Result, group_runs, has_classes
@@ -19,7 +19,7 @@ class Row:
 
     Args:
         mean: the metric, mean over seeds, with its interval
-        cost: mult-adds relative to the single network
+        cost: mult-adds relative to the single network, both as deployed
         to_baseline, to_best: the paired difference of the metric
         beside_baseline, beside_best: the same in words, "better", "worse" or "within noise"
     """
@@ -35,7 +35,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found on one data set with one model; the first sentence is the headline."""
+    """What was found on one data set with one model; the first sentence is the headline.
+
+    Args:
+        recommended: the label of what to use; empty where nothing can be recommended
+    """
 
     data: str
     model: str
@@ -43,6 +47,7 @@ class Verdict:
     metric: str
     sentences: list[Sentence]
     rows: list[Row]
+    recommended: str = ""
 
 
 def verdicts(results: Iterable[Result], differences: Differences | None = None) -> list[Verdict]:
@@ -57,7 +62,7 @@ def verdicts(results: Iterable[Result], differences: Differences | None = None) 
     >>> record = dict(run="a", method="single", label="single", data="digits", task="classification", seed=0)
     >>> run = Result(record | {"settings": {}, "metrics": {"nll": {"value": 0.1}}, "cost": {}})
     >>> verdicts([run])[0].sentences[0].text
-    'single has an NLL of 0.100; there is nothing to compare it with.'
+    'Only one method ran: single, NLL 0.100.'
     """
     differences = differences or Differences()
     return [_judge(data, model, groups, differences) for (data, model), groups in group_runs(results).items()]
@@ -72,7 +77,8 @@ def _judge(data: str, model: str, groups: list[Group], differences: Differences)
     baseline = next((group for group in groups if group.is_baseline), None)
     found = ComparedGroups(groups, metric, top, baseline, differences)
     sentences = [sentence for part in PARTS for sentence in part(found)]
-    return Verdict(data, model, task, metric, sentences, [_row(found, group) for group in groups])
+    rows = [_row(found, group) for group in groups]
+    return Verdict(data, model, task, metric, sentences, rows, recommend(found).label)
 
 
 def _metric(groups: Sequence[Group]) -> str:
@@ -107,6 +113,9 @@ def _also(topic: str, name: str, praise: str) -> Callable[[ComparedGroups], list
         leader, baseline = best(found.groups, name), found.baseline
         if leader is None or name == found.metric or len(found.groups) == 1:
             return []
+        if name == "auroc" and estimate(leader, name).value < 0.5:
+            return [Sentence(topic, f"No method detects OOD data: the best, {leader.label}, has "
+                                    f"{say_value(leader, name)}, worse than chance.")]  # fmt: skip
         text = f"{leader.label} {praise}, {say_value(leader, name, praise)}"
         if baseline is None or baseline is leader:
             return [Sentence(topic, f"{text}.")]
@@ -117,7 +126,7 @@ def _also(topic: str, name: str, praise: str) -> Callable[[ComparedGroups], list
                 f"; the single network has {say_value(baseline, name, praise)}, a difference of {say_gap(gap, name)}"
             )
         elif word == "within noise":
-            text += f", which is not distinguishable from the single network (difference {say_gap(gap, name)})"
+            text += f"; no clear difference from the single network ({say_gap(gap, name)})"
         else:
             text += f"; the single network has {say_value(baseline, name, praise)} (one seed: no interval)"
         return [Sentence(topic, f"{text}.")]
@@ -131,8 +140,11 @@ def _ood_note(found: ComparedGroups) -> list[Sentence]:
     score = ood_score(groups[0].runs[0])
     if not sets or len(groups) == 1:
         return []
-    mean = ", mean over these sets" if len(sets) > 1 else ""
-    return [Sentence("outside", f"OOD data here are {join_names(sets)}; the score is {score.replace('_', ' ')}{mean}.")]
+    data = f"OOD set: {sets[0]}." if len(sets) == 1 else f"OOD sets: {join_names(sets)} (averaged)."
+    return [Sentence("outside", f"{data} Score: {SCORES.get(score, score.replace('_', ' '))}.")]
+
+
+SCORES = {"msp": "1 − confidence (MSP)", "total": "total variance"}
 
 
 def _diversity(found: ComparedGroups) -> list[Sentence]:
@@ -145,7 +157,7 @@ def _diversity(found: ComparedGroups) -> list[Sentence]:
     if len(values) < 2:
         return []
     most, least = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
-    text = f"The members of {most} disagree most, on {100 * values[most]:.1f} % of the test examples; "
+    text = f"The members of {most} disagree most, on {100 * values[most]:.1f} % of test examples; "
     return [Sentence("diversity", f"{text}those of {least} least, on {100 * values[least]:.1f} %.")]
 
 
@@ -154,22 +166,19 @@ def _certainty(found: ComparedGroups) -> list[Sentence]:
     seeds = {len(group.by_seed) for group in groups}
     number = str(min(seeds)) if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
     if over_seeds(groups):
-        text = (
-            f"Intervals are 95 % t-intervals over {number} seeds: they say how much training varies, on this one "
-            "test set."
-        )
+        text = f"Intervals are 95 % t-intervals over {number} seeds: they show how training varies, on this test set."
     elif seeds == {1}:
         text = (
-            "There is one seed: intervals are 95 % bootstrap intervals over the test examples and say nothing about "
-            "how much training varies. Run three seeds or more before you rely on small differences."
+            "One seed: intervals are 95 % bootstrap intervals over test examples and do not show how training varies. "
+            "Run at least three seeds before you rely on small differences."
         )
     else:
         text = (
-            f"The methods have {number} seeds: differences are paired over the seeds they have in common (95 % "
-            "t-intervals), or over test examples where that is one seed."
+            f"The methods have {number} seeds: differences are paired over common seeds (95 % t-intervals), or over "
+            "test examples where there is only one."
         )
     if len(groups) > 2:
-        text += " They are not adjusted for the number of comparisons."
+        text += " Intervals are not corrected for multiple comparisons."
     return [Sentence("certainty", text)]
 
 
@@ -182,9 +191,9 @@ PARTS: list[Callable[[ComparedGroups], list[Sentence]]] = [
     _also("accuracy", "accuracy", "has the highest accuracy"),
     _also("accuracy", "mean_iou", "has the highest mIoU"),
     _also("error", "rmse", "has the lowest error"),
-    _also("calibration", "ece", "is calibrated best"),
+    _also("calibration", "ece", "is the best calibrated"),
     _also("shift", "cacc", "is the most accurate under shift"),
-    _also("shift", "cece", "is calibrated best under shift"),
+    _also("shift", "cece", "is the best calibrated under shift"),
     _also("outside", "auroc", "detects OOD data best"),
     _ood_note,
     _diversity,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .._common.names import say_unknown
 from ..core.ensemble import Ensemble
 from ..data.dataset import Data
 from ..methods import METHODS
@@ -49,7 +50,7 @@ def entry(name: str, asked_by: str = "compare") -> Entry:
         return Entry(name, Baseline(""))
     known = entries()
     if name not in known:
-        raise ValueError(f"{asked_by}: the method {name!r} is unknown. Choose from {', '.join(known)}.")
+        raise ValueError(f"{asked_by}: the method {say_unknown(name, known)}")
     return known[name]
 
 

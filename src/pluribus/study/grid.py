@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .._common.names import say_unknown
 from ..core.ensemble import Ensemble
 from ..data.dataset import Data
 from ..results.quantities import IMAGE_STATISTICS
@@ -124,7 +125,7 @@ def choose_settings(results: Sequence[Result], metric: str) -> list[Result]:
     The mean over seeds is compared; the test part has no say in it.
     """
     if metric not in METRICS:
-        raise ValueError(f"choose: the metric {metric!r} is unknown. Choose from {', '.join(METRICS)}.")
+        raise ValueError(f"choose: the metric {say_unknown(metric, METRICS)}")
     sign = -1 if METRICS[metric].better == "higher" else 1
     groups: dict[tuple[str, str], dict[str, list[Result]]] = {}
     for result in results:
@@ -165,4 +166,4 @@ def _check(study: Study) -> None:
                 f"compare: none of {', '.join(study.methods)} takes {axis!r}. Choose from {', '.join(known)}."
             )
     if study.choose is not None and study.choose not in METRICS:
-        raise ValueError(f"compare: the metric {study.choose!r} is unknown. Choose from {', '.join(METRICS)}.")
+        raise ValueError(f"compare: the metric {say_unknown(study.choose, METRICS)}")

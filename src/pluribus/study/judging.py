@@ -7,28 +7,24 @@ import math
 import platform
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from .._common.timing import medians
 from .._common.trees import IGNORED
 from ..core.ensemble import Ensemble
 from ..data.corruptions.catalogue import corrupt
 from ..data.dataset import AnswerKey, Data, Split
-from ..deploy.budget.counting import Cost, cost, training_mult_adds
-from ..methods import single
 from ..results.store import has_classes
-from ..training.criteria import CRITERIA, USUAL
 from ..uncertainty.classification import Classification
 from ..uncertainty.evaluation import answered, bootstrap, by_member, evaluate, stability
 from ..uncertainty.metrics import aupr, auroc, fpr95
 from ..uncertainty.regression import Regression
 from ..uncertainty.summary import Summary
 from .baselines import model_spec, recipe_of
+from .costs import measure_cost
 from .judging_images import Sums, dense_examples, image_batches, image_metrics, summarise_images
 from .settings import Run
 
@@ -75,7 +71,7 @@ def judge(
         "shift": _shift(run, data, ensemble),
         "outside": {name: {score: _detect(uncertainty, name, score) for score in scores} for name in data.outside},
         "variants": _variants(data, ensemble),
-        "cost": _cost(run, data, ensemble),
+        "cost": measure_cost(run, data, ensemble),
         "seconds": {"training": seconds, "evaluation": time.monotonic() - started},
         "versions": _versions(),
         "history": history.rows,
@@ -290,48 +286,6 @@ def _examples(data: Data, summary: Summary) -> dict[str, np.ndarray]:
         names = data.test.names(index // block)
         found["examples/text"] = np.array([f"row {name}{target}" for name, target in zip(names, targets, strict=True)])
     return found
-
-
-# ---------------------------------------------------------------- cost
-
-
-def _cost(run: Run, data: Data, ensemble: Ensemble, rows: int = 32) -> dict[str, Any]:
-    x = data.normalise(data.test[: min(rows, len(data.test))][0])
-    network = model_spec(run, data).build().eval()
-    own, one = cost(ensemble, _beside(ensemble, x)), cost(network, x)
-    latency, other = _latencies([ensemble, single(network)], x)
-    return {
-        **dataclasses.asdict(own),
-        "latency": latency,
-        "latency_rows": len(x),
-        "relative": {**_relative(own, one), "latency": latency / other, "training": _training(run, data, ensemble)},
-    }
-
-
-def _training(run: Run, data: Data, ensemble: Ensemble, rows: int = 32) -> float:
-    """The mult-adds of an epoch of training, relative to those of the plain single network."""
-    device = next((p.device for p in ensemble.parameters()), torch.device("cpu"))
-    x, y = data.train[: min(rows, len(data.train))]
-    x, y, criterion = data.normalise(x).to(device), y.to(device), CRITERIA[USUAL[ensemble.task]]
-    network = single(model_spec(run, data).build().to(device))
-    network.task = ensemble.task
-    return training_mult_adds(ensemble, x, y, criterion) / max(training_mult_adds(network, x, y, criterion), 1)
-
-
-def _relative(own: Cost, one: Cost) -> dict[str, float]:
-    return {"parameters": own.parameters / one.parameters, "mult_adds": own.mult_adds / max(one.mult_adds, 1)}
-
-
-@torch.no_grad()
-def _latencies(models: Sequence[nn.Module], x: Tensor) -> list[float]:
-    """The median seconds of each model on one batch."""
-    x = _beside(models[0], x)
-    return medians([partial(model.eval().to(x.device), x) for model in models], x.device, warmups=1)
-
-
-def _beside(model: nn.Module, x: Tensor) -> Tensor:
-    """The input on the device of the model."""
-    return x.to(next((p.device for p in model.parameters()), torch.device("cpu")))
 
 
 def _versions() -> dict[str, str]:

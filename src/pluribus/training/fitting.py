@@ -17,6 +17,7 @@ import torch
 
 from .._common.atomic import move_aside
 from .._common.optional import require
+from .._common.text_tables import align_columns, some_of
 from .._common.trees import as_batch, logits_of
 from ..core.ensemble import Ensemble
 from ..data.dataset import NormalisedSplit
@@ -57,9 +58,16 @@ class History:
     failure: str = ""
 
     def __str__(self) -> str:
-        last = ", ".join(f"{name} {value:.4g}" for name, value in self.rows[-1].items()) if self.rows else "no epochs"
-        failed = f"; stopped: {self.failure}" if self.failure else ""
-        return f"{len(self.rows)} epochs in {self.seconds:.1f} s; {last}{failed}"
+        lines = [f"{len(self.rows)} epoch{'s' * (len(self.rows) != 1)} in {self.seconds:.1f} s"]
+        if self.best:
+            lines[0] += "; kept: " + ", ".join(f"epoch {epoch} ({by})" for by, epoch in self.best.items())
+        if self.rows:
+            shown = sorted({*some_of(len(self.rows), 8), *(e for e in self.best.values() if e < len(self.rows))})
+            names = list(dict.fromkeys(name for i in shown for name in self.rows[i]))
+            lines.append(align_columns([
+                {name: f"{self.rows[i][name]:.4g}" if name in self.rows[i] else "" for name in names} for i in shown
+            ]))  # fmt: skip
+        return "\n".join([*lines, *([f"stopped: {self.failure}"] if self.failure else [])])
 
 
 def fit(

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from .._common.names import say_unknown
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -73,7 +75,7 @@ class Recipe:
         known = [f.name for f in dataclasses.fields(self)]
         for name in changes:
             if name not in known:
-                raise ValueError(f"recipe: {name!r} is unknown. Choose from {', '.join(known)}.")
+                raise ValueError(f"recipe: {say_unknown(name, known)}")
         methods = {m: {k: v for k, v in own.items() if k not in changes} for m, own in self.methods.items()}
         return dataclasses.replace(self, **{"methods": methods, **changes})
 
@@ -89,7 +91,7 @@ def recipe(name: str | Mapping[str, Any] | Recipe) -> Recipe:
     if not isinstance(name, str):
         return Recipe().changed(**name)
     if name not in RECIPES:
-        raise ValueError(f"recipe: {name!r} is unknown. Choose from {', '.join(RECIPES)}.")
+        raise ValueError(f"recipe: {say_unknown(name, RECIPES)}")
     return RECIPES[name]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from .._common.text_tables import align_columns, some_of
 
 Column = Tensor | np.ndarray | Sequence[float] | Sequence[int] | Sequence[bool]
 
@@ -120,3 +122,20 @@ def sort_with_ties(values: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
         return values, others[order]
     sums = torch.zeros(len(size), dtype=others.dtype, device=others.device).index_add_(0, tie, others[order])
     return values, (sums / size)[tie]
+
+
+SHOWN = 6  # rows of a prediction that are printed
+
+
+def show_rows(columns: Mapping[str, Tensor], rows: int) -> str:
+    """Some rows of the columns, and of many the means over all, as a table."""
+    shown = some_of(rows, SHOWN)
+    lines = [{"example": str(i), **{name: _number(column[i]) for name, column in columns.items()}} for i in shown]
+    if rows > SHOWN:
+        means = {n: "" if n == "label" else _number(c.double().mean()) for n, c in columns.items()}
+        lines.append({"example": "mean", **means})
+    return align_columns(lines)
+
+
+def _number(value: Tensor) -> str:
+    return f"{value.item():.3f}" if value.is_floating_point() else str(value.item())

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._common.text_tables import plural
 from .._common.trees import IGNORED
-from ._columns import rows_index, tensor_of
+from ._columns import rows_index, show_rows, tensor_of
 from .checks import check_classes, check_numeric, judged_labels
 from .outputs import log_mean_exp, two_classes, wide
 
@@ -209,6 +210,24 @@ class Classification:
 
     def __len__(self) -> int:
         return self.log_members.shape[1]
+
+    def __repr__(self) -> str:
+        """The labels of some examples and how sure they are, and the means over all.
+
+        >>> print(Classification.from_probabilities(torch.tensor([[[0.9, 0.1]], [[0.7, 0.3]]])))
+        Classification of 1 example by 2 members, 2 classes
+        example  label  confidence  total  aleatoric  epistemic
+              0      0       0.800  0.500      0.468      0.032
+        """
+        what = f"Classification of {plural(len(self), 'example')} by {plural(self.size, 'member')}, "
+        if self.log_members.is_meta or not len(self):
+            return f"{what}{self.classes} classes"
+        if self.label.ndim > 1:
+            what = f"Classification of {' x '.join(map(str, self.label.shape))} by {plural(self.size, 'member')}, "
+        names = ("label", "confidence", "total", "aleatoric", "epistemic")
+        columns = {name: getattr(self, name).flatten(1).double().mean(1) if self.label.ndim > 1 else getattr(self, name)
+                   for name in names[self.label.ndim > 1 :]}  # fmt: skip
+        return f"{what}{self.classes} classes\n{show_rows(columns, len(self))}"
 
     def __getitem__(self, rows: Any) -> Classification:
         """Some rows of the batch: a slice, a list, a mask or one number (which stays a batch)."""

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._common.text_tables import plural
+from ._columns import SHOWN
 from .calibration import join_examples, join_observed, observe
 from .checks import check_all_labels, check_one_label_each, check_share, check_values, is_multi_label
 from .classification import Classification, labelled_examples
@@ -99,6 +101,39 @@ def conformal(
     return replace(made, quantile=1 + excess, most=excess)
 
 
+class LabelSets(Tensor):
+    """Booleans, (batch, ..., classes), that print as sets of class numbers; what is computed with them is plain.
+
+    >>> torch.tensor([[True, False, True], [False, True, False]]).as_subclass(LabelSets)
+    2 sets of 3 classes, 1.5 classes on average: {0, 2}, {1}
+    """
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Every operation as on a plain tensor."""
+        with torch.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copies and files hold a plain tensor."""
+        return self.as_subclass(Tensor).__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        """A plain tensor."""
+        return self.clone()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        """The first sets, and how large they are on average."""
+        if self.is_meta or not self.numel():
+            return f"sets of shape {tuple(self.shape)}"
+        rows = self.reshape(-1, self.shape[-1])
+        first = ["{" + ", ".join(map(str, row.nonzero().flatten().tolist())) + "}" for row in rows[:SHOWN]]
+        more = ", ..." if len(rows) > SHOWN else ""
+        size = rows.sum(1).double().mean().item()
+        of = f"{plural(len(rows), 'set')} of {rows.shape[1]} classes, {size:.3g} classes on average"
+        return f"{of}: {', '.join(first)}{more}"
+
+
 @dataclass(frozen=True)
 class Conformal:
     """Sets or intervals with a guarantee; see `conformal`.
@@ -144,9 +179,9 @@ class Conformal:
         """
         prediction = self._predict("sets", x, SETS, batch_size, device)
         sets = self.excess(prediction) <= self.most.to(prediction.log_mean.device)[..., None]
-        if self.empty:
-            return sets
-        return sets | (~sets.any(-1, keepdim=True) & F.one_hot(prediction.label, prediction.classes).bool())
+        if not self.empty:
+            sets |= ~sets.any(-1, keepdim=True) & F.one_hot(prediction.label, prediction.classes).bool()
+        return sets.as_subclass(LabelSets)
 
     def intervals(
         self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._columns import rows_index, tensor_of
+from .._common.text_tables import plural
+from ._columns import rows_index, show_rows, tensor_of
 from .checks import check_finite, check_numbers
 
 PARTS = ("total", "aleatoric", "epistemic")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Regression:
     """Means, and variances where the networks give them, of every member: a mixture of Gaussians.
 
@@ -169,6 +170,21 @@ class Regression:
 
     def __len__(self) -> int:
         return self.means.shape[1]
+
+    def __repr__(self) -> str:
+        """The means of some examples with their standard deviations, and the means over all.
+
+        >>> print(Regression(torch.tensor([[1.0], [3.0]]), torch.tensor([[3.0], [3.0]])))
+        Regression of 1 example by 2 members
+        example   mean     sd  aleatoric  epistemic
+              0  2.000  2.000      3.000      1.000
+        """
+        shape = " x ".join(map(str, self.means.shape[1:])) if self.means.ndim > 2 else len(self)
+        what = f"Regression of {plural(shape, 'example')} by {plural(self.size, 'member')}"
+        if self.means.is_meta or not len(self) or self.means.ndim > 2:
+            return what
+        columns = {"mean": self.mean, "sd": self.total.sqrt(), "aleatoric": self.aleatoric, "epistemic": self.epistemic}
+        return f"{what}\n{show_rows(columns, len(self))}"
 
     @property
     def size(self) -> int:

@@ -152,8 +152,38 @@ def test_latency_is_measured_only_when_asked():
     found = plan(perceptron(), X, sizes=(2,), methods=["deep"], measure=True)
     assert found.rows[0]["latency"] > 0
     assert found.single["latency"] > 0
+    assert found.rows[0]["mult_adds"] == 2 * found.single["mult_adds"]
     with pytest.raises(ValueError, match="latency is measured, so model and example need values"):
         plan(perceptron().to("meta"), X.to("meta"), sizes=(2,), methods=["deep"], latency=2.0)
+
+
+def test_what_is_measured_is_frozen_without_the_channels_that_masks_drop():
+    torch.manual_seed(0)
+    found = plan(perceptron(), X, sizes=(3,), methods=["masksembles"], scales=(2.0,), measure=True)
+    masked = 8 * 32 + 3 * 32 * 32 + 3 * 32 * 3  # what runs where masks only multiply
+    assert (
+        found.rows[0]["mult_adds"]
+        < masked
+        == plan(perceptron(), X, sizes=(3,), methods=["masksembles"], scales=(2.0,)).rows[0]["mult_adds"]
+    )
+    assert found.rows[0]["relative"]["mult_adds"] == pytest.approx(
+        found.rows[0]["mult_adds"] / (8 * 32 + 32 * 32 + 32 * 3), rel=1e-5
+    )
+
+
+def test_ten_rows_are_printed_with_every_method_and_the_others_are_counted(everything):
+    shown = everything.best
+    assert len(shown) == 10 < len(everything.rows)
+    assert {row["method"] for row in shown} == {row["method"] for row in everything.rows}
+    assert f"{len(everything.rows) - 10} more fit" in str(everything)
+    assert [row["mult_adds"] for row in shown] == sorted(row["mult_adds"] for row in shown)
+
+
+def test_progress_is_told_for_each_method():
+    told = []
+    plan(perceptron(), X, sizes=(2,), methods=["deep", "multihead"], measure=True, progress=told.append)
+    assert told[:2] == ["counting deep, 1 of 2 methods", "counting multihead, 2 of 2 methods"]
+    assert [text.startswith("measuring pb.") for text in told[2:]] == [True, True]
 
 
 def test_json_has_everything():

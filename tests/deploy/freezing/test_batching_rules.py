@@ -324,10 +324,16 @@ def test_vectors_of_batch_ensemble_stay_apart_from_one_weight(name, bias, monkey
             alike(made(x), ensemble(x))
 
 
-def test_many_rows_of_a_network_without_groups_may_run_with_the_members_first():
+def test_many_rows_may_run_side_by_side_where_convolutions_are_narrow_or_not_grouped():
     x = torch.randn(12, 3, 16, 16)
     assert "beside" in pb.freeze(pb.deep(Transformer(), 2), x).explain()
-    assert "beside" not in pb.freeze(pb.deep(pb.models.resnet20(width=0.25), 2), x).explain()
+    for channels, named in ((16, True), (128, False)):
+        model = nn.Sequential(nn.Conv2d(3, channels, 3), nn.ReLU(), nn.Conv2d(channels, channels, 3), nn.Flatten())
+        ensemble = pb.deep(model, 2).eval()
+        made = pb.freeze(ensemble, x)
+        assert ("beside" in made.explain()) is named
+        assert (pb.freeze(ensemble, x, choose="rule").form == "beside") is named
+        alike(made(x), torch.stack([ensemble.member(i)(x) for i in range(2)]))
 
 
 class Mixer(nn.Module):

@@ -141,7 +141,7 @@ def test_measuring_chooses_a_way_with_the_same_outputs(method, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", [1, 20])  # side by side, and in a loop
+@pytest.mark.parametrize("rows", [1, 5, 20])  # side by side, in a loop, and by width
 @pytest.mark.parametrize("name", ["resnet20", "wide_resnet16_4", "lenet", "small_cnn"])
 @pytest.mark.parametrize("method", ["packed", "masksembles", "batch_ensemble", "treenet"])
 def test_networks_of_the_papers_give_the_same_outputs(method, name, rows):

@@ -19,25 +19,25 @@ from rich.text import Text
 from ..._common.untrusted import printable
 from ...results.quantities import Differences, estimate, format_value, quantity, value
 from ...results.store import Group, Result, group_runs
-from ...results.verdict import verdicts
+from ...results.verdict import Verdict, verdicts
 from ...study.folder import Outcome, training_folder
 from ...study.progress import Progress as EpochsDone
 from ...study.progress import read_progress
 from ...study.settings import Run
 from .messages import safe_text
 
-FIGURES = ("mean_iou", "accuracy", "rmse", "nll", "ece", "auroc", "cacc", "disagreement")
+METRICS = ("mean_iou", "accuracy", "rmse", "nll", "ece", "auroc", "cacc", "disagreement")
 
-COSTS = ("relative_parameters", "relative_mult_adds", "relative_latency", "relative_training")
+COSTS = {  # relative to the single network, with their headings
+    "relative_parameters": "parameters",
+    "relative_mult_adds": "mult-adds",
+    "relative_latency": "time",
+    "relative_training": "training",
+}
 
-SPARE = (
-    "disagreement",
-    "relative_parameters",
-    "relative_latency",
-    "ece",
-    "cacc",
-    "relative_training",
-)  # left out first
+SPARE = ("disagreement", "relative_parameters", "ece", "cacc", "relative_training", "relative_latency")  # the first go
+
+KEPT = 3  # of them, which go only after the intervals
 
 MAIN = ("mean_iou", "accuracy", "rmse", "nll")  # whose spread is shown in a narrow table too
 
@@ -57,7 +57,7 @@ class Watch:
         self.done, self.before, self.started = 0.0, 0.0, time.monotonic()
         self.progress = Progress(
             RunsUnderWay(self), BarColumn(bar_width=10), MofNCompleteColumn(), TextColumn("runs,"),
-            TimeElapsedColumn(), TextColumn("elapsed,"), TimeLeft(self), TextColumn("left"),
+            TimeElapsedColumn(), TextColumn("elapsed,"), TimeLeft(self),
             console=console, disable=quiet or not console.is_terminal, transient=True, refresh_per_second=2,
         )  # fmt: skip
         self.task = self.progress.add_task("", total=0)
@@ -90,13 +90,13 @@ class Watch:
         names = [run.label if labels.count(run.label) == 1 else f"{run.label} (seed {run.seed})" for run in runs]
         return dict(zip(names, [read_progress(training_folder(self.folder, run.name)) for run in runs], strict=True))
 
-    def left(self) -> float:
-        """The seconds that are left, as fast as it went so far."""
+    def left(self) -> float | None:
+        """The seconds that are left, as fast as it went so far; None where nobody can say."""
         done = self.done + sum(self._done_of(name) for name in self.seconds)
         whole, gone = sum(self.seconds.values()), time.monotonic() - self.started
         now = done - self.before
         speed = now / gone if now > 0.02 * whole and gone > 5 else self.jobs
-        return max(whole - done, 0.0) / max(speed, 1e-9)
+        return (whole - done) / max(speed, 1e-9) if done < whole else None
 
     def _done_of(self, name: str) -> float:
         """The part of a run's seconds that its epochs so far were expected to take; nothing once it is done."""
@@ -121,8 +121,9 @@ class TimeLeft(RunsUnderWay):
     """The time that is left."""
 
     def render(self, task: Any) -> Text:
-        """Hours, minutes and seconds."""
-        return Text(str(timedelta(seconds=round(self.watch.left()))))
+        """Hours, minutes and seconds; "estimating" until they are known, and where runs take longer than expected."""
+        seconds = self.watch.left()
+        return Text("estimating" if seconds is None else f"{timedelta(seconds=round(seconds))} left")
 
 
 def say_duration(seconds: float) -> str:
@@ -146,49 +147,72 @@ def watch_runs(console: Console, quiet: bool, folder: Path, jobs: int) -> Iterat
         watch.progress.stop()
 
 
-def result_tables(results: Sequence[Result], width: int | None = None) -> list[Table]:
-    """One table for each data set: figures with intervals, costs relative to the single network.
+def result_tables(results: Sequence[Result], width: int, differences: Differences | None = None) -> list[Table]:
+    """One table for each data set: metrics with intervals, deployed costs relative to the single network.
+
+    The recommended row is bold; rows that are not clearly different from the single network are dim. What does not
+    fit is left out, the least important first, and the caption says so.
 
     Args:
-        width: columns of the terminal; what does not fit is left out, the least important first
+        width: columns of the terminal
     """
-    return [_fitting(f"{data}, {model}", groups, width) for (data, model), groups in group_runs(results).items()]
+    by_name = {(found.data, found.model): found for found in verdicts(results, differences)}
+    return [_fitting(groups, by_name[key], width) for key, groups in group_runs(results).items()]
 
 
-def _fitting(title: str, groups: list[Group], width: int | None) -> Table:
-    """The table with as much as fits."""
-    known = [name for name in (*FIGURES, *COSTS) if any(math.isfinite(estimate(one, name).value) for one in groups)]
-    spare, plain = [name for name in SPARE if name in known], 0
+def _fitting(groups: list[Group], verdict: Verdict, width: int) -> Table:
+    """The table with as much as fits: first some columns go, then intervals, then the others that can be spared."""
+    known = [name for name in (*METRICS, *COSTS) if any(math.isfinite(estimate(one, name).value) for one in groups)]
+    spare, shown, exact = [name for name in SPARE if name in known], list(known), True
     while True:
-        table = _table(title, groups, known, exact=plain == 0)
-        if width is None or Console(width=1000).measure(table).maximum <= width or (plain and not spare):
+        hidden = [COSTS.get(name) or quantity(name).title for name in known if name not in shown]
+        table = _table(groups, verdict, shown, exact, hidden)
+        if Console(width=1000).measure(table).maximum <= width or not (spare or exact):
             return table
-        if len(spare) > 3 or plain:
-            known.remove(spare.pop(0))
+        if exact and len(spare) <= KEPT:
+            exact = False
+        elif spare:
+            shown.remove(spare.pop(0))
         else:
-            plain = 1
+            exact = False
 
 
-def _table(title: str, groups: list[Group], names: Sequence[str], exact: bool) -> Table:
-    table = Table(title=safe_text(title), title_justify="left", header_style="bold", box=None, pad_edge=False)
-    table.add_column("method")
+def _table(groups: list[Group], verdict: Verdict, names: Sequence[str], exact: bool, hidden: Sequence[str]) -> Table:
+    title = safe_text(f"{verdict.data}, {verdict.model}")
+    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    table.caption, table.caption_justify, table.caption_style = _caption(groups, hidden), "left", "dim"
+    table.add_column("method", no_wrap=True)
     for name in names:
         table.add_column(_heading(name), justify="right", no_wrap=exact)
+    unclear = {row.label for row in verdict.rows if row.beside_baseline == "within noise"}
     for group in groups:
-        table.add_row(safe_text(group.label), *(_cell(group, name, exact) for name in names))
+        style = "bold" if group.label == verdict.recommended else "dim" if group.label in unclear else ""
+        label = group.label + ("" if _is_frozen(group) else " *")
+        table.add_row(safe_text(label), *(_cell(group, name, exact) for name in names), style=style)
     return table
 
 
+def _caption(groups: Sequence[Group], hidden: Sequence[str]) -> str | None:
+    """What the table leaves out, and which costs are not those of a frozen network."""
+    lines = [f"Hidden: {', '.join(hidden)}. Use a wider terminal or --json."] if hidden else []
+    for group in groups:
+        if not _is_frozen(group):
+            why = group.record["cost"]["deployed"]["why"]
+            lines.append(f"* {group.label} cannot be frozen ({why}); its cost is that of the ensemble as trained.")
+    return safe_text("\n".join(lines)) or None
+
+
+def _is_frozen(group: Group) -> bool:
+    """Whether the costs are those of a frozen network; results of earlier versions do not say."""
+    return bool((group.record["cost"].get("deployed") or {}).get("frozen", True))
+
+
 def _heading(name: str) -> str:
-    titles = {
-        "relative_parameters": "parameters",
-        "relative_mult_adds": "mult-adds",
-        "relative_latency": "time",
-        "relative_training": "training",
-    }
     kind = quantity(name)
-    arrow = {"higher": " ↑", "lower": " ↓"}.get(kind.better if name not in titles else "", "")
-    return titles.get(name, kind.title) + (f", {kind.unit}" if kind.unit and name not in titles else "") + arrow
+    if name in COSTS:
+        return COSTS[name]
+    arrow = {"higher": " ↑", "lower": " ↓"}.get(kind.better, "")
+    return kind.title + (f", {kind.unit}" if kind.unit else "") + arrow
 
 
 def _cell(group: Group, name: str, exact: bool) -> str:
@@ -213,6 +237,7 @@ def as_json(outcome: Outcome, results: Sequence[Result], differences: Difference
             "model": model,
             "label": group.label,
             "seeds": sorted(group.by_seed),
+            "frozen": _is_frozen(group),
             **{name: _number(estimate(group, name).value) for name in _all_names(group)},
             "intervals": {name: [*map(_number, estimate(group, name)[1:3])] for name in _all_names(group)},
         }
@@ -233,7 +258,8 @@ def as_json(outcome: Outcome, results: Sequence[Result], differences: Difference
 
 def _all_names(group: Group) -> list[str]:
     names = [*group.record["metrics"], "cacc", "cnll", "cece", "auroc", "aupr", "fpr95", "parameters", "mult_adds"]
-    names += ["latency", *COSTS, "training"]
+    names += ["memory", "latency", "latency_1", *COSTS, "relative_latency_1", "plain_latency", "training"]
+    names += ["unfrozen_mult_adds", "unfrozen_latency"]
     return [name for name in names if any(math.isfinite(value(run, name)) for run in group.runs)]
 
 

@@ -31,7 +31,14 @@ def screen(stderr: bool = False) -> Console:
 def say(what: str, text: str) -> None:
     """Write a line beside the output: what it is, and a text in which names from files can do no harm."""
     text = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-    messages.print(f"{what} {safe_text(text).replace(NEW_LINE, NEW_LINE_AS_TEXT)}", soft_wrap=True)
+    line = f"{what} {safe_text(text).replace(NEW_LINE, NEW_LINE_AS_TEXT)}"
+    messages.print(line, soft_wrap=not messages.is_terminal)
+
+
+def say_lines(console: Console, texts: Iterable[str]) -> None:
+    """Write sentences: on a terminal lines break between words, in a file each sentence is a line."""
+    for text in texts:
+        console.print(safe_text(text), soft_wrap=not console.is_terminal)
 
 
 def safe_text(text: str) -> str:

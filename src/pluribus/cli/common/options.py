@@ -141,17 +141,34 @@ Epochs = Annotated[
     typer.Option(help="Passes over the training data [depends on the number of rows, with early stopping].", min=1),
 ]
 
-BatchSize = Annotated[int | None, typer.Option(min=1)]
+BatchSize = Annotated[int | None, typer.Option(help="Rows per training step [what the recipe says].", min=1)]
 
 Rate = Annotated[float | None, typer.Option("--lr", help="The learning rate.", min=0)]
 
-Decay = Annotated[float | None, typer.Option("--weight-decay", min=0)]
+Decay = Annotated[float | None, typer.Option("--weight-decay", help="The weight decay.", min=0)]
 
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
+Device = Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, ...")]
+
+Seed = Annotated[int, typer.Option(help="The seed for everything random.")]
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, and nothing else.")]
+
+
+MANY = 15  # options, from which on the help of a command shows them in groups
+
+PANELS = {
+    "Data": (
+        "data", "outside", "shifted", "variants", "data_dir", "target", "task", "image_size", "split", "broken",
+        "unpack_limit", "missing", "train_rows", "validation", "long_texts", "corruptions", "shift_rows",
+    ),
+    "Model": ("model", "weights", "pretrained", "width", "dropout"),
+    "Training": ("recipe", "epochs", "patience", "batch_size", "lr", "weight_decay", "device", "threads", "settings"),
+    "Study": (
+        "method", "methods", "size", "seed", "seeds", "first_seed", "sweep", "choose", "jobs", "ray", "yes",
+    ),
+}  # fmt: skip  # the others are about the output
 
 
 class ListsMethods(TyperCommand):
@@ -159,9 +176,18 @@ class ListsMethods(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help with the names filled in."""
-        for option in self.params:
+        groups = {name: panel for panel, names in PANELS.items() for name in names}
+        grouped = len(self.params) > MANY
+        for option in self.get_params(ctx):
             if "{methods}" in (getattr(option, "help", None) or ""):
                 _name_methods_(option)
+            if getattr(option, "is_flag", False):
+                option.metavar = ""  # it takes no value
+            if grouped:
+                option.rich_help_panel = groups.get(option.name or "", "Output")  # type: ignore[attr-defined]
+        if grouped:
+            order = [*PANELS, "Output"]
+            self.params.sort(key=lambda option: order.index(option.rich_help_panel))  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
 
 

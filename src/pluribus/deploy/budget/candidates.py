@@ -60,11 +60,14 @@ class Counted:
     reason: str = ""
 
 
-def count_candidates(wish: Wish, methods: Sequence[str]) -> tuple[CostFigures, list[Counted]]:
+def count_candidates(
+    wish: Wish, methods: Sequence[str], progress: Callable[[str], None] = lambda text: None
+) -> tuple[CostFigures, list[Counted]]:
     """The model's own figures, and every candidate of the methods."""
     counter = Counter(wish)
     found: list[Counted] = []
-    for name in methods:
+    for number, name in enumerate(methods):
+        progress(f"counting {name}, {number + 1} of {len(methods)} methods")
         offer = facts_of(METHODS[name]).candidates
         try:
             offered = candidates_by_size(METHODS[name], wish) if offer is None else offer(wish)

@@ -15,14 +15,19 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..._common.names import say_unknown
+from ..._common.text_tables import align_columns
 from ..._common.timing import medians
 from ..._common.trees import as_batch, map_tensors, tensors_of
+from ...core.ensemble import Ensemble
 from ...methods import METHODS
 from ...methods import single as baseline
 from ...methods.facts import REFUSALS, Candidate, Wish, call_method
-from ...surgery.selecting import quote_names
+from ..freezing.frozen import freeze
 from .candidates import CostFigures, Counted, count_candidates
 from .counting import cost, duplicate_mapped
+
+SHOWN = 10  # rows that are printed
 
 NEAR = 0.05  # what misses by no more is shown beside what fits
 
@@ -57,7 +62,9 @@ class Plan:
         near = [row for row in self.misses if max(row["misses"].values()) <= 1 + NEAR] if self.rows else self.misses
         parts = [self._head()]
         if self.rows:
-            parts.append(table([self.single, *self.rows]))
+            parts.append(table([self.single, *self.best]))
+            more = len(self.rows) - SHOWN
+            parts += [f"{more} more {'fits' if more == 1 else 'fit'}: see to_json() or --json."] if more > 0 else []
         elif self.budget:
             parts.append("Nothing fits. The nearest:")
         if near and self.budget:
@@ -65,6 +72,18 @@ class Plan:
             parts.append(table(near[:5], misses=True))
         parts += [f"{name}: {row['reason']}" for name, row in ((self._name(r), r) for r in self.refused)]
         return "\n".join([*parts, *self.notes])
+
+    @property
+    def best(self) -> list[dict[str, Any]]:
+        """The rows that are printed: of each method what has the most members, then the next of each, up to ten."""
+        turns: dict[int, int] = {}
+        for name in {row["method"] for row in self.rows}:
+            own = sorted(
+                (row for row in self.rows if row["method"] == name), key=lambda r: (-r["size"], -r["capacity"])
+            )
+            turns |= {id(row): turn for turn, row in enumerate(own)}
+        chosen = sorted(self.rows, key=lambda row: turns[id(row)])[:SHOWN]
+        return sorted(chosen, key=_order)
 
     def to_json(self, indent: int | None = None) -> str:
         """Everything as JSON.
@@ -119,6 +138,7 @@ def plan(
     branches: Sequence[str] | None = None,
     rate: float = 0.1,
     measure: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> Plan:
     """The methods and settings that fit a budget, for a model and an example.
 
@@ -133,7 +153,7 @@ def plan(
     | capacity | parameters that one member computes with, relative to the model |
     | width | channels that one member has, relative to the model |
     | iou | expected intersection over union of two masks, 1 / (2 S - 1) |
-    | latency | median seconds of a prediction on the example, measured in turn with the model |
+    | latency | median seconds of a prediction on the example once frozen, measured in turn with the frozen model |
 
     Shapes:
         example: (batch, *features), or what else one call takes
@@ -153,6 +173,7 @@ def plan(
         branches: for treenet; by default three points of the model where the branches begin
         rate: of MC-Dropout where the model has no dropout of its own
         measure: measure the latency of what fits, also without a limit
+        progress: called with what is done next, in words
 
     >>> found = plan(nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 2)), torch.zeros(4, 8), mult_adds=1.0)
     >>> all(row["relative"]["mult_adds"] <= 1 for row in found.rows)
@@ -166,7 +187,9 @@ def plan(
         "alphas": alphas, "gammas": gammas, "scales": scales, "capacities": capacities, "branches": branches,
         "rate": rate,
     }  # fmt: skip
-    base, found = count_candidates(Wish(made, x, list(sizes), options), list(METHODS if methods is None else methods))
+    base, found = count_candidates(
+        Wish(made, x, list(sizes), options), list(METHODS if methods is None else methods), progress
+    )
     kind = "training_memory" if training else "memory"
     single = _row(Counted(baseline.__name__, Candidate({}, 1), base), base)
     rows = [_row(counted, base) for counted in found if counted.figures is not None]
@@ -175,9 +198,12 @@ def plan(
         if limit is not None and name != "latency":
             budget[name] = limit * single[kind if name == "memory" else name] if relative else limit
     if latency is not None or measure:
-        notes += _measure(model, example, single, [row for row in rows if not _misses(row, budget, kind)])
+        fitting = [row for row in rows if not _misses(row, budget, kind)]
+        notes += _measure(model, example, single, fitting, progress)
         if latency is not None:
             budget["latency"] = latency * single["latency"] if relative else latency
+    elif any(row["iou"] is not None for row in rows):
+        notes.append("Masked channels are counted here; pb.freeze leaves them out. measure=True or --latency freezes.")
     for row in rows:
         row["misses"] = _misses(row, budget, kind)
     refused = [
@@ -197,7 +223,7 @@ def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def _check_arguments(sizes: Sequence[int], methods: Sequence[str] | None, limits: Mapping[str, float | None]) -> None:
     unknown = [name for name in methods or () if name not in METHODS]
     if unknown:
-        raise ValueError(f"plan: the method {unknown[0]!r} is unknown. Choose from {quote_names(METHODS)}.")
+        raise ValueError(f"plan: the method {say_unknown(unknown[0], METHODS)}")
     if not sizes or any(isinstance(size, bool) or not isinstance(size, int) or size < 2 for size in sizes):
         raise ValueError(f"plan: sizes must be whole numbers of at least 2, but they are {list(sizes)!r}.")
     for name, value in limits.items():
@@ -281,7 +307,9 @@ def _misses(row: Mapping[str, Any], budget: Mapping[str, float], kind: str) -> d
 
 
 @torch.no_grad()
-def _measure(model: Any, example: Any, single: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
+def _measure(
+    model: Any, example: Any, single: dict[str, Any], rows: list[dict[str, Any]], progress: Callable[[str], None]
+) -> list[str]:
     """Write the measured latency into the rows, and a note where a network could not be run."""
     model = model if isinstance(model, nn.Module) else model()
     if any(tensor.is_meta for tensor in (*model.parameters(), *tensors_of(as_batch(example)))):
@@ -290,17 +318,19 @@ def _measure(model: Any, example: Any, single: dict[str, Any], rows: list[dict[s
             "Give them on a real device, or leave latency and measure out."
         )
     notes = []
-    alone = baseline(model).eval()
+    alone = freeze(baseline(model), example)
     times = []
-    for row in rows:
+    for number, row in enumerate(rows):
+        progress(f"measuring {row['call']}, {number + 1} of {len(rows)}")
         try:
-            made = build_planned(row, model, example).eval()
+            made = freeze(build_planned(row, model, example), example)
             ours, theirs = _latencies([alone, made], example)
         except REFUSALS as error:
             notes.append(f"{row['call']} was not measured: {error}")
             continue
         times.append(ours)
-        row["latency"] = theirs
+        row["latency"], row["mult_adds"] = theirs, made.mult_adds[1]
+        row["relative"]["mult_adds"] = round(row["mult_adds"] / max(single["mult_adds"], 1), 6)
         row["relative"]["latency"] = round(theirs / ours, 4)
     single["latency"] = median(times) if times else _latencies([alone], example)[0]
     single["relative"]["latency"] = 1.0
@@ -316,7 +346,7 @@ def _latencies(modules: Sequence[nn.Module], example: Any) -> list[float]:
     return medians([partial(module, *args, **kwargs) for module in modules], tensors_of((args, kwargs))[0].device)
 
 
-def build_planned(row: Mapping[str, Any], model: nn.Module, example: Any) -> nn.Module:
+def build_planned(row: Mapping[str, Any], model: nn.Module, example: Any) -> Ensemble:
     """The ensemble that a row of a plan describes."""
     return call_method(METHODS[row["method"]], model, row["size"], row["settings"], example)
 
@@ -326,17 +356,7 @@ def build_planned(row: Mapping[str, Any], model: nn.Module, example: Any) -> nn.
 
 def table(rows: Sequence[Mapping[str, Any]], *, misses: bool = False) -> str:
     """Rows as aligned text."""
-    texts = [cells(row, misses) for row in rows]
-    columns = [name for name in texts[0] if any(text[name] for text in texts)]
-    widths = {name: max(len(name), *(len(text[name]) for text in texts)) for name in columns}
-    left = ("method", "settings", "misses by")
-
-    def line(values: Mapping[str, str]) -> str:
-        return "  ".join(
-            values[c].ljust(widths[c]) if c in left else values[c].rjust(widths[c]) for c in columns
-        ).rstrip()
-
-    return "\n".join([line({c: c for c in columns}), *map(line, texts)])
+    return align_columns([cells(row, misses) for row in rows], left=("method", "settings", "misses by"))
 
 
 def cells(row: Mapping[str, Any], misses: bool = False) -> dict[str, str]:

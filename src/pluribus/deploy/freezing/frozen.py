@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -23,6 +24,7 @@ from ...surgery.row_splitting import rows_to_predict
 from ...surgery.selecting import CONVOLUTIONS, quote_names
 from ...uncertainty.outputs import compute_answers
 from ...uncertainty.prediction import Prediction, join_outputs, prediction_of
+from ..budget.candidates import bytes_of
 from ..budget.counting import cost
 from .call_signature import Call, Example, Unfit
 from .folding import Network
@@ -31,10 +33,13 @@ from .kernels import WAYS, Convolution, can_pack
 from .lowering import FORMS, Unable
 from .tracing import SAMPLES, Holder, member_trees, shapes_of, trace
 from .verification import agrees, run_on_copies, runs_by_rows
+from .winograd import GROWTH
 
 CHUNK = 32  # larger buffers are mapped afresh at each call, which costs more than it saves
 
-MANY = 8  # rows from which on the members' convolutions run one after the other
+MANY = 8  # rows from which on the members' convolutions run one after the other, unless they are narrow
+
+NARROW = 64  # channels of a member; convolutions with fewer waste the vector units one by one
 
 
 def freeze(
@@ -120,9 +125,11 @@ class Frozen(nn.Module):
         self.form, self.chunk = "loop", 0
         self.mult_adds = (0, 0)
         self.notes: list[str] = []
+        self.unchanged = ""  # why nothing could be done, where that is so
         self.joint = ensemble.joint
         self.training = False
         self.images = any(isinstance(part, Convolution) for part in self.modules())
+        self.narrow = False  # members have convolutions of their own inputs, all with few channels
         self.large = False  # its values have more dimensions than rows and features
 
     # ---------------------------------------------------------------- what users call
@@ -180,6 +187,11 @@ class Frozen(nn.Module):
         if self.arguments is not None and self.arguments.sizes is not None:
             lines.append(f"  takes inputs of the sizes {self.arguments.sizes}, any number of rows")
         return "\n".join(lines)
+
+    def count_bytes(self) -> int:
+        """The memory of the weights as they are held: some convolutions hold theirs in a larger form."""
+        tiled = sum(math.prod(part.shape) for part in self._convolutions() if part.way == "winograd" and part.packed)
+        return int(bytes_of([*self.parameters(), *self.buffers()]) + 4 * (GROWTH - 1) * tiled)
 
     def plain_(self) -> Frozen:
         """Put all weights into plain tensors for good, as `torch.export` needs them."""
@@ -252,6 +264,7 @@ def _freeze(copy: Ensemble, example: Example, choose: str, memory: str) -> Froze
         raise Unfit("the traced network gives different outputs")
     except Unfit as reason:
         made = _as_it_was(copy)
+        made.unchanged = str(reason)
         made.notes.append(f"the network is unchanged: {reason}")
         return made
 
@@ -341,10 +354,8 @@ def _ways(copy: Ensemble, example: Example, choose: str, memory: str) -> dict[st
         ways[name] = made
 
     written = _networks(copy, example, small)
-    layers = [(layer, network) for network in written.networks for layer in network.layers.values()]
-    grouped = any(not layer.is_linear and network.source(layer)[0] in network.own for layer, network in layers)
     for form in FORMS:
-        if form == "beside" and grouped and rows > MANY:
+        if form == "beside" and rows > MANY and _widest_group(written) > NARROW:
             continue  # groups are slower than a loop, and need more memory
         add(form, form, written)
     if vectors and not small and (rows <= MANY or not images):  # reading one weight is faster than reading several
@@ -356,6 +367,13 @@ def _ways(copy: Ensemble, example: Example, choose: str, memory: str) -> dict[st
     for made in ways.values():
         made.notes += left_out
     return ways
+
+
+def _widest_group(written: TracedNetworks) -> int:
+    """The most channels that a member has in a convolution of its own inputs; side by side these run as groups."""
+    layers = [(layer, network) for network in written.networks for layer in network.layers.values()]
+    own = [one for one, network in layers if not one.is_linear and network.source(one)[0] in network.own]
+    return max((len(layer.plain(0).weight) for layer in own), default=0)
 
 
 def _lower(copy: Ensemble, example: Example, written: TracedNetworks, form: str) -> Frozen:
@@ -378,7 +396,8 @@ def _tune_(made: Frozen, example: Example, choose: str, memory: str) -> None:
 def _order(ways: dict[str, Frozen], example: Example, choose: str) -> list[str]:
     """The names of the ways, the best first."""
     tensors, rows = tensors_of(example.batch), example.rows
-    first = "beside" if rows <= 2 or not any(made.images for made in ways.values()) else "loop"
+    wide = any(made.images and not made.narrow for made in ways.values())
+    first = "loop" if rows > 2 and wide else "beside"
     ruled = sorted(ways, key=lambda name: (name != first, name == "as it was"))
     if choose == "rule" or len(ways) < 2 or any(t.is_meta for t in tensors):
         for made in ways.values():
@@ -428,6 +447,7 @@ def _tell_(made: Frozen, written: TracedNetworks) -> None:
         made.notes.append(f"layers that run once for all members: {len(shared)} of {len(layers)}")
     if any(layer.plain(0).mask is not None for layer in layers):
         made.notes.append("channels that a member's masks always drop are not computed")
+    made.narrow = 0 < _widest_group(written) <= NARROW
     made.large = any(len(shape) > 2 for network in networks for shape in network.shapes.values())
     made.notes += [f"{name!r} is unchanged: {reason}" for name, reason in written.kept.items()]
 

@@ -1,0 +1,48 @@
+"""What `print` shows of predictions and sets: some rows, and figures that hold for all of them."""
+
+import copy
+import pickle
+import re
+
+import torch
+
+import pluribus as pb
+from pluribus.training.fitting import History
+
+LOGITS = torch.randn(3, 40, 4, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_prediction_prints_some_labels_and_the_means_over_all_rows():
+    text = str(pb.Classification.from_logits(LOGITS))
+    first, header, *rows = text.splitlines()
+    assert first == "Classification of 40 examples by 3 members, 4 classes" and len(rows) == 7
+    mean = LOGITS.softmax(-1).mean(0)
+    assert rows[0].split()[:3] == ["0", str(mean[0].argmax().item()), f"{mean[0].max():.3f}"]
+    assert rows[-1].split()[:2] == ["mean", f"{mean.max(-1).values.mean():.3f}"]
+
+
+def test_dense_and_regression_predictions_are_printed_too():
+    dense = pb.Classification.from_logits(torch.zeros(2, 3, 5, 4, 4), class_dim=2)
+    assert str(dense).startswith("Classification of 3 x 4 x 4 by 2 members, 5 classes")
+    assert re.search(r"\n +0 +2\.000 +1\.000", str(pb.Regression(torch.tensor([[1.0], [3.0]]))))
+    assert str(pb.Regression(torch.zeros(2, 5, 3))) == "Regression of 5 x 3 examples by 2 members"
+
+
+def test_sets_print_as_sets_and_are_plain_tensors_in_every_other_way():
+    prediction = pb.Classification.from_logits(LOGITS)
+    promise = pb.conformal(prediction, LOGITS[0].argmax(-1))
+    sets = promise.sets(prediction)
+    inside = [{i for i, member in enumerate(row) if member} for row in sets.tolist()]
+    assert str(inside[0]) in str(sets) and f"{sum(map(len, inside)) / 40:.3g} classes on average" in str(sets)
+    for one in (sets[0], sets | sets, ~sets, sets.sum(), copy.deepcopy(sets), pickle.loads(pickle.dumps(sets))):
+        assert type(one) is torch.Tensor
+    assert torch.equal(copy.deepcopy(sets), sets) and torch.equal(pickle.loads(pickle.dumps(sets)), sets)
+
+
+def test_a_history_prints_a_table_with_the_epoch_that_was_kept():
+    history = History([{"epoch": i, "loss": 1 / (i + 1)} for i in range(50)], {"ensemble": 17}, 3.2)
+    first, header, *rows = str(history).splitlines()
+    assert first == "50 epochs in 3.2 s; kept: epoch 17 (ensemble)" and header.split() == ["epoch", "loss"]
+    assert len(rows) <= 9 and [row.split()[0] for row in (rows[0], rows[-1])] == ["0", "49"]
+    assert ["17", f"{1 / 18:.4g}"] in [row.split() for row in rows]
+    assert str(History(failure="the loss is NaN")) == "0 epochs in 0.0 s\nstopped: the loss is NaN"
