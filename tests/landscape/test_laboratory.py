@@ -381,7 +381,7 @@ def test_the_command_trains_and_writes_the_page(pluribus):
     code, out, _ = pluribus(
         "landscape", "--data", "moons", "--runs", "2", "--epochs", "6", *QUICK, "--out", "a/page.html"
     )
-    assert code == 0 and "The page: a/page.html" in out and "Are they the same function?" in out
+    assert code == 0 and "The page: a/page.html" in out and "Do different runs learn different functions?" in out
     page = Path("a/page.html").read_text()
     assert "2 networks on moons: mlp" in page and "pluribus landscape --data moons" in page
 

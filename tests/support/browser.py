@@ -45,6 +45,13 @@ def show(driver: Any, path: Path, *, width: int = 1200, height: int = 900, dark:
     driver.get(path.resolve().as_uri())
 
 
+def unfold(driver: Any) -> None:
+    """Open everything that folds, and show all methods."""
+    driver.execute_script("""
+        document.querySelectorAll("details").forEach(part => { part.open = true; });
+        document.querySelectorAll(".all input").forEach(box => { box.checked = true; });""")
+
+
 def picture(driver: Any, path: Path) -> None:
     """The whole page as a PNG file, for a person to look at."""
     import base64

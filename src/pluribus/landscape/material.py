@@ -121,7 +121,7 @@ class Material:
 
     @property
     def styles(self) -> dict[str, int]:
-        """The style of each run in every chart; 1 is that of shades."""
+        """The style of each run in every chart; 1 is too much like the shades."""
         return {name: number for number, name in enumerate(self.names, 2)}
 
     @property

@@ -20,10 +20,11 @@ class ClaimVerdict:
     """A judgement and what it rests on.
 
     Args:
-        judgement: whether it holds; "" where nothing is judged
+        judgement: whether it holds, or the answer to a question; "" where nothing is judged
         found: sentences; the first says why
         header, rows: the paper's numbers beside ours
         pictures: what came out, drawn
+        number: the number that decides, in a few words
     """
 
     judgement: str
@@ -31,6 +32,7 @@ class ClaimVerdict:
     header: list[str] = field(default_factory=list)
     rows: list[list[str]] = field(default_factory=list)
     pictures: list[Figure] = field(default_factory=list)
+    number: str = ""
 
 
 class Experiment(Protocol):
@@ -116,9 +118,27 @@ class Claim:
         return dataclasses.replace(self, verdict=verdict, **changes)
 
 
-def section(name: str, title: str, says: str, found: Sequence[str] = (), figures: Sequence[Figure] = ()) -> Claim:
-    """A question of the laboratory with what was found."""
-    return Claim("", name, title, says, verdict=ClaimVerdict("", list(found), pictures=list(figures)))
+def section(
+    name: str,
+    title: str,
+    says: str,
+    found: Sequence[str] = (),
+    figures: Sequence[Figure] = (),
+    answer: str = "",
+    number: str = "",
+) -> Claim:
+    """A question of the laboratory with what was found: its answer, "yes", "no" or "partly", and the number for it."""
+    verdict = ClaimVerdict(answer, list(found), pictures=list(figures), number=number)
+    return Claim("", name, title, says, verdict=verdict)
+
+
+def yes_or_no(held: Sequence[bool]) -> str:
+    """An answer that several findings give together.
+
+    >>> yes_or_no([True, True]), yes_or_no([True, False]), yes_or_no([False])
+    ('yes', 'partly', 'no')
+    """
+    return "" if not held else "yes" if all(held) else "partly" if any(held) else "no"
 
 
 def claims_page(
@@ -126,6 +146,7 @@ def claims_page(
     claims: Sequence[Claim],
     path: str | os.PathLike[str] | None = None,
     *,
+    headline: str = "",
     about: str = "",
     command: str = "",
     settings: Mapping[str, str] | None = None,
@@ -134,6 +155,7 @@ def claims_page(
     """The page as HTML, complete in itself: no network, no other file. Written to `path` where one is given.
 
     Args:
+        headline: the answer to the title
         about: what was looked at, in a line under the title
         command: how to repeat it
         settings: how it was done, by name
@@ -145,7 +167,7 @@ def claims_page(
     """
     if not claims:
         raise ValueError("claims_page: there must be at least one claim, but there is none.")
-    context = {"title": title, "claims": list(claims), "about": about, "command": command}
+    context = {"title": title, "claims": list(claims), "headline": headline, "about": about, "command": command}
     html = render("claims.html", context | {"settings": dict(settings or {}), "notes": list(notes)})
     if path is not None:
         write_page(Path(path), html)

@@ -23,10 +23,10 @@ REASONS = {
 
 MAPS = {"truth": "True classes", "label": "Given classes", "total": "Total uncertainty", "epistemic": "Epistemic"}
 
-HEAT = np.array([[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 255, 164]])  # from dark to light
+HEAT = np.array([[243, 247, 252], [33, 102, 172]])  # from pale to dark, as all shades of the page
 
 
-def group_examples(groups: list[Group], styles: Styles, top: Group | None) -> list[dict[str, Any]]:
+def group_examples(groups: list[Group], styles: Styles) -> list[dict[str, Any]]:
     """The examples of each label's first run that stored some: most certain mistakes and most uncertain ones."""
     found = []
     for group in groups:
@@ -37,7 +37,7 @@ def group_examples(groups: list[Group], styles: Styles, top: Group | None) -> li
         for place in range(len(run.columns["examples/index"])):
             reason = _at(run, "examples/reason", place) or "uncertain"
             kinds.setdefault(REASONS.get(reason, reason), []).append(_example(run, place))
-        found.append({"label": group.label, "style": styles[group.label], "open": group is top, "kinds": kinds})
+        found.append({"label": group.label, "style": styles[group.label], "kinds": kinds})
     return found
 
 
@@ -77,7 +77,7 @@ def _maps(run: Result, place: int) -> dict[str, str]:
 
 
 def heat(numbers: np.ndarray) -> np.ndarray:
-    """Bytes as colours, from dark (0) to light (255): (..., 3)."""
+    """Bytes as colours, from pale (0) to dark (255): (..., 3)."""
     places = np.linspace(0, 255, len(HEAT))
     return np.stack([np.interp(numbers, places, HEAT[:, channel]) for channel in range(3)], -1).round().astype(np.uint8)
 

@@ -1,4 +1,4 @@
-"""What every chart of the page shares: figures and their panels, one style for each label, curves beside curves."""
+"""What every chart of the page shares: figures and their panels, one style for each label, curves in one panel."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..results.quantities import estimate
-from ..results.store import BASELINE, Group, Result
-from ..results.styles import PALETTE, STYLES
+from ..results.store import Group, Result
 from .curves import Curve
-from .svg import CHARACTER, Axis, Chart, tick_text
+from .svg import CHARACTER, HUES, Axis, Chart, tick_text
 
 Styles = dict[str, int]
 
 SMALL = (220, 190)
 
 SMALL_MARGIN = (42, 13, 8, 40)
-
-OVERLAID = 6  # more curves than these get a panel each
 
 
 @dataclass(frozen=True)
@@ -40,6 +37,7 @@ class Figure:
     Args:
         layout: "wide" panels stand one or two beside each other, "small" ones as many as fit
         legend: (style, name) of the series; those with a panel of their own need none
+        key: what colours mean where they are not those of series
     """
 
     name: str
@@ -50,23 +48,21 @@ class Figure:
     legend: list[tuple[int, str]] = field(default_factory=list)
     header: list[str] = field(default_factory=list)
     rows: list[list[str]] = field(default_factory=list)
+    key: list[tuple[int, str]] = field(default_factory=list)
 
 
-def number_styles(groups: Iterable[Group]) -> Styles:
-    """The style of each label, the same in every chart: that of its method or a free one; 0 is the single network.
+def number_styles(groups: Iterable[Group], recommended: str = "", best: str = "") -> Styles:
+    """The style of each label, the same in every chart, by its part in the advice: colours are for those that matter.
 
-    The colours of the page have the order of `PALETTE`, darker where it is too pale to read.
+    0 is the single network, 1 what is recommended, 3 what is best; all others are grey, and differ by their markers.
     """
-    methods: dict[str, str] = {}
-    for group in groups:
-        methods.setdefault(group.label, group.record["method"])
-    stated = {method: PALETTE.index(style) for method, style in STYLES.items() if style in PALETTE} | {BASELINE: 0}
     found: Styles = {}
-    for label, method in methods.items():
-        if method in stated and stated[method] not in found.values():  # its other labels get one that is free
-            found[label] = stated[method]
-    free = (number for number in itertools.count(1) if number not in found.values())
-    return {label: found[label] if label in found else next(free) for label in methods}
+    others = itertools.count(HUES, HUES)
+    for group in groups:
+        given = {best: 3, recommended: 1}.get(group.label, 0 if group.is_baseline else None)
+        if group.label not in found:
+            found[group.label] = next(others) if given is None or given in found.values() else given
+    return found
 
 
 def column(run: Result, name: str) -> np.ndarray | None:
@@ -95,28 +91,27 @@ def values(groups: Sequence[Group], name: str) -> dict[str, float]:
     return {label: number for label, number in found.items() if math.isfinite(number)}
 
 
-def curve_panels(
+def curve_panel(
     found: dict[str, Curve],
     styles: Styles,
     titles: tuple[str, str],
     axes: tuple[Axis, Axis],
     summary: Callable[[str], str],
     diagonal: bool = False,
-    overlaid: int = OVERLAID,
-) -> tuple[list[Panel], str]:
-    """Curves in one panel, or, when more than `overlaid`, a panel each with the others in grey; and the layout."""
-    if len(found) <= overlaid:
-        chart = Chart(*axes, margin=(room_for_ticks(axes[1]), 14, 14, 44))
-        _diagonal(chart, diagonal)
-        chart.axes(*titles)
-        for label, (x, y) in found.items():
-            chart.curve(zip(x, y, strict=True), styles[label], label, titles)
-            for i in _marker_indices(len(x)):
-                chart.mark(x[i], y[i], styles[label], "", 3.5)  # the curve tells its values
-        return [Panel(chart.svg("; ".join(summary(label) for label in found)))], "wide"
-    return [
-        Panel(_one(found, label, styles, titles, axes, summary, diagonal), label, styles[label]) for label in found
-    ], ("small")
+    heading: str = "",
+) -> Panel:
+    """Curves in one panel."""
+    chart = Chart(*axes, margin=(room_for_ticks(axes[1]), 14, 14, 44))
+    if diagonal:
+        ends = [(end, end) for end in (max(chart.x.low, chart.y.low), min(chart.x.high, chart.y.high))]
+        chart.line(ends, None, "line diagonal")
+    chart.axes(*titles)
+    for label in sorted(found, key=styles.__getitem__, reverse=True):  # the first styles on top
+        x, y = found[label]
+        chart.curve(zip(x, y, strict=True), styles[label], label, titles)
+        for i in _marker_indices(len(x)):
+            chart.mark(x[i], y[i], styles[label], "", 3.5)  # the curve tells its values
+    return Panel(chart.svg("; ".join(summary(label) for label in found)), heading)
 
 
 def room_for_ticks(axis: Axis, font: int = 12) -> int:
@@ -124,32 +119,6 @@ def room_for_ticks(axis: Axis, font: int = 12) -> int:
     text = tick_text(axis.ticks)
     longest = max((len(text(tick)) for tick in axis.ticks), default=0)
     return max(54, round(CHARACTER * font * longest + 2 * font + 6))
-
-
-def _one(
-    found: dict[str, Curve],
-    label: str,
-    styles: Styles,
-    titles: tuple[str, str],
-    axes: tuple[Axis, Axis],
-    summary: Callable[[str], str],
-    diagonal: bool,
-) -> str:
-    chart = Chart(*axes, size=SMALL, margin=SMALL_MARGIN, font=12)
-    _diagonal(chart, diagonal)
-    chart.axes(titles[0], "")
-    for x, y in found.values():
-        chart.line(zip(x, y, strict=True), None, "line faint")
-    x, y = found[label]
-    chart.curve(zip(x, y, strict=True), styles[label], label, titles, "line strong")
-    return chart.svg(summary(label))
-
-
-def _diagonal(chart: Chart, wanted: bool) -> None:
-    if wanted:
-        low = max(chart.x.low, chart.y.low)
-        high = min(chart.x.high, chart.y.high)
-        chart.line([(low, low), (high, high)], None, "line diagonal")
 
 
 def _marker_indices(points: int) -> Iterable[int]:

@@ -29,7 +29,11 @@ function compare(first, second, column, order) {
 for (const legend of document.querySelectorAll(".legend")) {
   const marks = legend.parentElement.querySelectorAll(".panels [class*=' n']");
   const show = (chosen) => {
-    for (const mark of marks) mark.classList.toggle("dimmed", chosen !== null && !mark.classList.contains("n" + chosen));
+    for (const mark of marks) {
+      const own = mark.classList.contains("n" + chosen);
+      mark.classList.toggle("dimmed", chosen !== null && !own);
+      mark.classList.toggle("forward", own);
+    }
   };
   const pressed = () => {
     const button = legend.querySelector("[aria-pressed='true']");
@@ -45,6 +49,3 @@ for (const legend of document.querySelectorAll(".legend")) {
     });
   }
 }
-
-// Everything that is folded is printed.
-addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((part) => part.setAttribute("open", "")));

@@ -1,4 +1,4 @@
-"""Stored results as one HTML page that opens offline: the verdict in words, a sortable table, charts, examples."""
+"""Stored results as one HTML page that opens offline: the advice on one screen, and details that unfold."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 import shlex
 import warnings
 from collections.abc import Iterable, Sequence
+from datetime import date
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,17 @@ from .._common.atomic import atomic_write
 from .._common.optional import require
 from .._common.signed_files import read_signed_json
 from .._common.untrusted import check_shape
+from ..results.comparison_phrases import relation
 from ..results.quantities import Differences, best, estimate, format_value, quantity
 from ..results.store import Damaged, Group, Result, group_runs, has_classes, read_all
-from ..results.verdict import Verdict, relation, verdicts
+from ..results.verdict import Verdict, verdicts
 from .charts import CHARTS
+from .charts.outside import CHANCE
+from .charts.quality import gain_chart, is_frozen, trade_off_chart
 from .examples import class_colours, group_examples
 from .figure import Figure, Styles, number_styles
-from .svg import series_class, swatch
+from .summary import Summary, summarise
+from .svg import HUES, series_class, swatch
 
 TEMPLATES = ("base.", "parts.", "page.", "claims.")  # and the style and the script
 
@@ -51,7 +56,7 @@ def report(
 
     >>> record = dict(run="a", method="single", label="single", data="digits", task="classification", seed=0)
     >>> run = Result(record | {"settings": {}, "metrics": {"nll": {"value": 0.1}}, "cost": {}})
-    >>> "single has an NLL of 0.100" in report([run], "report.html")
+    >>> "Only one method ran: single, NLL 0.100" in report([run], "report.html")
     True
     """
     damaged: list[Damaged] = []
@@ -77,8 +82,6 @@ def report(
             "sections": sections,
             "damaged": [f"{error.path.name}: {error.reason}" for error in damaged],
             "command": plan.get("command") or _command(results),
-            "runs": len(results),
-            "versions": sorted({_items(result.record.get("versions") or {}) for result in results}),
         },
     )
     if path is not None:
@@ -110,49 +113,79 @@ def render(template: str, context: dict[str, Any]) -> str:
     strict = {"autoescape": True, "undefined": jinja2.StrictUndefined, "loader": jinja2.DictLoader(texts)}
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, **strict)
     environment.filters["svg"] = require("markupsafe", "report", "report").Markup
-    environment.globals.update(swatch=swatch, series=series_class)
+    environment.globals.update(swatch=swatch, series=series_class, hues=HUES)
     environment.globals.update(style=texts["page.css"], script="\n".join(texts[name] for name in SCRIPTS))
     return environment.get_template(template).render(context)
 
 
 def _sections(results: list[Result], differences: Differences) -> list[dict[str, Any]]:
     """What the template shows of each data set and model."""
-    sections = group_runs(results)
-    styles = number_styles(group for groups in sections.values() for group in groups)
-    found = zip(verdicts(results, differences), sections.values(), strict=True)  # both in the order of group_runs
-    return [_section(i, verdict, groups, styles, differences) for i, (verdict, groups) in enumerate(found)]
+    found = zip(verdicts(results, differences), group_runs(results).values(), strict=True)  # both in its order
+    return [_section(i, verdict, groups, differences) for i, (verdict, groups) in enumerate(found)]
 
 
-def _section(
-    number: int, found: Verdict, groups: list[Group], styles: Styles, differences: Differences
-) -> dict[str, Any]:
+def _section(number: int, found: Verdict, groups: list[Group], differences: Differences) -> dict[str, Any]:
     kind = "classification" if has_classes(found.task) else "regression"
+    summary = summarise(found, groups, differences)
+    labels = [group.label if group else "" for group in (summary.choice, summary.top)]
+    styles = number_styles(groups, *labels)
     figures, absent = _figures(groups, styles, kind)
     names = [name for name in COLUMNS[kind] if _has(groups, name)]
     rest = sorted({name for group in groups for name in group.record["metrics"]} - {*names, *FURTHER, "coverage"})
-    more = [*FURTHER, *rest]
+    more = [name for name in [*FURTHER, *rest] if _has(groups, name)]
     topics: dict[str, list[str]] = {}
-    for sentence in found.sentences[1:]:
+    for sentence in found.sentences:
         topics.setdefault(TOPICS.get(sentence.topic, sentence.topic), []).append(_bind(sentence.text))
-    notes = dict.fromkeys(str(note) for group in groups for run in group.runs for note in run.record.get("notes") or [])
+    notes = dict.fromkeys(
+        note for group in groups for run in group.runs for note in (*(run.record.get("notes") or []), *_unfrozen(run))
+    )
     return {
         "id": f"data-{number}",
         "name": found.data,
         "model": found.model,
         "task": found.task,
-        "headline": _bind(found.sentences[0].text),
+        "headline": _bind(summary.sentence),
+        "tiles": [[_bind(text) for text in tile] for tile in summary.tiles],
+        "changes": [_bind(text) for text in summary.changes] or ["Nothing that these runs hint at."],
+        "gain": gain_chart(summary.found, summary.choice) if summary.found else None,
+        "trade_off": trade_off_chart(groups, styles, found.metric),
+        "others": not all(summary.stands_out(group) for group in groups),
+        "facts": _facts(groups),
         "topics": {title: topics[title] for title in [*TOPICS.values(), *topics] if title in topics},
-        "table": _table(groups, names, styles, differences),
-        "more": _table(groups, [name for name in more if _has(groups, name)], styles, differences),
+        "table": _table(summary, names, styles, differences),
+        "more": _table(summary, more, styles, differences),
         "figures": figures,
         "absent": absent,
-        "variants": _variants(groups, "variants"),
-        "targets": _variants(groups, "targets"),
+        "tables": _variants(groups, "targets", "Target") | _variants(groups, "variants", "Other test set"),
         "colours": class_colours(groups[0].record.get("classes") or []) if found.task == "segmentation" else [],
-        "examples": group_examples(groups, styles, best(groups, found.metric)),
+        "examples": group_examples(groups, styles),
         "settings": [_settings(group) for group in groups],
         "notes": list(notes),
     }
+
+
+def _unfrozen(run: Result) -> list[str]:
+    """Why the costs of a run are not those of a frozen one."""
+    why = (run.record["cost"].get("deployed") or {}).get("why")
+    return (
+        [f"{run.record['label']} is not frozen, so its costs are those of the ensemble as trained: {why}"]
+        if why
+        else []
+    )
+
+
+def _facts(groups: Sequence[Group]) -> str:
+    """What was run, when and with what, in a line."""
+    runs = [run for group in groups for run in group.runs]
+    times = [run.path.stat().st_mtime for run in runs if run.path is not None and run.path.exists()]
+    day = date.fromtimestamp(max(times)) if times else date.today()
+    seeds = sorted({len(group.by_seed) for group in groups})
+    number = " to ".join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))
+    versions = dict.fromkeys(_items(run.record.get("versions") or {}) for run in runs)
+    record = groups[0].record
+    data = f"{record['data']}, {record['model']}" if record.get("model") else record["data"]
+    counted = f"{len(runs)} runs, {number} {'seed' if seeds[-1] == 1 else 'seeds'}"
+    return " · ".join(filter(None, [f"{day.day} {day:%B %Y}", data, counted, *versions]))
 
 
 def _figures(groups: list[Group], styles: Styles, task: str) -> tuple[list[Figure], list[str]]:
@@ -178,34 +211,52 @@ def _bind(text: str) -> str:
 # ---------------------------------------------------------------- tables
 
 
-def _table(groups: list[Group], names: Sequence[str], styles: Styles, differences: Differences) -> dict[str, Any]:
+def _table(summary: Summary, names: Sequence[str], styles: Styles, differences: Differences) -> dict[str, Any]:
     heads = [{"name": name, **vars(quantity(name)), "sign": SIGNS[quantity(name).better]} for name in names]
-    tops = {name: best(groups, name) if len(groups) > 1 else None for name in names}
+    stars = {name: _stars(summary, name, differences) for name in names}
     rows = [
         {
             "label": group.label,
             "style": styles[group.label],
             "seeds": len(group.by_seed),
-            "cells": [_cell(group, name, tops[name], differences) for name in names],
+            "part": "recommended" if group is summary.choice else "best average" if group is summary.top else "",
+            "kind": "chosen" if group is summary.choice else "" if summary.stands_out(group) else "other",
+            "cells": [_cell(group, name, group in stars[name]) for name in names],
         }
-        for group in groups
+        for group in summary.groups
     ]
     return {"heads": heads, "rows": rows}
 
 
-def _cell(group: Group, name: str, top: Group | None, differences: Differences) -> dict[str, Any]:
+def _stars(summary: Summary, name: str, differences: Differences) -> list[Group]:
+    """The best and what is not shown to be worse: the rule of the advice, column by column.
+
+    None where nothing is shown to be worse than the best, for costs, and where the best is worse than chance.
+    """
+    top = summary.top if name == summary.metric else best(summary.groups, name)
+    if top is None or name in COSTS or name == "auroc" and estimate(top, name).value < CHANCE:
+        return []
+    words = {group: relation(differences.between(group, top, name), name) for group in summary.groups}
+    return (
+        [group for group in words if group is top or words[group] == "within noise"]
+        if "worse" in words.values()
+        else []
+    )
+
+
+def _cell(group: Group, name: str, star: bool) -> dict[str, Any]:
     found = estimate(group, name)
-    mark = ""
-    if top is group:
-        mark = "best"
-    elif top is not None and math.isfinite(found.value) and name not in COSTS:
-        mark = "near" if relation(differences.between(group, top, name), name) == "within noise" else ""
-    ends = [format_value(end, name) for end in (found.low, found.high)] if found.known and name not in COSTS else None
+    ends = found.known and name not in COSTS
     sort, low, high = (f"{end:.10g}" if math.isfinite(end) else "" for end in (found.value, found.low, found.high))
+    note = f"{format_value(found.low, name)} – {format_value(found.high, name)}" if ends else ""
+    if name.startswith("auroc") and found.value < CHANCE:
+        note = "worse than chance"
+    if name in COSTS[:2] and not is_frozen(group):
+        note = "not frozen"
     return {
         "text": format_value(found.value, name),
-        "ends": ends,
-        "mark": mark,
+        "note": note,
+        "best": star,
         "sort": sort,
         "low": low if ends else "",
         "high": high if ends else "",
@@ -216,7 +267,7 @@ def _has(groups: Sequence[Group], name: str) -> bool:
     return any(math.isfinite(estimate(group, name).value) for group in groups)
 
 
-def _variants(groups: list[Group], key: str) -> dict[str, list[list[str]]]:
+def _variants(groups: list[Group], key: str, title: str) -> dict[str, list[list[str]]]:
     """Other test sets, or the targets one by one: for each a header and a row for each label."""
     found: dict[str, list[list[str]]] = {}
     for name in dict.fromkeys(name for group in groups for name in group.record.get(key) or {}):
@@ -225,7 +276,7 @@ def _variants(groups: list[Group], key: str) -> dict[str, list[list[str]]]:
         rows = [["Method", *(quantity(metric).title for metric in metrics)]]
         for group, runs in given:
             rows.append([group.label, *(format_value(_mean(runs, metric), metric) for metric in metrics)])
-        found[name] = rows
+        found[f"{title}: {name}"] = rows
     return found
 
 
@@ -235,17 +286,11 @@ def _mean(runs: Sequence[dict[str, Any]], metric: str) -> float:
     return float(np.mean(numbers)) if numbers else math.nan
 
 
-def _settings(group: Group) -> dict[str, Any]:
+def _settings(group: Group) -> list[Any]:
     record = group.record
-    return {
-        "label": group.label,
-        "method": record["method"],
-        "size": record.get("size", ""),
-        "settings": _items(record["settings"]) or "–",
-        "training": _items(record.get("training") or {}) or "–",
-        "seeds": ", ".join(str(seed) for seed in group.by_seed),
-        "threads": record.get("threads", "–"),
-    }
+    seeds = ", ".join(str(seed) for seed in group.by_seed)
+    given = [_items(values) or "–" for values in (record["settings"], record.get("training") or {})]
+    return [group.label, record["method"], record.get("size", ""), *given, seeds, record.get("threads", "–")]
 
 
 def _items(values: dict[str, Any]) -> str:
@@ -304,29 +349,32 @@ def write_page(path: Path, html: str) -> None:
         raise OSError(error.errno, f"the page could not be written ({error.strerror or error})", str(path)) from error
 
 
-COSTS = ("relative_mult_adds", "relative_training", "parameters", "mult_adds", "latency", "training")
+COSTS = (
+    *("relative_latency", "relative_mult_adds", "relative_training", "parameters", "mult_adds", "latency", "memory"),
+    *("relative_latency_1", "unfrozen_mult_adds", "unfrozen_latency", "training"),
+)
 
 COLUMNS = {  # as many as a screen of 1280 pixels shows, with what a prediction and an epoch cost
-    "classification": [*("mean_iou", "accuracy", "nll", "ece", "auroc", "cacc", "disagreement"), *COSTS[:3]],
-    "regression": [*("rmse", "nll", "crps", "coverage", "width", "auroc"), *COSTS[:3]],
+    "classification": [*("mean_iou", "accuracy", "nll", "ece", "auroc", "cacc"), *COSTS[:4]],
+    "regression": [*("rmse", "nll", "crps", "coverage", "width", "auroc"), *COSTS[:4]],
 }
 
 FURTHER = (  # in the table that unfolds
-    *("brier", "aurc", "cnll", "cece", "mutual_information", "mae", "quantile_calibration"),
-    *COSTS[3:],
+    *("brier", "aurc", "cnll", "cece", "disagreement", "mutual_information", "mae", "quantile_calibration"),
+    *COSTS[4:],
 )
 
 SIGNS = {"higher": "↑", "lower": "↓", "neither": ""}
 
 TOPICS = {
-    "budget": "What to use",
+    "result": "Result",
+    "budget": "By budget",
     "training": "Training",
-    "result": "In detail",
     "accuracy": "Accuracy",
     "error": "Error",
     "calibration": "Calibration",
     "shift": "Under shift",
     "outside": "Out-of-distribution (OOD) data",
     "diversity": "Diversity",
-    "certainty": "How sure this is",
+    "certainty": "Certainty",
 }

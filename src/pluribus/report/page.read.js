@@ -58,6 +58,7 @@ function readings(chart) {
     if (!found.has(text)) found.set(text, { chart, element, series, x, y, hint, text });
   };
   for (const element of chart.querySelectorAll("[data-hint], [data-read]")) {
+    if (!element.checkVisibility()) continue;
     const { name, across, up, read, hint } = element.dataset;
     if (read === undefined) {
       const box = element.getBBox();
@@ -71,8 +72,8 @@ function readings(chart) {
       add(element, x, y, `${name}: ${across} ${first}, ${up} ${second}`);
     });
   }
-  const order = [...new Set([...found.values()].map((one) => one.series))];
-  return [...found.values()].sort((a, b) => order.indexOf(a.series) - order.indexOf(b.series));
+  const number = (one) => Number(one.series.slice(1)); // as the legend has them
+  return [...found.values()].sort((a, b) => number(a) - number(b));
 }
 
 function onScreen({ chart, x, y }) {
@@ -102,6 +103,7 @@ function hideReading() {
 for (const panels of document.querySelectorAll(".panels")) {
   const charts = [...panels.querySelectorAll(".chart:not(.readable)")];
   const known = new Map(); // found when a chart is first looked at
+  document.addEventListener("change", () => known.clear()); // other methods are shown
   const of = (chart) => known.get(chart) || known.set(chart, readings(chart)).get(chart);
   let here = null;
   const go = (reading, aloud) => {

@@ -193,5 +193,5 @@ function offer(place, figure, table) {
   if (row.children.length) place.after(row);
 }
 
-for (const figure of document.querySelectorAll(".figure")) offer(figure.querySelector(".legend") || figure.querySelector(".panels"), figure, figure.querySelector("table"));
+for (const figure of document.querySelectorAll(".figure")) offer(figure.querySelector(".caption"), figure, figure.querySelector("table"));
 for (const box of document.querySelectorAll(".scroll")) if (!box.closest(".figure")) offer(box, null, box.querySelector("table"));

@@ -11,7 +11,7 @@ from html import escape
 
 SHAPES = 8  # marker shapes before they repeat
 
-COLOURS = 11  # of the page, 0 a neutral one; 11 colours, 8 shapes, 5 dashes: no pair of them repeats soon
+HUES = 4  # 0 a neutral one; no more, so that colour-blind readers can tell them apart. Shapes and dashes do the rest
 
 CHARACTER = 0.62  # of the font size: mean width of a character
 
@@ -130,29 +130,12 @@ class Chart:
         title = f"<title>{escape(hint)}</title>" if hint else ""
         self.parts.append(f'<path class="{kind} {series_class(style)}" d="{shape}">{title}</path>')
 
-    def circle(self, x: float, y: float, style: int, radius: float, hint: str) -> None:
-        """A circle whose area means something."""
-        place = self.at(x, y)
-        shape = f'cx="{place[0]:.1f}" cy="{place[1]:.1f}" r="{radius:.1f}"'
-        self.parts.append(
-            f'<circle class="bubble {series_class(style)}" {shape}><title>{escape(hint)}</title></circle>'
-        )
-
-    def box(
-        self,
-        x: tuple[float, float],
-        y: tuple[float, float],
-        style: int | None,
-        kind: str,
-        hint: str = "",
-        shade: float | None = None,
-    ) -> None:
-        """A rectangle between two values on each axis; `shade` is how opaque it is."""
+    def box(self, x: tuple[float, float], y: tuple[float, float], style: int | None, kind: str, hint: str = "") -> None:
+        """A rectangle between two values on each axis."""
         (left, bottom), (right, top) = self.at(x[0], y[0]), self.at(x[1], y[1])
         shape = f'x="{left:.1f}" y="{top:.1f}" width="{max(right - left, 0):.1f}" height="{max(bottom - top, 0):.1f}"'
         title = f"<title>{escape(hint)}</title>" if hint else ""
-        opaque = "" if shade is None else f' fill-opacity="{shade:.2f}"'
-        self.parts.append(f'<rect class="{kind} {series_class(style)}"{opaque} {shape}>{title}</rect>')
+        self.parts.append(f'<rect class="{kind} {series_class(style)}" {shape}>{title}</rect>')
 
     def svg(self, summary: str) -> str:
         """The finished picture; `summary` says in words what it shows."""
@@ -165,20 +148,20 @@ class Chart:
 
 
 def series_class(style: int | None) -> str:
-    """The class of a series: its colour, and its number for the legend."""
-    return "plain" if style is None else f"c{style % COLOURS} n{style}"
+    """The class of a series: its colour, its number for the legend, and whether it is one of many."""
+    return "plain" if style is None else f"c{style % HUES} n{style}" + (" other" if style >= HUES else "")
 
 
 def dash(style: int | None) -> str:
     """Lines of the same colour differ by their dashes."""
     patterns = ("", "7 3", "2 3", "9 3 2 3", "4 2")
-    pattern = "" if style is None else patterns[style % len(patterns)]
+    pattern = "" if style is None else patterns[style // HUES % len(patterns)]
     return f' stroke-dasharray="{pattern}"' if pattern else ""
 
 
 def marker(style: int, x: float, y: float, size: float) -> str:
-    """The path of a marker; neighbouring styles have different shapes."""
-    return _SHAPES[style % SHAPES](x, y, size)
+    """The path of a marker; neighbouring styles, and those of one colour, have different shapes."""
+    return _SHAPES[(style + style // HUES) % SHAPES](x, y, size)
 
 
 def swatch(style: int) -> str:
@@ -206,7 +189,7 @@ def place_labels(chart: Chart, points: Sequence[tuple[float, float, float, str]]
         if free:
             left, base = free[0]
             taken.append((left, base - height * 0.8, left + width, base + height * 0.2))
-            chart.text(left, base, name, kind="name")
+            chart.text(left, base, name, kind="name haloed")
 
 
 def tick_text(ticks: Sequence[float]) -> Callable[[float], str]:

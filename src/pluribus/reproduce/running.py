@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Judged
     write_verdict(claim, context, verdict, seconds, command)
     settings = {"scale": context.scale, "cost": _cost(seconds), **_texts(claim.settings)}
     about = f"{PAPERS[claim.paper]}. Scale {context.scale}."
-    shown = _section(claim, dataclasses.replace(verdict, found=[*verdict.found, *claim.notes]))
+    shown = _section(claim, dataclasses.replace(verdict, found=[*verdict.found, *claim.notes]), context.scale)
     claims_page(claim.title, [shown], page, about=about, command=command, settings=settings)
     collect(context.folder)
     return Judged(claim, verdict, seconds, page)
@@ -76,6 +77,8 @@ def check_scale(scale: str) -> None:
         raise ValueError(f"reproduce: the scale {scale!r} is unknown. Choose from {', '.join(SCALES)}.")
 
 
+RAN = "ran"  # the verdict of a smoke run, which says nothing about the claim
+
 CAUTIONS = {
     "smoke": "At this scale the data and the networks are tiny: this shows only that it runs.",
     "laptop": "At this scale networks and data are smaller than the paper's.",
@@ -87,13 +90,33 @@ def _with_caution(claim: Claim, verdict: ClaimVerdict, scale: str) -> ClaimVerdi
     if claim.exact or scale not in claim.reduced:
         return verdict
     first, *others = verdict.found
-    return dataclasses.replace(verdict, found=[first, CAUTIONS[scale], *others])
+    judgement = _judgement(claim, verdict.judgement, scale)
+    return dataclasses.replace(verdict, judgement=judgement, found=[first, CAUTIONS[scale], *others])
 
 
-def _section(claim: Claim, verdict: ClaimVerdict) -> Claim:
-    """The item as a section of a page: whether it holds, and why."""
-    first = f"The claim {verdict.judgement}." if verdict.judgement != OPEN else "It cannot be told."
-    return claim.answered(dataclasses.replace(verdict, found=[first, *verdict.found]))
+def _judgement(claim: Claim, judgement: str, scale: str) -> str:
+    """What may be said at a scale: of tiny networks, that they ran."""
+    return RAN if scale == "smoke" and scale in claim.reduced and not claim.exact else judgement
+
+
+def _section(claim: Claim, verdict: ClaimVerdict, scale: str) -> Claim:
+    """The item as a section of a page: whether it holds, at which scale, and why."""
+    judgement, where = _judgement(claim, verdict.judgement, scale), _scope(claim, scale)
+    judgement = "inconclusive" if judgement == OPEN else judgement
+    words = {RAN: f"It ran, {where}: this says nothing about the claim.", "inconclusive": f"Inconclusive, {where}."}
+    found = [words.get(judgement, f"The claim {judgement}, {where}."), *verdict.found]
+    scaled = judgement if claim.exact else f"{judgement} ({scale})"
+    return claim.answered(dataclasses.replace(verdict, judgement=scaled, found=found, number=verdict.found[0]))
+
+
+def _scope(claim: Claim, scale: str) -> str:
+    """How far a verdict reaches."""
+    if claim.exact:
+        return "computed exactly"
+    sizes = {"smoke": "with tiny data and networks", "laptop": "with smaller networks and data than the paper's"}
+    return (
+        f"at {scale} scale, {sizes[scale]}" if scale in claim.reduced else f"at {scale} scale, with the paper's sizes"
+    )
 
 
 # ---------------------------------------------------------------- stored verdicts
@@ -115,6 +138,8 @@ def read_verdicts(folder: Path) -> list[dict[str, Any]]:
         try:
             record = read_signed_json(path)
             check_shape(record, RECORD, "its record")
+            if record["judgement"] not in WORDS:
+                raise ValueError(f"its judgement {record['judgement']!r} is none of {', '.join(WORDS)}")
         except ValueError as error:
             raise ValueError(f"reproduce: {str(path)!r} is damaged ({error}). Delete it.") from error
         before = found.get(record["item"])
@@ -131,20 +156,32 @@ def collect(folder: Path) -> Path:
     judged = {record["item"] for record in records}
     left = [claim for claim in CLAIMS.values() if claim.name not in judged]
     notes = [f"{claim.name}: {claim.title}. Not run here." for claim in left]
-    counts = {word: sum(record["judgement"] == word for record in records) for word in (HOLDS, FAILS, OPEN)}
-    about = f"{plural(len(records), 'item')} of {len(CLAIMS)} judged: " + ", ".join(
-        f"{number} {'cannot be told' if word == OPEN else word.replace('holds', 'hold').replace('does', 'do')}"
-        for word, number in counts.items()
+    counts = Counter(
+        (record["scale"], WORDS[_judgement(CLAIMS[record["item"]], record["judgement"], record["scale"])])
+        for record in records
     )
+    scales = [
+        f"at {scale} scale "
+        + ", ".join(f"{counts[scale, word]} {word}" for word in WORDS.values() if counts[scale, word])
+        for scale in reversed(SCALES)
+        if any(one == scale for one, _ in counts)
+    ]
+    headline = f"{plural(len(records), 'item')} of {len(CLAIMS)} run: {'; '.join(scales)}."
     if sections:
-        claims_page("The claims court", sections, page, about=f"{about}.", notes=notes, command="pluribus reproduce")
+        claims_page(TITLE, sections, page, headline=headline, notes=notes, command="pluribus reproduce")
     return page
+
+
+TITLE = "Reproducing the papers"
+
+WORDS = {HOLDS: "hold", FAILS: "do not hold", OPEN: "inconclusive", RAN: "ran"}
 
 
 def _stored_section(record: Mapping[str, Any]) -> Claim:
     claim = CLAIMS[record["item"]]
     cost = f"Scale {record['scale']}; {_cost(record['seconds'])}. {record['command']}"
-    found = _section(claim, ClaimVerdict(record["judgement"], record["found"], record["header"], record["rows"]))
+    stored = ClaimVerdict(record["judgement"], record["found"], record["header"], record["rows"])
+    found = _section(claim, stored, record["scale"])
     verdict = dataclasses.replace(found.verdict, found=[*found.found, cost])
     return claim.answered(verdict, title=f"{claim.name}: {claim.title}")
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from ...report.claims import Claim, section
-from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
+from ...report.figure import Curve, Figure, Panel, curve_panel, finite_range, legend
 from ...report.svg import Axis
 from ..material import Material
 from ..paths import Along, along, line
@@ -54,9 +54,9 @@ def alignment_question(
     heights = {name: max(one.barrier, 0.0) for name, one in found.items()}
     before, *after = heights.items()
     best = min(after, key=lambda pair: pair[1])
-    answer = "Yes" if best[1] < 0.1 * before[1] else "In part" if best[1] < 0.5 * before[1] else "No"
+    answer = "yes" if best[1] < 0.1 * before[1] else "partly" if best[1] < 0.5 * before[1] else "no"
     said = [
-        f"{answer}: along the straight line the loss rises {before[1]:.3g} above its ends, and "
+        f"{answer.capitalize()}: along the straight line the loss rises {before[1]:.3g} above its ends, and "
         + ", ".join(f"{value:.3g} once units are {name}" for name, value in after)
         + ".",
         f"{groups.number_in_words} of hidden units can be permuted, in 10^{groups.log10_orders:.0f} orders.",
@@ -70,14 +70,14 @@ def alignment_question(
             for name, one in found.items() if one.loss is not None]  # fmt: skip
     header = ["Order of units", "Loss of the first", "Largest loss", "Ridge"]
     figure = Figure("alignment", "Along the line", caption, panels, "wide", legend(found, STYLES), header, rows)
-    return section("alignment", TITLE, CLAIM, said, [figure])
+    number = f"Rise of the loss {best[1]:.3g} once aligned, {before[1]:.3g} before"
+    return section("alignment", TITLE, CLAIM, said, [figure], answer, number)
 
 
 def _panel(name: str, found: Mapping[str, Along]) -> Panel:
     curves: dict[str, Curve] = {label: (one.t, getattr(one, name)) for label, one in found.items()}
     y = finite_range(value for _, values in curves.values() for value in values)
-    panels, _ = curve_panels(
+    return curve_panel(
         curves, STYLES, ("from the first network to the second", name), (Axis(0, 1), Axis(*y)),
         lambda label: f"{name}, {label}: at most {max(curves[label][1]):.3g}",
     )  # fmt: skip
-    return panels[0]

@@ -20,16 +20,17 @@ from ..planes import Surface
 SECONDS = 6.0  # of one round
 SIZE = 480  # pixels of the longer side
 
-COLOURS = {2: (194, 74, 0), 3: (0, 120, 90), 4: (143, 100, 0), 5: (0, 125, 138), 6: (168, 50, 121)}  # as on the page
+COLOURS = {2: (194, 74, 0), 3: (109, 26, 54)}  # as on the page
 
-SHADE = np.array([0, 105, 180])
+PALE, DARK = np.array([243, 247, 252]), np.array([33, 102, 172])
 
 STYLE = (
-    "svg{background:#fff;font-family:sans-serif}.patch{fill:color-mix(in srgb,#0069b4 calc(var(--s)*1%),#fff)}"
+    "svg{background:#fff;font-family:sans-serif}"
+    ".patch,.shade{fill:color-mix(in srgb,#2166ac calc(var(--s)*1%),#f3f7fc)}"
     ".contour{fill:none;stroke:#1b1f24;stroke-width:.9;opacity:.6}.grid{display:none}.axis{stroke:#545c66}"
     ".contour-text{font-size:.85em;paint-order:stroke;stroke:#fff;stroke-width:3px}"
     ".halo{fill:none;stroke:#fff;stroke-width:5;opacity:.8}.line{fill:none;stroke-width:2.6;stroke:var(--c)}"
-    ".mark{fill:var(--c);stroke:#fff;stroke-width:.8}.c2{--c:#c24a00}.c3{--c:#00785a}.gap{fill:#ccc}"
+    ".mark{fill:var(--c);stroke:#fff;stroke-width:.8}.c2{--c:#c24a00}.c3{--c:#6d1a36}.gap{fill:#ccc}"
 )
 
 
@@ -104,8 +105,8 @@ def _ground(surface: Surface) -> np.ndarray:
     scale = height_scale(np.asarray(surface.loss), decades=True)
     loss = np.asarray(surface.loss)
     share = np.array([[scale.share(v) if np.isfinite(v) else 1.0 for v in row] for row in loss])
-    shade = (0.04 + 0.76 * share.clip(0, 1))[..., None]
-    return (255 * (1 - shade) + SHADE * shade).astype(np.uint8).transpose(1, 0, 2)[::-1].copy()
+    shade = share.clip(0, 1)[..., None]
+    return (PALE * (1 - shade) + DARK * shade).astype(np.uint8).transpose(1, 0, 2)[::-1].copy()
 
 
 class _Placing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...report.claims import Claim, section
-from ...report.figure import Curve, Figure, curve_panels, finite_range, legend
+from ...report.figure import Curve, Figure, curve_panel, finite_range, legend
 from ...report.svg import Axis
 from ..curves import curve
 from ..material import Material
@@ -26,7 +26,7 @@ def trained_curves(material: Material) -> Claim:
     styles = {name: number for number, name in enumerate(ways, 2)}
     curves: dict[str, Curve] = {name: (one.t, np.asarray(one.loss)) for name, one in found.items()}
     low, high = finite_range(value for _, values in curves.values() for value in values)
-    panels, _ = curve_panels(
+    panel = curve_panel(
         curves, styles, ("place on the path", "loss"), (Axis(0, 1, room=0.02), Axis(min(low, 0.0), high)),
         lambda label: f"{label}: {heights[label]:.3g} above its ends",
     )  # fmt: skip
@@ -42,6 +42,8 @@ def trained_curves(material: Material) -> Claim:
     rows = [
         [f"{t:.2f}", *(f"{np.asarray(one.loss)[i]:.4f}" for one in found.values())] for i, t in enumerate(found[best].t)
     ]
-    figure = Figure("curves", "Along trained curves", caption, panels, "wide", legend(ways, styles), header, rows)
+    figure = Figure("curves", "Along trained curves", caption, [panel], "wide", legend(ways, styles), header, rows)
     claim = "Two optima are connected by simple curves along which the loss is nearly constant (Garipov et al., 2018)."
-    return section("curve", "Is there a simple curve of low loss between two runs?", claim, answer, [figure])
+    title = "Is there a simple curve of low loss between two runs?"
+    number = f"Rise of the loss {heights[best]:.3g}, {heights['straight line']:.3g} on the straight line"
+    return section("curve", title, claim, answer, [figure], "yes" if lower else "no", number)

@@ -111,8 +111,24 @@ def explore(
         material.say(f"the animation {os.fspath(animation)}")
         shown = dict(zip(material.names, material.runs[:2], strict=False))
         animate(material.once(cut), shown, material.styles, animation)
-    claims_page(TITLE, found, page, about=about, command=command, settings=settings, notes=notes)
+    given = {"headline": _headline(found), "about": about, "command": command, "settings": settings, "notes": notes}
+    claims_page(TITLE, found, page, **given)
     return found
+
+
+def _headline(found: Sequence[Claim]) -> str:
+    """What the answers come to; nothing where one question was asked."""
+    answers = [claim.verdict.judgement for claim in found if claim.verdict.judgement]
+    if len(answers) < 2:
+        return ""
+    counts = ", ".join(f"{answers.count(word)} {word}" for word in dict.fromkeys(answers))
+    why = {claim.item: claim.verdict.judgement for claim in found}.get("functions", "")
+    because = {
+        "yes": "Because independent runs learn different functions. ",
+        "partly": "Partly because independent runs learn different functions. ",
+        "no": "Not because runs learn different functions: these do not. ",
+    }.get(why, "")
+    return f"{because}{len(answers)} questions answered: {counts}."
 
 
 def _ask(chosen: Mapping[str, Ask], material: Material) -> tuple[list[Claim], list[str]]:

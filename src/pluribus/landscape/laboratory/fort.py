@@ -19,7 +19,7 @@ from ...report.charts.landscape import (
     surface_chart,
 )
 from ...report.claims import Claim, section
-from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
+from ...report.figure import Curve, Figure, Panel, curve_panel, finite_range, legend
 from ...report.svg import Axis
 from ..diversity_accuracy_plane import family, limits
 from ..material import Material, run_names
@@ -48,7 +48,8 @@ class Section:
         if found is None:
             return None
         said = tell_values(ASKED[name], self.told, found.values)
-        return section(name, self.title, self.says, said, self.draw(found.arrays))
+        pictures = self.draw(found.arrays)
+        return section(name, self.title, self.says, said.found, pictures, said.judgement, said.number)
 
 
 def _styles(names: Sequence[str], first: int = 2) -> dict[str, int]:
@@ -78,12 +79,12 @@ def draw_cosines(arrays: Arrays) -> list[Figure]:
 
 
 def draw_functions(arrays: Arrays) -> list[Figure]:
-    """The matrix of disagreements; the strongest shade is the most among networks of the second half of training."""
+    """The matrix of disagreements; the darkest shade is the most among networks of the second half of training."""
     run, matrix = arrays["run"], arrays["matrix"]
     late = [i for k in np.unique(run) for own in [np.flatnonzero(run == k)] for i in own[len(own) // 2 :]]
     top = float(matrix[np.ix_(late, late)].max()) or 1.0
     caption = (
-        "Share of test rows on which two networks give different labels. The strongest shade is "
+        "Share of test rows on which two networks give different labels. The darkest shade is "
         f"{100 * top:.1f} % or more, the most among networks of the second half of training."
     )
     return [_matrix(arrays, "disagreement", caption, (0.0, top))]
@@ -305,8 +306,7 @@ def curves_panel(
         Axis(*x, log=log, whole=across in ("runs", "severity"), room=0.02),
         Axis(min(low, 0.0) if zero else low, high),
     )
-    panels, _ = curve_panels(curves, styles, (across, title), axes, lambda label: f"{title}: {label}", overlaid=9)
-    return panels[0]
+    return curve_panel(curves, styles, (across, title), axes, lambda label: f"{title}: {label}")
 
 
 SECTIONS: dict[str, Section] = {
@@ -317,62 +317,62 @@ SECTIONS: dict[str, Section] = {
         {"cosine_mean": "mean cosine between solutions", "cosine_within": "cosine within the last quarter of a run"},
     ),
     "functions": Section(
-        "Are they the same function?",
+        "Do different runs learn different functions?",
         "Checkpoints of one trajectory are similar functions; functions of different initialisations disagree on many "
         "more predictions at the same accuracy (Fort et al., Figures 2 and 3).", draw_functions,
         {"apart": "disagreement of two solutions", "within": "disagreement within the last quarter of a run",
          "accuracy": "mean accuracy of one solution", "together": "accuracy of all solutions together"},
     ),
     "map": Section(
-        "Where does training go in function space?",
+        "Does each run keep to its own region of function space?",
         "Different initialisations explore different modes in function space, and functions sampled from a subspace "
         "stay near their own run (Fort et al., Figures 2 c and 4).", draw_map, {},
     ),
     "plane": Section(
-        "What does the landscape look like between two runs?",
+        "Does each run end in a valley of its own?",
         "On the plane of two independent optima each lies in its own valley; networks along a trajectory, and samples "
         "around it, agree with the optimum it leads to, not with the other (Fort et al., Figures 5 and S1).",
         draw_plane,
         {"ridge": "loss halfway between two solutions, above that at them"},
     ),
     "tunnel": Section(
-        "Can you walk from one solution to another?",
+        "Does a low-loss path connect two solutions?",
         "A straight line between two optima crosses a region of high loss, but a low-loss tunnel connects them "
         "(Fort et al., Figure S2; Fort and Jastrzebski, 2019).", draw_tunnel, {},
     ),
     "stitched": Section(
-        "Is it the same function all along the tunnel?",
+        "Does the function change along that path?",
         "Along the tunnel accuracy stays the same, but predictions do not: the two optima are connected and remain "
         "different functions (Fort et al., Figure S3).", draw_stitched,
         {"lowest": "lowest accuracy along the tunnel"},
     ),
     "diversity": Section(
-        "Are samples around one solution as diverse as other solutions?",
+        "Are independent runs more diverse than samples around one?",
         "Independent solutions are more diverse at the same accuracy than anything sampled around one solution "
         "(Fort et al., Figures 6, 7 and S6).", draw_diversity,
         {f"share_{name}": f"share of the attainable diversity, {title}"
          for name, title in {"independent": "independent runs", **SUBSPACES}.items()},
     ),
     "size": Section(
-        "What do runs and samples each buy?",
+        "Do independent runs gain more than samples around one?",
         "Ensembles gain more than subspaces, and the gains add up (Fort et al., Figure 8).", draw_size,
         {f"{which}_{key}": f"{title} of {words}" for key, title in METRICS.items()
          for which, words in (("one", "one network"), ("all", "all runs together"))},
     ),
     "shift": Section(
-        "What do they buy under corruptions?",
+        "Does that hold under corruptions?",
         "Ensembles and subspaces are complementary under corruptions as well; independent runs diverge most, the more "
         "so the more severe the corruption (Fort et al., Figures 9 and 10).", draw_shift,
         {f"jsd_{name}": f"divergence on OOD data in nats, {title}" for name, title in SPREADS.items()},
     ),
     "randomness": Section(
-        "What makes runs differ?",
+        "Does initialisation matter more than the order of batches?",
         "Initialisation and the order of batches are complementary sources of difference; initialisation is the "
         "stronger one, and the order counts for more at high learning rates (Fort et al., Figure S4).",
         draw_randomness, {},
     ),
     "chain": Section(
-        "Does one cyclic run find as much as several runs?",
+        "Are independent runs more diverse than one cyclic run?",
         "The cycles of one run of cSG-MCMC give less diverse functions than independent initialisations do "
         "(Fort et al., Figure S5).", draw_chain, {"chain_accuracy": "mean accuracy of the chains' networks"},
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...report.claims import Claim, section
-from ...report.figure import Curve, Figure, curve_panels, legend
+from ...report.figure import Curve, Figure, curve_panel, legend
 from ...report.svg import Axis
 from ..curvature import Spectrum, spectrum
 from ..material import Material, spread
@@ -24,7 +24,7 @@ def loss_curvature(material: Material) -> Claim:
     points = np.linspace(low - 0.05 * (high - low), high + 0.05 * (high - low), 200)
     curves: dict[str, Curve] = {name: (points, np.maximum(one.density(points), 1e-7)) for name, one in spectra.items()}
     top = max(float(values.max()) for _, values in curves.values())
-    panels, _ = curve_panels(
+    panel = curve_panel(
         curves, material.styles, ("eigenvalue", "density"), (Axis(points[0], points[-1]), Axis(1e-7, top, log=True)),
         lambda label: f"{label}: largest eigenvalue {spectra[label].values[0]:.3g}",
     )  # fmt: skip
@@ -44,7 +44,7 @@ def loss_curvature(material: Material) -> Claim:
         f"Density of the eigenvalues of the Hessian of the mean loss on {len(train[1])} training rows, by stochastic "
         "Lanczos quadrature; each eigenvalue is smoothed by a hundredth of the range."
     )
-    figure = Figure("bending", "Spectra at two solutions", caption, panels, "wide", legend(spectra, material.styles))
+    figure = Figure("bending", "Spectra at two solutions", caption, [panel], "wide", legend(spectra, material.styles))
     claim = (
         "The Hessian has a bulk of eigenvalues around zero and a few large ones beside it (Sagun et al., 2017; "
         "Ghorbani et al., 2019)."

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...report.charts.landscape import heat_map
-from ...report.claims import Claim, section
-from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend
+from ...report.claims import Claim, section, yes_or_no
+from ...report.figure import Curve, Figure, Panel, curve_panel, finite_range, legend
 from ...report.svg import Axis
 from ..analyses.sparsity import layer_sparsity
 from ..material import Material, spread
@@ -23,8 +23,7 @@ def layer_similarity(material: Material) -> Claim:
     same = np.diag(across)
     nearest = int((np.nanargmax(across, 1) == np.arange(len(names))).sum()) if np.isfinite(across).all() else 0
     ends = (min(0.0, float(np.nanmin(across))), 1.0)
-    short = len(names) <= 8 and max(map(len, names)) <= 60 // len(names)  # names beside the rows, where there is room
-    parts = [(name, [""]) for name in names] if short else [("layers", names)]
+    parts = [(name, [""]) for name in names] if len(names) <= 20 else [("layers", names)]
     panels = [
         Panel(heat_map(matrix, parts, "CKA", ends=ends), title)
         for matrix, title in ((across, "run 1 (rows) and run 2"), (own, "run 1 with itself"))
@@ -34,16 +33,15 @@ def layer_similarity(material: Material) -> Claim:
         "that is also the most similar layer.",
         f"Layer by layer: {', '.join(f'{name} {value:.2f}' for name, value in zip(names, same, strict=True))}.",
     ]
-    caption = (
-        "Linear CKA, debiased, on test rows: 1 where outputs are equal up to a rotation and a scale. The bluer, the"
-        " more alike."
-    )
+    caption = "Linear CKA, debiased, on test rows: 1 where outputs are equal up to a rotation and a scale."
     figure = Figure("layers", "Layers of two runs", caption, panels)
     claim = (
         "Layers of networks trained from different initialisations correspond to each other, early layers "
         "more than late ones (Kornblith et al., 2019)."
     )
-    return section("layers", "Do the layers of two runs represent the same thing?", claim, found, [figure])
+    answer = yes_or_no([nearest == len(names), nearest > 0])
+    number = f"The same layer is the most similar one for {nearest} of {len(names)} layers"
+    return section("layers", "Do the layers of two runs correspond?", claim, found, [figure], answer, number)
 
 
 def sparse_layers(material: Material) -> Claim | None:
@@ -59,11 +57,9 @@ def sparse_layers(material: Material) -> Claim | None:
     panels = []
     for kind in ("measured", "bound"):
         curves: dict[str, Curve] = {name: (one["shares"], one[kind]) for name, one in shown.items()}
-        pair, _ = curve_panels(
-            curves, styles, ("share of weights that stay", f"{kind}, nats"),
-            (Axis(0, 1), Axis(max(low, 1e-5), high, log=True)), str,
-        )  # fmt: skip
-        panels.append(Panel(pair[0].svg, kind.capitalize()))
+        axes = Axis(0, 1), Axis(max(low, 1e-5), high, log=True)
+        titles = "share of weights that stay", f"{kind}, nats"
+        panels.append(curve_panel(curves, styles, titles, axes, str, heading=kind.capitalize()))
     above = {name: float((one["measured"] > one["bound"]).mean()) for name, one in found.items()}
     worst = max(float((one["measured"] / one["bound"]).max()) for one in found.values())
     over = [name for name, share in above.items() if share > 0]
@@ -89,12 +85,15 @@ def sparse_layers(material: Material) -> Claim | None:
         "sparsity", "Layers and their sparse approximations", caption, panels, "wide", legend(shown, styles),
         header, rows,
     )  # fmt: skip
-    return section("sparsity", SPARSE, SPARSE_CLAIM, [answer, f"With half the weights, in nats: {told}."], [figure])
+    held = yes_or_no([name not in over for name in found])
+    number = f"At most {worst:.2g} of the bound"
+    said = [answer, f"With half the weights, in nats: {told}."]
+    return section("sparsity", SPARSE, SPARSE_CLAIM, said, [figure], held, number)
 
 
 COLUMNS = ("measured", "divergence", "bound")
 
-SPARSE = "How far is a layer from a sparse version of itself?"
+SPARSE = "Does the bound for sparse layers hold?"
 
 SPARSE_CLAIM = (
     "The divergence of a layer's outputs from those of its sparse approximation is bounded, and the bound falls fast "

@@ -10,7 +10,7 @@ import torch
 from ...methods import mimo, multihead
 from ...report.charts.landscape import scatter_chart, surface_chart
 from ...report.claims import Claim, section
-from ...report.figure import Curve, Figure, Panel, curve_panels, legend
+from ...report.figure import Curve, Figure, Panel, curve_panel, legend
 from ...report.svg import Axis
 from ..analyses.member_trajectories import courses
 from ..analyses.separation import separation
@@ -79,8 +79,9 @@ def subnetworks_apart(material: Material) -> Claim | None:
     more = apart[0] > apart[1]
     answer = f"{'More' if more else 'Not more'} in MIMO than in the naive multihead: members disagree on "
     found.insert(0, f"{answer}{100 * apart[0]:.1f} % and {100 * apart[1]:.1f} % of the test rows.")
-    title = "Are the members of one network different functions?"
-    return section("subnetworks", title, claim, found, figures)
+    title = "Do the members of MIMO differ more than those of a multihead?"
+    number = f"Disagreement {100 * apart[0]:.1f} % and {100 * apart[1]:.1f} %"
+    return section("subnetworks", title, claim, found, figures, "yes" if more else "no", number)
 
 
 def units_of_members(material: Material) -> Claim | None:
@@ -108,7 +109,7 @@ def units_of_members(material: Material) -> Claim | None:
         for k, name in enumerate(names)
     }
     most = max(float(values.max()) for _, values in curves.values())
-    panels, _ = curve_panels(
+    panel = curve_panel(
         curves, styles, ("share of a unit's variance", "units"), (Axis(0, 1), Axis(0, most)),
         lambda label: f"{label}: owns {counts[names.index(label)]} units",
     )  # fmt: skip
@@ -117,7 +118,7 @@ def units_of_members(material: Material) -> Claim | None:
         "inputs; a channel is a unit. Separated units lie at both ends."
     )
     header = ["Layer", "Units", *(f"owned by {k + 1}" for k in range(MEMBERS)), f"above {OWNED:g}"]
-    figure = Figure("units", "Whose unit is it?", caption, panels, "wide", legend(styles, styles), header, rows)
+    figure = Figure("units", "Whose unit is it?", caption, [panel], "wide", legend(styles, styles), header, rows)
     share = found.separated(OWNED)
     answer = "Mostly" if share > 0.5 else "Not here"
     said = [

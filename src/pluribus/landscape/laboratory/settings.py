@@ -23,8 +23,9 @@ from ...models.small import mlp
 from ...report.charts.intervals import intervals_figure
 from ...report.charts.landscape import surface_chart
 from ...report.claims import Claim, section
-from ...report.figure import Curve, Figure, Panel, curve_panels, finite_range, legend, room_for_ticks
+from ...report.figure import Curve, Figure, Panel, curve_panel, finite_range, legend, room_for_ticks
 from ...report.svg import Axis, Chart
+from ...results.judgements import FAILS, HOLDS, OPEN
 from ...surgery.thinning.rescaling import thin
 from ..analyses.bias_variance import mimo_on_a_curve
 from ..analyses.masks import dropout_transition, mask_grid, mask_overlap, mask_transition
@@ -57,6 +58,9 @@ class Contrast:
     factors: Mapping[Any, float]
     metric: str
     below: bool = False
+
+
+ANSWERS = {HOLDS: "yes", FAILS: "no", OPEN: "inconclusive"}
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,8 @@ class Swept:
                 values[one.claim] = np.sum(told, 0).tolist()
         verdict = judge_values(asked, values)
         pictures = [self._figure(found), *self.further(found)]
-        return section(self.name, self.title, self.says, verdict.found, pictures)
+        number = f"{verdict.rows[0][1]}: {verdict.rows[0][4]}" if verdict.rows else ""
+        return section(self.name, self.title, self.says, verdict.found, pictures, ANSWERS[verdict.judgement], number)
 
     def _figure(self, found: Measured) -> Figure:
         known = {name: words for name, words in self.shown.items() if name in found.figures}
@@ -297,8 +302,8 @@ def _curves(
     diagonal: bool = False,
 ) -> Figure:
     styles = {label: number for number, label in enumerate(curves, 2)}
-    panels, layout = curve_panels(curves, styles, axes, (x, Axis(0, 1)), str, diagonal=diagonal)
-    return Figure(name, title, caption, panels, layout, legend(curves, styles))
+    panel = curve_panel(curves, styles, axes, (x, Axis(0, 1)), str, diagonal)
+    return Figure(name, title, caption, [panel], legend=legend(curves, styles))
 
 
 def _criteria(found: Measured) -> list[Figure]:

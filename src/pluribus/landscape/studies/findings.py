@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...report.charts.intervals import intervals_figure
-from ...report.claims import ClaimVerdict
+from ...report.claims import ClaimVerdict, yes_or_no
 from ...report.figure import Figure
 from ...results.intervals import t_interval
 from ...results.judgements import FAILS, HOLDS, OPEN, all_of, count_judgements, equal, show_interval
@@ -102,23 +102,28 @@ def judge_values(
     return ClaimVerdict(all_of(judgements), said, header, table, [*pictures, *_intervals(list(told.values()))])
 
 
-def tell_values(asked: Mapping[str, Asked], told: Mapping[str, str], values: Mapping[str, float]) -> list[str]:
+def tell_values(asked: Mapping[str, Asked], told: Mapping[str, str], values: Mapping[str, float]) -> ClaimVerdict:
     """The numbers of one measurement in sentences: those with bars first, then those that are only told.
 
-    >>> tell_values({"cosine": ("solutions are orthogonal", "largest |cosine|", 0.1, True)}, {}, {"cosine": 0.02})
+    The answer is yes where all numbers are on the right side of their bars; the first number stands for them.
+
+    >>> tell_values({"cosine": ("solutions are orthogonal", "largest |cosine|", 0.1, True)}, {}, {"cosine": 0.02}).found
     ['Holds here: solutions are orthogonal (largest |cosine| 0.02, where below 0.1 is required).']
     """
-    said, held = [], 0
+    said, held, first = list[str](), list[bool](), ""
     for name, (claim, number, bar, below) in asked.items():
         if name in values:
             value = values[name]
             holds = abs(value) <= bar if below is None else (value < bar) == below and value != bar
-            held += holds
+            held.append(holds)
+            first = first or f"{number} {value:.3g} ({SIDES[below]} {bar:g} expected)"
             required = f"{number} {value:.3g}, where {SIDES[below]} {bar:g} is required"
             said.append(f"{'Holds' if holds else 'Does not hold'} here: {claim} ({required}).")
     if len(said) > 1:
-        said.insert(0, f"{held} of {len(said)} findings hold here.")
-    return said + [f"{_begin(words)}: {values[name]:.3g}." for name, words in told.items() if name in values]
+        first = f"{sum(held)} of {len(held)} findings; {first}"
+        said.insert(0, f"{sum(held)} of {len(said)} findings hold here.")
+    said += [f"{_begin(words)}: {values[name]:.3g}." for name, words in told.items() if name in values]
+    return ClaimVerdict(yes_or_no(held), said, number=_begin(first) if first else "")
 
 
 def _begin(words: str) -> str:

@@ -41,9 +41,9 @@ def reliability_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
         means = [f"{mean:.3f}" for mean in (confidence.mean(), correct.mean())]
         rows.append([group.label, format_interval(ece, "ece"), *means, lean])
     caption = (
-        "Share of right answers (height) at each confidence. On the diagonal the network is right as often as it says; "
-        "the hatched part is the gap. Below the diagonal it is overconfident."
+        "Accuracy at each confidence; on the diagonal the two are equal. The hatched part is the gap. Bars below the "
+        "diagonal are overconfident."
     )
     header = ["Method", "ECE", "Mean confidence", "Accuracy", "On average"]
-    title = "Calibration: is it right as often as it says?"
+    title = "Calibration"
     return Figure("reliability", title, caption, panels, "small", header=header, rows=rows)

@@ -1,9 +1,10 @@
-"""Pictures of claims: differences with their intervals, and curves."""
+"""Rows of intervals, one for each label, and curves with an interval at each point."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from ...uncertainty.resampling import Interval
 from ..figure import Figure, Panel, finite_range
@@ -97,6 +98,48 @@ def curves_figure(
     ]
     keys = [(style, label) for style, label in enumerate(curves, 1)]
     return Figure(name, title, caption, [Panel(chart.svg(f"{title}: {', '.join(curves)}"))], "wide", keys, header, rows)
+
+
+class Row(NamedTuple):
+    """A line of `row_chart`: its name, the interval, a style, what is said of it, and a cell on the right."""
+
+    label: str
+    found: Interval
+    style: int
+    hint: str
+    cell: str = ""
+
+
+def row_chart(
+    rows: Sequence[Row], axis: str, summary: str, *, ends: tuple[float, float], cells: str = "", marked: str = ""
+) -> str:
+    """A row for each interval, with a line at zero.
+
+    Args:
+        ends: of the axis; lines that go further are cut off there
+        cells: the title of the cells
+        marked: the label of a row that stands out
+    """
+    height, margin = 58 + ROW * len(rows), (142, 60 if cells else 14, 20 if cells else 6, 40)
+    chart = Chart(Axis(*ends, room=0.02), Axis(0, len(rows), room=0), (480, height), margin)
+    chart.y.ticks = []
+    for place, row in enumerate(rows):
+        if row.label == marked:
+            top = chart.at(0, len(rows) - place)[1]
+            chart.parts.append(f'<rect class="marked" x="2" y="{top:.1f}" width="476" height="{ROW}" rx="5"/>')
+    chart.axes(axis)
+    chart.text(476, 13, cells, "end")
+    chart.line([(0, 0), (0, len(rows))], None, "line zero")
+    for place, row in enumerate(rows):
+        y = len(rows) - place - 0.5
+        if row.found.known:
+            cut = [min(max(end, chart.x.low), chart.x.high) for end in row.found[1:]]
+            chart.line([(end, y) for end in cut], row.style, "whisker")
+        chart.mark(row.found.value, y, row.style, row.hint)
+        base, label = chart.at(0, y)[1] + 4.5, row.label if len(row.label) <= 19 else f"{row.label[:18]}…"
+        chart.text(margin[0] - 8, base, label, "end", "name strong" if row.label == marked else "name")
+        chart.text(476, base, row.cell, "end", "name")
+    return chart.svg(summary)
 
 
 def _interval(chart: Chart, found: Interval, y: float, style: int, hint: str) -> None:

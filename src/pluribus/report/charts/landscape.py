@@ -16,6 +16,7 @@ from ..svg import CHARACTER, Axis, Chart, tick_text
 
 PLANE = 420  # width of a picture of a plane
 LEVELS = 9  # contour lines at most
+BAR, BAR_STEPS = 62, 24  # the room for a colour bar, and its shades
 
 Place = tuple[float, float]
 
@@ -68,6 +69,7 @@ def surface_chart(
             chart.mark(x, y, (styles or {})[label], f"{label}: ({x:.3g}, {y:.3g})", 5, filled=False)
     for label, (x, y) in (points or {}).items():
         chart.mark(x, y, (styles or {})[label], f"{label}: ({x:.3g}, {y:.3g})", 6)
+    _bar(chart, scale)
     low, high = finite_range(np.asarray(values, float).flatten())
     return _readable(chart.svg(f"{name} on a plane, from {low:.3g} to {high:.3g}"), 1, len(v))
 
@@ -94,8 +96,8 @@ def fan_chart(
     turn = _upright(corners)
     places, corners = places @ turn, corners @ turn
     (left, right), (low, high) = (finite_range([0.0, *places[..., axis].flatten()]) for axis in (0, 1))
-    height = round((PLANE - 24) * min(max((high - low) / (right - left), 0.4), 1.2)) + 24
-    chart = Chart(Axis(left, right, room=0), Axis(low, high, room=0), (PLANE, height), (12, 12, 12, 12))
+    height = round((PLANE - 12 - BAR) * min(max((high - low) / (right - left), 0.4), 1.2)) + 24
+    chart = Chart(Axis(left, right, room=0), Axis(low, high, room=0), (PLANE, height), (12, BAR, 12, 12))
     scale = height_scale(values if decades else values[:, values.shape[1] // 2 :], decades)
     _fan_patches(chart, places, {name: values, **(others or {})}, scale)
     for x, y in corners.tolist():
@@ -107,6 +109,7 @@ def fan_chart(
     for label, (x, y) in zip(ends, corners[[0, -1]].tolist(), strict=True):
         chart.mark(x, y, styles[label], label, 6)
     chart.mark(0.0, 0.0, 0, "the origin: all weights are zero", 4)
+    _bar(chart, scale)
     bottom, top = finite_range(np.asarray(values, float).flatten())
     return _readable(chart.svg(f"{name} along a path, from {bottom:.3g} to {top:.3g}"), 1, len(out))
 
@@ -136,36 +139,58 @@ def heat_map(
     name: str,
     *,
     ends: tuple[float, float] | None = None,
-    style: int = 1,
-    size: int = 420,
 ) -> str:
-    """A matrix between networks as shades, divided where one run ends and the next begins.
+    """A matrix between networks as shades, divided where one run ends and the next begins; darker is more.
 
     Args:
-        parts: the runs, each with the names of its networks, in the order of the rows
+        parts: the runs, each with the names of its networks, in the order of the rows; a name can be ""
         ends: the values of the palest and of the darkest shade; by default the least and the largest
     """
     n, names = len(matrix), [", ".join(filter(None, (run, one))) for run, own in parts for one in own]
-    low, high = ends or finite_range(np.asarray(matrix, float).flatten())
-    chart = Chart(Axis(0, n, room=0), Axis(0, n, room=0), (size, size), (34, 8, 8, 34))
+    scale = height_scale(np.asarray(matrix if ends is None else ends, float))
+    each = len(parts) == n  # every row has a name beside it
+    room = 20 + round(CHARACTER * 12 * max(len(run) for run, _ in parts)) if each else 34
+    room = min(room, 150)
+    chart = Chart(Axis(0, n, room=0), Axis(0, n, room=0), (PLANE, PLANE), (room, BAR, 8, room))
     for i in range(n):
         for j in range(n):
             value = float(matrix[i, j])
-            hint = f"{names[i]} and {names[j]}: {name} {value:.3f}"
-            _patch(chart, (j, j + 1), (n - i - 1, n - i), style, (value - low) / ((high - low) or 1), hint)
+            share, hint = scale.share(value), f"{names[i]} and {names[j]}: {name} {value:.3f}"
+            _patch(chart, (j, j + 1), (n - i - 1, n - i), share if math.isfinite(value) else math.nan, hint)
             if n <= 8:
                 x, y = chart.at(j + 0.5, n - i - 0.5)
-                chart.text(x, y + 4, f"{value:.2f}", "middle", "cell-text")
+                chart.text(x, y + 4, f"{value:.2f}", "middle", "cell-text light" if share > 0.6 else "cell-text")
     edges = np.cumsum([0, *(len(own) for _, own in parts)])
-    for edge in edges[1:-1]:
+    for edge in [] if each else edges[1:-1]:
         chart.line([(edge, 0), (edge, n)], None, "divide")
         chart.line([(0, n - edge), (n, n - edge)], None, "divide")
     for (run, _), (first, last) in zip(parts, pairwise(edges), strict=True):
         middle = float(first + last) / 2
-        x, y = chart.at(middle, 0)[0], chart.at(0, n - middle)[1]
-        chart.text(x, chart.size[1] - 14, run, "middle", "name")
-        chart.text(14, y, run, "middle", "name", f' transform="rotate(-90 14 {y:.1f})"')
+        (x, bottom), y = chart.at(middle, 0), chart.at(0, n - middle)[1]
+        run = run if len(run) <= 18 else f"{run[:17]}…"
+        if each:
+            chart.text(room - 6, y + 4, run, "end", "name")
+            turn = f' transform="rotate(-45 {x + 4:.1f} {bottom + 12:.1f})"'
+            chart.text(x + 4, bottom + 12, run, "end", "name", turn)
+        else:
+            chart.text(x, chart.size[1] - 14, run, "middle", "name")
+            chart.text(14, y, run, "middle", "name", f' transform="rotate(-90 14 {y:.1f})"')
+    _bar(chart, scale)
+    low, high = finite_range(np.asarray(matrix, float).flatten())
     return _readable(chart.svg(f"{name} between {n} networks, from {low:.3g} to {high:.3g}"), -n, 1)
+
+
+def _bar(chart: Chart, scale: Axis) -> None:
+    """What the shades mean, on the right: from the least, pale, to the most, dark."""
+    _, right, top, bottom = chart.margin
+    left, height = chart.size[0] - right + 12, chart.size[1] - top - bottom
+    for step in range(BAR_STEPS):
+        y = top + height * (1 - (step + 1) / BAR_STEPS)
+        shape = f'x="{left}" y="{y:.1f}" width="12" height="{height / BAR_STEPS + 0.6:.1f}"'
+        chart.parts.append(f'<rect class="shade" style="--s:{_strength(step / (BAR_STEPS - 1))}" {shape}/>')
+    text = tick_text(scale.ticks) if not scale.log else lambda tick: f"{tick:g}"
+    for tick in scale.ticks[:: max(1, len(scale.ticks) // 4)]:
+        chart.text(left + 16, top + height * (1 - scale.share(tick)) + 4, text(tick))
 
 
 def scatter_chart(
@@ -229,7 +254,7 @@ def diversity_chart(
 
 def _plane(u: np.ndarray, v: np.ndarray) -> Chart:
     """Axes with one unit of length, as far as the page has room."""
-    margin = (50, 14, 14, 44)
+    margin = (50, BAR, 14, 44)
     spans = float(u[-1] - u[0]) or 1.0, float(v[-1] - v[0]) or 1.0
     height = (PLANE - margin[0] - margin[1]) * min(max(spans[1] / spans[0], 0.5), 1.4)
     half = [(float(a[1] - a[0]) / 2 if len(a) > 1 else 0.5) for a in (u, v)]
@@ -254,18 +279,22 @@ def _readable(svg: str, up: int, right: int) -> str:
     return svg.replace('class="chart"', f'class="chart readable" {steps}', 1)
 
 
-def _patch(chart: Chart, x: Any, y: Any, style: int, share: float, hint: str) -> None:
+def _patch(chart: Chart, x: Any, y: Any, share: float, hint: str) -> None:
     """A shaded rectangle, a little larger than asked for, so that no seam is seen."""
     (left, bottom), (right, top) = chart.at(x[0], y[0]), chart.at(x[1], y[1])
     shape = f'x="{left:.1f}" y="{top:.1f}" width="{right - left + 0.6:.1f}" height="{bottom - top + 0.6:.1f}"'
-    chart.parts.append(_shade("rect", shape, style, share, hint))
+    chart.parts.append(_shade("rect", shape, share, hint))
 
 
-def _shade(element: str, shape: str, style: int, share: float, hint: str) -> str:
+def _strength(share: float) -> str:
+    """How dark a share of the scale is, in percent: dark is more, in every chart."""
+    return f"{100 * min(max(share, 0.0), 1.0):.0f}"
+
+
+def _shade(element: str, shape: str, share: float, hint: str) -> str:
     """An element with a shade, hatched where there is no number."""
     known = math.isfinite(share)
-    look = f'style="--s:{4 + 76 * min(max(share, 0.0), 1.0):.0f}"' if known else ""
-    kind = f"patch c{style}" if known else "gap"
+    look, kind = (f'style="--s:{_strength(share)}"', "patch") if known else ("", "gap")
     return f'<{element} class="{kind}" {look} {shape}><title>{escape(hint)}</title></{element}>'
 
 
@@ -278,7 +307,7 @@ def _patches(chart: Chart, u: np.ndarray, v: np.ndarray, values: Mapping[str, np
             value = float(first[i, j])
             told = ", ".join(f"{name} {float(array[i, j]):.4g}" for name, array in values.items())
             share = scale.share(value) if math.isfinite(value) else math.nan
-            _patch(chart, across[i : i + 2], up[j : j + 2], 1, share, f"({u[i]:.3g}, {v[j]:.3g}): {told}")
+            _patch(chart, across[i : i + 2], up[j : j + 2], share, f"({u[i]:.3g}, {v[j]:.3g}): {told}")
 
 
 def _fan_patches(chart: Chart, places: np.ndarray, values: Mapping[str, np.ndarray], scale: Axis) -> None:
@@ -294,7 +323,7 @@ def _fan_patches(chart: Chart, places: np.ndarray, values: Mapping[str, np.ndarr
             where = f"{i / max(along - 1, 1):.2f} of the way, {j / max(out - 1, 1):.2f} of the radius"
             share = scale.share(value) if math.isfinite(value) else math.nan
             shape = 'd="M' + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) + 'Z"'
-            chart.parts.append(_shade("path", shape, 1, share, f"{where}: {told}"))
+            chart.parts.append(_shade("path", shape, share, f"{where}: {told}"))
 
 
 def _between(places: np.ndarray, a: float, b: float) -> Place:

@@ -11,56 +11,49 @@ from ...results.quantities import format_value, ood_score
 from ...results.store import Group
 from ...uncertainty import metrics
 from ..curves import Curve, compute_histograms, compute_roc
-from ..figure import GRID, Figure, Panel, Styles, column, curve_panels, legend, small_chart
+from ..figure import GRID, Figure, Panel, Styles, column, curve_panel, legend, small_chart
 from ..svg import Axis
 
 
 def outside_histograms_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
-    """Scores of test data and of outside data."""
-    panels, rows, scores = [], [], set()
+    """Scores of test data and of outside data; all panels have one scale."""
+    found: list[tuple[Group, str, str, list[np.ndarray]]] = []
     for group in groups:
         score = ood_score(group.runs[0])
-        scores.add(score)
         for name in group.record.get("outside") or {}:
-            parts = _inside_outside(group, name, score)
-            if not parts:
-                continue
-            inner, outer = (np.concatenate(part) for part in zip(*parts, strict=True))
-            edges, shares = compute_histograms([inner, outer], bins=20)
-            chart = small_chart(
-                Axis(edges[0], edges[-1], room=0, ticks=4), Axis(0, max(map(np.max, shares)), room=0.02)
-            )
-            chart.axes(score.replace("_", " "))
-            for kind, share in zip(("inside", "outside"), shares, strict=True):
-                for i, part in enumerate(share):
-                    if part:
-                        chart.box(
-                            (edges[i], edges[i + 1]), (0, float(part)), None, f"bar {kind}", f"{kind}: {part:.1%}"
-                        )
-            medians = [float(np.median(part)) for part in (inner, outer)]
-            summary = f"{group.label}: median score {medians[0]:.3g} on test data, {medians[1]:.3g} on {name}"
-            panels.append(Panel(chart.svg(summary), _beside(group.label, name, groups), styles[group.label]))
-            rows.append([group.label, name, *(f"{median:.4g}" for median in medians)])
+            if pairs := _inside_outside(group, name, score):
+                found.append((group, name, score, [np.concatenate(part) for part in zip(*pairs, strict=True)]))
+    if not found:
+        return None
+    edges, shares = compute_histograms([part for *_, parts in found for part in parts], bins=20)
+    highest = max(map(np.max, shares))
+    panels, rows = [], []
+    for place, (group, name, score, parts) in enumerate(found):
+        chart = small_chart(Axis(edges[0], edges[-1], room=0, ticks=4), Axis(0, highest, room=0.02))
+        chart.axes(SCORES.get(score, score.replace("_", " ")))
+        for kind, share in zip(("inside", "outside"), shares[2 * place : 2 * place + 2], strict=True):
+            for i, part in enumerate(share):
+                if part:
+                    words = f"{'test data' if kind == 'inside' else name}: {part:.1%}"
+                    chart.box((edges[i], edges[i + 1]), (0, float(part)), None, f"bar {kind}", words)
+        medians = [float(np.median(part)) for part in parts]
+        summary = f"{group.label}: median score {medians[0]:.3g} on test data, {medians[1]:.3g} on {name}"
+        panels.append(Panel(chart.svg(summary), _beside(group.label, name, groups), styles[group.label]))
+        rows.append([group.label, name, *(f"{median:.4g}" for median in medians)])
     caption = (
-        "How uncertain the method is about test data (filled) and about OOD data (outlined, hatched), as shares of "
-        "each. The less they overlap, the better OOD data are detected. Each panel has its own scale."
+        "Uncertainty on test data (filled) and on OOD data (hatched), as shares of each. The less they overlap, the "
+        "better OOD data are detected. All panels have the same axes."
     )
     header = ["Method", "OOD data", "Median, test", "Median, OOD"]
-    figure = Figure(
-        "histograms",
-        "Does it notice out-of-distribution (OOD) data?",
-        caption,
-        panels,
-        "small",
-        header=header,
-        rows=rows,
-    )
-    return figure if panels else None
+    return Figure("histograms", "Uncertainty on OOD data", caption, panels, "small", header=header, rows=rows)
+
+
+SCORES = {"msp": "1 − confidence", "total": "total variance"}
 
 
 def roc_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
-    """Outside data found against test data refused."""
-    panels, layout, rows = [], "wide", []
+    """Outside data found against test data rejected."""
+    panels, rows, below = list[Panel](), list[list[str]](), list[str]()
     labels: dict[str, Curve] = {}
     for name in sorted({name for group in groups for name in group.record.get("outside") or {}}):
         found, areas = {}, {}
@@ -75,21 +68,25 @@ def roc_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
         def summary(label: str, name: str = name, areas: dict[str, float] = areas) -> str:
             return f"{label} on {name}: AUROC {areas[label]:.3f}"
 
-        titles = ("share of test data refused", f"share of {name} refused")
+        titles = ("share of test data rejected", f"share of {name} rejected")
         axes = Axis(0, 1, room=0.02), Axis(0, 1, room=0.02)
-        more, layout = curve_panels(found, styles, titles, axes, summary, diagonal=True)
-        panels += [Panel(panel.svg, _beside(panel.heading, name, groups), panel.style) for panel in more]
+        panels.append(curve_panel(found, styles, titles, axes, summary, True, _beside("", name, groups)))
         labels |= found
         rows += _outside_rows(groups, name)
+        below += [f"{label} on {name}" for label, area in areas.items() if area < CHANCE]
     if not panels:
         return None
     caption = (
-        "Refuse every example that is more uncertain than a limit: the share of OOD data refused, against the share of "
-        "test data refused. The closer to the top left, the better; the diagonal is chance."
+        "Reject every example whose uncertainty exceeds a threshold: the share of OOD data rejected, against the share "
+        "of test data rejected. Closer to the top left is better; the diagonal is chance."
     )
-    entries = legend(labels, styles) if layout == "wide" else []
+    if below:
+        caption += f" Worse than chance: {', '.join(below)}."
     header = ["Method", "OOD data", "Score", "AUROC", "AUPR", "FPR95"]
-    return Figure("roc", "What refusing OOD data costs", caption, panels, layout, entries, header, rows)
+    return Figure("roc", "OOD detection (ROC)", caption, panels, "wide", legend(labels, styles), header, rows)
+
+
+CHANCE = 0.5  # the AUROC of guessing
 
 
 def _inside_outside(group: Group, name: str, score: str) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""The charts of quality, rankings, costs, risk and training: groups of runs in, a figure out; None without figures."""
+"""The charts of gain, cost, risk and training: groups of runs in, a figure out; None where nothing can be drawn."""
 
 from __future__ import annotations
 
@@ -7,57 +7,159 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...results.quantities import estimate, format_interval, format_value, over_seeds, quantity
+from ...results.comparison_phrases import ComparedGroups, say_gap, say_times
+from ...results.quantities import estimate, format_interval, format_value, quantity
 from ...results.store import Group
 from ...uncertainty import metrics
+from ...uncertainty.resampling import Interval
 from ..curves import Curve
-from ..figure import GRID, OVERLAID, Figure, Panel, Styles, columns_by_group, curve_panels, finite_range, legend, values
+from ..figure import (
+    GRID,
+    Figure,
+    Panel,
+    Styles,
+    columns_by_group,
+    curve_panel,
+    finite_range,
+    legend,
+    room_for_ticks,
+    values,
+)
 from ..svg import Axis, Chart, place_labels, short_ticks
+from .intervals import Row, row_chart
 
 
-def ranking_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
-    """Every label with its interval, the best on top."""
-    names = [name for name in ("nll", "accuracy", "rmse") if len(values(groups, name)) > 1][:2]
-    if not names:
+def gain_chart(found: ComparedGroups, choice: Group | None) -> Figure | None:
+    """The paired difference of every label from the single network: right of zero is better."""
+    baseline, metric = found.baseline, found.metric
+    kind, sign = quantity(metric), 1 if quantity(metric).better == "higher" else -1
+    rows, table = [], []
+    for group in found.groups:
+        if baseline is None or group is baseline or not math.isfinite(found.gap(group, baseline).value):
+            continue
+        gap, word = found.gap(group, baseline), found.relation(group, baseline)
+        gain = Interval(*(sign * kind.factor * end for end in (gap.value, *(gap[1:] if sign > 0 else gap[:0:-1]))))
+        told = say_gap(Interval(*(end / kind.factor for end in gain)), metric)
+        cost, word = relative_cost(group), WORDS[word]
+        hint = f"{group.label}: gain {told}, {word}" + (f", cost {cost}" if cost else "")
+        rows.append(Row(group.label, gain, GAINS[word], hint, cost))
+        table.append([group.label, told, word, cost or "–"])
+    if not rows:
         return None
-    panels = [Panel(_forest(groups, styles, name), _title(name)) for name in names]
-    one = "over seeds" if over_seeds(groups) else "over the test examples, or over seeds where there are several"
-    ways = " and ".join(f"{quantity(name).title} ({quantity(name).better} is better)" for name in names)
+    order = sorted(range(len(rows)), key=lambda i: -rows[i].found.value)
+    unit = "points" if kind.unit == "%" else ""
+    way = "lower" if sign < 0 else "higher"
+    axis = f"{kind.title}: how much {way} than one network{f', {unit}' if unit else ''} →"
+    summary = f"Gain in {kind.title} over one network: {'; '.join(rows[i].hint for i in order)}"
+    marked = choice.label if choice else ""
+    ends = _ends(rows)
+    svg = row_chart([rows[i] for i in order], axis, summary, ends=ends, cells="cost", marked=marked)
+    far = any(row.found.low < ends[0] or row.found.high > ends[1] for row in rows)
     caption = (
-        f"{ways}: the mean and its 95 % interval {one}, the best on top; on the right, the cost of a prediction "
-        "relative to one plain network. The dotted line is the single network. "
-        "Differences are paired, so methods may differ clearly although their intervals overlap: see the verdict above."
+        "Mean paired difference from the single network, and its 95 % interval: better or worse only if that excludes "
+        f"0.{' Lines that end at the edge go on.' if far else ''} Cost: {say_meaning(found.groups)}."
     )
-    rows = [[group.label, *(format_interval(estimate(group, name), name) for name in names)] for group in groups]
-    header = ["Method", *(_title(name) for name in names)]
+    header = ["Method", f"Gain in {kind.title}", "Result", "Cost"]
     return Figure(
-        "ranking", "Which is best, how sure is that, and what does it cost?", caption, panels, header=header, rows=rows
-    )
+        "gain", "Gain over one network", caption, [Panel(svg)], header=header, rows=[table[i] for i in order],
+        key=[(style, word) for word, style in GAINS.items()],
+    )  # fmt: skip
 
 
-def trade_off_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
-    """Quality against cost, with the parameters as areas: Figure 1 of Packed-Ensembles (Laurent et al. 2023)."""
-    first = "accuracy" if values(groups, "accuracy") else "rmse"
-    pairs = [pair for pair in ((first, "latency"), ("nll", "mult_adds")) if _both(groups, *pair)]
-    if not pairs:
+WORDS = {"better": "better", "worse": "worse", "within noise": "unclear", "": "unclear"}
+
+GAINS = {"better": 1, "unclear": 0, "worse": 2}  # styles
+
+
+def _ends(rows: Sequence[Row]) -> tuple[float, float]:
+    """Of the axis: all means, zero, and as much of the intervals as leaves the means apart."""
+    means = [row.found.value for row in rows]
+    reach = 3 * max(map(abs, means)) or 1.0
+    ends = [min(max(end, -reach), reach) for row in rows for end in row.found if math.isfinite(end)]
+    return finite_range([0.0, *means, *ends])
+
+
+def cost_name(groups: Sequence[Group]) -> str:
+    """What the cost of a prediction is told by: its time where that was measured."""
+    return "relative_latency" if values(groups, "relative_latency") else "relative_mult_adds"
+
+
+def say_meaning(groups: Sequence[Group]) -> str:
+    """What the cost of a prediction is."""
+    kind = quantity(cost_name(groups))
+    if not any(map(is_frozen, groups)):
+        return f"{kind.title.lower()} relative to the single network, neither frozen"
+    return f"{kind.title.lower()} {kind.meaning}"
+
+
+def is_frozen(group: Group) -> bool:
+    """Whether the costs of a group are those of its frozen form."""
+    return all((run.record["cost"].get("deployed") or {}).get("frozen") for run in group.runs)
+
+
+def relative_cost(group: Group) -> str:
+    """The cost of a prediction, relative to one network; nothing where it is not known."""
+    cost = estimate(group, cost_name([group])).value
+    return say_times(cost) if math.isfinite(cost) else ""
+
+
+def trade_off_chart(groups: Sequence[Group], styles: Styles, metric: str = "") -> Figure | None:
+    """Quality against the cost of a prediction, with the frontier: nothing is both better and cheaper."""
+    price, metric = cost_name(groups), metric or next((n for n in ("nll", "rmse", "accuracy") if values(groups, n)), "")
+    good, paid = values(groups, metric) if metric else {}, values(groups, price)
+    shown = [group for group in groups if group.label in good and group.label in paid]
+    if len(shown) < 2:
         return None
-    panels = [Panel(_bubbles(groups, styles, *pair)) for pair in pairs]
-    names = ["parameters", "mult_adds", "latency", first, "nll"]
-    rows = [[group.label, *(format_value(estimate(group, name).value, name) for name in names)] for group in groups]
-    rows_timed = groups[0].record["cost"].get("latency_rows")
-    timed = f" Latency is the time of one batch of {rows_timed} rows." if rows_timed else ""
-    corner = "top" if first == "accuracy" else "bottom"
-    caption = (
-        f"The area of a circle is the number of parameters. Left: good and fast is at the {corner} left. Right: good "
-        f"and cheap is at the bottom left. Bars are intervals.{timed}"
+    kind = quantity(metric)
+    x, y = finite_range(paid[g.label] for g in shown), finite_range(good[g.label] * kind.factor for g in shown)
+    log = x[0] > 0 and x[1] / x[0] > 4
+    axes = Axis(*x, log=log, room=0.1), Axis(*y, room=0.12)
+    chart = Chart(*axes, size=(560, 300), margin=(room_for_ticks(axes[1]), 14, 14, 44))
+    chart.axes(
+        f"{quantity(price).title.lower()} of a prediction, × one network",
+        _title(metric),
+        x_text=short_ticks if log else None,
     )
+    edge = frontier([(paid[g.label], good[g.label] * kind.factor) for g in shown], kind.better == "higher")
+    chart.line(edge, None, "line frontier")
+    places = []
+    for group in sorted(shown, key=lambda one: styles[one.label], reverse=True):
+        point = paid[group.label], good[group.label] * kind.factor
+        hint = f"{group.label}: {format_interval(estimate(group, metric), metric)} at {say_times(paid[group.label])}"
+        chart.mark(*point, styles[group.label], hint, 5)
+        places.append((*chart.at(*point), 5, group.label))
+    place_labels(chart, places[::-1])
+    names = [metric, "parameters", "mult_adds", "latency", "memory", price]
+    names = [name for name in dict.fromkeys(names) if values(groups, name)]
+    rows = [[group.label, *(format_value(estimate(group, name).value, name) for name in names)] for group in groups]
+    good_corner = "bottom" if kind.better == "lower" else "top"
+    caption = (
+        f"Good and cheap is at the {good_corner} left. The line is the frontier: the best average at each cost. "
+        f"Cost: {say_meaning(groups)}."
+    )
+    summary = "; ".join(f"{g.label} {format_value(good[g.label], metric)} at {say_times(paid[g.label])}" for g in shown)
     header = ["Method", *(_title(name) for name in names)]
-    entries = legend([group.label for group in groups], styles)
-    return Figure("trade-off", "What quality costs", caption, panels, "wide", entries, header, rows)
+    panels = [Panel(chart.svg(f"{_title(metric)} against cost. {summary}"))]
+    return Figure("trade-off", "Quality versus cost", caption, panels, header=header, rows=rows)
+
+
+def frontier(points: Sequence[tuple[float, float]], higher: bool = False) -> list[tuple[float, float]]:
+    """The points that no other beats at the same cost or less, from the cheapest on, joined by steps.
+
+    >>> frontier([(1.0, 0.3), (2.0, 0.4), (4.0, 0.2)])
+    [(1.0, 0.3), (4.0, 0.3), (4.0, 0.2)]
+    """
+    sign, steps = -1 if higher else 1, list[tuple[float, float]]()
+    for cost, value in sorted(points, key=lambda point: (point[0], sign * point[1])):
+        if not steps:
+            steps = [(cost, value)]
+        elif sign * value < sign * steps[-1][1]:
+            steps += [(cost, steps[-1][1]), (cost, value)]
+    return steps
 
 
 def risk_coverage_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
-    """The error of what is kept when the least certain are refused."""
+    """The error of what is answered when the least certain examples are left out."""
     found = {}
     for group, runs in columns_by_group(groups, "test/confidence", "test/label", "test/target"):
         risks = []
@@ -76,23 +178,24 @@ def risk_coverage_chart(groups: Sequence[Group], styles: Styles) -> Figure | Non
 
     top = max(float(y.max()) for _, y in found.values())
     titles = ("share answered", "error of the answers")
-    panels, layout = curve_panels(found, styles, titles, (Axis(0, 1, room=0.02), Axis(0, top or 1, room=0.02)), summary)
+    panel = curve_panel(found, styles, titles, (Axis(0, 1, room=0.02), Axis(0, top or 1, room=0.02)), summary)
     caption = (
         "Answer only the most certain examples: the error of the answers, against the share answered. Lower is better."
     )
     rows = [[label, *(at(label, share) for share in (0.5, 0.8, 0.9, 0.95, 1))] for label in found]
     header = ["Method", *(f"Error %, {share} % answered" for share in (50, 80, 90, 95, 100))]
-    entries = legend(found, styles) if layout == "wide" else []
-    return Figure("risk-coverage", "What abstaining buys", caption, panels, layout, entries, header, rows)
+    return Figure(
+        "risk-coverage", "Error versus coverage", caption, [panel], "wide", legend(found, styles), header, rows
+    )
 
 
 def training_curves_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """What was measured after each epoch, mean over seeds."""
     judged = ("validation_accuracy", "validation_nll", "validation_loss", "validation_rmse")
     keys = [next((key for key in judged if any(_history(group, key) for group in groups)), ""), "loss"]
-    panels, layout = [], "wide"
+    panels: list[Panel] = []
     labels: dict[str, Curve] = {}
-    for key in keys if len(groups) <= OVERLAID else [keys[0] or "loss"]:
+    for key in keys:
         found = {group.label: curve for group in groups if (curve := _history(group, key))}
         if not found:
             continue
@@ -102,17 +205,14 @@ def training_curves_chart(groups: Sequence[Group], styles: Styles) -> Figure | N
 
         x, y = (finite_range(number for curve in found.values() for number in curve[side]) for side in (0, 1))
         titles, axes = ("epoch", key.replace("_", " ")), (Axis(*x, whole=True), Axis(*y))
-        more, layout = curve_panels(found, styles, titles, axes, summary)
-        panels += [Panel(p.svg, f"{p.heading} · {key.replace('_', ' ')}" if p.heading else "", p.style) for p in more]
+        panels.append(curve_panel(found, styles, titles, axes, summary))
         labels |= found
     if not panels:
         return None
     caption = (
-        "After each epoch, mean over seeds. Do not compare losses across methods: a method that trains several members "
-        "may sum their losses."
+        "Mean over seeds after each epoch. Do not compare losses across methods: some sum the losses of their members."
     )
-    entries = legend(labels, styles) if layout == "wide" else []
-    return Figure("training", "Training", caption, panels, layout, entries)
+    return Figure("training", "Training curves", caption, panels, "wide", legend(labels, styles))
 
 
 # ---------------------------------------------------------------- helpers
@@ -121,79 +221,6 @@ def training_curves_chart(groups: Sequence[Group], styles: Styles) -> Figure | N
 def _title(name: str) -> str:
     kind = quantity(name)
     return f"{kind.title}, {kind.unit}" if kind.unit else kind.title
-
-
-def _both(groups: Sequence[Group], first: str, second: str) -> bool:
-    return bool(values(groups, first).keys() & values(groups, second).keys())
-
-
-def _bubbles(groups: Sequence[Group], styles: Styles, name: str, price: str) -> str:
-    good, paid = values(groups, name), values(groups, price)
-    shown = [group for group in groups if group.label in good and group.label in paid]
-    factors = quantity(price).factor, quantity(name).factor
-    x = finite_range(paid[group.label] * factors[0] for group in shown)
-    ends = [end for group in shown for end in estimate(group, name) if math.isfinite(end)]
-    log = x[0] > 0 and x[1] / x[0] > 5
-    chart = Chart(Axis(*x, log=log, room=0.14), Axis(*finite_range(end * factors[1] for end in ends), room=0.1))
-    count = x[1] >= 1e4
-    chart.axes(_title(price), _title(name), x_text=_large if count else short_ticks if log else None)
-    size = values(groups, "parameters")
-    most = max(size.values(), default=1.0)
-    places = []
-    for group in shown:
-        number = styles[group.label]
-        px, interval = paid[group.label] * factors[0], estimate(group, name)
-        if interval.known:
-            chart.line([(px, interval.low * factors[1]), (px, interval.high * factors[1])], number, "whisker thin")
-        radius = max(3.0, 20 * math.sqrt(size.get(group.label, most) / most))
-        hint = f"{group.label}: {format_value(good[group.label], name)}, {format_value(paid[group.label], price)}"
-        chart.circle(px, good[group.label] * factors[1], number, radius, hint)
-        chart.mark(px, good[group.label] * factors[1], number, hint, 3.5)
-        places.append((*chart.at(px, good[group.label] * factors[1]), min(radius, 9), group.label))
-    place_labels(chart, places)
-    unit = f" {quantity(price).unit}" if quantity(price).unit else ""
-    parts = [
-        f"{g.label}: {format_interval(estimate(g, name), name)} at {format_value(paid[g.label], price)}{unit}"
-        for g in shown
-    ]
-    return chart.svg(f"{_title(name)} against {_title(price)}. {'; '.join(parts)}")
-
-
-def _forest(groups: Sequence[Group], styles: Styles, name: str) -> str:
-    kind, found = quantity(name), values(groups, name)
-    shown = [group for group in groups if group.label in found]
-    shown.sort(key=lambda group: found[group.label], reverse=kind.better == "higher")
-    ends = [end * kind.factor for group in shown for end in estimate(group, name) if math.isfinite(end)]
-    paid = values(groups, "relative_mult_adds")
-    size, margin = (420, 60 + 24 * len(shown)), (138, 64 if paid else 14, 22, 32)
-    chart = Chart(Axis(*finite_range(ends)), Axis(0, len(shown), room=0), size, margin)
-    chart.y.ticks = []
-    chart.axes()
-    if paid:
-        chart.text(size[0] - 4, 13, "cost", "end")
-    for group in shown:
-        if group.is_baseline:
-            place = found[group.label] * kind.factor
-            chart.line([(place, 0), (place, len(shown))], None, "line diagonal")
-    for row, group in enumerate(shown):
-        y, value = len(shown) - row - 0.5, estimate(group, name)
-        if value.known:
-            chart.line([(value.low * kind.factor, y), (value.high * kind.factor, y)], styles[group.label], "whisker")
-        price = f"{format_value(paid[group.label], 'relative_mult_adds')} ×" if group.label in paid else ""
-        hint = f"{group.label}: {format_interval(value, name)}" + (f", cost {price}" if price else "")
-        chart.mark(value.value * kind.factor, y, styles[group.label], hint)
-        chart.text(size[0] - 4, chart.at(0, y)[1] + 4.5, price, "end", "name")
-        label = group.label if len(group.label) <= 19 else f"{group.label[:18]}…"
-        chart.text(margin[0] - 8, chart.at(0, y)[1] + 4.5, label, "end", "name")
-    parts = "; ".join(f"{group.label} {format_interval(estimate(group, name), name)}" for group in shown)
-    return chart.svg(f"{kind.title}, the best first: {parts}")
-
-
-def _large(value: float) -> str:
-    for step, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= step:
-            return f"{value / step:g} {letter}"
-    return f"{value:g}"
 
 
 def _history(group: Group, key: str) -> tuple[np.ndarray, np.ndarray] | None:

@@ -11,7 +11,7 @@ import numpy as np
 from ...results.quantities import estimate, format_interval, format_value
 from ...results.store import Group
 from ..curves import Curve
-from ..figure import SMALL, SMALL_MARGIN, Figure, Panel, Styles, columns_by_group, curve_panels, finite_range, legend
+from ..figure import SMALL, SMALL_MARGIN, Figure, Panel, Styles, columns_by_group, curve_panel, finite_range, legend
 from ..svg import Axis, Chart
 
 SHOWN = 150  # examples in a panel
@@ -34,7 +34,7 @@ def predictions_against_targets_chart(groups: Sequence[Group], styles: Styles) -
         "its 90 % interval. Points on the diagonal are right."
     )
     header = ["Method", "RMSE", "Coverage, %", "Width of the 90 % interval"]
-    return Figure("predicted", "Predicted and true", caption, panels, "small", header=header, rows=rows)
+    return Figure("predicted", "Predictions versus true values", caption, panels, "small", header=header, rows=rows)
 
 
 def coverage_curve_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
@@ -48,22 +48,21 @@ def coverage_curve_chart(groups: Sequence[Group], styles: Styles) -> Figure | No
 
     def summary(label: str) -> str:
         x, y = found[label]
-        return f"{label}: intervals that promise 90 % hold {100 * np.interp(0.9, x, y):.0f} %"
+        return f"{label}: 90 % intervals contain {100 * np.interp(0.9, x, y):.0f} % of the targets"
 
-    titles = ("share promised", "share inside")
+    titles = ("nominal coverage", "share inside")
     axes = Axis(0, 1, room=0.02), Axis(0, 1, room=0.02)
-    panels, layout = curve_panels(found, styles, titles, axes, summary, diagonal=True)
+    panel = curve_panel(found, styles, titles, axes, summary, diagonal=True)
     caption = (
-        "Share of targets inside the central intervals, against the share that the intervals promise (normal "
-        "distributions with the predicted mean and total variance). Below the diagonal the method is overconfident."
+        "Share of targets inside the central intervals, against the nominal share (normal distributions with the "
+        "predicted mean and total variance). Below the diagonal the method is overconfident."
     )
     rows = [
         [label, *(f"{100 * np.interp(level, *found[label]):.1f}" for level in (0.5, 0.8, 0.9, 0.95))] for label in found
     ]
     header = ["Method", *(f"Inside {level} %" for level in (50, 80, 90, 95))]
-    entries = legend(found, styles) if layout == "wide" else []
     return Figure(
-        "coverage", "Do the intervals hold what they promise?", caption, panels, layout, entries, header, rows
+        "coverage", "Coverage of the intervals", caption, [panel], "wide", legend(found, styles), header, rows
     )
 
 
@@ -85,17 +84,17 @@ def error_by_deviation_chart(groups: Sequence[Group], styles: Styles) -> Figure 
 
     both = finite_range([0.0, *(v for curve in found.values() for side in curve for v in side)])
     titles = ("predicted deviation", "root mean squared error")
-    panels, layout = curve_panels(
-        found, styles, titles, (Axis(*both, room=0.03), Axis(*both, room=0.03)), summary, diagonal=True
-    )
+    axes = Axis(*both, room=0.03), Axis(*both, room=0.03)
+    panel = curve_panel(found, styles, titles, axes, summary, diagonal=True)
     caption = (
         "Test examples in ten groups by predicted standard deviation, and the error in each group. If the curve rises "
         "along the diagonal, the method knows where it is wrong; if it is flat, it does not."
     )
     rows = [[label, f"{y[0]:.4g}", f"{y[-1]:.4g}"] for label, (_, y) in found.items()]
     header = ["Method", "Error of the surest tenth", "Error of the least sure tenth"]
-    entries = legend(found, styles) if layout == "wide" else []
-    return Figure("deviation", "Does it know where it is wrong?", caption, panels, layout, entries, header, rows)
+    return Figure(
+        "deviation", "Error versus predicted deviation", caption, [panel], "wide", legend(found, styles), header, rows
+    )
 
 
 def _scatter(group: Group, style: int) -> str:

@@ -1,4 +1,4 @@
-"""The charts of shifted images, quality against severity: groups of runs in, a figure out; None without shifts."""
+"""The chart of shifted data, quality against severity: groups of runs in, a figure out; None without shifts."""
 
 from __future__ import annotations
 
@@ -9,71 +9,49 @@ import numpy as np
 
 from ...results.quantities import quantity
 from ...results.store import Group
-from ..figure import Figure, Panel, Styles, finite_range, small_chart, values
+from ..curves import Curve
+from ..figure import Figure, Panel, Styles, curve_panel, finite_range, legend, values
 from ..svg import Axis
 
 
-def shift_accuracy_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
-    """Accuracy against the severity of corruptions."""
-    return _shift(groups, styles, "accuracy", "Accuracy under shift")
+def shift_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
+    """Accuracy and calibration, or the error of regression, against the severity of corruptions."""
+    panels: list[Panel] = []
+    rows: list[list[str]] = []
+    labels: dict[str, Curve] = {}
+    for name in ("accuracy", "ece", "rmse"):
+        clean, title = values(groups, name), quantity(name).title
+        found = {group.label: curve for group in groups if (curve := _by_severity(group, name, clean))}
+        if not found:
+            continue
 
+        def summary(label: str, title: str = title, found: dict[str, Curve] = found) -> str:
+            return f"{label}: {title} {found[label][1][0]:.3f} at first, {found[label][1][-1]:.3f} at the end"
 
-def shift_ece_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
-    """ECE against the severity of corruptions."""
-    return _shift(groups, styles, "ece", "Calibration under shift")
-
-
-def shift_rmse_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
-    """The error of regression against the severity of shifts."""
-    return _shift(groups, styles, "rmse", "Error under shift")
-
-
-def _shift(groups: Sequence[Group], styles: Styles, name: str, title: str) -> Figure | None:
-    found = {group.label: boxes for group in groups if (boxes := _severities(group, name))}
-    if not found:
+        across, up = (finite_range(value for curve in found.values() for value in curve[side]) for side in (0, 1))
+        axes = Axis(*across, whole=True, room=0.03), Axis(*up)
+        panels.append(curve_panel(found, styles, ("severity", title), axes, summary))
+        rows += [
+            [label, title, "; ".join(f"{severity:g}: {value:.4f}" for severity, value in zip(*curve, strict=True))]
+            for label, curve in found.items()
+        ]
+        labels |= found
+    if not panels:
         return None
-    numbers = [v for boxes in found.values() for box in boxes.values() for v in box]
-    clean = values(groups, name)
-    y = Axis(*finite_range([*numbers, *clean.values()]))
-    last = max(severity for boxes in found.values() for severity in boxes)
-    panels, rows = [], []
-    for label, boxes in found.items():
-        chart = small_chart(Axis(-0.5, last + 0.5, room=0), y)
-        chart.axes("severity", x_labels=[(severity, str(severity)) for severity in range(last + 1)])
-        chart.line([(s, float(np.median(box))) for s, box in next(iter(found.values())).items()], None, "line faint")
-        for severity, box in boxes.items():
-            low, first, middle, third, high = np.quantile(box, [0, 0.25, 0.5, 0.75, 1])
-            hint = f"severity {severity}: median {middle:.3f}, from {low:.3f} to {high:.3f}"
-            chart.line([(severity, low), (severity, high)], styles[label], "whisker")
-            chart.box((severity - 0.3, severity + 0.3), (first, third), styles[label], "bar box", hint)
-            chart.line([(severity - 0.3, middle), (severity + 0.3, middle)], styles[label], "whisker median")
-        if label in clean:
-            chart.mark(0, clean[label], styles[label], f"test data: {clean[label]:.3f}", 4)
-        medians = [float(np.median(box)) for box in boxes.values()]
-        panels.append(
-            Panel(
-                chart.svg(f"{label}: median {name} {medians[0]:.3f} at severity 1, {medians[-1]:.3f} at {last}"),
-                label,
-                styles[label],
-            )
-        )
-        rows.append([label, *(f"{median:.4f}" for median in (clean.get(label, math.nan), *medians))])
     corruptions = len({key for group in groups for key in group.record.get("shift") or {}})
-    caption = (
-        f"{quantity(name).title} over {corruptions} corruptions: the box spans the quartiles and marks the median, the "
-        "line spans the range; severity 0 is the uncorrupted test data. The grey line is "
-        f"{next(iter(found))}."
-    )
-    header = ["Method", "Test data", *(f"Median at {severity}" for severity in next(iter(found.values())))]
-    return Figure(f"shift-{name}", title, caption, panels, "small", header=header, rows=rows)
+    caption = f"Mean over {corruptions} corruptions at each severity; severity 0 is the test data as they are."
+    header = ["Method", "Metric", "Mean by severity"]
+    return Figure("shift", "Under distribution shift", caption, panels, "wide", legend(labels, styles), header, rows)
 
 
-def _severities(group: Group, name: str) -> dict[int, np.ndarray]:
-    """For each severity the mean over seeds of every corruption."""
-    found: dict[int, dict[str, list[float]]] = {}
+def _by_severity(group: Group, name: str, clean: dict[str, float]) -> Curve | None:
+    """The mean over corruptions and seeds at each severity, with that of the test data before them."""
+    found: dict[int, list[float]] = {0: [clean[group.label]]} if group.label in clean else {}
     for run in group.runs:
-        for corruption, rows in (run.record.get("shift") or {}).items():
-            for row in rows:
-                if isinstance(row.get(name), (int, float)) and math.isfinite(row[name]):
-                    found.setdefault(int(row["severity"]), {}).setdefault(corruption, []).append(row[name])
-    return {s: np.array([np.mean(v) for v in found[s].values()]) for s in sorted(found) if s > 0}
+        for row in (row for rows in (run.record.get("shift") or {}).values() for row in rows):
+            if row["severity"] > 0 and isinstance(row.get(name), (int, float)) and math.isfinite(row[name]):
+                found.setdefault(int(row["severity"]), []).append(row[name])
+    if not found.keys() - {0}:
+        return None
+    severities = sorted(found)
+    return np.array(severities, dtype=float), np.array([np.mean(found[severity]) for severity in severities])

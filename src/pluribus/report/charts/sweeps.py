@@ -33,7 +33,7 @@ def sweeps_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
         return None
     caption = "Runs of one method that differ in a setting; bars are intervals."
     header = ["Method", "Setting", "Measured"]
-    return Figure("sweeps", "What the settings do", caption, panels, "small", entries, header, rows)
+    return Figure("sweeps", "Effect of the settings", caption, panels, "small", entries, header, rows)
 
 
 def _find_sweeps(groups: Sequence[Group]) -> dict[str, list[Group]]:

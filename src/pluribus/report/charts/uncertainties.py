@@ -11,7 +11,8 @@ from ...results.store import Group
 from ...uncertainty.resampling import Interval
 from ..curves import rank_correlation
 from ..figure import Figure, Panel, Styles, columns_by_group
-from ..svg import Axis, Chart
+from ..svg import HUES
+from .intervals import Row, row_chart
 
 STRONG, WEAK = 0.8, 0.5  # rank correlations at least so high, and less than that, are put into words
 
@@ -28,14 +29,17 @@ def uncertainty_parts_chart(groups: Sequence[Group], styles: Styles) -> Figure |
     shown = {label: _interval(each) for label, each in found.items()}
     order = sorted(shown, key=lambda label: -shown[label].value)
     caption = (
-        "Spearman's rank correlation of the two parts of uncertainty over the test examples: 1 means that both rank "
-        "the examples in the same order, 0 that the two are unrelated. With several seeds, the line is "
-        f"the 95 % interval of the mean. {_say(shown)}"
+        "Spearman's rank correlation of the two over the test examples: at 1 both rank the examples in the same order, "
+        f"at 0 they are unrelated. With several seeds, the line is the 95 % interval of the mean. {_say(shown)}"
     )
     rows = [[label, *(f"{end:.3f}" if np.isfinite(end) else "–" for end in shown[label])] for label in order]
     header = ["Method", "Rank correlation", "Low", "High"]
-    panels = [Panel(_draw(shown, order, styles))]
-    title = "Are aleatoric and epistemic uncertainty two things?"
+    colours = {label: style if style < HUES else 0 for label, style in styles.items()}  # all rows are always shown
+    lines = [Row(row[0], shown[row[0]], colours[row[0]], f"{row[0]}: {row[1]} [{row[2]}, {row[3]}]") for row in rows]
+    low = min(0.0, *(interval.value for interval in shown.values()))
+    summary = "; ".join(f"{label} {shown[label].value:.2f}" for label in order)
+    panels = [Panel(row_chart(lines, "rank correlation", summary, ends=(low, 1.0)))]
+    title = "Aleatoric versus epistemic uncertainty"
     return Figure("uncertainties", title, caption, panels, header=header, rows=rows)
 
 
@@ -52,30 +56,12 @@ def _say(shown: dict[str, Interval]) -> str:
         f"from {means[least]:.2f} ({least}) to {means[most]:.2f} ({most})" if least != most else f"{means[least]:.2f}"
     )
     if means[least] >= STRONG:
-        words = "what is uncertain by one is uncertain by the other, so they are nearly one signal"
+        words = "both rank the examples alike, so they are nearly one signal"
     elif means[most] < WEAK:
         words = "they rank the examples quite differently"
     elif means[most] < STRONG:
-        words = "they overlap in part"
+        words = "they partly overlap"
     else:
         words = "for some methods they are nearly one signal, for others less so"
     others = "Mucsányi et al. (2024) found no method that separates the two in practice."
     return f"Found here: {span}; {words}. {others}"
-
-
-def _draw(shown: dict[str, Interval], order: Sequence[str], styles: Styles) -> str:
-    low = min(0.0, *(interval.value for interval in shown.values()))
-    size, margin = (420, 56 + 24 * len(order)), (138, 14, 6, 44)
-    chart = Chart(Axis(low, 1.0, room=0.03), Axis(0, len(order), room=0), size, margin)
-    chart.y.ticks = []
-    chart.axes("rank correlation")
-    for row, label in enumerate(order):
-        y, interval = len(order) - row - 0.5, shown[label]
-        if interval.known:
-            chart.line([(interval.low, y), (interval.high, y)], styles[label], "whisker")
-        ends = f" [{interval.low:.2f}, {interval.high:.2f}]" if interval.known else ""
-        chart.mark(interval.value, y, styles[label], f"{label}: {interval.value:.2f}{ends}")
-        chart.text(
-            margin[0] - 8, chart.at(0, y)[1] + 4.5, label if len(label) <= 19 else f"{label[:18]}…", "end", "name"
-        )
-    return chart.svg("; ".join(f"{label} {shown[label].value:.2f}" for label in order))
