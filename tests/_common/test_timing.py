@@ -59,3 +59,10 @@ def test_one_thread_is_measured_by_the_time_of_the_process(monkeypatch):
     assert choose_clock(torch.device("cuda")) is time.perf_counter
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert choose_clock(CPU) is time.perf_counter
+
+
+def test_short_runs_are_timed_more_often_and_warmed_each_time(clock):
+    short, long = taking(clock, 0.001), taking(clock, 0.02)
+    assert medians([short, short], CPU) == pytest.approx([0.001, 0.001])
+    assert short.calls == 2 * (1 + 2 * (1 + 31))  # once, then each time twice: another warm-up and 31 rounds
+    assert medians([long, long], CPU) == pytest.approx([0.02, 0.02]) and long.calls == 2 * (2 + 7)

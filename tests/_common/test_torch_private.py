@@ -222,7 +222,7 @@ def test_a_function_can_be_kept_from_the_compiler():
         seen.append(torch.compiler.is_compiling())
 
     def run(x):
-        torch_private.disable_compiler(look)()
+        torch_private.run_uncompiled("a reason", look)
         return x + 1
 
     torch.compile(run, backend="eager")(torch.zeros(2))
@@ -367,20 +367,16 @@ def test_attributes_that_hooks_compute_anew_are_known():
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch.compile
-def test_uncompiled_code_runs_as_python_and_what_it_calls_is_compiled():
-    def inner(x):
-        return x + 1 if torch.compiler.is_dynamo_compiling() else x
-
-    @torch_private.uncompiled("a reason")
+def test_a_function_that_is_not_compiled_runs_as_python_and_says_why():
     def outer(x):
-        return inner(x) * (10 if torch.compiler.is_dynamo_compiling() else 2)
+        return x * (10 if torch.compiler.is_dynamo_compiling() else 2)
 
     def whole(x):
-        return outer(x)
+        return torch_private.run_uncompiled("a reason", outer, x) + 1
 
-    assert torch.compile(whole, backend="eager")(torch.ones(())) == 4
+    assert torch.compile(whole, backend="eager")(torch.ones(())) == 3
     with pytest.raises(Exception, match="a reason"):
-        torch.compile(lambda x: outer(x), backend="eager", fullgraph=True)(torch.ones(()))
+        torch.compile(lambda x: whole(x), backend="eager", fullgraph=True)(torch.ones(()))
 
 
 def test_a_plain_product_is_torchs_own_linear_layer_or_convolution():

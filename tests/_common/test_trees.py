@@ -15,6 +15,7 @@ from pluribus._common.trees import (
     batches_and_targets,
     device_of,
     logits_of,
+    long_tensors,
     map_rows,
     map_tensors,
     rows_of,
@@ -149,7 +150,7 @@ def test_answer_is_what_is_called_logits():
 
 
 def batches(*args):
-    return (batch for batch, _ in batches_and_targets(*args))
+    return (batch for batch, _ in batches_and_targets(*args, find_rows=long_tensors, takes=lambda batch: False))
 
 
 def first_arguments(x, batch_size: int | None = None, dtype: torch.dtype = torch.float32) -> list[Tensor]:

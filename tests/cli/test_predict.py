@@ -7,13 +7,9 @@ import json
 
 import numpy as np
 import pytest
+from commands import run
 
-from pluribus.cli.app import app
 from pluribus.cli.predict import MEASURED, _print_table
-
-
-def run(*arguments):
-    app([str(argument) for argument in arguments], standalone_mode=False)
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 import torch
+from commands import run
 from good_folders import make_bert
 
-from pluribus.cli.app import app
 from pluribus.data.catalogue import encoded, load
 from pluribus.models.by_name import build_network
 
@@ -18,10 +18,6 @@ transformers = pytest.importorskip("transformers")
 def folder(tmp_path):
     make_bert(tmp_path)
     return tmp_path
-
-
-def run(*arguments):
-    app([str(argument) for argument in arguments], standalone_mode=False)
 
 
 def test_texts_become_the_tokens_of_the_models_tokenizer(folder):

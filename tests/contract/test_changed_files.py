@@ -143,7 +143,10 @@ def alike(one, other):
     return type(one) is type(other) and (one == other or one != one)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SLOW = "the weights of a Hub folder"  # each time a model of transformers is built
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind == SLOW)) for kind in KINDS])
 def test_no_bit_changes_what_a_file_gives_without_a_word(kind, tmp_path):
     give = KINDS[kind](tmp_path)
     before, path, chance = give(), (tmp_path / "file").resolve(), random.Random(0)

@@ -256,13 +256,13 @@ FOLDERS = "tests/contract/test_hostile_folders.py"
 HERE = "tests/contract/test_fuzzed_records.py"
 
 READERS = {
-    "_common/text_folders.py": HERE,
+    "data/text_folders.py": HERE,
     "data/texts.py": HERE,
     "integrations/huggingface.py": HERE,
     "models/by_name.py": HERE,
     "_common/atomic.py": "tests/_common/test_atomic.py",  # an example in a docstring
     "_common/signed_files.py": "tests/contract/test_changed_files.py",
-    "_common/unpacking.py": "tests/_common/test_unpacking.py",
+    "data/unpacking.py": "tests/data/test_unpacking.py",
     "_common/untrusted.py": FOLDERS,
     "cli/common/options.py": "tests/cli/test_commands.py",
     "cli/report.py": FOLDERS,

@@ -12,13 +12,13 @@ READ_ALL = """
 import json, resource, sys, time
 from pathlib import Path
 import pluribus.data.tables, scipy.io, pandas, pyarrow.parquet, PIL.Image, PIL.ImageOps
-from pluribus._common import unpacking
+from pluribus.data import unpacking
 from pluribus.data.catalogue import load
 from hostile import DATA
 from memory import peak_memory
 
 resource.setrlimit(resource.RLIMIT_CPU, (240, 240))
-unpacking.SECONDS = 1.0  # of the 5 that a file may take: the commands are tested with all of them
+unpacking.SECONDS = 1.0  # of the 5 that a file may take: a command is tested with all of them
 folder, done = Path(sys.argv[1]), {}
 for name, write in DATA.items():
     (place := folder / name).mkdir()

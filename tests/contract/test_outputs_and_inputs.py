@@ -172,13 +172,15 @@ def test_a_table_of_another_length_is_the_same_for_all_rows_in_training():
 
 
 @pytest.mark.parametrize("method", ["masksembles", "batch_ensemble"])
-def test_an_example_whose_table_is_as_long_as_its_batch_is_refused_in_words(method):
+def test_a_table_that_is_as_long_as_its_batch_belongs_to_all_rows(method):
     class Graph(Mixes):
         def forward(self, x, table):
             return self.last(table @ torch.tanh(self.first(x)))
 
-    with pytest.raises(ValueError, match="does not run on two rows of a batch of 6"):
-        pb.METHODS[method](Graph(), 3, example=(torch.randn(6, 6), torch.randn(6, 6)))
+    x, table = torch.randn(6, 6), torch.randn(6, 6)
+    ensemble = pb.METHODS[method](Graph(), 3, example=(x, table))
+    apart = torch.stack([ensemble.member(i)(x, table) for i in range(3)])
+    torch.testing.assert_close(ensemble(x, table), apart)
 
 
 def test_sparse_inputs_are_right_and_refused_in_words_where_rows_must_be_taken(tmp_path):

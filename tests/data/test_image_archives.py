@@ -337,6 +337,27 @@ def test_npz_of_rows_of_numbers_is_a_table(tmp_path):
     assert np.allclose(filed(data.test)[:][0], (x - x.mean(0)) / x.std(0), atol=1e-5)
 
 
+def test_npz_of_rows_of_numbers_may_have_several_targets(tmp_path):
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(60, 3)), generator.normal(size=(60, 2)) * 5 + 1
+    np.savez(tmp_path / "x.npz", x_train=x, y_train=y, x_test=x[:9], y_test=y[:9])
+    data = load(f"npz:{tmp_path / 'x.npz'}", validation=0)
+    assert data.task == "regression" and data.targets == ("y0", "y1")
+    found = filed(data.test)[:][1].numpy()
+    assert np.allclose(found, (y[:9] - y.mean(0)) / y.std(0), atol=1e-5)
+    np.savez(tmp_path / "x.npz", x_train=x, y_train=y > 1)
+    assert load(f"npz:{tmp_path / 'x.npz'}").task == "multilabel"
+
+
+def test_one_hot_targets_and_several_of_an_image_are_refused(tmp_path):
+    np.savez(tmp_path / "x.npz", x_train=np.zeros((6, 3)), y_train=np.eye(3)[[0, 1, 2] * 2])
+    with pytest.raises(ValueError, match=r"one-hot.*y\.argmax\(1\)"):
+        load(f"npz:{tmp_path / 'x.npz'}")
+    np.savez(tmp_path / "x.npz", x_train=np.zeros((6, 8, 8)), y_train=np.zeros((6, 2)))
+    with pytest.raises(ValueError, match="one target per row"):
+        load(f"npz:{tmp_path / 'x.npz'}")
+
+
 def test_npz_that_runs_code_is_refused(tmp_path):
     np.savez(tmp_path / "a.npz", x_train=np.array([Evil(os.system, "touch ran")], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match=r"a\.npz"):

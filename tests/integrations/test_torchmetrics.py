@@ -24,3 +24,15 @@ def test_two_processes_compute_what_one_does(tmp_path):
     expected = pb.evaluate(pb.Classification.from_logits(logits), target)
     found = in_two_processes(values, tmp_path, logits, target)
     assert found == pytest.approx({name: expected[name] for name in NAMES}, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_whose_labels_are_all_ignored_adds_nothing(name):
+    pytest.importorskip("torchmetrics")
+    logits, target = torch.randn(3, 12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 4
+    ignored, metric = torch.full((4,), -100), pb.torchmetric(name)
+    assert metric(pb.Classification.from_logits(logits[:, :4]), ignored).isnan()
+    for rows, y in ((slice(4, 8), target[4:8]), (slice(0, 4), ignored), (slice(8, 12), target[8:])):
+        metric.update(pb.Classification.from_logits(logits[:, rows]), y)
+    expected = pb.evaluate(pb.Classification.from_logits(logits[:, 4:]), target[4:])
+    assert float(metric.compute()) == pytest.approx(expected[name], abs=1e-6)

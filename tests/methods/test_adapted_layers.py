@@ -323,7 +323,7 @@ def adapted(
     adapt_(layer, mixin)
     if isinstance(layer, MemberLayer):
         layer.begin_()
-        layer.layouts, layer.rows.index = (layout,), index
+        layer.layout, layer.rows.index = layout, index
     return layer
 
 

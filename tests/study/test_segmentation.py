@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from commands import run
 from PIL import Image
 from sklearn.metrics import accuracy_score, jaccard_score, log_loss
 
-from pluribus.cli.app import app
 from pluribus.data.catalogue import load
 from pluribus.data.masks import palette
 from pluribus.deploy.predictor import load_predictor
@@ -23,10 +23,6 @@ from pluribus.uncertainty.classification import Classification
 from pluribus.uncertainty.evaluation import evaluate
 
 VALUES = (0, 7, 9)  # what the masks hold: not 0, 1, 2
-
-
-def run(*arguments):
-    app([str(argument) for argument in arguments], standalone_mode=False)
 
 
 def opened(path):
@@ -51,6 +47,7 @@ def write_scenes(folder, count=40, size=(24, 16), seed=0, mode="L", void=True):
         image = Image.fromarray(mask)
         if mode == "P":
             image.putpalette(palette().tobytes())
+        image = image if mode == "P" else image.convert(mode)
         image.save(folder / "masks" / f"{i:02}.png")
     return folder
 
@@ -63,7 +60,7 @@ def scenes(tmp_path_factory):
 # ---------------------------------------------------------------- reading
 
 
-@pytest.mark.parametrize("mode", ["L", "P"])
+@pytest.mark.parametrize("mode", ["L", "P", "RGB", "RGBA", "LA"])
 def test_images_and_masks_are_those_that_pillow_reads(tmp_path, mode):
     folder = write_scenes(tmp_path, 12, mode=mode)
     data = load(f"masks:{folder}")
@@ -75,6 +72,7 @@ def test_images_and_masks_are_those_that_pillow_reads(tmp_path, mode):
             pixels = np.asarray(opened(folder / name)) / 255
             np.testing.assert_allclose(image.permute(1, 2, 0).numpy(), pixels, atol=1e-6)
             values = np.asarray(opened(folder / "masks" / name.split("/")[-1]))
+            values = values[..., 0] if mode in ("RGB", "RGBA", "LA") else values  # equal channels
             assert (np.array([*VALUES, 255])[np.where(mask == -100, 3, mask)] == values).all()
     assert any("255" in note for note in data.notes)
 
@@ -107,7 +105,7 @@ def test_parts_names_and_two_colours(tmp_path):
     [
         (lambda at: (at / "masks" / "03.png").unlink(), "1 of 12 have none: 03"),
         (lambda at: Image.new("L", (5, 5)).save(at / "masks" / "03.png"), "has 5x5 pixels .* has 24x16"),
-        (lambda at: Image.new("RGB", (24, 16)).save(at / "masks" / "03.png"), "one number for each pixel"),
+        (lambda at: Image.new("RGB", (24, 16), "red").save(at / "masks" / "03.png"), "one number for each pixel"),
         (lambda at: (at / "masks" / "03.png").rename(at / "masks" / "03.jpg"), "must be a PNG"),
         (lambda at: (at / "masks" / "03.png").write_bytes(b"no image"), "1 of 12 images cannot be read"),
         (lambda at: [path.unlink() for path in (at / "masks").iterdir()], "masks/ has none"),
@@ -238,3 +236,10 @@ def test_where_pictures_go_must_be_said(scenes, tmp_path):
 def test_a_network_with_one_answer_for_an_image_is_refused(scenes, tmp_path):
     with pytest.raises(ValueError, match=r"resnet18 must give the shape \(3, 16, 24\) for each image"):
         run("train", "--out", tmp_path / "m", "--data", f"masks:{scenes}", "--model", "resnet18", "--quiet")
+
+
+@pytest.mark.parametrize("command", ["upgrade", "landscape"])
+def test_commands_for_one_target_each_refuse_masks_before_they_are_read(tmp_path, command):
+    more = ["--model", "mlp", "--weights", "none.pt"] if command == "upgrade" else []
+    with pytest.raises(ValueError, match=f"^{command}: takes data with one target for each row, but masks:nowhere"):
+        run(command, *more, "--data", "masks:nowhere", "--out", tmp_path / "new")

@@ -7,17 +7,13 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from commands import run
 from sklearn.metrics import accuracy_score, root_mean_squared_error
 
-from pluribus.cli.app import app
 from pluribus.data.catalogue import encoded, load
 from pluribus.deploy.predictor import load_predictor
 from pluribus.results.quantities import difference
 from pluribus.results.store import Group, Result, read_all
-
-
-def run(*arguments):
-    app([str(argument) for argument in arguments], standalone_mode=False)
 
 
 @pytest.fixture(scope="module")

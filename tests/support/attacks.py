@@ -1,8 +1,8 @@
 """Commands on hostile files, each in a fork with limits: what it said, its exit code, what it cost, what it left.
 
-`python attacks.py PLACE` sends every file of the corpus to every command that reads data; `python attacks.py PLACE GOOD
-KIND` spoils copies of the good folders (see `good_folders.py`) and sends them to the commands that read that kind.
-Both print faults as JSON.
+`python attacks.py PLACE` sends every file of the corpus to a command that reads data; `python attacks.py PLACE GOOD`
+spoils copies of the good folders (see `good_folders.py`) and sends each to a command that reads its kind. The commands
+take turns: what reads a file is the same in all of them. Both print faults as JSON.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 from good_folders import ITEM, NEW, TRAINING
@@ -23,7 +24,15 @@ from hostile import DATA, TALKING
 from hostile_folders import CHECKPOINTS, DAMAGED_PARTS, PARTS, RESULTS, RUNS, STOPPED, STUDIES, TRAINED, VERDICTS, Spoil
 from hostile_texts import TEXT_FOLDERS
 
+from pluribus.data import unpacking
+
 SECONDS, BYTES, PATIENCE = 15, 10**9, 60
+
+DECODING = 1.0  # of the 5 seconds that a file may take
+
+ALLOWED = unpacking.SECONDS
+
+AS_USERS = "a .jpg of 6,000 scans"  # has all of them
 
 PROGRAMS = ("gs", "gswin64c", "magick", "convert", "ffmpeg", "sh", "bash")
 
@@ -114,6 +123,12 @@ class Attacker:
         seconds = self.loading + used.ru_utime + used.ru_stime - started.ru_utime - started.ru_stime
         changed = sorted({str(path.relative_to(place)) for path, _ in before ^ _tree(place)})
         return Attack(os.waitstatus_to_exitcode(status), *said, seconds, changed)
+
+    def hear(self) -> str:
+        """What is wrong if a program was started since it was last asked."""
+        started = self.canary.exists()
+        self.canary.unlink(missing_ok=True)
+        return "it started a program" if started else ""
 
     def _load(self, names: list[str]) -> None:
         started = time.process_time()
@@ -210,41 +225,33 @@ TARGETS = {
 
 
 def attack_data(top: Path) -> dict[str, str]:
-    """What went wrong with each command on each file."""
-    attacker = Attacker(top)
-    return {
-        f"{command}: {name}": fault
-        for name in DATA
-        if name != TALKING
-        for command, fault in _attack(attacker, top / "data", name).items()
-        if fault
-    }
+    """What went wrong with each file, and the command that it was sent to."""
+    attacker, turns, found = Attacker(top), cycle(COMMANDS), {}
+    for name in DATA:
+        if name != TALKING:
+            command = next(turns)
+            found[f"{command}: {name}"] = _attack(attacker, top / "data", name, command)
+    return {where: fault for where, fault in found.items() if fault}
 
 
-def attack_folders(top: Path, good: Path, kind: str) -> dict[str, str]:
-    """What went wrong with each command on each spoiled folder of one kind."""
-    target = TARGETS[kind]
-    attacker = Attacker(top)
-    return {
-        f"{command}: {name}": fault
-        for name in target.spoils
-        for command, fault in _attack_folder(attacker, top / "place", good, target, name).items()
-        if fault
-    }
+def attack_folders(top: Path, good: Path) -> dict[str, str]:
+    """What went wrong with each spoiled folder, and the command that it was sent to."""
+    attacker, found = Attacker(top), {}
+    for target in TARGETS.values():
+        for name, command in zip(target.spoils, cycle(target.commands)):
+            fault = _attack_folder(attacker, top / "place", good, target, name, target.commands[command])
+            found[f"{command}: {name}"] = fault
+    return {where: fault for where, fault in found.items() if fault}
 
 
-def _attack_folder(attacker: Attacker, place: Path, good: Path, target: Target, name: str) -> dict[str, str]:
-    found = {}
-    for command, words in target.commands.items():
-        shutil.copytree(good, place)
-        _in_fork(lambda: target.spoils[name](place / target.folder, attacker.canary))
-        attack = attacker.run(place, *words)
-        fault = attack.fault_of_going_on(target.named) if target.named else attack.fault
-        said = fault and f"{fault}: {attack.err[-300:]}"
-        found[command] = "it started a program" if attacker.canary.exists() else said
-        attacker.canary.unlink(missing_ok=True)
-        shutil.rmtree(place)
-    return found
+def _attack_folder(attacker: Attacker, place: Path, good: Path, target: Target, name: str, words: list[str]) -> str:
+    others = {other.folder for other in TARGETS.values()} - {target.folder}
+    shutil.copytree(good, place, ignore=lambda at, names: others & set(names) if Path(at) == good else [])
+    _in_fork(lambda: target.spoils[name](place / target.folder, attacker.canary))
+    attack = attacker.run(place, *words)
+    fault = attack.fault_of_going_on(target.named) if target.named else attack.fault
+    shutil.rmtree(place)
+    return attacker.hear() or (fault and f"{fault}: {attack.err[-300:]}")
 
 
 def _in_fork(work) -> None:
@@ -256,18 +263,16 @@ def _in_fork(work) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def _attack(attacker: Attacker, place: Path, name: str) -> dict[str, str]:
+def _attack(attacker: Attacker, place: Path, name: str, command: str) -> str:
+    unpacking.SECONDS = ALLOWED if name == AS_USERS else DECODING
     place.mkdir()
     spec = _write(name, place, attacker.canary)
     for weights in ("one.pt", "two.pt"):
         (place / weights).touch()
-    found = {}
-    for command, options in COMMANDS.items():
-        fault = attacker.run(place, command, *options, "--data", spec, "--data-dir", str(place), "--target", "b").fault
-        found[command] = "it started a program" if attacker.canary.exists() else fault
-        attacker.canary.unlink(missing_ok=True)
+    words = (command, *COMMANDS[command], "--data", spec, "--data-dir", str(place), "--target", "b")
+    fault = attacker.run(place, *words).fault
     shutil.rmtree(place)
-    return found
+    return attacker.hear() or fault
 
 
 def _write(name: str, place: Path, canary: Path) -> str:
@@ -285,5 +290,5 @@ def _write(name: str, place: Path, canary: Path) -> str:
 
 if __name__ == "__main__":
     top, *folders = sys.argv[1:]
-    faults = attack_folders(Path(top), Path(folders[0]), folders[1]) if folders else attack_data(Path(top))
+    faults = attack_folders(Path(top), Path(folders[0])) if folders else attack_data(Path(top))
     print(json.dumps(faults, indent=1))

@@ -37,8 +37,7 @@ def layout(model: nn.Module, x) -> BatchLayout | None:
     adapt_(model.layer, Masked)
     model.layer.begin_()
     locate_rows_("masksembles", model, {}, as_batch(x))
-    assert len(model.layer.layouts) <= 1
-    return model.layer.layouts[0] if model.layer.layouts else None
+    return model.layer.layout
 
 
 def windows(x: Tensor) -> Tensor:

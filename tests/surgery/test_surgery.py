@@ -402,10 +402,10 @@ def test_adapted_layer_keeps_its_tensors_its_kind_and_its_place():
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
 def test_copies_of_an_adapted_layer_are_of_its_class_and_share_nothing(again):
     layer = masked(nn.Linear(6, 2), torch.tensor([1.0, 0, 1, 0, 1, 1]))
-    layer.layouts = (BatchLayout(1),)
+    layer.layout = BatchLayout(1)
     other = again(layer)
     assert type(other) is type(layer)
-    assert (other.layouts, other.rows is layer.rows) == ((BatchLayout(1),), False)
+    assert (other.layout, other.rows is layer.rows) == (BatchLayout(1), False)
     x = torch.randn(2, 6)
     assert torch.equal(other(x), layer(x))
     with torch.no_grad():

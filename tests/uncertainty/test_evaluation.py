@@ -309,8 +309,40 @@ def test_pixels_of_an_image_are_drawn_together():
     y = (torch.arange(40) % 2)[:, None, None].expand(40, 8, 8)
     _, low, high = bootstrap(Classification.from_logits(logits, class_dim=2), y)
     assert high - low > 0.2  # forty images, not 2,560 pixels: 4 * sqrt(0.25 / 40) = 0.3
-    with pytest.raises(ValueError, match="image by image"):
-        bootstrap(Summary(Classification.from_logits(logits, class_dim=2), y, ignore=1))
+
+
+@pytest.mark.parametrize("metric", ["nll", "ece"])
+def test_ignored_pixels_are_left_out_of_resamples_and_their_image_stays_together(metric):
+    logits, generator = torch.randn(2, 6, 4, 3, 2, generator=torch.Generator().manual_seed(1)), torch.Generator()
+    y = torch.arange(36).reshape(6, 3, 2) % 4
+    y[0, 0], y[2], y[3, 1:] = -100, -100, -100  # images of 4, 6, no, 2, 6 and 6 labels
+    found = bootstrap(Classification.from_logits(logits, class_dim=2), y, metric=metric, resamples=40)
+    images = [i for i in range(6) if (y[i] != -100).any()]
+    values, generator = [], generator.manual_seed(0)
+    for _ in range(40):  # whole images by hand, each pixel an example of (members, pixels, classes)
+        drawn = [images[i] for i in torch.randint(len(images), (len(images),), generator=generator).tolist()]
+        pixels = [(logits[:, i].flatten(2).mT[:, y[i].flatten() != -100], y[i][y[i] != -100]) for i in drawn]
+        one = Classification.from_logits(torch.cat([a for a, _ in pixels], 1))
+        values.append(evaluate(one, torch.cat([b for _, b in pixels]), metrics=[metric])[metric])
+    low, high = np.quantile(np.array(values) - (np.mean(values) - found.value), [0.025, 0.975])
+    assert found[1:] == pytest.approx((low, high), rel=1e-6)
+    parts = [Summary(Classification.from_logits(logits[:, i], class_dim=2), y[i]) for i in (slice(3), slice(3, 6))]
+    assert bootstrap(Summary.cat(parts), metric=metric, resamples=40) == pytest.approx(found)
+
+
+def test_dense_predictions_with_ignored_labels_are_compared_image_by_image():
+    good, bad = torch.zeros(2, 1, 8, 2, 4, 4)
+    y = torch.arange(128).reshape(8, 4, 4) % 2
+    good[0].scatter_(1, y[:, None], 2.0)  # no pixel is wrong
+    y = y.masked_fill(torch.rand(8, 4, 4, generator=torch.Generator().manual_seed(0)) < 0.5, -100)
+    y[7] = -100
+    one, two = (Classification.from_logits(logits, class_dim=2) for logits in (good, bad))
+    found = compare(one, two, y, metric="nll", resamples=2000)
+    both = [torch.nn.functional.cross_entropy(logits[0], y) for logits in (good, bad)]
+    assert found.difference == pytest.approx((both[0] - both[1]).item(), rel=1e-5)
+    assert found.p_value == pytest.approx(2 / 2**7, abs=0.008)  # seven images: all or none of them change places
+    with pytest.raises(ValueError, match="same examples"):
+        compare(Summary(one, y), Summary(two, torch.where(y == -100, 0, -100)))
 
 
 def test_equal_predictions_do_not_differ():

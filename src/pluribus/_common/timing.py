@@ -34,14 +34,14 @@ SHORT = 0.01  # seconds; what takes less depends on what ran just before
 
 
 def medians(
-    runs: Sequence[Run], device: torch.device, *, rounds: int | None = None, warmups: int = 2, seconds: float = 0.3
+    runs: Sequence[Run], device: torch.device, *, rounds: int | None = None, warmups: int = 2, seconds: float = 0.1
 ) -> list[float]:
     """The median seconds of each run; the first rounds choose kernels and fill caches, and do not count.
 
     A short run is run just before it is timed too: otherwise the one that follows its like would find the caches full.
 
     Args:
-        rounds: how often each is timed; None: as often as takes about `seconds`, from 7 to 101 times
+        rounds: how often each is timed; None: as often as takes about `seconds`, from 7 to 31 times
     """
 
     def time_all(before: Sequence[float]) -> list[float]:
@@ -56,7 +56,7 @@ def medians(
     for _ in range(warmups):
         last = time_all(last)
     if rounds is None:
-        rounds = min(max(int(seconds / max(sum(last), 1e-9)), 7), 101)
+        rounds = min(max(int(seconds / max(sum(last), 1e-9)), 7), 31)
     laps = [time_all(last) for _ in range(rounds)]
     return [median(times) for times in zip(*laps, strict=True)]
 

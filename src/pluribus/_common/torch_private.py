@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["ConvNd", "NormBase", "TorchDispatchMode", "has_any_global_hook", "pytree"]
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Found = TypeVar("_Found")
 
 # -------------------------------------------------------------------- modules
 
@@ -272,28 +272,11 @@ def fake_tensor_mode(**options: Any) -> Any:
     return FakeTensorMode(**options)
 
 
-def disable_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which torch.compile runs as plain Python."""
-    return torch._dynamo.disable(function)  # loaded here: importing pluribus does not load the compiler
-
-
-def uncompiled(reason: str, *, whole: bool = False) -> Callable[[_Function], _Function]:
-    """Lets torch.compile leave a function's own code as it is, but not what that calls. Loads no compiler.
-
-    Args:
-        reason: what is said where one graph was asked for
-        whole: what the function calls is left as it is, too
-    """
-
-    def leave(function: _Function) -> _Function:
-        frames: Any = torch._C._dynamo.eval_frame
-        inside = frames._FrameAction.SKIP if whole else frames._FrameAction.DEFAULT
-        skipped = frames._FrameExecStrategy(frames._FrameAction.SKIP, inside)
-        frames.set_code_exec_strategy(function.__code__, skipped)
-        vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=reason)
-        return function
-
-    return leave
+def run_uncompiled(reason: str, function: Callable[..., _Found], *args: Any) -> _Found:
+    """What a function gives that torch.compile runs as plain Python; `reason` is said where one graph was asked for."""
+    torch._dynamo.graph_break(msg=reason)
+    found: _Found = torch._dynamo.disable(function)(*args)  # loaded here: importing pluribus loads no compiler
+    return found
 
 
 EMBEDDING_BAGS = torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only  # with and without gradients

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from .torch_private import pytree
+
+IGNORED = -100  # the label of what is not evaluated, as torch's losses and transformers have it
 
 Batch = tuple[tuple[Any, ...], dict[str, Any]]  # positional and named arguments of one call
 
@@ -157,6 +159,15 @@ def rows_of(batch: Any, dim: int = 0) -> int:
     raise ValueError("a batch must hold a tensor whose first dimension counts its rows, but there is none.")
 
 
+def batch_kind(batch: Batch) -> Hashable:
+    """What decides how a model treats a batch: shapes and types of its tensors, and all that is no tensor."""
+    leaves, tree = flatten(batch)
+    return str(tree), tuple(
+        (tuple(leaf.shape), leaf.dtype, leaf.device.type) if isinstance(leaf, Tensor) else repr(leaf)[:100]
+        for leaf in leaves
+    )
+
+
 def check_rows_given(action: str, batch: Any, dim: int = 0) -> None:
     """Refuse a batch without rows: the mean of nothing is not a number."""
     first = next((tensor for tensor in tensors_of(batch) if tensor.ndim > dim), None)
@@ -220,15 +231,15 @@ def batches_and_targets(
     batch_size: int | None,
     device: torch.device,
     dtype: torch.dtype,
-    find_rows: Callable[[Batch], Sequence[int]] | None = None,
-    takes: Callable[[Batch], bool] = lambda batch: False,
+    find_rows: Callable[[Batch], Sequence[int]],
+    takes: Callable[[Batch], bool],
 ) -> Iterator[tuple[Batch, Any]]:
     """The batches of a tensor, an array, a tree of them or a loader, on the device and in the model's precision.
 
     Each comes with the targets of a loader that gives (x, y), or None.
 
     Args:
-        find_rows: the numbers of a batch's tensors that have its rows; by default all that are as long as the first
+        find_rows: the numbers of a batch's tensors that have its rows
         takes: whether the model takes some rows of another precision than its own; then they are not rounded
     """
 
@@ -247,7 +258,7 @@ def batches_and_targets(
         if step >= rows:
             yield batch, targets
             return
-        places = (find_rows or long_tensors)(batch)
+        places = find_rows(batch)
         for some in (slice(start, start + step) for start in range(0, rows, step)):
             yield cut_rows(batch, some, places), targets if targets is None else targets[some]
 

@@ -74,7 +74,7 @@ def landscape_command(
     from ..data.corruptions import CORRUPTIONS
     from ..landscape.laboratory.exploration import check_animation, check_questions, explore
     from ..study.landscape_material import read_members, record_runs
-    from ..study.run import load_data
+    from ..study.run import load_data, refuse_masks
     from ..study.settings import Run
 
     chosen = tuple(name for name in corruptions.split(",") if name)
@@ -97,6 +97,7 @@ def landscape_command(
     if ensemble is not None:
         material, run, found = read_members(ensemble, rows, say, model=model, **settings)
     else:
+        refuse_masks("landscape", data)
         run = Run(
             data=data, model=model or "auto", width=width, dropout=dropout, seed=seed,
             training=options.training_options(epochs=epochs, batch_size=batch_size, lr=lr),

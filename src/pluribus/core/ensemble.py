@@ -15,7 +15,6 @@ from .._common.torch_private import parts_of
 from .._common.trees import (
     Batch,
     as_batch,
-    batches_and_targets,
     check_members,
     check_rows_given,
     logits_of,
@@ -30,7 +29,7 @@ from ..surgery.calling import evaluation_mode, find_class_dim
 from ..surgery.closures import deepcopy_bound
 from ..surgery.copying import duplicate, state, without_history
 from ..surgery.dropout import no_dropout
-from ..surgery.row_splitting import find_rows
+from ..surgery.row_splitting import rows_to_predict
 from ..surgery.selecting import dotted_name, quote_names
 from ..uncertainty.outputs import pool
 from ..uncertainty.prediction import Prediction, join_outputs, prediction_of
@@ -201,7 +200,7 @@ class Ensemble(nn.Module):
         try:
             if place != home:
                 self.to(place)
-            for batch, y in batches_and_targets(x, batch_size, place, self._dtype(), self._find_rows, self._takes):
+            for batch, y in rows_to_predict(x, batch_size, place, self._dtype(), self._trying):
                 with self._evaluating(batch):
                     outputs = logits_of(self(*batch[0], **batch[1]))
                 self.locate_classes(batch, outputs)
@@ -409,11 +408,6 @@ class Ensemble(nn.Module):
         for name in self.findings.awake:  # and nothing else: what a user has put to sleep stays asleep
             self.module.get_submodule(name).training = True
 
-    def _find_rows(self, batch: Batch) -> Sequence[int]:
-        """Which tensors of a batch `predict` can cut into rows."""
-        with self._trying() as run:
-            return find_rows(batch, run)
-
     @contextmanager
     def _trying(self) -> Iterator[Callable[[Batch], list[Tensor]]]:
         """What one member gives for a batch, rows first, in eval mode and without dropout: to find out about it."""
@@ -435,15 +429,6 @@ class Ensemble(nn.Module):
 
     def _dtype(self) -> torch.dtype:
         return next((p.dtype for p in self.module.parameters() if p.is_floating_point()), torch.float32)
-
-    def _takes(self, batch: Batch) -> bool:
-        """Whether the members run on a batch."""
-        try:
-            with self._trying() as run:
-                run(batch)
-        except Exception:
-            return False
-        return True
 
     def _check_index(self, i: int) -> int:
         if not -self.size <= i < self.size:

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -34,11 +35,12 @@ from .._common.torch_private import (
     parts_of,
     parts_with_hooks,
     pytree,
-    uncompiled,
+    run_uncompiled,
 )
 from .._common.trees import (
     Batch,
     are_close,
+    batch_kind,
     device_of,
     flatten,
     hidden_tensors,
@@ -50,26 +52,20 @@ from .._common.trees import (
     tile,
     unstack,
 )
-from ..surgery.caches import drop_stale_caches_
+from ..surgery.caches import drop_stale_caches_, keeps_tensors
 from ..surgery.copying import duplicate, refuse_tracing, replicate, run_with, state
 from ..surgery.dataflow import find_trunk
 from ..surgery.dropout import no_chance
 from ..surgery.selecting import CONVOLUTIONS, quote_names
 from ..surgery.watching import ModuleSnapshot, take_back_
 from .autotune import LEAN, Measurements, is_unruled
-from .members import Members, average_, batch_kind, version_of
+from .members import Members, average_, version_of
 from .rows import Rows, locate_rows_, member_layers
 from .trunk import Trunk
 
 BY_HAND = "set by hand"
 MANY = 16  # members from which on vmap is faster for small layers; measured, see docs/speed.md
 FAILS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
-
-
-class _Alone:
-    """A run without a trunk."""
-
-    member = 0
 
 
 KEEPS = "members are modules of their own, which keep what they store. Use strict=False, pb.export or pb.freeze"
@@ -85,6 +81,8 @@ class Runner:
 
     BACKENDS: tuple[str, ...] = ("loop", "vmap", "auto")
     RULE = '"vmap", "loop" or "auto"'
+    has_members = True  # copies of the module
+    hint = ""  # where to look when a member's pass fails
 
     def __init__(self, module: nn.Module, size: int, own: Collection[str], method: str):
         self.module, self.size, self.own, self.method = module, size, frozenset(own), method
@@ -101,9 +99,11 @@ class Runner:
         self._once: dict[Hashable, list[int]] = {}  # by modes and gradients: the parts that run once
         self._changes_input: dict[Hashable, bool] = {}  # by modes and gradients
         self._agreed: dict[tuple[Any, ...], str] = {}  # by way, kind of batch and mode: why not; "" where it agreed
-        self._has_stale_caches = True
+        self._may_be_stale = keeps_tensors(module)  # what the given model has cached of other weights
         self._checkpoints: dict[Hashable, bool] = {}  # by modes: parts run again in backward
         self._given: ModuleSnapshot | None = None  # the module for which that holds
+        if self.has_members:
+            self._in_step()
 
     @property
     def backend(self) -> str:
@@ -179,15 +179,15 @@ class Runner:
             return self._traced(batch, per_member)
         if torch.jit.is_tracing():
             refuse_tracing()
-        if self._has_stale_caches and not self.module.training and not is_watched():
+        if self._may_be_stale and not self.module.training and not is_watched():
             self._forget_caches(unstack(batch, self.size)[0] if per_member else batch)
         run = self._backend
         if run == "auto" or (self._convolves and self.why != BY_HAND and is_unruled(self.module, batch)):
             run, batch = self._measure_each(batch, per_member)
         if run == "vmap" and self._agrees_by_vmap(batch, per_member):
             return self._all_by_vmap(batch, per_member)
-        with self.rows_of_members().skipping_masked() if run == LEAN and not is_watched() else nullcontext():
-            return self._by_loop(batch, per_member)
+        by_loop = self._by_lean_loop if run == LEAN and not is_watched() else self._by_loop
+        return by_loop(batch, per_member)
 
     def _by_loop(self, batch: Batch, per_member: bool) -> Any:
         members = self._members
@@ -224,7 +224,7 @@ class Runner:
         batches: Iterable[Batch] = unstack(batch, self.size) if per_member else [batch] * self.size
         given = [] if per_member else [(tensor, version_of(tensor)) for tensor in tensors_of(batch)]
         if not per_member and (self._changes_input.get(key, True) or torch.is_inference_mode_enabled()):
-            batches = self._copies(batch, key)  # in inference mode nobody counts changes
+            batches = self._inputs(batch, key)
         watched = members.watched_by((key, per_member), one)
         is_new = watched not in members.written
         around: Any = nullcontext()
@@ -246,14 +246,14 @@ class Runner:
     def _run_members(self, members: Members, batches: Iterable[Batch], once: Sequence[int]) -> list[Any]:
         """The members' outputs, one after the other; the parts with the numbers `once` run in the first alone."""
         caches, outputs = is_parametrization_cached(), []
-        with self._trunk.running(once) if once else nullcontext(_Alone()) as trunk:  # type: ignore[union-attr]
+        with self._trunk.running(once) if once else nullcontext(SimpleNamespace()) as trunk:  # type: ignore[union-attr]
             for (trunk.member, member), (args, kwargs) in zip(enumerate(members.modules), batches, strict=True):
                 if caches:
                     clear_parametrization_cache()  # torch has one for all copies of a module
                 try:
                     outputs.append(member(*args, **kwargs))
                 except RuntimeError as error:
-                    raise explain_error(self.method, error) from error.__cause__
+                    raise explain_error(self.method, error, self.hint) from error.__cause__
         if caches:
             clear_parametrization_cache()
         return outputs
@@ -274,7 +274,7 @@ class Runner:
     def _forget_caches(self, batch: Batch) -> None:
         """Forget, before the first batch in eval mode, what the given model had cached of other weights."""
         with self.lock, own_saved_tensors():
-            self._has_stale_caches = False
+            self._may_be_stale = False
             members = self._in_step()
             members.rest_()
             drop_stale_caches_([*members.modules, self.module], batch)
@@ -287,14 +287,13 @@ class Runner:
             "the model's first layer."
         )
 
-    def _copies(self, batch: Batch, key: Hashable) -> Iterator[Batch]:
-        """A copy of the batch for each member, to see whether its pass changes it in place."""
-        for _ in range(self.size):
-            own = clone(batch)
-            before = [version_of(tensor) for tensor in tensors_of(own)]
-            yield own
-            if not torch.is_inference_mode_enabled() and self._changes_input.get(key) is not True:
-                self._changes_input[key] = [version_of(tensor) for tensor in tensors_of(own)] != before
+    def _inputs(self, batch: Batch, key: Hashable) -> Iterator[Batch]:
+        """The batch for each member: a copy for the first, which shows whether passes change their input in place."""
+        yield (first := clone(batch))  # a new tensor counts its changes from zero
+        if not torch.is_inference_mode_enabled():  # where nobody counts them
+            self._changes_input[key] = any(tensor._version for tensor in tensors_of(first))
+        for _ in range(self.size - 1):
+            yield clone(batch) if self._changes_input.get(key, True) else batch
 
     def _traced(self, batch: Batch, per_member: bool) -> Any:
         """The members as one graph: tensors are put in for a while, which a compiler can follow."""
@@ -304,7 +303,7 @@ class Runner:
         if keeps and torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
             modules = [replicate(self.module) for _ in range(self.size)]  # what they keep is the trace's
         elif keeps:
-            modules = self._compiled_members()
+            modules = run_uncompiled(KEEPS, self.members)
         pieces = {name: tensor.unbind(0) for name, tensor in self.own_tensors().items()}
         shared = {n: b for n, b in self.module.named_buffers() if n not in self.own} if self.module.training else {}
         batches = unstack(batch, self.size) if per_member else [batch] * self.size
@@ -320,10 +319,6 @@ class Runner:
         for name, buffer in shared.items():
             average_(self.method, name, buffer, [each[name] for each in seen])
         return stack_trees(outputs)
-
-    @uncompiled(KEEPS, whole=True)
-    def _compiled_members(self) -> list[nn.Module]:
-        return self.members()
 
     # ---------------------------------------------------------------- all members in one pass
 
@@ -451,7 +446,6 @@ class Runner:
         rows.index = index
         with noting_checkpoints() as seen:
             output = replica(*batch[0], **batch[1])
-        rows.check_calls()
         take_back_(self.module, replica)
         self._checkpoints[self._modes()] = bool(seen)
         self._given = ModuleSnapshot(parts_of(self.module))
@@ -464,10 +458,6 @@ class Runner:
 
     def _modes(self) -> tuple[bool, ...]:
         return tuple(part.training for part in parts_of(self.module))
-
-    def rows_of_members(self) -> Rows:
-        """What the layers of the members look at: outside of passes over rows."""
-        return self._in_step().rows
 
     # ---------------------------------------------------------------- comparing
 
@@ -487,10 +477,11 @@ class Runner:
         """
         self._forget_if_changed()
         key = way, per_member, batch_kind(batch), self._modes(), torch.is_grad_enabled()
-        if key not in self._agreed:
+        reason = self._agreed.get(key)
+        if reason is None:
             with self.lock, own_saved_tensors(), torch.random.fork_rng(devices=[]):
-                self._agreed[key] = self._difference(batch, run, pick, per_member)
-        return self._agreed[key]
+                reason = self._agreed[key] = self._difference(batch, run, pick, per_member)
+        return reason
 
     def _forget_if_changed(self) -> None:
         """Find out again what was found out about a module that a user has changed since."""
@@ -551,7 +542,7 @@ class Runner:
         return backend.run, backend.format(batch)
 
     def _by_lean_loop(self, batch: Batch, per_member: bool) -> Any:
-        with self.rows_of_members().skipping_masked():
+        with self._in_step().rows.skipping_masked():
             return self._by_loop(batch, per_member)
 
     def format(self, batch: Batch, run: Callable[[Batch], Any]) -> Batch:
@@ -624,8 +615,10 @@ def noting_checkpoints() -> Iterator[list[nn.Module]]:
         hook.remove()
 
 
-def explain_error(method: str, error: RuntimeError) -> Exception:
+def explain_error(method: str, error: RuntimeError, hint: str) -> Exception:
     """What to raise where a member's pass fails: torch's words for what slices do not allow say too little."""
+    if hint:
+        return ValueError(f"{method}: the members do not run on this input: {error}. {hint}")
     if "Unbind" not in str(error) or "modified inplace" not in str(error):
         return error
     return ValueError(

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from .._common.torch_private import is_transforming, own_saved_tensors, uncompiled
+from .._common.torch_private import is_transforming, own_saved_tensors, run_uncompiled
 from .._common.trees import Batch, map_tensors
 
 _Found = TypeVar("_Found")
@@ -39,9 +39,10 @@ FIRST = (
 )
 
 
-@uncompiled(FIRST, whole=True)
 def look(method: str, first_look: Callable[[Batch], _Found], batch: Batch) -> _Found:
-    """What a first look at this batch finds; refused where nothing can be tried out."""
+    """What a first look at this batch finds, as plain Python; refused where nothing can be tried out."""
+    if torch.compiler.is_dynamo_compiling():
+        return run_uncompiled(FIRST, look, method, first_look, batch)
     if torch.compiler.is_compiling() or is_transforming():
         raise ValueError(f"{method}: {FIRST}.")
     with own_saved_tensors():

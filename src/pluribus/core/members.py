@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from .._common.torch_private import is_transforming, mark_parameter_, parts_of, tables
-from .._common.trees import Batch, are_close, flatten
+from .._common.trees import Batch, are_close, batch_kind
 from ..surgery.copying import clear_caches_, duplicate_with, replicate, state
 from ..surgery.selecting import dotted_name, quote_names
 from ..surgery.watching import PLAIN, ModuleSnapshot
@@ -87,7 +87,7 @@ class Members:
         self._whole: nn.Module | None = None
         self.written: dict[Any, list[MemberTensor]] = {}  # the shared buffers that passes change
         self.modes: list[bool] = [part.training for part in self.parts]
-        self._put_all_()
+        self.rest_()
         for member in self.modules:
             clear_caches_(member)
 
@@ -128,16 +128,17 @@ class Members:
 
     def are_current(self) -> bool:
         """Whether the members hold the module's tensors, where they are now, and have its modes."""
-        return (
-            all(map(is_, map(dict.get, self._held[0], self._held[1]), self._held[2]))
-            and _addresses(self.owned) == self._addresses
-            and [part.training for part in self.parts] == self.modes
-        )
+        return self._hold_its_tensors() and [part.training for part in self.parts] == self.modes
+
+    def _hold_its_tensors(self) -> bool:
+        same = all(map(is_, map(dict.get, self._held[0], self._held[1]), self._held[2]))
+        return same and _addresses(self.owned) == self._addresses
 
     def follow_(self) -> None:
         """Bring the members in step: the module's tensors, slices in the graph where gradients count, and its modes."""
-        if not self.are_current():
-            self._put_all_()
+        if not self._hold_its_tensors():
+            self.rest_()
+        self._follow_modes_()
         if torch.is_grad_enabled():
             for stored in self.owned:
                 if stored.tensor.requires_grad:
@@ -147,11 +148,7 @@ class Members:
                     stored.put_(pieces)
 
     def rest_(self) -> None:
-        """Let the members hold parameters of their own, in the memory of the stacked ones."""
-        self._put_all_()
-
-    def _put_all_(self) -> None:
-        """Give the members the tensors that the module has now, and its modes."""
+        """Give the members the module's modes and tensors: parameters of their own in the stacked ones' memory."""
         for table, key, stored in self._sources:
             stored.tensor = table[key]
         for stored in self.stored:
@@ -163,7 +160,9 @@ class Members:
 
     def _follow_modes_(self) -> None:
         """Give the members the module's modes, by their own `train`: some change their weights with it (LoRA)."""
-        self.modes = [part.training for part in self.parts]
+        if self.modes == (modes := [part.training for part in self.parts]):
+            return
+        self.modes = modes
         for copy in self.copies:
             for part, mode in zip(copy, self.modes, strict=True):
                 if part.training != mode:
@@ -333,12 +332,3 @@ def average_(method: str, name: str, buffer: Tensor, seen: Sequence[Tensor]) -> 
         return
     kept = ((each == buffer) | (each.isnan() & buffer.isnan())).all(0)
     buffer.copy_(torch.where(kept, buffer, each.mean(0)))
-
-
-def batch_kind(batch: Batch) -> Hashable:
-    """What decides how a model treats a batch: shapes and types of its tensors, and all that is no tensor."""
-    leaves, tree = flatten(batch)
-    return str(tree), tuple(
-        (tuple(leaf.shape), leaf.dtype, leaf.device.type) if isinstance(leaf, Tensor) else repr(leaf)[:100]
-        for leaf in leaves
-    )

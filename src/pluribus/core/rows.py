@@ -8,9 +8,9 @@ from typing import ClassVar, cast
 
 from torch import Tensor, nn
 
-from .._common.torch_private import in_backward, parts_of
-from .._common.trees import Batch, flatten, rows_of
-from ..surgery.probing import BatchLayout, Layouts, find_layouts
+from .._common.torch_private import parts_of
+from .._common.trees import Batch, batch_kind
+from ..surgery.probing import BatchLayout, find_layouts
 from ..surgery.selecting import channel_dim
 
 
@@ -19,30 +19,22 @@ class Rows:
 
     Args:
         located: where layers have the batch, by the shapes of the batch
-        calls: how often layers whose calls have the batch at several places were called in this pass
     """
 
     skips_masked = False  # layers compute nothing from channels that a member's mask drops
 
-    def __init__(self, located: dict[Hashable, Mapping[str, Layouts]] | None = None) -> None:
+    def __init__(self, located: dict[Hashable, Mapping[str, BatchLayout]] | None = None) -> None:
         self.index: Tensor | None = None
         self.located = {} if located is None else located
-        self.calls: dict[MemberLayer, int] = {}
 
     @contextmanager
     def belonging_to(self, index: Tensor | None) -> Iterator[None]:
         """Let the rows of the passes inside belong to these members."""
-        self.index, self.calls = index, {}
+        self.index = index
         try:
             yield
-            self.check_calls()
         finally:
             self.index = None
-
-    def check_calls(self) -> None:
-        """Refuse a pass in which layers whose calls differ were not called as often as when they were located."""
-        for layer, calls in self.calls.items():
-            layer.check_calls(calls)
 
     @contextmanager
     def skipping_masked(self) -> Iterator[None]:
@@ -59,28 +51,24 @@ class MemberLayer:
 
     fast: ClassVar[tuple[str, ...]] = ()  # its parameters that train more slowly and without decay
     rows: Rows
-    layouts: Layouts  # of its calls; none: not located, or never called when it was
+    layout: BatchLayout | None  # of its input; None: not located, or never called when it was
     place: str  # its name in the ensemble's module, once it is located
 
     def begin_(self, rows: Rows | None = None) -> None:
         """Set what every such layer has."""
-        self.rows, self.layouts, self.place = rows or Rows(), (), ""
+        self.rows, self.layout, self.place = rows or Rows(), None, ""
 
     def can_skip_masked(self) -> bool:
         """Whether the layer can compute its output without the channels that a mask drops."""
         return False
 
-    def own(self, tensor: Tensor, x: Tensor, layout: BatchLayout | None = None) -> Tensor:
-        """The tensor, (channels) or (members, channels), shaped to be multiplied with `x`.
-
-        Args:
-            layout: where x has the batch, if it was asked for in this call already
-        """
+    def own(self, tensor: Tensor, x: Tensor) -> Tensor:
+        """The tensor, (channels) or (members, channels), shaped to be multiplied with `x`."""
         channel = channel_dim(cast(nn.Module, self)) + x.ndim
         tensor = tensor.to(x.dtype)
         if self.rows.index is None or tensor.ndim == 1:
             return tensor.reshape([-1 if d == channel else 1 for d in range(x.ndim)])
-        layout = layout or self.next_layout()
+        layout = self.batch_layout()
         dim = layout.dim
         copies, rest = divmod(x.shape[dim], self.rows.index.shape[0])
         if rest:
@@ -95,35 +83,16 @@ class MemberLayer:
             picked = picked.T
         return picked.reshape([x.shape[dim] if d == dim else -1 if d == channel else 1 for d in range(x.ndim)])
 
-    def next_layout(self) -> BatchLayout:
-        """Where the input of the call that begins now has the batch; outside of a pass over rows: the usual place."""
+    def batch_layout(self) -> BatchLayout:
+        """Where the layer's input has the batch; outside of a pass over rows: the usual place."""
         if self.rows.index is None:
             return BatchLayout()
-        if not self.layouts:
+        if self.layout is None:
             raise ValueError(
                 f"layer {self.place!r} was not called when all layers were searched for the rows of the batch, so "
                 f"its rows cannot be assigned to members. {LEAVE_OUT}"
             )
-        if len(self.layouts) == 1:
-            return self.layouts[0]
-        if in_backward():
-            raise ValueError(
-                f"layer {self.place!r} is called with the rows of the batch at several places, and again for "
-                "gradients, where its calls cannot be told apart. Turn off gradient checkpointing there."
-            )
-        call = self.rows.calls.get(self, 0)
-        self.rows.calls[self] = call + 1
-        if call >= len(self.layouts):
-            self.check_calls(call + 1)
-        return self.layouts[call]
-
-    def check_calls(self, calls: int) -> None:
-        """Refuse a pass in which a layer with several layouts was not called as often as when it was located."""
-        if calls != len(self.layouts):
-            raise ValueError(
-                f"layer {self.place!r} is called with the rows of the batch at several places, {len(self.layouts)} "
-                f"times in the search and {calls} times now, so its calls cannot be told apart. {LEAVE_OUT}"
-            )
+        return self.layout
 
 
 LEAVE_OUT = "Leave this layer out with where=."
@@ -142,26 +111,15 @@ def locate_rows_(method: str, module: nn.Module, stacked: Mapping[str, Tensor], 
     layers = member_layers(module)
     if not layers:
         return
-    key, located = _kind_of(module, batch), next(iter(layers.values())).rows.located
+    key = batch_kind(batch), tuple(part.training for part in parts_of(module))
+    located = next(iter(layers.values())).rows.located
     if key not in located:
         found = find_layouts(module, layers, {name: tensor[0] for name, tensor in stacked.items()}, batch)
-        if lost := [name for name, layouts in found.items() if layouts is None]:
+        if lost := [name for name, layouts in found.items() if layouts is None or len(layouts) > 1]:
             raise ValueError(
                 f"{method}: the rows of the batch cannot be found in the input of layer {lost[0]!r}, so they cannot "
                 "be assigned to different members there. Leave it out with where=, or give example= to the method."
             )
-        located[key] = {name: layouts for name, layouts in found.items() if layouts is not None}
+        located[key] = {name: layouts[0] for name, layouts in found.items() if layouts is not None}
     for name, layer in layers.items():
-        layer.layouts, layer.place = located[key].get(name, ()), name
-
-
-def _kind_of(module: nn.Module, batch: Batch) -> Hashable:
-    """The shapes of the tensors without the number of rows, all that is no tensor, and the modes."""
-    rows, modes = rows_of(batch), tuple(part.training for part in parts_of(module))
-    leaves = (
-        (leaf.shape[1:] if leaf.ndim and leaf.shape[0] == rows else leaf.shape, leaf.dtype)
-        if isinstance(leaf, Tensor)
-        else repr(leaf)[:100]
-        for leaf in flatten(batch)[0]
-    )
-    return modes, tuple(leaves)
+        layer.layout, layer.place = located[key].get(name), name

@@ -12,7 +12,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from .._common.optional import require
-from .._common.unpacking import parse_bytes
 from . import builtin, masks, tables
 from . import image_archives as archives
 from . import image_folders as folders
@@ -43,6 +42,7 @@ from .source import (
     unknown_error,
 )
 from .texts import LONG
+from .unpacking import parse_bytes
 
 __all__ = ["DATA", "Data", "Source", "Split", "data_folder", "encoded", "load"]
 

@@ -20,9 +20,6 @@ Index = int | Sequence[int] | np.ndarray | Tensor | slice
 NO_CLASS = -1  # the label of a row whose class is unknown or none of those trained on
 
 
-IGNORED = -100  # the target of a pixel without a class, as torch's losses have it
-
-
 class Inputs(Protocol):
     """Rows that become tensors when they are asked for: `Points`, `Tokens`, `ImageArrays` or `ImageFiles`."""
 

@@ -16,10 +16,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .._common import unpacking
 from .._common.optional import require
-from .._common.unpacking import BROKEN, Limit, TooLargeError, TooSlowError
 from .._common.untrusted import open_file
+from . import unpacking
 from .dataset import NO_CLASS, ImageArrays, Split, labelled_split
 from .safe_pickle import unpickle
 from .source import (
@@ -32,6 +31,7 @@ from .source import (
     damaged_error,
     missing_error,
 )
+from .unpacking import BROKEN, Limit, TooLargeError, TooSlowError
 
 CIFAR_10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -368,10 +368,21 @@ def _check_arrays(request: Request, part: str, arrays: Mapping[str, np.ndarray])
         raise ValueError(f"{request.spec}: x_{part} must be rows of numbers or images, but is {x.shape}.")
     if x.dtype.kind not in "buif" or x.dtype.itemsize > 8:
         raise ValueError(f"{request.spec}: x_{part} must hold numbers of at most 8 bytes, but holds {x.dtype}.")
-    if y is not None and y.size != len(x):
-        raise ValueError(f"{request.spec}: needs one target per row, but x_{part} is {x.shape} and y_{part} {y.shape}.")
-    if y is not None and y.dtype.kind not in "buifUS":
+    if y is None:
+        return
+    if y.dtype.kind not in "buifUS":
         raise ValueError(f"{request.spec}: y_{part} must hold numbers or text, but holds {y.dtype}.")
+    several = x.ndim == y.ndim == 2 and len(x) == len(y) and y.shape[1] > 1
+    if y.size != len(x) and not several:
+        raise ValueError(
+            f"{request.spec}: needs one target per row (rows of numbers may have several), but x_{part} is {x.shape} "
+            f"and y_{part} {y.shape}."
+        )
+    if several and y.dtype.kind in "buif" and np.isin(y, (0, 1)).all() and (y.sum(1) == 1).all():
+        raise ValueError(
+            f"{request.spec}: y_{part} is one-hot, which would be {y.shape[1]} labels that do not exclude each other. "
+            "Give the numbers of the classes, y.argmax(1)."
+        )
 
 
 def _factor(request: Request, x: np.ndarray) -> float | None:
@@ -419,13 +430,16 @@ def _number_labels(
 
 def _table_parts(request: Request, inputs: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> TableParts:
     pandas = require("pandas", "reading tables", "data")
-    frames = {}
+    frames, targets = {}, list[str]()
     for part, x in inputs.items():
         check_columns(f"{request.spec}, x_{part}", x.shape[-1])
         frame = pandas.DataFrame(np.asarray(x), columns=[f"x{i}" for i in range(x.shape[1])])
         if f"y_{part}" in arrays:
-            frame["y"] = arrays[f"y_{part}"].reshape(-1)
+            y = arrays[f"y_{part}"].reshape(len(x), -1)
+            targets = ["y"] if y.shape[1] == 1 else [f"y{i}" for i in range(y.shape[1])]
+            check_columns(f"{request.spec}, y_{part}", len(targets))
+            frame = pandas.concat([frame, pandas.DataFrame(y, columns=targets)], axis=1)
         frames[part] = frame
-    target = "y" if any("y" in frame for frame in frames.values()) else None
+    target = targets or None
     first = frames.pop("train") if "train" in frames else frames.pop(next(iter(frames)))
     return TableParts(first, **frames, target=target, task=request.task)

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from .._common.optional import require
-from .._common.unpacking import Limit, Timed, TooLargeError, limit_for, seconds_for
 from .._common.untrusted import open_file
 from .dataset import NO_CLASS, Shape, Split, covering_size, labelled_split, part_in_view
 from .source import ImageParts, Request, argument_path, damaged_error, missing_error
+from .unpacking import Limit, Timed, TooLargeError, limit_for, seconds_for
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # of Pillow's others some start programs, as EPS does
 

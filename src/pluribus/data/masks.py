@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from .._common.optional import require
+from .._common.trees import IGNORED
 from .._common.untrusted import open_file
-from .dataset import IGNORED, Shape, Split, unlabelled_split
+from .dataset import Shape, Split, unlabelled_split
 from .image_folders import (
     CHECKED_FIRST,
     TEST,
@@ -190,10 +191,15 @@ class MaskFiles(ImageFiles):
 
 
 def _read_mask(image: Any, shape: Shape) -> Tensor:
-    """The numbers in a mask, as bytes: grey values, or the numbers of a palette's colours."""
-    if image.mode not in ("1", "L", "P", "I", "I;16", "I;16B", "I;16L"):
-        raise ValueError(f"a mask must have one number for each pixel (grey or palette), but its mode is {image.mode}")
+    """The numbers in a mask, as bytes: grey values, or the numbers of a palette's colours; opacity is ignored."""
     values = np.asarray(image.convert("L") if image.mode == "1" else image)
+    if image.mode in ("RGB", "RGBA", "LA") and (values[..., : len(image.mode.rstrip("A"))] == values[..., :1]).all():
+        values = values[..., 0]  # grey that was saved as colours
+    if values.ndim != 2 or values.dtype.kind not in "ui":
+        raise ValueError(
+            f"a mask must have one number for each pixel, but its mode is {image.mode} and it has colours. Save the "
+            "numbers of the classes as a grey or palette PNG"
+        )
     if values.max(initial=0) > 255 or values.min(initial=0) < 0:
         raise ValueError(f"the numbers of a mask must be from 0 to 255, but one is {values.max()}")
     pillow = require("PIL.Image", "reading images", "data")

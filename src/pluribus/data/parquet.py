@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from .._common.optional import require
-from .._common.unpacking import Bounded, TooLargeError, seconds_for
 from . import parquet_process
 from .source import check_columns
+from .unpacking import Bounded, TooLargeError, seconds_for
 
 
 def read_parquet(file: BinaryIO, path: Path, allowed: int) -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .._common.unpacking import Timed, TooSlowError, seconds_for
 from .source import damaged_error
+from .unpacking import Timed, TooSlowError, seconds_for
 
 
 def unpickle(data: bytes, path: Path) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .._common.names import say_unknown
-from .._common.unpacking import Limit
 from .dataset import Shape, Split
+from .unpacking import Limit
 
 Task = Literal["classification", "regression", "multilabel", "segmentation"]
 

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from .._common.optional import require
-from .._common.unpacking import Bounded, Limit, TooLargeError, limit_for, unpack
 from .._common.untrusted import open_file
 from .dataset import NO_CLASS, Points, Split, Tokens
 from .parquet import read_parquet
@@ -35,6 +34,7 @@ from .source import (
     missing_error,
 )
 from .texts import check_tokenizer, encode_texts
+from .unpacking import Bounded, Limit, TooLargeError, limit_for, unpack
 
 Frame = Any  # a pandas.DataFrame
 

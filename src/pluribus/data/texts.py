@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._common.text_folders import is_error, read_config, read_tokenizer
 from .source import Request, list_names
+from .text_folders import is_error, read_config, read_tokenizer
 
 LONG = ("cut", "refuse")  # what becomes of texts that are longer than the model takes
 

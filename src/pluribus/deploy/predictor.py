@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from .._common.signed_files import read_signed_json, write_signed_json
 from .._common.trees import tensors_of
-from .._common.unpacking import check_claim
 from .._common.untrusted import Finite, Number, check_shape
 from ..core.ensemble import Ensemble
 from ..data.catalogue import encoded
 from ..data.dataset import Data
 from ..data.encoding import check_encoding, encoded_shape
 from ..data.tables import feature_names
+from ..data.unpacking import check_claim
 from ..models.by_name import ModelSpec
 from ..uncertainty.abstention import Threshold, abstain
 from ..uncertainty.calibration import Calibrated

@@ -57,7 +57,9 @@ def save(ensemble: Ensemble, path: str | os.PathLike[str], *, whole: bool = Fals
     base = "" if whole else _base_hash(ensemble)
     left_out = _shared_tensors(ensemble) if base else {}
     tensors = {name: tensor for name, tensor in state(ensemble.module) if name not in left_out}
-    write_safetensors(path, tensors, {"pluribus": json.dumps({**_header(ensemble), "base": base})})
+    write_safetensors(
+        path, tensors, {"pluribus": json.dumps({**_header(ensemble), "base": base, "extra": _extra_states(ensemble)})}
+    )
 
 
 def load(
@@ -90,6 +92,8 @@ def load(
     _check_base(header, made)
     _check_unchanged(Path(path))
     _fill_(made.module, tensors)
+    for name, value in header.get("extra", {}).items():
+        made.module.get_submodule(name).set_extra_state(value)
     made.task, made.class_dim = header["task"], header.get("class_dim")
     made.to(device)
     return made.train(header["training"])
@@ -122,6 +126,12 @@ def _fits_in_place(old: Tensor, new: Tensor) -> bool:
 def _check_fit(header: Mapping[str, Any], made: Ensemble, tensors: Mapping[str, Tensor]) -> None:
     left_out = _shared_tensors(made) if header.get("base") else {}
     own = {name: tensor for name, tensor in state(made.module) if name not in left_out}
+    kept = {name for name, part in made.module.named_modules() if _has_extra_state(part)}
+    if kept != header.get("extra", {}).keys():
+        raise ValueError(
+            f"load: the model's parts {quote_names(sorted(kept))} keep a state beside their tensors (get_extra_state), "
+            f"but the file has that of {quote_names(sorted(header.get('extra', {})))}. Save the ensemble again."
+        )
     if missing := own.keys() ^ tensors.keys():
         raise ValueError(
             f"load: the file's tensors must be those of the ensemble, but {quote_names(sorted(missing), 6)} are in "
@@ -161,6 +171,32 @@ def _is_kind_of(found: torch.dtype, own: torch.dtype) -> bool:
     if own.is_floating_point:
         return found.is_floating_point and found.itemsize > 1
     return found == own or found.is_complex and own.is_complex
+
+
+def _extra_states(ensemble: Ensemble) -> dict[str, Any]:
+    """What parts of the model keep beside their tensors (`get_extra_state`), by their names."""
+    parts = {name: part for name, part in ensemble.module.named_modules() if _has_extra_state(part)}
+    found = {name: part.get_extra_state() for name, part in parts.items()}
+    for name, value in found.items():
+        own = [] if ensemble.joint else [member.get_submodule(name).get_extra_state() for member in ensemble.members]
+        if not _is_plain(value) or any(each != value for each in own):
+            raise ValueError(
+                f"save: {name or 'the model'!r} keeps a state of its own beside its tensors (get_extra_state), which "
+                "the file can hold if it is numbers and words, and the same for all members, but it is not. Keep it "
+                "in a buffer, or use torch.save(ensemble)."
+            )
+    return found
+
+
+def _has_extra_state(part: nn.Module) -> bool:
+    return type(part).get_extra_state is not nn.Module.get_extra_state
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+    except (TypeError, ValueError):
+        return False
 
 
 def _header(ensemble: Ensemble) -> dict[str, Any]:
@@ -206,6 +242,7 @@ HEADER = {
     "class_dim?": (None, int),
     "unlike?": bool,
     "base?": str,
+    "extra?": {str: Any},
 }
 
 MOST_MEMBERS = 10_000  # of what owns no tensor, MC-Dropout, nothing else says how many there can be

@@ -18,7 +18,10 @@ from torch import Tensor, nn
 
 from .._common.optional import require
 from .._common.signed_files import check_folder_digests, sign_folder
-from .._common.text_folders import (
+from .._common.trees import IGNORED
+from ..core.ensemble import Ensemble
+from ..core.rows import member_layers
+from ..data.text_folders import (
     CONFIG,
     build_text_classifier,
     check_claimed_size,
@@ -26,15 +29,12 @@ from .._common.text_folders import (
     read_config,
     read_tokenizer,
 )
-from ..core.ensemble import Ensemble
-from ..core.rows import member_layers
 from ..data.texts import longest
 from ..deploy.saving import load, save
 from ..surgery.calling import evaluation_mode
 from ..surgery.copying import state
 from ..surgery.selecting import dotted_name
 from ..training.criteria import cross_entropy
-from ..uncertainty.checks import IGNORED
 from ..uncertainty.outputs import compute_answers, pool
 
 for _package in ("transformers", "accelerate", "huggingface_hub", "safetensors"):

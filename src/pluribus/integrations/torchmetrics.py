@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torchmetrics.utilities.data import dim_zero_cat
 from ..uncertainty._columns import tensor_of
 from ..uncertainty.metrics import METRICS
 from ..uncertainty.prediction import Prediction
-from ..uncertainty.summary import Summary
+from ..uncertainty.summary import Summary, all_ignored
 
 
 class Streaming(Metric):
@@ -46,11 +47,15 @@ class Streaming(Metric):
     def update(self, prediction: Prediction | Summary | None = None, target: Any = None, **columns: Any) -> None:
         """Add a batch: a prediction and its targets, or the columns themselves by name."""
         if prediction is not None:
+            empty = all_ignored(prediction, target)
+            target = tensor_of(target) * 0 if empty else target
             summary = prediction if isinstance(prediction, Summary) else Summary(prediction, target)
             missing = [need for need in self.needs if need not in summary.names]
             if missing:
                 raise ValueError(f"torchmetric: {self.name} needs {', '.join(missing)}. Give targets, or the columns.")
             columns = {need: getattr(summary, need) for need in self.needs}
+            if empty:  # columns without rows, so that every process has some to join
+                columns = {n: c * 0 if n == "class_bins" else c[..., :0] for n, c in columns.items()}
         unknown = set(columns) - set(self.needs)
         if unknown or not columns:
             raise ValueError(f"torchmetric: {self.name} takes {', '.join(self.needs)}, but got {sorted(columns)}.")
@@ -61,9 +66,11 @@ class Streaming(Metric):
                 getattr(self, need).append(_rows_first(need, tensor_of(column)))
 
     def compute(self) -> Tensor:
-        """The metric of everything seen."""
+        """The metric of everything seen; NaN where no label was."""
         columns = [_rows_first(need, _whole(need, getattr(self, need))) for need in self.needs]
-        return torch.tensor(METRICS[self.name].function(*columns, **self.settings), dtype=torch.float64)
+        seen = all(column.numel() and (column.any() or self.needs != ("class_bins",)) for column in columns)
+        value = METRICS[self.name].function(*columns, **self.settings) if seen else math.nan
+        return torch.tensor(value, dtype=torch.float64)
 
 
 def _whole(need: str, parts: Any) -> Tensor:

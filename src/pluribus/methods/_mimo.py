@@ -50,6 +50,7 @@ class MimoRunner(Runner):
     """Runs all members in one pass."""
 
     BACKENDS = ("once", "auto")
+    has_members = False
     RULE = '"once" for mimo, whose members are one pass'
 
     def preferred_backend(self) -> tuple[str, str]:
@@ -157,7 +158,7 @@ class MimoEnsemble(Ensemble):
         """A pass over rows; where it fails for want of rows, the error says so."""
         try:
             yield
-        except (RuntimeError, IndexError) as error:
+        except (RuntimeError, IndexError, ValueError) as error:
             if torch.compiler.is_compiling():
                 raise
             try:

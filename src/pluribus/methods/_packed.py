@@ -199,7 +199,13 @@ def packed(
     members, guesses = _members(model, size, widths, groups, init, generator, example)
     notes += followed + guesses + [f"gamma {g} in {name!r}" for name, g in groups.items() if g > 1]
     settings |= {"init": "same", "widths": widths and widths.to_json()}
-    return stack("packed", members, settings=settings, notes=notes)
+    made = stack("packed", members, settings=settings, notes=notes)
+    if kept := [note for note in notes if KEPT in note]:
+        made.runner.hint = (
+            f"Of the model's layers, {kept[0]}. If the example did not reach that layer, give an example that does, or "
+            "a function width_factor -> nn.Module."
+        )
+    return made
 
 
 def _members(
@@ -264,6 +270,9 @@ def _solve_thin_widths(model: nn.Module, example: Any, factor: float, groups: di
     return widths
 
 
+KEPT = "keeps its widths"
+
+
 def _thinning_notes(model: nn.Module, widths: Widths | None) -> list[str]:
     """What did not come out as asked for."""
     if widths is None:
@@ -274,5 +283,5 @@ def _thinning_notes(model: nn.Module, widths: Widths | None) -> list[str]:
     ]
     for name, layer in weighted_layers(model).items():
         if widths.sizes.get(dotted_name(name, "weight")) == tuple(cast(Tensor, layer.weight).shape):
-            notes.append(f"layer {name!r} keeps its widths, which are tied to numbers in the model's code")
+            notes.append(f"layer {name!r} {KEPT}, tied to numbers in the model's code or not reached by the example")
     return notes

@@ -66,10 +66,9 @@ class RankOne(MemberLayer):
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The layer without its bias between the two scalings, then the member's bias."""
-        layout = self.next_layout() if self.r.ndim > 1 else None
-        y = super().forward(input * self.own(self.r, input, layout), *args, **kwargs)  # type: ignore[misc]
-        y = y * self.own(self.s, y, layout)
-        return y if self.b is None else y + self.own(self.b, y, layout)
+        y = super().forward(input * self.own(self.r, input), *args, **kwargs)  # type: ignore[misc]
+        y = y * self.own(self.s, y)
+        return y if self.b is None else y + self.own(self.b, y)
 
 
 class RankMany(MemberLayer):
@@ -82,12 +81,11 @@ class RankMany(MemberLayer):
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The layer without its bias between each pair of scalings, summed, then the member's bias."""
-        layout = self.next_layout() if self.r.ndim > 2 else None
         y = total = cast(Any, 0.0)
         for r, s in zip(self.r.unbind(-2), self.s.unbind(-2), strict=True):
-            y = super().forward(input * self.own(r, input, layout), *args, **kwargs)  # type: ignore[misc]
-            total = total + y * self.own(s, y, layout)
-        return total if self.b is None else total + self.own(self.b, y, layout)
+            y = super().forward(input * self.own(r, input), *args, **kwargs)  # type: ignore[misc]
+            total = total + y * self.own(s, y)
+        return total if self.b is None else total + self.own(self.b, y)
 
 
 def is_transposed(layer: object) -> bool:
@@ -177,7 +175,7 @@ class JointOutput(MemberLayer):
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The members' outputs, (members * batch, outputs)."""
         y = super().forward(x, *args, **kwargs)  # type: ignore[misc]
-        layout = self.next_layout()
+        layout = self.batch_layout()
         y = y.unflatten(channel_dim(cast(nn.Module, self)) + y.ndim, (self.members, -1))
         at, dim = channel_dim(cast(nn.Module, self)) + y.ndim - 1, layout.dim
         rows = y.shape[dim] if self.rows.index is None else self.rows.index.shape[0]
@@ -202,8 +200,9 @@ def take_slice_(layer: nn.Module, mixin: type[JointInput] | type[JointOutput], m
     for name in widened:
         if isinstance(getattr(layer, name, None), int):
             setattr(layer, name, getattr(layer, name) // size)
-    for name in ("members", "parts", "rows", "layouts", "place"):
-        vars(layer).pop(name, None)
+    if not isinstance(layer, (JointInput, JointOutput)):  # one layer alone is the first and the last
+        for name in ("members", "parts", "rows", "layout", "place"):
+            vars(layer).pop(name, None)
 
 
 def remove_members_(module: nn.Module) -> None:

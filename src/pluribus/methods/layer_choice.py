@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -53,8 +54,9 @@ def layers_of(
         return pick(method, where, [name for name in order if name in choice])
     names = [name for name in (order[1:] if but_first else order) if name in choice]
     if per_row and example is not None:
-        found = find_layouts(model, names, {}, as_batch(example))
-        names = [name for name in names if found.get(name) is not None]
+        with suppress(ValueError):  # of a model that runs on whole batches alone (graphs), members run one by one
+            found = find_layouts(model, names, {}, as_batch(example))
+            names = [name for name in names if found.get(name) is not None]
     if not names:
         raise ValueError(
             f"{method}: every convolution and linear layer but the first is changed, but the model has only "

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from .._common.names import say_unknown
 from .._common.optional import require
-from .._common.text_folders import build_text_classifier, read_config, read_text_classifier
 from ..data.source import list_names
+from ..data.text_folders import build_text_classifier, read_config, read_text_classifier
 from ..models import DENSE_MODELS
 from ..models import MODELS as ONE_ANSWER
 from ..surgery.calling import evaluation_mode

@@ -364,7 +364,7 @@ QUANTITIES: dict[str, Quantity] = {
     "latency": Quantity("Latency", "lower", "ms", 2, 1000, "time of a batch of 32 rows once frozen, on this machine"),
     "latency_1": Quantity("Latency of one row", "lower", "ms", 2, 1000, "once frozen, on this machine"),
     "relative_parameters": Quantity("Parameters", "lower", "×", 2, meaning="relative to the single network"),
-    "relative_mult_adds": Quantity("Mult-adds", "lower", "×", 2, meaning="once frozen, relative to the single network"),
+    "relative_mult_adds": Quantity("Cost", "lower", "×", 2, meaning="mult-adds relative to the single network, frozen"),
     "relative_latency": Quantity("Time", "lower", "×", 2, meaning="of 32 rows, frozen, relative to the single network"),
     "relative_latency_1": Quantity("Time, 1 row", "lower", "×", 2, meaning="frozen, relative to the single network"),
     "plain_latency": Quantity("Time to PyTorch", "lower", "×", 2, meaning="relative to the network before freezing"),

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from .._common.signed_files import write_npz
-from .._common.unpacking import read_npz
 from .._common.untrusted import Number, check_shape, is_disk_error, parse_json
+from ..data.unpacking import read_npz
 
 FORMAT = 1
 

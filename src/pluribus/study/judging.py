@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._common.trees import IGNORED
 from ..core.ensemble import Ensemble
 from ..data.corruptions.catalogue import corrupt
-from ..data.dataset import IGNORED, AnswerKey, Data, Split
+from ..data.dataset import AnswerKey, Data, Split
 from ..results.store import has_classes
 from ..uncertainty.classification import Classification
 from ..uncertainty.evaluation import answered, bootstrap, by_member, evaluate, stability

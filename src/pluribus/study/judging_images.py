@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._common.trees import IGNORED
 from ..core.ensemble import Ensemble
-from ..data.dataset import IGNORED, Data, Split
+from ..data.dataset import Data, Split
 from ..data.masks import VOID
 from ..results.intervals import bootstrap_interval
 from ..results.quantities import IMAGE_STATISTICS

@@ -66,6 +66,14 @@ def load_data(run: Run) -> Data:
     return _load(run.data, json.dumps(dict(run.source), sort_keys=True))
 
 
+def refuse_masks(command: str, data: str) -> None:
+    """Refuse data with masks before anything is read."""
+    if data.startswith("masks:"):
+        raise ValueError(
+            f"{command}: takes data with one target for each row, but {data} has masks. Use pluribus train."
+        )
+
+
 @lru_cache(maxsize=1)
 def _load(spec: str, source: str) -> Data:
     return load(spec, **json.loads(source))

@@ -15,7 +15,7 @@ from ..upgrading.outcome import Upgrade
 from ..upgrading.search import upgrade
 from .baselines import check_run, model_spec, start_network
 from .judging import summarise
-from .run import load_data
+from .run import load_data, refuse_masks
 from .settings import Run
 
 
@@ -39,11 +39,11 @@ def upgrade_predictor(
         budget: as for `upgrade`; the test rows of the data are those that judge
     """
     run = Run(data=data, model=model, seed=seed, **conditions)
+    refuse_masks("upgrade", data)
     found = load_data(run)
-    if found.targets or found.task == "segmentation":
-        what = "masks" if found.task == "segmentation" else f"{len(found.targets)} targets"
+    if found.targets:
         raise ValueError(
-            f"upgrade: takes data with one target for each row, but {data} has {what}. Use pluribus train."
+            f"upgrade: takes data with one target for each row, but {data} has {len(found.targets)}. Use `train`."
         )
     if not len(found.validation):
         raise ValueError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,12 +19,22 @@ def drop_stale_caches_(members: Sequence[nn.Module], batch: Batch) -> None:
     A cache is what a pass makes again where it is missing, the same each time; it is stale if the output then differs.
     Tried on copies: an attribute that holds a tensor is set to None, taken out, or emptied.
     """
-    first = members[0]
-    for number, part in enumerate(parts_of(first)):
+    for number, key in _kept_tensors(members[0]):
+        if empty := _find_stale(members[0], number, key, batch):
+            for member in members:
+                empty(parts_of(member)[number], key)
+
+
+def keeps_tensors(module: nn.Module) -> bool:
+    """Whether there are tensors in attributes of the module's parts, which may be caches."""
+    return any(True for _ in _kept_tensors(module))
+
+
+def _kept_tensors(module: nn.Module) -> Iterator[tuple[int, str]]:
+    for number, part in enumerate(parts_of(module)):
         for key, value in plain_attributes(part).items():
-            if "hook" not in key and tensors_in(value) and (empty := _find_stale(first, number, key, batch)):
-                for member in members:
-                    empty(parts_of(member)[number], key)
+            if "hook" not in key and tensors_in(value):
+                yield number, key
 
 
 def _find_stale(member: nn.Module, number: int, key: str, batch: Batch) -> Callable[[nn.Module, str], None] | None:

@@ -166,7 +166,7 @@ def _is_constant(entries: Tensor) -> bool:
 def has_seen_data(module: nn.Module, batches: int = 1) -> bool:
     """Whether a module is a normalisation layer that saw so many batches, or whose scales an optimizer has moved."""
     if isinstance(module, NormBase) and module.num_batches_tracked is not None:
-        return module.num_batches_tracked.device.type != "meta" and bool(module.num_batches_tracked >= batches)
+        return module.num_batches_tracked.device.type != "meta" and bool((module.num_batches_tracked >= batches).any())
     if not isinstance(module, (NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)):
         return False
     return any(not p.is_meta and bool((p != p.flatten()[0]).any()) for p in module.parameters(recurse=False))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .._common.torch_private import transform_level, view_base
-from .._common.trees import Batch, as_batch, long_tensors, map_rows, map_tensors, rows_of, tensors_of, tile
+from .._common.trees import Batch, as_batch, map_rows, map_tensors, rows_of, tensors_of, tile
 from .copying import duplicate, run_with
 from .dropout import no_dropout
 from .selecting import READERS, channel_dim, weighted_layers
@@ -73,12 +73,11 @@ def _layouts_in_mode(
             try:
                 runs = [record(module, names, own, b) for b in (pair, _swap_rows(pair), tile(pair, 2, 2))]
             except (RuntimeError, IndexError) as error:
-                if len(long_tensors(batch)) < 2:
-                    raise  # torch's own words for an input that does not fit
+                run_with(module, own, *batch)  # torch's own words for an input that does not fit
                 raise ValueError(
                     "the members are rows of one batch, so the model must run on any number of rows, but it does not "
-                    f"run on two rows of a batch of {rows_of(batch)} ({str(error).splitlines()[0]}). If an input "
-                    "that all rows share happens to be as long as the batch, choose another number of rows."
+                    f"run on two rows of a batch of {rows_of(batch)} ({str(error).splitlines()[0]}): an input belongs "
+                    "to the whole batch, as a graph's edges or offsets do. pb.deep runs the model on whole batches."
                 ) from error
             for name in {name: None for run in runs for name in run}:
                 seen.setdefault(name, []).append(_possible_layouts([run.get(name, []) for run in runs], channels[name]))

@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import combinations
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._common.trees import Batch, are_close, cut_rows, long_tensors, rows_of, tensors_of
+from .._common.trees import Batch, are_close, batches_and_targets, cut_rows, long_tensors, rows_of, tensors_of
 
 Try = Callable[[Batch], list[Tensor]]
+
+
+def rows_to_predict(
+    x: Any,
+    batch_size: int | None,
+    device: torch.device,
+    dtype: torch.dtype,
+    trying: Callable[[], AbstractContextManager[Try]],
+) -> Iterator[tuple[Batch, Any]]:
+    """The batches that `predict` runs, with targets: only what has rows is cut, and what runs as it is is not rounded.
+
+    Args:
+        trying: gives the model without chance, rows first, to find out what it takes
+    """
+
+    def rows(batch: Batch) -> Sequence[int]:
+        with trying() as run:
+            return find_rows(batch, run)
+
+    def takes(batch: Batch) -> bool:
+        try:
+            with trying() as run:
+                run(batch)
+        except Exception:  # whatever the model's code raises
+            return False
+        return True
+
+    return batches_and_targets(x, batch_size, device, dtype, rows, takes)
 
 
 def find_rows(batch: Batch, run: Try) -> Sequence[int]:

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from .._common.torch_private import parts_of, tables
 
 PLAIN = (bool, int, float, str, type(None))
-_OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {"rows", "layouts", "place", "parts"}  # and of layers of ours
+_OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {"rows", "layout", "place", "parts"}  # and of layers of ours
 
 
 class ModuleSnapshot:

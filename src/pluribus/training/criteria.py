@@ -8,7 +8,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..uncertainty.checks import IGNORED
+from .._common.trees import IGNORED
 from ..uncertainty.outputs import class_dim_of, gaussian_nll
 
 Criterion = Callable[[Any, Any], Tensor]

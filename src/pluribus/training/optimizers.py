@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -59,13 +60,19 @@ class PerMember(torch.optim.Optimizer):
                     parts.setdefault(place, []).append(parameter)
                     continue
                 rows = [nn.Parameter(row) for row in parameter.detach()]
-                parameter.register_post_accumulate_grad_hook(partial(_link, rows=rows))
+                if parameter.requires_grad:
+                    parameter.register_post_accumulate_grad_hook(partial(_link, rows=rows))
                 self.slices.append((parameter, rows))
                 for i, row in enumerate(rows):
                     parts.setdefault(i, []).append(row)
             for owner, parameters in parts.items():
                 owners.setdefault(owner, []).append({**group, "params": parameters})
         self.inner = [build(owners[owner]) for owner in sorted(owners)]  # one optimizer for each: norms are its own
+        if inspect.signature(self.inner[0].step).parameters["closure"].default is inspect.Parameter.empty:
+            raise ValueError(
+                f"PerMember: {type(self.inner[0]).__name__} computes the loss several times in a step, and the loss is "
+                "that of all members, so they would not train as if each were alone. Train the members one by one."
+            )
         super().__init__([group for one in self.inner for group in one.param_groups], self.inner[0].defaults)
         self._share()
 

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._common.trees import IGNORED
 from ._columns import tensor_of
-
-IGNORED = -100  # the label of what is not judged, as torch's losses and transformers have it
 
 
 def judged_labels(

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from .._common.text_tables import plural
+from .._common.trees import IGNORED
 from ._columns import rows_index, show_rows, tensor_of
-from .checks import IGNORED, check_classes, check_numeric, judged_labels
+from .checks import check_classes, check_numeric, judged_labels
 from .outputs import log_mean_exp, two_classes, wide
 
 SCORES = ("msp", "max_logit", "energy", "entropy", "mutual_information", "variation_ratio")

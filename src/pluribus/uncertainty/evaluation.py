@@ -14,7 +14,7 @@ from ._columns import tensor_of
 from .classification import Classification
 from .metrics import METRICS, Metric, aupr, auroc, fpr95
 from .prediction import Prediction
-from .resampling import LEVEL, RESAMPLES, Interval, draw_swaps, percentile_interval, resample, resample_mean
+from .resampling import LEVEL, RESAMPLES, Interval, draw_swaps, percentile_interval, resample
 from .summary import Summary
 
 Target = Tensor | np.ndarray | Sequence[int] | Sequence[float] | None
@@ -216,7 +216,8 @@ def bootstrap(
 
     The percentiles are moved by the bootstrap's own estimate of its bias: resampling makes an ECE larger than it is,
     so that plain percentiles can miss the value itself. All pixels or outputs of one row of the batch are drawn
-    together. An infinite NLL has an interval without an upper end. Default generator: seed 0.
+    together; labels of -100 are ignored. An infinite NLL has an interval without an upper end. Default generator:
+    seed 0.
 
     Shapes:
         prediction: (members, batch, classes); target: (batch)
@@ -234,13 +235,14 @@ def bootstrap(
     summary = _summary("bootstrap", prediction, target)
     entry = _metric("bootstrap", summary, metric)
     columns = _columns("bootstrap", summary, metric)
-    _, block = _rows("bootstrap", summary, level, resamples)
+    _check_resampling("bootstrap", level, resamples)
     generator = generator or torch.Generator().manual_seed(0)
     value = entry.function(*columns)  # and its checks of the columns
     if entry.each is None:
-        values = resample(entry.function, columns, block, resamples, generator)
+        values = resample(entry.function, columns, summary.row, resamples, generator)
     else:
-        values = resample_mean(entry.each(*columns).cpu().double(), block, resamples, generator)
+        each = entry.each(*columns).cpu().double()
+        values = resample(lambda drawn: drawn.mean().item(), [each], summary.row, resamples, generator)
     bias = values.mean() - value if math.isfinite(value) else 0.0
     return percentile_interval(value, values - bias, level)
 
@@ -285,7 +287,7 @@ def compare(
         raise ValueError(
             f"compare: {metric} needs equally many members in both, but there are {one.size} and {two.size}."
         )
-    rows, block = _rows("compare", one, level, resamples)
+    _check_resampling("compare", level, resamples)
     generator = generator or torch.Generator().manual_seed(0)
 
     def difference(*alternating: Tensor) -> float:
@@ -294,9 +296,9 @@ def compare(
 
     _check_one_finite(metric, function, columns)
     alternating = [column for pair in columns for column in pair]
-    resampled = resample(difference, alternating, block, resamples, generator)
+    resampled = resample(difference, alternating, one.row, resamples, generator)
     observed, at_least = difference(*alternating), 0
-    for swap in draw_swaps(rows, block, resamples, generator):
+    for swap in draw_swaps(one.row, resamples, generator):
         swapped = difference(*(torch.where(swap, *pair) for a, b in columns for pair in ((b, a), (a, b))))
         at_least += abs(swapped) >= abs(observed) * (1 - 1e-9)
     return Comparison(*percentile_interval(observed, resampled, level), (1 + at_least) / (1 + resamples))
@@ -322,7 +324,7 @@ def _summary(name: str, prediction: Any, target: Target = None, ignore: int | No
 
 
 def _tasks(summary: Summary) -> set[str]:
-    dense = {"dense"} if summary.block != 1 else set()
+    dense = {"dense"} if summary.dense else set()
     return {"any", "classification", *dense} if summary.classes else {"any", "regression"}
 
 
@@ -378,15 +380,11 @@ def _columns(caller: str, summary: Summary, name: str) -> list[Tensor]:
     return [getattr(summary, need) for need in needs]
 
 
-def _rows(caller: str, summary: Summary, level: float, resamples: int) -> tuple[int, int]:
-    """How many rows can be drawn, and how many examples each has."""
+def _check_resampling(caller: str, level: float, resamples: int) -> None:
     if not 0 < level < 1 or resamples < 1:
         raise ValueError(
             f"{caller}: level must be between 0 and 1 and resamples at least 1, but they are {level} and {resamples}."
         )
-    if summary.block is None:
-        raise ValueError(f"{caller}: pixels must be drawn image by image, but this summary lacks some pixels.")
-    return len(summary) // summary.block, summary.block
 
 
 def _check_one_finite(metric: str, function: Callable[..., float], columns: Sequence[tuple[Tensor, Tensor]]) -> None:
@@ -406,7 +404,7 @@ def _check_one_finite(metric: str, function: Callable[..., float], columns: Sequ
 
 
 def _check_paired(one: Summary, two: Summary) -> None:
-    if (one.classes, len(one), one.block) != (two.classes, len(two), two.block):
+    if one.classes != two.classes or not torch.equal(one.row, two.row):
         raise ValueError(
             "compare: both predictions must be for the same examples and classes, but there are "
             f"{len(one)} with {one.classes} and {len(two)} with {two.classes}."

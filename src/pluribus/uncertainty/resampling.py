@@ -47,40 +47,42 @@ def percentile_interval(value: float, resampled: Sequence[float] | np.ndarray, l
 def resample(
     statistic: Callable[..., float],
     columns: Sequence[Tensor],
-    block: int,
+    row: Tensor,
     resamples: int,
     generator: torch.Generator,
 ) -> np.ndarray:
     """The statistic of the columns, (..., examples), with examples drawn again, as often as asked: (resamples).
 
-    The `block` examples of a row, such as pixels, are drawn together.
+    The examples of one row, such as an image's pixels, are drawn together.
+
+    Args:
+        row: (examples), the number of each example's row
 
     >>> seed = torch.Generator().manual_seed(0)
-    >>> resample(lambda x: x.sum().item(), [torch.ones(4)], block=2, resamples=3, generator=seed)
+    >>> resample(lambda x: x.sum().item(), [torch.ones(4)], torch.tensor([0, 0, 1, 1]), resamples=3, generator=seed)
     array([4., 4., 4.])
     """
-    draws = _draw_examples(columns[0].shape[-1], block, resamples, generator)
+    draws = _draw_examples(row, resamples, generator)
     return np.array([statistic(*(column[..., drawn] for column in columns)) for drawn in draws])
 
 
-def resample_mean(column: Tensor, block: int, resamples: int, generator: torch.Generator) -> np.ndarray:
-    """The mean of the column, (examples), by the same draws as `resample`: (resamples)."""
-    draws = _draw_examples(len(column), block, resamples, generator)
-    return np.array([column[drawn].mean().item() for drawn in draws])
-
-
-def _draw_examples(examples: int, block: int, resamples: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """The numbers of the examples in each resample; those of one row come together."""
-    rows = examples // block
+def _draw_examples(row: Tensor, resamples: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """The numbers of the examples in each resample; those of one row come together, however many it has."""
+    grouped, sizes = row.argsort(stable=True), row.unique(return_counts=True)[1]
+    starts, rows = sizes.cumsum(0) - sizes, len(sizes)
     for _ in range(resamples):
-        drawn = torch.randint(rows, (rows,), generator=generator) * block
-        yield drawn.repeat_interleave(block) + torch.arange(block).repeat(rows)
+        drawn = torch.randint(rows, (rows,), generator=generator)
+        lengths = sizes[drawn]
+        shifts = starts[drawn] - (lengths.cumsum(0) - lengths)  # from places in the resample to places in `grouped`
+        yield grouped[shifts.repeat_interleave(lengths) + torch.arange(int(lengths.sum()))]
 
 
-def draw_swaps(rows: int, block: int, resamples: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Which examples change places in each permutation of two predictions: half of the rows, all of their block."""
+def draw_swaps(row: Tensor, resamples: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Which examples change places in each permutation of two predictions: half of the rows, all examples of each."""
+    numbers = row.unique(return_inverse=True)[1]
+    rows = int(numbers.max()) + 1
     for _ in range(resamples):
-        yield (torch.rand(rows, generator=generator) < 0.5).repeat_interleave(block)
+        yield (torch.rand(rows, generator=generator) < 0.5)[numbers]
 
 
 @functools.lru_cache(maxsize=1)

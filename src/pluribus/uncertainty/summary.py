@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._common.trees import IGNORED
 from ._columns import rows_index, tensor_of
-from .checks import IGNORED
 from .classification import CHUNK, SCORES, Classification, judged_examples
 from .metrics import class_bins
 from .prediction import Prediction, check_any_batch
@@ -36,15 +36,15 @@ class Summary:
         if not len(prediction):
             raise ValueError("Summary: there must be at least one example, but the prediction is empty.")
         flat, numbers = prediction.flat(), None
-        self.block: int | None = len(flat) // len(prediction)  # pixels or outputs of one row of the batch
+        self.dense = len(flat) != len(prediction)  # several pixels or outputs for each row of the batch
+        row = torch.arange(len(prediction)).repeat_interleave(len(flat) // len(prediction))
         if target is not None and isinstance(prediction, Classification):
-            given, (flat, numbers, _) = len(flat), judged_examples(prediction, target, ignore=ignore)
+            flat, numbers, row = judged_examples(prediction, target, ignore=ignore)
             if not len(numbers):
                 raise ValueError(
                     "evaluate: needs at least one target, but all are "
                     f"{IGNORED if ignore is None else ignore}, which is ignored."
                 )
-            self.block = self.block if len(numbers) == given or self.block == 1 else None
         elif target is not None:
             if ignore is not None:
                 raise ValueError("evaluate: ignore is only for class numbers, but this is a regression.")
@@ -53,7 +53,7 @@ class Summary:
         self._prediction: Prediction | None = flat
         self._columns: dict[str, Tensor] = {} if numbers is None else {"target": numbers}
         self._names = _column_names(flat, numbers is not None)
-        self._length = len(flat)
+        self.row = row.cpu()  # of each example: those of one row are drawn together
 
     @property
     def names(self) -> list[str]:
@@ -99,29 +99,27 @@ class Summary:
         return self
 
     def __len__(self) -> int:
-        return self._length
+        return len(self.row)
 
     def __getitem__(self, rows: Any) -> Summary:
         """Some examples."""
         rows = rows_index(rows)
         names = [name for name in self._names if name != "class_bins"]
-        return self._with(
-            {name: getattr(self, name)[..., rows] for name in names}, block=1 if self.block == 1 else None
-        )
+        return self._with({name: getattr(self, name)[..., rows] for name in names}, self.row[rows])
 
     def member(self, i: int) -> Summary:
         """Member `i` alone: its label, confidence, entropy, likelihood and squared error."""
         if not -self.size <= i < self.size:
             raise IndexError(f"member: there are members 0 to {self.size - 1}, but {i} was asked for.")
         if self._prediction is not None:
-            alone = self._with({}, self.block)
+            alone = self._with({}, self.row)
             alone._prediction, alone._names, alone.size = self._prediction.member(i), list(self._names), 1
             alone._columns = {"target": self._columns["target"]} if "target" in self._columns else {}
             return alone
         columns = {own: getattr(self, name)[i] for name, own in OF_MEMBER.items() if name in self._names}
         if not columns:
             raise ValueError("member: this summary does not store the members. Use predict without keep=.")
-        alone = self._with({**columns, **({"target": self.target} if "target" in self._names else {})}, self.block)
+        alone = self._with({**columns, **({"target": self.target} if "target" in self._names else {})}, self.row)
         alone.size = 1
         return alone
 
@@ -134,16 +132,16 @@ class Summary:
                 "cat: all parts must have the same members, classes and columns, but there are "
                 f"{sorted(shapes) or 'no parts'}."
             )
-        blocks = {part.block for part in parts}
+        starts = np.cumsum([0, *(int(part.row.max()) + 1 for part in parts)]).tolist()
+        row = torch.cat([part.row + start for part, start in zip(parts, starts, strict=False)])
         columns = {name: _join(name, [getattr(part, name) for part in parts]) for name in parts[0]._names}
-        return parts[0]._with(columns, blocks.pop() if len(blocks) == 1 else None)
+        return parts[0]._with(columns, row)
 
-    def _with(self, columns: dict[str, Tensor], block: int | None) -> Summary:
+    def _with(self, columns: dict[str, Tensor], row: Tensor) -> Summary:
         other = Summary.__new__(Summary)
-        other.size, other.classes, other.block, other._prediction = self.size, self.classes, block, None
-        other._columns, other._names = columns, list(columns)
-        other._length = len(columns["total"]) if columns else len(self)
-        if columns and not other._length:
+        other.size, other.classes, other.dense, other._prediction = self.size, self.classes, self.dense, None
+        other._columns, other._names, other.row = columns, list(columns), row
+        if not len(row):
             raise ValueError("Summary: there must be at least one example, but none is left.")
         return other
 
@@ -153,7 +151,7 @@ def summarize(batches: Iterable[tuple[Prediction, Any]]) -> Summary:
     summaries: list[Summary] = []
     empty: tuple[Prediction, Any] | None = None
     for prediction, target in batches:
-        if target is not None and isinstance(prediction, Classification) and bool((tensor_of(target) == IGNORED).all()):
+        if all_ignored(prediction, target):
             empty = prediction, target
             continue
         summaries.append(Summary(prediction, target).kept())
@@ -164,6 +162,11 @@ def summarize(batches: Iterable[tuple[Prediction, Any]]) -> Summary:
         Summary(*empty)  # says what is wrong
     check_any_batch(summaries)
     return Summary.cat(summaries)
+
+
+def all_ignored(prediction: Prediction | Summary, target: Any) -> bool:
+    """Whether no label of a batch is evaluated."""
+    return target is not None and isinstance(prediction, Classification) and bool((tensor_of(target) == IGNORED).all())
 
 
 def _column_names(prediction: Prediction, targets: bool) -> list[str]:

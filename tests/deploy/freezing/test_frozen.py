@@ -358,6 +358,50 @@ def test_predictions_and_answers_are_those_of_the_ensemble(resnet, x):
     assert torch.equal(answers["label"], prediction.label)
 
 
+class FromDouble(nn.Module):
+    """Takes what float32 cannot tell apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 2) -> (batch, 2)."""
+        return self.head((x - 1e9).float())
+
+
+def test_inputs_that_the_network_takes_as_they_are_are_not_rounded():
+    x = 1e9 + torch.arange(10, dtype=torch.float64).reshape(5, 2)
+    ensemble = pb.deep(FromDouble(), 2)
+    separate = torch.stack([member(x) for member in ensemble.members])
+    made = freezing.freeze(ensemble, x, choose="rule")
+    assert torch.allclose(made.predict(x, batch_size=2).logits, separate)
+    single = freezing.freeze(pb.deep(nn.Linear(2, 2), 2), x.float(), choose="rule")
+    assert torch.equal(single.predict(x).logits, single(x.float()))  # a layer that takes float32 alone
+
+
+class Steps(nn.Module):
+    """Time first: what is cut into rows would be steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(time, batch, 3) -> (time, batch, 2)."""
+        return self.head(self.lstm(x)[0])
+
+
+def test_steps_of_time_are_not_taken_for_rows():
+    ensemble, x = pb.deep(Steps(), 2), torch.randn(6, 4, 3)
+    ensemble.class_dim = -1
+    made = freezing.freeze(ensemble, x, choose="rule")
+    for one in (ensemble, made):
+        with pytest.raises(ValueError, match="cannot be split so that each row keeps its output"):
+            one.predict(x, batch_size=2)
+        assert torch.allclose(one.predict(x).logits, torch.stack([member(x) for member in ensemble.members]), atol=1e-6)
+
+
 def test_members_of_unlike_architectures_are_frozen_each():
     torch.manual_seed(0)
     ensemble = pb.deep([models.lenet(width=0.5), models.small_cnn()])

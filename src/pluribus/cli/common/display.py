@@ -122,8 +122,8 @@ class TimeLeft(RunsUnderWay):
 
     def render(self, task: Any) -> Text:
         """Hours, minutes and seconds; "estimating" until they are known, and where runs take longer than expected."""
-        seconds = self.watch.left()
-        return Text("estimating" if seconds is None else f"{timedelta(seconds=round(seconds))} left")
+        seconds = round(self.watch.left() or 0)
+        return Text(f"{timedelta(seconds=seconds)} left" if seconds or task.finished else "estimating")
 
 
 def say_duration(seconds: float) -> str:

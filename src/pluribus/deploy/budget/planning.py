@@ -105,10 +105,6 @@ class Plan:
             indent=indent,
         )
 
-    def table(self) -> list[dict[str, str]]:
-        """The rows that fit as text, column by column, for any table that is to be printed."""
-        return [cells(row) for row in (self.single, *self.rows)]
-
     def _head(self) -> str:
         limits = ", ".join(f"{name} <= {_number(name, value)}" for name, value in self.budget.items())
         fit = f"{len(self.rows)} {'setting fits' if len(self.rows) == 1 else 'settings fit'}"

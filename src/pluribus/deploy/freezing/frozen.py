@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
@@ -13,12 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from ..._common.timing import race
-from ..._common.torch_private import disable_compiler, pytree
-from ..._common.trees import Batch, batches_and_targets, flatten, logits_of, map_tensors, tensors_of
+from ..._common.torch_private import pytree, run_uncompiled
+from ..._common.trees import Batch, flatten, logits_of, map_tensors, tensors_of
 from ...core.ensemble import Ensemble
 from ...methods.adapted_layers import RankOne
 from ...surgery.calling import call, refuse_chance_outside_torch, refuse_sparse
 from ...surgery.copying import duplicate, state
+from ...surgery.dropout import no_dropout
+from ...surgery.row_splitting import rows_to_predict
 from ...surgery.selecting import CONVOLUTIONS, quote_names
 from ...uncertainty.outputs import compute_answers
 from ...uncertainty.prediction import Prediction, join_outputs, prediction_of
@@ -140,7 +142,7 @@ class Frozen(nn.Module):
         if self.arguments is None:  # as it was
             return self.runs[0](*args, **kwargs)
         if torch.compiler.is_compiling() and any(part.packed is not None for part in self._convolutions()):
-            disable_compiler(self.plain_)()
+            run_uncompiled("the weights are put back in plain order", self.plain_)
         tensors = self.arguments.tensors(args, kwargs)
         if not self.chunk or torch.compiler.is_compiling() or len(tensors[0]) <= self.chunk:
             return self._run(tensors)
@@ -164,8 +166,8 @@ class Frozen(nn.Module):
         >>> frozen.predict(torch.zeros(20, 4), batch_size=8).epistemic.shape
         torch.Size([20])
         """
-        first = next(iter(self.parameters()), torch.zeros(()))
-        pairs = batches_and_targets(x, batch_size, first.device, first.dtype)
+        first = next((p for p in self.parameters() if p.is_floating_point()), torch.zeros(()))
+        pairs = rows_to_predict(x, batch_size, first.device, first.dtype, self._trying)
         outputs = join_outputs((logits_of(self(*args, **kwargs)), y) for (args, kwargs), y in pairs)
         return prediction_of(self.task, outputs, self.class_dim)
 
@@ -199,6 +201,16 @@ class Frozen(nn.Module):
         return self
 
     # ---------------------------------------------------------------- running
+
+    @contextmanager
+    def _trying(self) -> Iterator[Callable[[Batch], list[Tensor]]]:
+        """What the first member gives for a batch, rows first, without dropout: to find out about it."""
+        with torch.random.fork_rng(devices=[]), no_dropout():
+            yield lambda batch: [tensor[0] for tensor in tensors_of(self._on_copy(batch))]
+
+    def _on_copy(self, batch: Batch) -> Any:
+        args, kwargs = map_tensors(batch, Tensor.clone)
+        return self(*args, **kwargs)
 
     def _convolutions(self) -> list[Convolution]:
         return [part for part in self.modules() if isinstance(part, Convolution)]

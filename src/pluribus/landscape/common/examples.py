@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ..._common.trees import as_batch, logits_of, map_tensors, rows_of, split_item, tensors_of
-from ..._common.unpacking import format_bytes, memory
 from ...core.ensemble import TASKS
+from ...data.unpacking import format_bytes, memory
 from ...surgery.calling import evaluation_mode, find_class_dim
 from ...surgery.copying import state
 from ...surgery.selecting import quote_names

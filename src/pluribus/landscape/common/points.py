@@ -20,7 +20,7 @@ from ..._common.atomic import temporary_folder
 from ..._common.executors import run_in_processes
 from ..._common.signed_files import write_npz
 from ..._common.trees import rows_of
-from ..._common.unpacking import read_npz
+from ...data.unpacking import read_npz
 from ...surgery.copying import duplicate
 from ...surgery.selecting import quote_names
 from ..similarity import ratios

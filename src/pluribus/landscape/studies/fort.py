@@ -166,8 +166,8 @@ def plane_between(material: Material) -> Measurement:
     values = {"similar": abs(losses[0] - losses[1]) / max(ridge, 1e-9), "ridge": ridge}
     if material.recorded:
         half, ends = 0.5 / len(material.test[1]), solutions([first, second])
-        late = [disagreement(run.take(range(len(run) // 2, len(run) - 1)), ends, data=material.test).mean(0)
-                for run in (first, second)]  # fmt: skip
+        later = (run.take(range(min(len(run) // 2, len(run) - 2), len(run) - 1)) for run in (first, second))
+        late = [disagreement(networks, ends, data=material.test).mean(0) for networks in later]
         own, other = late[0][0] + late[1][1], late[0][1] + late[1][0]
         values["own"] = float((other + 2 * half) / (own + 2 * half))
         samples = low_rank_gaussian(first, max(material.samples, 5), rank=_rank(first), data=material.train,

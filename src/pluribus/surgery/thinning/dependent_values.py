@@ -62,6 +62,11 @@ def _forms(value: float, sizes: Mapping[int, set[int]]) -> list[tuple[str, int, 
     ]
 
 
+def note_ranked(sizes: Collection[int]) -> list[str]:
+    """A line for each size whose entries the model ranks, as a router does that chooses among experts."""
+    return [f"{size} outputs that the model ranks (argmax, topk) stay {size}" for size in sorted(sizes)]
+
+
 def note_tables(model: nn.Module, sizes: Mapping[str, tuple[int, ...]]) -> list[str]:
     """A line for each table (positions, frequencies) of which evenly spaced entries are kept."""
     cut = [

@@ -15,6 +15,7 @@ from ..._common.trees import as_batch, tensors_of
 from ..copying import duplicate_with
 from ..selecting import dotted_name
 from .attributes import Attribute, named_tensors
+from .dependent_values import note_ranked
 from .shape_runs import RunError, ShapeRun, dry_run, run_on_values
 from .solver import Factor, RoundedWidth
 from .widths import Widths, rebuild
@@ -28,7 +29,7 @@ def scale_layer_by_layer(model: nn.Module, example: Any, factor: Factor) -> Widt
     """The plain rule, for models that cannot run with unknown sizes: scale every layer but the first and the last."""
     try:
         before = _attempt(model, example)
-        widths = _scale_widths(model, before.order, factor)
+        widths = _scale_widths(model, before, factor)
         after = _attempt(model, example, widths)
     except RunError:
         return None
@@ -47,10 +48,10 @@ def _attempt(model: nn.Module, example: Any, widths: Widths | None = None) -> Sh
         return run_on_values(rebuild(model, widths) if widths else duplicate_with(model, {}), example)
 
 
-def _scale_widths(model: nn.Module, order: list[str], factor: Factor) -> Widths:
-    """New sizes of the layers that are known: first input and last output stay, all else is scaled."""
+def _scale_widths(model: nn.Module, run: ShapeRun, factor: Factor) -> Widths:
+    """New sizes of the layers that are known: first input, last output and what is ranked stay, all else is scaled."""
     modules = dict(model.named_modules())
-    ran = [name for name in order if isinstance(modules[name], LAYERS)]
+    ran = [name for name in run.order if isinstance(modules[name], LAYERS)]
     kept = set(zip(ran[:1] + ran[-1:], ("input", "output"), strict=False))
     sizes = {name: tuple(tensor.shape) for name, tensor in named_tensors(model).items()}
     attributes: list[Attribute] = []
@@ -58,16 +59,16 @@ def _scale_widths(model: nn.Module, order: list[str], factor: Factor) -> Widths:
     wish = functools.cache(lambda width: float(factor(width) if callable(factor) else width * factor))
     for name, module in modules.items():
         for role, path, places in _roles(module):
-            if (name, role) in kept:
-                continue
             width = _width(module, path)
+            if (name, role) in kept or width in run.ranked:
+                continue
             new = _in_groups(module, width, wish(width))
             attributes += [Attribute(name, None, key, new) for key in _same(module, path)]
             if role == "output" and abs(new - wish(width)) > 1e-6:
                 rounded.append(RoundedWidth(name, width, wish(width), new))
             for tensor, dim in places:
                 _resize(sizes, dotted_name(name, tensor), dim, module, new)
-    return Widths(sizes, tuple(attributes), tuple(rounded))
+    return Widths(sizes, tuple(attributes), tuple(rounded), tuple(note_ranked(run.ranked)))
 
 
 def _roles(module: nn.Module) -> list[tuple[str, tuple[str | int, ...], tuple[tuple[str, int], ...]]]:

@@ -14,7 +14,7 @@ from torch import nn
 
 from ..selecting import dotted_name
 from .attributes import Attribute, holders, named_tensors
-from .dependent_values import follow_floats, note_tables
+from .dependent_values import follow_floats, note_ranked, note_tables
 from .plain_rule import UNSCALED, scale_layer_by_layer
 from .shape_runs import RunError, ShapeRun, dry_run
 from .solver import Factor, SizeTrace, UnsolvableError, WidthSolver, find_roots
@@ -135,7 +135,8 @@ def _widths(model: nn.Module, solver: WidthSolver) -> Widths:
     roots = _roots(held, solver)
     known = (*attributes, *roots, *_gains(model, sizes, roots))
     floats, notes = follow_floats(model, own, known)
-    return Widths(sizes, (*known, *floats), solver.rounded_widths(), (*notes, *note_tables(model, sizes)))
+    notes += [*note_tables(model, sizes), *note_ranked(solver.trace.ranked)]
+    return Widths(sizes, (*known, *floats), solver.rounded_widths(), tuple(notes))
 
 
 def _own_sizes(model: nn.Module, sizes: Mapping[str, tuple[int, ...]]) -> dict[str, dict[int, set[int]]]:

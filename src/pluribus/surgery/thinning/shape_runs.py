@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..._common.torch_private import fake_tensor_mode, pytree
+from ..._common.torch_private import OperatorMode, fake_tensor_mode, named_arguments, pytree
 from ..._common.trees import Batch, as_batch, tensors_of
 from ..calling import track_modules
 from ..copying import duplicate_with
@@ -22,10 +22,61 @@ Shapes = list[tuple[int, ...]]
 
 @dataclass
 class ShapeRun:
-    """The shapes of the outputs in each mode (True: train) in which a model runs, and the order of its modules."""
+    """The shapes of the outputs in each mode (True: train) in which a model runs, and the order of its modules.
+
+    Args:
+        ranked: sizes whose entries the model ranks, where values were seen
+    """
 
     shapes: dict[bool, Shapes] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
+    ranked: set[int] = field(default_factory=set)
+
+
+class Rankings:
+    """Sizes in which a model looks for places, as a router does that sends rows to the best of eight experts.
+
+    Such a size must stay: with four outputs the router would never name half of the experts.
+
+    Args:
+        fix: called with each size of which a place is used
+    """
+
+    aten = torch.ops.aten
+    RANKED = (aten.argmax, aten.argmin, aten.topk, aten.sort, aten.max, aten.min)  # the last of their results: places
+
+    def __init__(self, fix: Callable[[Any], Any]):
+        self.fix = fix
+        self.places: dict[int, tuple[Tensor, Any]] = {}  # by identity, which lasts as long as the tensor
+
+    def look_at_inputs(self, args: Any) -> None:
+        """Fix the sizes whose places an operator reads."""
+        for place in (self.places.get(id(argument)) for argument in args):
+            if place is not None:
+                self.fix(place[1])
+
+    def note(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
+        """Take note of an operator's result, if it is places."""
+        if func.overloadpacket not in self.RANKED:
+            return
+        found, dim = (
+            result if isinstance(result, Tensor) else result[-1],
+            named_arguments(func, args, kwargs).get("dim"),
+        )
+        if not found.is_floating_point() and isinstance(dim, int) and args[0].ndim:
+            self.places[id(found)] = found, args[0].shape[dim]
+
+
+class _RankingObserver(OperatorMode):
+    def __init__(self, ranked: set[int]):
+        super().__init__()
+        self.rankings = Rankings(ranked.add)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.rankings.look_at_inputs(args)
+        result = func(*args, **(kwargs or {}))
+        self.rankings.note(func, args, kwargs or {}, result)
+        return result
 
 
 class RunError(Exception):
@@ -64,7 +115,7 @@ def run_on_values(copy: nn.Module, example: Any) -> ShapeRun:
     with dry_mode():
         for training in (True, False):
             try:
-                with track_modules(copy, stack, result.order):
+                with track_modules(copy, stack, result.order), _RankingObserver(result.ranked):
                     output = _forward(copy.train(training), as_batch(example))
             except Exception as cause:
                 raise RunError(stack[-1], cause) from cause

@@ -35,6 +35,7 @@ class SizeTrace:
     counts: set[Term] = field(default_factory=set)  # numbers of attention heads, windows, ...
     groups: set[Term] = field(default_factory=set)  # numbers of groups of channels
     cuts: dict[Term, Term] = field(default_factory=dict)  # where a dimension is cut, and its size
+    ranked: set[int] = field(default_factory=set)  # sizes whose entries are ranked
     roots: dict[str, dict[int, set[Term]]] = field(default_factory=dict)  # by module: sizes of which it holds the root
 
 

@@ -39,7 +39,7 @@ from ..._common.torch_symbolic import (
 from ..selecting import dotted_name
 from .attributes import GEOMETRY, Holder, holders, leaves_with_paths, named_tensors, size_attributes
 from .polynomials import Operation, Term, Terms, add, constant_term, is_constant
-from .shape_runs import RunError, make_fake, run_fake
+from .shape_runs import Rankings, RunError, make_fake, run_fake
 from .solver import SizeTrace, Use, find_roots
 
 aten = torch.ops.aten
@@ -208,10 +208,12 @@ class SizeObserver(TorchDispatchMode):
         self.recorder, self.trace, self.parameters = recorder, recorder.trace, parameters
         self.names: dict[int, str | None] = dict(names)  # by identity: the model's tensors and copies of them
         self.copies: list[Any] = []
+        self.rankings = Rankings(lambda size: self.trace.ranked.add(int(size)))  # asking for its value fixes it
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note what the operation says about sizes, and run it."""
         operation = func.overloadpacket
+        self.rankings.look_at_inputs(args)
         if operation in self.PRODUCTS:
             self.product(args[self.PRODUCTS[operation]])
         elif operation is aten.convolution:
@@ -228,6 +230,7 @@ class SizeObserver(TorchDispatchMode):
         if operation in self.COPIES and self._owner(args[0]) is not None:
             self.names[id(result)] = self._owner(args[0])
             self.copies.append(result)  # an identity lasts as long as the object
+        self.rankings.note(func, args, kwargs or {}, result)
         return result
 
     def product(self, weight: Tensor) -> None:

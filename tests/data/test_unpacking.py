@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from pluribus._common import unpacking
-from pluribus._common.unpacking import GROWTH, limit_for, memory, parse_bytes
+from pluribus.data import unpacking
+from pluribus.data.unpacking import GROWTH, limit_for, memory, parse_bytes
 
 
 def test_the_limit_follows_the_file_and_the_memory(monkeypatch):
@@ -17,7 +17,7 @@ def test_the_limit_follows_the_file_and_the_memory(monkeypatch):
 
 
 def test_memory_is_what_the_shell_allows():
-    code = "from pluribus._common.unpacking import memory; print(memory())"
+    code = "from pluribus.data.unpacking import memory; print(memory())"
     limit = 3 * 10**9
     ran = subprocess.run(
         [sys.executable, "-c", code],

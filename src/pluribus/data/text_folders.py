@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .optional import require
+from .._common.optional import require
+from .._common.untrusted import LONGEST_JSON, check_shape, open_file, read_json, shorten_value
 from .unpacking import check_claim
-from .untrusted import LONGEST_JSON, check_shape, open_file, read_json, shorten_value
 
 OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 

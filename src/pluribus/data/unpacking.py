@@ -23,8 +23,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .signed_files import check_digest
-from .untrusted import is_disk_error, open_file
+from .._common.signed_files import check_digest
+from .._common.untrusted import is_disk_error, open_file
 
 VARIABLE = "PLURIBUS_UNPACK_LIMIT"
 
