@@ -157,14 +157,15 @@ def _no_gain(found: ComparedGroups, baseline: Group) -> tuple[str, str, str]:
 
 
 def _price(choice: Group) -> tuple[str, str, str]:
-    names = ("relative_latency", "relative_mult_adds", "relative_parameters", "relative_training")
-    costs = {name: cost for name in names if math.isfinite(cost := estimate(choice, name).value)}
+    names = {"relative_latency": "time", "relative_mult_adds": "mult-adds", "relative_parameters": "parameters"}
+    names |= {"relative_training": "training"}
+    costs = {names[name]: cost for name in names if math.isfinite(cost := estimate(choice, name).value)}
     if not costs:
         return "Cost", "unknown", "the runs stored no costs"
     first, *others = costs
-    rest = "".join(f"; {quantity(name).title.lower()} {say_times(costs[name])}" for name in others)
+    rest = "".join(f"; {name} {say_times(costs[name])}" for name in others)
     note = "" if is_frozen(choice) else "; not frozen"
-    return "Cost", say_times(costs[first]), f"the {quantity(first).title.lower()} of one network{rest}{note}"
+    return "Cost", say_times(costs[first]), f"the {first} of one network{rest}{note}"
 
 
 def _certainty(found: ComparedGroups, choice: Group, baseline: Group) -> tuple[str, str, str]:

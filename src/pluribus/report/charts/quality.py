@@ -86,10 +86,8 @@ def cost_name(groups: Sequence[Group]) -> str:
 
 def say_meaning(groups: Sequence[Group]) -> str:
     """What the cost of a prediction is."""
-    kind = quantity(cost_name(groups))
-    if not any(map(is_frozen, groups)):
-        return f"{kind.title.lower()} relative to the single network, neither frozen"
-    return f"{kind.title.lower()} {kind.meaning}"
+    what = "time of 32 rows" if cost_name(groups) == "relative_latency" else "mult-adds"
+    return f"{what} relative to the single network, {'both' if any(map(is_frozen, groups)) else 'neither'} frozen"
 
 
 def is_frozen(group: Group) -> bool:
@@ -116,7 +114,7 @@ def trade_off_chart(groups: Sequence[Group], styles: Styles, metric: str = "") -
     axes = Axis(*x, log=log, room=0.1), Axis(*y, room=0.12)
     chart = Chart(*axes, size=(560, 300), margin=(room_for_ticks(axes[1]), 14, 14, 44))
     chart.axes(
-        f"{quantity(price).title.lower()} of a prediction, × one network",
+        f"{'time' if price == 'relative_latency' else 'mult-adds'} of a prediction, × one network",
         _title(metric),
         x_text=short_ticks if log else None,
     )
