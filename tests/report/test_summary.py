@@ -15,8 +15,8 @@ from pluribus.report.charts.outside import roc_chart
 from pluribus.report.charts.quality import frontier, gain_chart
 from pluribus.report.charts.shift import shift_chart
 from pluribus.report.figure import number_styles
+from pluribus.report.first_screen import compose_screen
 from pluribus.report.page import report
-from pluribus.report.summary import summarise
 from pluribus.results.quantities import Differences
 from pluribus.results.store import Result, group_runs
 from pluribus.results.verdict import verdicts
@@ -37,7 +37,7 @@ def study(seeds: int = 4, **values: list[float]) -> list[Result]:
 
 def summary_of(runs):
     (groups,), differences = group_runs(runs).values(), Differences()
-    return summarise(verdicts(runs, differences)[0], groups, differences)
+    return compose_screen(verdicts(runs, differences)[0], groups, differences)
 
 
 CLEAR = {"single": [0.20, 0.21, 0.19, 0.20], "deep": [0.15, 0.16, 0.14, 0.151], "packed": [0.151, 0.159, 0.141, 0.15]}

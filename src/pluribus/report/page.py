@@ -29,7 +29,7 @@ from .charts.outside import CHANCE
 from .charts.quality import gain_chart, is_frozen, trade_off_chart
 from .examples import class_colours, group_examples
 from .figure import Figure, Styles, number_styles
-from .summary import Summary, summarise
+from .first_screen import FirstScreen, compose_screen
 from .svg import HUES, series_class, swatch
 
 TEMPLATES = ("base.", "parts.", "page.", "claims.")  # and the style and the script
@@ -126,7 +126,7 @@ def _sections(results: list[Result], differences: Differences) -> list[dict[str,
 
 def _section(number: int, found: Verdict, groups: list[Group], differences: Differences) -> dict[str, Any]:
     kind = "classification" if has_classes(found.task) else "regression"
-    summary = summarise(found, groups, differences)
+    summary = compose_screen(found, groups, differences)
     labels = [group.label if group else "" for group in (summary.choice, summary.top)]
     styles = number_styles(groups, *labels)
     figures, absent = _figures(groups, styles, kind)
@@ -211,7 +211,7 @@ def _bind(text: str) -> str:
 # ---------------------------------------------------------------- tables
 
 
-def _table(summary: Summary, names: Sequence[str], styles: Styles, differences: Differences) -> dict[str, Any]:
+def _table(summary: FirstScreen, names: Sequence[str], styles: Styles, differences: Differences) -> dict[str, Any]:
     heads = [{"name": name, **vars(quantity(name)), "sign": SIGNS[quantity(name).better]} for name in names]
     stars = {name: _stars(summary, name, differences) for name in names}
     rows = [
@@ -228,7 +228,7 @@ def _table(summary: Summary, names: Sequence[str], styles: Styles, differences: 
     return {"heads": heads, "rows": rows}
 
 
-def _stars(summary: Summary, name: str, differences: Differences) -> list[Group]:
+def _stars(summary: FirstScreen, name: str, differences: Differences) -> list[Group]:
     """The best and what is not shown to be worse: the rule of the advice, column by column.
 
     None where nothing is shown to be worse than the best, for costs, and where the best is worse than chance.

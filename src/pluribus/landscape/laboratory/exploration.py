@@ -111,8 +111,8 @@ def explore(
         material.say(f"the animation {os.fspath(animation)}")
         shown = dict(zip(material.names, material.runs[:2], strict=False))
         animate(material.once(cut), shown, material.styles, animation)
-    given = {"headline": _headline(found), "about": about, "command": command, "settings": settings, "notes": notes}
-    claims_page(TITLE, found, page, **given)
+    said = _headline(found)
+    claims_page(TITLE, found, page, headline=said, about=about, command=command, settings=settings, notes=notes)
     return found
 
 

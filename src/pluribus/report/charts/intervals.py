@@ -100,7 +100,7 @@ def curves_figure(
     return Figure(name, title, caption, [Panel(chart.svg(f"{title}: {', '.join(curves)}"))], "wide", keys, header, rows)
 
 
-class Row(NamedTuple):
+class IntervalRow(NamedTuple):
     """A line of `row_chart`: its name, the interval, a style, what is said of it, and a cell on the right."""
 
     label: str
@@ -111,7 +111,13 @@ class Row(NamedTuple):
 
 
 def row_chart(
-    rows: Sequence[Row], axis: str, summary: str, *, ends: tuple[float, float], cells: str = "", marked: str = ""
+    rows: Sequence[IntervalRow],
+    axis: str,
+    summary: str,
+    *,
+    ends: tuple[float, float],
+    cells: str = "",
+    marked: str = "",
 ) -> str:
     """A row for each interval, with a line at zero.
 

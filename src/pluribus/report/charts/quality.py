@@ -26,7 +26,7 @@ from ..figure import (
     values,
 )
 from ..svg import Axis, Chart, place_labels, short_ticks
-from .intervals import Row, row_chart
+from .intervals import IntervalRow, row_chart
 
 
 def gain_chart(found: ComparedGroups, choice: Group | None) -> Figure | None:
@@ -40,9 +40,9 @@ def gain_chart(found: ComparedGroups, choice: Group | None) -> Figure | None:
         gap, word = found.gap(group, baseline), found.relation(group, baseline)
         gain = Interval(*(sign * kind.factor * end for end in (gap.value, *(gap[1:] if sign > 0 else gap[:0:-1]))))
         told = say_gap(Interval(*(end / kind.factor for end in gain)), metric)
-        cost, word = relative_cost(group), WORDS[word]
+        cost, word = say_relative_cost(group), WORDS[word]
         hint = f"{group.label}: gain {told}, {word}" + (f", cost {cost}" if cost else "")
-        rows.append(Row(group.label, gain, GAINS[word], hint, cost))
+        rows.append(IntervalRow(group.label, gain, GAINS[word], hint, cost))
         table.append([group.label, told, word, cost or "–"])
     if not rows:
         return None
@@ -71,7 +71,7 @@ WORDS = {"better": "better", "worse": "worse", "within noise": "unclear", "": "u
 GAINS = {"better": 1, "unclear": 0, "worse": 2}  # styles
 
 
-def _ends(rows: Sequence[Row]) -> tuple[float, float]:
+def _ends(rows: Sequence[IntervalRow]) -> tuple[float, float]:
     """Of the axis: all means, zero, and as much of the intervals as leaves the means apart."""
     means = [row.found.value for row in rows]
     reach = 3 * max(map(abs, means)) or 1.0
@@ -86,10 +86,8 @@ def cost_name(groups: Sequence[Group]) -> str:
 
 def say_meaning(groups: Sequence[Group]) -> str:
     """What the cost of a prediction is."""
-    kind = quantity(cost_name(groups))
-    if not any(map(is_frozen, groups)):
-        return f"{kind.title.lower()} relative to the single network, neither frozen"
-    return f"{kind.title.lower()} {kind.meaning}"
+    what = "time of 32 rows" if cost_name(groups) == "relative_latency" else "mult-adds"
+    return f"{what} relative to the single network, {'both' if any(map(is_frozen, groups)) else 'neither'} frozen"
 
 
 def is_frozen(group: Group) -> bool:
@@ -97,7 +95,7 @@ def is_frozen(group: Group) -> bool:
     return all((run.record["cost"].get("deployed") or {}).get("frozen") for run in group.runs)
 
 
-def relative_cost(group: Group) -> str:
+def say_relative_cost(group: Group) -> str:
     """The cost of a prediction, relative to one network; nothing where it is not known."""
     cost = estimate(group, cost_name([group])).value
     return say_times(cost) if math.isfinite(cost) else ""
@@ -116,7 +114,7 @@ def trade_off_chart(groups: Sequence[Group], styles: Styles, metric: str = "") -
     axes = Axis(*x, log=log, room=0.1), Axis(*y, room=0.12)
     chart = Chart(*axes, size=(560, 300), margin=(room_for_ticks(axes[1]), 14, 14, 44))
     chart.axes(
-        f"{quantity(price).title.lower()} of a prediction, × one network",
+        f"{'time' if price == 'relative_latency' else 'mult-adds'} of a prediction, × one network",
         _title(metric),
         x_text=short_ticks if log else None,
     )

@@ -12,7 +12,7 @@ from ...uncertainty.resampling import Interval
 from ..curves import rank_correlation
 from ..figure import Figure, Panel, Styles, columns_by_group
 from ..svg import HUES
-from .intervals import Row, row_chart
+from .intervals import IntervalRow, row_chart
 
 STRONG, WEAK = 0.8, 0.5  # rank correlations at least so high, and less than that, are put into words
 
@@ -35,7 +35,9 @@ def uncertainty_parts_chart(groups: Sequence[Group], styles: Styles) -> Figure |
     rows = [[label, *(f"{end:.3f}" if np.isfinite(end) else "–" for end in shown[label])] for label in order]
     header = ["Method", "Rank correlation", "Low", "High"]
     colours = {label: style if style < HUES else 0 for label, style in styles.items()}  # all rows are always shown
-    lines = [Row(row[0], shown[row[0]], colours[row[0]], f"{row[0]}: {row[1]} [{row[2]}, {row[3]}]") for row in rows]
+    lines = [
+        IntervalRow(row[0], shown[row[0]], colours[row[0]], f"{row[0]}: {row[1]} [{row[2]}, {row[3]}]") for row in rows
+    ]
     low = min(0.0, *(interval.value for interval in shown.values()))
     summary = "; ".join(f"{label} {shown[label].value:.2f}" for label in order)
     panels = [Panel(row_chart(lines, "rank correlation", summary, ends=(low, 1.0)))]

@@ -12,13 +12,13 @@ from ..results.quantities import Differences, best, estimate, format_value, quan
 from ..results.store import Group, has_classes
 from ..results.verdict import Verdict
 from ..uncertainty.resampling import LEVEL, Interval
-from .charts.quality import cost_name, is_frozen, relative_cost
+from .charts.quality import cost_name, is_frozen, say_relative_cost
 
 SEEDS = 5  # what is proposed to who has fewer
 
 
 @dataclass(frozen=True)
-class Summary:
+class FirstScreen:
     """What stands first on the page.
 
     Args:
@@ -45,22 +45,22 @@ class Summary:
         return group.is_baseline or group in (self.choice, self.top)
 
 
-def summarise(verdict: Verdict, groups: list[Group], differences: Differences) -> Summary:
+def compose_screen(verdict: Verdict, groups: list[Group], differences: Differences) -> FirstScreen:
     """The summary of a verdict: the rule of its advice decides, and nothing is judged a second time."""
     baseline, top = next((group for group in groups if group.is_baseline), None), best(groups, verdict.metric)
     choice = next((group for group in groups if group.label == verdict.recommended and len(groups) > 1), None)
     if top is None or baseline is None or choice is None:
-        return Summary(groups, verdict.metric, verdict.sentences[0].text, choice, top)
+        return FirstScreen(groups, verdict.metric, verdict.sentences[0].text, choice, top)
     found = ComparedGroups(groups, verdict.metric, top, baseline, differences)
     training = [sentence.text for sentence in verdict.sentences if sentence.topic == "training"]
     if choice is baseline:
         tiles = [_no_gain(found, baseline), ("Cost", "1x", "one network, as it is"), _power(found, baseline)]
         changes = [*_seeds(found, baseline), *training]
-        return Summary(groups, verdict.metric, _keep(found, baseline), baseline, top, found, tiles, changes)
+        return FirstScreen(groups, verdict.metric, _keep(found, baseline), baseline, top, found, tiles, changes)
     leader = best(_better(found), verdict.metric)
     tiles = [_gain(found, choice, baseline), _price(choice), _certainty(found, choice, baseline)]
     changes = [*_budgets(found, choice, leader or choice), *_seeds(found, choice), *training]
-    return Summary(groups, verdict.metric, _use(found, choice, baseline), choice, leader, found, tiles, changes)
+    return FirstScreen(groups, verdict.metric, _use(found, choice, baseline), choice, leader, found, tiles, changes)
 
 
 def _better(found: ComparedGroups) -> list[Group]:
@@ -121,7 +121,7 @@ def _budgets(found: ComparedGroups, choice: Group, leader: Group) -> list[str]:
         use = named or "keep the single network"
         texts.append(f"A budget of one network (at most {PASS:g}x its time and mult-adds): {use}.")
     if leader is not choice:
-        price = relative_cost(leader)
+        price = say_relative_cost(leader)
         at = f", at {price} the cost" if price else ""
         best_value = f"{name_of(metric)} {say_number(leader, metric)}"
         texts.append(f"No limit on cost: {leader.label} has the best average, {best_value}{at}.")
@@ -157,14 +157,15 @@ def _no_gain(found: ComparedGroups, baseline: Group) -> tuple[str, str, str]:
 
 
 def _price(choice: Group) -> tuple[str, str, str]:
-    names = ("relative_latency", "relative_mult_adds", "relative_parameters", "relative_training")
-    costs = {name: cost for name in names if math.isfinite(cost := estimate(choice, name).value)}
+    names = {"relative_latency": "time", "relative_mult_adds": "mult-adds", "relative_parameters": "parameters"}
+    names |= {"relative_training": "training"}
+    costs = {names[name]: cost for name in names if math.isfinite(cost := estimate(choice, name).value)}
     if not costs:
         return "Cost", "unknown", "the runs stored no costs"
     first, *others = costs
-    rest = "".join(f"; {quantity(name).title.lower()} {say_times(costs[name])}" for name in others)
+    rest = "".join(f"; {name} {say_times(costs[name])}" for name in others)
     note = "" if is_frozen(choice) else "; not frozen"
-    return "Cost", say_times(costs[first]), f"the {quantity(first).title.lower()} of one network{rest}{note}"
+    return "Cost", say_times(costs[first]), f"the {first} of one network{rest}{note}"
 
 
 def _certainty(found: ComparedGroups, choice: Group, baseline: Group) -> tuple[str, str, str]:
