@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..data.corruptions.catalogue import BENCHMARK, CORRUPTIONS
+from ..landscape.studies.sweeps import SWEEPS
 from .experiments.study_experiment import StudyExperiment
 
 Given = Mapping[str, Any]
@@ -96,6 +97,14 @@ def study(
         },
         choose=choose or {},
     )
+
+
+def sweep_study(name: str, question: str, paper: Sequence[Given], **given: Any) -> StudyExperiment:
+    """The experiment of a sweep that the laboratory's page has as well; at `--scale smoke` with the page's values."""
+    one = SWEEPS[question]
+    usual = {"methods": list(one.methods), "sweep": one.values, "smoke": {"sweep": one.short}}
+    size = {"size": one.size} if one.size != LAPTOP["size"] and "size" not in one.values else {}
+    return study(name, paper, **{**usual, "settings": one.settings, **size, **given})
 
 
 def _cifar(data: str, model: str, recipe: str, **given: Any) -> dict[str, Any]:

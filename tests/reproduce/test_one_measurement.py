@@ -1,0 +1,69 @@
+"""A figure is measured and judged once: the laboratory's page, `pluribus reproduce` and Python have the same."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pluribus import landscape as ls
+from pluribus.landscape.laboratory.exploration import ON_REQUEST, QUESTIONS, SECTIONS
+from pluribus.landscape.studies.measures import ASKED, MEASURES
+from pluribus.landscape.studies.sweeps import SWEEPS
+from pluribus.reproduce.experiments.stored_parts import Context
+from pluribus.reproduce.registry import CLAIMS
+
+PAPER = {"Durasov": "masksembles", "Laurent": "packed", "Havasi": "mimo"}
+
+
+def drawn(sweep):
+    """Metrics of every setting of the page, drawn at random for three seeds."""
+    generator = np.random.default_rng(0)
+    metrics = dict.fromkeys(metric for said in sweep.claims.values() for metric in (*said.metrics, "nll", "ece"))
+    scores = [f"{figure} {score}" for figure in ("auroc", "aupr")
+              for score in ("msp", "max_logit", "entropy", "mutual_information", "variation_ratio")]  # fmt: skip
+    names = (*metrics, *scores, "disagreement", "disagreement_by_error", "parameters", "auroc", "aupr")
+    return ls.Measured([
+        {"setting": label, "seed": seed, **{name: float(generator.uniform(0.1, 1)) for name in names}}
+        for label, *_ in sweep.labels() for seed in range(3)
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_the_court_and_the_page_say_the_same_of_the_same_numbers(name):
+    sweep = replace(SWEEPS[name], brief=None)  # all settings
+    measured = drawn(sweep)
+    page = sweep.verdict(measured).found
+    for item, said in sweep.claims.items():
+        claim = CLAIMS[f"{PAPER[sweep.source.split()[0]]}/{item}"]
+        assert claim.says == said.says
+        if item == "table6":  # five settings there, one on the page
+            continue
+        court = claim.judge({"": measured}).found
+        parts = [line for line in court if ", holds." in line or ", does not hold." in line or "[" in line]
+        assert parts and set(parts) <= set(page), (item, parts, page)
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_the_court_runs_the_settings_of_the_page(name, tmp_path):
+    """At the scale smoke every label of the page is a run; at the paper's scale those of the whole sweep."""
+    sweep = SWEEPS[name]
+    items = [f"{PAPER[sweep.source.split()[0]]}/{item}" for item in sweep.claims if item != "table6"]
+    for item in items:
+        experiment = CLAIMS[item].experiment
+        ours = {run.label for study in experiment.studies(Context("smoke", tmp_path)) for run in study.runs()}
+        page = {label for label, *_ in sweep.labels()}
+        if item in ("packed/table5", "packed/figure7", "mimo/figure6b"):  # more settings, or without the baselines
+            assert ours
+        else:
+            assert page <= ours, (item, page - ours)
+
+
+def test_every_measurement_is_a_section_with_something_asked():
+    assert set(SECTIONS) == set(MEASURES) == set(ASKED)
+    assert set(MEASURES) <= set(QUESTIONS | ON_REQUEST)
+    planned = {
+        name
+        for claim in CLAIMS.values() if not hasattr(claim.experiment, "studies")
+        for part in claim.experiment.plan("paper") for name in part.settings.get("measures", ())
+    }  # fmt: skip
+    assert planned == set(MEASURES)
