@@ -79,9 +79,9 @@ def test_members_of_one_network_are_trained_once_for_all_their_questions(small):
     said = labels(given.once(members_of_one)["mimo"][0], given.test[0])  # (members, rows)
     apart = np.mean([(said[i] != said[j]).double().mean().item() for i, j in ((0, 1), (0, 2), (1, 2))])
     assert f"MIMO: disagreement of two members: {apart:.3g}." in plane.found
-    assert [figure.title for figure in plane.figures] == ["MIMO", "naive multihead"]
+    assert [figure.title for figure in plane.figures] == ["MIMO", "Naive multihead"]
     assert len(plane.figures[0].panels) == 4 and "projected onto it" in plane.figures[0].caption
-    assert [panel.heading for panel in courses.figures[0].panels] == ["MIMO", "naive multihead"]
+    assert [panel.heading for panel in courses.figures[0].panels] == ["MIMO", "Naive multihead"]
     owners = ls.separation(given.once(members_of_one)["mimo"][0], given.test).owner
     rows = units.figures[1].rows
     assert [int(row[1]) for row in rows] == [12, 8] and units.figures[0].title == "Whose unit is it? M = 2"

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..landscape.studies.comparisons import at_most, better, cheaper, expect, near
 from ..landscape.studies.own_data import check_transition
-from ..landscape.studies.sweeps import HALF, SWEEPS
+from ..landscape.studies.sweeps import HALF
 from ..report.claims import Claim
 from .checks.exact import check_drawn, check_figure1
 from .checks.findings import check_measured
@@ -16,7 +16,7 @@ from .experiments.measurements import EXTREMES
 from .experiments.own_data import TRANSITION, of_one_part
 from .packed import SWEEP_COSTS
 from .published import masksembles as published
-from .studies import LAPTOP_MASKS, MASKS_CIFAR, MASKS_IMAGENET, MASKS_METHODS, RATES, study, sweep_study
+from .studies import LAPTOP_MASKS, MASKS_CIFAR, MASKS_IMAGENET, MASKS_METHODS, RATES, study, sweep_study, swept
 
 SETTINGS = {
     "network": "Wide-ResNet-16-4, trained as by Zagoruyko and Komodakis",
@@ -60,7 +60,8 @@ FIXED_WIDTH = sweep_study("masks-fixed-width", "thin", [{**one, "settings": _FIX
 
 FIXED_WIDTH_LARGE = sweep_study("masks-fixed-width-imagenet", "thin", MASKS_IMAGENET, laptop=LAPTOP_MASKS)
 
-FIXED_CAPACITY = sweep_study("masks-fixed-capacity", "masks", MASKS_CIFAR, laptop=LAPTOP_MASKS)
+FIXED_CAPACITY = sweep_study("masks-fixed-capacity", "masks", MASKS_CIFAR, laptop=LAPTOP_MASKS,
+                             smoke={"sweep": {"scale": [1.0, 4.0], "capacity": [1.0]}})  # fmt: skip
 
 GRID = sweep_study("masks-grid", "span", MASKS_CIFAR, laptop=LAPTOP_MASKS, choose={"mc_dropout": "nll"})
 
@@ -71,10 +72,8 @@ def _claim(item: str, title: str, says: str, **given: Any) -> Claim:
     return Claim("masksembles", item, title, says, **given)
 
 
-def _swept(sweep: str, item: str, title: str, **given: Any) -> Claim:
-    """An item that says what the laboratory's page says, of a study."""
-    said = SWEEPS[sweep].claims[item]
-    return _claim(item, title, said.says, check=said.check, **{"settings": SETTINGS, "costs": SWEEP_COSTS, **given})
+def _swept(question: str, item: str, title: str, **given: Any) -> Claim:
+    return swept("masksembles", question, item, title, **{"settings": SETTINGS, "costs": SWEEP_COSTS, **given})
 
 
 ITEMS = [

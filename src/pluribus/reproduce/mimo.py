@@ -29,6 +29,7 @@ from .studies import (
     MIMO_METHODS,
     study,
     sweep_study,
+    swept,
 )
 
 SETTINGS = {
@@ -83,9 +84,10 @@ BATCH_REPETITION = sweep_study(
 
 _THREE = [{**one, "seeds": [0, 1, 2]} for one in (*MIMO_CIFAR10, *MIMO_CIFAR100)]  # "three repetitions"
 
-L1 = sweep_study("mimo-l1", "l1", [{**one, "training": {"l2": 0.0}} for one in _THREE])
+L1 = sweep_study("mimo-l1", "l1", [{**one, "training": {"l2": 0.0}} for one in _THREE],
+                 smoke={"sweep": {"size": [1, 3], "l1": [0.0, 1e-4]}})  # fmt: skip
 
-L2 = sweep_study("mimo-l2", "l2", _THREE)
+L2 = sweep_study("mimo-l2", "l2", _THREE, smoke={"sweep": {"size": [1, 3], "l2": [0.0, 1e-2]}})
 
 ONE_PASS = ("single", "dropout_single_pass", "multihead")
 
@@ -114,10 +116,8 @@ def _headline(one_pass: Sequence[str]) -> Any:
     )  # fmt: skip
 
 
-def _swept(sweep: str, item: str, title: str, **given: Any) -> Claim:
-    """An item that says what the laboratory's page says, of a study."""
-    said = SWEEPS[sweep].claims[item]
-    return _claim(item, title, said.says, check=said.check, **{"settings": SETTINGS, "costs": SWEEP_COSTS, **given})
+def _swept(question: str, item: str, title: str, **given: Any) -> Claim:
+    return swept("mimo", question, item, title, **{"settings": SETTINGS, "costs": SWEEP_COSTS, **given})
 
 
 ITEMS = [

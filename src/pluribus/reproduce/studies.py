@@ -7,6 +7,7 @@ from typing import Any
 
 from ..data.corruptions.catalogue import BENCHMARK, CORRUPTIONS
 from ..landscape.studies.sweeps import SWEEPS
+from ..report.claims import Claim
 from .experiments.study_experiment import StudyExperiment
 
 Given = Mapping[str, Any]
@@ -107,6 +108,12 @@ def sweep_study(name: str, question: str, paper: Sequence[Given], **given: Any) 
     return study(name, paper, **{**usual, "settings": one.settings, **size, **given})
 
 
+def swept(paper: str, question: str, item: str, title: str, **given: Any) -> Claim:
+    """An item that says of a study what the laboratory's page says of one's own networks."""
+    said = SWEEPS[question].claims[item]
+    return Claim(paper, item, title, said.says, check=said.check, **given)
+
+
 def _cifar(data: str, model: str, recipe: str, **given: Any) -> dict[str, Any]:
     source = {"outside": ["svhn"], "shifted": [f"{data}_c"]}
     return {**CIFAR, "data": [data], "model": model, "recipe": recipe, "source": source, **given}
@@ -118,8 +125,8 @@ def control(name: str, *pairs: tuple[str, str]) -> StudyExperiment:
     Args:
         pairs: (network, method)
     """
-    brief = {"width": 0.125, "training": {"epochs": 1, "lr": 0.003}, "severities": [1], "shift_rows": 20,
-             "source": {"outside": ["noise"], "train_rows": 100}}  # fmt: skip
+    brief = {"width": 0.125, "training": {"epochs": 1, "lr": 0.003}, "corruptions": [],
+             "source": {"outside": ["noise"], "train_rows": 60}}  # fmt: skip
     packed = {"packed": {"alpha": 2, "gamma": 1}}  # with the 23.6 M parameters that Table 9 prints
     return StudyExperiment(
         name,

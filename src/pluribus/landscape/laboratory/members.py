@@ -12,7 +12,7 @@ from ...report.svg import Axis
 from ..studies.members import MEMBERS, OWNED
 from .sections import Arrays, Section, curves_panel
 
-KINDS = {"mimo": "MIMO", "multihead": "naive multihead"}
+KINDS = {"mimo": "MIMO", "multihead": "Naive multihead"}
 
 NAMES = [f"member {k + 1}" for k in range(MEMBERS)]
 
@@ -30,6 +30,7 @@ def draw_subnetworks(arrays: Arrays) -> list[Figure]:
         points["origin, projected"] = tuple(given["origin"].tolist())
         panels = [
             Panel(surface_chart(given["u"], given["v"], values, name, points=points, styles=STYLES,
+                                titles=tuple(map(str, given["axes"])),
                                 others={other: own for other, own in measured.items() if other != name}),
                   name.capitalize())
             for name, values in measured.items()

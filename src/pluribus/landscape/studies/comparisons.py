@@ -300,8 +300,7 @@ def _chart(names: Sequence[str], rows: np.ndarray, title: str) -> str:
     y, at = Axis(*finite_range(rows[np.isfinite(rows)].tolist())), np.arange(len(rows), dtype=float)
     chart = Chart(Axis(0, max(len(rows) - 1, 1), room=0.08), y, margin=(room_for_ticks(y), 14, 14, 44))
     short = [(x, name if len(rows) <= 4 else str(i)) for i, (x, name) in enumerate(zip(at, names, strict=True), 1)]
-    chart.axes("setting" if len(rows) <= 4 else "setting, as numbered below", title, x_labels=short)
-    chart.line(zip(at, rows[:, 0], strict=True), 2)
+    chart.axes("setting" if len(rows) <= 4 else "setting, as numbered above", title, x_labels=short)
     for x, name, (value, low, high) in zip(at, names, rows, strict=True):
         if np.isfinite(low):
             chart.line([(x, low), (x, high)], 2, "whisker")
@@ -311,10 +310,14 @@ def _chart(names: Sequence[str], rows: np.ndarray, title: str) -> str:
 
 
 def _interval(compared: SettingsBySeed, label: Any, metric: str) -> Interval:
+    """The interval, within what the metric can be: no share is below 0 or above 1."""
     try:
-        return compared.interval(label, metric)
+        found = compared.interval(label, metric)
     except ValueError:  # it was not measured
         return NOTHING
+    low = -math.inf if metric.endswith("log_likelihood") else 0.0
+    high = 1.0 if quantity(metric).unit == "%" else math.inf
+    return Interval(found.value, max(found.low, low), min(found.high, high)) if found.known else found
 
 
 def _certainty(compared: Sequence[SettingsBySeed]) -> str:

@@ -88,6 +88,7 @@ def basins(material: Material) -> Measurement | None:
         arrays |= {f"{name} {key}": np.asarray(getattr(found, key))
                    for key in ("u", "v", "accuracy", "agreement", "points")}  # fmt: skip
         arrays |= {f"{name} origin": np.asarray(plane.origin), f"{name} away": np.array(plane.origin_distance)}
+        arrays[f"{name} axes"] = np.array(plane.axes)
     half = 0.5 / len(material.test[1])
     values["disagree"] = (values["mimo_apart"] + half) / (values["multihead_apart"] + half)
     return Measurement(values, arrays)

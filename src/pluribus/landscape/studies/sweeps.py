@@ -229,7 +229,7 @@ SWEEPS: dict[str, Sweep] = {
                 (improves("masksembles", "scale", "cece"),), ("cece", "ece", "accuracy"),
             ),
         },
-        {"scale": [1.0, 1.4, 3.0]}, shifted=True,
+        {"scale": [1.0, 3.0]}, shifted=True,
         shown=("cacc", *(f"{metric} at {level}" for metric in ("ece", "accuracy") for level in (1, 3, 5))),
     ),
     "span": Sweep(
@@ -243,7 +243,7 @@ SWEEPS: dict[str, Sweep] = {
                  at_most(STAR, "deep", "parameters", HALF)), ("accuracy", "ece", "parameters"),
             ),
         },
-        {"rate": [0.1], "scale": [1.55, 5.0], "capacity": [0.3, 1.0, 2.0]}, shown=("nll", "disagreement_by_error"),
+        {"rate": [0.1], "scale": [1.55, 5.0], "capacity": [0.3, 1.0]}, shown=("nll", "disagreement_by_error"),
     ),
     "packing": Sweep(
         "How wide must packed members be?", "Laurent et al., Figure 7, Tables 5 and 6", ("single", "deep", "packed"),
