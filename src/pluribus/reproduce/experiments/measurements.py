@@ -28,7 +28,9 @@ from .stored_parts import Given, InParts, Part, Stored
 
 Rows = tuple[Tensor, Tensor]
 
-HELD = 2**29  # bytes of test rows that are kept in memory: all of CIFAR, 891 rows of ImageNet
+# Bytes of test rows that are kept in memory: all of CIFAR, 891 rows of ImageNet. Reading more of them would not help:
+# the probabilities of several hundred networks are kept as well, 200 MB each for all of ImageNet.
+HELD = 2**29
 
 RUNS_ALONE = ("weights", "functions", "map", "plane", "tunnel", "stitched", "diversity", "size", "shift")
 
