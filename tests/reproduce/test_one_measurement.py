@@ -75,3 +75,10 @@ def test_intervals_of_shares_end_at_0_and_1():
     verdict = expect(metrics=("accuracy", "nll"))({"": ls.Measured(rows)}, {})
     assert verdict.header == ["method", "Accuracy", "NLL"]
     assert verdict.rows[0][1].endswith("[0.0, 100.0]") and "[0.00, " in verdict.rows[0][2]
+
+
+def test_mimo_has_three_members_and_batch_repetition_4_at_the_scale_laptop(tmp_path):
+    for item in ("mimo/table1", "mimo/table2", "mimo/figure4"):
+        (study,) = CLAIMS[item].experiment.studies(Context("laptop", tmp_path))
+        (run, *_) = [run for run in study.runs() if run.method == "mimo"]
+        assert (run.settings["size"], run.settings["batch_repetition"]) == (3, 4)
