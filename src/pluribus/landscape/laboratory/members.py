@@ -30,7 +30,7 @@ def draw_subnetworks(arrays: Arrays) -> list[Figure]:
         points["origin, projected"] = tuple(given["origin"].tolist())
         panels = [
             Panel(surface_chart(given["u"], given["v"], values, name, points=points, styles=STYLES,
-                                titles=tuple(map(str, given["axes"])),
+                                titles=(str(given["axes"][0]), str(given["axes"][1])),
                                 others={other: own for other, own in measured.items() if other != name}),
                   name.capitalize())
             for name, values in measured.items()
