@@ -26,10 +26,10 @@ from pluribus.data.imagenet_variants import _read as read_list
 from pluribus.data.source import Request
 from pluribus.landscape.common.points import _File
 from pluribus.models.by_name import build_network
-from pluribus.reproduce.claims import Claim
+from pluribus.report.claims import Claim, ClaimVerdict
 from pluribus.reproduce.experiments.stored_parts import Context, InParts, Part, part_path
 from pluribus.reproduce.running import collect, reproduce_claim
-from pluribus.reproduce.verdicts import HOLDS, ClaimVerdict
+from pluribus.results.judgements import HOLDS
 from pluribus.study import fingerprints
 from pluribus.study.folder import _check_folder, _claim
 from pluribus.study.grid import Study

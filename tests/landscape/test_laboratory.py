@@ -16,7 +16,7 @@ import pluribus as pb
 import pluribus.cli.app as cli
 from pluribus import landscape as ls
 from pluribus.landscape.laboratory.exploration import QUESTIONS, explore
-from pluribus.landscape.laboratory.fort import SECTIONS
+from pluribus.landscape.laboratory.fort import FORT_SECTIONS
 from pluribus.landscape.material import Material, RunTraining
 from pluribus.landscape.studies.fort import MEASURES, cut, dig
 from pluribus.report.claims import section
@@ -61,7 +61,7 @@ def small():
 def test_copies_of_one_network_are_called_alike():
     one = network()
     alike = Material([one, one], rows(40, 0), rows(40, 1), rows(40, 2))
-    assert SECTIONS["weights"](alike).found[0].startswith("Does not hold here: solutions of different")
+    assert QUESTIONS["weights"](alike).found[0].startswith("Does not hold here: solutions of different")
     assert MEASURES["functions"](alike).values["apart"] == 0.0
 
 
@@ -86,7 +86,7 @@ def test_disagreement_and_cosine_are_those_of_the_networks_themselves(small):
     assert found["together"] == pytest.approx(together)
     assert found["different"] == pytest.approx(np.mean(apart) / (1 - own))
     assert MEASURES["weights"](small).values["cosine"] == pytest.approx(np.abs(angles).max(), abs=1e-6)
-    told = SECTIONS["functions"](small).found
+    told = QUESTIONS["functions"](small).found
     held = (found["across"] > 2) + (found["different"] > 0.5)
     assert told[0] == f"{held} of 2 findings hold here."
     assert f"Disagreement of two solutions: {np.mean(apart):.3g}." in told
@@ -115,12 +115,12 @@ def test_samples_of_the_map_stay_near_their_run_where_other_runs_are_far():
     given = Material(runs, rows(60, 0), rows(60, 1), rows(60, 2), samples=2)
     found = MEASURES["map"](given)
     assert min(found.values.values()) > 5 and found.arrays["samples"].shape == (4, 2, 3, 2)
-    assert SECTIONS["map"].draw(found.arrays)[0].panels[0].svg.count("mark open") == 24
+    assert FORT_SECTIONS["map"].draw(found.arrays)[0].panels[0].svg.count("mark open") == 24
 
 
 def test_the_plane_shows_the_losses_of_its_solutions(small):
     found, surface = MEASURES["plane"](small), small.once(cut)
-    (figure,) = SECTIONS["plane"].draw(found.arrays)
+    (figure,) = FORT_SECTIONS["plane"].draw(found.arrays)
     told = [float(n) for n in re.findall(r"<title>\([^)]*\): loss ([\d.e+-]+)", figure.panels[1].svg)]
     assert len(told) == 25 and told == pytest.approx(surface.loss.flatten(), rel=1e-3)
     assert "run 1, checkpoint 0" in figure.panels[0].svg and "run 2, checkpoint 6" in figure.panels[0].svg
@@ -145,14 +145,14 @@ def test_a_tunnel_is_judged_against_the_straight_line_on_training_rows(small):
     straight = found.arrays["line loss"]
     assert straight[[0, -1]] == pytest.approx(ends, abs=1e-3)
     assert found.values["barrier"] == pytest.approx((straight - np.linspace(*ends, len(straight))).max(), abs=1e-5)
-    (figure,) = SECTIONS["tunnel"].draw(found.arrays)
+    (figure,) = FORT_SECTIONS["tunnel"].draw(found.arrays)
     assert [float(row[1]) for row in figure.rows] == pytest.approx(straight.tolist(), abs=1e-4)
 
 
 def test_the_stitched_cut_shows_what_was_measured_and_judges_the_middle_of_the_tunnel(small):
     found, path = MEASURES["stitched"](small), small.once(dig)
     fan = ls.stitched(path, small.test, grid=(5, 3))
-    (figure,) = SECTIONS["stitched"].draw(found.arrays)
+    (figure,) = FORT_SECTIONS["stitched"].draw(found.arrays)
     told = [float(n) for n in re.findall(r"radius: accuracy ([\d.]+)", figure.panels[0].svg)]
     assert told == pytest.approx(fan.accuracy.flatten(), abs=1e-4) and len(figure.panels) == 4
     x, _ = small.test
@@ -239,7 +239,7 @@ def test_under_shift_every_corruption_and_severity_counts(small):
     assert found.arrays["jsd"][2][0] == pytest.approx(judged(late, small.test)["jsd"], abs=1e-5)
     outside = judged(ends, given_rows(given))["jsd"]
     assert found.values["jsd_independent"] == pytest.approx(outside, abs=1e-6)
-    assert len(SECTIONS["shift"].draw(found.arrays)) == 3
+    assert len(FORT_SECTIONS["shift"].draw(found.arrays)) == 3
 
 
 class FakeSplit:

@@ -16,9 +16,12 @@ from pluribus.landscape.laboratory.between_solutions import trained_curves
 from pluribus.landscape.laboratory.exploration import ON_REQUEST, explore
 from pluribus.landscape.laboratory.hessian_spectra import loss_curvature
 from pluribus.landscape.laboratory.layers import layer_similarity, sparse_layers
-from pluribus.landscape.laboratory.mimo_members import members_of_one, subnetworks_apart, units_of_members
+from pluribus.landscape.laboratory.settings import QUESTIONS as OF_SETTINGS
 from pluribus.landscape.material import Material, RunTraining
-from pluribus.results.intervals import t_interval
+from pluribus.landscape.studies import members
+from pluribus.landscape.studies.members import members_of_one
+from pluribus.landscape.studies.sweeps import SWEEPS, measure_sweep
+from pluribus.training.batching import mix_seeds
 
 
 def rows(count, seed):
@@ -65,43 +68,55 @@ def test_the_curvature_is_that_of_the_solutions(small):
     assert question.found[0].startswith(("In few", "Not only in a few"))
 
 
-def test_members_of_one_network_are_trained_once_for_both_questions(small):
-    plane, units = subnetworks_apart(small), units_of_members(small)
-    mimo = small.once(members_of_one)["MIMO"][0]
-    figures = ls.member_figures(mimo, small.test)
-    assert all(f"disagree on {100 * figures['disagreement']:.1f} %" in line for line in plane.found[:2])
-    assert [figure.title for figure in plane.figures] == ["MIMO", "naive multihead"]
-    assert len(plane.figures[0].panels) == 5 and "projected onto it" in plane.figures[0].caption
-    owners = ls.separation(mimo, small.test).owner
-    assert f"members own {', '.join(str(int((owners == k).sum())) for k in range(3))} units" in units.found[0]
-    assert [int(row[1]) for row in units.figures[0].rows] == [12, 8]
+def labels(network, x):
+    with torch.no_grad():
+        return network.eval()(x).argmax(-1)
+
+
+def test_members_of_one_network_are_trained_once_for_all_their_questions(small):
+    given = replace(small, training=replace(small.training, epochs=4))
+    plane, courses, units = (ON_REQUEST[name](given) for name in ("subnetworks", "courses", "units"))
+    said = labels(given.once(members_of_one)["mimo"][0], given.test[0])  # (members, rows)
+    apart = np.mean([(said[i] != said[j]).double().mean().item() for i, j in ((0, 1), (0, 2), (1, 2))])
+    assert f"MIMO: disagreement of two members: {apart:.3g}." in plane.found
+    assert [figure.title for figure in plane.figures] == ["MIMO", "Naive multihead"]
+    assert len(plane.figures[0].panels) == 4 and "projected onto it" in plane.figures[0].caption
+    assert [panel.heading for panel in courses.figures[0].panels] == ["MIMO", "Naive multihead"]
+    owners = ls.separation(given.once(members_of_one)["mimo"][0], given.test).owner
+    rows = units.figures[1].rows
+    assert [int(row[1]) for row in rows] == [12, 8] and units.figures[0].title == "Whose unit is it? M = 2"
+    assert [sum(int(row[2 + k]) for row in rows) for k in range(3)] == [int((owners == k).sum()) for k in range(3)]
+
+
+def test_courses_that_end_apart_are_told_from_those_that_end_together(small, monkeypatch):
+    """Answers by hand: members that agree on all rows, or have a label each; nobody changes at the end."""
+
+    def course(label):
+        return ls.Course(torch.eye(3)[torch.full((6, 60), label)].log().clamp(min=-20), list(range(6)))
+
+    made = {"mimo": (None, [course(i) for i in range(3)]), "multihead": (None, [course(0) for _ in range(3)])}
+    monkeypatch.setattr(members, "members_of_one", lambda material: made)
+    values = members.member_courses(small).values
+    half = 0.5 / 60
+    assert values["mimo_courses"] == pytest.approx((1 + half) / half) and values["multihead_courses"] == 1.0
 
 
 def test_questions_that_take_minutes_are_asked_by_name_alone(small, tmp_path):
-    found = explore(small, tmp_path / "page.html", only=["layers", "units"])
-    assert [question.name for question in found] == ["layers", "units"] and "units" in ON_REQUEST
+    found = explore(small, tmp_path / "page.html", only=["layers", "curvature"])
+    assert [question.name for question in found] == ["layers", "curvature"] and "curvature" in ON_REQUEST
     without = replace(small, training=None)
-    assert units_of_members(without) is None and subnetworks_apart(without) is None
     with pytest.raises(ValueError, match="cannot answer 'units'"):
         explore(without, tmp_path / "page.html", only=["units"])
 
 
-HOW = {"lr": 0.02, "batch_size": 30, "optimizer": "adam", "schedule": "quarters", "epochs": 1, "seeds": 2}
-
-WITHOUT = [swept.name for swept in settings.SWEPT if swept.name not in ("sinusoids", "thin")]
+ALONE = ("curve", "curvature", "bias", "sinusoids")  # questions that need no training of the runs' network
 
 
-def told(interval):
-    return f"{interval.value:.4g} [{interval.low:.4g}, {interval.high:.4g}]"
-
-
-def settings_of(question):
-    return [row[0] for row in question.figures[0].rows]
-
-
-def number(interval):
-    """A difference as it stands in a sentence."""
-    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+@pytest.mark.parametrize("name", [name for name in ON_REQUEST if name not in ALONE])
+def test_questions_about_training_need_to_know_how(small, name):
+    assert ON_REQUEST[name](replace(small, training=None)) is None
+    if name in OF_SETTINGS:
+        assert ON_REQUEST[name](replace(small, retrained=1)) is None
 
 
 @pytest.fixture
@@ -109,22 +124,41 @@ def given(small):
     return replace(small, retrained=2, outside=5 * small.test[0], training=replace(small.training, epochs=2))
 
 
-@pytest.mark.parametrize("name", WITHOUT)
-def test_questions_about_settings_need_training_and_seeds(small, name):
-    assert ON_REQUEST[name](replace(small, training=None)) is None
-    assert ON_REQUEST[name](replace(small, retrained=1)) is None
+def trained_apart(given, make, seed=0, **options):
+    """What a sweep trains for a seed, by `pb.fit` alone."""
+    with torch.random.fork_rng():
+        torch.manual_seed(mix_seeds(seed, 11))
+        made = make()
+        how = {"lr": 0.02, "batch_size": 30, "optimizer": "adam", "schedule": "quarters", "epochs": 1, **options}
+        pb.fit(made, given.train, seed=mix_seeds(seed, 12), **how)
+        torch.manual_seed(0)
+        return made.predict(given.test[0])
 
 
-@pytest.mark.slow
-def test_masks_and_packing_are_told_as_they_were_measured(given):
-    overlap, dropout, packing = (ON_REQUEST[name](given) for name in ("masks", "dropout", "packing"))
-    found = ls.mask_transition(network(), given.train, given.test, scales=(1.1, 2.0, 3.0), outside=given.outside, **HOW)
-    assert number(found.difference("S 3", "single", "nll")) in overlap.found[3]
-    assert overlap.figures[0].rows[3][2] == told(found.interval("S 3", "nll"))
-    assert settings_of(overlap) == ["one network", "S 1.1", "S 2", "S 3", "independent networks"]
-    assert [figure.name for figure in overlap.figures] == ["masks", "calibration", "overlap"]
-    assert settings_of(dropout) == ["independent networks", "N 2", "N 8", "N 32", "MC-Dropout"]
-    assert [row[0] for row in packing.figures[1].rows][:2] == ["one network", "independent networks"]
+def test_a_sweep_trains_what_its_labels_say(given):
+    """Each kind of setting: an argument of the method, its size, a penalty, a width; built and trained apart."""
+    x, y = given.train[0][:2], given.test[1]
+    cases = {
+        "masks": ("masksembles scale=2.0 capacity=1.0", lambda: pb.masksembles(network(), 4, 2.0, 1.0, x), {}),
+        "members": ("mimo size=2", lambda: pb.mimo(network(), 2, batch_repetition=4, example=x, init="different"), {}),
+        "l1": ("mimo size=1 l1=0.001", lambda: pb.mimo(network(), 1, batch_repetition=4, example=x, init="different"),
+               {"l1": 1e-3, "weight_decay": 0.0}),
+        "widths": ("single width=2", lambda: (network(), pb.single(pb.packed(network(), 1, 2, example=x).member(0)))[1],
+                   None),
+    }  # fmt: skip
+    for name, (label, make, options) in cases.items():
+        brief = {axis: [value for value in values if f"{axis}={value}" in label.split()] for axis, values in
+                 SWEEPS[name].short.items()}  # fmt: skip
+        sweep = replace(SWEEPS[name], brief=brief, methods=(label.split()[0],))
+        found = measure_sweep(given, sweep)
+        assert found.settings == [label]
+        if options is None:  # a network of twice the widths, whichever its weights
+            wide = sum(p.numel() for p in network_of_width(2).parameters())
+            assert found.values(label, "parameters") == [wide, wide]
+            continue
+        for seed in (0, 1):
+            apart = pb.evaluate(trained_apart(given, make, seed, **options), y)
+            assert found.values(label, "nll")[seed] == pytest.approx(apart["nll"], rel=1e-5), label
 
 
 def network_of_width(width):
@@ -133,16 +167,12 @@ def network_of_width(width):
 
 
 @pytest.mark.slow
-def test_spans_and_widths_are_told_as_they_were_measured(given):
-    span, widths = ON_REQUEST["span"](given), ON_REQUEST["widths"](given)
-    found = ls.mask_grid(network(), given.train, given.test, scales=(2.0, 3.0), capacities=(0.5, 1.0, 2.0), **HOW)
-    assert settings_of(span)[3:5] == ["S 2, M 0.5", "S 2, M 1"] and len(settings_of(span)) == 9
-    assert span.figures[0].rows[4][3] == told(found.interval("S 2, M 1", "ece"))
-    found = ls.network_widths(network_of_width, given.train, given.test, widths=(0.25, 0.5, 1.0, 2.0), **HOW)
-    assert [row[-1].split()[0] for row in widths.figures[0].rows] == [
-        f"{sum(p.numel() for p in network_of_width(width).parameters())}" for width in (0.25, 0.5, 1.0, 2.0)
-    ]
-    assert number(found.difference("width 2", "width 0.25", "accuracy")) in widths.found[1]
+@pytest.mark.parametrize("name", [name for name in OF_SETTINGS if name != "thin"])
+def test_every_question_about_settings_is_answered(given, name):
+    question = ON_REQUEST[name](given)
+    labels = [label for sweep in OF_SETTINGS[name] for label, *_ in SWEEPS[sweep].labels()]
+    assert [row[0] for row in question.figures[-1].rows] == labels and len(question.found) > 2
+    assert not any("nan" in line for line in question.found)
 
 
 @pytest.mark.slow
@@ -156,64 +186,35 @@ def test_thin_members_are_judged_on_the_corrupted_images(small):
     training = RunTraining(build, epochs=2, lr=0.02, batch_size=30)
     given = replace(
         small, train=(x, y), test=(x - 0.5, y), images=(x, y), normalise=lambda x: x - 0.5, training=training,
-        retrained=2, severities=(5,), corruptions=("contrast",),
+        retrained=2, severities=(1, 5), corruptions=("contrast",),
     )  # fmt: skip
-    thin = ON_REQUEST["thin"](given)
-    shifts = {5: [(corrupt(x, "contrast", 5) - 0.5, y)]}
-    found = ls.mask_transition(
-        build(), (x, y), (x - 0.5, y), scales=(1.1, 2.0, 3.0), capacity=None, shifts=shifts, **HOW
-    )
-    assert number(found.difference("S 3", "single", "ece at 5")) in thin.found[1]
-    assert thin.figures[0].rows[3][3] == told(found.interval("S 3", "ece at 5"))
+    found = measure_sweep(given, replace(SWEEPS["thin"], methods=("single",)))
+    judged = []
+    for severity in (1, 5):
+        torch.manual_seed(mix_seeds(0, 11))
+        made = pb.single(build())
+        pb.fit(made, (x, y), seed=mix_seeds(0, 12), lr=0.02, batch_size=30, schedule="quarters", epochs=1)
+        judged.append(pb.evaluate(made.predict(corrupt(x, "contrast", severity) - 0.5), y)["ece"])
+    assert found.values("single", "cece")[0] == pytest.approx(np.mean(judged), rel=1e-5)
     with pytest.raises(ValueError, match="corruptions need images"):
         ON_REQUEST["thin"](replace(given, images=None))
 
 
 @pytest.mark.slow
-def test_settings_of_mimo_are_told_as_they_were_measured(given):
-    def make(size, *repeated):
-        return pb.mimo(network(), size, *repeated, example=given.train[0][:2], init="different")
-
-    members = ls.sweep(make, [1, 2, 3, 4], given.train, given.test, **HOW)
-    question = ON_REQUEST["members"](given)
-    assert number(members.difference(4, 1, "member_accuracy")) in question.found[1]
-    assert question.figures[0].rows[2][2] == told(members.interval(3, "log_likelihood"))
-    shared = ls.sweep(lambda rho: make(2, rho), [0.0, 0.5], given.train, given.test, **HOW)
-    assert number(shared.difference(0.5, 0.0, "log_likelihood")) in ON_REQUEST["repetition"](given).found[1]
-    assert settings_of(ON_REQUEST["batches"](given)) == ["1", "4"]
-    paths = {
-        size: ls.regularization_path(lambda size=size: make(size), given.train, given.test, l2=[0.0, 1e-2], **HOW)
-        for size in (1, 3)
-    }
-    question = ON_REQUEST["penalties"](given)
-    lost = {
-        size: np.subtract(path.values(("l2", 1e-2), "log_likelihood"), path.values(("l2", 0.0), "log_likelihood"))
-        for size, path in paths.items()
-    }
-    assert number(t_interval((lost[3] - lost[1]).tolist())) in question.found[2]
-    assert question.figures[0].rows[-1][3] == told(paths[3].interval(("l2", 1e-2), "share"))
-    question = ON_REQUEST["methods"](given)
-    deep = ls.sweep(lambda name: pb.deep(network(), 3), ["deep"], given.train, given.test, **HOW)
-    assert settings_of(question)[1] == "TreeNet"
-    assert question.figures[0].rows[4][1:3] == [told(deep.interval("deep", name)) for name in ("disagreement", "kl")]
-
-
-@pytest.mark.slow
 def test_doubt_beyond_the_data_is_that_of_the_plane(small, monkeypatch):
-    monkeypatch.setattr(settings, "SINUSOID_EPOCHS", 6)
+    monkeypatch.setitem(settings.SINUSOIDS, "epochs", 2)
+    monkeypatch.setitem(settings.SINUSOIDS, "points", 21)
     question = ON_REQUEST["sinusoids"](replace(small, retrained=2))
-    headings = [panel.heading for panel in question.figures[1].panels]
-    assert headings == ["one network", "S 1.1", "S 2", "S 3", "S 10", "independent networks"]
-    assert float(question.figures[0].rows[0][2].split()[0]) < float(question.figures[0].rows[4][2].split()[0])
-    assert all(panel.svg.count("entropy ") >= 41 * 17 for panel in question.figures[1].panels)
+    headings = [panel.heading for panel in question.figures[0].panels]
+    assert headings == ["single", "S 1.1", "S 2", "S 3", "S 10", "deep"]
+    assert all(panel.svg.count("entropy ") >= 21 * 11 for panel in question.figures[0].panels)
     assert ON_REQUEST["sinusoids"](replace(small, retrained=0)) is None
 
 
 def test_bias_and_variance_are_those_of_the_curve(small, monkeypatch):
-    monkeypatch.setattr(settings, "CURVE_SIZES", (1, 3))
-    monkeypatch.setattr(settings, "CURVE_SETS", 4)
-    monkeypatch.setattr(settings, "CURVE_STEPS", 30)
-    question = settings.bias_of_members(replace(small, retrained=2))
+    for name, value in (("sizes", 3), ("repeats", 4), ("steps", 30)):
+        monkeypatch.setitem(settings.CURVE, name, value)
+    question = settings.bias_question(replace(small, retrained=2))
 
     def make(size):
         network = nn.Sequential(nn.Linear(1, 32), nn.ReLU(), nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 1))
@@ -227,11 +228,10 @@ def test_bias_and_variance_are_those_of_the_curve(small, monkeypatch):
     slope = 1 + 0.6 * torch.pi * torch.cos(2 * torch.pi * x) + 1.2 * torch.pi * torch.cos(4 * torch.pi * x)
     assert 0 <= x.min() < x.max() <= 0.5
     assert ((y - curve) / slope).median().abs() < 2e-3 and 0.018 < ((y - curve) / slope)[:, 0].quantile(0.84) < 0.022
-    found = ls.bias_variance(make, draw_curve, [1, 3], 4, steps=30, test=draw_curve(-1, 3000))
-    assert told(found.difference("variance", 3, 1)) in question.found[0]
-    ends = [f"{end:.4g}" for name in ("bias", "variance", "error") for end in found.interval(name, 3)]
-    assert question.figures[0].rows[1] == ["M = 3", *ends]
-    assert settings.bias_of_members(replace(small, retrained=1)) is None
+    found = ls.bias_variance(make, draw_curve, [1, 2, 3], 4, steps=30, test=draw_curve(-1, 3000))
+    value, low, high = (1000 * end for end in found.difference("variance", 3, 1))
+    assert f"variance changes by {value:.3f} [{low:.3f}, {high:.3f}]" in question.found[0]
+    assert settings.bias_question(replace(small, retrained=1)) is None
 
 
 def test_a_question_that_a_network_refuses_leaves_the_others(small, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from pluribus.reproduce.experiments.stored_parts import Stored
 from pluribus.reproduce.experiments.study_experiment import Compared, choose_labels
 from pluribus.reproduce.registry import CLAIMS
 from pluribus.reproduce.studies import TABLE6
-from pluribus.reproduce.verdicts import FAILS, HOLDS, OPEN
+from pluribus.results.judgements import FAILS, HOLDS, OPEN
 from pluribus.results.store import Group, Result
 
 # ---------------------------------------------------------------- studies: what each label is worth, in steps
@@ -298,25 +298,21 @@ def test_examples_of_masks_hold_fail_and_are_open():
 def test_drawn_masks_hold_fail_and_are_open(name, figure, right):
     check = CLAIMS[f"masksembles/{name}"].judge
 
-    def drawn(*values):
-        return {"M=32": Stored({"rows": [{"N": 4, "S": 2.0, figure: list(values)}]})}
+    def drawn(mean, half):
+        return {"M=32": Stored({"rows": [{"N": 4, "S": 2.0, figure: [mean, mean - half, mean + half]}]})}
 
-    assert check(drawn(right, 1.01 * right, 0.99 * right)).judgement == HOLDS
-    assert check(drawn(2 * right, 2.01 * right, 1.99 * right)).judgement == FAILS
-    assert check(drawn(0.1 * right, 2 * right)).judgement == OPEN
+    assert check(drawn(right, 0.01 * right)).judgement == HOLDS
+    assert check(drawn(2 * right, 0.01 * right)).judgement == FAILS
+    assert check(drawn(right, right)).judgement == OPEN
 
 
 # ---------------------------------------------------------------- figures of every seed
 
-SEEDED = {  # item: the figures that it is judged by
-    **{
-        f"fort/{item}": "fort" for item in ("figure2", "figure3", "figure4", "figure5", "figure6", "figure7", "figure8")
-    },
-    **{f"fort/{item}": "fort" for item in ("figure9", "figure10", "figureS1", "figureS2", "figureS3", "figureS6")},
-    **{"fort/figureS4": "fort", "fort/figureS5": "fort", "packed/table7": "chance"},
-    **{"mimo/figure3": "members", "mimo/figure9": "members", "masksembles/figure5": "members"},
-    "packed/appendixK": "members",
-}
+SEEDED = [
+    *(f"fort/figure{i}" for i in (*range(2, 11), "S1", "S2", "S3", "S4", "S5", "S6")),
+    *(f"mimo/figure{i}" for i in ("3", "4a", "4b", "9")),
+    *("masksembles/figure5", "packed/table7", "packed/appendixK"),
+]
 
 
 def seeds(asked, offset, noise, easier=False):
@@ -342,14 +338,12 @@ def seeds(asked, offset, noise, easier=False):
 
 @pytest.mark.parametrize("name", SEEDED)
 def test_figures_of_seeds_hold_fail_and_are_open(name):
-    from pluribus.reproduce import fort
-    from pluribus.reproduce.checks import findings
+    from pluribus.reproduce.checks.findings import ASKED
 
-    asked = {"fort": fort.FORT, "chance": findings.CHANCE, "members": findings.MEMBERS}[SEEDED[name]]
     check, easier = CLAIMS[name].judge, name == "fort/figure7"
-    assert check(seeds(asked, 0.5, 0.01, easier)).judgement == HOLDS
-    assert check(seeds(asked, -0.5, 0.01, easier)).judgement == FAILS
-    assert check(seeds(asked, 0.5, 0.9, easier)).judgement == OPEN
+    assert check(seeds(ASKED, 0.5, 0.01, easier)).judgement == HOLDS
+    assert check(seeds(ASKED, -0.5, 0.01, easier)).judgement == FAILS
+    assert check(seeds(ASKED, 0.5, 0.9, easier)).judgement == OPEN
     assert check({"seed-0": Stored({"values": {}})}).judgement == OPEN
 
 
@@ -371,7 +365,7 @@ def test_the_harder_problem_is_compared_with_the_easier_one_of_the_same_seed():
 
 
 def test_the_cost_of_sparsity_is_compared_where_both_networks_are_as_sparse():
-    from pluribus.reproduce.experiments.members_of_one_network import lost_more
+    from pluribus.landscape.studies.members import lost_more
 
     one = [[0.0, 0.8], [0.4, 0.8], [0.8, 0.4]]
     assert lost_more(one, one, 1) == 0.0

@@ -386,17 +386,17 @@ def test_masksembles_size_time_and_diversity_are_judged_as_the_paper_does():
 
 
 def test_masks_of_figure_4_train_each_member_on_as_many_rows_as_deep_ensembles(monkeypatch):
-    from pluribus.reproduce.experiments import analyses
+    from pluribus.landscape.studies import own_data
 
     asked = {}
 
-    def noted(entries, train, test, *, epochs, **options):
-        asked.update(dict.fromkeys(entries, epochs))
+    def noted(caller, tries, *rest):
+        asked.update({one.setting: one.options["epochs"] for one in tries})
         return type("Measured", (), {"rows": []})
 
-    monkeypatch.setattr(analyses, "measure_settings", noted)
-    (grid,) = [part for part in CLAIMS["masksembles/figure4"].experiment.plan("paper") if part.name == "grid"]
-    analyses.compute_transition(grid, None, {})
+    monkeypatch.setattr(own_data, "train_each", noted)
+    (grid,) = CLAIMS["masksembles/figure4"].experiment.plan("paper")
+    own_data.measure_sinusoids(**grid.settings)
     assert asked["single"] == asked["deep"] == 60 and {asked[f"S {s:g}"] for s in (1.1, 2, 3, 10)} == {240}
 
 

@@ -14,7 +14,9 @@ FIGURES = {
     "packed": [f"table{i}" for i in (1, 2, *range(5, 12))]
     + [f"figure{i}" for i in (1, 3, *range(5, 10))]
     + ["appendixJ", "appendixK", "section3.2", "table1-cost"],
-    "mimo": [f"figure{i}" for i in (*range(2, 10), "6b")] + [f"table{i}" for i in range(1, 5)] + ["footnote2"],
+    "mimo": [f"figure{i}" for i in (*range(2, 10), "4a", "4b", "6b")]
+    + [f"table{i}" for i in range(1, 5)]
+    + ["footnote2"],
     "fort": [f"figure{i}" for i in range(2, 11)] + [f"figureS{i}" for i in range(1, 7)],
 }
 

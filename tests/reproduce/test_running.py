@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pluribus.reproduce.claims import Claim
+from pluribus.report.claims import Claim, ClaimVerdict
 from pluribus.reproduce.experiments.stored_parts import Context, InParts, Part, part_path, write_part
 from pluribus.reproduce.experiments.uci import TABLES, UCI, check_tables
 from pluribus.reproduce.registry import CLAIMS
 from pluribus.reproduce.running import collect, read_verdicts, reproduce_claim
-from pluribus.reproduce.verdicts import HOLDS, ClaimVerdict
+from pluribus.results.judgements import HOLDS
 
 CALLS = []
 
@@ -142,7 +142,7 @@ def test_verdicts_are_stored_and_collected_on_one_page(tmp_path):
     (record,) = read_verdicts(tmp_path)
     assert record["item"] == claim.name and record["judgement"] == HOLDS
     page = (tmp_path / "claims.html").read_text()
-    assert "1 item of 64 run: at smoke scale 1 hold." in page and "pluribus reproduce masksembles/figure1" in page
+    assert "1 item of 66 run: at smoke scale 1 hold." in page and "pluribus reproduce masksembles/figure1" in page
     assert "packed/table9" in page and "Not run here." in page
 
 

@@ -16,12 +16,13 @@ limit = 5 * 2**30
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 import torch
 import pluribus as pb
-from pluribus.reproduce.experiments.seeded_experiment import prepare_rows
+from pluribus.reproduce.experiments.measurements import prepare_rows
 from pluribus.training.fitting import apply_recipe
 
 given = {"data": f"folder:{sys.argv[1]}", "outside": "noise", "model": "resnet18", "rows": 1_281_167, "seed": 0}
 own = prepare_rows(given, None)
-assert len(own.train) > 13_000 and tuple(own.example.shape) == (2, 3, 224, 224), (len(own.train), own.example.shape)
+example = own.train[:2][0]
+assert len(own.train) > 13_000 and tuple(example.shape) == (2, 3, 224, 224), (len(own.train), example.shape)
 assert len(own.test[1]) > 800
 tiny = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 20))
 recipe = pb.Recipe(epochs=1, batch_size=256, augment={"flip": True, "resized_crop": {"size": 160}})

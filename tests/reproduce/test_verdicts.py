@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from pluribus.reproduce.verdicts import FAILS, HOLDS, OPEN, above, all_of, below, equal, most_of, over_splits
+from pluribus.results.judgements import FAILS, HOLDS, OPEN, above, all_of, below, equal, most_of, over_splits
 from pluribus.uncertainty.resampling import Interval
 
 

@@ -78,7 +78,7 @@ from .similarity import embedding as embedding
 from .studies.findings import Finding as Finding
 from .studies.fort import Measurement as Measurement
 from .studies.fort import findings as findings
-from .studies.fort import measure as measure
+from .studies.measures import measure as measure
 from .studies.quality_curves import Quality as Quality
 from .studies.quality_curves import quality as quality
 from .studies.randomness import Randomness as Randomness

@@ -53,6 +53,12 @@ class RunTraining:
         how = {name: getattr(self, name) for name in ("batch_size", "optimizer", "schedule")}
         return {**how, "epochs": epochs, "task": "classification"}
 
+    def whole(self) -> dict[str, Any]:
+        """The arguments of `pb.fit` for a network that is trained as long as the runs were."""
+        if self.recipe is not None:
+            return {"recipe": self.recipe}
+        return {name: getattr(self, name) for name in ("epochs", "lr", "batch_size", "optimizer", "schedule")}
+
 
 @dataclass(frozen=True)
 class Material:
@@ -75,6 +81,8 @@ class Material:
         retrained: networks that are trained again for each comparison of ways of training; 0: none
         rates: learning rates at which these are compared; by default a quarter, once and four times that of the runs
         chain: options of `csgmcmc`, where they are not the usual ones
+        extra: settings of single measures: repetition (of MIMO's batches), sizes and l1 (of its path of sparsity),
+            masks (how many), gamma and runs (of packed members)
         corruptions: names, and `severities` from 1 to 5
         seed: of all random numbers
         say: told what is being done
@@ -101,6 +109,7 @@ class Material:
     retrained: int = 3
     rates: tuple[float, ...] = ()
     chain: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
     corruptions: tuple[str, ...] = ("gaussian_noise",)
     severities: tuple[int, ...] = (1, 3, 5)
     seed: int = 0

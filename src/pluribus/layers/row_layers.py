@@ -50,13 +50,13 @@ class _Rows:
     """Finds each row's member, and its tensor."""
 
     size: int
-    spatial: int  # dimensions of an input beside rows and channels; of a linear layer none is fixed
 
     def pick(self, own: Tensor, x: Tensor) -> Tensor:
         """A tensor of the members, (members, channels), as a factor or summand of each row of x."""
         linear = isinstance(self, nn.Linear)
-        if x.ndim != 2 + self.spatial and not (linear and x.ndim > 2):
-            wanted = "(rows, ..., features)" if linear else f"(rows, channels, {self.spatial} more)"
+        spatial = len(getattr(self, "kernel_size", ()))  # dimensions of an input beside rows and channels
+        if x.ndim != 2 + spatial and not (linear and x.ndim > 2):
+            wanted = "(rows, ..., features)" if linear else f"(rows, channels, {spatial} more)"
             raise ValueError(f"{type(self).__name__}: the input must be {wanted}, but its shape is {tuple(x.shape)}.")
         rows = x.shape[0]
         member = torch.arange(rows, device=x.device) * self.size // max(rows, 1)  # equal, consecutive shares
@@ -120,8 +120,6 @@ class MaskedLinear(_Masked, nn.Linear):
     (torch.Size([4, 5, 3]), tensor([4., 4., 4., 4.]))
     """
 
-    spatial = 0
-
 
 class MaskedConv1d(_Masked, nn.Conv1d):
     """As `MaskedConv2d`, for sequences.
@@ -132,8 +130,6 @@ class MaskedConv1d(_Masked, nn.Conv1d):
     >>> MaskedConv1d(8, 4, 3, size=4)(torch.zeros(4, 8, 9)).shape
     torch.Size([4, 4, 7])
     """
-
-    spatial = 1
 
 
 class MaskedConv2d(_Masked, nn.Conv2d):
@@ -147,8 +143,6 @@ class MaskedConv2d(_Masked, nn.Conv2d):
     torch.Size([6, 4, 5, 5])
     """
 
-    spatial = 2
-
 
 class MaskedConv3d(_Masked, nn.Conv3d):
     """As `MaskedConv2d`, for volumes.
@@ -159,8 +153,6 @@ class MaskedConv3d(_Masked, nn.Conv3d):
     >>> MaskedConv3d(8, 4, 1, size=4)(torch.zeros(4, 8, 2, 2, 2)).shape
     torch.Size([4, 4, 2, 2, 2])
     """
-
-    spatial = 3
 
 
 # ---------------------------------------------------------------- BatchEnsemble
@@ -220,8 +212,6 @@ class BatchLinear(_Batch, nn.Linear):
     torch.Size([4, 5, 3])
     """
 
-    spatial = 0
-
 
 class BatchConv1d(_Batch, nn.Conv1d):
     """As `BatchConv2d`, for sequences.
@@ -232,8 +222,6 @@ class BatchConv1d(_Batch, nn.Conv1d):
     >>> BatchConv1d(8, 4, 3, size=4)(torch.zeros(4, 8, 9)).shape
     torch.Size([4, 4, 7])
     """
-
-    spatial = 1
 
 
 class BatchConv2d(_Batch, nn.Conv2d):
@@ -246,8 +234,6 @@ class BatchConv2d(_Batch, nn.Conv2d):
     torch.Size([4, 4, 5, 5])
     """
 
-    spatial = 2
-
 
 class BatchConv3d(_Batch, nn.Conv3d):
     """As `BatchConv2d`, for volumes.
@@ -258,5 +244,3 @@ class BatchConv3d(_Batch, nn.Conv3d):
     >>> BatchConv3d(8, 4, 1, size=4)(torch.zeros(4, 8, 2, 2, 2)).shape
     torch.Size([4, 4, 2, 2, 2])
     """
-
-    spatial = 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..report.claims import COMPUTED
-from ..report.claims import Claim as Claim
 from .experiments.stored_parts import SCALES
 
 PAPERS = {

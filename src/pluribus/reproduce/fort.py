@@ -5,93 +5,19 @@ Each is judged by numbers of `landscape/studies/fort.py`, and shows the pictures
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..landscape.laboratory.fort import SECTIONS
-from ..landscape.studies.findings import judge_values
-from ..landscape.studies.fort import ASKED, SUBSPACES
-from ..report.figure import Figure
-from .claims import Claim
-from .experiments.fort_landscape import CHAINS, HARDER, SOURCES_OF_CHANCE, landscape
+from ..landscape.studies.fort import SUBSPACES
+from ..report.claims import Claim
+from .checks.findings import Found, by_network, check_measured
+from .experiments.measurements import CHAINS, HARDER, SOURCES_OF_CHANCE, landscape
 from .experiments.stored_parts import InParts, Stored
 from .published import fort as published
-from .verdicts import ClaimVerdict
-
-Found = Mapping[str, Stored]
-
-FORT = {name: one for own in ASKED.values() for name, one in own.items()} | {
-    "harder": (
-        "on a harder problem independent solutions stand out more from the best subspace",
-        "share of the attainable diversity, independent - best subspace, harder - easier problem", 0.0, False,
-    ),
-}  # fmt: skip
-
-NETWORKS = {
-    "small_cnn": "SmallCNN",
-    "medium_cnn": "MediumCNN",
-    "resnet20": "ResNet20v1",
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "imagenet": "ImageNet",
-}
-
-
-def check_fort(
-    names: tuple[str, ...],
-    measures: tuple[str, ...],
-    printed: Mapping[str, str] | None = None,
-    derive: Callable[[Found], Found] = lambda found: found,
-) -> Callable[[Found, Mapping[str, Any]], ClaimVerdict]:
-    """The check of an item: every number on its side of the bar, for every network; pictures are of the first seed.
-
-    Args:
-        names: numbers that decide, in FORT
-        measures: whose pictures are shown
-        derive: from the parts that were computed to those that are judged
-    """
-
-    def check(found: Found, published: Mapping[str, Any]) -> ClaimVerdict:
-        asked, values = {}, {}
-        for network, parts in _by_network(derive(found)).items():
-            where = f", {NETWORKS.get(network, network)}" if network else ""
-            for name in names:
-                claim, *rest = FORT[name]
-                asked[f"{name}{where}"] = (f"{claim}{where}", *rest)
-                own = [part.figures.get("values", {}) for part in parts.values()]
-                values[f"{name}{where}"] = [one[name] for one in own if name in one]
-        return judge_values(asked, values, _pictures(found, measures), printed)  # type: ignore[arg-type]
-
-    return check
-
-
-def _by_network(found: Found) -> dict[str, dict[str, Stored]]:
-    """Parts by what stands before "seed" in their names."""
-    groups: dict[str, dict[str, Stored]] = {}
-    for name, part in found.items():
-        groups.setdefault(name.rpartition("seed")[0].rstrip("-"), {})[name] = part
-    return groups
-
-
-def _pictures(found: Found, measures: tuple[str, ...]) -> list[Figure]:
-    """What the first seed of each network measured, drawn as on the laboratory's page."""
-    figures = []
-    for network, parts in _by_network(found).items():
-        first = next(iter(parts.values()))
-        for measure in measures:
-            start = f"{measure} "
-            arrays = {key.removeprefix(start): own for key, own in first.columns.items() if key.startswith(start)}
-            for figure in SECTIONS[measure].draw(arrays) if arrays else []:
-                where = f", {NETWORKS.get(network, network)}" if network else ""
-                name = f"{figure.name}{network and '-'}{network}"
-                figures.append(dataclasses.replace(figure, name=name, title=f"{figure.title}{where}"))
-    return figures
 
 
 def harder_minus_easier(found: Found) -> Found:
     """For each seed how much more independent solutions stand out on a harder problem than on the easiest."""
-    groups = _by_network(found)
+    groups = by_network(found)
     easy = groups.get("easier", groups.get("resnet20", {}))
     gaps = {
         name: {seed.rpartition("-")[2]: part.figures.get("values", {}).get("apart") for seed, part in parts.items()}
@@ -134,7 +60,7 @@ def _claim(item: str, title: str, says: str, **given: Any) -> Claim:
 def _item(
     names: tuple[str, ...], measures: tuple[str, ...], *networks: str, experiment: InParts | None = None, **given: Any
 ) -> dict[str, Any]:
-    return {"experiment": experiment or landscape(*networks), "check": check_fort(names, measures, **given)}
+    return {"experiment": experiment or landscape(*networks), "check": check_measured(names, measures, **given)}
 
 
 ITEMS = [
@@ -204,7 +130,10 @@ ITEMS = [
         settings=IMAGENET, costs=HOURS,
         **_item(("random_best_accuracy", "random_best_brier", "random_both_accuracy", "random_both_brier",
                  "shifted_accuracy", "shifted_brier"), ("size", "shift"), "imagenet"),
-        notes=("At smaller scales it is judged on the runs of the other figures.",),
+        notes=("At smaller scales it is judged on the runs of the other figures.",
+               "Training rows are read a batch at a time; of the test rows, the first 891 (512 MB) are evaluated on. "
+               "The probabilities of every network on every row are kept: with all 50,000 rows and 1,000 classes "
+               "these are 200 MB for each of several hundred networks."),
     ),
     _claim(
         "figureS1", "Figure S1: radial landscape, training and validation loss",

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from .checks.analyses import check_transition
-from .checks.comparisons import at_most, better, cheaper, expect, improves, more, near
+from ..landscape.studies.comparisons import at_most, better, cheaper, expect, near
+from ..landscape.studies.own_data import check_transition
+from ..landscape.studies.sweeps import HALF
+from ..report.claims import Claim
 from .checks.exact import check_drawn, check_figure1
-from .checks.findings import MEMBERS, check_seeds
-from .checks.pictures import rows_table
-from .claims import EXACT, Claim
-from .experiments.analyses import TRANSITION
+from .checks.findings import check_measured
+from .claims import EXACT
 from .experiments.drawn_masks import DRAWN, FIGURE1
-from .experiments.members_of_one_network import EXTREMES
+from .experiments.measurements import EXTREMES
+from .experiments.own_data import TRANSITION, of_one_part
 from .packed import SWEEP_COSTS
 from .published import masksembles as published
-from .studies import LAPTOP_MASKS, MASKS_CIFAR, MASKS_IMAGENET, MASKS_METHODS, RATES, study
+from .studies import LAPTOP_MASKS, MASKS_CIFAR, MASKS_IMAGENET, MASKS_METHODS, RATES, study, sweep_study, swept
 
 SETTINGS = {
     "network": "Wide-ResNet-16-4, trained as by Zagoruyko and Komodakis",
@@ -44,10 +45,6 @@ _FULL = {"masksembles": {"scale": 1.6, "capacity": 1.0}}  # of a LeNet-5: 2.4 ti
 
 _FIXED = {"masksembles": {"capacity": None}}  # the network keeps its widths
 
-_BASELINES: dict[str, Any] = {"methods": ["single", "deep", "masksembles"], "laptop": LAPTOP_MASKS}
-
-_ENDS = {"sweep": {"scale": [1.0, 3.0]}}  # at `--scale smoke`
-
 CIFAR = study("methods-masksembles", MASKS_CIFAR, methods=list(MASKS_METHODS), laptop=LAPTOP_MASKS, settings=_FULL,
               sweep={"rate": list(RATES)}, choose={"mc_dropout": "nll"},
               smoke={"sweep": {"rate": [0.1, 0.3]}})  # fmt: skip
@@ -58,36 +55,25 @@ LARGE = study("methods-masksembles-imagenet", MASKS_IMAGENET, methods=list(MASKS
               sweep={"rate": list(RATES), "scale": list(OVERLAPS.values())}, choose={"mc_dropout": "nll"},
               smoke={"sweep": {"rate": [0.1, 0.3], "scale": [1.5, 3.0]}})  # fmt: skip
 
-WIDTH_SCALES = [1.0, 1.1, 1.4, 2.0, 3.0]  # members get thinner
+FIXED_WIDTH = sweep_study("masks-fixed-width", "thin", [{**one, "settings": _FIXED} for one in MASKS_CIFAR],
+                          laptop=LAPTOP_MASKS)  # fmt: skip
 
-FIXED_WIDTH = study("masks-fixed-width", [{**one, "settings": _FIXED} for one in MASKS_CIFAR],
-                    sweep={"scale": WIDTH_SCALES}, smoke=_ENDS, **_BASELINES)  # fmt: skip
+FIXED_WIDTH_LARGE = sweep_study("masks-fixed-width-imagenet", "thin", MASKS_IMAGENET, laptop=LAPTOP_MASKS)
 
-FIXED_WIDTH_LARGE = study("masks-fixed-width-imagenet", MASKS_IMAGENET, sweep={"scale": WIDTH_SCALES}, smoke=_ENDS,
-                          **_BASELINES)  # fmt: skip
+FIXED_CAPACITY = sweep_study("masks-fixed-capacity", "masks", MASKS_CIFAR, laptop=LAPTOP_MASKS,
+                             smoke={"sweep": {"scale": [1.0, 4.0], "capacity": [1.0]}})  # fmt: skip
 
-FIXED_CAPACITY = study("masks-fixed-capacity", MASKS_CIFAR, **_BASELINES,
-                       sweep={"scale": [1.0, 2.0, 3.0, 4.0, 5.0], "capacity": [1.0]},
-                       smoke={"sweep": {"scale": [1.0, 4.0], "capacity": [1.0]}})  # fmt: skip
-
-GRID = study("masks-grid", MASKS_CIFAR, methods=list(MASKS_METHODS), laptop=LAPTOP_MASKS,
-             sweep={"rate": list(RATES), "scale": [1.1, 1.55, 2.0, 3.0, 5.0], "capacity": [0.3, 0.5, 1.0, 2.0]},
-             choose={"mc_dropout": "nll"},
-             smoke={"sweep": {"scale": [1.55, 5.0], "capacity": [0.3, 1.0]}})  # fmt: skip
+GRID = sweep_study("masks-grid", "span", MASKS_CIFAR, laptop=LAPTOP_MASKS, choose={"mc_dropout": "nll"})
 
 BEST = "masksembles scale=1.5"
-
-HALF = 0.6  # "almost half the size": 2.3 of 4
-
-STAR = "masksembles scale=1.55 capacity=1.0"
-
-
-def _at(scale: float) -> str:
-    return f"masksembles scale={scale} capacity=1.0"
 
 
 def _claim(item: str, title: str, says: str, **given: Any) -> Claim:
     return Claim("masksembles", item, title, says, **given)
+
+
+def _swept(question: str, item: str, title: str, **given: Any) -> Claim:
+    return swept("masksembles", question, item, title, **{"settings": SETTINGS, "costs": SWEEP_COSTS, **given})
 
 
 ITEMS = [
@@ -107,7 +93,7 @@ ITEMS = [
         "The entropy outside the training range rises as masks overlap less, from one network's to an ensemble's.",
         settings={"network": "2 hidden layers, capacity M = 100", "N": 4, "S": (1.1, 2.0, 3.0, 10.0)},
         costs={"smoke": "seconds", "laptop": "minutes", "paper": "minutes"}, reduced=("smoke",),
-        experiment=TRANSITION, check=check_transition,
+        experiment=TRANSITION, check=of_one_part(check_transition),
         notes=("The paper gives neither amplitude nor noise of the sinusoids.",
                "Masks train for four times as many epochs: a member sees a quarter of the rows of each."),
     ),
@@ -115,8 +101,8 @@ ITEMS = [
         "figure5", "Figure 5: from ensembles to MC-Dropout",
         "With many masks, Masksembles behave like MC-Dropout; with masks that do not overlap, like Deep Ensembles.",
         settings=SETTINGS, costs=SWEEP_COSTS, experiment=EXTREMES,
-        check=check_seeds(MEMBERS, "dropout_accuracy", "dropout_information", "deep_accuracy", "deep_information",
-                          pictures=rows_table),
+        check=check_measured(("dropout_accuracy", "dropout_information", "deep_accuracy", "deep_information"),
+                             ("dropout",)),
         notes=("The figure is a sketch without numbers. What is judged: many masks of S = 2 beside MC-Dropout with the "
                "rate 1/2, and four masks of S = 10 and the network's capacity beside four networks: accuracy within "
                "two points, mutual information within a factor of 1.65.",),
@@ -129,27 +115,16 @@ ITEMS = [
                         *(better("masksembles", "mc_dropout", metric) for metric in ("cacc", "cece")),
                         metrics=("cacc", "cece", "cnll")),
     ),
-    _claim(
-        "figure7", "Figure 7: the space of behaviours",
-        "Some Masksembles of about half the size of an ensemble are as accurate and as well calibrated.",
-        settings={**SETTINGS, "S": "1 to 5", "M": "0.3 C to 2 C"}, costs=SWEEP_COSTS, experiment=GRID,
-        check=expect(*(near(STAR, "deep", metric, "single") for metric in ("accuracy", "ece")),
-                        at_most(STAR, "deep", "parameters", HALF), metrics=("accuracy", "ece", "parameters")),
+    _swept(
+        "span", "figure7", "Figure 7: the space of behaviours", experiment=GRID,
+        settings={**SETTINGS, "S": "1 to 5", "M": "0.3 C to 2 C"},
         notes=("Judged at S = 1.55 with the capacity of the network, 2.3 times a Wide-ResNet-16-4, fixed before "
                "anything was run; about half: at most 0.6 of the ensemble.",),
     ),
-    _claim(
-        "figure8", "Figure 8: ECE under corruptions at fixed size, CIFAR-10",
-        "With the size of the network fixed, calibration under corruptions improves as masks overlap less.",
-        published={"S": published.FIGURE8_SCALES}, settings=SETTINGS, costs=SWEEP_COSTS, experiment=FIXED_WIDTH,
-        check=expect(improves("masksembles", "scale", "cece"), metrics=("cece", "ece", "accuracy")),
-    ),
-    _claim(
-        "figure9", "Figure 9: fixed capacity, CIFAR-10",
-        "With the capacity fixed, ECE, accuracy and OOD detection improve gradually with S.",
-        settings={**SETTINGS, "S": "1 to 4"}, costs=SWEEP_COSTS, experiment=FIXED_CAPACITY,
-        check=expect(*(better(_at(4.0), _at(1.0), metric) for metric in ("ece", "accuracy", "auroc"))),
-    ),
+    _swept("thin", "figure8", "Figure 8: ECE under corruptions at fixed size, CIFAR-10", experiment=FIXED_WIDTH,
+           published={"S": published.FIGURE8_SCALES}),
+    _swept("masks", "figure9", "Figure 9: fixed capacity, CIFAR-10", experiment=FIXED_CAPACITY,
+           settings={**SETTINGS, "S": "1 to 4"}),
     _claim(
         "figure10", "Figure 10: ECE under corruptions at fixed size, ImageNet",
         "On ImageNet, calibration under corruptions matches that of an ensemble for S = 2 and more.",
@@ -169,21 +144,13 @@ ITEMS = [
         "The mean intersection over union of masks is close to 1/(2S - 1) in a wide range of S.",
         costs=EXACT, experiment=DRAWN, check=check_drawn("iou"),
     ),
-    _claim(
-        "figure13", "Figure 13: diversity against accuracy, CIFAR-10",
-        "Diversity rises with S; that of Deep Ensembles is largest.",
-        settings={**SETTINGS, "S": (2, 3, 4, 5)}, costs=SWEEP_COSTS, experiment=FIXED_CAPACITY,
-        check=expect(more(_at(5.0), _at(2.0), "disagreement_by_error"), more("deep", _at(5.0), "disagreement_by_error"),
-                        metrics=("disagreement_by_error", "accuracy")),
+    _swept(
+        "masks", "figure13", "Figure 13: diversity against accuracy, CIFAR-10", experiment=FIXED_CAPACITY,
+        settings={**SETTINGS, "S": (2, 3, 4, 5)},
         notes=("Diversity: disagreement relative to the error, equation 7.",),
     ),
-    _claim(
-        "figure14", "Figure 14: calibration plots",
-        "Members that are less correlated are better calibrated.",
-        settings=SETTINGS, costs=SWEEP_COSTS, experiment=FIXED_CAPACITY,
-        check=expect(improves("masksembles", "scale", "ece", capacity=1.0), metrics=("ece", "accuracy")),
-        notes=("Section 3.4 names Figure 14 where it means Figure 4.",),
-    ),
+    _swept("masks", "figure14", "Figure 14: calibration plots", experiment=FIXED_CAPACITY,
+           notes=("Section 3.4 names Figure 14 where it means Figure 4.",)),
     _claim(
         "table1", "Table 1: CIFAR-10",
         "At about half the size and training time of Deep Ensembles, Masksembles are as accurate, as well calibrated "

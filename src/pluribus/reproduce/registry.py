@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from ..report.claims import Claim
 from . import fort, masksembles, mimo, packed
-from .claims import Claim
 
 CLAIMS: dict[str, Claim] = {claim.name: claim for paper in (masksembles, packed, mimo, fort) for claim in paper.ITEMS}

@@ -13,11 +13,11 @@ from .._common.atomic import refuse_links
 from .._common.names import say_unknown
 from .._common.signed_files import read_signed_json, write_signed_json
 from .._common.untrusted import check_shape
-from ..report.claims import claims_page
-from .claims import PAPERS, Claim
+from ..report.claims import Claim, ClaimVerdict, claims_page
+from ..results.judgements import FAILS, HOLDS, OPEN, plural
+from .claims import PAPERS
 from .experiments.stored_parts import SCALES, Context
 from .registry import CLAIMS
-from .verdicts import FAILS, HOLDS, OPEN, ClaimVerdict, plural
 
 RECORD = {
     **{"item": str, "scale": str, "judgement": str, "found": [str], "header": [str], "rows": [[str]]},

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..data.corruptions.catalogue import BENCHMARK, CORRUPTIONS
+from ..landscape.studies.sweeps import SWEEPS
+from ..report.claims import Claim
 from .experiments.study_experiment import StudyExperiment
 
 Given = Mapping[str, Any]
@@ -98,6 +100,20 @@ def study(
     )
 
 
+def sweep_study(name: str, question: str, paper: Sequence[Given], **given: Any) -> StudyExperiment:
+    """The experiment of a sweep that the laboratory's page has as well; at `--scale smoke` with the page's values."""
+    one = SWEEPS[question]
+    usual = {"methods": list(one.methods), "sweep": one.values, "smoke": {"sweep": one.short}}
+    size = {"size": one.size} if one.size != LAPTOP["size"] and "size" not in one.values else {}
+    return study(name, paper, **{**usual, "settings": one.settings, **size, **given})
+
+
+def swept(paper: str, question: str, item: str, title: str, **given: Any) -> Claim:
+    """An item that says of a study what the laboratory's page says of one's own networks."""
+    said = SWEEPS[question].claims[item]
+    return Claim(paper, item, title, said.says, check=said.check, **given)
+
+
 def _cifar(data: str, model: str, recipe: str, **given: Any) -> dict[str, Any]:
     source = {"outside": ["svhn"], "shifted": [f"{data}_c"]}
     return {**CIFAR, "data": [data], "model": model, "recipe": recipe, "source": source, **given}
@@ -109,8 +125,8 @@ def control(name: str, *pairs: tuple[str, str]) -> StudyExperiment:
     Args:
         pairs: (network, method)
     """
-    brief = {"width": 0.125, "training": {"epochs": 1, "lr": 0.003}, "severities": [1], "shift_rows": 20,
-             "source": {"outside": ["noise"], "train_rows": 100}}  # fmt: skip
+    brief = {"width": 0.125, "training": {"epochs": 1, "lr": 0.003}, "corruptions": [],
+             "source": {"outside": ["noise"], "train_rows": 60}}  # fmt: skip
     packed = {"packed": {"alpha": 2, "gamma": 1}}  # with the 23.6 M parameters that Table 9 prints
     return StudyExperiment(
         name,

@@ -174,7 +174,7 @@ def dropout_transition(
     entries: dict[str, Callable[[], Ensemble]] = {"deep": lambda: deep(model, sizes[0])}
     for size in sizes:
         entries[f"N {size}"] = partial(_build_masksembles, model, size, scale, None, example, where)
-    layers = where or _masked_layers(model, example)
+    layers = where or masked_layers(model, example)
     entries["mc_dropout"] = partial(_build_dropout, model, sizes[-1], 1 - 1 / scale, example, layers)
     return measure_settings(entries, train, test, about={f"N {size}": {"size": size} for size in sizes}, **options)
 
@@ -278,7 +278,7 @@ def _build_dropout(model: nn.Module, size: int, rate: float, example: Any, where
     return mc_dropout(redraw(model), size, rate, where=where, example=example)
 
 
-def _masked_layers(model: nn.Module, example: Any) -> str:
+def masked_layers(model: nn.Module, example: Any) -> str:
     """The layers before which masks are by default, as a pattern."""
     made = masksembles(model, 2, example=example)
     return exact_pattern([name.removesuffix(".mask") for name in made.own])

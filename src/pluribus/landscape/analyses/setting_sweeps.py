@@ -20,7 +20,7 @@ from ..common.examples import Examples, target_labels
 from ..common.points import Measuring, Span, measure_points
 from ..similarity import answers_and_targets, disagreement, divergence
 from ..subnetworks import subnetworks
-from .trained_settings import Measured, train_from_seeds
+from .trained_settings import Measured, Try, train_each
 
 SMALL = 1e-4  # a weight that is no larger counts as zero (MIMO, appendix C)
 
@@ -67,8 +67,8 @@ def sweep(
     chosen = list(settings)
     if not chosen:
         raise ValueError("sweep: there must be at least one setting, but there is none.")
-    tries: list[Any] = [(setting, {}, {}) for setting in chosen]
-    return _sweep("sweep", make, tries, train, data, seeds, progress, options, further)
+    tries = [Try(setting, partial(make, setting), {}, options) for setting in chosen]
+    return _sweep("sweep", tries, train, data, seeds, progress, further)
 
 
 @check_arguments(make=FUNCTION, l1=SOME_NUMBERS, l2=SOME_NUMBERS, seeds=COUNT)
@@ -108,14 +108,14 @@ def regularization_path(
     for name, values in paths.items():
         if bad := [value for value in values if not 0 <= value < float("inf")]:
             raise ValueError(f"regularization_path: {name} must be 0 or more, but one is {bad[0]!r}.")
-    tries: list[Any] = []
+    tries = []
     for name, values in paths.items():
         for value in values:
             own = {"l1": 0.0, "l2": 0.0, name: float(value)}
-            tries.append(((name, float(value)), own, {**own, "weight_decay": 0.0}))
+            tries.append(Try((name, float(value)), make, own, {**options, **own, "weight_decay": 0.0}))
     if not tries:
         raise ValueError("regularization_path: give l1= or l2=, the factors to try.")
-    return _sweep("regularization_path", lambda setting: make(), tries, train, data, seeds, progress, options)
+    return _sweep("regularization_path", tries, train, data, seeds, progress)
 
 
 def member_figures(ensemble: Ensemble, data: Any) -> dict[str, float]:
@@ -197,19 +197,14 @@ def weight_share(ensemble: Ensemble) -> float:
 
 
 def _sweep(
-    caller: str, make: Callable[[Any], Ensemble], tries: Sequence[tuple[Any, Mapping[str, Any], Mapping[str, Any]]],
-    train: Any, data: Any, seeds: int, progress: Any, options: Mapping[str, Any], further: Any = None,
-) -> Measured:  # fmt: skip
-    """Each (setting, columns of the table, options of fit), for each seed."""
-    examples, rows = Examples(caller, data, labelled=True), []
-    for seed in range(check_whole(caller, "seeds", seeds)):
-        for setting, columns, own in tries:
-            if progress is not None:
-                progress(f"{setting}, seed {seed + 1} of {seeds}")
-            chance = mix_seeds(0, seed), mix_seeds(0, seed, 1)
-            made = train_from_seeds(caller, setting, partial(make, setting), train, chance, {**options, **own})
-            with torch.random.fork_rng(devices=[]):
-                figures = {**member_figures(made, examples), "share": weight_share(made)}
-                figures |= {} if further is None else dict(further(made, examples))
-            rows.append({"setting": setting, "seed": seed, **columns, **figures})
-    return Measured(rows)
+    caller: str, tries: Sequence[Try], train: Any, data: Any, seeds: int, progress: Any, further: Any = None
+) -> Measured:
+    examples = Examples(caller, data, labelled=True)
+
+    def judge(made: Ensemble) -> dict[str, Any]:
+        figures = {**member_figures(made, examples), "share": weight_share(made)}
+        return figures if further is None else {**figures, **further(made, examples)}
+
+    return train_each(
+        caller, tries, train, judge, seeds, progress, lambda seed: (mix_seeds(0, seed), mix_seeds(0, seed, 1))
+    )

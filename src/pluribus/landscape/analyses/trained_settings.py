@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,7 +40,8 @@ class Measured:
 
     `rows` have "setting", "seed", what the setting consists of, and the figures: metrics of the test data by their
     names; "parameters"; "inside entropy", "outside entropy", "outside mutual_information"; "auroc msp", "aupr msp",
-    "fpr95 msp" and so on for each criterion; "ece at 3", "accuracy at 3", "nll at 3" for shifted data of severity 3;
+    "fpr95 msp" and so on for each criterion, those of MSP also as "auroc", "aupr", "fpr95"; "ece at 3", "accuracy at
+    3", "nll at 3" for shifted data of severity 3, and their means over severities as "cece", "cacc", "cnll";
     "reliability": confidence, accuracy and examples of each bin.
 
     >>> measured = Measured([{"setting": "one", "seed": seed, "nll": 0.5} for seed in range(2)])
@@ -49,6 +50,7 @@ class Measured:
     """
 
     rows: list[dict[str, Any]]
+    notes: tuple[str, ...] = ()
 
     @property
     def settings(self) -> list[Any]:
@@ -70,6 +72,10 @@ class Measured:
                 f"are {quote_names(self.figures)}."
             )
         return [float(value) for value in found if value is not None]
+
+    def seeds(self, setting: Any) -> int:
+        """How many seeds a setting was trained with."""
+        return sum(row["setting"] == setting for row in self.rows)
 
     def interval(self, setting: Any, figure: str) -> Interval:
         """The mean over seeds with its 95 % interval by Student's t."""
@@ -128,24 +134,56 @@ def measure_settings(
     >>> measured.settings, len(measured.values("four", "nll"))
     (['one', 'four'], 2)
     """
-    seeds = check_whole("measure_settings", "seeds", seeds)
     if not entries:
         raise ValueError("measure_settings: there must be at least one setting, but there is none.")
-    inside = Examples("measure_settings", test, labelled=True)
-    others = None if outside is None else Examples("measure_settings", outside)
-    shifted = {
-        level: [Examples("measure_settings", one, labelled=True) for one in given] for level, given in _levels(shifts)
-    }
+    judge = judge_settings("measure_settings", test, outside, shifts, further)
+    tries = [Try(name, make, (about or {}).get(name, {}), options) for name, make in entries.items()]
+    return train_each("measure_settings", tries, train, judge, seeds, progress, seeds_of)
+
+
+def seeds_of(seed: int) -> tuple[int, int]:
+    """The seeds of what is drawn, and of training."""
+    return mix_seeds(seed, 11), mix_seeds(seed, 12)
+
+
+def judge_settings(
+    caller: str, test: Any, outside: Any, shifts: Mapping[int, Sequence[Any]] | None,
+    further: Callable[[Ensemble, Any], Mapping[str, Any]] | None,
+) -> Callable[[Ensemble], dict[str, Any]]:  # fmt: skip
+    """What gives the figures of a trained ensemble; arguments as for `measure_settings`."""
+    inside = Examples(caller, test, labelled=True)
+    others = None if outside is None else Examples(caller, outside)
+    shifted = {level: [Examples(caller, one, labelled=True) for one in given] for level, given in _levels(shifts)}
+
+    def judge(ensemble: Ensemble) -> dict[str, Any]:
+        figures = _figures(ensemble, inside, others, shifted)
+        return figures if further is None else {**figures, **further(ensemble, inside)}
+
+    return judge
+
+
+class Try(NamedTuple):
+    """A setting, what makes its untrained ensemble, further columns of its rows, and how it is trained."""
+
+    setting: Any
+    make: Callable[[], Ensemble]
+    columns: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+def train_each(
+    caller: str, tries: Sequence[Try], train: Any, judge: Callable[[Ensemble], Mapping[str, Any]], seeds: int,
+    progress: Callable[[str], None] | None, chance: Callable[[int], tuple[int, int]],
+) -> Measured:  # fmt: skip
+    """Every try, made, trained and judged for every seed; `chance` gives the seeds of what is drawn and of training."""
     rows = []
-    for seed in range(seeds):
-        for name, make in entries.items():
+    for seed in range(check_whole(caller, "seeds", seeds)):
+        for setting, make, columns, options in tries:
             if progress is not None:
-                progress(f"{name}, seed {seed + 1} of {seeds}")
-            own = mix_seeds(seed, 11), mix_seeds(seed, 12)
-            ensemble = train_from_seeds("measure_settings", name, make, train, own, options)
-            figures = _figures(ensemble, inside, others, shifted)
-            figures |= {} if further is None else dict(further(ensemble, inside))
-            rows.append({"setting": name, "seed": seed, **(about or {}).get(name, {}), **figures})
+                progress(f"{setting}, seed {seed + 1} of {seeds}")
+            made = train_from_seeds(caller, setting, make, train, chance(seed), options)
+            with torch.random.fork_rng(devices=[]):
+                rows.append({"setting": setting, "seed": seed, **columns, **judge(made)})
     return Measured(rows)
 
 
@@ -195,6 +233,8 @@ def _figures(
                 evaluate(_predict(ensemble, one), one.targets, metrics=["accuracy", "nll", "ece"]) for one in sets
             ]
             figures |= {f"{name} at {severity}": float(np.mean([row[name] for row in judged])) for name in judged[0]}
+        for short, name in (("cacc", "accuracy"), ("cnll", "nll"), ("cece", "ece")) if shifted else ():
+            figures[short] = float(np.mean([figures[f"{name} at {severity}"] for severity in shifted]))
     return figures
 
 
@@ -214,7 +254,7 @@ def _outside_figures(inside: Classification, outside: Classification) -> dict[st
     }
     for criterion in CRITERIA:
         figures |= {f"{figure} {criterion}": value for figure, value in ood(inside, outside, criterion).items()}
-    return figures
+    return figures | {figure: figures[f"{figure} msp"] for figure in ("auroc", "aupr", "fpr95")}
 
 
 def _levels(shifts: Mapping[int, Sequence[Any]] | None) -> list[tuple[int, Sequence[Any]]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ...report.claims import Claim, claims_page
@@ -18,20 +19,25 @@ from ..studies.fort import cut
 from .alignment import aligned_runs
 from .animation import animate
 from .between_solutions import trained_curves
-from .fort import SECTIONS
+from .fort import FORT_SECTIONS
 from .hessian_spectra import loss_curvature
 from .layers import layer_similarity, sparse_layers
-from .mimo_members import subnetworks_apart, units_of_members
-from .settings import SWEPT, bias_of_members
+from .members import MEMBERS_SECTIONS
+from .settings import QUESTIONS as OF_SETTINGS
+from .settings import bias_question, settings_question, sinusoid_question
 
 TITLE = "Why do ensembles work?"
 
 Ask = Callable[[Material], Claim | None]
 
+SECTIONS = {**FORT_SECTIONS, **MEMBERS_SECTIONS}
+
+ANSWERS: dict[str, Ask] = {name: partial(one.answer, name) for name, one in SECTIONS.items()}
+
 QUESTIONS: dict[str, Ask] = {  # by the anchor on the page, in its order
-    **{name: SECTIONS[name] for name in ("weights", "functions", "map", "plane", "tunnel", "stitched")},
+    **{name: ANSWERS[name] for name in ("weights", "functions", "map", "plane", "tunnel", "stitched")},
     "alignment": aligned_runs,
-    **{name: SECTIONS[name] for name in ("diversity", "size", "shift", "randomness", "chain")},
+    **{name: ANSWERS[name] for name in ("diversity", "size", "shift", "randomness", "chain")},
     "layers": layer_similarity,
     "sparsity": sparse_layers,
 }
@@ -39,10 +45,10 @@ QUESTIONS: dict[str, Ask] = {  # by the anchor on the page, in its order
 ON_REQUEST: dict[str, Ask] = {  # asked by name alone: they take minutes
     "curve": trained_curves,
     "curvature": loss_curvature,
-    "subnetworks": subnetworks_apart,
-    "units": units_of_members,
-    "bias": bias_of_members,
-    **{swept.name: swept for swept in SWEPT},
+    **{name: ANSWERS[name] for name in MEMBERS_SECTIONS},
+    "bias": bias_question,
+    "sinusoids": sinusoid_question,
+    **{name: partial(settings_question, name) for name in OF_SETTINGS},
 }
 
 

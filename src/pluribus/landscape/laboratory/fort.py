@@ -1,12 +1,8 @@
-"""The figures of Fort et al. as sections of a page: titles, what the paper says, and pictures of what was measured.
-
-A picture is drawn from the arrays of a `Measurement` alone, so that stored ones give the same pictures.
-"""
+"""The figures of Fort et al. as sections of a page: titles, what the paper says, and pictures of what was measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -18,38 +14,14 @@ from ...report.charts.landscape import (
     strip_chart,
     surface_chart,
 )
-from ...report.claims import Claim, section
-from ...report.figure import Curve, Figure, Panel, curve_panel, finite_range, legend
-from ...report.svg import Axis
+from ...report.figure import Curve, Figure, Panel, finite_range, legend
 from ..diversity_accuracy_plane import family, limits
-from ..material import Material, run_names
-from ..studies.findings import tell_values
-from ..studies.fort import ASKED, CURVES, MEASURES, SPREADS, SUBSPACES
-
-Arrays = Mapping[str, np.ndarray]
+from ..material import run_names
+from ..studies.fort import CURVES, SPREADS, SUBSPACES
+from .sections import Arrays, Section, curves_panel
 
 KINDS = {"both": "initialisation and order", "initialisation": "initialisation", "batches": "order of batches",
          "neither": "nothing"}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Section:
-    """A figure of the paper on the laboratory's page: its measurement has the same name."""
-
-    title: str
-    says: str
-    draw: Callable[[Arrays], list[Figure]]
-    told: Mapping[str, str]  # numbers without a bar, in words
-
-    def __call__(self, material: Material) -> Claim | None:
-        """The section, with what was found; None where the material cannot tell."""
-        name = next(name for name, one in SECTIONS.items() if one is self)
-        found = MEASURES[name](material)
-        if found is None:
-            return None
-        said = tell_values(ASKED[name], self.told, found.values)
-        pictures = self.draw(found.arrays)
-        return section(name, self.title, self.says, said.found, pictures, said.judgement, said.number)
 
 
 def _styles(names: Sequence[str], first: int = 2) -> dict[str, int]:
@@ -111,13 +83,18 @@ def draw_map(arrays: Arrays) -> list[Figure]:
     return [Figure("tsne", "Runs and their subspaces", caption, [Panel(chart)], legend=legend(names, styles))]
 
 
+def _on_a_cut(arrays: Arrays, names: Sequence[str], **further: np.ndarray) -> dict[str, np.ndarray]:
+    """What is drawn of a cut through the landscape, by its title."""
+    agreements = {f"agreement with {name}": arrays["agreement"][i] for i, name in enumerate(names)}
+    return {"accuracy": arrays["accuracy"], "loss": arrays["loss"], **further, **agreements}
+
+
 def draw_plane(arrays: Arrays) -> list[Figure]:
     """Accuracy, losses and agreement on the plane, with trajectories and samples on it."""
     names = run_names(2)
     styles = {**_styles(names), "Gaussian samples": 6}
     error = np.maximum(1 - arrays["accuracy"], 1e-3)
-    measured = {"accuracy": arrays["accuracy"], "loss": arrays["loss"], "training loss": arrays["train loss"]}
-    measured |= {f"agreement with {name}": arrays["agreement"][i] for i, name in enumerate(names)}
+    measured = _on_a_cut(arrays, names, **{"training loss": arrays["train loss"]})
     measured |= {
         f"disagreement with {name} / error": (1 - arrays["agreement"][i]) / error for i, name in enumerate(names)
     }
@@ -165,8 +142,7 @@ def draw_tunnel(arrays: Arrays) -> list[Figure]:
 def draw_stitched(arrays: Arrays) -> list[Figure]:
     """Triangles of the tunnel's pieces and the origin."""
     names = run_names(2)
-    measured = {"accuracy": arrays["accuracy"], "loss": arrays["loss"]}
-    measured |= {f"agreement with {name}": arrays["agreement"][i] for i, name in enumerate(names)}
+    measured = _on_a_cut(arrays, names)
     styles = _styles(names)
     panels = [
         Panel(
@@ -296,20 +272,7 @@ def draw_chain(arrays: Arrays) -> list[Figure]:
     return [Figure("chain", "Cycles against runs", caption, [panel], "wide", [], header, rows)]
 
 
-def curves_panel(
-    curves: dict[str, Curve], styles: dict[str, int], across: str, title: str, log: bool = False, zero: bool = False
-) -> Panel:
-    """Curves in one panel, however many."""
-    x = finite_range(value for own, _ in curves.values() for value in own)
-    low, high = finite_range(value for _, own in curves.values() for value in own)
-    axes = (
-        Axis(*x, log=log, whole=across in ("runs", "severity"), room=0.02),
-        Axis(min(low, 0.0) if zero else low, high),
-    )
-    return curve_panel(curves, styles, (across, title), axes, lambda label: f"{title}: {label}")
-
-
-SECTIONS: dict[str, Section] = {
+FORT_SECTIONS: dict[str, Section] = {
     "weights": Section(
         "Do runs end in different places in weight space?",
         "The weight vectors of two different initialisations are essentially orthogonal, while those along one "

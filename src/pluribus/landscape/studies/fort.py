@@ -18,15 +18,13 @@ import torch
 from ...core.ensemble import Ensemble
 from ...methods.building import check_whole
 from ...training.batching import mix_seeds
-from ...uncertainty.classification import Classification
-from ...uncertainty.evaluation import evaluate
 from ..averaging import weight_average
 from ..checkpoints import Trajectory
 from ..common.arguments import COUNT, check_arguments
 from ..common.examples import Examples, labels_of, target_labels
 from ..common.networks import network_of, networks_of
 from ..diversity_accuracy_plane import DiversityAccuracy, diversity_accuracy, family, fit_exponent, limits
-from ..material import Material, first_rows, material_of
+from ..material import Material, first_rows
 from ..paths import Along, Path, along, line, stitched, tunnel
 from ..planes import Surface, plane, surface
 from ..recorded_training import trajectories
@@ -42,7 +40,7 @@ from ..sampling import (
 from ..similarity import answers_and_targets, cosine, disagreement, embedding, ratios
 from .findings import Asked, Finding
 from .quality_curves import BASE, rows_of_part, sample_runs
-from .randomness import KINDS, chain_against_runs, randomness
+from .randomness import KINDS, answer_together, chain_against_runs, randomness, shared_information
 
 SUBSPACES = {"random": "random", "dropout": "dropout", "diagonal": "diagonal Gaussian", "low_rank": "low-rank Gaussian"}
 
@@ -570,30 +568,6 @@ MEASURES: dict[str, Callable[[Material], Measurement | None]] = {
 # ---------------------------------------------------------------- from Python
 
 
-@check_arguments()
-def measure(name: str, runs: Any, data: Any, *, train: Any = None, **settings: Any) -> Measurement:
-    """The numbers and arrays of one figure of Fort et al., measured on networks and data of your own.
-
-    Args:
-        name: weights, functions, map, plane, tunnel, stitched, diversity, size, shift, randomness or chain
-        runs: trajectories or networks: a list, or an Ensemble
-        data, train, settings: as for `page`
-
-    >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
-    >>> found = measure("weights", [nn.Linear(4, 3), nn.Linear(4, 3)], (x, y))
-    >>> found.values["cosine"] < 1, found.arrays["matrix"].shape
-    (True, (2, 2))
-    """
-    if name not in MEASURES:
-        raise ValueError(f"measure: {name!r} is unknown. Choose from {', '.join(MEASURES)}.")
-    found = MEASURES[name](material_of("measure", runs, data, train=train, **settings))
-    if found is None:
-        raise ValueError(
-            f"measure: these networks cannot tell {name!r}: it needs recorded training, or training= anew."
-        )
-    return found
-
-
 @check_arguments(seeds=COUNT, runs=COUNT, epochs=COUNT)
 def findings(
     model: Any,
@@ -706,6 +680,4 @@ def _loss(run: Any, part: Any) -> float:
 
 def _divergence(held: Any, part: Any) -> float:
     """The Jensen-Shannon divergence of all networks, in nats."""
-    said, _ = _answers(held, part)
-    found = evaluate(Classification(said.double()), metrics=["mutual_information"])["mutual_information"]
-    return max(float(found), 1e-9)  # so that ratios are finite
+    return max(shared_information(answer_together("landscape", held, part)), 1e-9)  # so that ratios are finite

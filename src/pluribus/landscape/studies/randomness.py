@@ -119,9 +119,18 @@ def _figures(runs: Sequence[Trajectory], inside: Examples, outside: Examples | N
     found = evaluate(prediction, target, metrics=names)
     if outside is None:
         return found
-    other = Classification(answers_and_targets("randomness", solutions(runs), outside)[0].double())
-    information = evaluate(other, metrics=["mutual_information"])["mutual_information"]
-    return {**found, "aupr": ood(prediction, other)["aupr"], "outside": information}
+    other = answer_together("randomness", solutions(runs), outside)
+    return {**found, "aupr": ood(prediction, other)["aupr"], "outside": shared_information(other)}
+
+
+def answer_together(caller: str, held: Any, part: Any) -> Classification:
+    """What several networks say of data, as one prediction."""
+    return Classification(answers_and_targets(caller, held, part)[0].double())
+
+
+def shared_information(prediction: Classification) -> float:
+    """The mean mutual information, in nats: the Jensen-Shannon divergence of the members."""
+    return float(evaluate(prediction, metrics=["mutual_information"])["mutual_information"])
 
 
 @check_arguments()

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...report.claims import ClaimVerdict
+from ...results.judgements import FAILS, HOLDS, OPEN, plural
 from ..experiments.stored_parts import Part, Stored
 from ..published.packed import decimals
-from ..verdicts import FAILS, HOLDS, OPEN, ClaimVerdict, plural
 
 UNITS = {"parameters": 1e6, "mult_adds": 1e9}
 

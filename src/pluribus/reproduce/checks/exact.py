@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ...results.intervals import t_interval
+from ...report.claims import ClaimVerdict
+from ...results.judgements import FAILS, HOLDS, OPEN, plural, show_interval
+from ...uncertainty.resampling import Interval
 from ..experiments.stored_parts import Stored
 from ..published.packed import decimals
-from ..verdicts import FAILS, HOLDS, OPEN, ClaimVerdict, plural, show_interval
 
 SAME = 1e-10  # of the largest output: what rounding in float64 may leave
 
@@ -92,7 +93,7 @@ def check_drawn(figure: str) -> Any:
         rows, errors, noise = [], [], []
         for name, part in found.items():
             for row in part.figures["rows"]:
-                ours, formula = t_interval(row[figure]), FORMULAS[figure](row["N"], row["S"])
+                ours, formula = Interval(*row[figure]), FORMULAS[figure](row["N"], row["S"])
                 errors.append(abs(ours.value - formula) / formula)
                 noise.append((ours.high - ours.low) / 2 / formula if ours.known else math.inf)
                 rows.append([name, str(row["N"]), f"{row['S']:g}", f"{formula:.3f}", show_interval(ours)])

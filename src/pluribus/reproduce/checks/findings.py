@@ -1,83 +1,95 @@
-"""Checks of experiments that are repeated with several seeds: figures with bars, told by intervals over seeds."""
+"""Checks of what is measured for several seeds: numbers with bars, told by intervals over seeds, for every network."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...landscape.studies.findings import Asked, judge_values
+import numpy as np
+
+from ...landscape.laboratory.exploration import SECTIONS
+from ...landscape.studies import measures
+from ...landscape.studies.findings import judge_values
+from ...report.claims import ClaimVerdict
 from ...report.figure import Figure
 from ..experiments.stored_parts import Stored
-from ..verdicts import ClaimVerdict
 
 Found = Mapping[str, Stored]
 
-CHANCE: dict[str, Asked] = {
-    **{
-        f"enough_{name}": (
-            f"{title} are enough for diversity", "ratio of mutual information, alone / both", 0.5, False,
-        )
-        for name, title in (("initialisation", "different initialisations"), ("batches", "different batches"))
-    },
-    **{
-        f"{figure}_{name}": (f"{title} alone are neither better nor worse than both", f"loss of {figure}", bar, None)
-        for name, title in (("initialisation", "different initialisations"), ("batches", "different batches"))
-        for figure, bar in (("accuracy", 0.01), ("aupr", 0.01))
-    },
-}  # fmt: skip
-
-MEMBERS: dict[str, Asked] = {
-    "mimo_barrier": ("MIMO's subnetworks are in distinct basins", "loss above the chord between them", 0.1, False),
-    "multihead_barrier": ("multihead subnetworks share one basin", "loss above the chord between them", 0.1, True),
-    "disagree": (
-        "MIMO's subnetworks disagree more", "ratio of disagreement, MIMO / multihead", 2.0, False,
-    ),
-    "sparse_accuracy": (
-        "at the same sparsity, more subnetworks lose more accuracy", "loss of accuracy, largest M - M = 1", 0.0, False,
-    ),
-    "sparse_likelihood": (
-        "at the same sparsity, more subnetworks lose more log-likelihood", "loss, largest M - M = 1", 0.0, False,
-    ),
-    "dropout_accuracy": (
-        "with many masks accuracy is MC-Dropout's", "difference of accuracy", 0.02, None,
-    ),
-    "dropout_information": (
-        "with many masks members differ as much as draws of MC-Dropout",
-        "log ratio of mutual information", 0.5, None,
-    ),
-    "deep_accuracy": (
-        "with masks that do not overlap accuracy is that of Deep Ensembles", "difference of accuracy", 0.02, None,
-    ),
-    "deep_information": (
-        "with masks that do not overlap members differ as much as those of Deep Ensembles",
-        "log ratio of mutual information", 0.5, None,
-    ),
-    "selection": (
-        "selecting the ensemble's epoch is as accurate as selecting each member's", "difference of accuracy",
-        0.01, None,
-    ),
-    "selection_nll": (
-        "selecting the ensemble's epoch is as likely as selecting each member's", "NLL, ensemble - member", 0.01, None,
+ASKED = {name: one for own in measures.ASKED.values() for name, one in own.items()} | {
+    "harder": (
+        "on a harder problem independent solutions stand out more from the best subspace",
+        "share of the attainable diversity, independent - best subspace, harder - easier problem", 0.0, False,
     ),
 }  # fmt: skip
 
+NETWORKS = {
+    "small_cnn": "SmallCNN",
+    "medium_cnn": "MediumCNN",
+    "resnet20": "ResNet20v1",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "imagenet": "ImageNet",
+}
 
-def check_seeds(
-    asked: Mapping[str, Asked],
-    *names: str,
-    pictures: Callable[[Found], list[Figure]] = lambda found: [],
+
+def check_measured(
+    names: tuple[str, ...],
+    shown: tuple[str, ...],
+    printed: Mapping[str, str] | None = None,
+    derive: Callable[[Found], Found] = lambda found: found,
 ) -> Callable[[Found, Mapping[str, Any]], ClaimVerdict]:
-    """The check of an item by figures of every seed: all of them must be on the right side of their bars.
+    """The check of an item: every number on its side of the bar, for every network; pictures are of the first seed.
 
     Args:
-        asked: what the figures mean, and their bars
-        names: those that decide
-        pictures: what is drawn beside the figures
+        names: numbers that decide, in ASKED
+        shown: measures whose pictures are
+        derive: from the parts that were computed to those that are judged
     """
 
     def check(found: Found, published: Mapping[str, Any]) -> ClaimVerdict:
-        seeds = [part.figures.get("values", {}) for part in found.values()]
-        values = {name: [own[name] for own in seeds if name in own] for name in names}
-        return judge_values({name: asked[name] for name in names}, values, pictures(found))
+        asked, values = {}, {}
+        for network, parts in by_network(derive(found)).items():
+            where = f", {NETWORKS.get(network, network)}" if network else ""
+            for name in names:
+                claim, *rest = ASKED[name]
+                asked[f"{name}{where}"] = (f"{claim}{where}", *rest)
+                own = [part.figures.get("values", {}) for part in parts.values()]
+                values[f"{name}{where}"] = [one[name] for one in own if name in one]
+        return judge_values(asked, values, _pictures(found, shown), printed)  # type: ignore[arg-type]
 
     return check
+
+
+def by_network(found: Found) -> dict[str, dict[str, Stored]]:
+    """Parts by what stands before "seed" in their names."""
+    groups: dict[str, dict[str, Stored]] = {}
+    for name, part in found.items():
+        groups.setdefault(name.rpartition("seed")[0].rstrip("-"), {})[name] = part
+    return groups
+
+
+AVERAGED = ("sparse", "dropout", "selection", "sources")  # whose pictures are of means over seeds
+
+
+def _arrays(parts: Sequence[Stored], start: str, averaged: bool) -> dict[str, np.ndarray]:
+    """What the first seed measured, or the mean over seeds."""
+    found = {key.removeprefix(start): own for key, own in parts[0].columns.items() if key.startswith(start)}
+    if averaged:
+        found = {key: np.mean([part.columns[start + key] for part in parts], 0) if own.dtype.kind == "f" else own
+                 for key, own in found.items()}  # fmt: skip
+    return found
+
+
+def _pictures(found: Found, shown: tuple[str, ...]) -> list[Figure]:
+    """What was measured on each network, drawn as on the laboratory's page."""
+    figures = []
+    for network, parts in by_network(found).items():
+        for measure in shown:
+            arrays = _arrays(list(parts.values()), f"{measure} ", measure in AVERAGED)
+            for figure in SECTIONS[measure].draw(arrays) if arrays else []:
+                where = f", {NETWORKS.get(network, network)}" if network else ""
+                name = f"{figure.name}{network and '-'}{network}"
+                figures.append(dataclasses.replace(figure, name=name, title=f"{figure.title}{where}"))
+    return figures

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ...report.charts.intervals import intervals_figure
+from ...report.claims import ClaimVerdict
+from ...results.judgements import FAILS, HOLDS, OPEN, all_of, equal, most_of, over_splits, plural, show_interval
 from ...uncertainty.resampling import Interval
-from ..drawing import intervals_figure
 from ..experiments.stored_parts import Stored
 from ..experiments.uci import split_figures, tables_of
 from ..published.packed import decimals, parse_printed
-from ..verdicts import FAILS, HOLDS, OPEN, ClaimVerdict, all_of, equal, most_of, over_splits, plural, show_interval
 
 TEST_SHARE = 1 / 9  # test rows to training rows in the standard splits
 

@@ -48,11 +48,11 @@ def count_network(part: Part, data: Path | None, needed: Mapping[str, Stored]) -
     return {"parameters": found.parameters, "mult_adds": found.mult_adds, "passes": found.forward_passes}, {}
 
 
-def counting_experiment(name: str, rows: Mapping[str, Part], smoke: str) -> InParts:
-    """The experiment that counts the rows of a table; at the scale "smoke" those whose names end with a text."""
+def counting_experiment(name: str, rows: Mapping[str, Part], smoke: str | tuple[str, ...]) -> InParts:
+    """The experiment that counts the rows of a table; at the scale "smoke" those whose names end so."""
     return InParts(name, partial(_plan, dict(rows), smoke), count_network)
 
 
-def _plan(rows: Mapping[str, Part], smoke: str, scale: str) -> list[Part]:
+def _plan(rows: Mapping[str, Part], smoke: str | tuple[str, ...], scale: str) -> list[Part]:
     chosen = [part for row, part in rows.items() if scale != "smoke" or row.endswith(smoke)]
     return list({part.name: part for part in chosen}.values())

@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 
-import torch
-
-from ...methods.mask_sampler import grow_width, masks, mean_mask_iou
+from ...landscape.analyses.masks import mask_overlap
 from .stored_parts import Given, InParts, Part, Stored
 
 
@@ -41,14 +39,10 @@ SIZES = (2, 4, 8, 16)
 
 
 def draw_sets(part: Part, data: Path | None, needed: Mapping[str, Stored]) -> Given:
-    """Mean IoU and relative width of drawn sets of masks: (draws) for each number of masks and scale."""
-    ones, draws = int(part.settings["M"]), int(part.settings["draws"])
-    generator = torch.Generator().manual_seed(0)
-    rows = []
-    for size, scale in itertools.product(SIZES, SCALES):
-        widths = [grow_width(ones, size, scale, generator) for _ in range(draws)]
-        ious = [mean_mask_iou(masks(width, size, capacity=ones, generator=generator)) for width in widths]
-        rows.append({"N": size, "S": scale, "iou": ious, "size": [width / ones for width in widths]})
+    """Mean IoU and relative width of drawn masks, each with its interval, for each number of masks and scale."""
+    found = mask_overlap(SIZES, SCALES, ones=int(part.settings["M"]), draws=int(part.settings["draws"]))
+    rows = [{"N": size, "S": scale, **{name: found[name][i, j].tolist() for name in ("iou", "size")}}
+            for i, size in enumerate(SIZES) for j, scale in enumerate(SCALES)]  # fmt: skip
     return {"rows": rows}, {}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...landscape.analyses.trained_settings import CRITERIA
 from ...results.quantities import Differences, estimate, value
 from ...results.store import Group, group_runs
 from ...study.folder import conduct
@@ -28,24 +29,30 @@ class Compared:
         return Compared({**self.groups, **other.groups}, seconds=self.seconds + other.seconds,
                         notes=(*self.notes, *other.notes))  # fmt: skip
 
-    def __contains__(self, label: str) -> bool:
-        return label in self.groups
+    @property
+    def settings(self) -> list[str]:
+        """The labels."""
+        return list(self.groups)
 
-    def figure(self, label: str, name: str) -> Interval:
+    def interval(self, label: str, name: str) -> Interval:
         """The mean over seeds of a quantity, with its interval."""
         return estimate(self.groups[label], name)
 
-    def gap(self, first: str, second: str, name: str) -> Interval:
+    def difference(self, first: str, second: str, name: str) -> Interval:
         """How much larger the quantity of the first is, paired."""
         return self.differences.between(self.groups[first], self.groups[second], name)
 
     def values(self, label: str, name: str) -> list[float]:
-        """The quantity for each seed."""
+        """The quantity for each seed; "auroc entropy" is that of one criterion, for each seed and set of OOD data."""
+        figure, _, score = name.partition(" ")
+        if score in CRITERIA:
+            return [scores[score][figure] for run in self.groups[label].runs
+                    for scores in (run.record.get("outside") or {}).values()]  # fmt: skip
         return [value(run, name) for run in self.groups[label].by_seed.values()]
 
-    def labels(self, start: str) -> list[str]:
-        """The labels of a method, in the order of its settings."""
-        return [label for label in self.groups if label == start or label.startswith(f"{start} ")]
+    def seeds(self, label: str) -> int:
+        """How many."""
+        return len(self.groups[label].by_seed)
 
 
 @dataclass(frozen=True)
@@ -119,17 +126,3 @@ def choose_labels(compared: Compared, choose: Mapping[str, str]) -> Compared:
         groups[method] = Group(method, kept.runs)
         notes.append(f"{best} was chosen by {metric} on validation data, out of {len(labels)} settings.")
     return Compared(groups, seconds=compared.seconds, notes=tuple(notes))
-
-
-def sweep_labels(labels: Sequence[str], axis: str, **fixed: float) -> dict[float, str]:
-    """Labels of a sweep by the value of one of its settings, in its order, with others held.
-
-    >>> sweep_labels(["packed alpha=1", "packed alpha=2"], "alpha")
-    {1.0: 'packed alpha=1', 2.0: 'packed alpha=2'}
-    """
-    found = {}
-    for label in labels:
-        given = dict(part.split("=", 1) for part in label.split() if "=" in part)
-        if axis in given and all(float(given.get(key, "nan")) == value for key, value in fixed.items()):
-            found[float(given[axis])] = label
-    return dict(sorted(found.items()))

@@ -1,28 +1,36 @@
-"""Fort et al.: runs are trained once for each network and seed, and every figure of the paper is measured on them.
+"""Figures that are measured on networks of one seed: with which networks, data and settings at each scale.
 
-What is measured, and how, stands in `landscape/studies/fort.py`; here is only with which networks, data and settings.
+What is measured, and how, stands in `landscape/studies` (`fort.py`, `members.py`); a part is one seed. For Fort et al.
+runs are trained once for each network and seed, and every figure of the paper is measured on them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from ...data.catalogue import load
 from ...data.corruptions import CORRUPTIONS
-from ...data.dataset import Data
+from ...data.dataset import Data, NormalisedSplit
 from ...landscape.material import Material, RunTraining
 from ...landscape.recorded_training import trajectories
-from ...landscape.studies.fort import MEASURES
+from ...landscape.studies.measures import MEASURES
 from ...models.by_name import ModelSpec
 from ...training.augmentation import Augment
 from ...training.batching import mix_seeds
-from .seeded_experiment import BySettings, Prepared, few, fit_options, prepare_rows, seed_parts
-from .stored_parts import Given, InParts, Part
+from .stored_parts import Given, InParts, Part, Stored
+
+Rows = tuple[Tensor, Tensor]
+
+# Bytes of test rows that are kept in memory: all of CIFAR, 891 rows of ImageNet. Reading more of them would not help:
+# the probabilities of several hundred networks are kept as well, 200 MB each for all of ImageNet.
+HELD = 2**29
 
 RUNS_ALONE = ("weights", "functions", "map", "plane", "tunnel", "stitched", "diversity", "size", "shift")
 
@@ -64,8 +72,9 @@ EASIER: dict[str, dict[str, Any]] = {  # a problem that is easier than the first
 }
 
 
-def measure_part(given: Mapping[str, Any], folder: Path | None) -> Given:
+def measure_part(part: Part, folder: Path | None, needed: Mapping[str, Stored]) -> Given:
     """The numbers of one seed by name, and the arrays that pictures are drawn from, by "measure name"."""
+    given = part.settings
     own = prepare_rows(given, folder)
     alone = [name for name in given["measures"] if name in RUNS_ALONE]
     material = prepare_material(given, own, train_runs(given, own) if alone else [], folder)
@@ -80,19 +89,21 @@ def measure_part(given: Mapping[str, Any], folder: Path | None) -> Given:
 
 def train_runs(given: Mapping[str, Any], own: Prepared) -> list[Any]:
     """Independent runs with all their checkpoints, by the recipe, or with a rate that is halved at each quarter."""
+    how: dict[str, Any] = {"recipe": given["recipe"]} if "recipe" in given else {
+        **{name: given[name] for name in ("epochs", "batch_size", "lr")}, "schedule": "quarters",
+    }  # fmt: skip
     return list(trajectories(
-        own.model, own.train, own.test, runs=given["runs"], seed=mix_seeds(given["seed"], 7), keep=None,
-        **fit_options(given, schedule="quarters"),
+        own.build(), own.train, own.test, runs=given["runs"], seed=mix_seeds(given["seed"], 7), keep=None, **how,
     ))  # fmt: skip
 
 
 def prepare_material(given: Mapping[str, Any], own: Prepared, runs: Sequence[Any], folder: Path | None) -> Material:
     """Runs and data for the measures; published corrupted sets where the settings name one."""
-    build = ModelSpec(given["model"], tuple(own.data.shape), len(own.data.classes)).build
     shifted = load(given["data"], folder=folder, shifted=given["shifted"]).shifted if "shifted" in given else {}
     training = RunTraining(
-        build, given["epochs"], given["lr"], given["batch_size"], schedule="constant", recipe=given.get("recipe")
-    )
+        own.build, given["epochs"], given["lr"], given["batch_size"], schedule=given.get("schedule", "constant"),
+        recipe=given.get("recipe"),
+    )  # fmt: skip
     chain = dict(given.get("chain", {}))
     if "augment" in chain:
         chain["augment"] = partial(_augment_normalised, own.data, chain["augment"])
@@ -102,14 +113,58 @@ def prepare_material(given: Mapping[str, Any], own: Prepared, runs: Sequence[Any
         outside=own.outside, shifted=shifted, training=training, grid=given.get("grid", 5),
         samples=given.get("samples", 5), least=given.get("least"), steps=100, retrained=given.get("retrained", 2),
         rates=tuple(given.get("rates", ())),
-        chain=chain, corruptions=tuple(given.get("corruptions", ())), severities=tuple(given.get("severities", ())),
+        chain=chain, extra={name: given[name] for name in EXTRA if name in given},
+        corruptions=tuple(given.get("corruptions", ())), severities=tuple(given.get("severities", ())),
         seed=given["seed"],
     )  # fmt: skip
+
+
+EXTRA = ("repetition", "sizes", "l1", "masks", "gamma", "runs")
 
 
 def _augment_normalised(data: Data, settings: Mapping[str, Any], x: Any, y: Any) -> Any:
     """Rows that are normalised already, augmented as images and normalised again."""
     return Augment(data.mean, data.std, **settings)(x * data.std.to(x) + data.mean.to(x), y)
+
+
+class Prepared(NamedTuple):
+    """Data and a network for a part.
+
+    Training rows are read a batch at a time; validation and test rows are normalised tensors, as many as HELD bytes
+    hold; `plain` are the same test rows as images from 0 to 1; `build` draws a network.
+    """
+
+    data: Data
+    build: Callable[[], Any]
+    train: NormalisedSplit
+    validation: Rows
+    test: Rows
+    plain: Rows
+    outside: Tensor
+
+
+def prepare_rows(given: Mapping[str, Any], folder: Path | None) -> Prepared:
+    """What the settings name: data, outside, model, how many rows."""
+    data = load(given["data"], folder=folder, outside=[given["outside"]], validation=0.1)
+    train = NormalisedSplit(data.train.take(slice(given["rows"])), data)
+    most = max(1, min(given["rows"], HELD // (4 * math.prod(data.shape))))
+    plain, validation = data.test[:most], data.validation[:most]
+    test, held_out = ((data.normalise(x), y) for x, y in (plain, validation))
+    outside = data.normalise(next(iter(data.outside.values()))[:500][0])
+    build = ModelSpec(given["model"], tuple(data.shape), len(data.classes)).build
+    return Prepared(data, build, train, held_out, test, plain, outside)
+
+
+def seed_parts(settings: Mapping[str, Any], start: str = "") -> list[Part]:
+    """A part for each seed of the settings; `start` begins their names."""
+    own = {key: value for key, value in settings.items() if key != "seeds"}
+    return [Part(f"{start}seed-{seed}", {**own, "seed": seed}) for seed in range(settings["seeds"])]
+
+
+def few(base: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    """What every experiment needs of the settings of another, with changes."""
+    kept = ("data", "outside", "model", "rows", "epochs", "batch_size", "seeds", "lr")
+    return {**{key: base[key] for key in kept}, **changes}
 
 
 # ---------------------------------------------------------------- the experiments
@@ -137,7 +192,7 @@ def landscape(*networks: str) -> InParts:
 
 
 def _in_parts(name: str, plan: Callable[[str], list[Part]]) -> InParts:
-    return InParts(name, plan, BySettings(measure_part), lambda scale, folder: _check_data(plan(scale), folder))
+    return InParts(name, plan, measure_part, lambda scale, folder: _check_data(plan(scale), folder))
 
 
 def _check_data(parts: Sequence[Part], folder: Path | None) -> None:
@@ -183,3 +238,46 @@ CHAINS = retraining("fort-chains", {
         sets={"cifar10": {}, "cifar100": {"data": "cifar100"}},
     ),
 })  # fmt: skip
+
+# ---------------------------------------------------------------- members of one network
+
+
+def _members(name: str, measures: Sequence[str], smoke: Mapping[str, Any], laptop: Mapping[str, Any],
+             paper: Mapping[str, Any]) -> InParts:  # fmt: skip
+    """An experiment on members of one network, whose rate falls to zero where no recipe says otherwise."""
+    common = {"measures": list(measures), "schedule": "cosine"}
+    scales = {"smoke": few(TINY, **common, **smoke), "laptop": few(LAPTOP, **common, **laptop),
+              "paper": few(PAPER, **common, **paper)}  # fmt: skip
+    return retraining(name, scales)
+
+
+SUBNETWORKS = _members(  # MIMO, Figures 3 and 4
+    "mimo-members", ("subnetworks", "courses", "units"),
+    {"grid": 5, "repetition": 1, "epochs": 4}, {"grid": 9, "repetition": 4, "epochs": 15},
+    {"model": "small_cnn", "grid": 25, "repetition": 4, "recipe": "fort/cifar10/small_cnn"},
+)  # fmt: skip
+
+SPARSE = _members(  # MIMO, Figure 9
+    "mimo-sparsity-path", ("sparse",),
+    {"sizes": [1, 3], "l1": [0.0, 1e-3, 1e-2], "epochs": 3, "repetition": 1},
+    {"sizes": [1, 3], "l1": [0.0, 1e-4, 5e-4, 2e-3], "epochs": 10, "repetition": 4},
+    {"model": "wide_resnet28_10", "sizes": [1, 2, 3, 4], "repetition": 4, "recipe": "mimo/cifar/wide_resnet28_10",
+     "l1": [0.0, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3]},
+)  # fmt: skip
+
+EXTREMES = _members(  # Masksembles, Figure 5
+    "masks-extremes", ("dropout",), {"masks": [8], "epochs": 3}, {"masks": [16], "epochs": 15},
+    {"model": "wide_resnet16_4", "masks": [64], "recipe": "masksembles/cifar10/wide_resnet16_4"},
+)  # fmt: skip
+
+SELECTION = _members(  # Packed-Ensembles, appendix K
+    "packed-selection", ("selection",), {"gamma": 1, "epochs": 4}, {"gamma": 1, "epochs": 15},
+    {"model": "resnet18", "gamma": 2, "recipe": "packed/cifar10/resnet18"},
+)  # fmt: skip
+
+PACKED_SOURCES = _members(  # Packed-Ensembles, Table 7
+    "packed-sources", ("sources",), {"runs": 4, "epochs": 3, "gamma": 1}, {"runs": 4, "epochs": 8, "gamma": 1},
+    {"data": "cifar100", "runs": 4, "gamma": 2,
+     "sets": {name: {"model": name, "lr": lr, "recipe": f"packed/cifar100/{name}"}
+              for name, lr in (("resnet18", 0.05), ("resnet50", 0.1))}},
+)  # fmt: skip

@@ -1,25 +1,55 @@
-"""Checks of studies: what the paper says of methods beside each other, told by paired differences over seeds."""
+"""What a paper says of methods next to each other, as differences that are paired over seeds.
+
+The same expectations are judged on stored studies (`pluribus reproduce`) and on one's own networks (`Measured`, which
+the laboratory's page shows): whatever has `settings`, `values`, `interval` and `difference`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..._common.optional import require
+from ...report.charts.intervals import intervals_figure
+from ...report.claims import ClaimVerdict
+from ...report.figure import Figure, Panel, finite_range, room_for_ticks
+from ...report.svg import Axis, Chart
 from ...results.intervals import t_interval
+from ...results.judgements import OPEN, above, all_of, count_judgements, equal, show_interval
 from ...results.quantities import format_interval, quantity
 from ...uncertainty.resampling import LEVEL, Interval
-from ..drawing import intervals_figure
-from ..experiments.study_experiment import Compared, sweep_labels
-from ..verdicts import OPEN, ClaimVerdict, above, all_of, count_judgements, equal, show_interval
 
 NEAR = 0.5  # of the gain over the baseline: what is nearer than that to the better method is "similar"
 
 NOTHING = Interval(math.nan)
+
+
+class SettingsBySeed(Protocol):
+    """Settings of methods, each with its metrics for every seed; what is missing raises a KeyError or ValueError."""
+
+    @property
+    def settings(self) -> list[Any]:
+        """The labels, such as "packed alpha=2"."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Sentences about how they came about."""
+
+    def values(self, setting: Any, figure: str) -> list[float]:
+        """A metric of every seed."""
+
+    def interval(self, setting: Any, figure: str) -> Interval:
+        """Its mean with an interval."""
+
+    def difference(self, first: Any, second: Any, figure: str) -> Interval:
+        """How much larger that of the first is, paired."""
+
+    def seeds(self, setting: Any) -> int:
+        """How many."""
 
 
 @dataclass(frozen=True)
@@ -33,22 +63,22 @@ class Expectation:
     """
 
     text: str
-    figure: Callable[[Compared], Interval]
-    judge: Callable[[Interval, Compared], str]
+    figure: Callable[[SettingsBySeed], Interval]
+    judge: Callable[[Interval, SettingsBySeed], str]
 
-    def told(self, compared: Compared) -> tuple[Interval, str]:
+    def told(self, compared: SettingsBySeed) -> tuple[Interval, str]:
         """The difference and the judgement; where a method is missing it cannot be told."""
         try:
             found = self.figure(compared)
-        except KeyError:
+            return found, self.judge(found, compared)
+        except (KeyError, ValueError):
             return NOTHING, OPEN
-        return found, self.judge(found, compared)
 
 
 def better(first: str, second: str, metric: str) -> Expectation:
     """The first method is better than the second."""
 
-    def gap(compared: Compared) -> Interval:
+    def gap(compared: SettingsBySeed) -> Interval:
         return _gain(compared, first, second, metric)
 
     return Expectation(f"{first} is better than {second} in {_name(metric)}", gap, lambda found, _: above(found))
@@ -60,29 +90,29 @@ def near(first: str, second: str, metric: str, base: str) -> Expectation:
     Where the second does not beat the baseline in NLL and ECE there is no positive control, and nothing can be said.
     """
 
-    def judge(found: Interval, compared: Compared) -> str:
+    def judge(found: Interval, compared: SettingsBySeed) -> str:
         if not all(_gain(compared, second, base, control).value > 0 for control in ("nll", "ece")):
             return OPEN
-        margin = NEAR * abs(compared.gap(second, base, metric).value)
+        margin = NEAR * abs(compared.difference(second, base, metric).value)
         return equal(found, margin) if math.isfinite(margin) else OPEN
 
     text = f"{first} is as good as {second} in {_name(metric)}, within half of what {second} gains over {base}"
-    return Expectation(text, lambda compared: compared.gap(first, second, metric), judge)
+    return Expectation(text, lambda compared: compared.difference(first, second, metric), judge)
 
 
 def within(first: str, second: str, metric: str, margin: float) -> Expectation:
     """Two methods differ by less than a margin."""
     text = f"{first} and {second} differ by less than {margin:g} in {_name(metric)}"
     return Expectation(
-        text, lambda compared: compared.gap(first, second, metric), lambda found, _: equal(found, margin)
+        text, lambda compared: compared.difference(first, second, metric), lambda found, _: equal(found, margin)
     )
 
 
 def improves(method: str, axis: str, metric: str, **fixed: float) -> Expectation:
     """The last value of a sweep is better than the first."""
 
-    def gap(compared: Compared) -> Interval:
-        labels = list(sweep_labels(compared.labels(method), axis, **fixed).values())
+    def gap(compared: SettingsBySeed) -> Interval:
+        labels = list(sweep_labels(_of(compared, method), axis, **fixed).values())
         return _gain(compared, labels[-1], labels[0], metric) if len(labels) > 1 else NOTHING
 
     return Expectation(f"{method} gets better in {_name(metric)} with {axis}", gap, lambda found, _: above(found))
@@ -92,42 +122,33 @@ def more(first: str, second: str, metric: str) -> Expectation:
     """The quantity of the first method is larger."""
     return Expectation(
         f"{first} has more {_name(metric)} than {second}",
-        lambda compared: compared.gap(first, second, metric), lambda found, _: above(found),
+        lambda compared: compared.difference(first, second, metric), lambda found, _: above(found),
     )  # fmt: skip
 
 
 def cheaper(first: str, second: str, metric: str) -> Expectation:
     """The first method takes less, as a ratio of the means over seeds; the interval is that of the log ratio."""
-
-    def ratio(compared: Compared) -> Interval:
-        one, other = (np.log(compared.values(label, metric)) for label in (first, second))
-        gaps = [a - b for a, b in zip(one.tolist(), other.tolist(), strict=False)]
-        return t_interval(gaps) if gaps else NOTHING
-
-    def judge(found: Interval, compared: Compared) -> str:
-        return above(Interval(-found.value, -found.high, -found.low))
-
-    return Expectation(f"{first} takes less {_name(metric)} than {second} (log ratio)", ratio, judge)
+    return at_most(first, second, metric, 1.0, f"{first} takes less {_name(metric)} than {second} (log ratio)")
 
 
-def at_most(first: str, second: str, metric: str, share: float) -> Expectation:
+def at_most(first: str, second: str, metric: str, share: float, text: str = "") -> Expectation:
     """The first method takes at most a share of what the second takes, as a ratio of the means over seeds."""
 
-    def ratio(compared: Compared) -> Interval:
+    def ratio(compared: SettingsBySeed) -> Interval:
         one, other = (np.log(compared.values(label, metric)) for label in (first, second))
         gaps = [a - b - math.log(share) for a, b in zip(one.tolist(), other.tolist(), strict=False)]
         if gaps and max(gaps) == min(gaps):  # counts that no seed changes
             return Interval(gaps[0], gaps[0], gaps[0])
         return t_interval(gaps) if gaps else NOTHING
 
-    text = f"{first} takes at most {share:g} times the {_name(metric)} of {second} (log ratio)"
+    text = text or f"{first} takes at most {share:g} times the {_name(metric)} of {second} (log ratio)"
     return Expectation(text, ratio, lambda found, _: above(Interval(-found.value, -found.high, -found.low)))
 
 
 def steadier(first: str, second: str, metric: str) -> Expectation:
     """The first method varies less over seeds: the log of the ratio of variances, with its F-interval."""
 
-    def ratio(compared: Compared) -> Interval:
+    def ratio(compared: SettingsBySeed) -> Interval:
         one, other = (np.array(compared.values(label, metric)) for label in (first, second))
         if min(len(one), len(other)) < 2 or not one.var() or not other.var():
             return NOTHING
@@ -143,13 +164,9 @@ def steadier(first: str, second: str, metric: str) -> Expectation:
 def detects(label: str, first: str, second: str, figure: str) -> Expectation:
     """One score detects OOD data better than another, for the same predictions."""
 
-    def gap(compared: Compared) -> Interval:
-        runs = compared.groups[label].runs
-        gaps = [
-            scores[first][figure] - scores[second][figure]
-            for run in runs for scores in (run.record.get("outside") or {}).values()
-        ]  # fmt: skip
-        return t_interval(gaps) if gaps else NOTHING
+    def gap(compared: SettingsBySeed) -> Interval:
+        one, other = (compared.values(label, f"{figure} {score}") for score in (first, second))
+        return t_interval([a - b for a, b in zip(one, other, strict=True)])
 
     text = f"{first.replace('_', ' ')} detects OOD data better than {second.replace('_', ' ')} ({figure}, {label})"
     return Expectation(text, gap, lambda found, _: above(found))
@@ -161,13 +178,13 @@ def sensitivity(method: str, axis: str, metric: str) -> Expectation:
     A loss is relative to the same number of members without regularisation, paired over seeds.
     """
 
-    def gap(compared: Compared) -> Interval:
-        sizes = list(sweep_labels(compared.labels(method), "size"))
+    def gap(compared: SettingsBySeed) -> Interval:
+        sizes = list(sweep_labels(_of(compared, method), "size"))
         if len(sizes) < 2:
             return NOTHING
         losses = []
         for size in (sizes[0], sizes[-1]):
-            path = sweep_labels(compared.labels(method), axis, size=size)
+            path = sweep_labels(_of(compared, method), axis, size=size)
             values = [np.array(compared.values(label, metric)) for label in path.values()]
             if len(values) < 2:
                 return NOTHING
@@ -182,8 +199,8 @@ def sensitivity(method: str, axis: str, metric: str) -> Expectation:
 def over_settings(method: str, axis: str, metric: str) -> Expectation:
     """The largest value of a setting is better than the smallest, on average over all others and seeds, paired."""
 
-    def gap(compared: Compared) -> Interval:
-        labels = compared.labels(method)
+    def gap(compared: SettingsBySeed) -> Interval:
+        labels = _of(compared, method)
         values = sorted({float(part.split("=")[1]) for label in labels for part in label.split()
                          if part.startswith(f"{axis}=")})  # fmt: skip
         if len(values) < 2:
@@ -204,7 +221,7 @@ def expect(
     *expectations: Expectation,
     metrics: Sequence[str] = ("accuracy", "nll", "ece", "auroc"),
     combine: Callable[[Sequence[str]], str] = all_of,
-) -> Callable[[Mapping[str, Compared], Mapping[str, Any]], ClaimVerdict]:
+) -> Callable[[Mapping[str, SettingsBySeed], Mapping[str, Any]], ClaimVerdict]:
     """The check of a claim that consists of expectations, on every study of the experiment.
 
     Args:
@@ -212,7 +229,7 @@ def expect(
         combine: the parts' judgements in one; by default all must hold
     """
 
-    def check(found: Mapping[str, Compared], published: Mapping[str, Any]) -> ClaimVerdict:
+    def check(found: Mapping[str, SettingsBySeed], published: Mapping[str, Any]) -> ClaimVerdict:
         told = [
             (f"{where}: " if len(found) > 1 else "", one, *one.told(compared))
             for where, compared in found.items()
@@ -224,7 +241,9 @@ def expect(
         said.append(_certainty(list(found.values())))
         said += [note for compared in found.values() for note in compared.notes]
         header, rows = _table(found, metrics, published.get("table") or {})
-        return ClaimVerdict(combine(judgements), said, header, rows, _pictures(told))
+        drawn = [settings_figure(where, compared, metrics) for where, compared in found.items()]
+        pictures = [*(one for one in drawn if one.panels), *_pictures(told)]
+        return ClaimVerdict(combine(judgements), said, header, rows, pictures)
 
     return check
 
@@ -246,27 +265,88 @@ def _size(gap: Interval) -> float:
 
 
 def _table(
-    found: Mapping[str, Compared], metrics: Sequence[str], published: Mapping[str, Mapping[str, str]]
+    found: Mapping[str, SettingsBySeed], metrics: Sequence[str], published: Mapping[str, Mapping[str, str]]
 ) -> tuple[list[str], list[list[str]]]:
+    """Every setting; which study it belongs to and what the paper prints, where there is such a thing."""
     rows = []
     for where, compared in found.items():
-        for label in compared.groups:
-            ours = [format_interval(compared.figure(label, metric), metric) for metric in metrics]
+        for label in compared.settings:
+            ours = [format_interval(_interval(compared, label, metric), metric) for metric in metrics]
             paper = [published.get(label, {}).get(metric, "–") for metric in metrics]
-            rows.append([where, label, *(cell for pair in zip(ours, paper, strict=True) for cell in pair)])
-    heads = [cell for metric in metrics for cell in (quantity(metric).title, "paper")]
-    return ["study", "method", *heads], rows
+            cells = [cell for pair in zip(ours, paper, strict=True) for cell in pair] if published else ours
+            rows.append([*([where] if where else []), label, *cells])
+    titles = [quantity(metric).title for metric in metrics]
+    heads = [cell for title in titles for cell in (title, "paper")] if published else titles
+    return [*(["study"] if all(found) else []), "method", *heads], rows
 
 
-def _certainty(compared: Sequence[Compared]) -> str:
-    seeds = {len(group.by_seed) for one in compared for group in one.groups.values()}
+def settings_figure(where: str, compared: SettingsBySeed, metrics: Sequence[str]) -> Figure:
+    """A panel for each metric that was measured: the mean of every setting with its interval, in their order."""
+    names = [str(setting) for setting in compared.settings]
+    measured = {metric: np.array([tuple(_interval(compared, one, metric)) for one in compared.settings])
+                for metric in metrics}  # fmt: skip
+    panels = [Panel(_chart(names, rows, quantity(metric).title)) for metric, rows in measured.items()
+              if np.isfinite(rows[:, 0]).all()]  # fmt: skip
+    caption = f"Means over seeds; vertical lines are 95 % intervals. {_numbered(names)}"
+    title = f"Every setting, {where}" if where else "Every setting"
+    return Figure("settings", title, caption, panels, "wide")
+
+
+def _numbered(names: Sequence[str]) -> str:
+    return " ".join(f"{i}: {name}." for i, name in enumerate(names, 1)) if len(names) > 4 else ""
+
+
+def _chart(names: Sequence[str], rows: np.ndarray, title: str) -> str:
+    y, at = Axis(*finite_range(rows[np.isfinite(rows)].tolist())), np.arange(len(rows), dtype=float)
+    chart = Chart(Axis(0, max(len(rows) - 1, 1), room=0.08), y, margin=(room_for_ticks(y), 14, 14, 44))
+    short = [(x, name if len(rows) <= 4 else str(i)) for i, (x, name) in enumerate(zip(at, names, strict=True), 1)]
+    chart.axes("setting" if len(rows) <= 4 else "setting, as numbered above", title, x_labels=short)
+    for x, name, (value, low, high) in zip(at, names, rows, strict=True):
+        if np.isfinite(low):
+            chart.line([(x, low), (x, high)], 2, "whisker")
+        chart.mark(x, value, 2, f"{name}: {value:.4g} [{low:.4g}, {high:.4g}]")
+    told = ", ".join(f"{name} {value:.4g}" for name, value in zip(names, rows[:, 0], strict=True))
+    return chart.svg(f"{title}: {told}")
+
+
+def _interval(compared: SettingsBySeed, label: Any, metric: str) -> Interval:
+    """The interval, within what the metric can be: no share is below 0 or above 1."""
+    try:
+        found = compared.interval(label, metric)
+    except ValueError:  # it was not measured
+        return NOTHING
+    low = -math.inf if metric.endswith("log_likelihood") else 0.0
+    high = 1.0 if quantity(metric).unit == "%" else math.inf
+    return Interval(found.value, max(found.low, low), min(found.high, high)) if found.known else found
+
+
+def _certainty(compared: Sequence[SettingsBySeed]) -> str:
+    seeds = {one.seeds(label) for one in compared for label in one.settings}
     number = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
     return f"Differences are paired over {number} seeds; their 95 % intervals are Student's."
 
 
-def _gain(compared: Compared, first: str, second: str, metric: str) -> Interval:
+def sweep_labels(labels: Sequence[str], axis: str, **fixed: float) -> dict[float, str]:
+    """Labels of a sweep by the value of one of its settings, in its order, with others held.
+
+    >>> sweep_labels(["packed alpha=1", "packed alpha=2"], "alpha")
+    {1.0: 'packed alpha=1', 2.0: 'packed alpha=2'}
+    """
+    found = {}
+    for label in labels:
+        given = dict(part.split("=", 1) for part in label.split() if "=" in part)
+        if axis in given and all(float(given.get(key, "nan")) == value for key, value in fixed.items()):
+            found[float(given[axis])] = label
+    return dict(sorted(found.items()))
+
+
+def _of(compared: SettingsBySeed, method: str) -> list[str]:
+    return [label for label in compared.settings if label == method or label.startswith(f"{method} ")]
+
+
+def _gain(compared: SettingsBySeed, first: str, second: str, metric: str) -> Interval:
     """How much better the first is: positive is better, whichever way the metric goes."""
-    gap = compared.gap(first, second, metric)
+    gap = compared.difference(first, second, metric)
     return gap if quantity(metric).better != "lower" else Interval(-gap.value, -gap.high, -gap.low)
 
 
