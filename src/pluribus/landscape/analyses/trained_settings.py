@@ -44,6 +44,10 @@ class Measured:
     3", "nll at 3" for shifted data of severity 3, and their means over severities as "cece", "cacc", "cnll";
     "reliability": confidence, accuracy and examples of each bin.
 
+    Args:
+        rows: one for each setting and seed
+        notes: sentences about how they came about
+
     >>> measured = Measured([{"setting": "one", "seed": seed, "nll": 0.5} for seed in range(2)])
     >>> measured.settings, measured.values("one", "nll")
     (['one'], [0.5, 0.5])
