@@ -132,7 +132,7 @@ class Members:
 
     def _hold_its_tensors(self) -> bool:
         same = all(map(is_, map(dict.get, self._held[0], self._held[1]), self._held[2]))
-        return same and _addresses(self.owned) == self._addresses
+        return same and _marks(self.owned) == self._marks
 
     def follow_(self) -> None:
         """Bring the members in step: the module's tensors, slices in the graph where gradients count, and its modes."""
@@ -155,7 +155,7 @@ class Members:
             stored.put_(_slices(stored) if stored.owned else [stored.tensor] * self.size)
         held = [(table, key, stored.tensor) for table, key, stored in self._sources]
         self._held = [entry[0] for entry in held], [entry[1] for entry in held], [entry[2] for entry in held]
-        self._addresses = _addresses(self.owned)
+        self._marks = _marks(self.owned)
         self._follow_modes_()
 
     def _follow_modes_(self) -> None:
@@ -298,11 +298,11 @@ def _slices(stored: MemberTensor) -> list[Tensor]:
         return [nn.Parameter(tensor.data[i], learns) for i in range(size)]
 
 
-def _addresses(owned: Sequence[MemberTensor]) -> list[int]:
-    """Where the stacked tensors' values are; nothing where nobody can say (inside of a transformation)."""
+def _marks(owned: Sequence[MemberTensor]) -> list[tuple[int, bool]]:
+    """Where the stacked tensors' values are, and whether they learn; nothing inside of a transformation."""
     try:
-        return [stored.tensor.data_ptr() for stored in owned]
-    except RuntimeError:
+        return [(stored.tensor.data_ptr(), stored.tensor.requires_grad) for stored in owned]
+    except RuntimeError:  # it has no address
         return []
 
 
