@@ -12,10 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pluribus._common.trees import (
     as_batch,
-    batches_and_targets,
     device_of,
     logits_of,
-    long_tensors,
     map_rows,
     map_tensors,
     rows_of,
@@ -26,6 +24,7 @@ from pluribus._common.trees import (
 )
 from pluribus.methods._shared_trunk import shared_parts
 from pluribus.surgery.calling import restore_on_error
+from pluribus.surgery.row_splitting import batches_and_targets, long_tensors
 
 CPU = torch.device("cpu")
 Pair = namedtuple("Pair", ["first", "second"])

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import combinations
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from .._common.trees import Batch, are_close, batches_and_targets, cut_rows, long_tensors, rows_of, tensors_of
+from .._common.torch_private import pytree
+from .._common.trees import (
+    Batch,
+    are_close,
+    as_batch,
+    check_rows_given,
+    flatten,
+    map_tensors,
+    rows_of,
+    split_item,
+    tensors_of,
+)
 
 Try = Callable[[Batch], list[Tensor]]
 
@@ -91,3 +103,70 @@ def _rows_are_apart(batch: Batch, places: Sequence[int], run: Try) -> bool:
     if counts != {(2, 2 if last else 1)}:
         return False
     return are_close([t[1] for t in first if t.ndim], [t[0] for t in second if t.ndim])
+
+
+def batches_and_targets(
+    x: Any,
+    batch_size: int | None,
+    device: torch.device,
+    dtype: torch.dtype,
+    find_rows: Callable[[Batch], Sequence[int]],
+    takes: Callable[[Batch], bool],
+) -> Iterator[tuple[Batch, Any]]:
+    """The batches of a tensor, an array, a tree of them or a loader, on the device and in the model's precision.
+
+    Each comes with the targets of a loader that gives (x, y), or None.
+
+    Args:
+        find_rows: the numbers of a batch's tensors that have its rows
+        takes: whether the model takes some rows of another precision than its own; then they are not rounded
+    """
+
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"predict: batch_size must be at least 1, but it is {batch_size}. Leave it out for all rows.")
+
+    def split(batch: Batch, targets: Any = None) -> Iterator[tuple[Batch, Any]]:
+        leaves, structure = flatten(batch)
+        batch = pytree.tree_unflatten([_as_input(leaf, device) for leaf in leaves], structure)
+        check_rows_given("predict", batch)
+        others = any(t.is_floating_point() and t.dtype != dtype for t in tensors_of(batch))
+        if others and not takes(cut_rows(batch, slice(0, 2), long_tensors(batch))):
+            batch = map_tensors(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
+        rows = rows_of(batch)
+        step = batch_size or rows
+        if step >= rows:
+            yield batch, targets
+            return
+        places = find_rows(batch)
+        for some in (slice(start, start + step) for start in range(0, rows, step)):
+            yield cut_rows(batch, some, places), targets if targets is None else targets[some]
+
+    if isinstance(x, (Tensor, np.ndarray, Mapping, tuple)):
+        yield from split(as_batch(x))
+    elif isinstance(x, Iterable):
+        for item in x:
+            given, targets = split_item("predict", item)
+            yield from split(as_batch(given), targets)
+    else:
+        raise TypeError(f"predict: x must be a tensor, an array, a tuple, a dict or a loader, but it is {type(x)}.")
+
+
+def _as_input(leaf: Any, device: torch.device) -> Any:
+    """A tensor or an array as a tensor on the device; everything else as it is."""
+    if isinstance(leaf, np.ndarray):
+        leaf = torch.from_numpy(np.require(leaf, requirements=["C", "W"]))
+    return leaf.to(device) if isinstance(leaf, Tensor) else leaf
+
+
+def long_tensors(batch: Batch) -> list[int]:
+    """The numbers of the tensors of a batch that are as long as the first."""
+    rows = rows_of(batch)
+    return [i for i, tensor in enumerate(tensors_of(batch)) if tensor.ndim and tensor.shape[0] == rows]
+
+
+def cut_rows(batch: Batch, some: slice, places: Sequence[int]) -> Batch:
+    """Some rows of the tensors with these numbers; the others are the same for all rows."""
+    leaves, structure = flatten(batch)
+    tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    chosen = {tensors[place] for place in places}
+    return pytree.tree_unflatten([leaf[some] if i in chosen else leaf for i, leaf in enumerate(leaves)], structure)

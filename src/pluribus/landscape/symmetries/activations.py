@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ..._common.torch_private import OperatorMode, SlowPath
-from ..._common.trees import Batch, as_batch, cut_rows, long_tensors, rows_of, tensors_of
+from ..._common.trees import Batch, as_batch, rows_of, tensors_of
+from ...surgery.row_splitting import cut_rows, long_tensors
 from ..common.examples import map_arrays
 from .exact_test import as_precise, precisely
 from .groups import DimensionPart, Groups, units_at
