@@ -44,7 +44,7 @@ def settings_question(name: str, material: Material) -> Claim | None:
     pictures = [picture for one in found for picture in one.pictures]
     further = FURTHER.get(name, lambda measured: [])(rows[0])
     rows_told = [row for one in found for row in one.rows]
-    number = f"{rows_told[0][1]}: {rows_told[0][4]}" if rows_told else ""
+    number = found[0].found[1].removesuffix(".") if len(found[0].found) > 1 else ""  # the first comparison
     lines = [line for one in found for line in one.found]
     verdict = ClaimVerdict(all_of([one.judgement for one in found]), lines, found[0].header, rows_told,
                            [*pictures, *further], number)  # fmt: skip
