@@ -238,3 +238,19 @@ def test_a_file_without_what_a_part_keeps_is_refused(tmp_path):
     pb.save(pb.deep(nn.Sequential(nn.Linear(4, 3)), 2), tmp_path / "plain.safetensors")
     with pytest.raises(ValueError, match="get_extra_state"):
         pb.load(tmp_path / "plain.safetensors", nn.Sequential(Scaled(2.0)))
+
+
+def test_what_a_user_changes_deep_inside_before_the_first_batch_reaches_every_member():
+    class Nested(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.config = nn.Linear(4, 3), {"output": {"factor": 1.0}}
+
+        def forward(self, x):
+            return self.layer(x) * self.config["output"]["factor"]
+
+    ensemble = pb.deep(Nested(), 2)
+    before = torch.stack([ensemble.module.layer.weight[i] @ X.T for i in range(2)]).transpose(1, 2)
+    expected = before + ensemble.module.layer.bias[:, None]
+    ensemble.module.config["output"]["factor"] = 3.0
+    torch.testing.assert_close(ensemble(X), 3 * expected)

@@ -81,7 +81,6 @@ class Runner:
 
     BACKENDS: tuple[str, ...] = ("loop", "vmap", "auto")
     RULE = '"vmap", "loop" or "auto"'
-    has_members = True  # copies of the module
     hint = ""  # where to look when a member's pass fails
 
     def __init__(self, module: nn.Module, size: int, own: Collection[str], method: str):
@@ -102,8 +101,6 @@ class Runner:
         self._may_be_stale = keeps_tensors(module)  # what the given model has cached of other weights
         self._checkpoints: dict[Hashable, bool] = {}  # by modes: parts run again in backward
         self._given: ModuleSnapshot | None = None  # the module for which that holds
-        if self.has_members:
-            self._in_step()
 
     @property
     def backend(self) -> str:

@@ -50,7 +50,6 @@ class MimoRunner(Runner):
     """Runs all members in one pass."""
 
     BACKENDS = ("once", "auto")
-    has_members = False
     RULE = '"once" for mimo, whose members are one pass'
 
     def preferred_backend(self) -> tuple[str, str]:

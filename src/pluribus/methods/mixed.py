@@ -49,7 +49,6 @@ class MixedRunner(Runner):
     """Runs networks of different architectures, each with all its tensors."""
 
     BACKENDS = ("loop",)
-    has_members = False
     RULE = '"loop" for members of different architectures'
 
     def preferred_backend(self) -> tuple[str, str]:
