@@ -1,7 +1,10 @@
 """One module, own state, vmap or loop: trees of tensors, tasks, pooling, choosing how to run."""
 
 import copy
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -386,3 +389,31 @@ def test_torch_jit_is_refused_with_the_ways_out(run):
         torch.jit.trace(ensemble.pooled(), torch.randn(5, 4))
     x = torch.randn(5, 4)
     torch.testing.assert_close(torch.export.export(ensemble.pooled(), (x,)).module()(x), ensemble.pooled()(x))
+
+
+def test_a_call_takes_few_functions():
+    """A newcomer can follow it: at most 60 of our functions in the first call of an MLP, 25 in later ones."""
+    ensemble, x = pb.deep(mlp(), 4), torch.randn(5, 6)
+    first, second = (called(lambda: ensemble(x)) for _ in range(2))
+    assert 10 < len(second) <= 25
+    assert len(second) < len(first) <= 60
+
+
+def called(run: Callable[[], object]) -> list[str]:
+    """The names of the functions of Pluribus that are called, without comprehensions; a generator counts once."""
+    frames: dict[int, FrameType] = {}  # held, so that no two have the same id
+    names = []
+
+    def watch(frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        if event == "call" and "/pluribus/" in code.co_filename and "<" not in code.co_name:
+            if id(frame) not in frames:
+                names.append(code.co_qualname)
+            frames[id(frame)] = frame
+
+    sys.setprofile(watch)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return names

@@ -5,7 +5,7 @@ What concerns sizes that are symbols is in `torch_symbolic`, which takes long to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,6 +27,8 @@ _Found = TypeVar("_Found")
 
 # -------------------------------------------------------------------- modules
 
+_TABLES = ("_parameters", "_buffers", "_modules")
+
 
 class Tables(NamedTuple):
     """What a module holds itself, by name, None included: a change of a table changes the module."""
@@ -36,14 +38,14 @@ class Tables(NamedTuple):
     children: dict[str, nn.Module | None]
 
 
-def tables(module: nn.Module) -> Tables:
-    """The tables in which a module keeps its parameters, its buffers and its children."""
-    return Tables(module._parameters, module._buffers, module._modules)
+def tables(*parts: nn.Module) -> list[Tables]:
+    """The tables in which each part keeps its parameters, its buffers and its children."""
+    return [Tables(part._parameters, part._buffers, part._modules) for part in parts]
 
 
 def plain_attributes(module: nn.Module) -> dict[str, Any]:
     """The attributes of a module that are not its parameters, buffers or children."""
-    return {key: value for key, value in vars(module).items() if key not in ("_parameters", "_buffers", "_modules")}
+    return {key: value for key, value in vars(module).items() if key not in _TABLES}
 
 
 def attributes_of_parts(model: nn.Module) -> list[tuple[str, nn.Module, str, Any]]:
@@ -51,7 +53,8 @@ def attributes_of_parts(model: nn.Module) -> list[tuple[str, nn.Module, str, Any
     return [
         (path, part, key, value)
         for path, part in model.named_modules()
-        for key, value in plain_attributes(part).items()
+        for key, value in vars(part).items()
+        if key not in _TABLES
     ]
 
 
@@ -146,9 +149,10 @@ PADDING_ATTRIBUTE = "_reversed_padding_repeated_twice"  # of a convolution: its 
 # -------------------------------------------------------------------- vmap
 
 
-def mark_parameter_(tensor: Tensor) -> None:
-    """Let a tensor be an instance of `nn.Parameter`: a slice of one is a member's parameter."""
-    tensor._is_param = True
+def mark_parameters_(tensors: Iterable[Tensor]) -> None:
+    """Let tensors be instances of `nn.Parameter`: a slice of one is a member's parameter."""
+    for tensor in tensors:
+        tensor._is_param = True
 
 
 def is_transforming() -> bool:

@@ -26,7 +26,7 @@ from .._common.trees import (
     unstack,
 )
 from ..surgery.calling import evaluation_mode, find_class_dim
-from ..surgery.closures import deepcopy_bound
+from ..surgery.closures import BoundCopies
 from ..surgery.copying import duplicate, state, without_history
 from ..surgery.dropout import no_dropout
 from ..surgery.row_splitting import rows_to_predict
@@ -383,7 +383,7 @@ class Ensemble(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> Ensemble:
         made = memo[id(self)] = type(self).__new__(type(self))
         memo.update(without_history(self.module, memo))
-        made.__setstate__(deepcopy_bound(vars(self), self.module, memo))
+        made.__setstate__(BoundCopies(self.module).make(vars(self), memo))
         return made
 
     def extra_repr(self) -> str:

@@ -53,7 +53,7 @@ from .._common.trees import (
     unstack,
 )
 from ..surgery.caches import drop_stale_caches_, keeps_tensors
-from ..surgery.copying import duplicate, refuse_tracing, replicate, run_with, state
+from ..surgery.copying import duplicate, refuse_tracing, replicas, replicate, run_with, state
 from ..surgery.dataflow import find_trunk
 from ..surgery.dropout import no_chance
 from ..surgery.selecting import CONVOLUTIONS, quote_names
@@ -145,7 +145,7 @@ class Runner:
         """The members, made again where a user has changed the module."""
         if self._members is None or (self._members.are_outdated() and not self._members.take_over_()):
             self._members = Members(self.module, self.size, self.own)
-            self._trunk = Trunk(self._members.copies)
+            self._trunk = None
             self._once.clear()
             self._agreed.clear()
             self._changes_input.clear()
@@ -237,7 +237,8 @@ class Runner:
                     f"{self.method}: the model creates the parameters {quote_names(made)} when it runs, so members "
                     "cannot own them. Run the model on a batch before you make an ensemble of it."
                 )
-        members.take_back_(self.method)
+        if members.owned_buffers:
+            members.take_back_(self.method)
         return stack_trees(outputs)
 
     def _run_members(self, members: Members, batches: Iterable[Batch], once: Sequence[int]) -> list[Any]:
@@ -257,16 +258,19 @@ class Runner:
 
     def _look_at_first_batch(self, members: Members, batch: Batch, key: Hashable) -> None:
         """Find what runs once."""
+        if self.own and all(stored.owned or stored.tensor.numel() == 0 for stored in members.stored):
+            self._once[key] = []
+            return
         if is_watched():
             return
         with own_saved_tensors():
-            if self.own and all(stored.owned or stored.tensor.numel() == 0 for stored in members.stored):
-                self._once[key] = []
-                return
             try:
-                self._once[key] = find_trunk(members.copy(0), self.own, batch, self.chance)
+                once = find_trunk(members.copy(0), self.own, batch, self.chance)
             except FAILS:
-                self._once[key] = []  # an input that does not fit, or a model that cannot be followed: all of it runs
+                once = []  # an input that does not fit, or a model that cannot be followed: all of it runs
+        if once and self._trunk is None:
+            self._trunk = Trunk(members.copies)
+        self._once[key] = once
 
     def _forget_caches(self, batch: Batch) -> None:
         """Forget, before the first batch in eval mode, what the given model had cached of other weights."""
@@ -298,7 +302,7 @@ class Runner:
         keeps = parts_with_hooks(parts) or not all(is_torchs_own(type(part)) for part in parts)
         modules = [self.module] * self.size
         if keeps and torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
-            modules = [replicate(self.module) for _ in range(self.size)]  # what they keep is the trace's
+            modules = replicas(self.module, self.size)  # what they keep is the trace's
         elif keeps:
             modules = run_uncompiled(KEEPS, self.members)
         pieces = {name: tensor.unbind(0) for name, tensor in self.own_tensors().items()}

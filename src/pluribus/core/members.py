@@ -18,48 +18,48 @@ in step with the module: other tensors, modes, and attributes that a user has ch
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from operator import is_
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from .._common.torch_private import is_transforming, mark_parameter_, parts_of, tables
+from .._common.torch_private import is_transforming, mark_parameters_, parts_of, tables
 from .._common.trees import Batch, are_close, batch_kind
-from ..surgery.copying import clear_caches_, duplicate_with, replicate, state
-from ..surgery.selecting import dotted_name, quote_names
+from ..surgery.copying import clear_caches_, duplicate_with, replicas, replicate, state
+from ..surgery.selecting import quote_names
 from ..surgery.watching import PLAIN, ModuleSnapshot
 from .rows import MemberLayer, Rows
 
 
+@dataclass(eq=False)
 class MemberTensor:
-    """A tensor of the ensemble's module, and every place in the members that holds it or a slice of it.
+    """A tensor of the ensemble's module, and every place in the members that holds it or a slice of it."""
 
-    Args:
-        name: what the module calls it
-        owned: it is stacked
-        buffer: it is a buffer; otherwise a parameter
-    """
-
-    def __init__(self, name: str, tensor: Tensor, owned: bool, buffer: bool):
-        self.name, self.tensor, self.owned, self.buffer = name, tensor, owned, buffer
-        self.places: list[tuple[list[dict[str, Any]], str]] = []  # a table of each member, and the key in it
-        self.part: nn.Module | None = None  # of the module, that holds it
-        self.pieces: Sequence[Tensor] = ()  # what the members hold
-
-    def put_(self, pieces: Sequence[Tensor]) -> None:
-        """Give each member its piece."""
-        self.pieces = pieces
-        for held, key in self.places:
-            for table, piece in zip(held, pieces, strict=True):
-                table[key] = piece
+    name: str  # what the module calls it
+    tensor: Tensor
+    owned: bool  # it is stacked
+    buffer: bool  # it is a buffer; otherwise a parameter
+    part: nn.Module  # of the module, that holds it
+    places: list[tuple[list[dict[str, Any]], str]] = field(default_factory=list)  # a table of each member, and its key
+    pieces: Sequence[Tensor] = ()  # what the members hold
 
     def now(self) -> list[Tensor]:
         """What the members hold now: a pass may have assigned another tensor."""
         held, key = self.places[0]
         return [table[key] for table in held]
+
+
+def give_pieces_(entries: Iterable[tuple[MemberTensor, Sequence[Tensor]]]) -> None:
+    """Give each member its piece of these tensors."""
+    for stored, pieces in entries:
+        stored.pieces = pieces
+        for held, key in stored.places:
+            for table, piece in zip(held, pieces, strict=True):
+                table[key] = piece
 
 
 class Members:
@@ -73,7 +73,7 @@ class Members:
         self.module, self.size, self.rows = module, size, Rows()
         self.parts = parts_of(module)
         self.given = ModuleSnapshot(self.parts)
-        self.modules = [replicate(module) for _ in range(size)]
+        self.modules = replicas(module, size)
         self.copies = [parts_of(member) for member in self.modules]
         for part in (part for parts in self.copies for part in parts):
             if isinstance(part, MemberLayer):
@@ -88,24 +88,26 @@ class Members:
         self.written: dict[Any, list[MemberTensor]] = {}  # the shared buffers that passes change
         self.modes: list[bool] = [part.training for part in self.parts]
         self.rest_()
-        for member in self.modules:
-            clear_caches_(member)
+        if any(type(part).train is not nn.Module.train for part in self.parts):
+            for member in self.modules:
+                clear_caches_(member)
 
     def _find_stored(self, own: Collection[str]) -> list[MemberTensor]:
         names = {id(tensor): name for name, tensor in state(self.module)}
         found: dict[int, MemberTensor] = {}
+        count = len(self.parts)
+        every = tables(*self.parts, *(part for parts in self.copies for part in parts))
         for number, part in enumerate(self.parts):
             for kind in (0, 1):  # parameters, buffers
-                for key, tensor in tables(part)[kind].items():
+                source, *held = (each[kind] for each in every[number::count])  # the module's table, and the members'
+                for key, tensor in source.items():
                     if tensor is None:
                         continue
                     name = names[id(tensor)]
-                    stored = found.setdefault(
-                        id(tensor), MemberTensor(name, cast(Tensor, tensor), name in own, kind == 1)
-                    )
-                    stored.part = stored.part or part
-                    stored.places.append(([tables(copy[number])[kind] for copy in self.copies], key))
-                    self._sources.append((tables(part)[kind], key, stored))
+                    new = MemberTensor(name, cast(Tensor, tensor), name in own, kind == 1, part)
+                    stored = found.setdefault(id(tensor), new)
+                    stored.places.append((held, key))
+                    self._sources.append((source, key, stored))
         return list(found.values())
 
     # ---------------------------------------------------------------- in step with the module
@@ -136,23 +138,20 @@ class Members:
 
     def follow_(self) -> None:
         """Bring the members in step: the module's tensors, slices in the graph where gradients count, and its modes."""
-        if not self._hold_its_tensors():
+        if self._hold_its_tensors():
+            self._follow_modes_()
+        else:
             self.rest_()
-        self._follow_modes_()
         if torch.is_grad_enabled():
-            for stored in self.owned:
-                if stored.tensor.requires_grad:
-                    pieces = stored.tensor.unbind(0)
-                    for piece in pieces if not stored.buffer else ():
-                        mark_parameter_(piece)
-                    stored.put_(pieces)
+            learning = [stored for stored in self.owned if stored.tensor.requires_grad]
+            give_pieces_((stored, stored.tensor.unbind(0)) for stored in learning)
+            mark_parameters_(piece for stored in learning if not stored.buffer for piece in stored.pieces)
 
     def rest_(self) -> None:
         """Give the members the module's modes and tensors: parameters of their own in the stacked ones' memory."""
         for table, key, stored in self._sources:
             stored.tensor = table[key]
-        for stored in self.stored:
-            stored.put_(_slices(stored) if stored.owned else [stored.tensor] * self.size)
+        give_pieces_([*((stored, [stored.tensor] * self.size) for stored in self.shared), *_slices(self.owned)])
         held = [(table, key, stored.tensor) for table, key, stored in self._sources]
         self._held = [entry[0] for entry in held], [entry[1] for entry in held], [entry[2] for entry in held]
         self._marks = _marks(self.owned)
@@ -187,21 +186,22 @@ class Members:
         """
         known = self.written.get(key)
         apart = known if known is not None else [s for s in self.buffers if s.part not in but]
-        for stored in apart:
-            stored.put_([stored.tensor.clone() for _ in range(self.size)])
+        if apart:
+            give_pieces_((stored, [stored.tensor.clone() for _ in range(self.size)]) for stored in apart)
         shared = [s for s in self.shared if s not in apart and not (s.buffer and s.part in but)]
         before = [(stored, version_of(stored.tensor)) for stored in shared]
         try:
             yield
             changed = [stored for stored in apart if self._changes(stored)]
             in_place = [stored for stored, version in before if version_of(stored.tensor) != version]
-            self._refuse_changes(method, changed, in_place)
+            if changed or in_place:
+                self._refuse_changes(method, changed, in_place)
             for stored in changed:
                 average_(method, stored.name, stored.tensor, stored.now())
             self.written[key] = changed if known is None else known
         finally:
-            for stored in apart:
-                stored.put_([stored.tensor] * self.size)
+            if apart:
+                give_pieces_((stored, [stored.tensor] * self.size) for stored in apart)
 
     def _changes(self, stored: MemberTensor) -> bool:
         if stored.tensor.is_meta:
@@ -212,7 +212,7 @@ class Members:
         still = [
             stored.name
             for stored in changed
-            if not cast(nn.Module, stored.part).training and not are_close(stored.now()[:-1], stored.now()[1:])
+            if not stored.part.training and not are_close(stored.now()[:-1], stored.now()[1:])
         ]
         if still:
             raise ValueError(
@@ -242,7 +242,7 @@ class Members:
             if now[0].shape == stored.pieces[0].shape:
                 for piece, each in zip(stored.pieces, now, strict=True):
                     piece.copy_(each)
-                stored.put_(stored.pieces)
+                give_pieces_([(stored, stored.pieces)])
             else:
                 made = torch.stack([each.detach() for each in now])
                 for table, key, other in self._sources:
@@ -277,25 +277,20 @@ class Members:
     def names_made(self) -> list[str]:
         """The parameters that the members have made in their passes, which the module does not have."""
         known = {id(tensor) for stored in self.stored for tensor in (*stored.pieces, stored.tensor)}
-        return [
-            dotted_name(name, key)
-            for name, part in self.modules[0].named_modules()
-            for key, tensor in tables(part).parameters.items()
-            if tensor is not None and id(tensor) not in known
-        ]
+        return [name for name, tensor in self.modules[0].named_parameters() if id(tensor) not in known]
 
 
-def _slices(stored: MemberTensor) -> list[Tensor]:
-    """Each member's slice in the memory of the stacked tensor; changes of one are not counted for the others."""
-    tensor = stored.tensor
-    size = tensor.shape[0]
+def _slices(owned: Sequence[MemberTensor]) -> list[tuple[MemberTensor, Sequence[Tensor]]]:
+    """Each member's slices in the memory of the stacked tensors; changes of one are not counted for the others."""
     if is_transforming():  # whose gradients go through what it gives
-        return list(tensor.unbind(0))
+        return [(stored, list(stored.tensor.unbind(0))) for stored in owned]
+    found: list[tuple[MemberTensor, Sequence[Tensor]]] = []
     with torch.inference_mode(False), torch.no_grad():
-        if stored.buffer:
-            return [tensor.data[i] for i in range(size)]
-        learns = tensor.requires_grad and not tensor.is_inference()
-        return [nn.Parameter(tensor.data[i], learns) for i in range(size)]
+        for stored in owned:
+            tensor, pieces = stored.tensor, [stored.tensor.data[i] for i in range(len(stored.tensor))]
+            learns = tensor.requires_grad and not tensor.is_inference()
+            found.append((stored, pieces if stored.buffer else [nn.Parameter(piece, learns) for piece in pieces]))
+    return found
 
 
 def _marks(owned: Sequence[MemberTensor]) -> list[tuple[int, bool]]:

@@ -129,5 +129,5 @@ def _settings(module: nn.Module) -> dict[str, Any]:
         if "_hooks" in key and isinstance(value, dict) and isinstance(found.get(base), (dict, list)):
             numbers = list(vars(module)[base])
             found[key] = list(value.values()) if key == base else [numbers.index(number) for number in value]
-    found["tables"] = [list(table) for table in tables(module)]
+    found["tables"] = [list(table) for table in tables(module)[0]]
     return found

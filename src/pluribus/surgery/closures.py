@@ -6,7 +6,7 @@ as the bound arguments of a `functools.partial`. A copy of the model needs a fun
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from functools import partial
 from types import CellType, FunctionType, MethodType
@@ -14,34 +14,48 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .._common.torch_private import attributes_of_parts, plain_attributes, recomputed, storage_key
+from .._common.torch_private import attributes_of_parts, recomputed, storage_key
 from .selecting import dotted_name, quote_names
 
 _CONTAINERS = (list, tuple, set, frozenset)
 
 
-def deepcopy_bound(value: Any, model: nn.Module, memo: dict[int, Any]) -> Any:
-    """A deep copy of a value that holds the model; functions that hold parts of the model hold those of the copy."""
-    inside = {id(part) for part in model.modules()} | {id(t) for t in (*model.parameters(), *model.buffers())}
-    found = {id(f): f for f in _functions(model) if id(f) not in memo and _reaches(_contents(f), inside)}
-    bound = {number: _unbound(function) for number, function in found.items()}
-    memo.update(bound)
-    made = deepcopy(value, memo)
-    for number, function in found.items():
-        _bind_(bound[number], function, inside, memo)
-    _share_memory_(model, memo)
-    if found and any(id(function) in found for function in _functions(memo[id(model)])):
-        raise ValueError(
-            "The model keeps a function in an attribute or a hook that refers to the model itself, and this version of "
-            "Python cannot copy functions, so a copy would run parts of the original. Make it a method."
-        )
-    return made
+class BoundCopies:
+    """Deep copies of values that hold a model; functions that hold parts of the model hold those of the copy.
+
+    The model is searched once for such functions, and for attributes that are views of its parameters.
+    """
+
+    def __init__(self, model: nn.Module):
+        held = _holding(model)
+        self.model = model
+        self.inside = {id(part) for part in model.modules()}
+        self.inside.update(id(tensor) for tensor in (*model.parameters(), *model.buffers()))
+        self.functions = {id(f): f for f in _functions(held) if _reaches(_contents(f), self.inside)} if held else {}
+        self.views = _views(model, held) if held else []
+
+    def make(self, value: Any, memo: dict[int, Any]) -> Any:
+        """A copy of the value."""
+        found = {number: function for number, function in self.functions.items() if number not in memo}
+        bound = {number: _unbound(function) for number, function in found.items()}
+        memo.update(bound)
+        made = deepcopy(value, memo)
+        for number, function in found.items():
+            _bind_(bound[number], function, self.inside, memo)
+        for view, given in self.views:
+            _share_memory_(view, given, memo)
+        if found and any(id(function) in found for function in _functions(_holding(memo[id(self.model)]))):
+            raise ValueError(
+                "The model keeps a function in an attribute or a hook that refers to the model itself, and this "
+                "version of Python cannot copy functions, so a copy would run parts of the original. Make it a method."
+            )
+        return made
 
 
-def _functions(model: nn.Module) -> Iterator[FunctionType]:
-    """The functions in the attributes and hooks of a model's parts, and those that they hold, each once."""
+def _functions(held: Iterable[Any]) -> Iterator[FunctionType]:
+    """The functions among the values of a model's attributes and hooks, and those that they hold, each once."""
     seen: set[int] = set()
-    stack = _holding(model)
+    stack = list(held)
     while stack:
         value = stack.pop()
         if id(value) in seen or isinstance(value, (Tensor, nn.Module)):
@@ -57,7 +71,7 @@ def _functions(model: nn.Module) -> Iterator[FunctionType]:
 def _holding(model: nn.Module) -> list[Any]:
     """The values of a model's attributes that may hold functions or tensors: not its numbers and empty tables."""
     kinds = (FunctionType, MethodType, partial, dict, Tensor, *_CONTAINERS)
-    every = (value for part in model.modules() for value in plain_attributes(part).values())
+    every = (value for *_, value in attributes_of_parts(model))
     return [value for value in every if isinstance(value, kinds) and (isinstance(value, Tensor) or value)]
 
 
@@ -123,21 +137,24 @@ def _bind_(made: FunctionType, function: FunctionType, inside: Collection[int], 
     made.__kwdefaults__ = function.__kwdefaults__ and {k: own(v) for k, v in function.__kwdefaults__.items()}
 
 
-def _share_memory_(model: nn.Module, memo: Mapping[int, Any]) -> None:
-    """Let a copy's attributes that are views of the original's parameters be views of the copy's own."""
+def _views(model: nn.Module, held: Iterable[Any]) -> list[tuple[Tensor, Tensor]]:
+    """The tensors among the values of a model's attributes that are views of its parameters, with those."""
     parameters = list(model.parameters())
     known = {id(parameter) for parameter in parameters}
-    for view in (tensor for value in _holding(model) for tensor in _tensors(value)):
-        if id(view) in known:
-            continue
-        given = next((parameter for parameter in parameters if _holds(parameter, view)), None)
-        made, own = memo.get(id(view)), memo.get(id(given))
-        if given is None or made is None or own is None or made is view or own is given:
-            continue
-        alike = [(t.shape, t.stride(), t.dtype, t.device) for t in (given, own)]
-        if alike[0] == alike[1] and (made.shape, made.dtype, made.device) == (view.shape, own.dtype, own.device):
-            offset = view.storage_offset() - given.storage_offset() + own.storage_offset()
-            made.data = own.detach().as_strided(view.shape, view.stride(), offset)
+    others = [tensor for value in held for tensor in _tensors(value) if id(tensor) not in known]
+    first = ((view, next((each for each in parameters if _holds(each, view)), None)) for view in others)
+    return [(view, given) for view, given in first if given is not None]
+
+
+def _share_memory_(view: Tensor, given: Tensor, memo: Mapping[int, Any]) -> None:
+    """Let the copy of a view of a parameter be a view of the parameter's copy."""
+    made, own = memo.get(id(view)), memo.get(id(given))
+    if made is None or own is None or made is view or own is given:
+        return
+    alike = [(t.shape, t.stride(), t.dtype, t.device) for t in (given, own)]
+    if alike[0] == alike[1] and (made.shape, made.dtype, made.device) == (view.shape, own.dtype, own.device):
+        offset = view.storage_offset() - given.storage_offset() + own.storage_offset()
+        made.data = own.detach().as_strided(view.shape, view.stride(), offset)
 
 
 def _holds(parameter: Tensor, view: Tensor) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pickle import PickleError
 from typing import Any
 
@@ -13,18 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .._common.torch_private import tables
-from .closures import deepcopy_bound, memory_key
+from .._common.torch_private import parts_of, tables
+from .closures import BoundCopies, memory_key
 
 
 def duplicate(model: nn.Module) -> nn.Module:
     """A deep copy of `model`; tensors that were computed from others and kept are copied without their history."""
-    return _duplicate(model, {})
+    return _duplicates(model, {}, _kept(model))[0]
 
 
 def duplicate_with(model: nn.Module, replacements: Mapping[int, Tensor]) -> nn.Module:
     """A copy of `model` with other tensors in place of those with the given ids, and without what it had cached."""
-    copy = _duplicate(model, replacements)
+    copy = _duplicates(model, replacements, _kept(model))[0]
     clear_caches_(copy)
     return copy
 
@@ -57,31 +57,35 @@ def duplicate_mapped(model: nn.Module, change: Callable[[Tensor], Tensor]) -> nn
                 changed[id(value)] = nn.Parameter(change(value), value.requires_grad)
             elif isinstance(value, Tensor):
                 changed[id(value)] = change(value)
-    return _duplicate(model, changed)
+    return _duplicates(model, changed, _kept(model))[0]
 
 
-def _duplicate(model: nn.Module, replacements: Mapping[int, Tensor]) -> nn.Module:
+def _duplicates(
+    model: nn.Module, replacements: Mapping[int, Tensor], kept: Iterable[Tensor], count: int = 1
+) -> list[nn.Module]:
+    copies = BoundCopies(model)
+    computed = [tensor for tensor in kept if id(tensor) not in replacements and _has_history(tensor)]
     try:
-        copy: nn.Module = deepcopy_bound(model, model, {**replacements, **without_history(model, replacements)})
+        return [
+            copies.make(model, {**replacements, **{id(tensor): tensor.data.clone() for tensor in computed}})
+            for _ in range(count)
+        ]
     except (PickleError, TypeError) as error:
         raise TypeError(
             f"the model must be copied, so that yours stays unchanged, but it cannot be: {error}. Keep what cannot be "
             "copied (a traced function, a lock, an open file) outside the model, or give it a __deepcopy__."
         ) from error
-    return copy
 
 
 def without_history(model: nn.Module, known: Mapping[int, Any]) -> dict[int, Tensor]:
     """Copies of the tensors that a model has computed from others and kept, by their ids, but for those known."""
-    kept = (tensor for module in model.modules() for tensor in tensors_in(list(_holding(module))))
-    return {id(tensor): tensor.data.clone() for tensor in kept if id(tensor) not in known and _has_history(tensor)}
+    kept = (tensor for tensor in _kept(model) if id(tensor) not in known)
+    return {id(tensor): tensor.data.clone() for tensor in kept if _has_history(tensor)}
 
 
-def _holding(module: nn.Module) -> Iterator[Any]:
-    """The attributes of a module that may hold tensors."""
-    for value in vars(module).values():
-        if isinstance(value, Tensor) or (isinstance(value, (dict, list, tuple)) and value):
-            yield value
+def _kept(model: nn.Module) -> list[Tensor]:
+    """The tensors of a model's parts, and those in their other attributes."""
+    return tensors_in([vars(part) for part in parts_of(model)])
 
 
 def _has_history(tensor: Tensor) -> bool:
@@ -94,11 +98,16 @@ def _has_history(tensor: Tensor) -> bool:
 
 def tensors_in(value: Any) -> list[Tensor]:
     """The tensors in an attribute, in lists and dicts too."""
-    if isinstance(value, Tensor):
-        return [value]
-    held = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    found = [part for part in held if isinstance(part, Tensor)]
-    return found + [t for part in held if isinstance(part, (dict, list, tuple)) for t in tensors_in(part)]
+    found: list[Tensor] = []
+    stack, seen = [value], set()
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (dict, list, tuple)) and id(value) not in seen:
+            seen.add(id(value))
+            stack += value.values() if isinstance(value, dict) else value
+    return found
 
 
 def state(module: nn.Module) -> list[tuple[str, Tensor]]:
@@ -156,8 +165,8 @@ def assign_(module: nn.Module, values: Mapping[str, Tensor]) -> None:
         if name in values:
             is_parameter = isinstance(old, nn.Parameter)
             new[id(old)] = nn.Parameter(values[name], old.requires_grad) if is_parameter else values[name]
-    for owner in module.modules():
-        for table in tables(owner)[:2]:  # parameters and buffers
+    for parameters, buffers, _ in tables(*module.modules()):
+        for table in (parameters, buffers):
             for key, tensor in table.items():
                 if id(tensor) in new:
                     table[key] = new[id(tensor)]  # type: ignore[assignment]
@@ -179,23 +188,28 @@ def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 
 def replicate(model: nn.Module, shared: Iterable[Any] = ()) -> nn.Module:
-    """A copy of a model with its parameters and buffers, the same tensors, and everything else its own.
+    """A copy of a model with its parameters and buffers, the same tensors, and everything else its own: `replicas`."""
+    return replicas(model, 1, shared)[0]
+
+
+def replicas(model: nn.Module, count: int, shared: Iterable[Any] = ()) -> list[nn.Module]:
+    """Copies of a model with its parameters and buffers, the same tensors, and everything else their own.
 
     Random generators are shared as well, or all copies would draw alike, and so are tensors in plain attributes that
     lie in the memory of a parameter.
 
     Args:
-        shared: further objects that the copy holds as they are
+        shared: further objects that the copies hold as they are
     """
     known = {id(each): each for each in (*model.parameters(), *model.buffers(), *shared)}
     memory: set[int | None] = set()
     for part in model.modules():
         known.update((id(value), value) for value in vars(part).values() if isinstance(value, GENERATORS))
-        for tensor in tensors_in(list(_holding(part))):
-            if id(tensor) not in known:
-                memory = memory or {memory_key(each) for each in known.values() if isinstance(each, Tensor)} - {None}
-                known.update({id(tensor): tensor} if memory_key(tensor) in memory else {})
-    return _duplicate(model, known)
+    for tensor in (kept := _kept(model)):
+        if id(tensor) not in known:
+            memory = memory or {memory_key(each) for each in known.values() if isinstance(each, Tensor)} - {None}
+            known.update({id(tensor): tensor} if memory_key(tensor) in memory else {})
+    return _duplicates(model, known, kept, count)
 
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)

@@ -28,7 +28,7 @@ def replace(
                 made[id(module)] = make(module).train(module.training)
             else:
                 made[id(module)] = module
-                children = tables(module).children
+                children = tables(module)[0].children
                 for name, child in children.items():
                     children[name] = None if child is None else visit(child)
         return made[id(module)]

@@ -22,26 +22,23 @@ class ModuleSnapshot:
     """
 
     def __init__(self, parts: Sequence[nn.Module]):
-        held: list[tuple[Any, Any, Any]] = []
-        self.sized: list[Any] = []
-        for part in parts:
-            self._note(held, {key: value for key, value in vars(part).items() if key not in _OF_EVERY_MODULE}, part)
-            self._note(held, tables(part).children)
-            for key, value in vars(part).items():
+        noted: list[tuple[Any, Any]] = []  # the attributes of parts, their tables and lists, with what they hold
+        for part, own in zip(parts, tables(*parts), strict=True):
+            attributes = vars(part)
+            noted.append((attributes, [entry for entry in attributes.items() if entry[0] not in _OF_EVERY_MODULE]))
+            noted.append((own.children, own.children.items()))
+            for key, value in attributes.items():
+                if isinstance(value, PLAIN):
+                    continue
                 if "_hooks" in key and value:
-                    self._note(held, value)
+                    noted.append((value, value.items()))
                 elif key not in _OF_EVERY_MODULE and (inside := _inside(value)) is not None:
-                    self._note(held, inside)
+                    noted.append((inside, inside.items() if isinstance(inside, dict) else enumerate(inside)))
+        held = [(holder, key, value) for holder, items in noted for key, value in items]
+        self.sized = [holder for holder, _ in noted]
         self.holders, self.keys, self.values = ([entry[i] for entry in held] for i in range(3))
         self.length, self.hooks = sum(map(len, self.sized)), RemovableHandle.next_id
         self.parts = parts
-
-    def _note(self, held: list[tuple[Any, Any, Any]], entries: Any, part: nn.Module | None = None) -> None:
-        """Note the entries of a table or a list; those of a part are looked up in its attributes."""
-        holder = vars(part) if part is not None else entries
-        self.sized.append(holder)
-        items = list(entries.items()) if isinstance(entries, dict) else list(enumerate(entries))
-        held.extend((holder, key, value) for key, value in items)
 
     def has_changed(self) -> bool:
         """Whether anything is another object now, or hooks have come."""
@@ -87,9 +84,8 @@ def _inside(value: Any) -> Any:
 def take_back_(module: nn.Module, copy: nn.Module) -> None:
     """Let a module have the buffers and the data in attributes that a pass of its copy has left."""
     for part, other in zip(parts_of(module), parts_of(copy), strict=False):
-        for key, buffer in tables(other).buffers.items():
-            if key in tables(part).buffers:
-                tables(part).buffers[key] = buffer
+        own, left = tables(part, other)
+        own.buffers.update({key: buffer for key, buffer in left.buffers.items() if key in own.buffers})
         for key, value in vars(other).items():
             if key not in _OF_EVERY_MODULE and _is_data(value):
                 vars(part)[key] = value
