@@ -1,6 +1,7 @@
 """Check the table of docs/other-libraries.md against the wheels in a folder: python docs/other_libraries.py WHEELS."""
 
 import re
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -26,8 +27,22 @@ def main(folder: Path) -> int:
                 faults = [f"{token} is not there" for token in TOKEN.findall(cell) if not defined(token, source)]
             wrong += bool(faults)
             print(*(f"{fact}, {name}: {fault}\n" for fault in faults), sep="", end="")
-    print(f"{wrong} cells are wrong")
-    return wrong
+    newer = [line for name in WHEELS if (line := newer_release(folder, name))]
+    print(*newer, f"{wrong} cells are wrong, {len(newer)} releases are newer than described", sep="\n")
+    return wrong + len(newer)
+
+
+def newer_release(folder: Path, name: str) -> str:
+    """Say which release is out, if it is not the one in the folder or the page does not describe that one."""
+    version = next(folder.glob(f"{name}-*.whl")).name.split("-")[1]
+    heading = next(line for line in PAGE.read_text().splitlines() if line.startswith("| | searched for"))
+    if f" {version} |" not in heading:
+        return f"{name}: the wheel is {version}, which the page does not describe"
+    asked = [sys.executable, "-m", "pip", "index", "versions", name, "--python-version", "3.13", "--only-binary=:all:"]
+    newest = re.search(r"\(([^)]+)\)", subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
+    if newest is None or newest[1] == version:
+        return ""
+    return f"{name}: {newest[1]} is out, the page describes {version}"
 
 
 def rows() -> list[list[str]]:
