@@ -432,7 +432,7 @@ class Ensemble(nn.Module):
 
     def _check_index(self, i: int) -> int:
         if not -self.size <= i < self.size:
-            raise IndexError(f"member: there are members 0 to {self.size - 1}, but {i} was asked for.")
+            raise IndexError(f"member index {i} is out of range (0-{self.size - 1}).")
         return i % self.size
 
 

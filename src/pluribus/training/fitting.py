@@ -105,8 +105,8 @@ def fit(
     The same seed gives the same weights. With `folder`, training that was stopped goes on from its last whole epoch
     and ends as if it had not been stopped. A loss, a weight or an output on validation data that is NaN or infinite
     ends training: the weights are then the best so far, or those of the last whole epoch; a warning and
-    `History.failure` say what happened. An ensemble in eval mode is woken for training and put back to sleep after it;
-    parts that sleep in one that is awake, such as a frozen BatchNorm, sleep on.
+    `History.failure` say what happened. Train and eval modes are restored afterwards; parts that are in
+    eval mode inside an ensemble in training mode, such as a frozen BatchNorm, stay so.
 
     Shapes:
         train, validation: x (rows, *features) or a tree of such tensors; y (rows), or (rows, outputs) in regression

@@ -240,7 +240,7 @@ class Classification:
         [1.0]
         """
         if not -self.size <= i < self.size:
-            raise IndexError(f"member: there are members 0 to {self.size - 1}, but {i} was asked for.")
+            raise IndexError(f"member index {i} is out of range (0-{self.size - 1}).")
         return self._map(lambda t: t[i % self.size][None])
 
     def detach(self) -> Classification:

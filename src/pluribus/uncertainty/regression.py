@@ -202,7 +202,7 @@ class Regression:
     def member(self, i: int) -> Regression:
         """Member `i` alone, as an ensemble of one."""
         if not -self.size <= i < self.size:
-            raise IndexError(f"member: there are members 0 to {self.size - 1}, but {i} was asked for.")
+            raise IndexError(f"member index {i} is out of range (0-{self.size - 1}).")
         i %= self.size
         return Regression(self.means[i : i + 1], None if self.variances is None else self.variances[i : i + 1])
 

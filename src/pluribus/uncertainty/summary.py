@@ -110,7 +110,7 @@ class Summary:
     def member(self, i: int) -> Summary:
         """Member `i` alone: its label, confidence, entropy, likelihood and squared error."""
         if not -self.size <= i < self.size:
-            raise IndexError(f"member: there are members 0 to {self.size - 1}, but {i} was asked for.")
+            raise IndexError(f"member index {i} is out of range (0-{self.size - 1}).")
         if self._prediction is not None:
             alone = self._with({}, self.row)
             alone._prediction, alone._names, alone.size = self._prediction.member(i), list(self._names), 1
