@@ -201,7 +201,7 @@ def test_rows_members_and_parts_of_a_summary():
     [
         (lambda: Summary.cat([]), ValueError, "no parts"),
         (lambda: Summary(labelled()[0]).correct, AttributeError, "no column 'correct'; there are label"),
-        (lambda: Summary(*labelled()).member(3), IndexError, "members 0 to 2"),
+        (lambda: Summary(*labelled()).member(3), IndexError, r"3 is out of range \(0-2\)"),
         (lambda: Summary(*labelled())[:0], ValueError, "none is left"),
         (lambda: evaluate(labelled()[0][:0]), ValueError, "the prediction is empty"),
         (lambda: pb.deep(Linear(3), 2).predict(torch.zeros(2, 4), keep="all"), ValueError, 'or "summary", but it is'),
