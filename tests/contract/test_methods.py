@@ -273,6 +273,7 @@ for case in open(sys.argv[2] + "/cases.txt").read().split():
 
 
 @pytest.mark.parametrize("where", [SUPPORT])
+@pytest.mark.slow
 def test_save_and_load_in_a_new_process_give_equal_outputs(where, tmp_path):
     expected, inputs = {}, {}
     for method, name in ((m, n) for m, n in CASES if n == "mlp" or m == "packed"):  # each method, each kind of network
