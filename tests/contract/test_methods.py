@@ -273,9 +273,10 @@ for case in open(sys.argv[2] + "/cases.txt").read().split():
 
 
 @pytest.mark.parametrize("where", [SUPPORT])
+@pytest.mark.slow
 def test_save_and_load_in_a_new_process_give_equal_outputs(where, tmp_path):
     expected, inputs = {}, {}
-    for method, name in CASES:
+    for method, name in ((m, n) for m, n in CASES if n == "mlp" or m == "packed"):  # each method, each kind of network
         ensemble, x = make(method, name)
         ensemble.task = "regression"
         pb.save(ensemble, tmp_path / f"{method}-{name}.safetensors", whole=True)

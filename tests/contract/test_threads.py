@@ -15,7 +15,7 @@ import pluribus as pb
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*this model does not run under vmap")
 
-CALLS = {"mlp": 100, "cnn": 12, "encoder": 12}  # of each thread
+CALLS = {"mlp": 50, "cnn": 6, "encoder": 6}  # of each thread
 DRAWN = ("mc_dropout",)
 RUNS = [
     (method, name, run)

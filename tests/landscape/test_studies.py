@@ -178,6 +178,7 @@ def test_a_finding_is_judged_by_its_interval(values, bar, below, verdict):
         assert ls.Finding("claim", figure, values, bar, below).verdict == verdict
 
 
+@pytest.mark.slow
 def test_the_papers_findings_are_judged_on_any_data():
     x = torch.randn(120, 4, generator=torch.Generator().manual_seed(1))
     y = (x[:, 0] * x[:, 1] > 0).long()

@@ -304,7 +304,7 @@ def test_fixed_capacity_grows_layers():
     torch.manual_seed(0)
     x = torch.randn(5, 6)
     widths = []
-    for seed in range(30):
+    for seed in range(10):
         ensemble = pb.masksembles(
             plain_mlp(16), 4, scale=2.0, capacity=1.0, example=x, generator=torch.Generator().manual_seed(seed)
         )

@@ -92,7 +92,7 @@ def test_a_layer_that_is_read_but_not_called_is_not_ignored():
 
 
 def test_mc_dropout_is_the_network_in_its_dropout_and_eval_elsewhere():
-    ensemble, x = make("mc_dropout", "cnn", 2000)
+    ensemble, x = make("mc_dropout", "cnn", 600)
     ensemble.module[3].drop.p = 0.3
     model = ensemble.module
     with torch.no_grad():

@@ -141,6 +141,7 @@ A3 = {"flip": True, "resized_crop": {"size": 160}, "rand_augment": {"n": 2, "m":
 
 
 @pytest.mark.parametrize(("width", "alpha", "row"), [(1.0, 3, "r50"), (4.0, 2, "r50x4")])
+@pytest.mark.slow
 def test_packed_table2_runs_a3_on_both_networks(width, alpha, row):
     found = first_runs("packed/table2", width=width)
     assert set(found) == {name.split()[0] for name in packed_printed.TABLE2 if name.endswith(f" {row}")}
@@ -243,6 +244,7 @@ MIMO = {  # appendix B: epochs on CIFAR and on ImageNet, members
 @pytest.mark.parametrize(
     ("item", "data"), [("mimo/table1", "cifar10"), ("mimo/table2", "cifar100"), ("mimo/figure4", "cifar10")]
 )
+@pytest.mark.slow
 def test_mimo_tables_1_and_2_run_appendix_b(item, data):
     found = first_runs(item)
     assert set(found) == set(mimo_printed.TABLE1) == set(mimo_printed.TABLE2)

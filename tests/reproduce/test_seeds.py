@@ -94,6 +94,7 @@ def test_parts_of_an_experiment_that_differ_by_their_seed_start_from_two_network
 INSIDE = ("masks-transition", "mimo-bias", "uci", "packed-sparsity")  # whose seeds are inside of a part, or none
 
 
+@pytest.mark.slow
 def test_the_seeds_of_figure_4_of_masksembles_start_from_two_networks(starts):
     starts.goes_on = True
     experiment = EXPERIMENTS["masks-transition"]

@@ -163,6 +163,7 @@ def compared(scenes):
     return scenes
 
 
+@pytest.mark.slow
 def test_a_comparison_stores_what_its_pixels_say(compared):
     results, damaged = read_all(compared / "study")
     assert len(results) == 2 and not damaged
@@ -179,6 +180,7 @@ def test_a_comparison_stores_what_its_pixels_say(compared):
         assert result.record["outside"]["noise"]["msp"]["auroc"] is not None
 
 
+@pytest.mark.slow
 def test_images_are_resampled_not_pixels(compared):
     results, _ = read_all(compared / "study")
     groups = {result.record["label"]: Group(result.record["label"], (result,)) for result in results}
@@ -188,6 +190,7 @@ def test_images_are_resampled_not_pixels(compared):
     assert found.value == pytest.approx(values["multihead"] - values["single"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_page_shows_every_pixel_of_some_images(compared):
     page = (compared / "study" / "report.html").read_text()
     assert "mIoU" in page and page.count('class="maps"') == 2 * 2 * 8

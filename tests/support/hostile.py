@@ -415,6 +415,15 @@ DATA: dict[str, Writer] = {
 }
 
 
+LONG = (  # seconds each, and of a kind with others: only commands read them, in a slow test with limits
+    "a .jpg of fill bytes",
+    "a .jpg of a million empty parts",
+    "a .ppm of one comment",
+    "a CIFAR pickle of 60 million steps",
+    "a table of 5,001 columns of texts",
+)
+
+
 TEXTS = {
     "nested brackets": "[" * 100_000,
     "nested objects": '{"a":' * 100_000,
