@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -48,11 +49,12 @@ def test_every_format_says_the_same_of_every_row(trained, capsys):
         outputs[form] = capsys.readouterr().out
     lines = [json.loads(line) for line in outputs["jsonl"].splitlines()]
     sheet = list(csv.DictReader(io.StringIO(outputs["csv"])))
-    table = [line.split() for line in outputs["table"].splitlines()]
+    table = [re.split(r" {2,}", line.strip()) for line in outputs["table"].splitlines()]
     assert len(lines) == len(sheet) == len(table) - 1 == 300
     for one, row, cells in zip(lines, sheet, table[1:], strict=True):
         shown = dict(zip(table[0], cells, strict=True))
         for name, value in one.items():
+            value = " | ".join(value) if isinstance(value, list) else value
             text = value if isinstance(value, str) else f"{value:.4g}"
             assert shown[name] == text and row[name] == str(value)
 

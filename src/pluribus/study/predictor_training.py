@@ -12,6 +12,8 @@ from .._common.signed_files import read_signed_json, write_signed_json
 from ..core.ensemble import Ensemble
 from ..data.dataset import Data
 from ..deploy.predictor import RECORD, Predictor, make_predictor
+from ..deploy.promises import COVERAGE
+from ..results.store import has_classes
 from ..training.fitting import LAST
 from .baselines import check_run, own_model_spec
 from .judging import figures
@@ -22,7 +24,14 @@ TRAINING = "training"
 
 
 def train_predictor(
-    run: Run, data: Data, folder: Path, *, risk: float = 0.05, overwrite: bool = False, **options: Any
+    run: Run,
+    data: Data,
+    folder: Path,
+    *,
+    risk: float | None = None,
+    coverage: float = COVERAGE,
+    overwrite: bool = False,
+    **options: Any,
 ) -> tuple[Predictor, float]:
     """The predictor that the folder holds afterwards, and the seconds of its training; options as for `fit`."""
     check_run(run, data)
@@ -35,14 +44,16 @@ def train_predictor(
         except Exception:
             _remove_without_epochs(folder)
             raise
-        predictor = _store(run, data, ensemble, folder, risk)
+        predictor = _store(run, data, ensemble, folder, risk, coverage)
         shutil.rmtree(folder / TRAINING)
     return predictor, seconds
 
 
-def _store(run: Run, data: Data, ensemble: Ensemble, folder: Path, risk: float) -> Predictor:
-    about = {"method": run.method, "data": run.data, "figures": figures(ensemble, data, data.test), "run": run.plain()}
-    predictor = make_predictor(own_model_spec(run, data), data, ensemble, risk, about)
+def _store(run: Run, data: Data, ensemble: Ensemble, folder: Path, risk: float | None, coverage: float) -> Predictor:
+    about = {"method": run.method, "data": run.data, "run": run.plain()}
+    predictor = make_predictor(own_model_spec(run, data), data, ensemble, about, risk=risk, coverage=coverage)
+    promise = None if has_classes(data.task) else predictor.evidence
+    predictor.record["figures"] = figures(ensemble, data, data.test, promise)
     predictor.save(folder)
     return predictor
 
