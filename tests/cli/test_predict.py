@@ -77,3 +77,30 @@ def test_missing_words_of_training_are_missing_in_new_files(trained, capsys):
     run("predict", trained / "other", trained / "words.csv", "--format", "jsonl")
     first, second, known = (json.loads(line) | {"name": ""} for line in capsys.readouterr().out.splitlines())
     assert first == second != known
+
+
+def test_the_same_finished_training_touches_nothing_and_says_so(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("a,y\n" + "\n".join(f"{i},{i % 7}.5" for i in range(200)))
+    command = (
+        "train",
+        "--out",
+        tmp_path / "m",
+        "--data",
+        f"table:{tmp_path / 't.csv'}",
+        "--target",
+        "y",
+        "--epochs",
+        1,
+    )
+    run(*command, "--method", "deep", "--size", 2)
+    first = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in (tmp_path / "m").iterdir()}
+    capsys.readouterr()
+    run(*command, "--method", "deep", "--size", 2)
+    assert "finished" in capsys.readouterr().out
+    assert first == {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in (tmp_path / "m").iterdir()}
+    width = {}
+    for coverage in (0.5, 0.8):
+        run("predict", tmp_path / "m", tmp_path / "t.csv", "--format", "jsonl", "--coverage", coverage)
+        row = json.loads(capsys.readouterr().out.splitlines()[0])
+        width[coverage] = row["high"] - row["low"]
+    assert width[0.8] > width[0.5] > 0

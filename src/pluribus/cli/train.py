@@ -90,10 +90,11 @@ def _show(predictor: Any, notes: list[str], seconds: float, out: Path, quiet: bo
     elif not quiet:
         names = ("mean_iou", "accuracy", "nll", "ece", "rmse", "coverage")
         text = ", ".join(f"{name} {figures[name]:.4g}" for name in names if name in figures)
-        print(f"test: {text}; {seconds:.0f} s of training")
+        print(f"test: {text}; {f'{seconds:.0f} s of training' if seconds else 'finished before: nothing was changed'}")
         print("\n".join(_promises(predictor)))
         more = " --out FOLDER" if predictor.task == "segmentation" else ""
-        print(f"written to {out}; next: pluribus predict {shlex.quote(str(out))} FILES{more}")
+        done = "written to" if seconds else "finished:"
+        print(f"{done} {out}; next: pluribus predict {shlex.quote(str(out))} FILES{more}")
 
 
 def _promises(predictor: Any) -> list[str]:

@@ -11,7 +11,7 @@ from .._common.atomic import only_process, refuse_links
 from .._common.signed_files import read_signed_json, write_signed_json
 from ..core.ensemble import Ensemble
 from ..data.dataset import Data
-from ..deploy.predictor import RECORD, Predictor, make_predictor
+from ..deploy.predictor import RECORD, Predictor, load_predictor, make_predictor
 from ..deploy.promises import COVERAGE
 from ..results.store import has_classes
 from ..training.fitting import LAST
@@ -33,11 +33,16 @@ def train_predictor(
     overwrite: bool = False,
     **options: Any,
 ) -> tuple[Predictor, float]:
-    """The predictor that the folder holds afterwards, and the seconds of its training; options as for `fit`."""
+    """The predictor that the folder holds afterwards, and the seconds of its training; options as for `fit`.
+
+    A run that is finished there is not trained again, whatever it promises: nothing is written, and the seconds are 0.
+    """
     check_run(run, data)
     refuse_links("train", folder, TRAINING)
     folder.mkdir(parents=True, exist_ok=True)
     with only_process("train", folder):
+        if not overwrite and (kept := _finished(run, folder)) is not None:
+            return kept, 0.0
         claim(run, folder, overwrite)
         try:
             ensemble, _, seconds = train(run, data, folder=folder / TRAINING, **options)
@@ -47,6 +52,13 @@ def train_predictor(
         predictor = _store(run, data, ensemble, folder, risk, coverage)
         shutil.rmtree(folder / TRAINING)
     return predictor, seconds
+
+
+def _finished(run: Run, folder: Path) -> Predictor | None:
+    """The predictor of this very run, where the folder holds it and no epoch is left to go on from."""
+    if (folder / TRAINING).exists() or _json(folder / RECORD).get("run") != run.plain():
+        return None
+    return load_predictor(folder, model=run.model if run.model.startswith("python:") else None)
 
 
 def _store(run: Run, data: Data, ensemble: Ensemble, folder: Path, risk: float | None, coverage: float) -> Predictor:
