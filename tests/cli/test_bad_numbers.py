@@ -24,7 +24,7 @@ def flowers(tmp_path):
     """A trained folder of iris, and where it is."""
     torch.manual_seed(0)
     spec = ModelSpec("mlp", (4,), 3, width=0.05)
-    make_predictor(spec, load("iris"), pb.deep(spec.build(), 2), None).save(tmp_path / "sent")
+    make_predictor(spec, load("iris"), pb.deep(spec.build(), 2), promise=False).save(tmp_path / "sent")
     return tmp_path
 
 

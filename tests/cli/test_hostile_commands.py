@@ -83,7 +83,7 @@ def test_comparing_on_pictures_that_are_programs_starts_none(command, tmp_path):
 
 def test_a_folder_that_names_code_gets_a_message(command, tmp_path):
     spec = ModelSpec("mlp", (4,), 3, width=0.05)
-    make_predictor(spec, load("iris"), pb.deep(spec.build(), 2), None).save(tmp_path / "sent")
+    make_predictor(spec, load("iris"), pb.deep(spec.build(), 2), promise=False).save(tmp_path / "sent")
     record = json.loads((tmp_path / "sent" / RECORD).read_text())
     (tmp_path / "net.py").write_text("import pathlib; pathlib.Path('canary').touch()")
     (tmp_path / "new.csv").write_text("a\n1\n")

@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -48,11 +49,12 @@ def test_every_format_says_the_same_of_every_row(trained, capsys):
         outputs[form] = capsys.readouterr().out
     lines = [json.loads(line) for line in outputs["jsonl"].splitlines()]
     sheet = list(csv.DictReader(io.StringIO(outputs["csv"])))
-    table = [line.split() for line in outputs["table"].splitlines()]
+    table = [re.split(r" {2,}", line.strip()) for line in outputs["table"].splitlines()]
     assert len(lines) == len(sheet) == len(table) - 1 == 300
     for one, row, cells in zip(lines, sheet, table[1:], strict=True):
         shown = dict(zip(table[0], cells, strict=True))
         for name, value in one.items():
+            value = " | ".join(value) if isinstance(value, list) else value
             text = value if isinstance(value, str) else f"{value:.4g}"
             assert shown[name] == text and row[name] == str(value)
 
@@ -75,3 +77,30 @@ def test_missing_words_of_training_are_missing_in_new_files(trained, capsys):
     run("predict", trained / "other", trained / "words.csv", "--format", "jsonl")
     first, second, known = (json.loads(line) | {"name": ""} for line in capsys.readouterr().out.splitlines())
     assert first == second != known
+
+
+def test_the_same_finished_training_touches_nothing_and_says_so(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("a,y\n" + "\n".join(f"{i},{i % 7}.5" for i in range(200)))
+    command = (
+        "train",
+        "--out",
+        tmp_path / "m",
+        "--data",
+        f"table:{tmp_path / 't.csv'}",
+        "--target",
+        "y",
+        "--epochs",
+        1,
+    )
+    run(*command, "--method", "deep", "--size", 2)
+    first = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in (tmp_path / "m").iterdir()}
+    capsys.readouterr()
+    run(*command, "--method", "deep", "--size", 2)
+    assert "finished" in capsys.readouterr().out
+    assert first == {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in (tmp_path / "m").iterdir()}
+    width = {}
+    for coverage in (0.5, 0.8):
+        run("predict", tmp_path / "m", tmp_path / "t.csv", "--format", "jsonl", "--coverage", coverage)
+        row = json.loads(capsys.readouterr().out.splitlines()[0])
+        width[coverage] = row["high"] - row["low"]
+    assert width[0.8] > width[0.5] > 0

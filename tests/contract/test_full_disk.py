@@ -27,7 +27,7 @@ ensemble, run = pb.deep(nn.Linear(4, 3), 2), fakes.classification("deep", exampl
 weights = torch.zeros(2, 15)
 trajectory = Trajectory(nn.Linear(4, 3), weights, {}, [0, 1], None, None, "classification", None)
 spec, flowers = ModelSpec("mlp", (4,), 3, width=0.05), load("iris")
-predictor = make_predictor(spec, flowers, pb.deep(spec.build(), 2), None)
+predictor = make_predictor(spec, flowers, pb.deep(spec.build(), 2), promise=False)
 x, y = torch.randn(32, 4), torch.arange(32) % 3
 study = Study(data=["iris"], methods=["single"])
 home = Path(sys.argv[1])

@@ -125,7 +125,7 @@ def test_the_landscape_runs_no_code_of_a_folder(folder, monkeypatch, capsys):
 def test_code_that_the_user_names_is_run(flowers, table, tmp_path, monkeypatch, capsys):
     (tmp_path / "net.py").write_text(NETWORK)
     spec = ModelSpec(f"python:{tmp_path / 'net.py'}:build", (4,), 3)
-    make_predictor(spec, flowers, pb.deep(nn.Linear(4, 3), 2), None).save(tmp_path)
+    make_predictor(spec, flowers, pb.deep(nn.Linear(4, 3), 2), promise=False).save(tmp_path)
     assert run(monkeypatch, capsys, "predict", tmp_path, table)[0] == 2 and not (tmp_path / "canary").exists()
     assert run(monkeypatch, capsys, "predict", tmp_path, table, "--model", spec.model)[0] == 0
     assert (tmp_path / "canary").exists()

@@ -9,7 +9,8 @@ import torch
 
 import pluribus as pb
 from pluribus.data.catalogue import load
-from pluribus.deploy.predictor import _find_threshold, make_predictor
+from pluribus.deploy.predictor import load_predictor, make_predictor
+from pluribus.deploy.promises import Evidence, find_threshold
 from pluribus.models.by_name import ModelSpec
 
 
@@ -20,17 +21,25 @@ def predictions(rows: int, skill: float, seed: int = 0) -> tuple[pb.Classificati
     return pb.Classification.from_logits(logits), target
 
 
+def evidence(prediction: pb.Classification, target: torch.Tensor) -> Evidence:
+    truth = -prediction.mean.gather(1, target[:, None])[:, 0].double()
+    return Evidence("lac", truth, None, prediction.score("msp").double(), (prediction.label != target).long())
+
+
 def test_where_the_risk_can_be_promised_it_is():
-    found = _find_threshold(*predictions(4000, 4.0), 0.05)
+    found = find_threshold(evidence(*predictions(4000, 4.0)), 0.05)
     assert found["threshold"]["risk"] == 0.05 and "no_threshold" not in found
 
 
 def test_too_few_rows_fall_back_to_the_best_risk_that_can_be_promised_and_say_how_many_rows_it_takes():
     prediction, target = predictions(80, 4.0)
-    found = _find_threshold(prediction, target, 0.02)
+    found = find_threshold(evidence(prediction, target), None)
     threshold = found["threshold"]
-    assert 0.02 < threshold["risk"] <= 0.5 and threshold["kept"] > 0
-    assert "80 validation examples are too few to guarantee an error of at most 0.02" in found["no_threshold"]
+    assert 0.05 < threshold["risk"] <= 0.5 and threshold["kept"] > 0
+    assert "80 calibration rows are too few to guarantee an error of at most 0.05" in found["no_threshold"]
+    asked = find_threshold(evidence(prediction, target), 0.02)
+    assert asked["threshold"] is None and asked["no_threshold"].startswith("no row is accepted")
+    assert f"--risk {threshold['risk']:g} can be guaranteed" in asked["no_threshold"]
     # scipy's exact interval gives the same promise for what is kept
     level = 1 - 0.05 / threshold["candidates"]
     exact = scipy.stats.beta.ppf(level, threshold["errors"] + 1, threshold["kept"] - threshold["errors"])
@@ -38,7 +47,7 @@ def test_too_few_rows_fall_back_to_the_best_risk_that_can_be_promised_and_say_ho
 
 
 def test_where_nothing_can_be_promised_there_is_no_threshold():
-    assert "threshold" not in _find_threshold(*predictions(5, 4.0), 0.05)
+    assert find_threshold(evidence(*predictions(5, 4.0)), None)["threshold"] is None
 
 
 @pytest.mark.slow
@@ -46,7 +55,7 @@ def test_the_promise_of_the_fallback_holds_as_often_as_it_says():
     broken = []
     for seed in range(200):
         prediction, target = predictions(120, 2.0, seed)
-        found = _find_threshold(prediction, target, 0.01).get("threshold")
+        found = find_threshold(evidence(prediction, target), None)["threshold"]
         if found is None:
             continue
         other, truth = predictions(4000, 2.0, 10_000 + seed)
@@ -87,3 +96,27 @@ def test_the_exported_file_of_a_table_says_how_its_columns_become_inputs(tmp_pat
     assert found["confidence"][0] == pytest.approx(answer["confidence"], abs=1e-5)
     assert json.loads(said["pluribus.classes"])[found["label"][0]] == answer["label"]
     assert "(value - mean) / std" in said["pluribus.encoding"]
+
+
+def test_promises_change_without_training_and_are_those_of_new_ones(tmp_path):
+    data = load("moons", validation=0.7)
+    spec = ModelSpec("mlp", tuple(data.shape), 2)
+    made = make_predictor(spec, data, pb.deep(spec.build(), 2), risk=0.95, coverage=0.8)
+    made.save(tmp_path)
+    held = data.calibration
+    x = data.normalise(held[:][0])
+    prediction = made.ensemble.predict(x)
+    changed = load_predictor(tmp_path).promising(coverage=0.95, risk=0.97)
+    expected = pb.conformal(prediction, held.y, coverage=0.95)
+    assert changed.conformal.most == expected.most and changed.conformal.coverage == 0.95
+    assert changed.threshold == pb.abstain(prediction, held.y, risk=0.97)
+    assert made.threshold.risk == 0.95 and made.conformal.coverage == 0.8
+    with pytest.raises(ValueError, match="at least 999 validation examples"):
+        changed.promising(coverage=0.999)
+
+
+def test_rows_that_calibrate_are_not_those_that_choose_or_train():
+    data = load("diabetes", validation=0.3)
+    parts = [set(part.names()) for part in (data.train, data.selection, data.calibration, data.test)]
+    assert sum(map(len, parts)) == len(set().union(*parts)) == 442 and (len(parts[2]) + 1) % 10 == 0
+    assert parts[1] | parts[2] == set(data.validation.names()) and len(parts[1]) > 0

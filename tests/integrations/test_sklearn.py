@@ -95,7 +95,29 @@ def test_intervals_and_deviations_of_one_member_are_a_gaussian_s(table):
     regressor = small(EnsembleRegressor, method="single").fit(x, y)
     mean, std = regressor.predict(x, return_std=True)
     expected = np.stack([mean - 1.6448536 * std, mean + 1.6448536 * std], -1)
-    np.testing.assert_allclose(regressor.predict_interval(x, 0.9), expected, rtol=1e-5)
+    found = torch.stack(regressor.predict_distribution(x).interval(0.9), -1)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_intervals_cover_rows_like_those_that_were_held_out():
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(3000, 3))
+    y = x[:, 0] + draw.standard_t(3, size=len(x)) * (1 + x[:, 1] ** 2)  # no Gaussian, and of no one width
+    regressor = small(EnsembleRegressor, epochs=3, calibration=0.5).fit(x[:1000], y[:1000])
+    for level in (0.5, 0.9):
+        low, high = regressor.predict_interval(x[1000:], level).T
+        assert abs(((low <= y[1000:]) & (y[1000:] <= high)).mean() - level) < 0.06
+
+
+def test_intervals_without_rows_held_out_are_an_error(table):
+    x, _, y = table
+    none, few = small(EnsembleRegressor, calibration=0).fit(x, y), small(EnsembleRegressor, calibration=0.25).fit(x, y)
+    with pytest.raises(ValueError, match="at least 9 rows"):
+        none.predict_interval(x)
+    with pytest.raises(ValueError, match="needs at least 19 validation examples, but there are 9"):
+        few.predict_interval(x, 0.95)
+    with pytest.raises(ValueError, match=r"calibration must be a share in \[0, 1\)"):
+        small(EnsembleRegressor, calibration=1.5).fit(x, y)
 
 
 def test_uncertainties_are_in_the_units_of_the_targets(table):
@@ -109,7 +131,7 @@ def test_uncertainties_are_in_the_units_of_the_targets(table):
 
 def test_several_targets_have_intervals_each(table):
     x, _, y = table
-    regressor = small(EnsembleRegressor).fit(x, np.stack([y, -y], 1))
+    regressor = small(EnsembleRegressor, calibration=0.25).fit(x, np.stack([y, -y], 1))
     assert regressor.predict(x).shape == (40, 2) and regressor.predict_interval(x).shape == (40, 2, 2)
 
 

@@ -457,3 +457,28 @@ def test_inputs_of_another_precision_than_the_weights_are_refused_with_the_way_o
         pb.fit(ensemble, (x, y), epochs=1)
     assert all(torch.equal(before[name], tensor) for name, tensor in ensemble.state_dict().items())
     pb.fit(ensemble, (x.double(), y), epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("task", "outputs", "target", "said"),
+    [
+        ("classification", 1, torch.tensor([0, 0, 0, 0]), 'two outputs or more.*task = "binary"'),
+        ("classification", 3, torch.tensor([[1.0, 1.0, 0.0]] * 4), 'sum to 2.*task = "binary"'),
+        ("classification", 3, torch.tensor([[1, 1, 0]] * 4), 'whole numbers.*task = "binary"'),
+        ("classification", 3, torch.tensor([0.5, 1.0, 2.0, 3.0]), 'are floats.*task = "regression"'),
+        ("binary", 1, torch.tensor([0, 1, 2, 3]), 'from 0 to 3.*task = "classification"'),
+        ("regression", 2, torch.tensor([0.5, 1.0, 2.0, 3.0]), "one target for each output"),
+    ],
+)
+def test_targets_that_do_not_fit_the_task_are_an_error_that_names_the_task(task, outputs, target, said):
+    ensemble = pb.deep(nn.Linear(2, outputs), 2)
+    ensemble.task = task
+    before = {name: value.clone() for name, value in ensemble.state_dict().items()}
+    with pytest.raises(ValueError, match=f"(?s){said}"):
+        pb.fit(ensemble, (torch.randn(4, 2), target), epochs=1)
+    assert all(torch.equal(value, before[name]) for name, value in ensemble.state_dict().items())
+
+
+def test_a_rate_of_zero_is_an_error():
+    with pytest.raises(ValueError, match="lr must be above 0"):
+        pb.fit(pb.deep(nn.Linear(2, 3), 2), (torch.randn(4, 2), torch.arange(4) % 3), epochs=1, lr=0.0)

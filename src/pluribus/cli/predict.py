@@ -31,6 +31,12 @@ def predict_command(
     model: options.OwnModel = None,
     unpack_limit: options.UnpackLimit = None,
     out: Annotated[Path | None, typer.Option(help="The folder for the pictures of a segmentation.")] = None,
+    risk: Annotated[
+        float | None, typer.Option(help="Accept answers with an error rate of at most this, instead of train's.")
+    ] = None,
+    coverage: Annotated[
+        float | None, typer.Option(help="How often sets and intervals contain the truth, instead of train's.")
+    ] = None,
 ) -> None:
     """Predict images or rows: label, confidence, aleatoric and epistemic uncertainty, and whether to accept the answer.
 
@@ -41,7 +47,7 @@ def predict_command(
 
         pluribus predict digits/ scans/*.png
 
-        pluribus predict houses/ new.csv --format csv > answers.csv
+        pluribus predict houses/ new.csv --coverage 0.95 --format csv > answers.csv
 
         pluribus predict streets/ photos/*.jpg --out answers/
     """
@@ -51,6 +57,8 @@ def predict_command(
         raise ValueError(f"--format: must be table, jsonl or csv, but it is {form!r}.")
     options.check_device(device)
     predictor = load_predictor(folder, device, model=model)
+    if risk is not None or coverage is not None:
+        predictor = predictor.promising(risk=risk, coverage=coverage)
     for path in files:
         if not path.exists():
             raise FileNotFoundError(f"predict: there is no file {str(path)!r}.")

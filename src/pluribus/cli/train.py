@@ -25,7 +25,15 @@ def train_command(
         list[str] | None, typer.Option("--set", help="An argument of the method, such as alpha=3.")
     ] = None,
     seed: options.Seed = 0,
-    risk: Annotated[float, typer.Option(help="Abstain so that the error rate is at most this.", min=0, max=1)] = 0.05,
+    risk: Annotated[
+        float | None,
+        typer.Option(
+            help="Abstain so that the error rate is at most this; default 0.05, or the least that is possible."
+        ),
+    ] = None,
+    coverage: Annotated[
+        float, typer.Option(help="How often sets and intervals contain the truth.", min=0, max=1)
+    ] = 0.9,
     threads: options.Threads = None,
     precision: Annotated[
         str | None, typer.Option(help="Precision of training: 32-true, bf16-mixed or 16-mixed.")
@@ -64,7 +72,7 @@ def train_command(
         say_notes(found.notes)
     with say_how_to_go_on(lambda: f"the epochs so far are kept in {out}"):
         predictor, seconds = train_predictor(
-            planned, found, out, risk=risk, overwrite=overwrite, precision=precision,
+            planned, found, out, risk=risk, coverage=coverage, overwrite=overwrite, precision=precision,
             progress=not run.silent and messages.is_terminal,
         )  # fmt: skip
     if not run.silent:
@@ -73,15 +81,29 @@ def train_command(
 
 
 def _show(predictor: Any, notes: list[str], seconds: float, out: Path, quiet: bool, as_json: bool) -> None:
-    record, threshold = predictor.record, predictor.threshold
+    record = predictor.record
     figures = record["figures"]
     if as_json:
         print(json.dumps({"folder": str(out), "test": figures, "seconds": seconds,
-                          "threshold": record["threshold"], "notes": notes}, indent=1))  # fmt: skip
+                          "threshold": record["threshold"], "conformal": record.get("conformal"),
+                          "notes": notes}, indent=1))  # fmt: skip
     elif not quiet:
         names = ("mean_iou", "accuracy", "nll", "ece", "rmse", "coverage")
         text = ", ".join(f"{name} {figures[name]:.4g}" for name in names if name in figures)
-        print(f"test: {text}; {seconds:.0f} s of training")
-        print("\n".join([*filter(None, [record.get("no_threshold")]), *([threshold.explain()] if threshold else [])]))
+        print(f"test: {text}; {f'{seconds:.0f} s of training' if seconds else 'finished before: nothing was changed'}")
+        print("\n".join(_promises(predictor)))
         more = " --out FOLDER" if predictor.task == "segmentation" else ""
-        print(f"written to {out}; next: pluribus predict {shlex.quote(str(out))} FILES{more}")
+        done = "written to" if seconds else "finished:"
+        print(f"{done} {out}; next: pluribus predict {shlex.quote(str(out))} FILES{more}")
+
+
+def _promises(predictor: Any) -> list[str]:
+    """What the predictor promises, and why it does not promise more."""
+    record, promise, threshold = predictor.record, predictor.conformal, predictor.threshold
+    if predictor.task not in ("classification", "regression"):
+        return []
+    if predictor.evidence is None:
+        rows = "fewer than 10 validation rows: nothing is calibrated and nothing is promised. Give --validation 0.2"
+        return [rows]
+    said = [one.explain() for one in (promise, threshold) if one is not None]
+    return [*said, *(record[name] for name in ("no_conformal", "no_threshold") if name in record)]

@@ -175,6 +175,33 @@ class Data:
         """Of one input: (channels, height, width) or (features,)."""
         return tuple(self.train[0][0].shape)
 
+    @property
+    def selection(self) -> Split:
+        """The validation rows that choose the epoch and the settings: those that `calibration` leaves."""
+        return self.validation.take(self._divided_validation()[1])
+
+    @property
+    def calibration(self) -> Split:
+        """The validation rows that nothing is chosen on: variances, sets, intervals and thresholds are fitted to them.
+
+        Half of the validation rows, 19 at least where there are so many, and always 10 k - 1: then 90 % intervals are
+        met exactly, ceil((n + 1) 0.9) / (n + 1) = 0.9, and not exceeded. Data without promises (segmentation, several
+        labels) has none: all of its validation rows choose.
+
+        >>> data = pb.data.load("diabetes")
+        >>> len(data.validation), len(data.calibration), len(data.selection)
+        (44, 19, 25)
+        """
+        return self.validation.take(self._divided_validation()[0])
+
+    def _divided_validation(self) -> tuple[Tensor, Tensor]:
+        """Random row numbers of both parts, the same for the same number of rows."""
+        rows = len(self.validation)
+        wanted = 0 if self.task in ("segmentation", "multilabel") else min(rows - 1, max(rows // 2, 19))
+        count = (wanted + 1) // 10 * 10 - 1 if wanted >= 9 else 0
+        order = torch.randperm(rows, generator=torch.Generator().manual_seed(0))
+        return order[:count].sort().values, order[count:].sort().values
+
     def normalise(self, x: Tensor) -> Tensor:
         """Inputs with the mean 0 and the standard deviation 1 of the training part; tokens stay what they are."""
         return (x - self.mean.to(x)) / self.std.to(x) if x.is_floating_point() else x

@@ -24,9 +24,8 @@ from ..data.encoding import check_encoding, encoded_shape
 from ..data.tables import feature_names
 from ..data.unpacking import check_claim
 from ..models.by_name import ModelSpec
-from ..uncertainty.abstention import Threshold, abstain
+from ..uncertainty.abstention import Threshold
 from ..uncertainty.calibration import Calibrated
-from ..uncertainty.calibration_maps import Temperature, Variance
 from ..uncertainty.classification import SCORES, Classification
 from ..uncertainty.conformal_prediction import INTERVALS, SETS, Conformal
 from ..uncertainty.outputs import gaussian
@@ -34,6 +33,16 @@ from ..uncertainty.regression import Regression
 from .export_graph import ExportedMembers
 from .freezing.frozen import freeze
 from .pictures import write_pictures
+from .promises import (
+    COVERAGE,
+    Evidence,
+    calibrated_by,
+    find_threshold,
+    gather_evidence,
+    plain_promise,
+    promises,
+    read_evidence,
+)
 from .saving import load, save
 
 FORMAT = 1
@@ -66,11 +75,7 @@ class Predictor:
     @property
     def calibrated(self) -> Calibrated | None:
         """What scales its probabilities or variances; None where nothing was fitted."""
-        scale, classes = self.record.get("scale"), bool(self.record["classes"])
-        if scale is None:
-            return None
-        fitted = Temperature(scale) if classes else Variance(scale)
-        return Calibrated(None, "", "before" if classes else "", fitted, [], 0, 0)
+        return calibrated_by(self.record.get("scale"), bool(self.record["classes"]))
 
     @property
     def conformal(self) -> Conformal | None:
@@ -80,6 +85,40 @@ class Predictor:
             return None
         tensors = {name: torch.tensor(found[name], dtype=torch.float64) for name in ("quantile", "most")}
         return Conformal(None, **{**found, **tensors})
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """What the calibration rows say; None where there were none."""
+        found = self.record.get("evidence")
+        return None if found is None else read_evidence(found, bool(self.record["classes"]))
+
+    def promising(self, *, coverage: float | None = None, risk: float | None = None) -> Predictor:
+        """The same predictor with another promise, from the calibration rows of its training: nothing is trained.
+
+        Args:
+            coverage: how often sets and intervals contain the truth; None: as before
+            risk: the largest error rate of accepted answers; None: as before
+        """
+        wanted = {"--coverage": coverage, "--risk": risk}
+        for name, value in wanted.items():
+            if value is not None and not 0 < value < 1:
+                raise ValueError(f"{name} must be between 0 and 1, but it is {value}.")
+        evidence = self.evidence
+        if evidence is None:
+            raise ValueError(
+                "predict: this folder keeps no calibration rows, so its promises cannot be changed. Train again with "
+                "validation rows (--validation 0.2); segmentation and several labels have no promises."
+            )
+        if risk is not None and evidence.score is None:
+            raise ValueError("--risk: only classification has a threshold. For regression, use --coverage.")
+        kept = dict(self.record)
+        if coverage is not None:
+            kept["conformal"] = plain_promise(evidence.conformal(coverage))
+            kept.pop("no_conformal", None)
+        if risk is not None:
+            kept.pop("no_threshold", None)
+            kept |= find_threshold(evidence, risk)
+        return Predictor(self.ensemble, kept)
 
     def save(self, folder: str | Path) -> None:
         """Write the folder; the record comes last, so that a folder that was cut short is not taken for whole."""
@@ -170,7 +209,7 @@ class Predictor:
     def _estimate(self, prediction: Regression) -> dict[str, list[Any]]:
         shift, scale = (torch.tensor(self.record[f"target_{part}"], dtype=torch.float64) for part in ("mean", "std"))
         promise = self.conformal
-        low, high = prediction.interval(0.9) if promise is None else promise.intervals(prediction)
+        low, high = prediction.interval(COVERAGE) if promise is None else promise.intervals(prediction)
         found = {"value": prediction.mean * scale + shift, "low": low * scale + shift, "high": high * scale + shift}
         found |= {part: getattr(prediction, part) * scale**2 for part in ("aleatoric", "epistemic")}
         names = self.record["encoding"].get("target")
@@ -236,12 +275,21 @@ TABLE_ENCODING = (
 
 
 def make_predictor(
-    model: ModelSpec, data: Data, ensemble: Ensemble, risk: float | None = 0.05, about: Mapping[str, Any] | None = None
+    model: ModelSpec,
+    data: Data,
+    ensemble: Ensemble,
+    about: Mapping[str, Any] | None = None,
+    *,
+    promise: bool = True,
+    risk: float | None = None,
+    coverage: float = COVERAGE,
 ) -> Predictor:
-    """The predictor of a trained ensemble; the threshold for `risk` is found on the validation part.
+    """The predictor of a trained ensemble; what it promises is found on the calibration rows of the data.
 
     Args:
         model: the network that the ensemble was made of
+        promise: whether to; otherwise the record has no promise
+        risk: None: 0.05, or the least above it that the rows can promise; a number is kept to, or no row is accepted
         about: further plain values for the record
     """
     record: dict[str, Any] = {
@@ -257,38 +305,10 @@ def make_predictor(
         **(about or {}),
         "threshold": None,
     }
-    if data.task == "classification" and risk is not None and len(data.validation):
-        prediction: Any = ensemble.predict((data.normalise(x), y) for x, y in data.validation.batches(ROWS))
-        record |= _find_threshold(prediction, data.validation.y, risk)
+    evidence = None if data.task in ("segmentation", "multilabel") or not promise else gather_evidence(ensemble, data)
+    if evidence is not None:
+        record |= {"evidence": evidence.plain(), "scale": evidence.scale, **promises(evidence, coverage, risk)}
     return Predictor(ensemble, record)
-
-
-def _find_threshold(prediction: Classification, target: Tensor, risk: float) -> dict[str, Any]:
-    """The threshold for the risk, or for the least that can be promised, and why it is not the one asked for.
-
-    Risks are tried from the largest down until one fails: tests in an order that is fixed before keep their level.
-    """
-    try:
-        return {"threshold": dataclasses.asdict(abstain(prediction, target, risk))}
-    except ValueError as error:
-        reason = str(error)
-    found = None
-    for allowed in (each for each in RISKS if each > risk):
-        try:
-            found = abstain(prediction, target, allowed)
-        except ValueError:
-            break
-    if found is None:
-        return {"no_threshold": reason}
-    needed = math.ceil(math.log((1 - found.confidence) / found.candidates) / math.log1p(-risk) / found.coverage)
-    said = (
-        f"abstain: {len(target):,} validation examples are too few to guarantee an error of at most {risk:g}: that "
-        f"needs about {max(needed, len(target) + 1):,} or more. The threshold guarantees at most {found.risk:g}."
-    )
-    return {"threshold": dataclasses.asdict(found), "no_threshold": said}
-
-
-RISKS = (0.5, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.03, 0.02, 0.01)
 
 
 def load_predictor(folder: str | Path, device: torch.device | str = "cpu", *, model: str | None = None) -> Predictor:
@@ -334,7 +354,7 @@ THRESHOLD = {
 VECTOR = (Finite, [Finite], [[Finite]], [[[Finite]]])
 
 PROMISE = {
-    "kind": str, "coverage": Finite, "quantile": Number, "most": Number, "examples": int,
+    "kind": str, "coverage": Finite, "quantile": (Number, [Number]), "most": Number, "examples": int,
 }  # fmt: skip
 
 SHAPE = {
@@ -353,6 +373,8 @@ SHAPE = {
     "no_threshold?": str,
     "scale?": (None, Finite),
     "conformal?": (None, PROMISE),
+    "no_conformal?": str,
+    "evidence?": {str: Any},
     "encoding": {str: Any},
 }
 
@@ -386,14 +408,16 @@ def _check_record(record: Any) -> None:
         raise ValueError(f'its "threshold" has the score {threshold["score"]!r}, not one of {", ".join(SCORES)}')
     if record.get("scale") is not None and not 0 < record["scale"] < math.inf:
         raise ValueError(f'its "scale" must be positive, but is {record["scale"]}')
-    _check_promise(record.get("conformal"), bool(record["classes"]))
+    _check_promise(record.get("conformal"), record.get("evidence"), bool(record["classes"]))
 
 
 def _moments(encoding: dict[str, Any], given: list[Any]) -> list[Any]:
     return [encoding.get(key, one) for key, one in zip(("target_mean", "target_std"), given, strict=True)]
 
 
-def _check_promise(found: dict[str, Any] | None, classes: bool) -> None:
+def _check_promise(found: dict[str, Any] | None, evidence: dict[str, Any] | None, classes: bool) -> None:
+    if evidence is not None:
+        read_evidence(evidence, classes)
     if found is None:
         return
     if unknown := set(found) - set(PROMISE):
@@ -403,7 +427,7 @@ def _check_promise(found: dict[str, Any] | None, classes: bool) -> None:
         raise ValueError(
             f'its "conformal" must be of {", ".join(known)} with a coverage between 0 and 1, but is {found}'
         )
-    if math.isnan(found["quantile"]) or math.isnan(found["most"]):
+    if torch.tensor([found["quantile"]]).isnan().any() or math.isnan(found["most"]):
         raise ValueError('its "conformal" must have a quantile, but it is NaN')
 
 

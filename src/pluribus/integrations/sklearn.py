@@ -29,6 +29,7 @@ from ..models.small import mlp
 from ..training.batching import EpochBatchSampler, EpochSampler
 from ..training.optimizers import OPTIMIZERS
 from ..uncertainty.classification import Classification
+from ..uncertainty.conformal_prediction import Conformal, conformal
 from ..uncertainty.outputs import gaussian
 from ..uncertainty.prediction import Prediction
 from ..uncertainty.regression import Regression
@@ -66,6 +67,7 @@ class NetworkEstimator(base.BaseEstimator):
     random_state: Any
     ensemble_: Ensemble
     _columns: list[dict[str, Any]] = []  # how those of a data frame become numbers, where they are not all numbers
+    _promise: Conformal | None  # of a regressor, from rows that were held out
     _state: dict[str, Any] | None  # of the optimizer, from which `partial_fit` goes on
 
     def predict_distribution(self, X: Any) -> Prediction:  # noqa: N803
@@ -74,6 +76,9 @@ class NetworkEstimator(base.BaseEstimator):
         rows = self._encode(X)
         if rows is X:
             rows = validation.validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
+        return self._predict_rows(rows)
+
+    def _predict_rows(self, rows: Any) -> Prediction:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)  # MC-Dropout draws
             return self.ensemble_.predict(dense_batches(rows, *self._scaling))
@@ -357,12 +362,14 @@ class EnsembleRegressor(base.RegressorMixin, NetworkEstimator):
         method, size, network, settings, random_state: as for `EnsembleClassifier`
         task: "gaussian", means and variances, for which a network gives two numbers per target; or "regression",
             means alone, so that what the members disagree about is all the uncertainty there is
+        calibration: the share of the rows that `fit` does not train on, so that `predict_interval` covers what it says;
+            of fewer than 9 rows none, and 0 for none
 
-    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> X = np.linspace(0, 1, 60)[:, None]
     >>> regressor = EnsembleRegressor(size=2, epochs=5, random_state=0).fit(X, X[:, 0])
     >>> mean, std = regressor.predict(X, return_std=True)
     >>> mean.shape, std.shape, regressor.predict_interval(X, 0.9).shape
-    ((20,), (20,), (20, 2))
+    ((60,), (60,), (60, 2))
     """
 
     def __init__(
@@ -380,9 +387,11 @@ class EnsembleRegressor(base.RegressorMixin, NetworkEstimator):
         lr: float = 3e-3,
         weight_decay: float = 0.0,
         scale: bool = True,
+        calibration: float = 0.2,
         device: str | None = None,
         random_state: Any = None,
     ):
+        self.calibration = calibration
         self.method, self.size, self.network, self.hidden, self.task = method, size, network, hidden, task
         self.settings, self.epochs, self.batch_size, self.optimizer = settings, epochs, batch_size, optimizer
         self.lr, self.weight_decay, self.scale = lr, weight_decay, scale
@@ -396,10 +405,13 @@ class EnsembleRegressor(base.RegressorMixin, NetworkEstimator):
             y: (rows) or (rows, targets)
             sample_weight: (rows); the same as to repeat rows
         """
-        return self._commit(lambda new: new._learn(X, y, sample_weight, True, self.epochs))
+        return self._commit(lambda new: new._learn(X, y, sample_weight, True, self.epochs, self.calibration))
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> EnsembleRegressor:  # noqa: N803
-        """This estimator after one more pass over these rows; the scaling is taken from the first call."""
+        """This estimator after one more pass over these rows; the scaling is taken from the first call.
+
+        All rows are trained on, so that there are no calibrated intervals.
+        """
         return self._commit(lambda new: new._learn(X, y, sample_weight, not hasattr(new, "ensemble_"), 1))
 
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
@@ -408,12 +420,25 @@ class EnsembleRegressor(base.RegressorMixin, NetworkEstimator):
         return (found.mean.numpy(), found.total.sqrt().numpy()) if return_std else found.mean.numpy()
 
     def predict_interval(self, X: Any, level: float = 0.9) -> np.ndarray:  # noqa: N803
-        """The ends of the mixture's central interval that holds `level` of it: (rows, 2) or (rows, targets, 2)."""
-        return torch.stack(self.predict_distribution(X).interval(level), -1).numpy()
+        """Intervals that contain the target with probability `level` on average: (rows, 2) or (rows, targets, 2).
+
+        Split conformal, of so many predicted standard deviations, from the rows that `fit` held out (`calibration`).
+        The mixture's own intervals, which are often too narrow, are `predict_distribution(X).interval(level)`.
+        """
+        found = self.predict_distribution(X)
+        if self._promise is None:
+            raise ValueError(
+                f"{self._name}: intervals need at least 9 rows that training has not seen, but none were held out. Use "
+                "fit with calibration=0.2 and 45 rows or more; predict_distribution(X).interval(level) gives the "
+                "mixture's own intervals, which promise nothing."
+            )
+        return torch.stack(self._promise.at(level).intervals(found), -1).numpy()
 
     def predict_distribution(self, X: Any) -> Regression:  # noqa: N803
         """The members' predictions in the targets' units, as a `pb.Regression`."""
-        found = super().predict_distribution(X)
+        return self._unscaled(super().predict_distribution(X))
+
+    def _unscaled(self, found: Any) -> Regression:
         assert isinstance(found, Regression)
         mean, std = (torch.from_numpy(value) for value in self._target_scaling)
         shape = (*found.means.shape[:2], *mean.shape)
@@ -425,8 +450,10 @@ class EnsembleRegressor(base.RegressorMixin, NetworkEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def _learn(self, X: Any, y: Any, weight: Any, first: bool, epochs: int) -> None:  # noqa: N803
-        """Train on these rows, from the beginning or on."""
+    def _learn(self, X: Any, y: Any, weight: Any, first: bool, epochs: int, share: float = 0.0) -> None:  # noqa: N803
+        """Train on these rows, from the beginning or on, but for a share that calibrates."""
+        if not 0 <= share < 1:
+            raise ValueError(f"{self._name}: calibration must be a share in [0, 1), but it is {share!r}.")
         if self.task not in CRITERIA_OF_TASKS:
             raise ValueError(f'{self._name}: task must be "gaussian" or "regression", but it is {self.task!r}.')
         rows = self._read(X, y, weight, first, multi_output=True, y_numeric=True)
@@ -444,7 +471,24 @@ class EnsembleRegressor(base.RegressorMixin, NetworkEstimator):
         else:
             self.ensemble_ = copy.deepcopy(self.ensemble_)
         mean, std = self._target_scaling
+        rows, held = self._hold_out(rows, share)
         self._train(WeightedRows(rows.x, (rows.y - mean) / std, rows.weight), CRITERIA_OF_TASKS[self.task], epochs)
+        self._promise = None
+        if held is not None:
+            found = self._unscaled(self._predict_rows(held.x))
+            whole = bool((held.weight % 1 == 0).all()) and held.weight.sum() < 10**6  # then they count repeated rows
+            order = torch.from_numpy(np.repeat(np.arange(len(held)), held.weight.astype(int) if whole else 1))
+            self._promise = conformal(found[order], torch.from_numpy(held.y)[order], 0.5)
+
+    def _hold_out(self, rows: WeightedRows, share: float) -> tuple[WeightedRows, WeightedRows | None]:
+        """The rows to train on, and those that calibrate: random ones, the same for the same random_state."""
+        count = (int(share * len(rows)) + 1) // 10 * 10 - 1  # 90 % of n + 1 is a whole number: met, not exceeded
+        if count < 9:
+            return rows, None
+        order = np.random.default_rng(self._seed).permutation(len(rows))
+        parts = np.sort(order[count:]), np.sort(order[:count])
+        first, second = (WeightedRows(rows.x[some], rows.y[some], rows.weight[some]) for some in parts)
+        return first, second
 
 
 def _is_frame(X: Any) -> bool:  # noqa: N803

@@ -17,12 +17,13 @@ from .._common.trees import IGNORED
 from ..core.ensemble import Ensemble
 from ..data.corruptions.catalogue import corrupt
 from ..data.dataset import AnswerKey, Data, Split
+from ..deploy.promises import Evidence, gather_evidence
 from ..results.store import has_classes
 from ..uncertainty.classification import Classification
 from ..uncertainty.evaluation import answered, bootstrap, by_member, evaluate, stability
 from ..uncertainty.metrics import aupr, auroc, fpr95
 from ..uncertainty.regression import Regression
-from ..uncertainty.summary import Summary
+from ..uncertainty.summary import LEVEL, Summary
 from .baselines import model_spec, recipe_of
 from .costs import measure_cost
 from .judging_images import Sums, dense_examples, image_batches, image_metrics, summarise_images
@@ -46,13 +47,15 @@ def judge(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The record and the columns of a trained ensemble."""
     started = time.monotonic()
-    inside, sums = _measure(ensemble, data, data.test)
+    promise = None if has_classes(data.task) else gather_evidence(ensemble, data)
+    inside, sums = _measure(ensemble, data, data.test, promise)
     columns = {f"test/{name}": column for name, column in _columns(inside).items()}
     columns |= {f"images/{name}": column.astype(np.float32) for name, column in sums.items() if "score" not in name}
     scores = SCORES if has_classes(data.task) else REGRESSION_SCORES
-    uncertainty = _uncertainty(ensemble, data, scores, inside, sums) if data.outside else {}
+    uncertainty = _uncertainty(ensemble, data, scores, inside, sums, promise) if data.outside else {}
     columns |= {name: column.float().numpy() for name, column in uncertainty.items()}
     columns |= dense_examples(ensemble, data, sums, EXAMPLES) if sums else _examples(data, inside)
+    unscaled = inside if promise is None else summarise(ensemble, data, data.test)
     record = {
         "run": run.name,
         **{key: value for key, value in run.plain().items() if key not in ("training", "source")},
@@ -65,10 +68,10 @@ def judge(
             k: v for k, v in dataclasses.asdict(recipe_of(run, data)).items() if k not in ("methods", "source")
         },
         "metrics": _metrics(inside, sums),
-        "validation": figures(ensemble, data, data.validation) if len(data.validation) else {},
+        "validation": figures(ensemble, data, data.selection, promise) if len(data.selection) else {},
         **({"targets": _by_target(data, inside), "block": len(data.targets)} if data.targets else {}),
-        "members": by_member(inside, metrics=_of_members(data)),
-        "shift": _shift(run, data, ensemble),
+        "members": by_member(unscaled, metrics=_of_members(data)),
+        "shift": _shift(run, data, ensemble, promise),
         "outside": {name: {score: _detect(uncertainty, name, score) for score in scores} for name in data.outside},
         "variants": _variants(data, ensemble),
         "cost": measure_cost(run, data, ensemble),
@@ -81,15 +84,16 @@ def judge(
     return record, columns
 
 
-def figures(ensemble: Ensemble, data: Data, split: Split) -> dict[str, float]:
+def figures(ensemble: Ensemble, data: Data, split: Split, promise: Evidence | None) -> dict[str, float]:
     """Every metric of a part of the data."""
-    return {name: found["value"] for name, found in _metrics(*_measure(ensemble, data, split), intervals=False).items()}
+    measured = _measure(ensemble, data, split, promise)
+    return {name: found["value"] for name, found in _metrics(*measured, intervals=False).items()}
 
 
-def _measure(ensemble: Ensemble, data: Data, split: Split) -> tuple[Summary, Sums]:
+def _measure(ensemble: Ensemble, data: Data, split: Split, promise: Evidence | None) -> tuple[Summary, Sums]:
     """The columns of each example; for segmentation those of some pixels, and sums over the pixels of each image."""
     if data.task != "segmentation":
-        return summarise(ensemble, data, split), {}
+        return summarise(ensemble, data, split, promise), {}
     pairs = image_batches(data, split, ensemble.size)
     summary, sums = summarise_images(ensemble, pairs, len(split), SCORES)
     if summary is None:
@@ -98,7 +102,7 @@ def _measure(ensemble: Ensemble, data: Data, split: Split) -> tuple[Summary, Sum
 
 
 def _uncertainty(
-    ensemble: Ensemble, data: Data, scores: Sequence[str], inside: Summary, sums: Sums
+    ensemble: Ensemble, data: Data, scores: Sequence[str], inside: Summary, sums: Sums, promise: Evidence | None
 ) -> dict[str, Tensor]:
     """The scores of test rows and of outside data; of images the mean over their pixels."""
     found = {f"inside/{score}": torch.from_numpy(sums[f"score {score}"]) if sums else inside.score(score)
@@ -111,7 +115,7 @@ def _uncertainty(
             outer = summarise_images(ensemble, blank, len(split), scores)[1]
             found |= {f"outside/{name}/{score}": torch.from_numpy(outer[f"score {score}"]) for score in scores}
         else:
-            summary = summarise(ensemble, data, split, targets=False)
+            summary = summarise(ensemble, data, split, promise, targets=False)
             found |= {f"outside/{name}/{score}": _by_row(data, summary.score(score)) for score in scores}
     return {name: _by_row(data, column) if name.startswith("inside") else column for name, column in found.items()}
 
@@ -152,24 +156,37 @@ def _of_target(data: Data) -> list[str]:
     )
 
 
-def summarise(ensemble: Ensemble, data: Data, split: Split, targets: bool = True) -> Summary:
-    """What the metrics need of each row of a part of the data; regression in the units of the targets."""
+def summarise(
+    ensemble: Ensemble, data: Data, split: Split, promise: Evidence | None = None, targets: bool = True
+) -> Summary:
+    """What the metrics need of each row of a part of the data; regression in the units of the targets.
+
+    Args:
+        promise: of regression, what scales the variances and gives the intervals; None: the mixture's own
+    """
     pairs = ((data.normalise(x), y) for x, y in split.batches(ROWS))
-    return summarise_batches(ensemble, data, pairs, targets)
+    return summarise_batches(ensemble, data, pairs, targets, promise)
 
 
-def summarise_batches(ensemble: Ensemble, data: Data, pairs: Iterator[tuple[Tensor, Tensor]], targets: bool) -> Summary:
+def summarise_batches(
+    ensemble: Ensemble, data: Data, pairs: Iterator[tuple[Tensor, Tensor]], targets: bool, promise: Evidence | None
+) -> Summary:
     """The summary of the ensemble's predictions for batches of normalised inputs."""
     if has_classes(data.task):
         return ensemble.predict(pairs if targets else ((x,) for x, _ in pairs), keep="summary")
     batches = list(pairs)
-    scaled = ensemble.predict(iter(batches))
+    scaled: Any = ensemble.predict(iter(batches))
+    if promise is not None and (calibrated := promise.calibrated()) is not None:
+        scaled = calibrated.apply(scaled)
     assert isinstance(scaled, Regression) and scaled.variances is not None
     units = (0.0, 1.0) if data.targets else (data.target_mean, data.target_std)  # several: each in its own stds
     shift, scale = (torch.tensor(value, dtype=torch.float64) for value in units)
     prediction = Regression(scaled.means.double() * scale + shift, scaled.variances.double() * scale**2)
     target = torch.cat([y for _, y in batches]).double() * scale + shift if targets else None
-    return Summary(prediction, target)
+    if promise is None:
+        return Summary(prediction, target)
+    low, high = promise.conformal(LEVEL).intervals(scaled)
+    return Summary(prediction, target, interval=(low * scale + shift, high * scale + shift))
 
 
 def _columns(summary: Summary) -> dict[str, np.ndarray]:
@@ -198,7 +215,7 @@ def _of_members(data: Data) -> list[str] | None:
     return ["accuracy", "nll", "brier", "ece"] if has_classes(data.task) else ["rmse", "nll"]
 
 
-def _shift(run: Run, data: Data, ensemble: Ensemble) -> dict[str, list[dict[str, float]]]:
+def _shift(run: Run, data: Data, ensemble: Ensemble, promise: Evidence | None) -> dict[str, list[dict[str, float]]]:
     """What is left of accuracy, likelihood and calibration on shifted images: made, or published ones."""
     found: dict[str, list[dict[str, float]]] = {}
 
@@ -207,7 +224,10 @@ def _shift(run: Run, data: Data, ensemble: Ensemble) -> dict[str, list[dict[str,
         if data.task == "segmentation":
             sums = summarise_images(ensemble, _in_parts(pairs), run.shift_rows)[1]
             return {"severity": severity, **{name: image_metrics(sums)[name].value for name in (*names, "mean_iou")}}
-        return {"severity": severity, **evaluate(summarise_batches(ensemble, data, pairs, targets=True), metrics=names)}
+        return {
+            "severity": severity,
+            **evaluate(summarise_batches(ensemble, data, pairs, True, promise), metrics=names),
+        }
 
     for name, splits in data.shifted.items():
         found[name] = [

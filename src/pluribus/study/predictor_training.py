@@ -11,7 +11,9 @@ from .._common.atomic import only_process, refuse_links
 from .._common.signed_files import read_signed_json, write_signed_json
 from ..core.ensemble import Ensemble
 from ..data.dataset import Data
-from ..deploy.predictor import RECORD, Predictor, make_predictor
+from ..deploy.predictor import RECORD, Predictor, load_predictor, make_predictor
+from ..deploy.promises import COVERAGE
+from ..results.store import has_classes
 from ..training.fitting import LAST
 from .baselines import check_run, own_model_spec
 from .judging import figures
@@ -22,27 +24,48 @@ TRAINING = "training"
 
 
 def train_predictor(
-    run: Run, data: Data, folder: Path, *, risk: float = 0.05, overwrite: bool = False, **options: Any
+    run: Run,
+    data: Data,
+    folder: Path,
+    *,
+    risk: float | None = None,
+    coverage: float = COVERAGE,
+    overwrite: bool = False,
+    **options: Any,
 ) -> tuple[Predictor, float]:
-    """The predictor that the folder holds afterwards, and the seconds of its training; options as for `fit`."""
+    """The predictor that the folder holds afterwards, and the seconds of its training; options as for `fit`.
+
+    A run that is finished there is not trained again, whatever it promises: nothing is written, and the seconds are 0.
+    """
     check_run(run, data)
     refuse_links("train", folder, TRAINING)
     folder.mkdir(parents=True, exist_ok=True)
     with only_process("train", folder):
+        if not overwrite and (kept := _finished(run, folder)) is not None:
+            return kept, 0.0
         claim(run, folder, overwrite)
         try:
             ensemble, _, seconds = train(run, data, folder=folder / TRAINING, **options)
         except Exception:
             _remove_without_epochs(folder)
             raise
-        predictor = _store(run, data, ensemble, folder, risk)
+        predictor = _store(run, data, ensemble, folder, risk, coverage)
         shutil.rmtree(folder / TRAINING)
     return predictor, seconds
 
 
-def _store(run: Run, data: Data, ensemble: Ensemble, folder: Path, risk: float) -> Predictor:
-    about = {"method": run.method, "data": run.data, "figures": figures(ensemble, data, data.test), "run": run.plain()}
-    predictor = make_predictor(own_model_spec(run, data), data, ensemble, risk, about)
+def _finished(run: Run, folder: Path) -> Predictor | None:
+    """The predictor of this very run, where the folder holds it and no epoch is left to go on from."""
+    if (folder / TRAINING).exists() or _json(folder / RECORD).get("run") != run.plain():
+        return None
+    return load_predictor(folder, model=run.model if run.model.startswith("python:") else None)
+
+
+def _store(run: Run, data: Data, ensemble: Ensemble, folder: Path, risk: float | None, coverage: float) -> Predictor:
+    about = {"method": run.method, "data": run.data, "run": run.plain()}
+    predictor = make_predictor(own_model_spec(run, data), data, ensemble, about, risk=risk, coverage=coverage)
+    promise = None if has_classes(data.task) else predictor.evidence
+    predictor.record["figures"] = figures(ensemble, data, data.test, promise)
     predictor.save(folder)
     return predictor
 

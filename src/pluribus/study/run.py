@@ -47,7 +47,7 @@ def train(run: Run, data: Data, **options: Any) -> tuple[Ensemble, Any, float]:
     torch.manual_seed(mix_seeds(run.seed, 1))
     ensemble = build_ensemble(run, data)
     train = NormalisedSplit(data.train, data)
-    validation = NormalisedSplit(data.validation, data) if len(data.validation) else None
+    validation = NormalisedSplit(data.selection, data) if len(data.selection) else None
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="fit:", category=RuntimeWarning)  # it is an error here
         history = fit(

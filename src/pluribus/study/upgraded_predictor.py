@@ -9,6 +9,7 @@ from typing import Any
 
 from ..data.dataset import NormalisedSplit
 from ..deploy.predictor import RECORD, Predictor, make_predictor
+from ..deploy.promises import plain_promise
 from ..uncertainty.calibration_maps import Variance
 from ..uncertainty.evaluation import evaluate
 from ..upgrading.outcome import Upgrade
@@ -59,7 +60,7 @@ def upgrade_predictor(
     )  # fmt: skip
     figures = evaluate(summarise(upgraded.ensemble, found, found.test))
     about = {"method": upgraded.ensemble.method, "data": data, "figures": figures, "run": run.plain()}
-    predictor = make_predictor(model_spec(run, found), found, upgraded.ensemble, risk=None, about=about)
+    predictor = make_predictor(model_spec(run, found), found, upgraded.ensemble, about, promise=False)
     predictor.record |= _around(upgraded)
     return predictor, upgraded, [*found.notes]
 
@@ -77,10 +78,7 @@ def _around(upgraded: Upgrade) -> dict[str, Any]:
     scaling, promise, threshold = upgraded.calibrated.scaling, upgraded.conformal, upgraded.threshold
     found: dict[str, Any] = {"scale": scaling.factor if isinstance(scaling, Variance) else scaling.value}
     if promise is not None:
-        numbers = {"quantile": promise.quantile.item(), "most": promise.most.item()}
-        found["conformal"] = {
-            "kind": promise.kind, "coverage": promise.coverage, "examples": promise.examples, **numbers,
-        }  # fmt: skip
+        found["conformal"] = plain_promise(promise)
     if threshold is not None:
         found["threshold"] = dataclasses.asdict(threshold)
     elif upgraded.notes:

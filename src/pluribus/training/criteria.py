@@ -33,9 +33,70 @@ def cross_entropy(output: Tensor, target: Tensor, class_dim: int | None = None) 
         output, target = (
             t[None].movedim(dim, 2)[0] if t.shape == output.shape else t for t in (output, target)
         )  # fmt: skip
+    _check_classes(output, target)
     if target.is_floating_point():
         return F.cross_entropy(output, target)
     return F.cross_entropy(output, target, reduction="sum") / (target != IGNORED).sum().clamp_min(1)
+
+
+def _check_classes(output: Tensor, target: Tensor) -> None:
+    """Refuse what cross-entropy would make a constant of, or torch an error without a way out. Shapes only."""
+    if output.shape[1] < 2:
+        raise ValueError(
+            "cross_entropy: needs two outputs or more, but there is one, of which the loss is always 0. For yes or no, "
+            'set ensemble.task = "binary"; for a number, ensemble.task = "regression".'
+        )
+    if target.shape == output.shape:
+        if target.is_floating_point():
+            return
+        raise ValueError(
+            f"cross_entropy: targets of the shape {tuple(target.shape)} must be probabilities, but they are whole "
+            'numbers. For several labels in each row, set ensemble.task = "binary"; for one, give target.argmax(1).'
+        )
+    if target.is_floating_point():
+        raise ValueError(
+            f"cross_entropy: targets of the shape {tuple(target.shape)} for outputs of {tuple(output.shape)} must be "
+            'class numbers (int64), but they are floats. To predict numbers, set ensemble.task = "regression".'
+        )
+
+
+def check_target_values(criterion: Any, target: Any) -> None:
+    """Refuse the values of a first batch that do not fit the criterion, and name the task that they do fit.
+
+    >>> check_target_values(cross_entropy, torch.tensor([[1.0, 0.0, 1.0]]))
+    Traceback (most recent call last):
+    ValueError: cross_entropy: the probabilities of a row must sum to 1, but in row 0 they sum to 2. For several...
+    """
+    if not isinstance(target, Tensor):
+        return
+    if criterion is cross_entropy and target.is_floating_point() and target.ndim == 2:
+        sums = target.double().sum(1)  # classes
+        wrong = ((sums - 1).abs() > 1e-3).nonzero()
+        if len(wrong):
+            row = int(wrong[0])
+            raise ValueError(
+                f"cross_entropy: the probabilities of a row must sum to 1, but in row {row} they sum to {sums[row]:g}. "
+                'For several labels in each row, set ensemble.task = "binary".'
+            )
+    if criterion is binary:
+        judged = target[target != IGNORED]
+        if len(judged) and (float(judged.min()) < 0 or float(judged.max()) > 1):
+            raise ValueError(
+                f"binary: targets must lie between 0 and 1, but they reach from {judged.min():g} to {judged.max():g}. "
+                'For class numbers, set ensemble.task = "classification" and give the network an output for each '
+                'class; for numbers, ensemble.task = "regression".'
+            )
+
+
+def _as_outputs(name: str, output: Tensor, target: Tensor) -> Tensor:
+    """Targets in the shape of the outputs: the rows must be the same, and so must the numbers in each."""
+    if len(target) != len(output) or target.numel() != output.numel():
+        raise ValueError(
+            f"{name}: needs one target for each output, but outputs are {tuple(output.shape)} and targets "
+            f'{tuple(target.shape)}. For class numbers, set ensemble.task = "classification"; for means and variances, '
+            '"gaussian".'
+        )
+    return target.reshape(output.shape)
 
 
 def class_places(output: Tensor, target: Tensor) -> list[int]:
@@ -61,7 +122,7 @@ def multilabel_bce(output: Tensor, target: Tensor) -> Tensor:
 
 def binary(output: Tensor, target: Tensor) -> Tensor:
     """Binary cross-entropy of one logit per row; labels of -100 are left out."""
-    target = target.reshape(output.shape)
+    target = _as_outputs("binary", output, target)
     judged = target != IGNORED
     loss = F.binary_cross_entropy_with_logits(output, target.to(output.dtype).where(judged, 0.0), reduction="none")
     return loss.where(judged, 0.0).sum() / judged.sum().clamp_min(1)
@@ -69,7 +130,7 @@ def binary(output: Tensor, target: Tensor) -> Tensor:
 
 def mse(output: Tensor, target: Tensor) -> Tensor:
     """The mean squared error."""
-    return F.mse_loss(output, target.reshape(output.shape).to(output.dtype))
+    return F.mse_loss(output, _as_outputs("mse", output, target).to(output.dtype))
 
 
 CRITERIA: dict[str, Criterion] = {

@@ -18,7 +18,7 @@ from ..core.ensemble import Ensemble
 from ..uncertainty.classification import Classification, judged_examples
 from ..uncertainty.prediction import Prediction, prediction_of
 from .batching import mix_seeds, set_epoch
-from .criteria import class_places, cross_entropy
+from .criteria import check_target_values, class_places, cross_entropy
 from .optimizers import optimizer_of, vectors_of
 from .patience import epochs_without_improvement
 
@@ -113,6 +113,8 @@ class TrainingModule(LightningModule):
         if index == 0:
             self.reseed(self.current_epoch, part=1)
         x, y = batch
+        if index == 0:
+            check_target_values(self.criterion, y)
         if self.augment is not None:
             x, y = self.augment(x, y)
         loss = self._loss(x, y)

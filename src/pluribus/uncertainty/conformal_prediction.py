@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -86,7 +86,7 @@ def conformal(
         kind = _check_kind(kind or _default_kind(prediction), INTERVALS, "regression")
         error = (target.double() - prediction.mean.double()).abs()
         scores = INTERVALS[kind].score(error, _deviation(prediction, kind), coverage)
-        return Conformal(source, kind, coverage, _quantile(scores, coverage), len(target))
+        return Conformal(source, kind, coverage, _quantile(scores, coverage), len(target), scores=scores)
     first: Any = observed[0][0]
     if is_multi_label(first.log_mean, first.class_dim):
         prediction, target = join_observed(observed)
@@ -97,8 +97,7 @@ def conformal(
     kind = _check_kind(kind or "lac", SETS, "classification")
     _check_options(kind, penalty, free, randomise)
     made = Conformal(source, kind, coverage, ONE, len(target), penalty, free, _draws(randomise, seed), empty=empty)
-    excess = _quantile(made.excess(prediction).gather(-1, target[..., None])[..., 0], coverage)
-    return replace(made, quantile=1 + excess, most=excess)
+    return replace(made, scores=made.excess(prediction).gather(-1, target[..., None])[..., 0]).at(coverage)
 
 
 class LabelSets(Tensor):
@@ -149,6 +148,7 @@ class Conformal:
         draws: random numbers of aps and raps with `randomise`
         most: of sets, the quantile less one: near one it keeps the digits that the quantile has lost
         empty: whether a set may be empty
+        scores: of the validation examples: (examples) or (examples, outputs); of sets, less one
 
     >>> prediction = Classification.from_probabilities(torch.tensor([[[0.9, 0.1]]]).repeat(1, 20, 1))
     >>> promise = pb.conformal(prediction, torch.zeros(20, dtype=torch.long), coverage=0.9)
@@ -166,6 +166,24 @@ class Conformal:
     draws: torch.Generator | None = None
     most: Tensor = ONE
     empty: bool = False
+    scores: Tensor | None = field(default=None, repr=False, compare=False)
+
+    def at(self, coverage: float) -> Conformal:
+        """The same with another coverage, from the scores that are kept: no example is predicted again.
+
+        >>> points = Regression(torch.zeros(1, 99, 1))
+        >>> promise = conformal(points, torch.linspace(-1, 1, 99), coverage=0.5)
+        >>> round(promise.quantile.item(), 2), round(promise.at(0.9).quantile.item(), 2)
+        (0.51, 0.92)
+        """
+        check_share("conformal", "coverage", coverage)
+        if self.scores is None or (self.kind == "widened" and coverage != self.coverage):
+            what = "widened intervals depend on the coverage" if self.scores is not None else "no scores are kept"
+            raise ValueError(f"Conformal.at: {what}. Use pb.conformal with coverage={coverage:g}.")
+        found = _quantile(self.scores, coverage)
+        if self.kind in INTERVALS:
+            return replace(self, coverage=coverage, quantile=found)
+        return replace(self, coverage=coverage, quantile=1 + found, most=found)
 
     def sets(self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None) -> Tensor:
         """Which classes are in each set, as booleans: (batch, classes).

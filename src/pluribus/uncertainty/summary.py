@@ -26,13 +26,20 @@ class Summary:
 
     Args:
         ignore: a target that says "not to be judged", such as 255 in segmentation; -100 always says so
+        interval: of a regression, the ends of intervals that stand in place of the mixture's own, as conformal ones do
 
     >>> p = Classification.from_logits(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]))
     >>> Summary(p, torch.tensor([0, 0])).correct.tolist()
     [True, False]
     """
 
-    def __init__(self, prediction: Prediction, target: Tensor | np.ndarray | None = None, ignore: int | None = None):
+    def __init__(
+        self,
+        prediction: Prediction,
+        target: Tensor | np.ndarray | None = None,
+        ignore: int | None = None,
+        interval: tuple[Tensor, Tensor] | None = None,
+    ):
         if not len(prediction):
             raise ValueError("Summary: there must be at least one example, but the prediction is empty.")
         flat, numbers = prediction.flat(), None
@@ -52,6 +59,8 @@ class Summary:
         self.size, self.classes = prediction.size, flat.classes if isinstance(flat, Classification) else 0
         self._prediction: Prediction | None = flat
         self._columns: dict[str, Tensor] = {} if numbers is None else {"target": numbers}
+        if interval is not None:
+            self._columns |= {name: end.flatten() for name, end in zip(("lower", "upper"), interval, strict=True)}
         self._names = _column_names(flat, numbers is not None)
         self.row = row.cpu()  # of each example: those of one row are drawn together
 
