@@ -59,8 +59,8 @@ def test_what_a_module_holds_itself_stands_in_three_tables():
     module = nn.BatchNorm1d(2)
     module.inner, module.empty = nn.Linear(2, 2), None
     module.register_module("missing", None)
-    parameters, buffers, children = held = torch_private.tables(module)
-    assert isinstance(held, torch_private.Tables)
+    ((parameters, buffers, children),) = held = torch_private.tables(module)
+    assert isinstance(held[0], torch_private.Tables)
     assert set(parameters) == {"weight", "bias"}
     assert set(buffers) == {"running_mean", "running_var", "num_batches_tracked"}
     assert children == {"inner": module.inner, "missing": None}
@@ -197,7 +197,7 @@ def test_parts_with_hooks_or_a_forward_of_their_own_are_known():
 def test_a_slice_is_a_parameter_once_it_is_marked():
     piece = nn.Parameter(torch.zeros(2, 3)).unbind(0)[0]
     assert not isinstance(piece, nn.Parameter)
-    torch_private.mark_parameter_(piece)
+    torch_private.mark_parameters_([piece])
     assert isinstance(piece, nn.Parameter)
 
 

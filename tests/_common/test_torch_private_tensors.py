@@ -24,10 +24,3 @@ def test_hooks_of_one_kind_are_taken_off_while_they_run():
     layer(torch.ones(1, 2))
     assert torch_private.pre_hooks(layer, Hook) == []
     assert called == ["before"] and len(layer._forward_pre_hooks) == 1 and not layer._forward_pre_hooks_with_kwargs
-
-
-def test_a_tensor_can_count_as_a_parameter():
-    tensor = torch.zeros(2)
-    assert not isinstance(tensor, nn.Parameter)
-    torch_private.mark_parameter_(tensor)
-    assert isinstance(tensor, nn.Parameter)

@@ -256,7 +256,7 @@ def prepared(train, frame):
 def test_a_frame_with_texts_is_trained_as_if_scikit_learn_had_prepared_it(houses):
     frame, y = houses
     train, new = frame[:90], frame[90:].assign(town="nowhere")
-    own, plain = small(EnsembleRegressor, batch_size=90), small(EnsembleRegressor, batch_size=90)
+    own, plain = (small(EnsembleRegressor, batch_size=90, calibration=0.0) for _ in range(2))
     own.fit(train, y[:90])
     plain.fit(prepared(train, train), y[:90])
     np.testing.assert_allclose(own.predict(frame[90:]), plain.predict(prepared(train, frame[90:])), rtol=1e-5)

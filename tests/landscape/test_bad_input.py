@@ -14,6 +14,12 @@ X, Y = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.ara
 ONE, TWO = nn.Linear(4, 3), nn.Linear(4, 3)
 LINE, RUN = ls.line(ONE, TWO), ls.Trajectory.of([ONE, TWO, nn.Linear(4, 3)], ONE)
 WRONG = {"labels": (X, Y + 100), "values": (X, Y.float()), "nothing": (X, None), "inputs": (X,)}
+MESSAGES = {
+    "labels": "the labels do not fit cross_entropy with the network's outputs, \\(12, 3\\)",
+    "values": "must be class numbers \\(int64\\), but they are floats",
+    "nothing": "needs labels, but the data has none",
+    "inputs": "needs labels, but the data has none",
+}
 
 
 @pytest.mark.parametrize("kind", WRONG)
@@ -29,10 +35,7 @@ WRONG = {"labels": (X, Y + 100), "values": (X, Y.float()), "nothing": (X, None),
     ],
 )
 def test_labels_that_do_not_fit_are_refused(call, kind):
-    match = "the labels do not fit cross_entropy with the network's outputs, \\(12, 3\\)"
-    with pytest.raises(
-        ValueError, match=match if kind in ("labels", "values") else "needs labels, but the data has none"
-    ):
+    with pytest.raises(ValueError, match=MESSAGES[kind]):
         call(WRONG[kind])
 
 

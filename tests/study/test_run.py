@@ -61,7 +61,9 @@ def test_published_shifts_are_judged_one_severity_after_the_other(digits):
     data, ensemble = digits
     x, y = data.test[:100]
     negatives = [Split(Points(x.clone()), y), Split(Points(1 - x), y)]
-    found = judging._shift(DIGITS, dataclasses.replace(data, shifted={"negatives": negatives}), ensemble)["negatives"]
+    found = judging._shift(DIGITS, dataclasses.replace(data, shifted={"negatives": negatives}), ensemble, None)[
+        "negatives"
+    ]
     assert [row["severity"] for row in found] == [1, 2]
     expected = [likelihood(ensemble, data, pictures, y) for pictures in (x, 1 - x)]
     assert [row["nll"] for row in found] == pytest.approx(expected, rel=1e-4)

@@ -190,7 +190,7 @@ class Data:
 
         >>> data = pb.data.load("diabetes")
         >>> len(data.validation), len(data.calibration), len(data.selection)
-        (44, 19, 25)
+        (45, 19, 26)
         """
         return self.validation.take(self._divided_validation()[0])
 
