@@ -1,4 +1,4 @@
-"""Parquet files, decoded some rows at a time: what they say of their size is checked first, what they give is counted."""
+"""Parquet files, decoded some rows at a time: the size that they state is checked, what they give is counted."""
 
 from __future__ import annotations
 

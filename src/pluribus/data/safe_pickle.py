@@ -15,7 +15,6 @@ ARRAYS = {  # what pickles of numpy arrays name; none of these runs code that a 
     ("numpy", "ndarray"),
     ("numpy", "dtype"),
     ("numpy.core.multiarray", "_reconstruct"),
-    ("_codecs", "encode"),
 }
 
 
@@ -45,7 +44,15 @@ class _Unpickler(pickle._Unpickler):
     """The one in Python: that in C makes room for as many objects as a pickle claims to have."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a pickle names, if it is on the list."""
+        """What a pickle names, if it is on the list; texts of Python 3 that stand for bytes are encoded by us."""
+        if (module, name) == ("_codecs", "encode"):
+            return _encode
         if (module.replace("numpy._core", "numpy.core"), name) not in ARRAYS:
             raise _RefusedError(f"{module}.{name}")
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    if encoding not in ("latin1", "latin-1"):
+        raise _RefusedError(f"the encoding {encoding}")
+    return text.encode("latin-1")

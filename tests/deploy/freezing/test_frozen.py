@@ -21,8 +21,8 @@ from pluribus.deploy.freezing.folding import Plain
 from pluribus.deploy.freezing.frozen import CHUNK
 from pluribus.deploy.freezing.kernels import Kernel
 from pluribus.deploy.freezing.live_channels import read_channels, slice_layer
-from pluribus.deploy.freezing.tracing import Still
 from pluribus.surgery.copying import state
+from pluribus.surgery.dropout import no_dropout
 
 OTHERS = ["resnet18", "mobilenetv2_100", "efficientnet_b0", "vit_tiny_patch16_224", "seresnet18"]
 slow = pytest.mark.slow
@@ -96,7 +96,7 @@ def test_every_method_on_every_small_model_gives_the_same_outputs(method, name):
     made = frozen(ensemble, x)
     assert made.form in lowering.FORMS  # and not as it was
     assert "does not run" not in made.explain()
-    with Still():
+    with no_dropout():
         alike(made(x), expected(ensemble, x))
         more = torch.cat([x, x.flip(0)])
         alike(made(more), expected(ensemble, more))
@@ -124,7 +124,7 @@ def test_each_form_is_right_by_itself(build, method, form):
     networks, tree, kept, arguments = freezing._networks(ensemble, Example(x), False)
     assert not kept
     made = pb.Frozen(ensemble, arguments, [lowering.FORMS[form](network) for network in networks], tree)
-    with Still():
+    with no_dropout():
         alike(made(x), expected(ensemble, x))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -28,12 +26,10 @@ from ..budget.candidates import bytes_of
 from ..budget.counting import cost
 from .call_signature import Call, Example, Unfit
 from .folding import Network
-from .kernel_choice import tune_, without_winograd_
-from .kernels import WAYS, Convolution, can_pack
+from .kernels import Convolution, can_pack
 from .lowering import FORMS, Unable
 from .tracing import SAMPLES, Holder, member_trees, shapes_of, trace
 from .verification import agrees, run_on_copies, runs_by_rows
-from .winograd import GROWTH
 
 CHUNK = 32  # larger buffers are mapped afresh at each call, which costs more than it saves
 
@@ -179,9 +175,8 @@ class Frozen(nn.Module):
             f"  mult-adds of one example: {before:,} before, {after:,} after",
             *(f"  {note}" for note in self.notes),
         ]
-        ways = Counter(part.way for part in self._convolutions())
-        if any(part.packed is not None for part in self._convolutions()):
-            lines.append("  convolutions: " + ", ".join(f"{ways[w]} {text}" for w, text in WAYS.items() if ways[w]))
+        if packed := sum(part.packed is not None for part in self._convolutions()):
+            lines.append(f"  convolutions: {packed} with the weight in the order that oneDNN's kernels read")
         if self.chunk:
             lines.append(f"  large batches run {self.chunk} rows at a time")
         if self.arguments is not None and self.arguments.sizes is not None:
@@ -189,9 +184,8 @@ class Frozen(nn.Module):
         return "\n".join(lines)
 
     def count_bytes(self) -> int:
-        """The memory of the weights as they are held: some convolutions hold theirs in a larger form."""
-        tiled = sum(math.prod(part.shape) for part in self._convolutions() if part.way == "winograd" and part.packed)
-        return int(bytes_of([*self.parameters(), *self.buffers()]) + 4 * (GROWTH - 1) * tiled)
+        """The memory of the weights."""
+        return bytes_of([*self.parameters(), *self.buffers()])
 
     def plain_(self) -> Frozen:
         """Put all weights into plain tensors for good, as `torch.export` needs them."""
@@ -259,7 +253,7 @@ def _freeze(copy: Ensemble, example: Example, choose: str, memory: str) -> Froze
         ways = _ways(copy, example, choose, memory)
         for name in _order(ways, example, choose):
             made = ways[name]
-            if agrees(made, copy, example) or (without_winograd_(made) and agrees(made, copy, example)):
+            if agrees(made, copy, example):
                 return _chunk(made, example, choose)
         raise Unfit("the traced network gives different outputs")
     except Unfit as reason:
@@ -350,7 +344,7 @@ def _ways(copy: Ensemble, example: Example, choose: str, memory: str) -> dict[st
             return
         made.form = name
         _tell_(made, written)
-        _tune_(made, example, choose, memory)
+        _pack_(made, example)
         ways[name] = made
 
     written = _networks(copy, example, small)
@@ -387,10 +381,21 @@ def _lower(copy: Ensemble, example: Example, written: TracedNetworks, form: str)
     return made
 
 
-def _tune_(made: Frozen, example: Example, choose: str, memory: str) -> None:
-    tensors = tensors_of(example.batch)
-    if made.images and all(can_pack(t) for t in tensors if t.is_floating_point()):
-        tune_(made, example.first(CHUNK), choose == "measure", memory == "fast")
+def _pack_(made: Frozen, example: Example) -> None:
+    """Put the weights of convolutions into the order that is best for a batch like the example."""
+    if not made.images or not all(can_pack(t) for t in tensors_of(example.batch) if t.is_floating_point()):
+        return
+    shapes: dict[Convolution, tuple[int, ...]] = {}
+
+    def note(part: Any, args: Any) -> None:
+        shapes[part] = tuple(args[0].shape)
+
+    hooks = [part.register_forward_pre_hook(note) for part in made._convolutions()]
+    run_on_copies(made, example.first(CHUNK))
+    for hook in hooks:
+        hook.remove()
+    for part, shape in shapes.items():
+        part.pack_(shape)
 
 
 def _order(ways: dict[str, Frozen], example: Example, choose: str) -> list[str]:

@@ -23,7 +23,6 @@ from ..._common.torch_private import (
     is_onednn_enabled,
     reorder_weight,
 )
-from .winograd import Tiled, can_tile
 
 CALL = nn.Module.__call__
 
@@ -42,8 +41,9 @@ class Kernel(nn.Module):
 class Convolution(Kernel):
     """A convolution, then what is added to it, then ReLU.
 
-    `way`, one of `WAYS`, is how it runs once it is packed. Then its weight is held in that form only; whoever looks at
-    it (`parameters`, `state_dict`, copies) gets a plain copy, and nothing changes.
+    Once it is packed, its weight is held in the order that oneDNN's kernel reads, and only so; whoever looks at it
+    (`parameters`, `state_dict`, copies) gets a plain copy, and nothing changes. At one row that is worth a factor of
+    two for grouped convolutions, whose weights torch would reorder in every call.
 
     Shapes:
         input: (batch, inputs, ...)
@@ -69,9 +69,8 @@ class Convolution(Kernel):
         self.bias = None if bias is None else frozen_parameter(bias)
         self.stride, self.padding, self.dilation = list(stride), list(padding), list(dilation)
         self.groups, self.relu, self.shape = groups, relu, tuple(weight.shape)
-        self.way = "plain"
         self.inputs: tuple[int, ...] | None = None  # the shape that it is packed for
-        self.packed: Reordered | Tiled | None = None  # no buffer: it can be neither stored nor moved
+        self.packed: Reordered | None = None  # no buffer: it can be neither stored nor moved
 
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         """Packed where it was packed and the kernels can run."""
@@ -80,35 +79,22 @@ class Convolution(Kernel):
             weight = x.new_empty(self.shape) if x.is_meta else self.weight
             function = CONVOLUTION[x.ndim]
             y = function(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
-        elif isinstance(packed, Reordered):
-            return packed(x, self.bias, added, self.relu)
         else:
-            y = packed(x)
+            return packed(x, self.bias, added, self.relu)
         if added is not None:
             y = y.add_(added)
         return y.relu_() if self.relu else y
 
-    def ways(self, shape: Sequence[int]) -> list[str]:
-        """How it can run for inputs of this shape."""
-        if len(shape) != 4:
-            return ["plain"]
-        able = can_tile(self.shape[2:], self.stride, self.padding, self.dilation)
-        return ["plain", "packed", "winograd"] if able else ["plain", "packed"]
-
-    def pack_(self, shape: Sequence[int] | None = None, buffer: Tensor | None = None) -> None:
-        """Put the weight into the form that `way` reads, best for inputs of this shape; `buffer` is written on."""
+    def pack_(self, shape: Sequence[int] | None = None) -> None:
+        """Put the weight into the order that is best for images of this shape, where oneDNN's operators are there."""
         self.inputs = self.inputs if shape is None else tuple(shape)
-        if self.packed is not None or self.inputs is None or self.way not in self.ways(self.inputs)[1:]:
+        if self.packed is not None or self.inputs is None or len(self.inputs) != 4:
             return
         weight = self.weight.detach()
-        if weight.device.type != "cpu" or weight.dtype != torch.float32 or not is_onednn_enabled():
-            return
-        if self.way == "winograd":
-            self.packed = Tiled(weight, self.bias, self.groups, self.inputs, buffer)
-        else:
+        if weight.device.type == "cpu" and weight.dtype == torch.float32 and is_onednn_enabled():
             options = self.padding, self.stride, self.dilation, self.groups
             self.packed = Reordered(weight, options, self.inputs)
-        self._parameters = _Shown(self, self._parameters)
+            self._parameters = _Shown(self, self._parameters)
 
     def unpack_(self) -> None:
         """Hold the plain weight again."""
@@ -154,7 +140,7 @@ class Convolution(Kernel):
 
     def extra_repr(self) -> str:
         """What `print` shows."""
-        return f"{self.shape}, groups={self.groups}, relu={self.relu}, way={self.way!r}"
+        return f"{self.shape}, groups={self.groups}, relu={self.relu}, packed={self.packed is not None}"
 
 
 class _Shown(dict[str, Any]):
@@ -403,9 +389,3 @@ def can_pack(x: Tensor) -> bool:
 
 
 CONVOLUTION: dict[int, Callable[..., Any]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
-
-WAYS = {
-    "plain": "as torch runs them",
-    "packed": "with the weight in the order that oneDNN's kernels read",
-    "winograd": "with four times fewer multiplications (Winograd), the weight in four times the memory",
-}

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
-from torch.overrides import TorchFunctionMode
 
 from ..._common.torch_private import fake_tensor_mode, has_forward_hooks, pytree
 from ..._common.trees import Batch, flatten, tensors_of
 from ...methods.adapted_layers import GroupedLinear
 from ...surgery.copying import duplicate, state
+from ...surgery.dropout import DROPOUT_FUNCTIONS, RATES_AND_SWITCHES
 from ...surgery.selecting import DROPOUTS
 from .call_signature import VALUES, Unfit
 from .module_code import torch_type
@@ -350,21 +350,13 @@ def _is_idle(node: fx.Node, root: nn.Module) -> bool:
         module = root.get_submodule(cast(str, node.target))
         kind = torch_type(module)
         return kind is nn.Identity or (kind in DROPOUTS and not module.training)
-    return node.op == "call_function" and is_dropout(node) and not draws(node)
-
-
-def is_dropout(node: fx.Node) -> bool:
-    """Whether the node calls dropout as a function."""
-    return node.target in DROPS
+    return node.op == "call_function" and node.target in DROPOUT_FUNCTIONS and not draws(node)
 
 
 def draws(node: fx.Node) -> bool:
     """Whether a function draws at random."""
-    if node.target in DROPS:
-        training = node.kwargs.get("training", node.args[2] if len(node.args) > 2 else True)
-        return bool(training)
-    if node.target is F.scaled_dot_product_attention:
-        return bool(node.kwargs.get("dropout_p", node.args[4] if len(node.args) > 4 else 0.0))
+    if node.target in RATES_AND_SWITCHES:
+        return all(argument.of(node.args, node.kwargs) for argument in RATES_AND_SWITCHES[cast(Any, node.target)])
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return name.rstrip("_") in RANDOM
 
@@ -432,8 +424,6 @@ SAMPLES = (2, 3, 5, 8191)  # rows of the batches on which sizes are seen, on the
 
 ROWS = (*range(1, 65), *(2**k + more for k in range(7, 21) for more in (-1, 0, 1)))  # for which questions are asked
 
-DROPS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
-
 RANDOM = {
     *("rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli", "multinomial"),
     *("normal", "poisson", "dropout", "native_dropout", "uniform", "exponential", "rrelu", "gumbel_softmax"),
@@ -459,23 +449,8 @@ PURE: dict[Any, Any] = {
 INPLACE_AT: dict[Any, int] = {
     **dict.fromkeys((F.relu, F.relu6, F.silu, F.hardswish, F.hardsigmoid, F.mish, F.selu), 1),
     **dict.fromkeys((F.elu, F.leaky_relu, F.celu), 2),
-    **dict.fromkeys(DROPS, 3),
+    **dict.fromkeys(DROPOUT_FUNCTIONS, 3),
 }
-
-
-class Still(TorchFunctionMode):
-    """Nothing is dropped: what two networks with dropout compute can be compared."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Dropout gives its input."""
-        kwargs = dict(kwargs or {})
-        if func in DROPS or func is torch.dropout:
-            return args[0] if args else kwargs["input"]
-        if func is F.scaled_dot_product_attention:
-            args, kwargs = args[:4] + ((0.0,) + args[5:] if len(args) > 4 else ()), {**kwargs}
-            if "dropout_p" in kwargs:
-                kwargs["dropout_p"] = 0.0
-        return func(*args, **kwargs)
 
 
 def shapes_of(graph: fx.Graph, root: nn.Module, batch: Batch) -> dict[fx.Node, tuple[int, ...]]:
