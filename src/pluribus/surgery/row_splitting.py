@@ -64,7 +64,7 @@ def find_rows(batch: Batch, run: Try) -> Sequence[int]:
         run: the model without chance, rows first
     """
     alone = len(tensors_of(batch)) == 1
-    for places in _guesses(batch):
+    for places in guess_rows(batch):
         if _parts_add_up(batch, run) if alone else _rows_are_apart(batch, places, run):
             return places
     shapes = [tuple(tensor.shape) for tensor in tensors_of(batch)]
@@ -74,7 +74,7 @@ def find_rows(batch: Batch, run: Try) -> Sequence[int]:
     )
 
 
-def _guesses(batch: Batch) -> Iterator[Sequence[int]]:
+def guess_rows(batch: Batch) -> Iterator[Sequence[int]]:
     """The numbers of the tensors that may have the rows, all that are long enough first."""
     long = long_tensors(batch)
     for size in range(len(long), 0, -1):

@@ -274,21 +274,9 @@ def _refuse_changing(copy: Ensemble, before: dict[str, Tensor]) -> None:
 
 
 def _as_it_was(copy: Ensemble) -> Frozen:
-    made = Frozen(copy, None, [_AsItWas(copy)], None)
+    made = Frozen(copy, None, [copy], None)
     made.form = f"unchanged, with {copy.run}"
     return made
-
-
-class _AsItWas(nn.Module):
-    """The ensemble in eval mode."""
-
-    def __init__(self, ensemble: Ensemble):
-        super().__init__()
-        self.ensemble = ensemble
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the ensemble."""
-        return self.ensemble(*args, **kwargs)
 
 
 class TracedNetworks(NamedTuple):

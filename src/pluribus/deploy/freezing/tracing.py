@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from typing import Any, NamedTuple, cast
 
@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from ..._common.torch_private import fake_tensor_mode, has_forward_hooks, pytree
 from ..._common.trees import Batch, flatten, tensors_of
 from ...methods.adapted_layers import GroupedLinear
-from ...surgery.copying import duplicate, state
+from ...surgery.copying import duplicate, replicate, state
 from ...surgery.dropout import DROPOUT_FUNCTIONS, RATES_AND_SWITCHES
 from ...surgery.selecting import DROPOUTS
 from .call_signature import VALUES, Unfit
@@ -67,11 +67,15 @@ def trace(root: Holder, batches: Sequence[Batch], around: AbstractContextManager
         batches: the call with each of `SAMPLES` as its number of rows
     """
     tracer = _Tracer(batches)
-    with TRACING, around, torch.no_grad(), _restore_attributes(root):
+    copy = replicate(root)  # modules may keep values that stand for tensors
+    with TRACING, around, torch.no_grad():
         try:
-            graph = tracer.trace(root)
+            graph = tracer.trace(copy)
         except Exception as error:
             raise Unfit(_first_line(error)) from error
+    vars(root).update({name: value for name, value in vars(copy).items() if name not in vars(root)})  # constants
+    for name, buffer in copy.named_buffers(recurse=False):
+        root.register_buffer(name, buffer)
     if any(node.op == "call_module" and node.target == "module" for node in graph.nodes) and tracer.kept:
         raise Unfit(tracer.kept["module"])
     _without_idle(graph, root)
@@ -82,32 +86,6 @@ def trace(root: Holder, batches: Sequence[Batch], around: AbstractContextManager
 
 
 TRACING = threading.RLock()  # torch.fx puts functions of its own into torch while it traces
-
-
-@contextmanager
-def _restore_attributes(root: nn.Module) -> Iterator[None]:
-    """Afterwards, remove what modules have kept of the values that stand for tensors while code is traced."""
-    others = list(root.modules())[1:]  # torch.fx puts constants into the first
-    before = [(vars(module), _shallow(vars(module))) for module in others]
-    try:
-        yield
-    finally:
-        for attributes, values in before:
-            for value, content in values.values():
-                if isinstance(value, dict):
-                    value.clear()
-                    value.update(content)
-                elif isinstance(value, list):
-                    value[:] = content
-            attributes.clear()
-            attributes.update({name: value for name, (value, _) in values.items()})
-
-
-def _shallow(attributes: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Each attribute, and a copy of what it holds where it holds others."""
-    return {
-        name: (value, value.copy() if isinstance(value, dict | list) else None) for name, value in attributes.items()
-    }
 
 
 class _Value(fx.Proxy):
