@@ -305,8 +305,7 @@ def _networks(copy: Ensemble, example: Example, apart: bool) -> TracedNetworks:
         traced = trace(members[0], batches, around())
         with around():
             shapes = shapes_of(traced.graph, members[0], batches[0])
-        one = example.rows == 1
-        networks.append(Network(traced.graph, members, size, own, shapes, joint=copy.joint, apart=apart, one=one))
+        networks.append(Network(traced.graph, members, size, own, shapes, joint=copy.joint, apart=apart))
         arguments.expect_(example, traced.sized, traced.typed)
         kept.update(traced.kept)
         if tree is not None and traced.tree != tree:
@@ -342,8 +341,6 @@ def _ways(copy: Ensemble, example: Example, choose: str, memory: str) -> dict[st
         add(form, form, written)
     if vectors and not small and (rows <= MANY or not images):  # reading one weight is faster than reading several
         add("beside, with vectors apart", "beside", _networks(copy, example, True))
-    if copy.run == "vmap" and (not images or rows <= MANY):
-        ways["as it was"] = _as_it_was(copy)
     if not ways:
         raise Unfit(f"it {left_out[-1]}")
     for made in ways.values():
@@ -391,7 +388,7 @@ def _order(ways: dict[str, Frozen], example: Example, choose: str) -> list[str]:
     tensors, rows = tensors_of(example.batch), example.rows
     wide = any(made.images and not made.narrow for made in ways.values())
     first = "loop" if rows > 2 and wide else "beside"
-    ruled = sorted(ways, key=lambda name: (name != first, name == "as it was"))
+    ruled = sorted(ways, key=lambda name: name != first)
     if choose == "rule" or len(ways) < 2 or any(t.is_meta for t in tensors):
         for made in ways.values():
             made.notes.insert(0, f"runs as {made.form}, the rule for {rows} rows")

@@ -17,28 +17,13 @@ from torch import Tensor, nn
 from ..._common.torch_private import (
     convolve,
     convolve_and_add,
-    has_any_global_hook,
-    has_forward_hooks,
     is_dispatch_watched,
     is_onednn_enabled,
     reorder_weight,
 )
 
-CALL = nn.Module.__call__
 
-
-class Kernel(nn.Module):
-    """An operation of a frozen network."""
-
-    def __call__(self, *args: Any) -> Any:
-        """As every module, but straight to `forward` where nobody listens: the rest costs as much as a small layer."""
-        hooks = has_forward_hooks(self) or has_any_global_hook()
-        if hooks or nn.Module.__call__ is not CALL:  # torch.fx listens there
-            return super().__call__(*args)
-        return self.forward(*args)
-
-
-class Convolution(Kernel):
+class Convolution(nn.Module):
     """A convolution, then what is added to it, then ReLU.
 
     Once it is packed, its weight is held in the order that oneDNN's kernel reads, and only so; whoever looks at it
@@ -195,7 +180,7 @@ class Reordered:
         return Reordered, (self.plain(), self.options, self.shape)
 
 
-class Linear(Kernel):
+class Linear(nn.Module):
     """A linear layer, then what is added to it, then ReLU: (..., inputs) to (..., outputs)."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool = False):
@@ -212,7 +197,7 @@ class Linear(Kernel):
         return y.relu_() if self.relu else y
 
 
-class StackedLinear(Kernel):
+class StackedLinear(nn.Module):
     """The linear layers of all members in one product of matrices.
 
     Shapes:
@@ -242,22 +227,7 @@ class StackedLinear(Kernel):
         return y.relu_() if self.relu else y
 
 
-class WideLinear(Kernel):
-    """A linear layer whose weight is stored as (inputs, outputs), which is faster for one row: (batch, inputs)."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool = False):
-        super().__init__()
-        self.weight = frozen_parameter(weight.T.contiguous())
-        self.bias = frozen_parameter(torch.zeros_like(weight[:, 0]) if bias is None else bias)
-        self.relu = relu
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Product and bias in one operation."""
-        y = torch.addmm(self.bias, x, self.weight)
-        return y.relu_() if self.relu else y
-
-
-class Take(Kernel):
+class Take(nn.Module):
     """Some of the channels, in this order: those that a member reads."""
 
     index: Tensor
@@ -278,7 +248,7 @@ class Take(Kernel):
         return x.index_select(self.dim, self.index)
 
 
-class TakeEach(Kernel):
+class TakeEach(nn.Module):
     """Of (members, batch, ...) some of each member's channels; `dim` is that of one member."""
 
     index: Tensor
@@ -295,7 +265,7 @@ class TakeEach(Kernel):
         return torch.stack([part.index_select(self.dim, index) for part, index in parts])
 
 
-class Affine(Kernel):
+class Affine(nn.Module):
     """What normalisation is once its statistics are fixed: x * scale + shift along the channels."""
 
     mean: Tensor
@@ -313,7 +283,7 @@ class Affine(Kernel):
         return y.relu_() if self.relu else y
 
 
-class Apart(Kernel):
+class Apart(nn.Module):
     """Members side by side in the channels, (batch, members * channels, ...), one after the other: members first."""
 
     def __init__(self, members: int):
@@ -325,7 +295,7 @@ class Apart(Kernel):
         return x.unflatten(1, (self.members, -1)).transpose(0, 1)
 
 
-class Together(Kernel):
+class Together(nn.Module):
     """Members first, (members, batch, channels, ...), side by side: (batch, members * channels, ...)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -333,7 +303,7 @@ class Together(Kernel):
         return x.transpose(0, 1).flatten(1, 2)
 
 
-class Same(Kernel):
+class Same(nn.Module):
     """One value for all members: (members, ...), without a copy."""
 
     def __init__(self, members: int):
@@ -345,7 +315,7 @@ class Same(Kernel):
         return x.expand(self.members, *x.shape)
 
 
-class Constant(Kernel):
+class Constant(nn.Module):
     """A tensor that no input changes."""
 
     def __init__(self, value: Tensor):
