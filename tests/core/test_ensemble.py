@@ -8,15 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
-from small import cnn, make, mlp, targets
+from small import close, cnn, make, mlp, targets
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pluribus as pb
-
-
-def close(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 @dataclass

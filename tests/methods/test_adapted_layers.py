@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from small import close
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
@@ -14,11 +15,6 @@ from pluribus.methods.adapted_layers import Dropped, GroupedLinear, JointInput, 
 from pluribus.surgery.attention import Attention
 from pluribus.surgery.probing import BatchLayout
 from pluribus.surgery.replacing import adapt_, expose_weights
-
-
-def close(a: Tensor, b: Tensor) -> None:
-    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-
 
 # -------------------------------------------------------------------- attention
 

@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 import torch.nn.functional as F
-from small import Tied, cnn
+from small import Tied, close, cnn
 from torch import Tensor, nn
 
 import pluribus as pb
@@ -17,11 +17,6 @@ from pluribus.surgery.initial_laws import reinitialize
 from pluribus.surgery.probing import BatchLayout
 from pluribus.surgery.replacing import adapt_, expose_weights, replace
 from pluribus.surgery.selecting import exact_pattern, matches, pick
-
-
-def close(a: Tensor, b: Tensor) -> None:
-    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-
 
 # -------------------------------------------------------------------- replace
 
