@@ -159,7 +159,7 @@ def test_reading_the_site_fetches_nothing(site):
 
 
 QUESTIONS = {
-    "how to make a ViT uncertain": ("A network that is trained already", "In short: a pretrained ViT", "pb.lora(vit"),
+    "how to make a ViT uncertain": ("Start from a trained model", "In short: a pretrained ViT", "pb.lora(vit"),
     "what Masksembles costs at inference": ("Methods", "What a prediction costs", "masksembles, scale 2"),
     "how to serve": ("Deploying", "Serve it", "ThreadingHTTPServer"),
     "how to add a method": ("Contributing", "Adding a method", "one entry of METHODS"),
