@@ -45,7 +45,10 @@ def test_a_use_without_its_package_names_the_extra(tmp_path):
     found = errors(tmp_path, hidden=USES)
     for package, extra, error in zip(USES, ("timm", "train"), found, strict=True):
         assert error.startswith("ModuleNotFoundError")
-        assert f"needs {package}, which is not installed. Install it with: pip install 'pluribus-ml[{extra}]'" in error
+        assert (
+            f"needs {package}, which is not installed. Install it, from a clone of Pluribus, with: pip install '.[{extra}]'"
+            in error
+        )
 
 
 def add_package(folder, name, code):
