@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from small import Encoder, Recurrent
 from torch import Tensor, nn
 
 CLASSES = 10
@@ -128,6 +127,35 @@ def bert() -> nn.Module:
     return BertForSequenceClassification(config)
 
 
+class Recurrent(nn.Module):
+    """An LSTM over words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 16)
+        self.lstm = nn.LSTM(16, 24, num_layers=2, batch_first=True, dropout=0.2)
+        self.head = nn.Linear(24, CLASSES)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Class scores from the last state."""
+        return self.head(self.lstm(self.embedding(words))[0][:, -1])
+
+
+class Encoder(nn.Module):
+    """A transformer encoder that has time first inside, as PyTorch's does by default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Linear(5, 16)
+        layer = nn.TransformerEncoderLayer(16, 4, 32)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores from the mean over time."""
+        return self.head(self.encoder(self.embedding(x).transpose(0, 1)).mean(0))
+
+
 class UNet(nn.Module):
     """Down and up again, with concatenations; one class score per pixel."""
 
@@ -168,7 +196,7 @@ ZOO: dict[str, Case] = {
     "bert": Case(
         bert, lambda: {"input_ids": tokens(), "attention_mask": torch.ones(2, 7, dtype=torch.long)}, "classifier"
     ),
-    "lstm": Case(Recurrent, lambda: tokens() % 11, "head"),
+    "lstm": Case(Recurrent, tokens, "head"),
     "transformer_encoder": Case(
         Encoder, lambda: torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(1)), "head"
     ),
