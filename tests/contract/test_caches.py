@@ -30,6 +30,13 @@ class Attribute(Model):
         return self.cache
 
 
+class New(Model):
+    def kept(self, rows):
+        if not hasattr(self, "cache"):
+            self.cache = self.make()
+        return self.cache
+
+
 class Shapes(Model):
     def begin(self):
         self.cache = OrderedDict()
@@ -40,6 +47,16 @@ class Shapes(Model):
         return self.cache[rows][0]
 
 
+class Listed(Model):
+    def begin(self):
+        self.cache = [[]]
+
+    def kept(self, rows):
+        if not self.cache[0]:
+            self.cache[0].append(self.make())
+        return self.cache[0][0]
+
+
 class LazyBuffer(Model):
     def kept(self, rows):
         if not hasattr(self, "cache"):
@@ -47,10 +64,39 @@ class LazyBuffer(Model):
         return self.cache
 
 
+class NoneBuffer(Model):
+    def begin(self):
+        self.register_buffer("cache", None)
+
+    def kept(self, rows):
+        if self.cache is None:
+            self.cache = self.make()
+        return self.cache
+
+
+class EmptyBuffer(Model):
+    def begin(self):
+        self.register_buffer("cache", torch.empty(0))
+
+    def kept(self, rows):
+        if not self.cache.numel():
+            self.cache = self.make()
+        return self.cache
+
+
 class Method(Model):
     @functools.lru_cache  # noqa: B019
     def kept(self, rows):
         return self.make()
+
+
+class Property(Model):
+    @functools.cached_property
+    def cache(self):
+        return self.make()
+
+    def kept(self, rows):
+        return self.cache
 
 
 class InObject(Model):
@@ -61,6 +107,31 @@ class InObject(Model):
         if self.store.value is None:
             self.store.value = self.make()
         return self.store.value
+
+
+class Slots:
+    __slots__ = ("value",)
+
+
+class InSlots(Model):
+    def begin(self):
+        self.store = Slots()
+
+    def kept(self, rows):
+        if not hasattr(self.store, "value"):
+            self.store.value = self.make()
+        return self.store.value
+
+
+class Late(Model):
+    def begin(self):
+        self.calls, self.cache = 0, None
+
+    def kept(self, rows):
+        self.calls += 1
+        if self.calls > 2 and self.cache is None:
+            self.cache = self.make()
+        return self.make() if self.cache is None else self.cache
 
 
 class Flagged(Model):
@@ -89,7 +160,18 @@ class FlaggedBuffer(Model):
         return self.cache
 
 
-KINDS = (Attribute, Shapes, LazyBuffer, Method, InObject, Flagged, FlaggedBuffer)
+class Child(Model):
+    def begin(self):
+        self.inner = Attribute()
+
+    def kept(self, rows):
+        return self.inner.kept(rows) + self.make()
+
+
+KINDS = (
+    Attribute, New, Shapes, Listed, LazyBuffer, NoneBuffer, EmptyBuffer, Method, Property, InObject, InSlots, Late,
+    Child, Flagged, FlaggedBuffer,
+)  # fmt: skip
 
 
 def apart(kind) -> list[nn.Module]:
@@ -119,7 +201,7 @@ def test_each_member_keeps_its_own(kind, run, grad):
 
 @pytest.mark.parametrize("run", ["vmap", "loop"])
 @pytest.mark.parametrize("method", [m for m in pb.METHODS if m not in ("mimo", "mc_dropout", "single")])
-@pytest.mark.parametrize("kind", [Attribute, Shapes, FlaggedBuffer])
+@pytest.mark.parametrize("kind", [Attribute, Flagged, Shapes, NoneBuffer, FlaggedBuffer, Method])
 def test_members_of_all_methods_change_with_their_weights(kind, method, run):
     """A shared weight may be cached for all, what a member owns may not: compared with a model without a cache."""
     model, x = kind(), torch.randn(5, 6)
@@ -159,8 +241,17 @@ class Carries(Model):
         return state
 
 
+class CarriesInPlace(Model):
+    def begin(self):
+        self.state = torch.zeros(8)
+
+    def kept(self, rows):
+        self.state.add_(self.make())
+        return self.state.clone()
+
+
 @pytest.mark.parametrize("run", ["vmap", "loop"])
-@pytest.mark.parametrize("kind", [Carries])
+@pytest.mark.parametrize("kind", [Carries, CarriesInPlace])
 def test_what_is_carried_on_from_call_to_call_is_each_members_own(kind, run):
     models, x = apart(kind), torch.randn(5, 6)
     ensemble, others = pb.deep(models), copy.deepcopy(models)
@@ -201,6 +292,24 @@ def test_what_the_given_model_has_cached_is_forgotten_where_training_forgets_it(
     member = ensemble.member(0)
     member.cache = None
     torch.testing.assert_close(ensemble(x)[0], member(x))
+
+
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+@pytest.mark.parametrize("kind", [Attribute, New, Shapes, Property, Child])
+def test_what_the_given_model_has_cached_of_its_own_weights_is_not_the_members(kind, run):
+    model, x = kind().eval(), torch.randn(5, 6)
+    model.constant = torch.ones(3)
+    model(x)
+    torch.testing.assert_close(pb.single(model)(x)[0], model(x))
+    ensemble = pb.deep(model, 3)
+    ensemble.run = run
+    outputs = ensemble(x)
+    for i in range(3):
+        member, fresh = ensemble.member(i), kind().eval()
+        fresh.load_state_dict(member.state_dict())
+        torch.testing.assert_close(outputs[i], fresh(x), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(member(x), fresh(x), rtol=1e-4, atol=1e-5)
+    assert torch.equal(ensemble.module.constant, torch.ones(3))
 
 
 # -------------------------------------------------------------------- shared buffers

@@ -38,6 +38,11 @@ class BiasIfAny(Plain):
         return self.middle(h) + (0.0 if self.middle.bias is None else self.middle.bias.detach())
 
 
+class IfBias(Plain):
+    def inside(self, h):
+        return self.middle(h) * (1.0 if self.middle.bias is None else 2.0)
+
+
 class Transposed(Plain):
     def inside(self, h):
         return F.linear(self.middle(h), self.middle.weight.T)
@@ -92,11 +97,27 @@ class EnterWeight(Plain):
         return super().forward(x) + self.enter.weight.mean()
 
 
+class LastOfLayer(Plain):
+    def inside(self, h):
+        return self.middle(h) + list(self.middle.parameters())[-1]
+
+
+class LastOfAll(Plain):
+    def inside(self, h):
+        return self.middle(h) + list(self.parameters())[-1].mean()
+
+
+class SecondOfAll(Plain):
+    def inside(self, h):
+        return self.middle(h) + list(self.parameters())[1]
+
+
 KINDS = (
     Instead,
     Both,
     BiasAgain,
     BiasIfAny,
+    IfBias,
     Transposed,
     ByName,
     Penalty,
@@ -105,10 +126,13 @@ KINDS = (
     EnterWeight,
     Hook,
     PreHook,
+    LastOfLayer,
+    LastOfAll,
+    SecondOfAll,
 )
 
 
-WORDS = ("directly, without calling the layer",)
+WORDS = ("directly, without calling the layer", "finds them by their place")
 SHARED = {
     "masksembles": {Both, Transposed, Penalty, PreHook}
 }  # masks are before a layer: a weight that is read is the shared one
@@ -212,7 +236,7 @@ def test_a_compiled_ensemble_looks_at_its_first_batch():
     for _ in range(2):
         first, second, _ = plain(x)
         assert not torch.allclose(first, second)
-    for kind in (BiasIfAny, HeadInstead):
+    for kind in (BiasIfAny, HeadInstead, LastOfLayer):
         for part in (pb.batch_ensemble(kind(), 3), pb.batch_ensemble(kind(), 3).member(1)):
             with pytest.raises(ValueError, match="directly, without calling"):
                 torch.compile(part.eval(), backend="eager")(x)
@@ -221,7 +245,7 @@ def test_a_compiled_ensemble_looks_at_its_first_batch():
         torch.testing.assert_close(torch.compile(ensemble, backend="eager")(x), ensemble(x))
 
 
-@pytest.mark.parametrize("kind", [BiasAgain, BiasIfAny, ByName])
+@pytest.mark.parametrize("kind", [BiasAgain, BiasIfAny, IfBias, ByName])
 def test_an_example_leaves_such_layers_to_all_members_of_batch_ensemble_in_training_too(kind):
     torch.manual_seed(0)
     x, y = torch.randn(5, 6), torch.randn(5, 3)

@@ -52,6 +52,7 @@ from .._common.trees import (
     tile,
     unstack,
 )
+from ..surgery.caches import drop_stale_caches_, keeps_tensors
 from ..surgery.copying import duplicate, refuse_tracing, replicas, replicate, run_with, state
 from ..surgery.dataflow import find_trunk
 from ..surgery.dropout import no_chance
@@ -97,6 +98,7 @@ class Runner:
         self._once: dict[Hashable, list[int]] = {}  # by modes and gradients: the parts that run once
         self._changes_input: dict[Hashable, bool] = {}  # by modes and gradients
         self._agreed: dict[tuple[Any, ...], str] = {}  # by way, kind of batch and mode: why not; "" where it agreed
+        self._may_be_stale = keeps_tensors(module)  # what the given model has cached of other weights
         self._checkpoints: dict[Hashable, bool] = {}  # by modes: parts run again in backward
         self._given: ModuleSnapshot | None = None  # the module for which that holds
 
@@ -174,6 +176,8 @@ class Runner:
             return self._traced(batch, per_member)
         if torch.jit.is_tracing():
             refuse_tracing()
+        if self._may_be_stale and not self.module.training and not is_watched():
+            self._forget_caches(unstack(batch, self.size)[0] if per_member else batch)
         run = self._backend
         if run == "auto" or (self._convolves and self.why != BY_HAND and is_unruled(self.module, batch)):
             run, batch = self._measure_each(batch, per_member)
@@ -267,6 +271,14 @@ class Runner:
         if once and self._trunk is None:
             self._trunk = Trunk(members.copies)
         self._once[key] = once
+
+    def _forget_caches(self, batch: Batch) -> None:
+        """Forget, before the first batch in eval mode, what the given model had cached of other weights."""
+        with self.lock, own_saved_tensors():
+            self._may_be_stale = False
+            members = self._in_step()
+            members.rest_()
+            drop_stale_caches_([*members.modules, self.module], batch)
 
     def _refuse_changed_input(self, key: Hashable) -> None:
         self._changes_input[key] = True

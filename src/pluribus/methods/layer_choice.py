@@ -13,7 +13,14 @@ from ..core.ensemble import Ensemble
 from ..core.first_look import Findings
 from ..core.rows import member_layers
 from ..surgery.calling import call_order, check_example
-from ..surgery.direct_reads import find_bypassed, find_direct_reads, layers_with
+from ..surgery.copying import duplicate
+from ..surgery.direct_reads import (
+    find_bypassed,
+    find_direct_reads,
+    find_reads_by_order,
+    layers_with,
+    layers_with_parameters,
+)
 from ..surgery.probing import find_exits, find_layouts
 from ..surgery.replacing import expose_weights
 from ..surgery.selecting import READERS, exact_pattern, pick, quote_names, weighted_layers
@@ -117,15 +124,21 @@ def check_all_called(method: str, member: nn.Module, batch: Batch) -> None:
 
 def check_read_inside(method: str, member: nn.Module, batch: Batch, keys: Collection[str] = ("weight", "bias")) -> None:
     """On a first batch: what members have of their own must not be read outside of its layer."""
-    names = list(member_layers(member))
-    remove_members_(member)
-    reads = find_direct_reads(member, names, batch)
-    refuse_reads(method, [name for name in reads if name.rpartition(".")[2] in keys or "parametrizations" in name])
+    plain, names = duplicate(member), list(member_layers(member))
+    remove_members_(plain)
+    reads = find_direct_reads(plain, layers_with_parameters(plain), batch, asked={"bias"} & {*keys})
+    refuse_reads(method, [name for name in _drop_others(reads, keys) if layers_with(names, [name])])
+    if others := find_reads_by_order(member, reads, batch):
+        raise ValueError(
+            f"{method}: the model reads {quote_names(others, 6)} where a network without members reads other "
+            "parameters: it finds them by their place (list(layer.parameters())[-1]), and members have more of them. "
+            "Read them by their names (layer.bias), or choose other layers with where=."
+        )
 
 
 def leave_out_read(method: str, model: nn.Module, names: list[str], where: str | None, example: Any) -> list[str]:
     """The layers without those that the model reads itself, as an example shows; refused if a pattern names them."""
-    reads = [] if example is None else find_direct_reads(model, names, as_batch(example))
+    reads = [] if example is None else find_direct_reads(model, names, as_batch(example), asked=("bias",))
     left = [name for name in names if name not in layers_with(names, reads)]
     if where is not None or not left:
         refuse_reads(method, reads)
@@ -144,6 +157,11 @@ def refuse_reads(method: str, reads: Collection[str], *patterns: str) -> None:
             f"what members own there. Call the layer in forward, or choose other layers with "
             f"{' or '.join(patterns or ('where=',))}."
         )
+
+
+def _drop_others(reads: Collection[str], keys: Collection[str]) -> list[str]:
+    """The tensors that are a layer's own with one of these names, or inside of its parametrizations."""
+    return [name for name in reads if name.rpartition(".")[2] in keys or "parametrizations" in name]
 
 
 def count_input_channels(layer: nn.Module) -> int:

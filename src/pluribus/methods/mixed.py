@@ -66,6 +66,9 @@ class MixedRunner(Runner):
     def follow_modes(self) -> None:
         """The networks have modes of their own."""
 
+    def _forget_caches(self, batch: Batch) -> None:
+        """The networks have their own weights, and what they have cached of them."""
+
     def _by_loop(self, batch: Batch, per_member: bool) -> Any:
         quiet = not (self.module.training or torch.is_grad_enabled() or self.busy)
         with nullcontext() if quiet else self.lock:
