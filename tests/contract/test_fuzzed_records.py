@@ -272,6 +272,7 @@ READERS = {
     "data/imagenet_variants.py": HERE,
     "data/masks.py": "tests/study/test_segmentation.py",
     "data/parquet.py": HOSTILE,
+    "data/parquet_process.py": HOSTILE,
     "data/safe_pickle.py": "tests/data/test_safe_pickle.py",
     "data/tables.py": HOSTILE,
     "deploy/exporting.py": "tests/deploy/test_exporting.py",  # its own text, back from JSON

@@ -5,26 +5,31 @@ import subprocess
 import sys
 
 import pytest
-from hostile import DATA
+from hostile import DATA, LONG
+
+HERE = [name for name in DATA if name not in LONG]
 
 # In a process of its own, where every program that is started and every file that is written is seen.
 READ_ALL = """
 import json, resource, sys, time
 from pathlib import Path
 import pluribus.data.tables, scipy.io, pandas, pyarrow.parquet, PIL.Image, PIL.ImageOps
+from pluribus.data import unpacking
 from pluribus.data.catalogue import load
-from hostile import DATA
+from hostile import DATA, LONG
 from memory import peak_memory
 
 resource.setrlimit(resource.RLIMIT_CPU, (240, 240))
+unpacking.SECONDS = 1.0  # of the 5 that a file may take: a command is tested with all of them
 folder, done = Path(sys.argv[1]), {}
-for name, write in DATA.items():
+for name, write in ((name, write) for name, write in DATA.items() if name not in LONG):
     (place := folder / name).mkdir()
     written = write(place, folder / "canary")
     seen = []
     def watch(event, args):
         if seen is not None and (
-            event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "pty.spawn")
+            event == "subprocess.Popen" and args[0] != sys.executable  # as the one that decodes Parquet files
+            or event in ("os.system", "os.exec", "os.posix_spawn", "os.fork", "pty.spawn")
             or event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+")
         ):
             seen.append(f"{event} {args[0]}")
@@ -54,7 +59,7 @@ def outcome(tmp_path_factory):
     return json.loads(ran.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("name", HERE)
 def test_a_hostile_file_gets_a_message_and_does_nothing(outcome, name):
     said, seconds, megabytes, seen = outcome[0][name]
     assert said.startswith("message: ") and len(said) < 3000
@@ -66,6 +71,6 @@ def test_no_canary_died(outcome):
     assert outcome[1] is False
 
 
-@pytest.mark.parametrize("name", [name for name in DATA if "GB" in name or "640 MB" in name])
+@pytest.mark.parametrize("name", [name for name in HERE if "GB" in name or "640 MB" in name])
 def test_what_is_too_large_names_the_option_that_allows_it(outcome, name):
     assert "--unpack-limit" in outcome[0][name][0]

@@ -217,6 +217,41 @@ def _svhn_bomb(folder: Path, canary: Path) -> str:
     return "svhn"
 
 
+def _many_scans() -> bytes:
+    """A JPEG file that goes over its 16 million pixels 6,000 times."""
+    content = io.BytesIO()
+    Image.new("L", (4000, 4000), 128).save(content, "JPEG", progressive=True)
+    start = content.getvalue().rindex(b"\xff\xda")  # its last scan, of some bytes
+    head, scan = content.getvalue()[:start], content.getvalue()[start:-2]
+    return head + 6000 * scan + b"\xff\xd9"
+
+
+def _tar_of_nothing(folder: Path, canary: Path) -> str:
+    """A million empty files."""
+    gzip_bomb(folder / "cifar-10-python.tar.gz", b"", tarfile.TarInfo("nothing").tobuf(), 2**29 - 2**24)
+    return "cifar10"
+
+
+def _parquet(column: Callable[[], object], **options) -> Writer:
+    """Values that are next to nothing in the file."""
+
+    def write(folder: Path, canary: Path) -> str:
+        import pyarrow
+        import pyarrow.parquet
+
+        table = pyarrow.table({"a": column(), "b": np.zeros(len(column()))})
+        pyarrow.parquet.write_table(table, folder / "x.parquet", compression="zstd", store_schema=False, **options)
+        return f"table:{folder / 'x.parquet'}"
+
+    return write
+
+
+def _alike() -> object:
+    import pyarrow
+
+    return pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(20_000, np.int32)), [b"x" * 2_000_000])
+
+
 def _parquet_bomb(folder: Path, canary: Path) -> str:
     import pyarrow
     import pyarrow.parquet
@@ -285,6 +320,10 @@ DATA: dict[str, Writer] = {
     "a .tif that is cut off": _image_among_others(b"II*\x00\x08\x00\x00\x00\xff\xff", "bad.tif"),
     TALKING: _image_among_others(_damaged_tiff(), "bad.tif"),
     "a picture of 10 GB": _bomb_image,
+    "a .jpg of fill bytes": _image_among_others(b"\xff\xd8" + b"\xff" * 20_000_000, "bad.jpg"),
+    "a .jpg of a million empty parts": _image_among_others(b"\xff\xd8" + b"\xff\xfe\0\2" * 3_000_000, "bad.jpg"),
+    "a .jpg of 6,000 scans": _image_among_others(_many_scans(), "bad.jpg"),
+    "a .ppm of one comment": _image_among_others(b"P6 #" + b"x" * 20_000_000, "bad.ppm"),
     "a .gif whose frame is larger than it": _image_among_others(
         b"GIF89a"
         + struct.pack("<HHBBB", 8, 8, 0, 0, 0)
@@ -336,6 +375,8 @@ DATA: dict[str, Writer] = {
         lambda canary: pickle.dumps({b"data": np.full((2, 3072), np.nan), b"labels": [0, 1]}, 2)
     ),
     "a CIFAR archive of 2 GB": _tar_bomb,
+    "a CIFAR archive of a million files": _tar_of_nothing,
+    "a CIFAR pickle of 60 million steps": _cifar(lambda canary: gzip.compress(b"\x80\x02" + b"N0" * 3 * 10**7, 1)),
     "a CIFAR archive of links": _tar_of_links,
     "a CIFAR archive cut off": lambda f, c: (
         (f / "cifar-10-python.tar.gz").write_bytes(gzip.compress(tarfile.TarInfo("data_batch_1").tobuf())[:-9])
@@ -358,6 +399,13 @@ DATA: dict[str, Writer] = {
     "a pipe in place of a table": _pipe("x.csv", "table"),
     "a Parquet file that is text": _file("x.parquet", b"PAR1helloPAR1"),
     "a Parquet file of 100 GB": _parquet_bomb,
+    "a Parquet file of 40 GB in half a kilobyte": _parquet(_alike),
+    "a Parquet file of texts that begin alike": _parquet(
+        lambda: [f"{'z' * 200_000}{i}" for i in range(500)],
+        use_dictionary=False,
+        column_encoding={"a": "DELTA_BYTE_ARRAY", "b": "PLAIN"},
+    ),
+    "a Parquet file of one list": _parquet(lambda: [np.zeros(4 * 10**6)]),
     "a UCI set of words": _uci(data="a b\nc d"),
     "a UCI set with rows that are not there": _uci(index_train_0="0\n99"),
     "a UCI set with columns that are not there": _uci(index_features="-1"),
@@ -365,6 +413,15 @@ DATA: dict[str, Writer] = {
     "a UCI set whose test row is one too far": _uci(index_test_0="3"),
     "a UCI set without splits": _uci(n_splits=""),
 }
+
+
+LONG = (  # seconds each, and of a kind with others: only commands read them, in a slow test with limits
+    "a .jpg of fill bytes",
+    "a .jpg of a million empty parts",
+    "a .ppm of one comment",
+    "a CIFAR pickle of 60 million steps",
+    "a table of 5,001 columns of texts",
+)
 
 
 TEXTS = {

@@ -31,7 +31,7 @@ from .source import (
     damaged_error,
     missing_error,
 )
-from .unpacking import BROKEN, Limit, TooLargeError
+from .unpacking import BROKEN, Limit, TooLargeError, TooSlowError
 
 CIFAR_10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -138,12 +138,14 @@ def read_files(path: Path, names: list[str], limit: Limit = None) -> dict[str, b
     try:
         with open_file(path) as file:
             allowed = unpacking.limit_for(path.stat().st_size, limit)
-            with tarfile.open(fileobj=unpacking.unpack(file, path, allowed), mode="r|") as archive:
+            seconds = unpacking.seconds_for(path.stat().st_size, limit)
+            stream = unpacking.Timed(unpacking.unpack(file, path, allowed), path, seconds)
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
                     name = Path(member.name).name
                     if member.isfile() and name in names:
                         found[name] = _extract(archive, member, path, allowed)
-    except TooLargeError:
+    except (TooLargeError, TooSlowError):
         raise
     except Exception as error:  # a damaged archive can fail in any way
         raise damaged_error(path, error) from None

@@ -20,11 +20,13 @@ from .._common.optional import require
 from .._common.untrusted import open_file
 from .dataset import NO_CLASS, Shape, Split, covering_size, labelled_split, part_in_view
 from .source import ImageParts, Request, argument_path, damaged_error, missing_error
-from .unpacking import Limit, TooLargeError, limit_for
+from .unpacking import Limit, Timed, TooLargeError, limit_for, seconds_for
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # of Pillow's others some start programs, as EPS does
 
 DECODED = 2**28  # bytes of one image when it is decoded
+
+BLOCK = 2**12  # bytes that are decoded at once; the time is looked at in between
 
 LARGE = 2**24  # images of more bytes are decoded one at a time
 
@@ -252,7 +254,7 @@ def _read_header(path: str) -> tuple[int, int, bool] | None:
     """Height, width and whether an image is grey, without decoding it; None where it cannot be opened."""
     try:
         with open_file(path) as file:
-            image = _open_image(file)
+            image = _open_image(file, 1.0)
             return image.height, image.width, image.mode in ("1", "L", "LA", "I", "I;16", "F")
     except Exception:  # what is wrong with it is said when it is decoded
         return None
@@ -406,7 +408,7 @@ def decode(
     _pillow()  # without Pillow it is not the image that is broken
     try:
         with open_file(path) as file:
-            image = _open_image(file)
+            image = _open_image(file, seconds_for(os.fstat(file.fileno()).st_size, limit))
             size = image.width * image.height * len(image.getbands()) * (4 if image.mode in ("I", "F") else 1)
             allowed = min(DECODED, limit_for(0)) if limit is None else limit_for(0, limit)
             if size > allowed:
@@ -431,7 +433,7 @@ def _without_border(image: Any, border: int) -> Any:
 _ONE_LARGE = threading.Lock()
 
 
-def _open_image(file: BinaryIO) -> Any:
+def _open_image(file: BinaryIO, seconds: float) -> Any:
     """The image in an open file, not yet decoded, in one of our formats whatever its name says.
 
     Pillow's own `open` tries all formats first where a name is new to it, and warns of sizes that `decode` refuses.
@@ -442,7 +444,9 @@ def _open_image(file: BinaryIO) -> Any:
         build, accepts = pillow.OPEN.get(name, (None, None))
         if build is not None and accepts(start) is True:
             file.seek(0)
-            return build(file, "")
+            image = build(Timed(file, "its content", seconds), "")
+            image.decodermaxblock = BLOCK
+            return image
     raise ValueError(f"it is not one of {', '.join(FORMATS)}")
 
 
@@ -464,7 +468,7 @@ def _as_bytes(image: Any, channels: int) -> Any:
 def read_upright_size(path: str) -> tuple[int, int]:
     """The width and the height of an image when it is turned upright, without decoding it."""
     with open_file(path) as file:
-        image = _open_image(file)
+        image = _open_image(file, 1.0)
         turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # the orientation
         return (image.height, image.width) if turned else (image.width, image.height)
 

@@ -1,7 +1,7 @@
-"""How much memory an untrusted file may ask for, by its size, in one place.
+"""What a file that nobody vouches for may cost: memory and time, by its size, in one place.
 
-A few bytes can ask for more than there is. Streams count what they give (`Bounded`); what a file only claims is held
-against the same limits before it is built (`check_claim`).
+A few bytes can ask for more of both than there is. Streams count what they give (`Bounded`) and how long they are read
+(`Timed`); what a file only claims is held against the same limits before it is built (`check_claim`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import lzma
 import math
 import os
 import re
+import time
 import warnings
 import zipfile
 import zlib
@@ -30,6 +31,8 @@ VARIABLE = "PLURIBUS_UNPACK_LIMIT"
 ALWAYS = 2**29  # bytes that any file may unpack to
 
 GROWTH = 20  # times its own size that a file may unpack to; images and tables shrink to a tenth at best
+
+SECONDS, BYTES_A_SECOND = 5.0, 2**23  # of decoding; honest files need a tenth of it
 
 MEMBERS = 10_000  # of an archive
 
@@ -52,6 +55,13 @@ class TooLargeError(ValueError):
         super().__init__(f"{path}: it unpacks to more than {allowed}. {TRUST}")
 
 
+class TooSlowError(ValueError):
+    """A file that takes longer to decode than is allowed."""
+
+    def __init__(self, path: Any, limit: float):
+        super().__init__(f"{path}: it takes more than {limit:.0f} seconds, the limit for a file of its size. {TRUST}")
+
+
 def limit_for(packed: int, given: Limit = None, always: int = ALWAYS) -> int:
     """How many bytes a file of `packed` bytes may unpack to.
 
@@ -62,6 +72,15 @@ def limit_for(packed: int, given: Limit = None, always: int = ALWAYS) -> int:
     if given is not None:
         return parse_bytes(given)
     return min(memory() // 2, max(always, GROWTH * packed))
+
+
+def seconds_for(packed: int, given: Limit = None) -> float:
+    """How long a file of `packed` bytes may be decoded: 5 seconds of the processor, and one more for each 8 MB.
+
+    Whoever raises the limit of bytes trusts the file.
+    """
+    trusted = given is not None or os.environ.get(VARIABLE) is not None
+    return math.inf if trusted else SECONDS + packed / BYTES_A_SECOND
 
 
 def check_claim(what: str, claimed: int, held: int) -> None:
@@ -136,6 +155,26 @@ class Bounded(io.RawIOBase):
         self.check(block)
         target[: len(block)] = block
         return len(block)
+
+
+class Timed:
+    """A file that is read for as long as one of its size may take; the rest is the file's own.
+
+    A decoder can need minutes for some kilobytes, but it asks for byte after byte, or block after block. What counts is
+    the time of the thread, so that a busy machine refuses nothing.
+    """
+
+    def __init__(self, file: Any, path: Any, seconds: float):
+        self.file, self.path, self.limit, self.started = file, path, seconds, time.thread_time()
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        if time.thread_time() - self.started > self.limit:
+            raise TooSlowError(self.path, self.limit)
+        return self.file.read(size)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
 
 
 OPENERS: dict[bytes, Callable[[Any], Any]] = {
