@@ -14,7 +14,7 @@ from .claims import EXACT
 from .experiments.drawn_masks import DRAWN, FIGURE1
 from .experiments.measurements import EXTREMES
 from .experiments.own_data import TRANSITION, of_one_part
-from .packed import FAIR_COSTS, FAIR_NOTE, SWEEP_COSTS
+from .packed import FAIR_COSTS, FAIR_NOTE, FAIR_SETTINGS, SWEEP_COSTS
 from .published import masksembles as published
 from .studies import (
     FAIR,
@@ -164,7 +164,7 @@ ITEMS = [
         "capacity", "Table 1 and Figure 6, made a test: LeNet-5 of twice its width, Fashion-MNIST",
         "At about half the size and training time of Deep Ensembles, Masksembles keep most of what those gain over one "
         "network, and are better than MC-Dropout under corruptions.",
-        costs=FAIR_COSTS, experiment=FAIR_MASKS,
+        settings=FAIR_SETTINGS, costs=FAIR_COSTS, experiment=FAIR_MASKS,
         check=expect(*(keeps_half("masksembles", "deep", metric, "single")
                        for metric in ("accuracy", "nll", "ece", "auroc", "cacc", "cece")),
                      *(better("masksembles", "mc_dropout", metric) for metric in ("auroc", "cacc", "cece")),

@@ -17,7 +17,7 @@ from .claims import EXACT
 from .experiments.counting import counting_experiment
 from .experiments.measurements import SPARSE, SUBNETWORKS
 from .experiments.own_data import BIAS, of_one_part
-from .packed import FAIR_COSTS, FAIR_NOTE, SWEEP_COSTS
+from .packed import FAIR_COSTS, FAIR_NOTE, FAIR_SETTINGS, SWEEP_COSTS
 from .published import mimo as published
 from .studies import (
     AS_MIMO,
@@ -105,7 +105,7 @@ TIES = (
 FIGURES = ("accuracy", "nll", "ece", "cacc", "cnll", "cece")
 
 
-_MEMBERS = {"mimo": {"batch_repetition": 4, "init": "different"}, "multihead": {"size": 3}}
+_MEMBERS: dict[str, dict[str, Any]] = {"mimo": {"batch_repetition": 4, "init": "different"}, "multihead": {"size": 3}}
 
 FAIR_MIMO = fair(
     "mimo-fair",
@@ -207,12 +207,13 @@ ITEMS = [
         "capacity", "Tables 1 and 2, made a test: one network of two members against the same training without",
         "With capacity to spare, MIMO is better calibrated, more robust and better at OOD detection than one network "
         "trained for as many steps, and as accurate.",
-        costs=FAIR_COSTS, experiment=FAIR_MIMO,
+        settings=FAIR_SETTINGS, costs=FAIR_COSTS, experiment=FAIR_MIMO,
         check=expect(*(better("mimo width=4 size=2", other, metric) for metric in _JUDGED
                        for other in ("mimo width=4 size=1", "single width=4")),
                      *(not_worse("mimo width=4 size=2", other, "accuracy", 0.01)
                        for other in ("mimo width=4 size=1", "single width=4")),
-                     control=("deep width=4", "single width=4"), metrics=(*FIGURES, "auroc", "scaled_nll", "train_accuracy")),
+                     control=("deep width=4", "single width=4"),
+                     metrics=(*FIGURES, "auroc", "scaled_nll", "train_accuracy")),
         notes=(FAIR_NOTE, "M = 1 with R = 4 is the control of equal steps. As accurate: less than a point worse."),
     ),
     _claim(

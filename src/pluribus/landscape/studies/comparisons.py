@@ -67,7 +67,7 @@ class Expectation:
     judge: Callable[[Interval, SettingsBySeed], str]
 
     def told(self, compared: SettingsBySeed) -> tuple[Interval, str]:
-        """The difference and the judgement; where a method is missing it cannot be told."""
+        """The difference and the judgement; where a method is missing it is inconclusive."""
         try:
             found = self.figure(compared)
             return found, self.judge(found, compared)

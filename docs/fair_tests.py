@@ -1,0 +1,171 @@
+"""The fair tests (docs/protocol.md) from stored results: python docs/fair_tests.py draws; `collect FOLDER` gathers first.
+
+`collect` reads the folder of `pluribus reproduce --out FOLDER` and writes what pages need of each run into docs/results: JSON,
+a line each. Everything on the pages is drawn from those files, without training.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+from pluribus.report.charts.sweeps import compute_gains
+from pluribus.report.styles import assign_styles
+from pluribus.reproduce.experiments.stored_parts import Context
+from pluribus.reproduce.experiments.study_experiment import Compared
+from pluribus.reproduce.registry import CLAIMS
+from pluribus.reproduce.running import scope_of
+from pluribus.results.quantities import estimate, format_interval, quantity
+from pluribus.results.store import Group, Result, group_runs, read
+
+DOCS = Path(__file__).resolve().parent
+RESULTS = DOCS / "results"
+ITEMS = ("packed/capacity", "mimo/capacity", "masksembles/capacity", "packed/residual")
+KEPT = (
+    *("run", "method", "label", "settings", "data", "model", "task", "size", "width", "seed", "metrics", "validation"),
+    *("train", "scaled", "shift", "outside", "cost", "seconds", "best", "versions"),
+)
+FEWEST = 3  # seeds for a verdict
+
+
+def collect(folder: Path) -> None:
+    """Write the finished runs of every item."""
+    for name in ITEMS:
+        found = []
+        for study in CLAIMS[name].experiment.studies(Context("laptop", folder)):
+            names = {run.name for run in study.runs()}
+            paths = [path for path in folder.glob("studies/*/results/*.npz") if path.stem in names]
+            found += [read(path).record for path in paths]
+        found.sort(key=lambda record: (record["seed"], record["label"]))
+        lines = [json.dumps(_round({key: one[key] for key in KEPT if key in one}), sort_keys=True) for one in found]
+        path = RESULTS / f"{name.replace('/', '-')}.jsonl"
+        if lines:
+            RESULTS.mkdir(exist_ok=True)
+            path.write_text("\n".join(lines) + "\n")
+            print(f"{path.relative_to(DOCS.parent)}: {len(lines)} runs, {path.stat().st_size / 1e3:.0f} kB")
+
+
+def _round(value: object) -> object:
+    """Six significant digits: more are noise."""
+    if isinstance(value, dict):
+        return {key: _round(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_round(one) for one in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def stored(name: str) -> dict[str, Group]:
+    """The runs of an item by label."""
+    path = RESULTS / f"{name.replace('/', '-')}.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    groups = group_runs(Result(json.loads(line)) for line in lines)
+    return {group.label: group for one in groups.values() for group in one}
+
+
+def complete(name: str, groups: dict[str, Group]) -> dict[str, Group]:
+    """Every planned setting, with the seeds that all of them have; empty where there is none."""
+    planned = {run.label for one in CLAIMS[name].experiment.studies(Context("laptop", DOCS)) for run in one.runs()}
+    if not planned <= groups.keys():
+        return {}
+    seeds = set.intersection(*(set(groups[label].by_seed) for label in planned))
+    return {
+        label: Group(label, tuple(run for run in groups[label].runs if run.record["seed"] in seeds))
+        for label in sorted(planned)
+        if seeds
+    }
+
+
+def verdict(name: str) -> tuple[str, list[str]]:
+    """A line with the verdict and its scope, and what it rests on; what was run so far where seeds are missing."""
+    groups = stored(name)
+    whole = complete(name, groups)
+    seeds = len(next(iter(whole.values())).by_seed) if whole else 0
+    planned = CLAIMS[name].experiment.studies(Context("laptop", DOCS))
+    runs, wanted = sum(len(one.by_seed) for one in groups.values()), sum(len(one.runs()) for one in planned)
+    scope = scope_of(CLAIMS[name], "laptop")
+    if seeds < FEWEST:
+        return (
+            f"not run to its end: {runs} of {wanted} runs, {seeds} of {len(planned[0].seeds)} seeds complete ({scope})",
+            [],
+        )
+    found = CLAIMS[name].judge({"": Compared(whole)})
+    partly = f"; {seeds} of them complete" if seeds < len(planned[0].seeds) else ""
+    return f"**{found.judgement}** ({scope}{partly})", found.found
+
+
+# ---------------------------------------------------------------- the capacity curve
+
+
+def curve(groups: list[Group], path: Path) -> None:
+    """The gain over the single network of the same width, and the training accuracy of the single network."""
+    names = ("nll", "ece", "auroc", "accuracy")
+    figure, axes = plt.subplots(1, len(names) + 1, figsize=(16, 3.6), layout="constrained")
+    looks = {"deep": "deep", "packed": "packed", "thin single": "single"}
+    styles = assign_styles(list(looks.values()))
+    for name, one in zip(names, axes, strict=False):
+        factor = quantity(name).factor
+        for method, line in compute_gains(groups, name).items():
+            style = styles[looks.get(method, method)]
+            bars = [[factor * (g.value - g.low) if g.known else 0 for _, g in line],
+                    [factor * (g.high - g.value) if g.known else 0 for _, g in line]]  # fmt: skip
+            one.errorbar(
+                [w for w, _ in line], [factor * g.value for _, g in line], bars, label=method, color=style.colour,
+                marker=style.marker, capsize=3, linestyle=":" if method == "thin single" else "-",
+            )  # fmt: skip
+        one.axhline(0, color="#777777", linewidth=0.8)
+        one.set_title(f"Gain in {quantity(name).title}" + (", points" if factor == 100 else ""), fontsize=11)
+    axes[0].legend(frameon=False)
+    singles = sorted(((g.record["width"], g) for g in groups if g.record["method"] == "single"), key=lambda p: p[0])
+    axes[-1].plot([w for w, _ in singles], [100 * estimate(g, "train_accuracy").value for _, g in singles], "ko-")
+    axes[-1].set_title("Training accuracy of one network, %", fontsize=11)
+    for one in axes:
+        one.set_xscale("log", base=2)
+        one.set_xticks([w for w, _ in singles], [f"{w:g}" for w, _ in singles])
+        one.set_xlabel("width of the network")
+        one.grid(True, color="#DDDDDD", linewidth=0.6)
+        one.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
+
+
+def table(groups: list[Group]) -> str:
+    """A row for each setting."""
+    names = ("accuracy", "nll", "scaled_nll", "ece", "auroc", "train_accuracy", "relative_parameters")
+    head = "| | seeds | " + " | ".join(quantity(name).title for name in names) + " |\n|" + "---|" * (len(names) + 2)
+    rows = [
+        f"| {group.label} | {len(group.by_seed)} | "
+        + " | ".join(format_interval(estimate(group, name), name) for name in names) + " |"
+        for group in sorted(groups, key=lambda g: (g.record["width"], g.label))
+    ]  # fmt: skip
+    return "\n".join([head, *rows])
+
+
+def write_between(page: Path, name: str, text: str) -> None:
+    """Replace what stands between the page's marks of that name."""
+    start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, _, rest = page.read_text().partition(start)
+    _, found, after = rest.partition(end)
+    assert found, f"{page}: no marks of {name}"
+    page.write_text(f"{before}{start}\n{text}\n{end}{after}")
+
+
+def draw() -> None:
+    """Everything that pages show of the fair tests."""
+    lines = {name: verdict(name) for name in ITEMS}
+    rows = [f"| `{name}` | {CLAIMS[name].says} | {line} |" for name, (line, _) in lines.items()]
+    write_between(DOCS / "claims.md", "fair tests", "\n".join(["| item | claim | verdict |", "|---|---|---|", *rows]))
+    groups = list(stored("packed/capacity").values())
+    if groups:
+        curve(groups, DOCS / "images" / "capacity.png")
+        line, found = lines["packed/capacity"]
+        text = "\n".join([f"`packed/capacity`: {line}.", "", table(groups), "", *(f"- {one}" for one in found)])
+        write_between(DOCS / "capacity.md", "capacity", text.rstrip())
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["collect"]:
+        collect(Path(sys.argv[2]))
+    draw()
