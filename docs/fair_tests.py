@@ -1,7 +1,7 @@
-"""The fair tests (docs/protocol.md) from stored results: python docs/fair_tests.py draws; `collect FOLDER` gathers first.
+"""The fair tests from stored results: python docs/fair_tests.py draws them; `collect FOLDER DATA` first.
 
-`collect` reads the folder of `pluribus reproduce --out FOLDER` and writes what pages need of each run into docs/results: JSON,
-a line each. Everything on the pages is drawn from those files, without training.
+`collect` reads the folder of `pluribus reproduce --out FOLDER --data-dir DATA`, of which every finished run may be shown, and
+writes what pages need of each into docs/results: JSON, a line each. All that pages show is drawn from those files.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 from pluribus.report.charts.sweeps import compute_gains
-from pluribus.report.styles import assign_styles
 from pluribus.reproduce.experiments.stored_parts import Context
 from pluribus.reproduce.experiments.study_experiment import Compared
 from pluribus.reproduce.registry import CLAIMS
 from pluribus.reproduce.running import scope_of
 from pluribus.results.quantities import estimate, format_interval, quantity
 from pluribus.results.store import Group, Result, group_runs, read
+from pluribus.results.styles import assign_styles
 
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS / "results"
@@ -31,11 +31,11 @@ KEPT = (
 FEWEST = 3  # seeds for a verdict
 
 
-def collect(folder: Path) -> None:
+def collect(folder: Path, data: Path) -> None:
     """Write the finished runs of every item."""
     for name in ITEMS:
         found = []
-        for study in CLAIMS[name].experiment.studies(Context("laptop", folder)):
+        for study in CLAIMS[name].experiment.studies(Context("laptop", folder, data)):
             names = {run.name for run in study.runs()}
             paths = [path for path in folder.glob("studies/*/results/*.npz") if path.stem in names]
             found += [read(path).record for path in paths]
@@ -87,10 +87,8 @@ def verdict(name: str) -> tuple[str, list[str]]:
     runs, wanted = sum(len(one.by_seed) for one in groups.values()), sum(len(one.runs()) for one in planned)
     scope = scope_of(CLAIMS[name], "laptop")
     if seeds < FEWEST:
-        return (
-            f"not run to its end: {runs} of {wanted} runs, {seeds} of {len(planned[0].seeds)} seeds complete ({scope})",
-            [],
-        )
+        done = f"{runs} of {wanted} runs, {seeds} of {len(planned[0].seeds)} seeds complete"
+        return f"not run to its end, so no verdict: {done} ({scope})", []
     found = CLAIMS[name].judge({"": Compared(whole)})
     partly = f"; {seeds} of them complete" if seeds < len(planned[0].seeds) else ""
     return f"**{found.judgement}** ({scope}{partly})", found.found
@@ -167,5 +165,5 @@ def draw() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["collect"]:
-        collect(Path(sys.argv[2]))
+        collect(Path(sys.argv[2]), Path(sys.argv[3]))
     draw()

@@ -145,7 +145,8 @@ def widths():
     runs = []
     for method, gain in (("single", 0.0), ("packed", -0.1), ("deep", 0.3)):
         for width in (1, 2):
-            result = fakes.classification(f"{method} width={width}", method=method, width=width)
+            result = fakes.classification(f"{method} width={width}", method=method)
+            result.record["width"] = width
             result.record["metrics"]["nll"] = {"value": 1.0 - gain * width, "low": None, "high": None}
             runs.append(Result(result.record))
     return group_runs(runs)["digits", "lenet"]

@@ -142,7 +142,7 @@ def test_verdicts_are_stored_and_collected_on_one_page(tmp_path):
     (record,) = read_verdicts(tmp_path)
     assert record["item"] == claim.name and record["judgement"] == HOLDS
     page = (tmp_path / "claims.html").read_text()
-    assert "1 item of 66 run: at smoke scale 1 hold." in page and "pluribus reproduce masksembles/figure1" in page
+    assert "1 item of 70 run: at smoke scale 1 hold." in page and "pluribus reproduce masksembles/figure1" in page
     assert "packed/table9" in page and "Not run here." in page
 
 
