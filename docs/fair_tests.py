@@ -1,7 +1,7 @@
 """The fair tests from stored results: python docs/fair_tests.py draws them; `collect FOLDER DATA` first.
 
-`collect` reads the folder of `pluribus reproduce --out FOLDER --data-dir DATA`, of which every finished run may be shown, and
-writes what pages need of each into docs/results: JSON, a line each. All that pages show is drawn from those files.
+`collect` reads the folder of `pluribus reproduce --out FOLDER --data-dir DATA`, finished or not, and writes what pages
+need of each run into docs/results: JSON, a line each. All that pages show is drawn from those files.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import matplotlib.pyplot as plt
 
 from pluribus.report.charts.sweeps import compute_gains
 from pluribus.reproduce.experiments.stored_parts import Context
-from pluribus.reproduce.experiments.study_experiment import Compared
+from pluribus.reproduce.experiments.study_experiment import Compared, choose_labels
 from pluribus.reproduce.registry import CLAIMS
 from pluribus.reproduce.running import scope_of
-from pluribus.results.quantities import estimate, format_interval, quantity
+from pluribus.results.quantities import estimate, format_interval, format_value, quantity
 from pluribus.results.store import Group, Result, group_runs, read
 from pluribus.results.styles import assign_styles
 
@@ -89,7 +89,7 @@ def verdict(name: str) -> tuple[str, list[str]]:
     if seeds < FEWEST:
         done = f"{runs} of {wanted} runs, {seeds} of {len(planned[0].seeds)} seeds complete"
         return f"not run to its end, so no verdict: {done} ({scope})", []
-    found = CLAIMS[name].judge({"": Compared(whole)})
+    found = CLAIMS[name].judge({"": choose_labels(Compared(whole), CLAIMS[name].experiment.choose)})
     partly = f"; {seeds} of them complete" if seeds < len(planned[0].seeds) else ""
     return f"**{found.judgement}** ({scope}{partly})", found.found
 
@@ -118,7 +118,7 @@ def curve(groups: list[Group], path: Path) -> None:
     axes[0].legend(frameon=False)
     singles = sorted(((g.record["width"], g) for g in groups if g.record["method"] == "single"), key=lambda p: p[0])
     axes[-1].plot([w for w, _ in singles], [100 * estimate(g, "train_accuracy").value for _, g in singles], "ko-")
-    axes[-1].set_title("Training accuracy of one network, %", fontsize=11)
+    axes[-1].set_title("Training accuracy, single, %", fontsize=11)
     for one in axes:
         one.set_xscale("log", base=2)
         one.set_xticks([w for w, _ in singles], [f"{w:g}" for w, _ in singles])
@@ -131,14 +131,15 @@ def curve(groups: list[Group], path: Path) -> None:
 
 def table(groups: list[Group]) -> str:
     """A row for each setting."""
-    names = ("accuracy", "nll", "scaled_nll", "ece", "auroc", "train_accuracy", "relative_parameters")
-    head = "| | seeds | " + " | ".join(quantity(name).title for name in names) + " |\n|" + "---|" * (len(names) + 2)
-    rows = [
-        f"| {group.label} | {len(group.by_seed)} | "
-        + " | ".join(format_interval(estimate(group, name), name) for name in names) + " |"
-        for group in sorted(groups, key=lambda g: (g.record["width"], g.label))
-    ]  # fmt: skip
-    return "\n".join([head, *rows])
+    names = ("accuracy", "nll", "scaled_nll", "ece", "auroc", "train_accuracy")
+    titles = ["", "seeds", *(quantity(name).title for name in names), "Parameters"]
+    rows = [titles, ["---"] * len(titles)]
+    for group in sorted(groups, key=lambda one: (one.record["width"], one.label)):
+        cells = [format_interval(estimate(group, name), name) for name in names]
+        size = format_value(estimate(group, "parameters").value, "parameters")
+        rows.append([group.label, str(len(group.by_seed)), *cells, size])
+    return "
+".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def write_between(page: Path, name: str, text: str) -> None:

@@ -78,12 +78,12 @@ GRID = sweep_study("masks-grid", "span", MASKS_CIFAR, laptop=LAPTOP_MASKS, choos
 
 BEST = "masksembles scale=1.5"
 
-_CHOSEN = {**_FULL, "mc_dropout": {"rate": 0.1}}  # the rate that the paper names
+_ALL = ["single", "mc_dropout", "masksembles", "deep"]
 
 FAIR_MASKS = fair(
-    "masks-fair", {"methods": ["single", "mc_dropout", "masksembles", "deep"], "settings": _CHOSEN},
+    "masks-fair", {"methods": _ALL, "settings": _FULL, "sweep": {"rate": list(RATES)}},
     {"methods": ["masksembles"], "settings": _FULL, "sweep": {"epochs": [160]}},  # as many updates for each member
-    smoke=[{"methods": ["single", "mc_dropout", "masksembles", "deep"], "settings": _CHOSEN}],
+    smoke=[{"methods": _ALL, "settings": _FULL, "sweep": {"rate": [0.1, 0.3]}}], choose={"mc_dropout": "nll"},
     base={**FAIR, **LAPTOP_MASKS, "seeds": FAIR["seeds"], "severities": [1, 3, 5], "shift_rows": 300,
           "training": FAIR["training"]},
 )  # fmt: skip

@@ -87,10 +87,14 @@ FAIR: dict[str, Any] = {
 }  # fmt: skip
 
 
-def fair(name: str, *studies: Given, smoke: Sequence[Given], base: Given = FAIR) -> StudyExperiment:
+def fair(
+    name: str, *studies: Given, smoke: Sequence[Given], base: Given = FAIR, choose: Mapping[str, str] | None = None
+) -> StudyExperiment:
     """A fair test: studies of one network and data set as one comparison; "paper" is the same, for want of another."""
     tests = [{**base, **one} for one in studies]
-    return StudyExperiment(name, {"smoke": [{**SMOKE, **one} for one in smoke], "laptop": tests, "paper": tests})
+    return StudyExperiment(
+        name, {"smoke": [{**SMOKE, **one} for one in smoke], "laptop": tests, "paper": tests}, choose=choose or {}
+    )
 
 
 def study(
