@@ -138,8 +138,7 @@ def table(groups: list[Group]) -> str:
         cells = [format_interval(estimate(group, name), name) for name in names]
         size = format_value(estimate(group, "parameters").value, "parameters")
         rows.append([group.label, str(len(group.by_seed)), *cells, size])
-    return "
-".join(f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def write_between(page: Path, name: str, text: str) -> None:
