@@ -1,4 +1,4 @@
-"""The fair tests from stored results: python docs/fair_tests.py draws them; `collect FOLDER DATA` first.
+"""The fair tests from stored results: python docs/fair_tests.py draws them; `collect FOLDER DATA`, `demo FOLDER` first.
 
 `collect` reads the folder of `pluribus reproduce --out FOLDER --data-dir DATA`, finished or not, and writes what pages
 need of each run into docs/results: JSON, a line each. All that pages show is drawn from those files.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 
@@ -17,7 +18,7 @@ from pluribus.reproduce.experiments.stored_parts import Context
 from pluribus.reproduce.experiments.study_experiment import Compared, choose_labels
 from pluribus.reproduce.registry import CLAIMS
 from pluribus.reproduce.running import scope_of
-from pluribus.results.quantities import estimate, format_interval, format_value, quantity
+from pluribus.results.quantities import difference, estimate, format_interval, format_value, quantity
 from pluribus.results.store import Group, Result, group_runs, read
 from pluribus.results.styles import assign_styles
 
@@ -40,12 +41,16 @@ def collect(folder: Path, data: Path) -> None:
             paths = [path for path in folder.glob("studies/*/results/*.npz") if path.stem in names]
             found += [read(path).record for path in paths]
         found.sort(key=lambda record: (record["seed"], record["label"]))
-        lines = [json.dumps(_round({key: one[key] for key in KEPT if key in one}), sort_keys=True) for one in found]
-        path = RESULTS / f"{name.replace('/', '-')}.jsonl"
-        if lines:
-            RESULTS.mkdir(exist_ok=True)
-            path.write_text("\n".join(lines) + "\n")
-            print(f"{path.relative_to(DOCS.parent)}: {len(lines)} runs, {path.stat().st_size / 1e3:.0f} kB")
+        if found:
+            _write(name, found)
+
+
+def _write(name: str, records: list[dict[str, Any]]) -> None:
+    path = RESULTS / f"{name.replace('/', '-')}.jsonl"
+    lines = [json.dumps(_round({key: one[key] for key in KEPT if key in one}), sort_keys=True) for one in records]
+    RESULTS.mkdir(exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+    print(f"{path.relative_to(DOCS.parent)}: {len(lines)} runs, {path.stat().st_size / 1e3:.0f} kB")
 
 
 def _round(value: object) -> object:
@@ -129,6 +134,41 @@ def curve(groups: list[Group], path: Path) -> None:
     plt.close(figure)
 
 
+# ---------------------------------------------------------------- the gain against the deployed cost
+
+
+def collect_demo(folder: Path) -> None:
+    """Write the runs of `pluribus compare --first-seed 300 --seeds 10 --out FOLDER`."""
+    found = sorted((read(path).record for path in folder.glob("results/*.npz")), key=lambda one: one["run"])
+    _write("demo", found)
+
+
+def hero(groups: list[Group], path: Path) -> None:
+    """The paired gain in NLL over one network against the time of a frozen prediction, with the frontier."""
+    base = next(group for group in groups if group.record["method"] == "single")
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained", sharey=True)
+    styles = assign_styles([group.record["method"] for group in groups])
+    costs = {"plain_latency": "the network in PyTorch", "relative_latency": "the frozen network"}
+    for one, (name, beside) in zip(axes, costs.items(), strict=True):
+        points = []
+        for group in groups:
+            gap, cost = difference(group, base, "nll"), estimate(group, name).value
+            style, ends = styles[group.record["method"]], (gap.high - gap.value) if gap.known else 0.0
+            points.append((cost, -gap.value))
+            one.errorbar(cost, -gap.value, ends, color=style.colour, marker=style.marker, capsize=3, linestyle="")
+            one.annotate(group.record["method"], points[-1], (5, 5), textcoords="offset points", fontsize=9)
+        best = [p for p in sorted(points) if all(q[1] < p[1] or q == p for q in points if q[0] <= p[0])]
+        one.step(*zip(*best, strict=True), where="post", color="#777777", linewidth=1, zorder=0)
+        one.axhline(0, color="#777777", linewidth=0.8)
+        one.set_xscale("log", base=2)
+        one.set_xlabel(f"time of 32 rows, frozen, relative to {beside}")
+        one.grid(True, color="#DDDDDD", linewidth=0.6)
+        one.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("gain in NLL over one network")
+    figure.savefig(path, dpi=100)
+    plt.close(figure)
+
+
 def table(groups: list[Group]) -> str:
     """A row for each setting."""
     names = ("accuracy", "nll", "scaled_nll", "ece", "auroc", "train_accuracy")
@@ -161,9 +201,13 @@ def draw() -> None:
         line, found = lines["packed/capacity"]
         text = "\n".join([f"`packed/capacity`: {line}.", "", table(groups), "", *(f"- {one}" for one in found)])
         write_between(DOCS / "capacity.md", "capacity", text.rstrip())
+    if demo := list(stored("demo").values()):
+        hero(demo, DOCS / "images" / "hero.png")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["collect"]:
         collect(Path(sys.argv[2]), Path(sys.argv[3]))
+    if sys.argv[1:2] == ["demo"]:
+        collect_demo(Path(sys.argv[2]))
     draw()
