@@ -1,4 +1,4 @@
-"""Each check comes out each way: fed results for which the claim holds, fails and cannot be told."""
+"""Each check comes out each way: fed results for which the claim holds, fails and is inconclusive."""
 
 import numpy as np
 import pytest

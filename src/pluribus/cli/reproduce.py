@@ -32,7 +32,7 @@ def reproduce_command(
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Reproduce a table or a figure of a paper, and judge its claim: holds, does not hold, or cannot be told.
+    """Reproduce a table or a figure of a paper, and judge its claim: holds, does not hold, or inconclusive.
 
     The folder keeps what was computed: the same command resumes there, and judges again without training.
 

@@ -102,7 +102,6 @@ def _judgement(claim: Claim, judgement: str, scale: str) -> str:
 def _section(claim: Claim, verdict: ClaimVerdict, scale: str) -> Claim:
     """The item as a section of a page: whether it holds, at which scale, and why."""
     judgement, where = _judgement(claim, verdict.judgement, scale), _scope(claim, scale)
-    judgement = "inconclusive" if judgement == OPEN else judgement
     words = {RAN: f"It ran, {where}: this says nothing about the claim.", "inconclusive": f"Inconclusive, {where}."}
     found = [words.get(judgement, f"The claim {judgement}, {where}."), *verdict.found]
     scaled = judgement if claim.exact else f"{judgement} ({scale})"

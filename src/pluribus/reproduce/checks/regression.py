@@ -20,7 +20,7 @@ TEST_SHARE = 1 / 9  # test rows to training rows in the standard splits
 
 MARGIN = 0.5  # of Deep's spread over splits: differences below it are called equal
 
-EQUAL = {HOLDS: "equal", FAILS: "different", OPEN: "cannot be told"}
+EQUAL = {HOLDS: "equal", FAILS: "different", OPEN: "inconclusive"}
 
 NAMES = {"rmse": "RMSE", "nll": "NLL"}
 
