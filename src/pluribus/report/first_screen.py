@@ -187,10 +187,8 @@ def _power(found: ComparedGroups, baseline: Group) -> tuple[str, str, str]:
     seeds = _common_seeds(rival, baseline)
     half = _number((gap.high - gap.low) / 2, found.metric)
     over = f"{seeds} seeds" if seeds > 1 else "one seed on this test set"
-    what = (
-        f"{over} cannot show {name_of(found.metric)} differences below {half} for {rival.label}"  # others may vary less
-    )
-    return "How sure", "inconclusive", what
+    said = f"{over} cannot show {name_of(found.metric)} differences of {rival.label} below {half}"  # of others they may
+    return "How sure", "inconclusive", said
 
 
 # ---------------------------------------------------------------- numbers in words
