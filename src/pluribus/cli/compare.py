@@ -63,7 +63,9 @@ def compare_command(
     if run.start:
         usual = [name for name, method in METHODS.items() if keeps_weights(method)]
     else:
-        usual = [name for name, method in METHODS.items() if not facts_of(method).for_trained]
+        tables = all(name.startswith(("table:", "uci:")) for name in names)
+        facts = {name: facts_of(method) for name, method in METHODS.items()}
+        usual = [name for name in METHODS if not facts[name].for_trained and (tables or not facts[name].for_tables)]
     study = Study(
         data=names,
         model=run.model,

@@ -34,10 +34,11 @@ from .warm_start import SHARES, is_batch, start_near, warn_if_trained
 
 
 def _study_settings(model: nn.Module, dropout: float | None) -> dict[str, Any]:
-    return {"init": "normal"} if getattr(model, "embeds_numbers", False) else {}
+    return {"init": "normal", "chunks": model.chunks} if getattr(model, "embeds_numbers", False) else {}
 
 
 @states(
+    for_tables=True,
     style=Style("#117733", "H"),
     study_settings=_study_settings,
     paper=Paper(
