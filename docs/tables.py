@@ -42,10 +42,10 @@ SMALL, SMALL_BATCH = 5000, 64
 
 def read(table: str, split: int) -> Data:
     folder = Path(os.environ["PLURIBUS_DATA"])
-    if table in UCI:
-        return load(f"uci:{table}", folder=folder, split=split, seed=split, train_rows=MOST)
-    spec = f"table:{folder / 'tables' / table}.csv"
-    return load(spec, target=TABLES[table], seed=split, train_rows=MOST)
+    spec = f"uci:{table}" if table in UCI else f"table:{folder / 'tables' / table}.csv"
+    told: dict[str, Any] = {"folder": folder, "split": split} if table in UCI else {"target": TABLES[table]}
+    data = load(spec, seed=split, **told)
+    return data if len(data.train) <= MOST else load(spec, seed=split, train_rows=MOST, **told)
 
 
 def rows(data: Data, part: str) -> tuple[Tensor, Tensor]:
