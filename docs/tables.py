@@ -41,6 +41,7 @@ SMALL, SMALL_BATCH = 5000, 64
 
 
 def read(table: str, split: int) -> Data:
+    """The table, divided; the same for all methods."""
     folder = Path(os.environ["PLURIBUS_DATA"])
     spec = f"uci:{table}" if table in UCI else f"table:{folder / 'tables' / table}.csv"
     told: dict[str, Any] = {"folder": folder, "split": split} if table in UCI else {"target": TABLES[table]}
@@ -49,11 +50,13 @@ def read(table: str, split: int) -> Data:
 
 
 def rows(data: Data, part: str) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of a part."""
     x, y = getattr(data, part)[:MOST]
     return data.normalise(x), y
 
 
 def compute(table: str, split: int, method: str) -> dict[str, Any]:
+    """One part: train, predict the test rows, and measure."""
     data = read(table, split)
     if method == "boosting":
         test = data.test.take(torch.arange(min(MOST, len(data.test))))
@@ -72,11 +75,13 @@ def compute(table: str, split: int, method: str) -> dict[str, Any]:
 
 
 def recipe(data: Data) -> pb.Recipe:
+    """The recipe, with smaller batches for small tables."""
     plan = pb.RECIPES["tabm"]
     return plan if len(data.train) >= SMALL else plan.changed(batch_size=SMALL_BATCH)
 
 
 def train_ours(data: Data, seed: int, method: str) -> tuple[Any, dict[str, float]]:
+    """A method of Pluribus."""
     train, validation, test = rows(data, "train"), rows(data, "selection"), rows(data, "test")[0]
     outputs = len(data.classes) or 2
     inputs = train[0].shape[1]
@@ -85,7 +90,13 @@ def train_ours(data: Data, seed: int, method: str) -> tuple[Any, dict[str, float
         ensemble = pb.tabm(network, MEMBERS, init="normal", chunks=network.chunks, example=test[:4])
     else:
         network = pb.models.mlp(inputs=inputs, num_classes=outputs, hidden=HIDDEN, dropout=DROPOUT)
-        sizes: dict[str, Any] = {"deep": (5,), "packed": (4, 2), "batch_ensemble": (4,), "tabm": (MEMBERS,), "single": ()}
+        sizes: dict[str, Any] = {
+            "deep": (5,),
+            "packed": (4, 2),
+            "batch_ensemble": (4,),
+            "tabm": (MEMBERS,),
+            "single": (),
+        }
         example = {"example": test[:4]} if method == "packed" else {}
         ensemble = pb.METHODS[method](network, *sizes[method], **example)
     ensemble.task = "classification" if data.classes else "gaussian"
@@ -137,6 +148,7 @@ def train_package(data: Data, seed: int, _: str) -> tuple[Any, dict[str, float]]
 
 @torch.no_grad()
 def predict(model: nn.Module, x: Tensor, task: str) -> Any:
+    """The members' predictions in eval mode."""
     model.eval()
     return prediction_of(task, torch.cat([model(part) for part in x.split(1024)]).transpose(0, 1), None)
 
@@ -145,6 +157,7 @@ def predict(model: nn.Module, x: Tensor, task: str) -> Any:
 
 
 def run(tables: list[str]) -> None:
+    """Compute the parts that are not stored."""
     torch.set_num_threads(1)
     for table in tables or [*UCI, *TABLES]:
         for split in SPLITS:
@@ -155,7 +168,14 @@ def run(tables: list[str]) -> None:
                 part = compute(table, split, method)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(json.dumps(part) + "\n")
-                print(table, split, method, part["values"], {k: round(v, 1) for k, v in part["seconds"].items()}, flush=True)
+                print(
+                    table,
+                    split,
+                    method,
+                    part["values"],
+                    {k: round(v, 1) for k, v in part["seconds"].items()},
+                    flush=True,
+                )
 
 
 def stored() -> dict[str, dict[str, dict[int, dict[str, Any]]]]:
@@ -183,11 +203,13 @@ MARK = "<!-- measured -->"
 
 
 def write() -> None:
+    """Put what is stored on the page."""
     head = PAGE.read_text().partition(MARK)[0]
     PAGE.write_text(f"{head}{MARK}\n\n## Measured\n\n{tell(stored())}")
 
 
 def tell(parts: dict[str, Any]) -> str:
+    """The tables of the page."""
     order = [table for table in [*UCI, *TABLES] if table in parts]
     lines = ["Means over the splits that are done (five, unless said); NLL first, then RMSE or accuracy.", ""]
     lines += [f"| table | {' | '.join(METHODS)} |", "|---" * (1 + len(METHODS)) + "|"]
@@ -210,7 +232,11 @@ def tell(parts: dict[str, Any]) -> str:
         gaps = [difference(parts[table].get("tabm", {}), parts[table].get(other, {}), "nll") for other in others]
         cells = ["" if gap is None else f"{gap[0]:+.3f} ± {gap[1]:.3f}{say(gap)}" for gap in gaps]
         lines.append(f"| {table} | {' | '.join(cells)} |")
-    lines += ["", "Further values, means over splits: CRPS or ECE, coverage of 90 % intervals, seconds of training:", ""]
+    lines += [
+        "",
+        "Further values, means over splits: CRPS or ECE, coverage of 90 % intervals, seconds of training:",
+        "",
+    ]
     lines += [f"| table | {' | '.join(METHODS)} |", "|---" * (1 + len(METHODS)) + "|"]
     for table in order:
         cells = []
@@ -225,6 +251,7 @@ def tell(parts: dict[str, Any]) -> str:
 
 
 def say(gap: tuple[float, float, int]) -> str:
+    """Whether an interval contains 0."""
     return " tied" if abs(gap[0]) <= gap[1] else " better" if gap[0] < 0 else " worse"
 
 

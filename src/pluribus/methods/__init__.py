@@ -21,7 +21,5 @@ from ._tabm import tabm
 
 METHODS: dict[str, Callable[..., Ensemble]] = {
     method.__name__: method
-    for method in (
-        single, deep, packed, masksembles, batch_ensemble, lora, mc_dropout, mimo, tabm, treenet, multihead
-    )
+    for method in (single, deep, packed, masksembles, batch_ensemble, lora, mc_dropout, mimo, tabm, treenet, multihead)
 }

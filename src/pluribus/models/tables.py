@@ -26,6 +26,8 @@ class PiecewiseMLP(nn.Module):
         hidden, dropout: as for `mlp`
     """
 
+    numbers: Tensor
+    others: Tensor
     embeds_numbers = True  # TabM then draws its first vectors from N(0, 1)
 
     def __init__(self, rows: Tensor, num_classes: int, hidden: Sequence[int] = (256, 256), dropout: float = 0.1):

@@ -87,7 +87,9 @@ def _lightgbm(classes: int, quantile: float | None, seed: int) -> Any:
     options = {"n_estimators": ROUNDS, "early_stopping_round": PATIENCE, "random_state": seed, "verbose": -1}
     if classes:
         return package.LGBMClassifier(**options)
-    return package.LGBMRegressor(**({} if quantile is None else {"objective": "quantile", "alpha": quantile}), **options)
+    return package.LGBMRegressor(
+        **({} if quantile is None else {"objective": "quantile", "alpha": quantile}), **options
+    )
 
 
 def _xgboost(classes: int, quantile: float | None, seed: int) -> Any:
@@ -107,4 +109,6 @@ def _catboost(classes: int, quantile: float | None, seed: int) -> Any:
     }  # fmt: skip
     if classes:
         return package.CatBoostClassifier(**options)
-    return package.CatBoostRegressor(loss_function="RMSE" if quantile is None else f"Quantile:alpha={quantile}", **options)
+    return package.CatBoostRegressor(
+        loss_function="RMSE" if quantile is None else f"Quantile:alpha={quantile}", **options
+    )

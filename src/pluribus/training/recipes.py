@@ -29,7 +29,7 @@ class Recipe:
         criterion: a name in CRITERIA; None: what the ensemble's task needs
         augment: a name in AUGMENTATIONS, or settings of `Augment`
         clip: the largest norm of a gradient
-        clip_by: "member": each member's by itself, as if it trained alone; "all": the whole ensemble's, as one network's
+        clip_by: "member": each member's by itself, as if it trained alone; "all": the whole ensemble's as one
         patience: stop after so many epochs in which nothing improved on validation data
         l1, l2: penalties on the weights, added to the loss
         fast_weight_factor: of BatchEnsemble's vectors: their rate relative to `lr`
