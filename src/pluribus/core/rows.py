@@ -70,6 +70,15 @@ class MemberLayer:
         tensor = tensor.to(x.dtype)
         if self.rows.index is None or tensor.ndim == 1:
             return tensor.reshape([-1 if d == channel else 1 for d in range(x.ndim)])
+        dim = self.batch_layout().dim
+        picked = tensor[self.members_of(x)]  # (rows, channels)
+        if dim > channel:
+            picked = picked.T
+        return picked.reshape([x.shape[dim] if d == dim else -1 if d == channel else 1 for d in range(x.ndim)])
+
+    def members_of(self, x: Tensor) -> Tensor:
+        """The member of each row of x, in a pass over rows."""
+        assert self.rows.index is not None
         layout = self.batch_layout()
         dim = layout.dim
         copies, rest = divmod(x.shape[dim], self.rows.index.shape[0])
@@ -80,10 +89,7 @@ class MemberLayer:
                 f"{LEAVE_OUT}"
             )
         outside, inside = layout.unfold(copies)
-        picked = tensor[self.rows.index.repeat_interleave(inside).repeat(outside)]  # (rows, channels)
-        if dim > channel:
-            picked = picked.T
-        return picked.reshape([x.shape[dim] if d == dim else -1 if d == channel else 1 for d in range(x.ndim)])
+        return self.rows.index.repeat_interleave(inside).repeat(outside)
 
     def scale(self, x: Tensor, factor: Tensor, shift: Tensor | None = None) -> Tensor:
         """x * factor + shift, with tensors of the members', (channels) or (members, channels)."""

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._common.torch_private import convolve_as, is_plain_product
-from ..core.rows import LEAVE_OUT, MemberLayer, member_layers
+from ..core.rows import MemberLayer, member_layers
 from ..surgery.replacing import restore_
 from ..surgery.selecting import channel_dim
 
@@ -85,7 +85,10 @@ class OwnHead(MemberLayer):
             return super().forward(input, *args, **kwargs)  # type: ignore[misc]
         apart = self.by_member(input, self.weight.shape[0])
         if apart is None:
-            raise ValueError(f"layer {self.place!r} needs each member's rows side by side, rows first. {LEAVE_OUT}")
+            dim, index = self.batch_layout().dim, self.members_of(input)
+            y = torch.einsum("n...i,noi->n...o", input.movedim(dim, 0), self.weight[index])
+            y = y.movedim(0, dim)
+            return y if self.bias is None else y + self.own(self.bias, y)
         x, weight = apart.flatten(1, -2), self.weight.mT  # (members, rows, inputs), (members, inputs, outputs)
         y = torch.bmm(x, weight) if self.bias is None else torch.baddbmm(self.bias[:, None], x, weight)
         return y.unflatten(1, apart.shape[1:-1]).flatten(0, 1)
