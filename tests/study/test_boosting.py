@@ -68,3 +68,29 @@ def test_embedded_numbers_leave_flags_as_they_are():
     assert network.chunks == [16, 16, 1] and network(rows).shape == (50, 2)
     drawn = pb.tabm(network, 4, init="normal", chunks=network.chunks).module.network.fc1.r
     assert (drawn[:, :16] == drawn[:, :1]).all() and not (drawn[:, 16] == drawn[:, 0]).any()
+
+
+def test_a_study_gives_the_columns_of_a_category_one_random_sign(table):
+    from pluribus.study.baselines import build_ensemble, recipe_of
+
+    run, data = Run(table, "auto", "tabm", "tabm", {}, 0, source={"target": "y"}), load(table, target="y")
+    made = build_ensemble(run, data)
+    drawn = made.module.fc1.r  # x0, x1, word = a, word = b, word unknown
+    assert made.size == 32 and (drawn[:, 2:] == drawn[:, 2:3]).all() and (drawn[:, 0] != drawn[:, 1]).any()
+    plan = recipe_of(run, data)
+    assert (plan.optimizer["name"], plan.lr, plan.weight_decay, plan.clip, plan.clip_by) == (
+        "adamw", 2e-3, 3e-4, 1.0, "all",
+    )  # fmt: skip
+
+
+def test_all_gradients_are_clipped_as_one():
+    from pluribus.training.fitting import lightning_module
+
+    torch.manual_seed(0)
+    made = pb.tabm(pb.models.mlp(inputs=3, num_classes=1, hidden=(8,)), 4)
+    made.task = "regression"
+    module = lightning_module(made, "tabm")
+    (1e3 * made.loss(torch.randn(5, 3), torch.randn(5, 1), torch.nn.functional.mse_loss)).backward()
+    module.configure_gradient_clipping(None)
+    norm = torch.stack([p.grad.norm() for p in made.parameters()]).norm()
+    torch.testing.assert_close(norm, torch.tensor(1.0), rtol=1e-4, atol=0)

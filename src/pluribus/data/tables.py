@@ -491,6 +491,18 @@ def feature_names(encoding: dict[str, Any]) -> list[str]:
     return names
 
 
+def feature_sizes(encoding: dict[str, Any]) -> list[int]:
+    """How many inputs each feature of a table has: the columns of a category are one feature.
+
+    >>> feature_sizes({"columns": [{"kind": "category", "levels": ["blue"]}, {"kind": "number", "missing": True}]})
+    [2, 1, 1]
+    """
+    found: list[int] = []
+    for column in encoding["columns"]:
+        found += [len(column["levels"]) + 1] if column["kind"] == "category" else [1, *[1] * column["missing"]]
+    return found
+
+
 def _encode_numbers(columns: list[dict[str, Any]], frame: Frame) -> Iterator[np.ndarray]:
     """The inputs that columns of numbers give, many at a time: (rows, inputs) each."""
     for some in (columns[at : at + TOGETHER] for at in range(0, len(columns), TOGETHER)):
