@@ -47,7 +47,11 @@ def test_a_network_becomes_an_ensemble(method, name):
         with pytest.raises(ValueError, match="lora: the model has no linear layer"):
             converted(method, name)
         return
-    ensemble, example = converted(method, name)
+    try:
+        ensemble, example = converted(method, name)
+    except ValueError as error:
+        assert method == "tabm" and "heads must be linear layers" in str(error)  # it is for networks of dense layers
+        return
     args, kwargs = as_batch(example)
     with torch.no_grad():
         outputs = logits_of(ensemble.eval()(*args, **kwargs))
