@@ -211,7 +211,13 @@ def write() -> None:
 def tell(parts: dict[str, Any]) -> str:
     """The tables of the page."""
     order = [table for table in [*UCI, *TABLES] if table in parts]
+    missing = [table for table in [*UCI, *TABLES] if table not in parts]
     lines = ["Means over the splits that are done (five, unless said); NLL first, then RMSE or accuracy.", ""]
+    lines += [f"Not measured yet: {', '.join(missing)}.", ""] if missing else []
+    lines += [
+        "The NLL of boosting is that of normal distributions with its 5 % and 95 % quantiles, not calibrated.",
+        "",
+    ]
     lines += [f"| table | {' | '.join(METHODS)} |", "|---" * (1 + len(METHODS)) + "|"]
     for table in order:
         cells = []
