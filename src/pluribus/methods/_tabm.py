@@ -14,7 +14,7 @@ from ..core.ensemble import Ensemble
 from ..core.feeds import TILE
 from ..results.styles import Style
 from ..surgery.closures import refuse_hidden
-from ..surgery.copying import assign_, state
+from ..surgery.copying import aliases, assign_, state
 from ..surgery.initial_laws import Laws, reinitialize
 from ..surgery.replacing import expose_weights
 from ..surgery.selecting import dotted_name, exact_pattern, pick, quote_names
@@ -149,6 +149,13 @@ def _choose_layers(
             f"{type(model.get_submodule(others[0])).__name__}. Name a linear layer with head=, or use "
             "pb.batch_ensemble."
         )
+    for tied in aliases(model).values():
+        inside = [name.rpartition(".")[0] in heads for name in tied]
+        if any(inside) and not all(inside):
+            raise ValueError(
+                f"tabm: heads must be linear layers of their own, but {quote_names(tied)} are tied. Untie them, or use "
+                "pb.batch_ensemble."
+            )
     names = [name for name in layers_of("tabm", model, None, example, per_row=True) if name not in heads]
     if where is not None:
         names = pick("tabm", where, names)
