@@ -28,6 +28,7 @@ from .methods import mimo as mimo
 from .methods import multihead as multihead
 from .methods import packed as packed
 from .methods import single as single
+from .methods import tabm as tabm
 from .methods import treenet as treenet
 from .methods.mask_sampler import masks as masks
 from .training.fitting import History as History

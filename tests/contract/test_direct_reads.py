@@ -164,7 +164,7 @@ def test_members_are_separate_networks_or_the_model_is_refused(method, kind, sho
     except ValueError as error:
         allowed = {"multihead": ("its output comes from",)}.get(method, WORDS)
         assert any(words in str(error) for words in allowed), error
-        assert method in ("batch_ensemble", "lora", "masksembles", "mc_dropout", "mimo", "multihead")
+        assert method in ("batch_ensemble", "lora", "masksembles", "mc_dropout", "mimo", "multihead", "tabm")
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 

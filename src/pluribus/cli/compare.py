@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -36,6 +37,7 @@ def compare_command(
     jobs: Annotated[int | None, typer.Option(help="Runs at the same time [the number of cores].", min=1)] = None,
     threads: options.Threads = 1,
     ray: Annotated[str | None, typer.Option(help="Run on a Ray cluster: its address, auto or local.")] = None,
+    baselines: Annotated[bool, typer.Option("--baselines", help="Tables: add gradient boosting, same rows.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking, even if it takes hours.")] = False,
 ) -> None:
     """Train the methods under equal conditions, and report the accuracy, calibration, uncertainty and cost of each.
@@ -63,7 +65,9 @@ def compare_command(
     if run.start:
         usual = [name for name, method in METHODS.items() if keeps_weights(method)]
     else:
-        usual = [name for name, method in METHODS.items() if not facts_of(method).for_trained]
+        tables = all(name.startswith(("table:", "uci:")) for name in names)
+        facts = {name: facts_of(method) for name, method in METHODS.items()}
+        usual = [name for name in METHODS if not facts[name].for_trained and (tables or not facts[name].for_tables)]
     study = Study(
         data=names,
         model=run.model,
@@ -77,10 +81,12 @@ def compare_command(
         **run.conditions(names, train_rows=rows, outside=outside, shifted=shifted, variants=variants),
     )
     options.check_device(run.device)
-    _conduct(study, out, jobs or (1 if run.device != "cpu" else os.cpu_count() or 1), ray, yes, run)
+    _conduct(study, out, jobs or (1 if run.device != "cpu" else os.cpu_count() or 1), ray, yes, run, baselines)
 
 
-def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool, run: RunOptions) -> None:
+def _conduct(
+    study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool, run: RunOptions, baselines: bool
+) -> None:
     from ..report.page import report
     from ..results.quantities import Differences
     from ..study.folder import conduct
@@ -105,8 +111,10 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool
     page, differences = folder / "report.html", Differences()
     if results:
         report(results if study.choose else folder, page, known=results, differences=differences)
+    boosting = _boosting(results, study, folder) if baselines else []
     if run.as_json:
-        place = {"folder": str(folder), "page": str(page) if results else None}
+        place: dict[str, Any] = {"folder": str(folder), "page": str(page) if results else None}
+        place |= {"baselines": boosting} if baselines else {}
         print(display.as_json(outcome, results, differences, **place))
     elif not run.quiet:
         show = screen()
@@ -114,13 +122,24 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool
             show.print()
             show.print(table)
         show.print()
-        say_lines(show, display.sentences(results, differences)[:6])
+        say_lines(show, [*display.sentences(results, differences)[:6], *(row["sentence"] for row in boosting)])
         if results:
             show.print(f"\nReport: {safe_text(str(page))}", soft_wrap=True)
     for name, reason in outcome.failed.items():
         say("[bold red]failed:[/]", f"{name}: {reason}")
     if outcome.failed:
         raise typer.Exit(1)
+
+
+def _boosting(results: Any, study: Any, folder: Path) -> list[dict[str, Any]]:
+    """Gradient boosting on the rows of the study, stored in its folder."""
+    from .._common.atomic import atomic_write
+    from ..study.boosting import judge_boosting
+
+    rows = judge_boosting(results, study.runs())
+    with atomic_write(folder / "baselines.json") as path:
+        path.write_text(json.dumps(rows, indent=1))
+    return rows
 
 
 def _say_forecast(seconds: dict[str, float], jobs: int, yes: bool, talk: Any) -> None:

@@ -113,7 +113,9 @@ class Ensemble(nn.Module):
             check_rows_given(self.method, batch)
             if self.runner.rows_agree(batch, tiled=True):
                 rows = rows_of(batch)
-                outputs = self.runner.run_rows(tile(batch, rows, self.size), row_members(batch, rows, self.size))
+                outputs = self.runner.run_rows(
+                    tile(batch, rows, self.size), row_members(batch, rows, self.size), tiled=True
+                )
                 return map_tensors(outputs, lambda t: members_first(t, self.size, rows * self.size))
         with (self.findings.around or nullcontext)():
             return self.runner.run_each(batch)

@@ -409,19 +409,21 @@ class Runner:
             for layer in member_layers(module).values():
                 layer.rows = rows
             locate_rows_(self.method, module, own, batch_)
-            with rows.belonging_to(index.to(device_of(batch))):
+            with rows.belonging_to(index.to(device_of(batch)), tiled):
                 return module(*batch_[0], **batch_[1])
 
         return not self._compare("rows", batch, run, lambda leaf: leaf[index, source])
 
-    def run_rows(self, batch: Batch, index: Tensor | None) -> Any:
-        """One pass of the module in which row j belongs to member `index[j]`."""
+    def run_rows(self, batch: Batch, index: Tensor | None, tiled: bool = False) -> Any:
+        """One pass of the module in which row j belongs to member `index[j]`; `tiled`: as `row_members` says."""
         with self.alone():
             if index is not None:
                 locate_rows_(self.method, self.module, self.own_tensors(), batch)
-            return self.in_one_pass(batch, index)
+            return self.in_one_pass(batch, index, tiled=tiled)
 
-    def in_one_pass(self, batch: Batch, index: Tensor | None, shared: Sequence[Tensor] = ()) -> Any:
+    def in_one_pass(
+        self, batch: Batch, index: Tensor | None, shared: Sequence[Tensor] = (), tiled: bool = False
+    ) -> Any:
         """The module on a batch whose rows belong to members, in the memory format that is faster.
 
         Args:
@@ -429,7 +431,7 @@ class Runner:
         """
 
         def run(batch: Batch) -> Any:
-            with self.rows.belonging_to(index):
+            with self.rows.belonging_to(index, tiled):
                 output = self.module(*batch[0], **batch[1])
             if self._given is not None and not torch.compiler.is_compiling() and self._given.has_changed():
                 self._given = ModuleSnapshot(parts_of(self.module))  # the pass has counted something
@@ -444,7 +446,7 @@ class Runner:
         rows = Rows(self.rows.located)
         for layer in member_layers(replica).values():
             layer.rows = rows
-        rows.index = index
+        rows.index, rows.tiled = index, tiled
         with noting_checkpoints() as seen:
             output = replica(*batch[0], **batch[1])
         take_back_(self.module, replica)

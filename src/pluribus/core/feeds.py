@@ -60,9 +60,10 @@ class OnePass(Feed):
             rows, targets = (map_tensors(tree, lambda t: t.flatten(0, 1)) for tree in (batch, y))
         else:
             rows, targets, index = self.assign(batch, y, runner.size)
-        if index is not None and not runner.rows_agree(one, tiled=per_member or not self.keeps_one_pass):
+        tiled = per_member or not self.keeps_one_pass
+        if index is not None and not runner.rows_agree(one, tiled):
             return EVERY.loss(runner, batch, y, criterion, per_member) / runner.size
-        return sum_losses(criterion, [logits_of(runner.run_rows(rows, index))], [targets])
+        return sum_losses(criterion, [logits_of(runner.run_rows(rows, index, tiled))], [targets])
 
     @abstractmethod
     def assign(self, batch: Batch, y: Any, size: int) -> tuple[Batch, Any, Tensor | None]:

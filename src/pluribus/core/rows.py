@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import ClassVar, cast
+from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from .._common.torch_private import parts_of
@@ -22,19 +23,20 @@ class Rows:
     """
 
     skips_masked = False  # layers compute nothing from channels that a member's mask drops
+    tiled = False  # every member has equally many rows, which lie together, members outermost
 
     def __init__(self, located: dict[Hashable, Mapping[str, BatchLayout]] | None = None) -> None:
         self.index: Tensor | None = None
         self.located = {} if located is None else located
 
     @contextmanager
-    def belonging_to(self, index: Tensor | None) -> Iterator[None]:
+    def belonging_to(self, index: Tensor | None, tiled: bool = False) -> Iterator[None]:
         """Let the rows of the passes inside belong to these members."""
-        self.index = index
+        self.index, self.tiled = index, tiled
         try:
             yield
         finally:
-            self.index = None
+            self.index, self.tiled = None, False
 
     @contextmanager
     def skipping_masked(self) -> Iterator[None]:
@@ -49,7 +51,7 @@ class Rows:
 class MemberLayer:
     """A layer that has tensors of the members' own, and finds the right one for each row."""
 
-    fast: ClassVar[tuple[str, ...]] = ()  # its parameters that train more slowly and without decay
+    fast: tuple[str, ...] = ()  # its parameters that train more slowly and without decay
     rows: Rows
     layout: BatchLayout | None  # of its input; None: not located, or never called when it was
     place: str  # its name in the ensemble's module, once it is located
@@ -68,6 +70,15 @@ class MemberLayer:
         tensor = tensor.to(x.dtype)
         if self.rows.index is None or tensor.ndim == 1:
             return tensor.reshape([-1 if d == channel else 1 for d in range(x.ndim)])
+        dim = self.batch_layout().dim
+        picked = tensor[self.members_of(x)]  # (rows, channels)
+        if dim > channel:
+            picked = picked.T
+        return picked.reshape([x.shape[dim] if d == dim else -1 if d == channel else 1 for d in range(x.ndim)])
+
+    def members_of(self, x: Tensor) -> Tensor:
+        """The member of each row of x, in a pass over rows."""
+        assert self.rows.index is not None
         layout = self.batch_layout()
         dim = layout.dim
         copies, rest = divmod(x.shape[dim], self.rows.index.shape[0])
@@ -78,10 +89,30 @@ class MemberLayer:
                 f"{LEAVE_OUT}"
             )
         outside, inside = layout.unfold(copies)
-        picked = tensor[self.rows.index.repeat_interleave(inside).repeat(outside)]  # (rows, channels)
-        if dim > channel:
-            picked = picked.T
-        return picked.reshape([x.shape[dim] if d == dim else -1 if d == channel else 1 for d in range(x.ndim)])
+        return self.rows.index.repeat_interleave(inside).repeat(outside)
+
+    def scale(self, x: Tensor, factor: Tensor, shift: Tensor | None = None) -> Tensor:
+        """x * factor + shift, with tensors of the members', (channels) or (members, channels)."""
+        apart = self.by_member(x, factor.shape[0]) if factor.ndim > 1 else None
+        if apart is None:
+            y = x * self.own(factor, x)
+            return y if shift is None else y + self.own(shift, y)
+        channel = channel_dim(cast(nn.Module, self)) + apart.ndim
+        shape = [factor.shape[0], *(-1 if d == channel else 1 for d in range(1, apart.ndim))]
+        factor = factor.to(x.dtype).reshape(shape)
+        if shift is None:
+            return (apart * factor).flatten(0, 1)
+        return torch.addcmul(shift.to(x.dtype).reshape(shape), apart, factor).flatten(0, 1)
+
+    def by_member(self, x: Tensor, members: int) -> Tensor | None:
+        """The rows of x apart, (members, rows, ...), in a pass in which each member's rows lie together."""
+        if self.rows.index is None or not self.rows.tiled:
+            return None
+        layout = self.batch_layout()
+        copies, rest = divmod(x.shape[0], self.rows.index.shape[0])
+        if layout.dim or rest or layout.unfold(copies)[0] != 1:
+            return None
+        return x.unflatten(0, (members, -1))
 
     def batch_layout(self) -> BatchLayout:
         """Where the layer's input has the batch; outside of a pass over rows: the usual place."""

@@ -30,6 +30,7 @@ from .preparation import (
     with_shape,
 )
 from .source import (
+    NUMBERS,
     Broken,
     ImageParts,
     Request,
@@ -66,6 +67,7 @@ def load(
     tokenizer: str | Path | None = None,
     long_texts: str = "cut",
     missing: Sequence[str] = (),
+    numbers: str = "standard",
 ) -> Data:
     """A data set, divided into training, validation and test part; the same for the same seed.
 
@@ -94,6 +96,8 @@ def load(
         tokenizer: the folder of the model whose tokenizer reads the texts of "text:reviews.csv"
         long_texts: "cut" texts that are longer than that model takes, with a note, or "refuse" them
         missing: words that stand for a missing value in a table, besides empty fields
+        numbers: how numbers of a table are scaled: "standard", or "quantile", to a normal distribution; both by the
+            training rows alone
 
     >>> load("moons")
     Data('moons': table of shape (2,), 2 classes; 700 training, 100 validation and 200 test rows)
@@ -104,6 +108,9 @@ def load(
     request = replace(request, unpack_limit=unpack_limit, train_rows=train_rows, long_texts=long_texts)
     request = replace(request, tokenizer=None if tokenizer is None else str(tokenizer))
     request = replace(request, missing=(missing,) if isinstance(missing, str) else tuple(missing))
+    request = replace(request, numbers=numbers)
+    if numbers not in NUMBERS:
+        raise unknown_error("load, numbers", numbers, NUMBERS)
     if long_texts not in LONG:
         raise unknown_error("load, long_texts", long_texts, LONG)
     request, found = _read_spec(request, spec, "data")

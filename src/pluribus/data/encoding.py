@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from .._common.untrusted import Finite, check_shape
@@ -9,7 +10,9 @@ from .source import MOST_COLUMNS
 from .tables import feature_names
 from .texts import LONG, TEXT_COLUMN
 
-_SCALED = {"name": str, "kind": str, "mean": Finite, "std": Finite, "missing": bool}
+_SCALED = {
+    "name": str, "kind": str, "mean": Finite, "std": Finite, "missing": bool, "knots?": [Finite], "scores?": [Finite]
+}  # fmt: skip
 
 _CATEGORY = {"name": str, "kind": str, "levels": [str]}
 
@@ -83,6 +86,9 @@ def _check_column(column: dict[str, Any]) -> None:
     check_shape(column, _SCALED, where)
     if column["std"] <= 0:
         raise ValueError(f"{where}: its std must be above 0, but is {column['std']}")
+    knots = column.get("knots", [0.0])
+    if len(knots) != len(column.get("scores", [0.0])) or any(a >= b for a, b in itertools.pairwise(knots)) or not knots:
+        raise ValueError(f"{where}: its knots must increase, with a score for each")
 
 
 def encoded_shape(encoding: dict[str, Any]) -> tuple[int, ...]:

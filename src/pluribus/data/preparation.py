@@ -17,7 +17,17 @@ from .._common.optional import require
 from .dataset import NO_CLASS, AnswerKey, Data, ImageArrays, Shape, Split, divide, moments, without_targets
 from .image_folders import ImageFiles
 from .source import ImageParts, Request, SourceParts, TableParts, Task, list_names
-from .tables import CLASSES, Frame, Series, column_rules, encode_table, label_counts, label_of, map_values
+from .tables import (
+    CLASSES,
+    Frame,
+    Series,
+    add_quantiles_,
+    column_rules,
+    encode_table,
+    label_counts,
+    label_of,
+    map_values,
+)
 from .texts import text_rule
 
 TEST_SHARE = 0.2
@@ -216,7 +226,10 @@ def build_table_data(request: Request, frames: TableParts, share: float) -> Data
                 check_seen(request, name, sorted(set(map(label_of, part[column].unique())) - set(values)))
     encoding |= {"missing": list(frames.missing)} if frames.missing else {}
     if frames.tokenizer is None:
-        encoding["columns"] = column_rules(divided["train"].drop(columns=target), notes, scale=frames.scale)
+        inputs = divided["train"].drop(columns=target)
+        encoding["columns"] = column_rules(inputs, notes, scale=frames.scale)
+        if request.numbers == "quantile":
+            add_quantiles_(encoding["columns"], inputs)
     else:
         every = require("pandas", "reading tables", "data").concat(divided.values()).drop(columns=target)
         encoding["columns"] = [text_rule(every, frames.tokenizer, frames.long_texts, request.spec, notes)]

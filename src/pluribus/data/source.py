@@ -28,6 +28,9 @@ MOST_OTHER_COLUMNS = 5_000  # of texts, dates and flags: each takes a millisecon
 COLUMNS_VARIABLE = "PLURIBUS_COLUMN_LIMIT"
 
 
+NUMBERS = ("standard", "quantile")  # ways to scale numbers of tables
+
+
 @dataclass(frozen=True)
 class Request:
     """What was asked for: the arguments of `load`, with the spec in two parts and the folder found.
@@ -52,6 +55,7 @@ class Request:
     tokenizer: str | None = None
     long_texts: str = "cut"
     missing: tuple[str, ...] = ()
+    numbers: str = "standard"
     whole: bool = False
 
     @property

@@ -44,6 +44,8 @@ LARGEST = 1e150  # of a column; the square of a larger number is infinite
 
 FARTHEST = 1e15  # standard deviations from the mean; squares of their sums are finite in single precision
 
+KNOTS = 200  # values of a column whose quantiles are kept; between them lines are drawn
+
 TOGETHER = 1000  # columns of numbers that are looked at together
 
 LEVELS = 100  # of a category; rarer ones share a column
@@ -313,6 +315,25 @@ def column_rules(frame: Frame, notes: list[str], *, scale: bool = True) -> list[
     return found
 
 
+def add_quantiles_(rules: list[dict[str, Any]], frame: Frame) -> None:
+    """Let numbers and dates become normal scores: a value becomes the quantile of N(0, 1) that it is in these rows."""
+    for rule in (rule for rule in rules if rule["kind"] in ("number", "date")):
+        values = (column_numbers(frame[rule["name"]], rule["kind"]) - rule["mean"]) / rule["std"]
+        present = np.sort(values[~np.isnan(values)])
+        levels = (np.arange(len(present)) + 0.5) / len(present)
+        picked = np.unique(np.linspace(0, len(present) - 1, min(KNOTS, len(present))).round().astype(int))
+        knots, where = np.unique(present[picked], return_inverse=True)
+        middle = np.bincount(where, levels[picked]) / np.bincount(where)  # of equal values
+        scores = torch.special.ndtri(torch.from_numpy(middle))
+        rule |= {"knots": knots.tolist(), "scores": scores.tolist()}
+
+
+def _scale(column: dict[str, Any], numbers: np.ndarray) -> np.ndarray:
+    """Numbers in standard deviations from the mean, or as normal scores."""
+    scaled = (numbers - column["mean"]) / column["std"]
+    return np.interp(scaled, column["knots"], column["scores"]) if "knots" in column else scaled
+
+
 def _plain_number_rules(frame: Frame, scale: bool) -> tuple[dict[str, dict[str, Any]], set[str]]:
     """Rules of columns of numbers, and which have one value, many at a time: tables of genes have thousands."""
     names = [name for name, kind in frame.dtypes.items() if _is_plain(kind) and not ROW_NUMBER.search(str(name))]
@@ -424,7 +445,7 @@ def encode_columns(rules: list[dict[str, Any]], frame: Frame) -> np.ndarray:
     """The numbers that columns become by the rules of `column_rules`: (rows, inputs)."""
     _check_present(rules, frame)
     kinds = dict(frame.dtypes)
-    plain = [_is_plain(kinds[column["name"]]) and column["kind"] == "number" for column in rules]
+    plain = [_is_plain(kinds[c["name"]]) and c["kind"] == "number" and "knots" not in c for c in rules]
     blocks: list[np.ndarray] = []
     for together, group in itertools.groupby(zip(plain, rules, strict=True), key=lambda pair: pair[0]):
         columns = [column for _, column in group]
@@ -491,6 +512,18 @@ def feature_names(encoding: dict[str, Any]) -> list[str]:
     return names
 
 
+def feature_sizes(encoding: dict[str, Any]) -> list[int]:
+    """How many inputs each feature of a table has: the columns of a category are one feature.
+
+    >>> feature_sizes({"columns": [{"kind": "category", "levels": ["blue"]}, {"kind": "number", "missing": True}]})
+    [2, 1, 1]
+    """
+    found: list[int] = []
+    for column in encoding["columns"]:
+        found += [len(column["levels"]) + 1] if column["kind"] == "category" else [1, *[1] * column["missing"]]
+    return found
+
+
 def _encode_numbers(columns: list[dict[str, Any]], frame: Frame) -> Iterator[np.ndarray]:
     """The inputs that columns of numbers give, many at a time: (rows, inputs) each."""
     for some in (columns[at : at + TOGETHER] for at in range(0, len(columns), TOGETHER)):
@@ -515,7 +548,7 @@ def _encode_column(column: dict[str, Any], values: Series) -> np.ndarray:
     known = ~np.isnan(numbers)
     if values.dtype.kind not in {"number": "iuf", "flag": "b", "date": "M"}[column["kind"]]:
         _check_readable(column, values, ~known & (values.notna() & ~values.isin(NO_VALUE)).to_numpy())
-    scaled = np.where(known, (np.where(known, numbers, 0.0) - column["mean"]) / column["std"], 0.0)
+    scaled = np.where(known, _scale(column, np.where(known, numbers, 0.0)), 0.0)
     return np.stack([scaled, ~known], axis=1) if column["missing"] else scaled[:, None]
 
 

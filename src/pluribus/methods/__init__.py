@@ -17,8 +17,9 @@ from ._mc_dropout import mc_dropout
 from ._mimo import mimo
 from ._packed import packed
 from ._shared_trunk import multihead, treenet
+from ._tabm import tabm
 
 METHODS: dict[str, Callable[..., Ensemble]] = {
     method.__name__: method
-    for method in (single, deep, packed, masksembles, batch_ensemble, lora, mc_dropout, mimo, treenet, multihead)
+    for method in (single, deep, packed, masksembles, batch_ensemble, lora, mc_dropout, mimo, tabm, treenet, multihead)
 }

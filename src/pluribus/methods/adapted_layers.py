@@ -1,8 +1,8 @@
 """What a layer can become inside an ensemble.
 
-`Masked`, `RankOne`, `RankMany`, `LowRank`, `Dropped`, `JointInput` and `JointOutput` are mixed into an existing layer
-by `surgery.adapt_`: the layer keeps its class, its tensors and its name. `Attention` and `GroupedLinear` take a layer's
-place.
+`Masked`, `RankOne`, `RankMany`, `OwnHead`, `LowRank`, `Dropped`, `JointInput` and `JointOutput` are mixed into an
+existing layer by `surgery.adapt_`: the layer keeps its class, its tensors and its name. `Attention` and `GroupedLinear`
+take a layer's place.
 
 A layer finds its member's tensor in one of two ways. Under vmap or the loop the tensor that it sees *is* the
 member's, (channels). When the rows of one batch belong to several members it sees the stacked tensor,
@@ -57,18 +57,41 @@ class Masked(MemberLayer):
 
 
 class RankOne(MemberLayer):
-    """A layer whose weight is scaled by a member's rank-1 matrix: y = ((x * r) W) * s + b (BatchEnsemble)."""
+    """A layer whose weight is scaled by a member's rank-1 matrix: y = ((x * r) W) * s + b (BatchEnsemble).
+
+    Without s the layer keeps its own bias: y = (x * r) W + bias (TabM-mini).
+    """
 
     fast = ("r", "s")
     r: nn.Parameter
-    s: nn.Parameter
+    s: nn.Parameter | None
     b: nn.Parameter | None
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The layer without its bias between the two scalings, then the member's bias."""
-        y = super().forward(input * self.own(self.r, input), *args, **kwargs)  # type: ignore[misc]
-        y = y * self.own(self.s, y)
-        return y if self.b is None else y + self.own(self.b, y)
+        y = super().forward(self.scale(input, self.r), *args, **kwargs)  # type: ignore[misc]
+        return y if self.s is None else self.scale(y, self.s, self.b)
+
+
+class OwnHead(MemberLayer):
+    """A linear layer whose weight and bias are each member's own (TabM)."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The layer; in a pass over rows of members one product for each of them."""
+        if self.rows.index is None:
+            return super().forward(input, *args, **kwargs)  # type: ignore[misc]
+        apart = self.by_member(input, self.weight.shape[0])
+        if apart is None:
+            dim, index = self.batch_layout().dim, self.members_of(input)
+            y = torch.einsum("n...i,noi->n...o", input.movedim(dim, 0), self.weight[index])
+            y = y.movedim(0, dim)
+            return y if self.bias is None else y + self.own(self.bias, y)
+        x, weight = apart.flatten(1, -2), self.weight.mT  # (members, rows, inputs), (members, inputs, outputs)
+        y = torch.bmm(x, weight) if self.bias is None else torch.baddbmm(self.bias[:, None], x, weight)
+        return y.unflatten(1, apart.shape[1:-1]).flatten(0, 1)
 
 
 class RankMany(MemberLayer):
@@ -215,7 +238,7 @@ def remove_members_(module: nn.Module) -> None:
     """Make the layers of a member that differ from other members' plain ones, as the model had them."""
     for layer in member_layers(module).values():
         part = cast(nn.Module, layer)
-        if isinstance(layer, (RankOne, RankMany)):
+        if isinstance(layer, (RankOne, RankMany)) and layer.s is not None:
             bias = layer.b if layer.b is None else nn.Parameter(layer.b.detach())
             part.register_parameter("bias", bias)
         for mixin, names in OWNED.items():
@@ -230,6 +253,7 @@ OWNED: dict[type, tuple[str, ...]] = {
     RankOne: ("r", "s", "b"),
     RankMany: ("r", "s", "b"),
     LowRank: ("lora_a", "lora_b"),
+    OwnHead: (),
 }
 
 

@@ -124,12 +124,14 @@ class Facts:
         style: its look in charts; by default one that is free
         paper: where it comes from, for `pluribus cite`
         for_trained: it learns beside weights that stay as they are, so that it is compared only where it is asked for
+        for_tables: it is made for tables, so that it is compared there, and elsewhere only where it is asked for
         keeps: it starts from the weights that the model has, if they are trained, as whatever takes `trained=` does
         tuning_rate: its rate when a trained network is fine-tuned, relative to that of the network's own weights
     """
 
     nests: bool = False
     for_trained: bool = False
+    for_tables: bool = False
     keeps: bool = False
     tuning_rate: float = 1.0
     study_settings: Callable[[nn.Module, float | None], Mapping[str, Any]] = lambda model, dropout: {}

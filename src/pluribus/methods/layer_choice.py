@@ -73,20 +73,20 @@ def note_left_out(model: nn.Module, names: list[str], example: Any, where: str |
     return [f"shared unchanged, because they read the input, or rows other than the batch's: {quote_names(left, 6)}"]
 
 
-def heads_of(model: nn.Module, where: str | None, example: Any) -> list[str]:
+def heads_of(model: nn.Module, where: str | None, example: Any, method: str = "multihead") -> list[str]:
     """The last layers: those that a pattern chooses, that give the output, or that the model says or defines last."""
     names = weighted_layers(model)
     if where is not None:
-        return pick("multihead", where, names)
+        return pick(method, where, names)
     if example is not None:
         view = expose_weights(model)
-        check_example("multihead", view, example)
+        check_example(method, view, example)
         heads = [name for name in find_exits(view, example) if name in names]
     else:
         heads = _declared_heads(model) or list(names)[-1:]
     if not heads:
         raise ValueError(
-            "multihead: there is no convolution or linear layer that gives the model's output. Name it with where=."
+            f"{method}: there is no convolution or linear layer that gives the model's output. Name it with where=."
         )
     return heads
 

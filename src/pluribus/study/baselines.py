@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .._common.names import say_unknown
 from ..core.ensemble import Ensemble
 from ..data.dataset import Data
+from ..data.tables import feature_sizes
 from ..methods import METHODS
 from ..methods.facts import REFUSALS, Baseline, call_method, facts_of, keeps_weights, takes
 from ..models.by_name import ModelSpec, published_network, usual
@@ -164,6 +165,8 @@ def _make(run: Run, data: Data, model: nn.Module, example: Tensor) -> Ensemble:
     for key, value in facts_of(method).study_settings(model, run.dropout).items():
         if settings.get(key) is None:
             settings[key] = value
+    if takes(method, "chunks") and run.model in ("auto", "mlp") and _is_table(data):
+        settings.setdefault("chunks", feature_sizes(data.encoding))  # type: ignore[arg-type]
     if run.weights and takes(method, "trained"):
         settings["trained"] = data.normalise(data.train[:LOOKED_AT][0])
     ensemble = call_method(method, model, size, settings, example)
@@ -171,6 +174,10 @@ def _make(run: Run, data: Data, model: nn.Module, example: Tensor) -> Ensemble:
     if data.task == "segmentation":
         ensemble.class_dim = 1
     return ensemble
+
+
+def _is_table(data: Data) -> bool:
+    return data.kind == "table" and bool(data.encoding) and data.encoding["columns"][0]["kind"] != "text"  # type: ignore[index]
 
 
 TASKS = {

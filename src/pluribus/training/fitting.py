@@ -225,6 +225,7 @@ def lightning_module(
         rate=_schedule(schedule, plan),
         augment=_augmentation(plan, ensemble) if augment is None else augment or None,
         clip=plan.clip,
+        clip_by=plan.clip_by,
         l1=plan.l1,
         l2=plan.l2,
         decays=plan.decays,

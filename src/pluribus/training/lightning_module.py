@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._common.atomic import atomic_write
 from .._common.optional import require
@@ -61,6 +61,7 @@ class TrainingModule(LightningModule):
         rate: Callable[[int], float],
         augment: Callable[[Any, Any], tuple[Any, Any]] | None = None,
         clip: float | None = None,
+        clip_by: str = "member",
         l1: float = 0.0,
         l2: float = 0.0,
         decays: str = "all",
@@ -72,6 +73,7 @@ class TrainingModule(LightningModule):
         super().__init__()
         self.ensemble, self.criterion, self.build, self.groups = ensemble, criterion, build, groups
         self.rate, self.augment, self.clip, self.l1, self.l2 = rate, augment, clip, l1, l2
+        self.clip_by = clip_by
         self.select, self.patience, self.seed, self.decays, self.by = select, patience, seed, decays, best
         self.rows: list[dict[str, float]] = []  # one for each finished epoch
         self.best: dict[str, tuple[list[float], int]] = {}  # figures and epoch of the ensemble and of each member
@@ -154,9 +156,11 @@ class TrainingModule(LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Each member's gradient is clipped by itself."""
+        """Each member's gradient is clipped by itself, or all as one network's."""
         most = gradient_clip_val or self.clip
-        if most:
+        if most and self.clip_by == "all":
+            nn.utils.clip_grad_norm_(self.ensemble.parameters(), most)
+        elif most:
             self.ensemble.clip_grad_norm_(most)
 
     # ---------------------------------------------------------------- validation

@@ -28,7 +28,8 @@ class Recipe:
         decays: what `weight_decay`, `l1` and `l2` act on: "all" parameters, or "kernels" alone, no scales and biases
         criterion: a name in CRITERIA; None: what the ensemble's task needs
         augment: a name in AUGMENTATIONS, or settings of `Augment`
-        clip: the largest norm of each member's gradient
+        clip: the largest norm of a gradient
+        clip_by: "member": each member's by itself, as if it trained alone; "all": the whole ensemble's as one
         patience: stop after so many epochs in which nothing improved on validation data
         best: which epoch is kept: the most "accurate" on validation data (of equals, the likeliest), or the "likeliest"
         l1, l2: penalties on the weights, added to the loss
@@ -47,6 +48,7 @@ class Recipe:
     criterion: str | None = None
     augment: str | Mapping[str, Any] | None = None
     clip: float | None = None
+    clip_by: Literal["member", "all"] = "member"
     patience: int | None = None
     best: Literal["accurate", "likeliest"] = "accurate"
     l1: float = 0.0
@@ -191,8 +193,20 @@ def _a3(alpha: int, **masksembles: Any) -> Recipe:
     )  # fmt: skip
 
 
+TABM: dict[str, Any] = {
+    "optimizer": {"name": "adamw"}, "lr": 2e-3, "weight_decay": 3e-4, "clip": 1.0, "clip_by": "all"
+}  # fmt: skip
+
 RECIPES: dict[str, Recipe] = {
-    "default": Recipe(epochs=20, lr=1e-3, source="Adam at its usual rate"),
+    "default": Recipe(
+        epochs=20, lr=1e-3, methods={"tabm": {**TABM, "settings": {"size": 32}}},
+        source="Adam at its usual rate; TabM as in the recipe tabm",
+    ),
+    "tabm": Recipe(
+        epochs=300, batch_size=256, patience=16, **{key: value for key, value in TABM.items() if key != "clip_by"},
+        methods={"tabm": {"clip_by": "all", "settings": {"size": 32}}},
+        source="TabM: the authors' published defaults and patience; at most 300 epochs",
+    ),
     "digits": Recipe(
         epochs=20, batch_size=64, lr=2e-3, schedule={"name": "cosine"},
         methods={

@@ -74,6 +74,10 @@ Missing = Annotated[
     typer.Option(help="Words for a missing value in a table besides empty fields, comma-separated, such as NA,-999."),
 ]
 
+Numbers = Annotated[
+    str, typer.Option(help="How numbers of a table are scaled: standard, or quantile (to a normal distribution).")
+]
+
 UnpackLimit = Annotated[
     str | None,
     typer.Option(help="The largest size that a compressed file may unpack to, such as 8G [20 times its size]."),
@@ -161,7 +165,7 @@ MANY = 15  # options, from which on the help of a command shows them in groups
 PANELS = {
     "Data": (
         "data", "outside", "shifted", "variants", "data_dir", "target", "task", "image_size", "split", "broken",
-        "unpack_limit", "missing", "train_rows", "validation", "long_texts", "corruptions", "shift_rows",
+        "unpack_limit", "missing", "numbers", "train_rows", "validation", "long_texts", "corruptions", "shift_rows",
     ),
     "Model": ("model", "weights", "pretrained", "width", "dropout"),
     "Training": ("recipe", "epochs", "patience", "batch_size", "lr", "weight_decay", "device", "threads", "settings"),
@@ -209,7 +213,7 @@ def source_options(**arguments: Any) -> dict[str, Any]:
     several["missing"] = split_names(arguments.pop("missing", ""))
     if arguments.get("folder") is not None:
         arguments["folder"] = str(arguments["folder"])
-    usual = {"split": 0, "broken": "stop", "long_texts": "cut"}
+    usual = {"split": 0, "broken": "stop", "long_texts": "cut", "numbers": "standard"}
     said = {key: value for key, value in arguments.items() if value is not None and usual.get(key) != value}
     return {**said, **{key: value for key, value in several.items() if value}}
 

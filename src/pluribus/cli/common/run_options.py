@@ -25,6 +25,7 @@ class RunOptions:
     broken: options.Broken = "stop"
     unpack_limit: options.UnpackLimit = None
     missing: options.Missing = ""
+    numbers: options.Numbers = "standard"
     train_rows: options.TrainRows = None
     validation: options.Validation = None
     long_texts: options.LongTexts = "cut"
@@ -67,6 +68,7 @@ class RunOptions:
             "validation",
             "long_texts",
             "missing",
+            "numbers",
         )
         return {
             "size": self.size,

@@ -320,12 +320,12 @@ def _rank_one(writer: Stacker, node: fx.Node) -> NewValue:
     r, s, b = (_vectors(writer, node, name, shape) for name in ("r", "s", "b"))
     value = writer.graph.call_function(torch.mul, (writer.first(source), r))
     if linear:
-        value = writer.add(str(node.target), Linear(first.weight, None), value)
+        value = writer.add(str(node.target), Linear(first.weight, first.bias), value)
     else:
         options = first.stride, first.padding, first.dilation, first.groups
         value = writer.graph.call_function(torch.flatten, (value, 0, 1))
-        value = _apart(writer, writer.add(str(node.target), Convolution(first.weight, None, *options), value))
-    return NewValue(_affine(writer, value, s, b))
+        value = _apart(writer, writer.add(str(node.target), Convolution(first.weight, first.bias, *options), value))
+    return NewValue(value if s is None else _affine(writer, value, s, b))
 
 
 def _flat_module(writer: Stacker, node: fx.Node) -> NewValue:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from ...methods.adapted_layers import Dropped, JointInput, LowRank, Masked, RankMany, RankOne
+from ...methods.adapted_layers import Dropped, JointInput, LowRank, Masked, OwnHead, RankMany, RankOne
 from .module_code import inner_type, torch_type
 from .tracing import Holder, draws
 
@@ -280,7 +280,7 @@ def read_attribute(root: nn.Module, path: str) -> Any:
 def plain_type(module: nn.Module) -> type | None:
     """Linear or a convolution, if the module computes what that does; None otherwise."""
     mixins, kind = getattr(type(module), "_made_of", ((), None))[0], inner_type(module)
-    if kind not in PLAIN or set(mixins) - {Masked, *BESIDE_WEIGHTS, JointInput, Dropped}:
+    if kind not in PLAIN or set(mixins) - {Masked, OwnHead, *BESIDE_WEIGHTS, JointInput, Dropped}:
         return None
     if len(mixins) > 1 or (isinstance(module, JointInput) and getattr(module, "groups", 1) != 1):
         return None
@@ -293,8 +293,9 @@ def plain(module: Any) -> Plain:
     weight, bias, mask = module.weight.detach(), module.bias, None
     groups = getattr(module, "groups", 1)
     if isinstance(module, RankOne):
-        weight = _by_outputs(_by_inputs(weight, module.r, groups), module.s)
-        bias = module.b
+        weight = _by_inputs(weight, module.r, groups)
+        if module.s is not None:
+            weight, bias = _by_outputs(weight, module.s), module.b
     elif isinstance(module, RankMany):
         pairs = zip(module.r, module.s, strict=True)
         weight = torch.stack([_by_outputs(_by_inputs(weight, r, groups), s) for r, s in pairs]).sum(0)

@@ -32,6 +32,7 @@ from .tracing import SAMPLES, Holder, member_trees, shapes_of, trace
 from .verification import agrees, run_on_copies, runs_by_rows
 
 CHUNK = 32  # larger buffers are mapped afresh at each call, which costs more than it saves
+RACED = 256  # rows on which ways to run other values than images are timed
 
 MANY = 8  # rows from which on the members' convolutions run one after the other, unless they are narrow
 
@@ -393,10 +394,11 @@ def _order(ways: dict[str, Frozen], example: Example, choose: str) -> list[str]:
         for made in ways.values():
             made.notes.insert(0, f"runs as {made.form}, the rule for {rows} rows")
         return ruled
-    args, kwargs = example.first(CHUNK)
+    rows = min(rows, CHUNK if any(made.images for made in ways.values()) else RACED)
+    args, kwargs = example.first(rows)
     times = race({name: partial(made, *args, **kwargs) for name, made in ways.items()}, tensors[0].device)
     for made in ways.values():
-        made.notes.insert(0, f"runs as {made.form}, chosen for {min(rows, CHUNK)} rows ({_write_times(times)})")
+        made.notes.insert(0, f"runs as {made.form}, chosen for {rows} rows ({_write_times(times)})")
     return list(times)
 
 
