@@ -36,6 +36,9 @@ def compare_command(
     jobs: Annotated[int | None, typer.Option(help="Runs at the same time [the number of cores].", min=1)] = None,
     threads: options.Threads = 1,
     ray: Annotated[str | None, typer.Option(help="Run on a Ray cluster: its address, auto or local.")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Store the trained networks, so that `train --study` need not train again.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking, even if it takes hours.")] = False,
 ) -> None:
     """Train the methods under equal conditions, and report the accuracy, calibration, uncertainty and cost of each.
@@ -77,10 +80,10 @@ def compare_command(
         **run.conditions(names, train_rows=rows, outside=outside, shifted=shifted, variants=variants),
     )
     options.check_device(run.device)
-    _conduct(study, out, jobs or (1 if run.device != "cpu" else os.cpu_count() or 1), ray, yes, run)
+    _conduct(study, out, jobs or (1 if run.device != "cpu" else os.cpu_count() or 1), ray, keep, yes, run)
 
 
-def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool, run: RunOptions) -> None:
+def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, keep: bool, yes: bool, run: RunOptions) -> None:
     from ..report.page import report
     from ..results.quantities import Differences
     from ..study.folder import conduct
@@ -98,7 +101,9 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool
     with say_how_to_go_on(lambda: f"{len(list(folder.glob('results/*.npz')))} finished runs are kept in {folder}"):
         with display.watch_runs(talk, run.silent, folder, jobs) as watch:
             ahead = None if ray or run.silent else forecast
-            outcome = conduct(study, folder, jobs=jobs, ray=ray, command=command, report=watch, forecast=ahead)
+            outcome = conduct(
+                study, folder, jobs=jobs, ray=ray, keep=keep, command=command, report=watch, forecast=ahead
+            )
     results = choose_settings(outcome.results, study.choose) if study.choose else outcome.results
     if not run.silent:
         say_notes(note for one in study.runs()[:1] for note in load_data(one).notes)
@@ -106,7 +111,7 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool
     if results:
         report(results if study.choose else folder, page, known=results, differences=differences)
     if run.as_json:
-        place = {"folder": str(folder), "page": str(page) if results else None}
+        place = {"folder": str(folder), "page": str(page) if results else None, "next": _next(study, folder)}
         print(display.as_json(outcome, results, differences, **place))
     elif not run.quiet:
         show = screen()
@@ -117,10 +122,18 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool
         say_lines(show, display.sentences(results, differences)[:6])
         if results:
             show.print(f"\nReport: {safe_text(str(page))}", soft_wrap=True)
+            show.print(f"Next: {safe_text(_next(study, folder))}", soft_wrap=True)
     for name, reason in outcome.failed.items():
         say("[bold red]failed:[/]", f"{name}: {reason}")
     if outcome.failed:
         raise typer.Exit(1)
+
+
+def _next(study: Any, folder: Path) -> str:
+    """The command that makes a predictor of what the study recommends."""
+    more = ["--data", study.data[0]] if len(study.data) > 1 else []
+    code = ["--model", study.model] if (study.model or "").startswith("python:") else []
+    return shlex.join(["pluribus", "train", "--study", str(folder), *more, *code, "--out", "predictor"])
 
 
 def _say_forecast(seconds: dict[str, float], jobs: int, yes: bool, talk: Any) -> None:
