@@ -166,16 +166,16 @@ def _certainty(found: ComparedGroups) -> list[Sentence]:
     seeds = {len(group.by_seed) for group in groups}
     number = str(min(seeds)) if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
     if over_seeds(groups):
-        text = f"Intervals are 95 % t-intervals over {number} seeds: they show how training varies, on this test set."
+        text = f"Intervals (95 %) cover the choice of test examples and how training varies over {number} seeds."
     elif seeds == {1}:
         text = (
-            "One seed: intervals are 95 % bootstrap intervals over test examples and do not show how training varies. "
-            "Run at least three seeds before you rely on small differences."
+            "One seed: intervals of differences (95 %) cover the choice of test examples and assume that training "
+            "varies them as much. Run at least three seeds before you rely on small differences."
         )
     else:
         text = (
-            f"The methods have {number} seeds: differences are paired over common seeds (95 % t-intervals), or over "
-            "test examples where there is only one."
+            f"The methods have {number} seeds: differences are paired over common seeds; intervals (95 %) cover the "
+            "choice of test examples and how training varies."
         )
     if len(groups) > 2:
         text += " Intervals are not corrected for multiple comparisons."
