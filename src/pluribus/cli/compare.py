@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 import sys
@@ -80,6 +81,8 @@ def compare_command(
         **run.conditions(names, train_rows=rows, outside=outside, shifted=shifted, variants=variants),
     )
     options.check_device(run.device)
+    if run.start and not methods:
+        study = _without_refusing(study, run)
     _conduct(study, out, jobs or (1 if run.device != "cpu" else os.cpu_count() or 1), ray, keep, yes, run)
 
 
@@ -127,6 +130,25 @@ def _conduct(study: Any, out: Path | None, jobs: int, ray: str | None, keep: boo
         say("[bold red]failed:[/]", f"{name}: {reason}")
     if outcome.failed:
         raise typer.Exit(1)
+
+
+def _without_refusing(study: Any, run: RunOptions) -> Any:
+    """The study without the usual methods that cannot keep the answers of the trained weights; each is named."""
+    from ..study.baselines import check_run
+    from ..study.run import load_data
+
+    left: dict[str, str] = {}
+    for one in study.runs():
+        try:
+            if one.method not in left:
+                check_run(one, load_data(one))
+        except ValueError as error:
+            if "must keep" not in str(error):
+                raise
+            left[one.method] = str(error)
+    if left and not run.silent:
+        say_notes(f"left out {name}: {reason}" for name, reason in left.items())
+    return dataclasses.replace(study, methods=[name for name in study.methods if name not in left])
 
 
 def _next(study: Any, folder: Path) -> str:
