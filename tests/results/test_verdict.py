@@ -439,3 +439,11 @@ def test_an_auroc_below_one_half_is_called_worse_than_chance():
             scores["msp"]["auroc"] = 0.4 + 0.01 * result.record["seed"]
     (found,) = [text for text in texts(results) if "OOD data" in text]
     assert found.startswith("No method detects OOD data") and found.endswith("worse than chance.")
+
+
+def test_intervals_that_cover_too_little_are_in_the_verdict_and_others_are_not():
+    short, right = fakes.regression("single", noise=0.4), fakes.regression("deep", noise=0.4)
+    short.record["metrics"]["coverage"] = {"value": 0.8, "low": 0.75, "high": 0.85}
+    right.record["metrics"]["coverage"] = {"value": 0.88, "low": 0.84, "high": 0.92}
+    (said,) = [text for text in texts([short, right]) if text.startswith("Intervals called 90 %")]
+    assert "single (80.0 % [75.0, 85.0])" in said and "deep" not in said
