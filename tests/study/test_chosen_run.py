@@ -107,3 +107,9 @@ def test_a_study_without_kept_weights_trains_them_when_asked_again(tmp_path):
     assert choose_run(tmp_path).kept is None
     conduct(study, tmp_path, keep=True)
     assert Path(choose_run(tmp_path).kept).is_dir()
+
+
+def test_an_image_for_a_predictor_of_tables_is_said_to_be_one(folder):
+    predictor = pb.open(choose_run(folder, label="single").kept)
+    with pytest.raises(ValueError, match=r"a\.png: this predictor takes tables \(CSV or Parquet\), not images"):
+        list(predictor.answers([Path("a.png")]))

@@ -285,7 +285,7 @@ def compare(
         resamples: how often examples are drawn anew, and change places
 
     >>> target = torch.arange(60) % 2
-    >>> good = pb.Classification.from_logits(nn.functional.one_hot(target, 2)[None] * 3.0)
+    >>> good = pb.Classification.from_logits(nn.functional.one_hot(target, 2)[None] * torch.linspace(2, 4, 60)[:, None])
     >>> found = compare(good, pb.Classification.from_logits(torch.zeros(1, 60, 2)), target, metric="nll", resamples=100)
     >>> found.high < 0, found.p_value < 0.05  # the first has the lower NLL
     (True, True)
