@@ -135,6 +135,11 @@ def test_every_option_is_explained_and_no_flag_takes_a_value(name):
     assert [option.name for option in command.params if not getattr(option, "help", None)] == []
 
 
+def test_flags_of_the_list_of_commands_take_no_value():
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).output
+    assert "--version" in shown and "<bool>" not in shown
+
+
 def test_the_options_of_compare_are_shown_in_groups():
     shown = CliRunner().invoke(app, ["compare", "--help"], env={"COLUMNS": "80"}).output
     panels = [line.strip("╭─╮ ") for line in shown.splitlines() if line.startswith("╭")]

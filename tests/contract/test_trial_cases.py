@@ -83,6 +83,24 @@ def test_mimo_refuses_inputs_that_belong_to_the_whole_batch(name):
             pb.mimo(network(), 2, example=args).loss(args, Y[:rows], F.cross_entropy)
 
 
+def test_mimo_says_that_a_packed_sequence_cannot_be_its_input():
+    class Direct(Padded):
+        def forward(self, x, lengths):
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            return self.leave(self.recurrent(packed)[1][-1])
+
+    args = torch.randn(6, 7, 5), torch.tensor([7, 3, 5, 2, 6, 1])
+    with pytest.raises(TypeError, match="mimo: .* must get a tensor, but it gets a PackedSequence.* another method"):
+        pb.mimo(Direct(), 2, example=args)(*args)
+
+
+def test_packed_names_a_parametrization_that_knows_its_size():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    nn.utils.parametrizations.orthogonal(model[2])
+    with pytest.raises(ValueError, match=r"parametrization of '2.weight' .* new size \(4, 4\).* width_factor"):
+        pb.packed(model, 4, example=X)
+
+
 def test_deep_of_deep_with_batch_normalisation():
     def network():
         return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
