@@ -123,7 +123,7 @@ def test_runs_without_columns_or_with_nan_still_give_a_page():
 def test_a_record_with_only_what_is_needed_gives_a_page():
     needed = ("run", "method", "label", "settings", "data", "task", "seed", "metrics")
     record = {key: fakes.classification().record[key] for key in needed} | {"cost": {}}
-    assert "One seed: intervals are" in report([Result(record)])
+    assert "One seed: intervals of differences" in report([Result(record)])
 
 
 def test_every_chart_of_the_table_is_drawn_for_some_run():

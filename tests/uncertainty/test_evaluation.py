@@ -309,6 +309,12 @@ def test_dense_predictions_with_ignored_labels_are_compared_image_by_image():
         compare(Summary(one, y), Summary(two, torch.where(y == -100, 0, -100)))
 
 
+def test_equal_predictions_do_not_differ():
+    p, y = labelled()
+    difference, low, high, p_value = compare(p, p[:], y, metric="nll", resamples=100)
+    assert difference == 0 and math.isnan(low) and math.isnan(high) and p_value == 1
+
+
 def test_a_clear_difference_is_called_one_and_chance_is_not():
     good, y = labelled(batch=300, noise=1.0)
     noisy = Classification.from_logits(good.logits + 4 * torch.randn_like(good.logits))

@@ -29,6 +29,7 @@ from ..uncertainty.calibration import Calibrated
 from ..uncertainty.classification import SCORES, Classification
 from ..uncertainty.conformal_prediction import INTERVALS, SETS, Conformal
 from ..uncertainty.outputs import gaussian
+from ..uncertainty.prediction import Prediction
 from ..uncertainty.regression import Regression
 from .export_graph import ExportedMembers
 from .freezing.frozen import freeze
@@ -133,6 +134,56 @@ class Predictor:
         """The task of the data: "classification", "regression", "multilabel" or "segmentation"."""
         return self.record["encoding"]["task"]
 
+    def predict(self, source: Any, *, broken: Any = "stop", unpack_limit: int | str | None = None) -> Prediction:
+        """The calibrated prediction for files, arrays or a table of new rows; regression in the units of the target.
+
+        Args:
+            source: as for `answers`: a path, a list of images, a data frame, a dict of columns or an array of images
+        """
+        split = encoded(self.record["encoding"], source, broken=broken, unpack_limit=unpack_limit)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # as for `answers`
+            prediction: Any = self.ensemble.predict((self._normalise(x), y) for x, y in split.batches(ROWS))
+        prediction = prediction if self.calibrated is None else self.calibrated.apply(prediction)
+        return self._in_units(prediction) if isinstance(prediction, Regression) else prediction
+
+    def sets(self, source: Any, coverage: float | None = None) -> list[list[str]]:
+        """Of each row the classes of its conformal set, which holds the true one as often as promised."""
+        self._need("classification", "sets", "intervals")
+        promise = self._promise(coverage).sets(self.predict(source)).tolist()
+        return [[name for name, inside in zip(self.record["classes"], row, strict=True) if inside] for row in promise]
+
+    def intervals(self, source: Any, coverage: float | None = None) -> Tensor:
+        """Of each row the ends of its conformal interval, in the units of the target: (rows, 2[, targets])."""
+        self._need("regression", "intervals", "sets")
+        split = encoded(self.record["encoding"], source)
+        batches = (self.predict_batch(x) for x, _ in split.batches(ROWS))
+        promise, (shift, scale) = self._promise(coverage), self._units()
+        ends = [torch.stack(promise.intervals(one), 1) for one in batches]
+        return torch.cat(ends) * scale + shift
+
+    def _promise(self, coverage: float | None) -> Conformal:
+        promise = self.conformal if coverage is None else self.promising(coverage=coverage).conformal
+        if promise is None:
+            why = self.record.get("no_conformal", "there were fewer than 10 validation rows to promise from")
+            raise ValueError(f"predictor: nothing is promised: {why}.")
+        return promise
+
+    def _need(self, task: str, what: str, other: str) -> None:
+        if self.task != task:
+            hint = f" Use {other}()." if self.task in ("classification", "regression") else ""
+            raise ValueError(f"predictor: {what} are for {task}, but its task is {self.task}.{hint}")
+
+    def _units(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of the training targets."""
+        shift, scale = (torch.tensor(self.record[f"target_{part}"], dtype=torch.float64) for part in ("mean", "std"))
+        return shift, scale
+
+    def _in_units(self, prediction: Regression) -> Regression:
+        shift, scale = self._units()
+        variances = None if prediction.variances is None else prediction.variances.double() * scale**2
+        return Regression(prediction.means.double() * scale + shift, variances)
+
     def answers(
         self,
         source: Any,
@@ -207,7 +258,7 @@ class Predictor:
         return found
 
     def _estimate(self, prediction: Regression) -> dict[str, list[Any]]:
-        shift, scale = (torch.tensor(self.record[f"target_{part}"], dtype=torch.float64) for part in ("mean", "std"))
+        shift, scale = self._units()
         promise = self.conformal
         low, high = prediction.interval(COVERAGE) if promise is None else promise.intervals(prediction)
         found = {"value": prediction.mean * scale + shift, "low": low * scale + shift, "high": high * scale + shift}
@@ -341,6 +392,36 @@ def load_predictor(folder: str | Path, device: torch.device | str = "cpu", *, mo
     ensemble = load(folder / WEIGHTS, _build(spec, folder))
     _check_outputs(record, ensemble, folder)
     return Predictor(ensemble.to(device).eval(), record)
+
+
+def open(folder: str | Path, device: torch.device | str = "cpu", *, model: str | None = None) -> Predictor:
+    """The trained predictor in a folder of `pluribus train`, `upgrade` or `compare --keep`, as `predict` uses it.
+
+    It has `predict`, `sets`, `intervals`, `answers`, `threshold`, `promising` and `ensemble`. Nothing in the folder is
+    executed.
+
+    Shapes:
+        predictor.predict(source): a `Classification` or `Regression` of (members, rows, classes or targets)
+        predictor.intervals(source): (rows, 2[, targets])
+
+    Args:
+        model: "python:FILE:FUNCTION", for a folder whose network is code of your own
+
+    >>> from pluribus.study import Study, conduct
+    >>> study = Study(data=["iris"], model="mlp", methods=["single"], training={"epochs": 1})
+    >>> result = conduct(study, "iris-study", keep=True).results[0]
+    >>> predictor = pb.open(f"iris-study/predictors/{result.record['run']}")
+    >>> flowers = {"sepal length (cm)": [5.1], "sepal width (cm)": [3.5], "petal length (cm)": [1.4],
+    ...            "petal width (cm)": [0.2]}
+    >>> predictor.predict(flowers).mean.shape
+    torch.Size([1, 3])
+    """
+    if (Path(folder) / "study.json").exists():
+        raise ValueError(
+            f"open: {str(folder)!r} is a study, not a predictor. Make one of it with: pluribus train --study "
+            f"{folder} --out FOLDER"
+        )
+    return load_predictor(folder, device, model=model)
 
 
 # ---------------------------------------------------------------- what a record must be

@@ -225,7 +225,8 @@ def _metrics(summary: Summary, sums: Sums, intervals: bool = True) -> dict[str, 
         ends: Any = exact.get(name)
         if not sums and intervals and name in INTERVALS:
             ends = bootstrap(summary, metric=name, resamples=RESAMPLES)
-        found[name] = {"value": value, "low": ends and ends.low, "high": ends and ends.high}
+        low, high = (None, None) if ends is None or math.isnan(ends.low) else ends[1:]  # the same in every resample
+        found[name] = {"value": value, "low": low, "high": high}
     return found
 
 

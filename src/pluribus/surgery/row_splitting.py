@@ -141,6 +141,8 @@ def batches_and_targets(
         for some in (slice(start, start + step) for start in range(0, rows, step)):
             yield cut_rows(batch, some, places), targets if targets is None else targets[some]
 
+    if hasattr(x, "to_numpy"):  # a data frame
+        x = x.to_numpy()
     if isinstance(x, (Tensor, np.ndarray, Mapping, tuple)):
         yield from split(as_batch(x))
     elif isinstance(x, Iterable):

@@ -17,7 +17,7 @@ from .._common.trees import as_batch, logits_of, rows_of, tensors_of
 from ..core.ensemble import Ensemble
 from ..uncertainty.classification import Classification, judged_examples
 from ..uncertainty.prediction import Prediction, prediction_of
-from .batching import mix_seeds, set_epoch
+from .batching import mix_seeds, pair_of, set_epoch
 from .criteria import check_target_values, class_places, cross_entropy
 from .optimizers import optimizer_of, vectors_of
 from .patience import epochs_without_improvement
@@ -74,6 +74,8 @@ class TrainingModule(LightningModule):
         self.ensemble, self.criterion, self.build, self.groups = ensemble, criterion, build, groups
         self.rate, self.augment, self.clip, self.l1, self.l2 = rate, augment, clip, l1, l2
         self.clip_by = clip_by
+        kinds = {p.dtype for p in ensemble.module.parameters() if p.is_floating_point()}
+        self.precise = kinds.pop() if len(kinds) == 1 else None  # what inputs are converted to
         self.select, self.patience, self.seed, self.decays, self.by = select, patience, seed, decays, best
         self.rows: list[dict[str, float]] = []  # one for each finished epoch
         self.best: dict[str, tuple[list[float], int]] = {}  # figures and epoch of the ensemble and of each member
@@ -116,7 +118,7 @@ class TrainingModule(LightningModule):
         """The loss that the method's paper minimises, and the penalties."""
         if index == 0:
             self.reseed(self.current_epoch, part=1)
-        x, y = batch
+        x, y = pair_of(batch, self.precise)
         if index == 0:
             check_target_values(self.criterion, y)
         if self.augment is not None:
@@ -172,7 +174,7 @@ class TrainingModule(LightningModule):
 
     def validation_step(self, batch: Any, index: int) -> None:
         """Judge the ensemble and each member."""
-        x, y = batch
+        x, y = pair_of(batch, self.precise)
         args, kwargs = as_batch(x)
         outputs = logits_of(self.ensemble(*args, **kwargs))
         what = f"batch {index} of the validation data gives NaN or infinity at the end"

@@ -26,7 +26,7 @@ from ...study.progress import read_progress
 from ...study.settings import Run
 from .messages import safe_text
 
-METRICS = ("mean_iou", "accuracy", "rmse", "nll", "ece", "auroc", "cacc", "disagreement")
+METRICS = ("mean_iou", "accuracy", "rmse", "nll", "coverage", "ece", "auroc", "cacc", "disagreement")
 
 COSTS = {  # relative to the single network, with their headings
     "relative_parameters": "parameters",
