@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..._common.timing import race
 from ..._common.torch_private import pytree, run_uncompiled
-from ..._common.trees import Batch, flatten, logits_of, map_tensors, tensors_of
+from ..._common.trees import Batch, flatten, logits_of, map_tensors, repeat_votes, tensors_of
 from ...core.ensemble import Ensemble
 from ...methods.adapted_layers import RankOne
 from ...surgery.calling import call, refuse_chance_outside_torch, refuse_sparse
@@ -118,7 +118,7 @@ class Frozen(nn.Module):
         self.method, self.size, self.task, self.class_dim = (
             ensemble.method, ensemble.size, ensemble.task, ensemble.class_dim,
         )  # fmt: skip
-        self.passes = ensemble.passes
+        self.passes, self.votes = ensemble.passes, ensemble.votes
         self.arguments = arguments  # None: whatever the ensemble takes
         self.runs = nn.ModuleList(runs)  # the structure of the outputs, with a number in place of each tensor:
         self.outline = None if tree is None else pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
@@ -145,9 +145,10 @@ class Frozen(nn.Module):
             run_uncompiled("the weights are put back in plain order", self.plain_)
         tensors = self.arguments.tensors(args, kwargs)
         if not self.chunk or torch.compiler.is_compiling() or len(tensors[0]) <= self.chunk:
-            return self._run(tensors)
+            return repeat_votes(self._run(tensors), self.votes)
         parts = [self._run(part) for part in self.arguments.split(tensors, self.chunk)]
-        return pytree.tree_map(lambda *ts: torch.cat(ts, 1) if isinstance(ts[0], Tensor) else ts[0], *parts)
+        whole = pytree.tree_map(lambda *ts: torch.cat(ts, 1) if isinstance(ts[0], Tensor) else ts[0], *parts)
+        return repeat_votes(whole, self.votes)
 
     def answers(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Mean, label, confidence, total, aleatoric and epistemic uncertainty of each row, by name.
