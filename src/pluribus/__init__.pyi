@@ -7,10 +7,13 @@ from . import methods as methods
 from . import metrics as metrics
 from . import models as models
 from .core.ensemble import Ensemble as Ensemble
+from .core.stages import Cascade as Cascade
 from .deploy.budget.counting import Cost as Cost
 from .deploy.budget.counting import cost as cost
 from .deploy.budget.planning import Plan as Plan
 from .deploy.budget.planning import plan as plan
+from .deploy.cascading import CascadeReport as CascadeReport
+from .deploy.cascading import cascade as cascade
 from .deploy.exporting import Export as Export
 from .deploy.exporting import export as export
 from .deploy.freezing.frozen import Frozen as Frozen
