@@ -228,7 +228,8 @@ class _Asked(NamedTuple):
         if self.risk is not None:
             return float(found.wrong[found.accepted].mean())
         change = found.wrong.astype(int) - rows.wrong[-1]
-        return float((change.sum() + 2 * math.sqrt(np.abs(change).sum())) / len(change))
+        worse = max(int(change.sum()), 0)  # a gain on few rows is luck, as a rule
+        return (worse + 2 * math.sqrt(np.abs(change).sum())) / len(change)
 
 
 def _record(whole: Cascade, x: Any, y: Tensor) -> _Rows:
