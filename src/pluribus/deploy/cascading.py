@@ -75,24 +75,29 @@ def cascade(
     _check(risk, margin, confidence, coverage, score, validation)
     made = split(stages, sizes)
     x, y = rows_and_labels(validation)
-    part = np.random.default_rng(seed).permutation(len(y))
-    search, test = np.split(part, [math.ceil(SEARCHED * len(y))])
-    _check_rows(len(test), risk, margin, confidence)
-    rows = _record(Cascade(made, [(-math.inf, math.inf)] * (len(made) - 1), score, pooled=_is_pooled(stages)), x, y)
+    _check_rows(len(y), risk, margin, confidence)
+    pooled = isinstance(stages, Ensemble)
     own = _costs(made, x, costs)
-    rows.costs[:] = np.cumsum(own) / (sum(own) if _is_pooled(stages) else own[-1])
-    asked = _Asked(risk, margin, 1 - confidence, coverage)
+    paid = np.cumsum(own) / (sum(own) if pooled else own[-1])
+    rows = _record(Cascade(made, [(-math.inf, math.inf)] * (len(made) - 1), score, pooled=pooled), x, y, paid)
+    windows, keep, report = choose(rows, Asked(risk, margin, confidence, coverage), window, seed)
+    return Cascade(made, windows, score, pooled=pooled, keep=keep, report=report)
+
+
+def choose(rows: Rows, asked: Asked, window: bool = False, seed: int = 0) -> tuple[list[Any], float, CascadeReport]:
+    """The cheapest windows that pass their test, the score from which on no row is accepted, and the report."""
+    part = np.random.default_rng(seed).permutation(rows.scores.shape[1])
+    search, test = (rows.take(some) for some in np.split(part, [_searched(len(part))]))
     chosen = None
-    for windows in _path(rows.take(search), asked, window):
-        keep = rows.take(search).outcome(windows, coverage).keep
-        if (bound := asked.bound(found := rows.take(test).outcome(windows, keep=keep), rows.take(test))) > asked.limit:
+    for windows in _path(search, asked, window):
+        keep = search.outcome(windows, asked.coverage).keep
+        found = test.outcome(windows, keep=keep)
+        if (bound := asked.bound(found, test)) > asked.limit:
             break
-        chosen = windows, keep, bound, found
+        chosen = windows, keep, _report(test, found, bound, asked)
     if chosen is None:
-        raise ValueError(_cannot(asked, bound, len(test)))
-    windows, keep, bound, found = chosen
-    report = _report(rows.take(test), found, bound, asked, confidence)
-    return Cascade(made, windows, score, pooled=_is_pooled(stages), keep=keep, report=report)
+        raise ValueError(_cannot(asked, bound, len(part) - _searched(len(part))))
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -181,7 +186,7 @@ class _Outcome(NamedTuple):
     keep: float
 
 
-class _Rows(NamedTuple):
+class Rows(NamedTuple):
     """Each stage's score and mistake on each row, (stages, rows), and what reaching each stage costs a row, relative to
     what the last one costs by itself."""
 
@@ -189,8 +194,9 @@ class _Rows(NamedTuple):
     wrong: np.ndarray
     costs: np.ndarray
 
-    def take(self, rows: np.ndarray) -> _Rows:
-        return _Rows(self.scores[:, rows], self.wrong[:, rows], self.costs)
+    def take(self, rows: np.ndarray) -> Rows:
+        """Some of the rows."""
+        return Rows(self.scores[:, rows], self.wrong[:, rows], self.costs)
 
     def outcome(self, windows: Sequence[tuple[float, float]], coverage: float = 1.0, keep: float | None = None) -> _Outcome:
         """Of these windows; without `keep`, the most certain share `coverage` of these rows is accepted."""
@@ -204,17 +210,25 @@ class _Rows(NamedTuple):
         return _Outcome(np.take_along_axis(self.wrong, stage[None], 0)[0], stage, last < keep, keep)
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
+    """What `cascade` was asked for."""
+
     risk: float | None
     margin: float | None
-    level: float
-    coverage: float
+    confidence: float = 0.95
+    coverage: float = 1.0
+
+    @property
+    def level(self) -> float:
+        """How often the promise may fail."""
+        return 1 - self.confidence
 
     @property
     def limit(self) -> float:
+        """The risk, or the margin."""
         return cast(float, self.margin if self.risk is None else self.risk)
 
-    def bound(self, found: _Outcome, rows: _Rows) -> float:
+    def bound(self, found: _Outcome, rows: Rows) -> float:
         """The largest error, or loss of accuracy, that the rows allow."""
         if self.risk is not None:
             return upper_bound(int(found.wrong[found.accepted].sum()), int(found.accepted.sum()), self.level)
@@ -223,7 +237,7 @@ class _Asked(NamedTuple):
         return upper_bound(worse, count, self.level / 2) - (1 - upper_bound(count - better, count, self.level / 2))
 
 
-    def guess(self, found: _Outcome, rows: _Rows) -> float:
+    def guess(self, found: _Outcome, rows: Rows) -> float:
         """About `bound`, in little time: it puts thresholds in order, and promises nothing."""
         if self.risk is not None:
             return float(found.wrong[found.accepted].mean())
@@ -232,7 +246,7 @@ class _Asked(NamedTuple):
         return (worse + 2 * math.sqrt(np.abs(change).sum())) / len(change)
 
 
-def _record(whole: Cascade, x: Any, y: Tensor) -> _Rows:
+def _record(whole: Cascade, x: Any, y: Tensor, costs: np.ndarray) -> Rows:
     """What each stage would answer to every row."""
     scores, wrong, so_far = [], [], []
     for stage in cast(Any, whole.stages):
@@ -247,10 +261,10 @@ def _record(whole: Cascade, x: Any, y: Tensor) -> _Rows:
             )
         scores.append(prediction.score(whole.score).double().cpu().numpy())
         wrong.append((prediction.label.cpu() != y.cpu()).numpy())
-    return _Rows(np.stack(scores), np.stack(wrong), np.zeros(len(scores)))
+    return Rows(np.stack(scores), np.stack(wrong), costs)
 
 
-def _path(rows: _Rows, asked: _Asked, window: bool) -> list[list[tuple[float, float]]]:
+def _path(rows: Rows, asked: Asked, window: bool) -> list[list[tuple[float, float]]]:
     """Windows in the order in which they are tested: all rows go on, and then ever fewer, the safest of each cost.
 
     Only these rows propose, so that the tests are on others.
@@ -279,12 +293,12 @@ def _windows(scores: np.ndarray, most: float, window: bool) -> list[tuple[float,
     return [(math.inf, math.inf), *((low, high) for low in lows for high in highs if low < high)]
 
 
-def _report(rows: _Rows, found: _Outcome, bound: float, asked: _Asked, confidence: float) -> CascadeReport:
+def _report(rows: Rows, found: _Outcome, bound: float, asked: Asked) -> CascadeReport:
     reach = tuple(float((found.stage >= k).mean()) for k in range(len(rows.costs)))
     costs = rows.costs[found.stage]
     error = 1.96 * float(costs.std()) / math.sqrt(len(costs))
     return CascadeReport(
-        "margin" if asked.risk is None else "risk", asked.limit, bound, confidence, len(found.wrong),
+        "margin" if asked.risk is None else "risk", asked.limit, bound, asked.confidence, len(found.wrong),
         _share(~found.wrong[found.accepted]), _share(~rows.wrong[-1]), _share(found.accepted), reach,
         Interval(float(costs.mean()), float(costs.mean()) - error, float(costs.mean()) + error),
     )  # fmt: skip
@@ -308,8 +322,8 @@ def _costs(stages: Sequence[nn.Module], x: Any, costs: Sequence[float] | None) -
 # -------------------------------------------------------------------- what is asked for
 
 
-def _is_pooled(stages: Any) -> bool:
-    return isinstance(stages, Ensemble)
+def _searched(rows: int) -> int:
+    return math.ceil(SEARCHED * rows)
 
 
 def _check(
@@ -344,18 +358,17 @@ def rows_needed(limit: float, confidence: float) -> int:
     return math.ceil(math.log((1 - confidence) / 2) / math.log1p(-limit) / (1 - SEARCHED))
 
 
-def _check_rows(tested: int, risk: float | None, margin: float | None, confidence: float) -> None:
+def _check_rows(rows: int, risk: float | None, margin: float | None, confidence: float) -> None:
     limit = cast(float, margin if risk is None else risk)
-    level = (1 - confidence) / (1 if risk is not None else 2)
+    level, tested = (1 - confidence) / (1 if risk is not None else 2), rows - _searched(rows)
     if upper_bound(0, max(tested, 1), level) > limit or tested < 1:
         raise ValueError(
             f"cascade: {'a margin' if risk is None else 'a risk'} of {limit:g} with confidence {confidence:g} needs about "
-            f"{rows_needed(limit, confidence):,} validation rows or more, but {tested:,} are left for the test. Give "
-            "more, or allow more."
+            f"{rows_needed(limit, confidence):,} validation rows or more, but there are {rows:,}. Give more, or allow more."
         )  # fmt: skip
 
 
-def _cannot(asked: _Asked, bound: float, rows: int) -> str:
+def _cannot(asked: Asked, bound: float, rows: int) -> str:
     return (
         f"cascade: an error of at most {asked.limit:g} cannot be promised, because the last stage itself may be wrong as "
         f"often as {bound:.4g} by {rows:,} validation rows. Allow risk={math.ceil(bound * 1000) / 1000:g}, accept fewer "
