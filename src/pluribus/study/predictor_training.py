@@ -11,6 +11,7 @@ from .._common.atomic import only_process, refuse_links
 from .._common.signed_files import read_signed_json, write_signed_json
 from ..core.ensemble import Ensemble
 from ..data.dataset import Data
+from ..deploy.cascading import rows_needed
 from ..deploy.predictor import RECORD, Predictor, load_predictor, make_predictor
 from ..deploy.promises import COVERAGE
 from ..results.store import has_classes
@@ -30,6 +31,7 @@ def train_predictor(
     *,
     risk: float | None = None,
     coverage: float = COVERAGE,
+    margin: float | None = None,
     overwrite: bool = False,
     **options: Any,
 ) -> tuple[Predictor, float]:
@@ -38,6 +40,8 @@ def train_predictor(
     A run that is finished there is not trained again, whatever it promises: nothing is written, and the seconds are 0.
     """
     check_run(run, data)
+    if margin is not None:
+        _check_cascade(data, margin)
     refuse_links("train", folder, TRAINING)
     folder.mkdir(parents=True, exist_ok=True)
     with only_process("train", folder):
@@ -49,7 +53,7 @@ def train_predictor(
         except Exception:
             _remove_without_epochs(folder)
             raise
-        predictor = _store(run, data, ensemble, folder, risk, coverage)
+        predictor = _store(run, data, ensemble, folder, risk, coverage, margin)
         shutil.rmtree(folder / TRAINING)
     return predictor, seconds
 
@@ -61,9 +65,25 @@ def _finished(run: Run, folder: Path) -> Predictor | None:
     return load_predictor(folder, model=run.model if run.model.startswith("python:") else None)
 
 
-def _store(run: Run, data: Data, ensemble: Ensemble, folder: Path, risk: float | None, coverage: float) -> Predictor:
+def _check_cascade(data: Data, margin: float) -> None:
+    """Refuse a cascade that cannot be had, before anything is trained."""
+    if data.task != "classification":
+        raise ValueError(f"--cascade: needs data with classes, but {data.name} is {data.task}.")
+    needed, rows = rows_needed(margin, 0.95), len(data.calibration) // 2
+    if rows < needed:
+        raise ValueError(
+            f"--cascade: a margin of {margin:g} takes {needed:,} rows, and a quarter of the validation rows is "
+            f"{rows:,}. Allow a larger --margin, or give more validation rows (--validation 0.3)."
+        )
+
+
+def _store(
+    run: Run, data: Data, ensemble: Ensemble, folder: Path, risk: float | None, coverage: float, margin: float | None
+) -> Predictor:
     about = {"method": run.method, "data": run.data, "run": run.plain()}
-    predictor = make_predictor(own_model_spec(run, data), data, ensemble, about, risk=risk, coverage=coverage)
+    predictor = make_predictor(
+        own_model_spec(run, data), data, ensemble, about, risk=risk, coverage=coverage, margin=margin
+    )
     promise = None if has_classes(data.task) else predictor.evidence
     predictor.record["figures"] = figures(ensemble, data, data.test, promise)
     predictor.save(folder)
