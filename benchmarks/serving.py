@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,17 +99,26 @@ def measure(data: str, method: str, folder: Path, work: Path, seconds: float) ->
     for batch in (1, 32, 128):
         full, quick = pb.freeze(ensemble, x[:batch]), pb.freeze(made, x[:batch])
         some = x[: 96 if batch == 1 else 512].split(batch)
-        runs = {"full": lambda: [full.answers(one) for one in some], "cascade": lambda: [quick.answers(one) for one in some]}  # noqa: B023,E501
+        runs = {"full": partial(answer, full, some), "cascade": partial(answer, quick, some)}
         times = interleaved(runs, torch.device("cpu"), seconds=seconds)
         found["latency"][str(batch)] = ratio(times, "cascade", "full")
         found["rounds"][str(batch)] = len(times["full"])
     return found
 
 
+def answer(network: Any, batches: Sequence[Tensor]) -> None:
+    """All batches, one after the other."""
+    for batch in batches:
+        network.answers(batch)
+
+
 def by_size(ensemble: pb.Ensemble, whole: pb.Classification, y: Tensor) -> list[dict[str, float]]:
     """The accuracy and the relative cost of the first 1, 2, ... members on every row."""
     members = [pb.Classification(whole.log_members[: k + 1]) for k in range(ensemble.size)]
-    return [{"cost": (k + 1) / len(members), "accuracy": float((p.label == y).double().mean())} for k, p in enumerate(members)]
+    return [
+        {"cost": (k + 1) / len(members), "accuracy": float((p.label == y).double().mean())}
+        for k, p in enumerate(members)
+    ]
 
 
 def guarantee(data: str, method: str, folder: Path, work: Path) -> dict[str, Any]:
@@ -121,7 +132,9 @@ def guarantee(data: str, method: str, folder: Path, work: Path) -> dict[str, Any
     x, y = (torch.cat(pair) for pair in zip(rows["validation"], rows["test"], strict=True))
     log_members = ensemble.predict(x, batch_size=250).log_members
     stages = [pb.Classification(log_members[:k]) for k in (1, MEMBERS)]
-    scores, wrong = (np.stack(one) for one in ([p.score("msp").numpy() for p in stages], [(p.label != y).numpy() for p in stages]))
+    scores, wrong = (
+        np.stack(one) for one in ([p.score("msp").numpy() for p in stages], [(p.label != y).numpy() for p in stages])
+    )
     every = Rows(scores, wrong, np.array([1 / MEMBERS, 1.0]))
     asked, generator, count = Asked(None, MARGIN, CONFIDENCE), np.random.default_rng(0), HELD_OUT[data]
     failed, costs = {"other rows": 0, "drawn with replacement": 0}, []

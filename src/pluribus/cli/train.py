@@ -114,8 +114,8 @@ def _promises(predictor: Any) -> list[str]:
         return [rows]
     cascade = predictor.record.get("cascade")
     used = [] if cascade is None else [
-        f"cascade of {', '.join(map(str, cascade['sizes']))} members: cost {cascade['report']['cost'][0]:.2f} of all members "
-        f"on every row; accuracy at most {cascade['report']['bound']:.4f} lower, with confidence 0.95"
+        f"cascade of {', '.join(map(str, cascade['sizes']))} members: cost {cascade['report']['cost'][0]:.2f} of all "
+        f"members on every row; accuracy at most {cascade['report']['bound']:.4f} lower, with confidence 0.95"
     ]  # fmt: skip
     said = used + [one.explain() for one in (promise, threshold) if one is not None]
     return [*said, *(record[name] for name in ("no_conformal", "no_threshold") if name in record)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +70,7 @@ class Cascade(nn.Module):
         first: Any = stages[0]
         self.task, self.class_dim = first.task, first.class_dim
         self.method = getattr(first, "method", "network")
-        sizes = [sum(getattr(stage, "votes", None) or (1,) * stage.size) for stage in stages]  # type: ignore[union-attr]
+        sizes = [sum(getattr(stage, "votes", None) or [1] * cast(int, stage.size)) for stage in stages]
         self.counts = [sum(sizes[: k + 1]) if pooled else size for k, size in enumerate(sizes)]
         self.size = self.members = math.lcm(*self.counts)
         self.eval()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._common.trees import Batch, logits_of, rows_of, tensors_of
+from .._common.trees import Batch, logits_of
 from ..core.stages import Cascade
 from ..uncertainty.outputs import answer_names, compute_answers
 from .export_graph import plain_of, trace_program
@@ -51,7 +51,9 @@ def compose(cascade: Cascade, batch: Batch, inputs: Sequence[str], convert: Conv
         graph, at = parts[k].graph, f"at{k + 1}_"
         joined, answer, on = (one.name for one in graph.output)
         sources = [*([] if so_far is None else [so_far]), *x]
-        nodes = [node("Identity", [one], own.name) for one, own in zip(sources, graph.input, strict=True)] + [*graph.node]
+        nodes = [node("Identity", [one], own.name) for one, own in zip(sources, graph.input, strict=True)] + [
+            *graph.node
+        ]
         nodes += [node("Shape", [like], f"{at}shape"), whole(0, f"{at}zero"), whole(1, f"{at}one")]
         nodes.append(node("Slice", [f"{at}shape", f"{at}zero", f"{at}one"], f"{at}rows"))
         nodes += [whole(cascade.counts[k], f"{at}count"), node("Expand", [f"{at}count", f"{at}rows"], f"{at}members")]
@@ -59,7 +61,10 @@ def compose(cascade: Cascade, batch: Batch, inputs: Sequence[str], convert: Conv
             return nodes, list(graph.initializer), answer, f"{at}members"
         nodes += [node("NonZero", [on], f"{at}nonzero"), node("Transpose", [f"{at}nonzero"], f"{at}where")]
         nodes += [whole(-1, f"{at}flat"), node("Reshape", [f"{at}nonzero", f"{at}flat"], f"{at}index")]
-        nodes += [node("Size", [f"{at}index"], f"{at}size"), node("Cast", [f"{at}size"], f"{at}any", to=onnx.TensorProto.BOOL)]
+        nodes += [
+            node("Size", [f"{at}index"], f"{at}size"),
+            node("Cast", [f"{at}size"], f"{at}any", to=onnx.TensorProto.BOOL),
+        ]
         inner = [node("Gather", [one, f"{at}index"], f"{at}x{i}", axis=0) for i, one in enumerate(x)]
         if cascade.pooled:
             inner.append(node("Gather", [joined, f"{at}index"], f"{at}joined", axis=0))
@@ -77,7 +82,11 @@ def compose(cascade: Cascade, batch: Batch, inputs: Sequence[str], convert: Conv
         return nodes, list(graph.initializer), f"{at}out", f"{at}out_members"
 
     nodes, weights, answer, members = run_stage(0, inputs, None, inputs[0])
-    nodes += [node("Identity", [answer], end.graph.input[0].name), *end.graph.node, node("Identity", [members], "members")]
+    nodes += [
+        node("Identity", [answer], end.graph.input[0].name),
+        *end.graph.node,
+        node("Identity", [members], "members"),
+    ]
     names = [name for name in cascade_names(cascade) if name != "members"]
     outputs = [helper.make_tensor_value_info("members", onnx.TensorProto.INT64, ["batch"])]
     for name, one in zip(names, end.graph.output, strict=True):

@@ -17,7 +17,7 @@ from ..core.ensemble import Ensemble
 from ..core.stages import SCORES, Cascade
 from ..methods import single
 from ..surgery.copying import duplicate
-from ..uncertainty.abstention import upper_bound
+from ..uncertainty.abstention import lower_bound, upper_bound
 from ..uncertainty.checks import check_share
 from ..uncertainty.classification import Classification
 from ..uncertainty.resampling import Interval
@@ -27,7 +27,7 @@ SEARCHED = 0.25  # the share of the validation rows that proposes thresholds; th
 
 MOST = 4096  # combinations of thresholds that are looked at
 
-ENOUGH = 200  # thresholds of one stage
+ENOUGH = 100  # thresholds of one stage
 
 
 def cascade(
@@ -130,12 +130,12 @@ class CascadeReport:
         share = lambda i: f"{i.value:.2%} ({i.low:.2%} to {i.high:.2%})"  # noqa: E731
         return "\n".join(
             [
-                f"  with confidence {self.confidence:g}, {what} at most {self.bound:.4g} (asked: {self.asked:g}), for rows "
-                f"like the {self.rows:,} that tested it",
+                f"  with confidence {self.confidence:g}, {what} at most {self.bound:.4g} (asked: {self.asked:g}), for "
+                f"rows like the {self.rows:,} that tested it",
                 f"  accuracy {share(self.accuracy)} of {share(self.coverage)} of the rows; last stage "
                 f"{share(self.last_accuracy)}",
-                f"  rows that reach each stage: {', '.join(f'{r:.1%}' for r in self.reach)}; cost {self.cost.value:.3f} "
-                f"({self.cost.low:.3f} to {self.cost.high:.3f}) of the last stage on every row",
+                f"  rows that reach each stage: {', '.join(f'{r:.1%}' for r in self.reach)}; cost "
+                f"{self.cost.value:.3f} ({self.cost.low:.3f} to {self.cost.high:.3f}) of the last stage on every row",
             ]
         )  # fmt: skip
 
@@ -154,7 +154,9 @@ def split(stages: Any, sizes: Sequence[int] | None = None) -> list[Ensemble]:
         if sizes is not None:
             raise ValueError("cascade: sizes divides one ensemble, but a list of stages was given. Leave it out.")
     if len(made) < 2:
-        raise ValueError(f"cascade: needs at least two stages, but there is {len(made)}. Give more members or networks.")
+        raise ValueError(
+            f"cascade: needs at least two stages, but there is {len(made)}. Give more members or networks."
+        )
     if len(tasks := {one.task for one in made}) > 1 or not tasks <= {"classification", "binary"}:
         raise ValueError(
             f"cascade: all stages must be of classification, or all binary, but the tasks are {sorted(tasks)}."
@@ -198,7 +200,9 @@ class Rows(NamedTuple):
         """Some of the rows."""
         return Rows(self.scores[:, rows], self.wrong[:, rows], self.costs)
 
-    def outcome(self, windows: Sequence[tuple[float, float]], coverage: float = 1.0, keep: float | None = None) -> _Outcome:
+    def outcome(
+        self, windows: Sequence[tuple[float, float]], coverage: float = 1.0, keep: float | None = None
+    ) -> _Outcome:
         """Of these windows; without `keep`, the most certain share `coverage` of these rows is accepted."""
         stage, goes = np.zeros(self.scores.shape[1], int), np.ones(self.scores.shape[1], bool)
         for k, (low, high) in enumerate(windows):
@@ -234,8 +238,7 @@ class Asked(NamedTuple):
             return upper_bound(int(found.wrong[found.accepted].sum()), int(found.accepted.sum()), self.level)
         worse, better = int((found.wrong & ~rows.wrong[-1]).sum()), int((~found.wrong & rows.wrong[-1]).sum())
         count = len(found.wrong)
-        return upper_bound(worse, count, self.level / 2) - (1 - upper_bound(count - better, count, self.level / 2))
-
+        return upper_bound(worse, count, self.level / 2) - lower_bound(better, count, self.level / 2)
 
     def guess(self, found: _Outcome, rows: Rows) -> float:
         """About `bound`, in little time: it puts thresholds in order, and promises nothing."""
@@ -248,16 +251,19 @@ class Asked(NamedTuple):
 
 def _record(whole: Cascade, x: Any, y: Tensor, costs: np.ndarray) -> Rows:
     """What each stage would answer to every row."""
-    scores, wrong, so_far = [], [], []
+    scores: list[np.ndarray] = []
+    wrong: list[np.ndarray] = []
+    so_far: list[Tensor] = []
+    classes = 0
     for stage in cast(Any, whole.stages):
         so_far = [*so_far, stage.predict(x).log_members] if whole.pooled else [stage.predict(x).log_members]
-        if len({one.shape[1:] for one in so_far}) > 1 or (scores and so_far[-1].shape[-1] != classes):  # noqa: F821
+        if len({one.shape[1:] for one in so_far}) > 1 or (scores and so_far[-1].shape[-1] != classes):
             raise ValueError("cascade: the stages must have the same classes and rows, but their outputs differ.")
         prediction, classes = Classification(torch.cat(so_far)), so_far[-1].shape[-1]
         if prediction.label.shape != y.shape:
             raise ValueError(
-                f"cascade: needs one label for each row, but the labels have the shape {tuple(y.shape)} and the answers "
-                f"{tuple(prediction.label.shape)}."
+                f"cascade: needs one label for each row, but the labels have the shape {tuple(y.shape)} and the "
+                f"answers {tuple(prediction.label.shape)}."
             )
         scores.append(prediction.score(whole.score).double().cpu().numpy())
         wrong.append((prediction.label.cpu() != y.cpu()).numpy())
@@ -265,7 +271,7 @@ def _record(whole: Cascade, x: Any, y: Tensor, costs: np.ndarray) -> Rows:
 
 
 def _path(rows: Rows, asked: Asked, window: bool) -> list[list[tuple[float, float]]]:
-    """Windows in the order in which they are tested: all rows go on, and then ever fewer, the safest of each cost.
+    """Windows in the order of their tests: all rows go on, and then ever fewer, the safest of each cost.
 
     Only these rows propose, so that the tests are on others.
     """
@@ -273,9 +279,9 @@ def _path(rows: Rows, asked: Asked, window: bool) -> list[list[tuple[float, floa
     options = [_windows(rows.scores[k], MOST ** (1 / stages), window) for k in range(stages)]
     every = [(-math.inf, math.inf)] * stages
     found = []
-    for windows in product(*options):
-        outcome = rows.outcome(windows, asked.coverage)
-        found.append((rows.costs[outcome.stage].mean(), asked.guess(outcome, rows), list(windows)))
+    for combination in product(*options):
+        outcome = rows.outcome(combination, asked.coverage)
+        found.append((rows.costs[outcome.stage].mean(), asked.guess(outcome, rows), list(combination)))
     path: list[list[tuple[float, float]]] = []
     least = math.inf
     for _, bound, windows in sorted(found, key=lambda one: one[:2]):  # cheapest first
@@ -307,7 +313,7 @@ def _report(rows: Rows, found: _Outcome, bound: float, asked: Asked) -> CascadeR
 def _share(flags: np.ndarray) -> Interval:
     """A share with its exact 95 % interval (Clopper and Pearson)."""
     count, all_ = int(flags.sum()), len(flags)
-    return Interval(count / max(all_, 1), 1 - upper_bound(all_ - count, all_, 0.025), upper_bound(count, all_, 0.025))
+    return Interval(count / max(all_, 1), lower_bound(count, all_, 0.025), upper_bound(count, all_, 0.025))
 
 
 def _costs(stages: Sequence[nn.Module], x: Any, costs: Sequence[float] | None) -> list[float]:
@@ -363,14 +369,15 @@ def _check_rows(rows: int, risk: float | None, margin: float | None, confidence:
     level, tested = (1 - confidence) / (1 if risk is not None else 2), rows - _searched(rows)
     if upper_bound(0, max(tested, 1), level) > limit or tested < 1:
         raise ValueError(
-            f"cascade: {'a margin' if risk is None else 'a risk'} of {limit:g} with confidence {confidence:g} needs about "
-            f"{rows_needed(limit, confidence):,} validation rows or more, but there are {rows:,}. Give more, or allow more."
+            f"cascade: {'a margin' if risk is None else 'a risk'} of {limit:g} with confidence {confidence:g} needs "
+            f"about {rows_needed(limit, confidence):,} validation rows or more, but there are {rows:,}. Give more, "
+            "or allow more."
         )  # fmt: skip
 
 
 def _cannot(asked: Asked, bound: float, rows: int) -> str:
     return (
-        f"cascade: an error of at most {asked.limit:g} cannot be promised, because the last stage itself may be wrong as "
-        f"often as {bound:.4g} by {rows:,} validation rows. Allow risk={math.ceil(bound * 1000) / 1000:g}, accept fewer "
-        "rows (coverage=0.8), or use margin=."
+        f"cascade: an error of at most {asked.limit:g} cannot be promised, because the last stage itself may be wrong "
+        f"as often as {bound:.4g} by {rows:,} validation rows. Allow risk={math.ceil(bound * 1000) / 1000:g}, accept "
+        "fewer rows (coverage=0.8), or use margin=."
     )

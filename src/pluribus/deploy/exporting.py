@@ -145,7 +145,8 @@ def export(
             f"export: path must be a file to write, but it is a {type(path).__name__}. Give (ensemble, example, path)."
         )
     path = Path(path)
-    format = _check_arguments(ensemble, path, format, draws, tolerance, dynamic)
+    format = _check_arguments(ensemble, path, format, draws, tolerance)
+    _check_cascade(ensemble, format, dynamic)
     refuse_sparse("export", example)
     batch, size = _check_example(example), rows_of(as_batch(example))
     given = duplicate(ensemble).eval()
@@ -168,21 +169,11 @@ def export(
     about = {"task": task, "members": str(getattr(ensemble, "size", "")), "draws": draws}
     about |= getattr(ensemble, "about", {})
     with torch.no_grad(), _quiet(), _beside(path) as temporary:
-        program = None
         if isinstance(given, Cascade):
-            import onnx
-
-            model = compose(given, resize(batch, max(size, 2)), inputs, lambda one: _convert(one, opset).model_proto)
-            model.metadata_props.extend(onnx.StringStringEntryProto(key=f"pluribus.{k}", value=v) for k, v in about.items())
-            onnx.save(model, temporary)
+            _write_cascade(given, resize(batch, max(size, 2)), temporary, inputs, opset, about)
         else:
             program = trace_program(AnswerModule(plain, task, class_dim).eval(), batch, dynamic)
-        if program is not None and format == "onnx":
-            _write_onnx(program, temporary, inputs, outputs, opset, about)
-        elif program is not None:
-            content = io.BytesIO()  # on a full disk, torch's own writing of files ends the process
-            torch.export.save(program, content, extra_files={"pluribus.json": json.dumps(about)})
-            temporary.write_bytes(content.getbuffer())
+            _write_program(program, temporary, format, inputs, outputs, opset, about)
         sizes: tuple[int, ...] = ()
         difference = None
         if check:
@@ -201,9 +192,7 @@ def export(
 # -------------------------------------------------------------------- what is asked for
 
 
-def _check_arguments(
-    ensemble: Any, path: Path, format: str | None, draws: str, tolerance: float, dynamic: bool
-) -> str:
+def _check_arguments(ensemble: Any, path: Path, format: str | None, draws: str, tolerance: float) -> str:
     """The format, if everything asked for can be done."""
     if not isinstance(ensemble, Ensemble) and not (isinstance(ensemble, nn.Module) and hasattr(ensemble, "task")):
         raise TypeError(
@@ -217,11 +206,6 @@ def _check_arguments(
     if not tolerance > 0:
         raise ValueError(f"export: tolerance must be positive, but it is {tolerance}.")
     format = _check_format(path, format)
-    if isinstance(ensemble, Cascade) and (format != "onnx" or not dynamic):
-        raise ValueError(
-            "export: a cascade is written as .onnx with a batch of any size. For another runtime, export each of "
-            "cascade.stages and gather the rows that go on, as docs/serving.md shows."
-        )
     if format == "onnx":
         for name in ("onnx", "onnxscript", "onnxruntime"):
             require(name, "export to ONNX", "export")
@@ -232,6 +216,14 @@ def _check_arguments(
     if path.is_dir():
         raise IsADirectoryError(f"export: {str(path)!r} is a folder. Give the name of a file in it.")
     return format
+
+
+def _check_cascade(ensemble: Any, format: str, dynamic: bool) -> None:
+    if isinstance(ensemble, Cascade) and (format != "onnx" or not dynamic):
+        raise ValueError(
+            "export: a cascade is written as .onnx with a batch of any size. For another runtime, export each of "
+            "cascade.stages and gather the rows that go on, as docs/serving.md shows."
+        )
 
 
 def _check_format(path: Path, format: str | None) -> str:
@@ -287,6 +279,29 @@ def _beside(path: Path) -> Iterator[Path]:
         yield folder / path.name
         for file in sorted(folder.iterdir(), key=lambda file: file.name == path.name):  # the weights' file first
             os.replace(file, path.parent / file.name)
+
+
+def _write_cascade(
+    cascade: Cascade, batch: Batch, path: Path, inputs: Sequence[str], opset: int | None, about: dict[str, str]
+) -> None:
+    import onnx
+
+    model = compose(cascade, batch, inputs, lambda program: _convert(program, opset).model_proto)
+    told = [onnx.StringStringEntryProto(key=f"pluribus.{key}", value=value) for key, value in about.items()]
+    model.metadata_props.extend(told)
+    onnx.save(model, path)
+
+
+def _write_program(
+    program: torch.export.ExportedProgram, path: Path, format: str, inputs: Sequence[str], outputs: Sequence[str],
+    opset: int | None, about: dict[str, str],
+) -> None:  # fmt: skip
+    if format == "onnx":
+        _write_onnx(program, path, inputs, outputs, opset, about)
+    else:
+        content = io.BytesIO()  # on a full disk, torch's own writing of files ends the process
+        torch.export.save(program, content, extra_files={"pluribus.json": json.dumps(about)})
+        path.write_bytes(content.getbuffer())
 
 
 def _write_onnx(

@@ -57,7 +57,9 @@ def select(ensemble: Ensemble, validation: Any, size: int | None = None, *, seed
     if len(y) < 2 * FOLDS:
         raise ValueError(f"select: needs at least {2 * FOLDS} validation rows, but there are {len(y)}.")
     labels = y.long().to(prediction.log_members.device)
-    columns = prediction.log_members.movedim(prediction.class_dim, -1).gather(-1, labels.expand(ensemble.size, -1)[..., None])
+    columns = prediction.log_members.movedim(prediction.class_dim, -1).gather(
+        -1, labels.expand(ensemble.size, -1)[..., None]
+    )
     p = columns[..., 0].double().exp().cpu().numpy()  # of the true class: (members, rows)
     losses, errors = _out_of_fold(p, seed)
     kept = size or _fewest(losses, errors)
@@ -90,7 +92,9 @@ class Selection:
         """What was kept, the loss by size, and how many members are needed, as text."""
         chosen = ", ".join(f"{m} ({v})" for m, v in zip(self.members, self.votes, strict=True))
         by_size = ", ".join(f"{n}: {loss:.4f}" for n, loss in enumerate(self.losses, start=1))
-        return "\n".join([f"kept members (votes): {chosen}", f"  NLL out of fold by size: {by_size}", self.law.explain()])
+        return "\n".join(
+            [f"kept members (votes): {chosen}", f"  NLL out of fold by size: {by_size}", self.law.explain()]
+        )
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,9 @@ class PowerLaw:
     def explain(self) -> str:
         """The law and what it says of more members, as text."""
         more = [len(self.seen), 2 * len(self.seen), 4 * len(self.seen)]
-        told = "; ".join(f"{n} members {i.value:.4f} ({i.low:.4f} to {i.high:.4f})" for n in more for i in [self.loss(n)])
+        told = "; ".join(
+            f"{n} members {i.value:.4f} ({i.low:.4f} to {i.high:.4f})" for n in more for i in [self.loss(n)]
+        )
         return (
             f"  NLL of n members: {self.limit:.4f} + {self.gain:.4f} n^-{self.exponent:.2f}: {told}\n"
             f"  within 1 % of what infinitely many would have: {self.needed():,} members"
@@ -148,7 +154,10 @@ def fit_law(p: np.ndarray, seed: int = 0) -> PowerLaw:
     left_out = 0
     if size > 3:
         for i in range(size):
-            seen = [[row.mean() for s, row in zip(some, one, strict=True) if i not in s] for some, one in zip(subsets, each, strict=True)]
+            seen = [
+                [row.mean() for s, row in zip(some, one, strict=True) if i not in s]
+                for some, one in zip(subsets, each, strict=True)
+            ]
             draws.append(_fit(np.array([np.mean(one) for one in seen if one])))
         left_out = size
     for _ in range(DRAWS):
@@ -158,7 +167,7 @@ def fit_law(p: np.ndarray, seed: int = 0) -> PowerLaw:
 
 
 def _fit(seen: np.ndarray) -> tuple[float, float, float]:
-    """Least squares: for each exponent a line; with fewer than four sizes the exponent is 1, that of independent errors."""
+    """Least squares, a line for each exponent; of fewer than four sizes it is 1, that of independent errors."""
     sizes, best = np.arange(1, len(seen) + 1), (math.inf, 0.0, 0.0, 1.0)
     for exponent in EXPONENTS if len(seen) > 3 else [1.0]:
         column = sizes**-exponent

@@ -452,7 +452,12 @@ def _check_cascade(found: dict[str, Any] | None) -> None:
         return
     windows, sizes = found["windows"], found["sizes"]
     pairs = all(len(pair) == 2 and not any(math.isnan(end) for end in pair) for pair in windows)
-    if not pairs or len(windows) != len(sizes) - 1 or sizes != sorted(set(sizes)) or found["score"] not in CASCADE_SCORES:
+    if (
+        not pairs
+        or len(windows) != len(sizes) - 1
+        or sizes != sorted(set(sizes))
+        or found["score"] not in CASCADE_SCORES
+    ):
         raise ValueError(f'its "cascade" makes no sense: {windows[:9]} for {sizes[:9]} members')
 
 

@@ -1,4 +1,4 @@
-"""What a trained ensemble would give as a cascade: its metrics on test rows and its cost, for a row of the comparison."""
+"""What a trained ensemble would give as a cascade, for a row of the comparison: metrics on test rows, and cost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def measure_cascade(data: Data, ensemble: Ensemble) -> dict[str, Any] | None:
     tx = data.normalise(tx)
     try:
         made = cascade(ensemble, (data.normalise(x), y), margin=margin, confidence=CONFIDENCE)
-        both: list[Any] = [freeze(one, tx[:ROWS]) for one in (made, ensemble)]  # type: ignore[call-overload]
+        both: list[Any] = [freeze(one, tx[:ROWS]) for one in (made, ensemble)]
     except REFUSALS:
         return None
     assert isinstance(made, Cascade) and made.report is not None

@@ -164,7 +164,7 @@ def result_tables(results: Sequence[Result], width: int, differences: Difference
 
 
 def cascade_rows(groups: Sequence[Group], recommended: str | None) -> list[Group]:
-    """The cascade of the best method, as a row of its own: its metrics, and its cost from that of the whole ensemble."""
+    """The cascade of the best method as a row: its metrics, and its cost from that of the whole ensemble."""
     known = [group for group in groups if all(run.record.get("cascade") for run in group.runs)]
     if not known:
         return []

@@ -14,7 +14,17 @@ from torch import Tensor, nn
 
 from ..._common.timing import race
 from ..._common.torch_private import pytree, run_uncompiled
-from ..._common.trees import Batch, as_batch, flatten, logits_of, map_rows, map_tensors, repeat_votes, rows_of, tensors_of
+from ..._common.trees import (
+    Batch,
+    as_batch,
+    flatten,
+    logits_of,
+    map_rows,
+    map_tensors,
+    repeat_votes,
+    rows_of,
+    tensors_of,
+)
 from ...core.ensemble import Ensemble
 from ...core.stages import Cascade
 from ...methods.adapted_layers import RankOne
