@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from .._common.trees import Batch, logits_of, map_rows, rows_of
 from ..surgery.row_splitting import rows_to_predict
-from ..uncertainty.outputs import compute_answers
+from ..uncertainty.outputs import compute_answers, wide
 from ..uncertainty.prediction import Prediction, join_outputs, prediction_of
 
 SCORES = {
-    "msp": lambda answers: 1 - answers["confidence"],
-    "entropy": lambda answers: answers["total"],
-    "mutual_information": lambda answers: answers["epistemic"],
-}  # larger = less certain
+    "msp": "confidence",
+    "entropy": "total",
+    "mutual_information": "epistemic",
+}  # larger = less certain, and the answer that each is computed from
 
 
 class Cascade(nn.Module):
@@ -146,7 +146,10 @@ class Cascade(nn.Module):
 
     def scores(self, outputs: Tensor) -> Tensor:
         """How uncertain each row of members' outputs is."""
-        return SCORES[self.score](compute_answers(self.task, outputs, self.class_dim))
+        if self.score == "msp" and self.task == "classification":  # in few operations: it is computed at each stage
+            return 1 - wide(outputs).softmax(-1).mean(0).amax(-1)  # members, classes
+        answer = compute_answers(self.task, outputs, self.class_dim)[SCORES[self.score]]
+        return 1 - answer if self.score == "msp" else answer
 
     def with_stages(self, stages: Sequence[nn.Module]) -> Cascade:
         """The same cascade of other forms of its stages."""
