@@ -26,7 +26,7 @@ from timing import interleaved, ratio
 from torch import Tensor, nn
 
 import pluribus as pb
-from pluribus.deploy.cascading import Asked, Rows, choose
+from pluribus.deploy.cascading import Asked, StageRows, choose
 
 MEMBERS = 4
 
@@ -135,7 +135,7 @@ def guarantee(data: str, method: str, folder: Path, work: Path) -> dict[str, Any
     scores, wrong = (
         np.stack(one) for one in ([p.score("msp").numpy() for p in stages], [(p.label != y).numpy() for p in stages])
     )
-    every = Rows(scores, wrong, np.array([1 / MEMBERS, 1.0]))
+    every = StageRows(scores, wrong, np.array([1 / MEMBERS, 1.0]))
     asked, generator, count = Asked(None, MARGIN, CONFIDENCE), np.random.default_rng(0), HELD_OUT[data]
     failed, costs = {"other rows": 0, "drawn with replacement": 0}, []
     for seed in range(SPLITS):

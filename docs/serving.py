@@ -25,6 +25,7 @@ TITLES = {"cifar10": "CIFAR-10 (7,500 training images)", "fashion_mnist": "Fashi
 
 
 def main() -> None:
+    """Store new results, if there are any, and draw."""
     if len(sys.argv) > 1:
         found = [json.loads(path.read_text()) for path in sorted(Path(sys.argv[1]).glob("*.json"))]
         STORED.write_text(json.dumps(found, indent=1) + "\n")
@@ -38,7 +39,9 @@ def main() -> None:
             axis.plot(cost, accuracy, "o-", color=colour, label=f"{method}, 1 to 4 members for every row")
             share = one["members_used"] / one["members"]
             axis.plot([share], [100 * one["accuracy"]["cascade"]], "*", color=colour, ms=14, label=f"{method}, cascade")
-        axis.set(title=TITLES[data], xlabel="members that run, relative to all 4", ylabel="test accuracy, %", xlim=(0, 1.05))
+        axis.set(
+            title=TITLES[data], xlabel="members that run, relative to all 4", ylabel="test accuracy, %", xlim=(0, 1.05)
+        )
         axis.grid(alpha=0.3)
     axes[0].legend(fontsize=8)
     figure.tight_layout()

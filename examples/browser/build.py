@@ -1,8 +1,9 @@
 """An ensemble in the browser: draw a digit, and see its label, confidence, aleatoric and epistemic uncertainty.
 
 You learn: the file that `pb.export` writes runs in a web page, too, by onnxruntime-web. This script trains an ensemble,
-exports it as a cascade, which runs as many members as a drawing needs, takes the runtime from npm (by name, once), and writes all of it into one page, `digits.html`, that fetches
-nothing: open it from the folder, or put it on any web server. It is written into FOLDER.
+exports it as a cascade, which runs as many members as a drawing needs, takes the runtime from npm (by name, once), and
+writes all of it into one page, `digits.html`, that fetches nothing: open it from the folder, or put it on any web
+server. It is written into FOLDER.
 
 Usage: python examples/browser/build.py [FOLDER]
 """

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import pluribus as pb
-from pluribus.deploy.cascading import Asked, Rows, choose
+from pluribus.deploy.cascading import Asked, StageRows, choose
 from pluribus.deploy.member_selection import fit_law
 
 
@@ -170,13 +170,13 @@ def test_the_risk_of_accepted_rows_is_bounded(trained):
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", [Asked(0.2, None, 0.9), Asked(None, 0.02, 0.9)])
 def test_the_promise_fails_no_more_often_than_stated_over_200_draws(asked):
-    """Rows are drawn from a population whose error is known exactly."""
+    """StageRows are drawn from a population whose error is known exactly."""
     generator = np.random.default_rng(0)
     size, failed, found = 20_000, 0, 0
     margin = generator.gamma(1.0, 1.0, size)  # how easy a row is
     wrong = np.stack([generator.random(size) < 0.5 * np.exp(-factor * margin) for factor in (1.2, 2.2)])
     scores = np.stack([np.exp(-margin) + generator.normal(0, 0.05, size)] * 2)
-    every = Rows(scores, wrong, np.array([0.25, 1.0]))
+    every = StageRows(scores, wrong, np.array([0.25, 1.0]))
     for seed in range(200):
         try:
             windows, _, _ = choose(every.take(generator.integers(size, size=800)), asked, seed=seed)

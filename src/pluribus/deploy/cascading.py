@@ -84,7 +84,9 @@ def cascade(
     return Cascade(made, windows, score, pooled=pooled, keep=keep, report=report)
 
 
-def choose(rows: Rows, asked: Asked, window: bool = False, seed: int = 0) -> tuple[list[Any], float, CascadeReport]:
+def choose(
+    rows: StageRows, asked: Asked, window: bool = False, seed: int = 0
+) -> tuple[list[Any], float, CascadeReport]:
     """The cheapest windows that pass their test, the score from which on no row is accepted, and the report."""
     part = np.random.default_rng(seed).permutation(rows.scores.shape[1])
     search, test = (rows.take(some) for some in np.split(part, [_searched(len(part))]))
@@ -188,7 +190,7 @@ class _Outcome(NamedTuple):
     keep: float
 
 
-class Rows(NamedTuple):
+class StageRows(NamedTuple):
     """Each stage's score and mistake on each row, (stages, rows), and what reaching each stage costs a row, relative to
     what the last one costs by itself."""
 
@@ -196,9 +198,9 @@ class Rows(NamedTuple):
     wrong: np.ndarray
     costs: np.ndarray
 
-    def take(self, rows: np.ndarray) -> Rows:
+    def take(self, rows: np.ndarray) -> StageRows:
         """Some of the rows."""
-        return Rows(self.scores[:, rows], self.wrong[:, rows], self.costs)
+        return StageRows(self.scores[:, rows], self.wrong[:, rows], self.costs)
 
     def outcome(
         self, windows: Sequence[tuple[float, float]], coverage: float = 1.0, keep: float | None = None
@@ -232,7 +234,7 @@ class Asked(NamedTuple):
         """The risk, or the margin."""
         return cast(float, self.margin if self.risk is None else self.risk)
 
-    def bound(self, found: _Outcome, rows: Rows) -> float:
+    def bound(self, found: _Outcome, rows: StageRows) -> float:
         """The largest error, or loss of accuracy, that the rows allow."""
         if self.risk is not None:
             return upper_bound(int(found.wrong[found.accepted].sum()), int(found.accepted.sum()), self.level)
@@ -240,7 +242,7 @@ class Asked(NamedTuple):
         count = len(found.wrong)
         return upper_bound(worse, count, self.level / 2) - lower_bound(better, count, self.level / 2)
 
-    def guess(self, found: _Outcome, rows: Rows) -> float:
+    def guess(self, found: _Outcome, rows: StageRows) -> float:
         """About `bound`, in little time: it puts thresholds in order, and promises nothing."""
         if self.risk is not None:
             return float(found.wrong[found.accepted].mean())
@@ -249,7 +251,7 @@ class Asked(NamedTuple):
         return (worse + 2 * math.sqrt(np.abs(change).sum())) / len(change)
 
 
-def _record(whole: Cascade, x: Any, y: Tensor, costs: np.ndarray) -> Rows:
+def _record(whole: Cascade, x: Any, y: Tensor, costs: np.ndarray) -> StageRows:
     """What each stage would answer to every row."""
     scores: list[np.ndarray] = []
     wrong: list[np.ndarray] = []
@@ -267,10 +269,10 @@ def _record(whole: Cascade, x: Any, y: Tensor, costs: np.ndarray) -> Rows:
             )
         scores.append(prediction.score(whole.score).double().cpu().numpy())
         wrong.append((prediction.label.cpu() != y.cpu()).numpy())
-    return Rows(np.stack(scores), np.stack(wrong), costs)
+    return StageRows(np.stack(scores), np.stack(wrong), costs)
 
 
-def _path(rows: Rows, asked: Asked, window: bool) -> list[list[tuple[float, float]]]:
+def _path(rows: StageRows, asked: Asked, window: bool) -> list[list[tuple[float, float]]]:
     """Windows in the order of their tests: all rows go on, and then ever fewer, the safest of each cost.
 
     Only these rows propose, so that the tests are on others.
@@ -299,7 +301,7 @@ def _windows(scores: np.ndarray, most: float, window: bool) -> list[tuple[float,
     return [(math.inf, math.inf), *((low, high) for low in lows for high in highs if low < high)]
 
 
-def _report(rows: Rows, found: _Outcome, bound: float, asked: Asked) -> CascadeReport:
+def _report(rows: StageRows, found: _Outcome, bound: float, asked: Asked) -> CascadeReport:
     reach = tuple(float((found.stage >= k).mean()) for k in range(len(rows.costs)))
     costs = rows.costs[found.stage]
     error = 1.96 * float(costs.std()) / math.sqrt(len(costs))
