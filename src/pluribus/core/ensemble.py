@@ -105,9 +105,11 @@ class Ensemble(nn.Module):
         """
         training = self.training
         if not self.runner.busy:
-            return repeat_votes(self._forward((args, kwargs), training), self.votes)
-        with self.runner.alone():  # another thread has changed the modes for a while: it said so before it did
-            return repeat_votes(self._forward((args, kwargs), self.training), self.votes)
+            outputs = self._forward((args, kwargs), training)
+        else:
+            with self.runner.alone():  # another thread has changed the modes for a while: it said so before it did
+                outputs = self._forward((args, kwargs), self.training)
+        return outputs if self.votes is None else repeat_votes(outputs, self.votes)
 
     def _forward(self, batch: Batch, training: bool) -> Any:
         self.look_once(batch)
