@@ -96,9 +96,9 @@ def measure(data: str, method: str, folder: Path, work: Path, seconds: float) ->
     found["members_used"] = float(used.double().mean())
     found["by_size"] = by_size(ensemble, whole, y)
     found["latency"], found["rounds"] = {}, {}
-    for batch in (1, 32, 128):
+    for batch in (1, 32, 128, 512):
         full, quick = pb.freeze(ensemble, x[:batch]), pb.freeze(made, x[:batch])
-        some = x[: 96 if batch == 1 else 512].split(batch)
+        some = x[: 96 if batch == 1 else max(512, 2 * batch)].split(batch)
         runs = {"full": partial(answer, full, some), "cascade": partial(answer, quick, some)}
         times = interleaved(runs, torch.device("cpu"), seconds=seconds)
         found["latency"][str(batch)] = ratio(times, "cascade", "full")

@@ -167,7 +167,9 @@ def export(
     outputs = cascade_names(given) if isinstance(given, Cascade) else answer_names(task)
     inputs = _input_names(ensemble.stages[0] if isinstance(ensemble, Cascade) else ensemble, batch, outputs)
     about = {"task": task, "members": str(getattr(ensemble, "size", "")), "draws": draws}
-    about |= getattr(ensemble, "about", {})
+    if isinstance(ensemble, Cascade):
+        about["members"] = str(ensemble.counts[-1])
+    about |= getattr(ensemble.stages[0] if isinstance(ensemble, Cascade) else ensemble, "about", {})
     with torch.no_grad(), _quiet(), _beside(path) as temporary:
         if isinstance(given, Cascade):
             _write_cascade(given, resize(batch, max(size, 2)), temporary, inputs, opset, about)
