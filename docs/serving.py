@@ -43,8 +43,8 @@ def main() -> None:
             title=TITLES[data], xlabel="members that run, relative to all 4", ylabel="test accuracy, %", xlim=(0, 1.05)
         )
         axis.grid(alpha=0.3)
-    axes[0].legend(fontsize=8)
-    figure.tight_layout()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncol=4, fontsize=8)
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
     figure.savefig(IMAGES / "serving.svg", metadata={"Date": None})
 
 

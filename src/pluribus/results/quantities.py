@@ -57,6 +57,8 @@ def value(result: Result, name: str) -> float:
         found: Any = _shift(record, SHIFT[name])
     elif metric in OOD or metric in OWN_SCORE:
         found = _ood(record, metric, where)
+    elif (part := name.partition("_"))[0] in PARTS:
+        found = (record.get(part[0]) or {}).get(part[2])
     elif where:
         found = (record.get("variants") or {}).get(where, {}).get(metric)
     elif name == "training":
@@ -306,6 +308,8 @@ SHIFT = {"cacc": "accuracy", "cnll": "nll", "cece": "ece"}
 
 OOD = ("auroc", "aupr", "fpr95")
 
+PARTS = ("train", "scaled")  # "train_accuracy": on training rows; "scaled_nll": after temperature scaling
+
 OWN_SCORE = {f"{name}_mi": name for name in OOD}  # by mutual information, as Packed-Ensembles judges on ImageNet
 _SHARE = Quantity("Accuracy", "higher", "%", 2, 100, "share of test examples with the right label")
 
@@ -349,6 +353,10 @@ QUANTITIES: dict[str, Quantity] = {
     "cacc": replace(_SHARE, title="cAcc", meaning="accuracy, mean over corruptions and severities"),
     "cnll": Quantity("cNLL", "lower", meaning="NLL, mean over corruptions and severities"),
     "cece": Quantity("cECE", "lower", digits=4, meaning="ECE, mean over corruptions and severities"),
+    "train_accuracy": replace(_SHARE, title="Training accuracy", meaning="on up to 1,000 of the training rows"),
+    "train_nll": Quantity("Training NLL", "lower", meaning="on up to 1,000 of the training rows"),
+    "scaled_nll": Quantity("NLL, scaled", "lower", meaning="after temperature scaling on calibration rows"),
+    "scaled_ece": Quantity("ECE, scaled", "lower", digits=4, meaning="after temperature scaling on calibration rows"),
     "accuracy_among_known": replace(_SHARE, title="Accuracy among known", meaning="only classes that can be right"),
     "anchor_accuracy": replace(_SHARE, title="Anchors", meaning="share of anchor frames with a right label (pm-0)"),
     "stable_accuracy": replace(_SHARE, title="Stable", meaning="sets of similar frames that are all right (pm-k)"),

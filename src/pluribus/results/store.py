@@ -279,6 +279,8 @@ RECORD = {
     "classes?": (None, [str]),
     "training?": (None, {str: Any}),
     "validation?": (None, _FIGURES),
+    "train?": (None, _FIGURES),
+    "scaled?": (None, _FIGURES),
     "shift?": (None, {str: [_FIGURES]}),
     "outside?": (None, {str: {str: _FIGURES}}),
     "variants?": (None, {str: _FIGURES}),

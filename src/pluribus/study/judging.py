@@ -17,8 +17,9 @@ from .._common.trees import IGNORED
 from ..core.ensemble import Ensemble
 from ..data.corruptions.catalogue import corrupt
 from ..data.dataset import AnswerKey, Data, Split
-from ..deploy.promises import Evidence, gather_evidence
+from ..deploy.promises import MOST, Evidence, gather_evidence
 from ..results.store import has_classes
+from ..uncertainty.calibration import calibrate
 from ..uncertainty.classification import Classification
 from ..uncertainty.evaluation import answered, bootstrap, by_member, evaluate, stability
 from ..uncertainty.metrics import aupr, auroc, fpr95
@@ -41,6 +42,8 @@ REGRESSION_SCORES = ("total", "epistemic")
 INTERVALS = ("accuracy", "nll", "brier", "ece", "aurc", "rmse", "mae", "crps", "coverage")
 
 RESAMPLES = 200
+
+SEEN = 1000  # training rows that are predicted, to say how well the network fits them
 
 
 def judge(
@@ -70,6 +73,8 @@ def judge(
         },
         "metrics": _metrics(inside, sums),
         "validation": figures(ensemble, data, data.selection, promise) if len(data.selection) else {},
+        "train": figures(ensemble, data, data.train.take(slice(SEEN)), promise),
+        "scaled": _scaled(ensemble, data),
         **({"targets": _by_target(data, inside), "block": len(data.targets)} if data.targets else {}),
         "members": by_member(unscaled, metrics=_of_members(data)),
         "shift": _shift(run, data, ensemble, promise),
@@ -90,6 +95,19 @@ def figures(ensemble: Ensemble, data: Data, split: Split, promise: Evidence | No
     """Every metric of a part of the data."""
     measured = _measure(ensemble, data, split, promise)
     return {name: found["value"] for name, found in _metrics(*measured, intervals=False).items()}
+
+
+def _scaled(ensemble: Ensemble, data: Data) -> dict[str, float]:
+    """NLL and ECE of test rows after temperature scaling, which is fitted to rows that nothing was chosen on."""
+    if data.task != "classification" or not len(data.calibration):
+        return {}
+
+    def predict(split: Split) -> Any:
+        return ensemble.predict((data.normalise(x), y) for x, y in split.batches(ROWS))
+
+    held, test = data.calibration.take(slice(MOST)), data.test.take(slice(MOST))
+    fitted = calibrate(predict(held), held.y, method="temperature", when="after")
+    return evaluate(fitted.apply(predict(test)), test.y, metrics=["nll", "ece"])
 
 
 def _measure(ensemble: Ensemble, data: Data, split: Split, promise: Evidence | None) -> tuple[Summary, Sums]:

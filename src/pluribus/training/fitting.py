@@ -128,7 +128,7 @@ def fit(
         l1, l2: penalties, added to the loss
         select: keep the weights of the epoch in which the "ensemble" was best on the validation data, or those in
             which each "member" was, whose epochs may differ (Packed-Ensembles, appendix K); None: the last epoch's.
-            Best is most accurate, and of equally accurate ones the likeliest
+            Best is what the recipe's `best` says: most accurate, and of equally accurate ones the likeliest
         patience: stop after so many epochs in which neither accuracy nor likelihood improved on validation data
         precision, devices, strategy, callbacks: lightning's own, such as "bf16-mixed", 2, "ddp"
         device: "cpu", "cuda", ...; by default where the ensemble is
@@ -230,6 +230,7 @@ def lightning_module(
         decays=plan.decays,
         select=select,
         patience=plan.patience,
+        best=plan.best,
         seed=seed,
     )
 

@@ -48,6 +48,7 @@ class TrainingModule(LightningModule):
         rate: rate(epoch), what the learning rate is multiplied by
         select: "ensemble" keeps the weights of the best epoch, "member" each member's best (see `pb.fit`)
         patience: stop after so many epochs without an improvement on validation data
+        best: which epoch is the best one, as in a `Recipe`
     """
 
     def __init__(
@@ -65,12 +66,13 @@ class TrainingModule(LightningModule):
         decays: str = "all",
         select: str | None = None,
         patience: int | None = None,
+        best: str = "accurate",
         seed: int = 0,
     ):
         super().__init__()
         self.ensemble, self.criterion, self.build, self.groups = ensemble, criterion, build, groups
         self.rate, self.augment, self.clip, self.l1, self.l2 = rate, augment, clip, l1, l2
-        self.select, self.patience, self.seed, self.decays = select, patience, seed, decays
+        self.select, self.patience, self.seed, self.decays, self.by = select, patience, seed, decays, best
         self.rows: list[dict[str, float]] = []  # one for each finished epoch
         self.best: dict[str, tuple[list[float], int]] = {}  # figures and epoch of the ensemble and of each member
         self.kept: State = {}
@@ -193,9 +195,12 @@ class TrainingModule(LightningModule):
                 self._keep(who, figures)
 
     def _keep(self, who: str, figures: dict[str, float]) -> None:
-        """Keep the weights if they are better; of equal accuracy, the likelier ones are."""
+        """Keep the weights if they are better: by accuracy and then likelihood, or by likelihood alone."""
         prefix = "validation/" if who == "ensemble" else f"{who}/"
-        better = [-v if name.endswith("accuracy") else v for name, v in figures.items() if name.startswith(prefix)]
+        own = [name for name in figures if name.startswith(prefix)]
+        if self.by == "likeliest":
+            own = [name for name in own if name.endswith("nll")] or own
+        better = [-figures[name] if name.endswith("accuracy") else figures[name] for name in own]
         if who in self.best and not better < self.best[who][0]:
             return
         self.best[who] = (better, self.current_epoch)

@@ -30,6 +30,7 @@ class Recipe:
         augment: a name in AUGMENTATIONS, or settings of `Augment`
         clip: the largest norm of each member's gradient
         patience: stop after so many epochs in which nothing improved on validation data
+        best: which epoch is kept: the most "accurate" on validation data (of equals, the likeliest), or the "likeliest"
         l1, l2: penalties on the weights, added to the loss
         fast_weight_factor: of BatchEnsemble's vectors: their rate relative to `lr`
         methods: what changes for a method: fields of the recipe, or of the method under "settings"
@@ -47,6 +48,7 @@ class Recipe:
     augment: str | Mapping[str, Any] | None = None
     clip: float | None = None
     patience: int | None = None
+    best: Literal["accurate", "likeliest"] = "accurate"
     l1: float = 0.0
     l2: float = 0.0
     fast_weight_factor: float = 0.5
