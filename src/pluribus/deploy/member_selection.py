@@ -80,6 +80,11 @@ class Selection:
         losses: the negative log-likelihood out of fold with at most 1, 2, ... members
         errors: the standard error of its difference from the best of them
         law: the loss that any number of such members would have
+
+    >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+    >>> found = pb.select(pb.deep(nn.Linear(4, 3), 4), (x, y)).selection
+    >>> len(found.losses), len(found.members) == len(found.votes)
+    (4, True)
     """
 
     members: tuple[int, ...]
@@ -106,6 +111,10 @@ class PowerLaw:
         seen: the mean loss of 1, 2, ... of the members
         draws: (limit, gain, exponent) of other rows and of one member less, for intervals
         members: how many of `draws` leave a member out: the first ones
+
+    >>> law = PowerLaw(0.5, 0.1, 1.0, (0.6, 0.55), ((0.5, 0.1, 1.0),), 0)
+    >>> law.loss(10).value, law.needed(within=0.01)
+    (0.51, 20)
     """
 
     limit: float
