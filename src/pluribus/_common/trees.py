@@ -203,6 +203,14 @@ def map_tensors(tree: Any, change: Any) -> Any:
     return pytree.tree_unflatten([change(t) if isinstance(t, Tensor) else t for t in leaves], structure)
 
 
+def repeat_votes(outputs: Any, votes: Sequence[int] | None) -> Any:
+    """Outputs, (members, batch, ...), with each member as often as it counts: (votes, batch, ...)."""
+    if votes is None:
+        return outputs
+    index = [member for member, count in enumerate(votes) for _ in range(count)]
+    return map_tensors(outputs, lambda t: t[index])
+
+
 def logits_of(output: Any) -> Any:
     """What a criterion looks at: the `logits` of an output that has them, otherwise the output."""
     if isinstance(output, Tensor):

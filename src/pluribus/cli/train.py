@@ -39,6 +39,12 @@ def train_command(
     coverage: Annotated[
         float, typer.Option(help="How often sets and intervals contain the truth.", min=0, max=1)
     ] = 0.9,
+    cascade: Annotated[
+        bool, typer.Option("--cascade", help="Answer each row with as many members as it needs (docs/serving.md).")
+    ] = False,
+    margin: Annotated[
+        float, typer.Option(help="With --cascade: how much accuracy it may lose.", min=0.0001, max=0.5)
+    ] = 0.02,
     threads: options.Threads = None,
     precision: Annotated[
         str | None, typer.Option(help="Precision of training: 32-true, bf16-mixed or 16-mixed.")
@@ -77,7 +83,8 @@ def train_command(
     there = (out / "bundle.json").exists() and not overwrite
     with say_how_to_go_on(lambda: f"the epochs so far are kept in {out}"):
         predictor, seconds = train_predictor(
-            planned, found, out, risk=risk, coverage=coverage, overwrite=overwrite, precision=precision, kept=kept,
+            planned, found, out, risk=risk, coverage=coverage, margin=margin if cascade else None,
+            overwrite=overwrite, precision=precision, kept=kept,
             progress=not run.silent and messages.is_terminal,
         )  # fmt: skip
     if not run.silent:
@@ -148,5 +155,10 @@ def _promises(predictor: Any) -> list[str]:
     if predictor.evidence is None:
         rows = "fewer than 10 validation rows: nothing is calibrated and nothing is promised. Give --validation 0.2"
         return [rows]
-    said = [one.explain() for one in (promise, threshold) if one is not None]
+    cascade = predictor.record.get("cascade")
+    used = [] if cascade is None else [
+        f"cascade of {', '.join(map(str, cascade['sizes']))} members: cost {cascade['report']['cost'][0]:.2f} of all "
+        f"members on every row; accuracy at most {cascade['report']['bound']:.4f} lower, with confidence 0.95"
+    ]  # fmt: skip
+    said = used + [one.explain() for one in (promise, threshold) if one is not None]
     return [*said, *(record[name] for name in ("no_conformal", "no_threshold") if name in record)]

@@ -8,8 +8,9 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ from .._common.signed_files import read_signed_json, write_signed_json
 from .._common.trees import tensors_of
 from .._common.untrusted import Finite, Number, check_shape
 from ..core.ensemble import Ensemble
+from ..core.stages import SCORES as CASCADE_SCORES
+from ..core.stages import Cascade
 from ..data.catalogue import encoded
 from ..data.dataset import Data
 from ..data.encoding import check_encoding, encoded_shape
@@ -31,6 +34,7 @@ from ..uncertainty.conformal_prediction import INTERVALS, SETS, Conformal
 from ..uncertainty.outputs import gaussian
 from ..uncertainty.prediction import Prediction
 from ..uncertainty.regression import Regression
+from .cascading import split
 from .export_graph import ExportedMembers
 from .freezing.frozen import freeze
 from .pictures import write_pictures
@@ -38,6 +42,7 @@ from .promises import (
     COVERAGE,
     Evidence,
     calibrated_by,
+    find_cascade,
     find_threshold,
     gather_evidence,
     plain_promise,
@@ -92,6 +97,15 @@ class Predictor:
         """What the calibration rows say; None where there were none."""
         found = self.record.get("evidence")
         return None if found is None else read_evidence(found, bool(self.record["classes"]))
+
+    @property
+    def cascade(self) -> Cascade | None:
+        """The ensemble as a cascade, where it was trained to answer as one."""
+        found = self.record.get("cascade")
+        if found is None:
+            return None
+        windows = [(float(low), float(high)) for low, high in found["windows"]]
+        return Cascade(split(self.ensemble, found["sizes"]), windows, found["score"])
 
     def promising(self, *, coverage: float | None = None, risk: float | None = None) -> Predictor:
         """The same predictor with another promise, from the calibration rows of its training: nothing is trained.
@@ -219,8 +233,13 @@ class Predictor:
 
     def predict_batch(self, x: Tensor) -> Any:
         """The calibrated prediction for inputs as files have them."""
-        prediction: Any = self.ensemble.predict(self._normalise(x))
+        answering = self._answering
+        prediction: Any = answering.predict(self._normalise(x))
         return prediction if self.calibrated is None else self.calibrated.apply(prediction)
+
+    @cached_property
+    def _answering(self) -> Ensemble | Cascade:
+        return self.cascade or self.ensemble
 
     def for_export(self, rows: int, frozen: bool = True) -> tuple[nn.Module, Tensor]:
         """A module that takes inputs as files have them and normalises them itself, and an example for it."""
@@ -229,6 +248,10 @@ class Predictor:
                 "export: a predictor of texts takes tokens, not numbers. Export its ensemble with pb.export."
             )
         example = torch.rand(rows, *self.record["shape"])
+        if (cascade := self.cascade) is not None:
+            stages = [Predictor(stage, self.record) for stage in cast(Any, cascade.stages)]
+            inside = self._normalise(example) if frozen else None
+            return cascade.with_stages([SelfNormalising(one, inside) for one in stages]), example
         return SelfNormalising(self, self._normalise(example) if frozen else None), example
 
     def _normalise(self, x: Tensor) -> Tensor:
@@ -334,6 +357,7 @@ def make_predictor(
     promise: bool = True,
     risk: float | None = None,
     coverage: float = COVERAGE,
+    margin: float | None = None,
 ) -> Predictor:
     """The predictor of a trained ensemble; what it promises is found on the calibration rows of the data.
 
@@ -342,6 +366,7 @@ def make_predictor(
         promise: whether to; otherwise the record has no promise
         risk: None: 0.05, or the least above it that the rows can promise; a number is kept to, or no row is accepted
         about: further plain values for the record
+        margin: answer as a cascade that may lose this much accuracy: its thresholds are found on half of the rows
     """
     record: dict[str, Any] = {
         "format": FORMAT,
@@ -356,7 +381,16 @@ def make_predictor(
         **(about or {}),
         "threshold": None,
     }
-    evidence = None if data.task in ("segmentation", "multilabel") or not promise else gather_evidence(ensemble, data)
+    answering: Any = ensemble
+    rows = None
+    if margin is not None:  # what is promised is found on other rows than the thresholds
+        answering, rows = find_cascade(ensemble, data, margin)
+        record["cascade"] = {
+            "windows": [[low, high] for low, high in answering.windows], "score": answering.score,
+            "sizes": answering.counts, "report": answering.report.plain(),
+        }  # fmt: skip
+    promise &= data.task not in ("segmentation", "multilabel")
+    evidence = gather_evidence(answering, data, rows) if promise else None
     if evidence is not None:
         record |= {"evidence": evidence.plain(), "scale": evidence.scale, **promises(evidence, coverage, risk)}
     return Predictor(ensemble, record)
@@ -453,6 +487,7 @@ SHAPE = {
     "threshold?": (None, THRESHOLD),
     "no_threshold?": str,
     "scale?": (None, Finite),
+    "cascade?": (None, {"windows": [[Number]], "score": str, "sizes": [int], "report": {str: Any}}),
     "conformal?": (None, PROMISE),
     "no_conformal?": str,
     "evidence?": {str: Any},
@@ -489,7 +524,22 @@ def _check_record(record: Any) -> None:
         raise ValueError(f'its "threshold" has the score {threshold["score"]!r}, not one of {", ".join(SCORES)}')
     if record.get("scale") is not None and not 0 < record["scale"] < math.inf:
         raise ValueError(f'its "scale" must be positive, but is {record["scale"]}')
+    _check_cascade(record.get("cascade"))
     _check_promise(record.get("conformal"), record.get("evidence"), bool(record["classes"]))
+
+
+def _check_cascade(found: dict[str, Any] | None) -> None:
+    if found is None:
+        return
+    windows, sizes = found["windows"], found["sizes"]
+    pairs = all(len(pair) == 2 and not any(math.isnan(end) for end in pair) for pair in windows)
+    if (
+        not pairs
+        or len(windows) != len(sizes) - 1
+        or sizes != sorted(set(sizes))
+        or found["score"] not in CASCADE_SCORES
+    ):
+        raise ValueError(f'its "cascade" makes no sense: {windows[:9]} for {sizes[:9]} members')
 
 
 def _moments(encoding: dict[str, Any], given: list[Any]) -> list[Any]:

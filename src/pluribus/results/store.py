@@ -270,6 +270,7 @@ RECORD = {
         "latency_rows?": (None, int),
         "deployed?": (None, DEPLOYED),
     },
+    "cascade?": (None, {"margin": Number, "members": Number, "metrics": _FIGURES, "cost": _FIGURES}),
     "model?": (None, str),
     "size?": (None, int),
     "width?": (None, Number),

@@ -26,6 +26,7 @@ from ..uncertainty.metrics import aupr, auroc, fpr95
 from ..uncertainty.regression import Regression
 from ..uncertainty.summary import LEVEL, Summary
 from .baselines import model_spec, recipe_of
+from .cascades import measure_cascade
 from .costs import measure_cost
 from .judging_images import Sums, dense_examples, image_batches, image_metrics, summarise_images
 from .settings import Run
@@ -80,6 +81,7 @@ def judge(
         "outside": {name: {score: _detect(uncertainty, name, score) for score in scores} for name in data.outside},
         "variants": _variants(data, ensemble),
         "cost": measure_cost(run, data, ensemble),
+        "cascade": measure_cascade(data, ensemble),
         "seconds": {"training": seconds, "evaluation": time.monotonic() - started},
         "versions": _versions(),
         "history": history.rows,

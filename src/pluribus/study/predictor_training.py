@@ -10,6 +10,7 @@ from typing import Any
 from .._common.atomic import only_process, refuse_links
 from .._common.signed_files import read_signed_json, write_signed_json
 from ..data.dataset import Data
+from ..deploy.cascading import rows_needed
 from ..deploy.predictor import RECORD, Predictor, load_predictor
 from ..deploy.promises import COVERAGE, promises
 from ..results.store import has_classes
@@ -29,6 +30,7 @@ def train_predictor(
     *,
     risk: float | None = None,
     coverage: float = COVERAGE,
+    margin: float | None = None,
     overwrite: bool = False,
     kept: Path | None = None,
     **options: Any,
@@ -41,13 +43,16 @@ def train_predictor(
         kept: a folder in which the same run is finished already, whose weights are taken
     """
     check_run(run, data)
+    if margin is not None:
+        _check_cascade(data, margin)
     refuse_links("train", folder, TRAINING)
     folder.mkdir(parents=True, exist_ok=True)
     with only_process("train", folder):
         if not overwrite and (done := _finished(run, folder)) is not None:
             return done, 0.0
         claim(run, folder, overwrite)
-        if kept is not None and (trained := _finished(run, kept)) is not None:
+        # A cascade promises on other rows than its ensemble, so it is not made of kept weights.
+        if kept is not None and margin is None and (trained := _finished(run, kept)) is not None:
             if (evidence := trained.evidence) is not None:
                 trained.record |= promises(evidence, coverage, risk)
             trained.save(folder)
@@ -58,7 +63,7 @@ def train_predictor(
         except Exception:
             _remove_without_epochs(folder)
             raise
-        predictor = predictor_of(run, data, ensemble, {}, risk=risk, coverage=coverage)
+        predictor = predictor_of(run, data, ensemble, {}, risk=risk, coverage=coverage, margin=margin)
         promise = None if has_classes(data.task) else predictor.evidence
         predictor.record["figures"] = figures(ensemble, data, data.test, promise)
         predictor.save(folder)
@@ -71,6 +76,18 @@ def _finished(run: Run, folder: Path) -> Predictor | None:
     if (folder / TRAINING).exists() or _json(folder / RECORD).get("run") != run.plain():
         return None
     return load_predictor(folder, model=run.model if run.model.startswith("python:") else None)
+
+
+def _check_cascade(data: Data, margin: float) -> None:
+    """Refuse a cascade that cannot be had, before anything is trained."""
+    if data.task != "classification":
+        raise ValueError(f"--cascade: needs data with classes, but {data.name} is {data.task}.")
+    needed, rows = rows_needed(margin, 0.95), len(data.calibration) // 2
+    if rows < needed:
+        raise ValueError(
+            f"--cascade: a margin of {margin:g} takes {needed:,} rows, and a quarter of the validation rows is "
+            f"{rows:,}. Allow a larger --margin, or give more validation rows (--validation 0.3)."
+        )
 
 
 def claim(run: Run, folder: Path, overwrite: bool = False) -> None:

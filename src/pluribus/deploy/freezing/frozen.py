@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, overload
 
 import torch
 from torch import Tensor, nn
 
 from ..._common.timing import race
 from ..._common.torch_private import pytree, run_uncompiled
-from ..._common.trees import Batch, flatten, logits_of, map_tensors, tensors_of
+from ..._common.trees import (
+    Batch,
+    as_batch,
+    flatten,
+    logits_of,
+    map_rows,
+    map_tensors,
+    repeat_votes,
+    rows_of,
+    tensors_of,
+)
 from ...core.ensemble import Ensemble
+from ...core.stages import Cascade
 from ...methods.adapted_layers import RankOne
 from ...surgery.calling import call, refuse_chance_outside_torch, refuse_sparse
 from ...surgery.copying import duplicate, state
@@ -39,13 +50,35 @@ MANY = 8  # rows from which on the members' convolutions run one after the other
 NARROW = 64  # channels of a member; convolutions with fewer waste the vector units one by one
 
 
+@overload
 def freeze(
     ensemble: Ensemble,
     example: Any,
     *,
     choose: Literal["measure", "rule"] = "measure",
     memory: Literal["fast", "small"] = "fast",
-) -> Frozen:
+) -> Frozen: ...
+
+
+@overload
+def freeze(
+    ensemble: Ensemble | Cascade,
+    example: Any,
+    *,
+    choose: Literal["measure", "rule"] = "measure",
+    memory: Literal["fast", "small"] = "fast",
+    anytime: bool = True,
+) -> Cascade: ...
+
+
+def freeze(
+    ensemble: Ensemble | Cascade,
+    example: Any,
+    *,
+    choose: Literal["measure", "rule"] = "measure",
+    memory: Literal["fast", "small"] = "fast",
+    anytime: bool = False,
+) -> Frozen | Cascade:
     """An inference-only module with the ensemble's outputs, to float tolerance, and the fewest operations.
 
     Normalisation is folded into the layers before it, rank-1 vectors into weights; a channel that a member's masks
@@ -61,13 +94,20 @@ def freeze(
             of rows works later; other sizes work unless the model's code asks about them
         choose: "measure": the ways to run are timed on the example; "rule": always the same way for the same call
         memory: "small": vectors (BatchEnsemble) and low-rank matrices stay beside the weights that the members share
+        anytime: freeze each member by itself, so that `answers(x, budget=...)` can stop after any of them
+        ensemble: or a cascade: then each of its stages is frozen
 
     >>> import pluribus as pb
     >>> frozen = pb.freeze(pb.deep(nn.Linear(4, 3), 2), torch.zeros(5, 4))
     >>> frozen(torch.zeros(7, 4)).shape
     torch.Size([2, 7, 3])
     """
+    if isinstance(ensemble, Cascade):
+        return _freeze_cascade(ensemble, example, choose, memory)
     _check(ensemble, choose, memory)
+    if anytime:
+        members = [ensemble.subset([i]) for i in range(ensemble.size)]
+        return _freeze_cascade(Cascade(members, [(-math.inf, math.inf)] * (len(members) - 1)), example, choose, memory)
     refuse_sparse("freeze", example)
     copy, given = cast(Ensemble, duplicate(ensemble)).eval(), Example(example)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -85,6 +125,18 @@ def freeze(
         made = _freeze(copy, given, choose, memory)
         made.mult_adds = before, cost(made, _as_example(few)).mult_adds
     return made
+
+
+def _freeze_cascade(cascade: Cascade, example: Any, choose: Any, memory: Any) -> Cascade:
+    """Each stage frozen for as many rows as will reach it."""
+    batch = as_batch(example)
+    rows = rows_of(batch)
+    shares = cascade.report.reach if cascade.report is not None else [1.0] * len(cascade.stages)
+    stages = []
+    for stage, share in zip(cascade.stages, shares, strict=True):
+        few = map_rows(batch, rows, lambda t: t[: max(1, round(share * rows))])  # noqa: B023
+        stages.append(freeze(cast(Ensemble, stage), _as_example(few), choose=choose, memory=memory))
+    return cascade.with_stages(stages)
 
 
 class Frozen(nn.Module):
@@ -115,7 +167,7 @@ class Frozen(nn.Module):
         self.method, self.size, self.task, self.class_dim = (
             ensemble.method, ensemble.size, ensemble.task, ensemble.class_dim,
         )  # fmt: skip
-        self.passes = ensemble.passes
+        self.passes, self.votes = ensemble.passes, ensemble.votes
         self.arguments = arguments  # None: whatever the ensemble takes
         self.runs = nn.ModuleList(runs)  # the structure of the outputs, with a number in place of each tensor:
         self.outline = None if tree is None else pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
@@ -142,18 +194,27 @@ class Frozen(nn.Module):
             run_uncompiled("the weights are put back in plain order", self.plain_)
         tensors = self.arguments.tensors(args, kwargs)
         if not self.chunk or torch.compiler.is_compiling() or len(tensors[0]) <= self.chunk:
-            return self._run(tensors)
+            return repeat_votes(self._run(tensors), self.votes)
         parts = [self._run(part) for part in self.arguments.split(tensors, self.chunk)]
-        return pytree.tree_map(lambda *ts: torch.cat(ts, 1) if isinstance(ts[0], Tensor) else ts[0], *parts)
+        whole = pytree.tree_map(lambda *ts: torch.cat(ts, 1) if isinstance(ts[0], Tensor) else ts[0], *parts)
+        return repeat_votes(whole, self.votes)
 
-    def answers(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+    def answers(self, *args: Any, budget: float | None = None, **kwargs: Any) -> dict[str, Tensor]:
         """Mean, label, confidence, total, aleatoric and epistemic uncertainty of each row, by name.
+
+        Args:
+            budget: members or seconds that may be spent, of a network frozen with `anytime=True`, or of a cascade
 
         >>> frozen = pb.freeze(pb.deep(nn.Linear(4, 3), 2), torch.zeros(5, 4))
         >>> answers = frozen.answers(torch.zeros(5, 4))
         >>> sorted(answers), answers["mean"].shape
         (['aleatoric', 'confidence', 'epistemic', 'label', 'mean', 'total'], torch.Size([5, 3]))
         """
+        if budget is not None:
+            raise ValueError(
+                "answers: this network runs all members together, so it cannot stop within a budget. Freeze it with "
+                "pb.freeze(ensemble, example, anytime=True), or freeze a pb.cascade."
+            )
         return compute_answers(self.task, logits_of(self(*args, **kwargs)), self.class_dim)
 
     def predict(self, x: Any, batch_size: int | None = None) -> Prediction:
