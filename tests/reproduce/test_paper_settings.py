@@ -15,10 +15,10 @@ from pluribus.methods.facts import call_method
 from pluribus.models.by_name import ModelSpec
 from pluribus.reproduce.experiments.stored_parts import Context
 from pluribus.reproduce.experiments.study_experiment import Compared
+from pluribus.reproduce.published import decimals
 from pluribus.reproduce.published import masksembles as masks_printed
 from pluribus.reproduce.published import mimo as mimo_printed
 from pluribus.reproduce.published import packed as packed_printed
-from pluribus.reproduce.published.packed import decimals
 from pluribus.reproduce.registry import CLAIMS
 from pluribus.results.quantities import quantity
 from pluribus.results.store import Group, Result

@@ -19,7 +19,6 @@ from ..core.ensemble import TASKS
 from ..methods.building import check_model
 from ..surgery.copying import duplicate, state
 from ..surgery.selecting import quote_names
-from .common.arguments import SOME_NUMBERS_OR_NONE
 from .common.examples import Examples, answers, choose_task, is_classifying
 from .common.networks import Buffers, Layout, Networks, put_, rest_of
 
@@ -132,7 +131,6 @@ class Trajectory(Networks):
             )
         if not checkpoints:
             raise ValueError("Trajectory.of: there must be at least one checkpoint, but the list is empty.")
-        SOME_NUMBERS_OR_NONE.check("Trajectory.of", "steps", steps)
         if steps is not None and len(steps) != len(checkpoints):
             raise ValueError(
                 f"Trajectory.of: needs one step for each of {len(checkpoints)} checkpoints, but there are {len(steps)}."

@@ -14,7 +14,6 @@ from ..core.ensemble import Ensemble
 from ..data.corruptions import corrupt
 from ..data.dataset import Data, Split
 from .checkpoints import Trajectory
-from .common.arguments import COUNT, check_arguments
 from .common.examples import Examples, map_arrays
 from .common.networks import networks_of
 
@@ -179,18 +178,8 @@ class Material:
                 yield name, severity, (normalise(corrupt(self.images[0], name, severity)), self.images[1])
 
 
-@check_arguments(rows=COUNT)
 def material_of(caller: str, runs: Any, data: Any, *, train: Any = None, rows: int = 1000, **settings: Any) -> Material:
-    """Networks and data as a user has them.
-
-    Args:
-        runs: trajectories or networks: a list, or an Ensemble
-        data: a `Data`; or (x, y) that nobody was trained on
-        train: with (x, y): what they were trained on, for statistics of batch normalisation and paths; without it the
-            first half of `data` is taken for that, and the networks are evaluated on the second half
-        rows: training rows at most; half as many are evaluated on
-        settings: of `Material`
-    """
+    """Networks and data as a user has them."""
     held = [runs.member(i).eval() for i in range(runs.size)] if isinstance(runs, Ensemble) else runs
     if not isinstance(held, (list, tuple)) or not all(isinstance(run, (Trajectory, nn.Module)) for run in held):
         raise TypeError(f"{caller}: runs must be a list of trajectories or networks, or an Ensemble.")

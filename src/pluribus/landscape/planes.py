@@ -11,9 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..methods.building import check_number
 from .checkpoints import Trajectory
-from .common.arguments import FILE, NAMES, NOT_NEGATIVE, PAIRS, check_arguments
 from .common.networks import Networks, check_alike, gram, network_of, networks_of
 from .common.points import MEASURES, Measuring, Span, check_measuring, measure_points
 
@@ -63,8 +61,6 @@ class Plane:
 
     def at(self, u: float, v: float) -> nn.Module:
         """The network at these coordinates, in eval mode; `refresh_` fits its statistics to it."""
-        for name, value in (("u", u), ("v", v)):
-            check_number("plane.at", name, value, "a finite number", np.isfinite)
         mixture = self.mixtures(np.array([[u, v]]))[0]
         buffers = self.networks.mix_buffers(self.nearest(np.array([[u, v]]))[0])
         return self.networks.build(self.span.weights(mixture), buffers)
@@ -141,7 +137,6 @@ def plane(a: Any, b: Any = None, c: Any = None) -> Plane:
     return Plane(networks, base, edges @ np.linalg.inv(upper), shown=shown, axes=axes)
 
 
-@check_arguments()
 def random_plane(model: Any, *, normalise: bool = True, seed: int = 0) -> Plane:
     """The plane of two random directions through a network, which is at (0, 0).
 
@@ -246,7 +241,6 @@ class Surface:
         return found
 
 
-@check_arguments(path=FILE, extent=PAIRS, margin=NOT_NEGATIVE, measures=NAMES)
 def surface(
     plane: Plane,
     data: Any,

@@ -18,7 +18,6 @@ from ..methods.building import check_size
 from ..training.batching import loader, mix_seeds, set_epoch
 from ..training.fitting import fit, resolve_recipe
 from .checkpoints import Trajectory
-from .common.arguments import check_arguments
 from .common.examples import naming_data
 from .common.networks import network_of
 
@@ -27,7 +26,6 @@ Source = nn.Module | Callable[[], nn.Module]
 RECORDED = ("keep", "start", "dtype")  # options of the recorder; the others are for training
 
 
-@check_arguments()
 def trajectory(
     model: nn.Module,
     train: Any,
@@ -66,7 +64,6 @@ def trajectory(
     return _train(_begin(model, task), train, probe, every, **options)[0]
 
 
-@check_arguments()
 def trajectories(
     model: Source,
     train: Any,

@@ -13,7 +13,6 @@ from .._common.optional import require
 from .._common.trees import tensors_of, unstack
 from ..core.ensemble import Ensemble
 from .checkpoints import Course, Trajectory
-from .common.arguments import POSITIVE_OR_NONE, check_arguments
 from .common.examples import (
     Examples,
     answers,
@@ -111,7 +110,6 @@ def divergence(
     return np.array([[between(p, q) for q in other.double()] for p in one.double()])
 
 
-@check_arguments(perplexity=POSITIVE_OR_NONE)
 def embedding(
     runs: Any,
     method: Literal["tsne", "pca", "mds"] = "tsne",

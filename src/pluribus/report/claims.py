@@ -154,13 +154,6 @@ def claims_page(
 ) -> str:
     """The page as HTML, complete in itself: no network, no other file. Written to `path` where one is given.
 
-    Args:
-        headline: the answer to the title
-        about: what was looked at, in a line under the title
-        command: how to repeat it
-        settings: how it was done, by name
-        notes: what is left out, and why
-
     >>> html = claims_page("Landscape", [section("same", "Are they the same function?", "No.", ["No."])])
     >>> "Are they the same function?" in html
     True

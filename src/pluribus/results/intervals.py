@@ -50,9 +50,6 @@ def _quantile(values: int, level: float) -> float:
 def bootstrap_interval(statistic: Callable[[np.ndarray], np.ndarray], examples: int, level: float = LEVEL) -> Interval:
     """The percentile interval of a statistic when the examples are drawn again with replacement.
 
-    Args:
-        statistic: from weights (resamples, examples), how often each example was drawn, to values (resamples)
-
     >>> values = np.array([0.1, 0.2, 0.4, 0.3])
     >>> bootstrap_interval(lambda weights: weights @ values / weights.sum(1), 4).value
     0.25

@@ -79,9 +79,6 @@ def over_splits(differences: Sequence[float], test_share: float, level: float = 
 
     Splits share most of their training rows, so a plain t-interval is too narrow: the variance of the mean is taken as
     (1/n + test rows / training rows) times that of the differences.
-
-    Args:
-        test_share: test rows relative to training rows, such as 1/9
     """
     values, n = np.asarray(differences, float), len(differences)
     mean = float(values.mean())

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from ..core.ensemble import Ensemble
-from ..landscape.averaging import weight_average
 from ..landscape.checkpoints import Trajectory
-from ..landscape.sampling import random_subspace, swag
+from ..landscape.sampling import random_subspace, swag, weight_average
 from ..methods import METHODS, single
 from ..methods.facts import call_method, facts_of, takes
 from ..methods.warm_start import SHARES, start_near

@@ -10,12 +10,10 @@ from torch import nn
 from ...core.ensemble import Ensemble
 from ...training.fitting import fit
 from ..checkpoints import Course
-from ..common.arguments import check_arguments
 from ..common.examples import Examples, naming_data
 from ..similarity import answers_and_targets
 
 
-@check_arguments()
 def courses(
     ensemble: Ensemble, train: Any, probe: Any, *, every: str | int = "epoch", start: bool = False, **options: Any
 ) -> list[Course]:

@@ -15,7 +15,6 @@ from ...methods.building import check_whole
 from ...training.batching import mix_seeds
 from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate
-from ..common.arguments import COUNT, FUNCTION, FUNCTION_OR_NONE, NAMES, SOME_NUMBERS, check_arguments
 from ..common.examples import Examples, target_labels
 from ..common.points import Measuring, Span, measure_points
 from ..similarity import answers_and_targets, disagreement, divergence
@@ -25,7 +24,6 @@ from .trained_settings import Measured, Try, train_each
 SMALL = 1e-4  # a weight that is no larger counts as zero (MIMO, appendix C)
 
 
-@check_arguments(make=FUNCTION, settings=NAMES, seeds=COUNT, further=FUNCTION_OR_NONE)
 def sweep(
     make: Callable[[Any], Ensemble],
     settings: Sequence[Any],
@@ -71,7 +69,6 @@ def sweep(
     return _sweep("sweep", tries, train, data, seeds, progress, further)
 
 
-@check_arguments(make=FUNCTION, l1=SOME_NUMBERS, l2=SOME_NUMBERS, seeds=COUNT)
 def regularization_path(
     make: Callable[[], Ensemble],
     train: Any,

@@ -24,7 +24,6 @@ from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate, ood
 from ...uncertainty.metrics import reliability
 from ...uncertainty.resampling import Interval
-from ..common.arguments import BY_NAME, BY_NAME_OR_NONE, FUNCTION_OR_NONE, check_arguments
 from ..common.examples import Examples, naming_data, read_batches
 
 Entries = Mapping[str, Callable[[], Ensemble]]
@@ -103,7 +102,6 @@ class Measured:
         return "\n".join(lines)
 
 
-@check_arguments(entries=BY_NAME, shifts=BY_NAME_OR_NONE, about=BY_NAME_OR_NONE, further=FUNCTION_OR_NONE)
 def measure_settings(
     entries: Entries,
     train: Any,

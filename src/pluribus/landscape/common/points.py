@@ -162,12 +162,6 @@ def measure_points(
 ) -> PointFigures:
     """Loss, accuracy and agreement with the references at every mixture of networks and directions.
 
-    Args:
-        mixtures: coefficients of the span, (*shape, networks + directions)
-        buffers: how the buffers are mixed, (*shape, networks)
-        references: those that labels are compared with; by default the networks of the span
-        file: where figures go as they come, and are gone on from
-
     Shapes:
         loss, accuracy: shape
         agreement: (references, *shape)
@@ -190,11 +184,6 @@ def measure_points(
 
 def check_measuring(caller: str, points: int, columns: int, how: Mapping[str, Any]) -> None:
     """Refuse unknown options, and a grid whose figures would not fit, before anything is read or computed."""
-    known = Measuring.__annotations__
-    if unknown := [name for name in how if name not in known]:
-        raise TypeError(f"{caller}: the argument {unknown[0]!r} is unknown. Choose from {quote_names(known)}.")
-    if how.get("processes", 1) < 1:
-        raise ValueError(f"{caller}: processes must be at least 1, but it is {how['processes']}.")
     needed = points * (columns * 2 + 8) * 8
     check_memory(caller, needed, f"a grid of {points:,} points", how.get("memory"), "Use a smaller grid.")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..common.arguments import check_arguments
 from ..material import Material, material_of
 from . import fort, members
 from .findings import Asked
@@ -16,7 +15,6 @@ MEASURES: dict[str, Callable[[Material], Measurement | None]] = {**fort.MEASURES
 ASKED: dict[str, dict[str, Asked]] = {**fort.ASKED, **members.ASKED}
 
 
-@check_arguments()
 def measure(name: str, runs: Any, data: Any, *, train: Any = None, **settings: Any) -> Measurement:
     """The numbers and arrays of one figure of a paper, measured on networks and data of your own.
 

@@ -19,14 +19,13 @@ from ...training.batching import mix_seeds
 from ...uncertainty.evaluation import evaluate
 from ..analyses.masks import masked_layers
 from ..analyses.member_trajectories import courses
-from ..analyses.separation import separation
 from ..analyses.setting_sweeps import member_figures, weight_share
 from ..analyses.trained_settings import train_from_seeds
 from ..material import Material, first_rows
 from ..paths import along, line
 from ..planes import surface
 from ..similarity import disagreement, embedding
-from ..subnetworks import subnetwork_plane, subnetworks
+from ..subnetworks import separation, subnetwork_plane, subnetworks
 from .findings import Asked
 from .fort import Measurement
 from .randomness import randomness

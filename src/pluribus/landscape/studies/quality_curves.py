@@ -15,7 +15,6 @@ from ...methods.building import check_whole
 from ...methods.facts import takes
 from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate
-from ..common.arguments import FUNCTION_OR_NONE, NAMES, NUMBERS, SAMPLED, check_arguments
 from ..common.examples import Examples, is_classifying, target_labels
 from ..common.networks import ensemble_of, network_of
 from ..sampling import draw_around, find_sampler
@@ -62,7 +61,6 @@ class Quality:
         return found
 
 
-@check_arguments(samplers=SAMPLED, sizes=NUMBERS, shifts=NAMES, severities=NUMBERS, normalise=FUNCTION_OR_NONE)
 def quality(
     runs: Sequence[Any],
     samplers: Mapping[str, Any] | Sequence[Any] = ("diagonal", "low_rank", "weight_average"),

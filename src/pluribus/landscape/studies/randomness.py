@@ -15,7 +15,6 @@ from ...methods.building import check_whole
 from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate, ood
 from ..checkpoints import Trajectory
-from ..common.arguments import NAMES, NUMBERS, check_arguments
 from ..common.examples import Examples, target_labels
 from ..cycles import csgmcmc
 from ..diversity_accuracy_plane import diversity_accuracy
@@ -56,7 +55,6 @@ class Randomness:
         return float(np.mean(found))
 
 
-@check_arguments(rates=NUMBERS, kinds=NAMES)
 def randomness(
     model: Any,
     train: Any,
@@ -133,7 +131,6 @@ def shared_information(prediction: Classification) -> float:
     return float(evaluate(prediction, metrics=["mutual_information"])["mutual_information"])
 
 
-@check_arguments()
 def chain_against_runs(
     model: Any,
     train: Any,

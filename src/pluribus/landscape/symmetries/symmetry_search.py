@@ -20,7 +20,6 @@ from ...surgery.calling import check_example
 from ...surgery.copying import clear_caches_, duplicate, state, tensors_in
 from ...surgery.row_splitting import cut_rows, long_tensors
 from ...surgery.selecting import quote_names
-from ..common.arguments import check_arguments
 from ..common.examples import map_arrays
 from ..common.networks import network_of
 from .axes import UnitAxis, free_axes, settle
@@ -69,7 +68,6 @@ def permutations(model: Any, example: Any) -> Groups:
     return groups
 
 
-@check_arguments()
 def permute(model: Any, groups: Groups, generator: torch.Generator | None = None) -> nn.Module:
     """A copy of the network with the units of all groups in random orders: another network with the same function.
 
