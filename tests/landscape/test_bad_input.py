@@ -44,7 +44,6 @@ def test_labels_that_do_not_fit_are_refused(call, kind):
         (lambda: ls.snapshots(ONE, (X, Y), 2, epochs=0), "epochs must be a whole number of at least 1, but it is 0"),
         (lambda: ls.csgmcmc(ONE, (X, Y), 2, epochs=0), "epochs must be a whole number of at least 1, but it is 0"),
         (lambda: ls.csgmcmc(ONE, (X, Y), 2, temperature=np.inf), "temperature must be 0 or more, but it is inf"),
-        (lambda: ls.solutions(3), "runs must be a list of at least one"),
     ],
 )
 def test_values_that_mean_nothing_are_refused(call, match):
@@ -61,11 +60,7 @@ def broken():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: ls.along(ONE, (X, Y)), "along: needs a path from ls.line, ls.tunnel or ls.curve, but got a Linear"),
-        (lambda: ls.barrier(None, (X, Y)), "barrier: needs a path"),
-        (lambda: ls.stitched(3, (X, Y)), "stitched: needs a path"),
         (lambda: ls.refresh_(None, (X, Y)), "refresh_: the model must be an nn.Module, but it is a NoneType"),
-        (lambda: ls.Trajectory.of(ONE, ONE), "checkpoints must be a list of state_dicts"),
     ],
 )
 def test_what_is_of_another_kind_is_refused(call, match):

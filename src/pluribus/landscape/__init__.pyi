@@ -10,7 +10,6 @@ from .analyses.masks import mask_transition as mask_transition
 from .analyses.masks import network_widths as network_widths
 from .analyses.masks import ood_criteria as ood_criteria
 from .analyses.masks import packing as packing
-from .analyses.member_trajectories import courses as courses
 from .analyses.setting_sweeps import between_members as between_members
 from .analyses.setting_sweeps import member_figures as member_figures
 from .analyses.setting_sweeps import regularization_path as regularization_path
@@ -56,6 +55,7 @@ from .planes import surface as surface
 from .recorded_training import trajectories as trajectories
 from .recorded_training import trajectory as trajectory
 from .recorder import Recorder as Recorder
+from .recorder import courses as courses
 from .representations import cka as cka
 from .representations import layer_names as layer_names
 from .sampling import SAMPLERS as SAMPLERS
@@ -76,7 +76,7 @@ from .similarity import embedding as embedding
 from .studies.findings import Finding as Finding
 from .studies.fort import Measurement as Measurement
 from .studies.fort import findings as findings
-from .studies.measures import measure as measure
+from .studies.members import measure as measure
 from .studies.quality_curves import Quality as Quality
 from .studies.quality_curves import quality as quality
 from .studies.randomness import Randomness as Randomness

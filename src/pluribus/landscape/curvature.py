@@ -156,8 +156,6 @@ class _Hessian:
         self.loss = loss_of("spectrum", networks, self.examples, criterion, task)
         layout, own = networks.layout, dict(state(self.model))
         names = [name for name, moves in zip(layout.names, layout.moves, strict=True) if moves]
-        if wrong := [name for name in names if own[name].is_complex()]:
-            raise ValueError(f"spectrum: weights must be real numbers, but {wrong[0]!r} are complex.")
         for name, tensor in own.items():
             if tensor.is_floating_point():
                 tensor.requires_grad_(name in names)

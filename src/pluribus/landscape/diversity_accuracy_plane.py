@@ -77,11 +77,6 @@ def diversity_accuracy(
     rest, _, _ = answers_and_targets("diversity_accuracy", others, examples, task)
     if not is_classifying(kind) or targets is None:
         raise ValueError(f"diversity_accuracy: compares labels, but the task is {kind}.")
-    if first.shape[1:] != rest.shape[1:]:
-        raise ValueError(
-            "diversity_accuracy: the networks must have the same outputs, but the reference gives "
-            f"{tuple(first.shape[1:])} and the others {tuple(rest.shape[1:])}."
-        )
     target = target_labels(targets, first.shape[-1])
     labels, own = labels_of(rest), labels_of(first)[0]
     return DiversityAccuracy(
@@ -138,8 +133,6 @@ def family(
     True
     """
     a = _check("family", accuracy, reference_accuracy, classes)
-    if not 0 < exponent < math.inf:
-        raise ValueError(f"family: the exponent must be positive, but it is {exponent}.")
     top = _peak(reference_accuracy, classes, exponent)
     low, high = np.full(a.shape, top), np.ones(a.shape)
     for _ in range(80):  # accuracy falls from `top` on
@@ -223,6 +216,4 @@ def _check(caller: str, accuracy: Any, reference: float, classes: int) -> np.nda
             f"{caller}: the reference must be better than chance with at least 2 classes, but its accuracy "
             f"is {reference:g} with {classes} classes."
         )
-    if not ((a >= 0) & (a <= 1)).all():
-        raise ValueError(f"{caller}: accuracies must be from 0 to 1, but one is {a[~((a >= 0) & (a <= 1))][0]:g}.")
     return a

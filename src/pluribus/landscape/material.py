@@ -212,8 +212,6 @@ def data_rows(data: Data, rows: int) -> dict[str, Any]:
     """Rows of each part of the data for a `Material`, drawn at random, normalised; and test images as they are."""
     if data.task != "classification":
         raise ValueError(f"landscape: compares class labels, but {data.name} is a {data.task}. Give data with classes.")
-    if rows < 2:
-        raise ValueError(f"landscape: needs at least 2 rows, but --rows is {rows}.")
     train, test = draw_rows(data.train, rows), draw_rows(data.test, max(rows // 2, 2))
     validation = draw_rows(data.validation, max(rows // 2, 2)) if len(data.validation) else train
     parts: dict[str, Any] = {"train": train, "validation": validation, "test": test}

@@ -195,7 +195,6 @@ def along(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -> 
     ((5,), (2, 5), 1.0)
     """
     points = check_whole("along", "points", points)
-    _check_path("along", path)
     t = np.linspace(0, 1, points) if points > 1 else np.array([0.5])
     mixtures = path.mixtures(t)
     return Along(t, *measure_points("along", path.span, mixtures, mixtures, data, references=path.ends(), **how))
@@ -216,7 +215,6 @@ def barrier(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -
     >>> barrier(line(a, a), (x, y), points=3)
     0.0
     """
-    _check_path("barrier", path)
     if check_whole("barrier", "points", points) < 3:
         raise ValueError(f"barrier: needs at least 3 points, the ends included, but points is {points}.")
     return along(path, data, points, **how).barrier
@@ -249,7 +247,6 @@ def stitched(
     >>> cut.loss.shape, cut.fan.shape
     ((5, 3), (5, 3, 2))
     """
-    _check_path("stitched", path)
     rows, columns = check_grid("stitched", grid)
     check_measuring("stitched", rows * columns, 4, how)
     check_number("stitched", "reach", reach, "positive", lambda value: 0 < value < np.inf)
@@ -286,12 +283,6 @@ class Fan(Surface):
     fan: np.ndarray
     corners: np.ndarray
 
-    def project(self, holder: Any) -> np.ndarray:
-        """The triangles lie in different planes: nothing is projected onto all of them."""
-        raise TypeError(
-            "project: a stitched cut spans several planes, so nothing can be projected onto it. Use ls.plane."
-        )
-
 
 # ---------------------------------------------------------------- helpers
 
@@ -302,10 +293,6 @@ def _unfold(path: Path, t: np.ndarray) -> np.ndarray:
     mixtures = path.mixtures(places)  # neighbours on a straight piece are in the plane of its triangle
     products = mixtures @ path.span.products() @ mixtures.T
     lengths = np.sqrt(np.clip(np.diag(products), 0, None))
-    if not lengths.all():
-        raise ValueError(
-            "stitched: a corner of the path is the origin, so there is no triangle. Give a path that avoids it."
-        )
     cosines = [products[i, i + 1] / (lengths[i] * lengths[i + 1]) for i in range(len(lengths) - 1)]
     angles = np.concatenate([[0], np.cumsum(np.arccos(np.clip(cosines, -1, 1)))])
     points = lengths[:, None] * np.stack([np.cos(angles), np.sin(angles)], -1)
@@ -320,11 +307,6 @@ def _first_shift(ends: Networks, along: Tensor, seed: int) -> Tensor:
     drawn -= along * (drawn @ along) / (along @ along)
     size = drawn.norm()
     return (drawn * (1e-3 * along.norm() / size) if size > 0 else drawn).to(ends.layout.dtype)
-
-
-def _check_path(caller: str, path: Any) -> None:
-    if not isinstance(path, Path):
-        raise TypeError(f"{caller}: needs a path from ls.line, ls.tunnel or ls.curve, but got a {type(path).__name__}.")
 
 
 def _descend(

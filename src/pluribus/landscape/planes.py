@@ -277,8 +277,6 @@ def surface(
     >>> found.loss.shape, found.agreement.shape
     ((4, 3), (2, 4, 3))
     """
-    if not isinstance(plane, Plane):
-        raise TypeError(f"surface: needs a plane, but got a {type(plane).__name__}. Make one with ls.plane(a, b).")
     count = check_grid("surface", grid)
     check_measuring("surface", count[0] * count[1], 2 + len(plane.networks), how)
     u, v = (np.linspace(*ends, side) for ends, side in zip(extent or plane.extent(margin, cover), count, strict=True))

@@ -273,8 +273,6 @@ def of_subspaces(runs: Sequence[Any], sampler: str | Sampler, size: int = 1, **o
     >>> of_subspaces([nn.Linear(4, 3), nn.Linear(4, 3)], random_subspace, 3)(torch.zeros(2, 4)).shape
     torch.Size([6, 2, 3])
     """
-    if not isinstance(runs, (list, tuple)) or not runs:
-        raise ValueError("of_subspaces: runs must be a list of at least one trajectory.")
     size, seed = check_size("of_subspaces", size), options.get("seed", 0)
     draw = find_sampler("of_subspaces", sampler)
     parts = [draw_around("of_subspaces", draw, run, size, seed + i, options) for i, run in enumerate(runs)]
@@ -292,8 +290,6 @@ def solutions(runs: Sequence[Any]) -> Ensemble:
     >>> solutions([nn.Linear(4, 3), nn.Linear(4, 3)])(torch.zeros(2, 4)).shape
     torch.Size([2, 2, 3])
     """
-    if not isinstance(runs, (list, tuple)) or not runs:
-        raise ValueError("solutions: runs must be a list of at least one trajectory or network.")
     return ensemble_of(networks_of("solutions", [network_of("solutions", run) for run in runs]))
 
 

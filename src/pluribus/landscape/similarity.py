@@ -51,8 +51,6 @@ def cosine(a: Any, b: Any = None, *, parameters: Literal["matrices", "all"] = "m
     if not pieces[0]:
         raise ValueError('cosine: the network has no weight matrix. Give parameters="all" to compare what it has.')
     lengths = [np.sqrt(sum(part.double().square().sum(1).numpy() for part in own)) for own in pieces]
-    if not all((length > 0).all() for length in lengths):
-        raise ValueError("cosine: a network whose weights are all 0 has no direction. Leave it out.")
     inner = sum(gram(first, second) for first, second in zip(*pieces, strict=True))
     return np.clip(inner / np.outer(*lengths), -1, 1)
 
@@ -141,8 +139,6 @@ def embedding(
     if method not in ("tsne", "pca", "mds"):
         raise ValueError(f'embedding: method must be "tsne", "pca" or "mds", but it is {method!r}.')
     holders = list(runs) if isinstance(runs, (list, tuple)) else [runs]
-    if not holders:
-        raise ValueError("embedding: there must be at least one run, but the list is empty.")
     examples = None if data is None else Examples("embedding", data)
     found = [_answers("embedding", holder, examples, task) for holder in holders]
     together, classifying = torch.cat([answer for answer, _, _ in found]), is_classifying(found[0][1])
@@ -200,9 +196,6 @@ def _answers(
         return holder.answers, str(holder.task), holder.targets
     if isinstance(holder, (list, tuple)) and holder:
         parts = [_answers(caller, part, examples, task) for part in holder]
-        shapes = {tuple(part[0].shape[1:]) for part in parts}
-        if len(shapes) > 1:
-            raise ValueError(f"{caller}: the networks must predict the same rows, but their shapes are {shapes}.")
         return torch.cat([part[0] for part in parts]), parts[0][1], parts[0][2]
     if examples is None:
         raise ValueError(f"{caller}: needs data=, because only trajectories with a probe store predictions.")

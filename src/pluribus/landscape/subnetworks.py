@@ -68,8 +68,6 @@ def subnetwork_plane(ensemble: Ensemble, members: Sequence[int] = (0, 1, 2)) -> 
     """
     networks = subnetworks(ensemble)
     chosen = list(members)
-    if len(set(chosen)) != 3:
-        raise ValueError(f"subnetwork_plane: needs three different members, but got {chosen}.")
     if len(networks) < 3 or not all(-len(networks) <= i < len(networks) for i in chosen):
         raise ValueError(
             f"subnetwork_plane: needs members {chosen}, but there are {len(networks)}. "

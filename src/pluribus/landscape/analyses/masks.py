@@ -47,11 +47,6 @@ def mask_overlap(
     ([1.0, 1.0, 1.0], [1.0, 0.333])
     """
     ones, draws = check_whole("mask_overlap", "ones", ones), check_whole("mask_overlap", "draws", draws)
-    if min(sizes, default=0) < 2 or min(scales, default=0) < 1:
-        raise ValueError(
-            "mask_overlap: sizes must be at least 2 and scales at least 1, but sizes are "
-            f"{list(sizes)} and scales are {list(scales)}."
-        )
     generator = torch.Generator().manual_seed(seed)
     iou, size = np.empty((len(sizes), len(scales), 3)), np.empty((len(sizes), len(scales), 3))
     for i, members in enumerate(sizes):
@@ -80,8 +75,6 @@ def exact_iou(ones: int, positions: int) -> float:
     >>> round(exact_iou(2, 4), 4), round(exact_iou(200, 400), 4)
     (0.3889, 0.3337)
     """
-    if not 1 <= ones <= positions:
-        raise ValueError(f"exact_iou: there must be from 1 to {positions} ones, but there are {ones}.")
     common = range(max(0, 2 * ones - positions), ones + 1)
     ways = [math.comb(ones, c) * math.comb(positions - ones, ones - c) for c in common]
     return sum(w / math.comb(positions, ones) * (c / (2 * ones - c)) for w, c in zip(ways, common, strict=True))

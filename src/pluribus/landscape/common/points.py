@@ -215,10 +215,6 @@ def make_judge(
                 f'{caller}: labels are compared only in classification, but the task is {kind}. Use "loss".'
             )
         wanted = ("loss",)
-    if normalised and "agreement" not in wanted:
-        raise ValueError(
-            f'{caller}: normalised=True divides disagreement by the error, so it needs the measure "agreement" too.'
-        )
     dim = locate_classes(networks[0], examples, kind, networks.class_dim)
     judge = Judge(
         examples, kind, dim, choose_criterion(caller, criterion, kind), wanted,

@@ -105,8 +105,6 @@ def quality(
     >>> curves.curve("nll", "solutions")[0]
     [1, 2]
     """
-    if not isinstance(runs, (list, tuple)) or not runs:
-        raise ValueError("quality: runs must be a list of at least one trajectory.")
     samples = check_whole("quality", "samples", samples)
     wanted = [size for size in sizes if 1 <= size <= len(runs)]
     if not wanted:

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from ...methods import deep
-from ...methods.building import check_whole
 from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate, ood
 from ..checkpoints import Trajectory
@@ -92,7 +91,7 @@ def randomness(
     """
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         raise ValueError(f"randomness: the kind {unknown[0]!r} is unknown. Choose from {', '.join(KINDS)}.")
-    if check_whole("randomness", "runs", runs) < 2:
+    if runs < 2:
         raise ValueError("randomness: needs at least 2 runs to compare, but runs is 1.")
     examples, other = Examples("randomness", probe), None if outside is None else Examples("randomness", outside)
     rows = []
@@ -168,10 +167,7 @@ def chain_against_runs(
     >>> len(found["within"]), len(found["between"])
     (2, 1)
     """
-    if (
-        check_whole("chain_against_runs", "chains", chains) < 2
-        or check_whole("chain_against_runs", "cycles", cycles) < 2
-    ):
+    if min(chains, cycles) < 2:
         raise ValueError(
             f"chain_against_runs: compares at least 2 chains of at least 2 cycles, but there are {chains} of {cycles}."
         )

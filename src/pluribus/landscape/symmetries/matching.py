@@ -71,8 +71,6 @@ def align(
     count = 1 + (check_whole("align", "restarts", restarts) if restarts else 0)
     groups = permutations(model, example) if groups is None else groups
     check_groups("align", model, groups)
-    for name, network in {"model": model, "reference": reference}.items():
-        _check_finite(name, network)
     if by == "weights":
         search = Search(groups, groups.layout, _weights(model, groups), _weights(reference, groups))
     else:
@@ -221,15 +219,6 @@ def _weights(model: nn.Module, groups: Groups) -> dict[str, Tensor]:
     """The parameters that hold units, without statistics of normalisation."""
     named = {name: t for name, t in lasting_state(model).items() if isinstance(t, nn.Parameter)}
     return {name: _real(t.detach()).cpu().double() for name, t in named.items() if name in groups.layout}
-
-
-def _check_finite(what: str, model: nn.Module) -> None:
-    for name, tensor in lasting_state(model).items():
-        if not bool(tensor.isfinite().all()):
-            raise ValueError(
-                f"align: the weights must be finite, but some in {name!r} of the {what} are not. Give a network "
-                "whose training did not diverge."
-            )
 
 
 def _real(tensor: Tensor) -> Tensor:

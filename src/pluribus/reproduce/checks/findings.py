@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...landscape.laboratory.exploration import SECTIONS
-from ...landscape.studies import measures
+from ...landscape.studies import members as measures
 from ...landscape.studies.findings import judge_values
 from ...report.claims import ClaimVerdict
 from ...report.figure import Figure
