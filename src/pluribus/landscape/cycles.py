@@ -57,9 +57,6 @@ def snapshots(
 
     In each cycle the rate falls from `lr` to 0 by half a cosine, step by step, and starts again.
 
-    Shapes:
-        output of the ensemble: (size, batch, *outputs)
-
     Args:
         model: where training starts; it is not changed
         train: (x, y), a data set or a loader
@@ -91,9 +88,6 @@ def fast_geometric(
 
     In each cycle the rate falls along a line from the larger one to the smaller and rises again, step by step; a
     network is taken in the middle, where it is smallest.
-
-    Shapes:
-        output of the ensemble: (size, batch, *outputs)
 
     Args:
         model: where the run starts: a network that is trained; it is not changed
@@ -137,9 +131,6 @@ def csgmcmc(
     The rate falls by half a cosine in each cycle, step by step. In the first part of a cycle the network explores;
     then every step adds noise of the variance 2 lr T / N, N being the rows of `train`, and samples are taken at
     even distances. Dropout is off: the likelihood is that of the network itself.
-
-    Shapes:
-        output of the ensemble: (size, batch, *outputs)
 
     Args:
         model: where training starts; it is not changed

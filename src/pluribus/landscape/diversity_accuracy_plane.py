@@ -63,8 +63,7 @@ def diversity_accuracy(
         others: networks: an Ensemble of samples, a list, a Trajectory
         data: (x, y), a data set or a loader, which nobody was trained on
         normalised: divide disagreement by 1 - accuracy
-        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
-            tell
+        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
 
     >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
     >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
@@ -92,9 +91,6 @@ def limits(
 
     The lower one is not a number above the reference's accuracy, where no flips lead.
 
-    Shapes:
-        accuracy, both results: (points)
-
     Args:
         accuracy: where they are wanted: a number, or an array of them
         reference_accuracy: how accurate the reference is
@@ -118,9 +114,6 @@ def family(
 
     With an exponent below 1 accuracy first rises with p a little, then falls: this is the falling part. Not a number
     where no p leads.
-
-    Shapes:
-        accuracy, result: (points)
 
     Args:
         accuracy: where the curve is wanted: a number, or an array of them
@@ -154,9 +147,6 @@ def fit_exponent(
     normalised: bool | None = None,
 ) -> float:
     """The exponent of the family that lies nearest to the points, by least squares of diversity (Figure S6).
-
-    Shapes:
-        points: accuracy and diversity, (networks) each; the result is a number
 
     Args:
         points: what `diversity_accuracy` gives, or (accuracy, diversity) with the reference's accuracy and the classes

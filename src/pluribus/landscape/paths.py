@@ -24,9 +24,6 @@ from .planes import Surface, check_grid
 class Path:
     """A path of straight pieces through networks: `at(t)` is the network at t, from 0 to 1.
 
-    Shapes:
-        t: (corners), from 0 to 1
-
     Args:
         networks: the corners, the ends included
         t: where each corner is
@@ -63,9 +60,6 @@ class Path:
 def line(a: Any, b: Any) -> Path:
     """The straight line from one network to another; a trajectory stands for its solution.
 
-    Shapes:
-        a, b: networks with as many weights; path.at(t): a network of the same shapes
-
     >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
     >>> torch.equal(line(a, b).at(0.0).weight, a.weight)
     True
@@ -93,9 +87,6 @@ def tunnel(
     Points spread evenly on the straight line are moved by gradient steps on the loss, orthogonally to the line; the
     path goes through them. All see the same batches, so that neighbours stay neighbours. Dropout is off.
 
-    Shapes:
-        data: x (rows, *features) and y (rows)
-
     Args:
         a, b: the two networks; they are not changed
         data: training data: (x, y), a data set or a loader
@@ -104,10 +95,8 @@ def tunnel(
         lr: of the optimizer
         batch_size: rows in a step
         start: "line": every point starts on it; "neighbour": with the shift that the point before it has found
-        criterion: a name or a function of outputs and targets that gives a mean over rows; by default what the task
-            needs
-        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
-            tell
+        criterion: a name, or a function of outputs and targets; by default what the task needs
+        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
         seed: of the order of rows, and of a tiny first step off the line
 
     >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
@@ -202,9 +191,6 @@ def along(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -> 
 
 def barrier(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -> float:
     """The largest loss along a path above the chord between the losses of its ends; 0 where it stays below.
-
-    Shapes:
-        data: x (rows, *features) and y (rows); the result is a number
 
     Args:
         points: where the loss is measured, the ends included
@@ -346,9 +332,6 @@ DRAWN = 17  # points that a picture of a Bezier curve goes through
 class Bezier(Path):
     """A Bezier curve: `at(t)` is the network at t, from 0 to 1; it goes through the first and the last network.
 
-    Shapes:
-        at(t): a network of the same shapes, t a number from 0 to 1
-
     Args:
         networks: the ends, and between them what bends the curve, in order
 
@@ -391,9 +374,6 @@ def curve(
     falls to a hundredth. Dropout is off; normalisation uses the batch, and its statistics are refreshed where the curve
     is measured.
 
-    Shapes:
-        data: x (rows, *features) and y (rows)
-
     Args:
         a, b: the two networks; they are not changed
         data: training data: (x, y), a data set or a loader
@@ -403,10 +383,8 @@ def curve(
         lr: of the optimizer
         weight_decay: of the optimizer, on the bends
         batch_size: rows in a step
-        criterion: a name or a function of outputs and targets that gives a mean over rows; by default what the task
-            needs
-        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
-            tell
+        criterion: a name, or a function of outputs and targets; by default what the task needs
+        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
         seed: of the order of rows, and of the places on the curve
 
     >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)

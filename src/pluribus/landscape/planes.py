@@ -104,9 +104,6 @@ def plane(a: Any, b: Any = None, c: Any = None) -> Plane:
 
     Through the origin: u is along the first network. Through three: the first is at (0, 0), u is towards the second.
 
-    Shapes:
-        plane.points: (networks, 2); plane.at(u, v): a network
-
     Args:
         a, b, c: networks; a trajectory stands for its solution. One holder of two or three networks will do
 
@@ -142,9 +139,6 @@ def random_plane(model: Any, *, normalise: bool = True, seed: int = 0) -> Plane:
 
     Filter-normalised (Li et al., 2018): the direction has in every filter the norm of the network's own, so that
     u = 1 changes each as much as it weighs; biases and normalisation, whose filters are single numbers, stay.
-
-    Shapes:
-        plane.points: (1, 2); plane.at(u, v): a network
 
     Args:
         model: a network

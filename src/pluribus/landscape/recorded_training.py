@@ -46,8 +46,7 @@ def trajectory(
         train: (x, y), a data set or a loader of (x, y)
         probe: the same, or x alone: where predictions are recorded
         every: "epoch", or a number of steps
-        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
-            tell
+        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
         options: for the `Recorder`: keep, only the last so many checkpoints; start, record the network before the
             first step, too; dtype, how weights are kept. As for `pb.fit`: epochs, recipe, optimizer, schedule, lr,
             batch_size, augment, validation, seed, ...
@@ -91,8 +90,7 @@ def trajectories(
         together: train them as one ensemble, which gives the same weights except for the draws of dropout; by default
             where that is faster: where the members run by vmap, and nothing must be done to each alone
         every: "epoch", or a number of steps between checkpoints
-        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
-            tell
+        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
         seed: of starts and orders of rows; each run has one of its own that follows from it
         options: as for `trajectory`
 

@@ -62,9 +62,6 @@ def cka(
 def layer_names(model: Any, data: Any, *, where: str | None = None) -> list[str]:
     """The layers that `cka` compares, in its order; one that is called several times has a number after its name.
 
-    Shapes:
-        data: (rows, *features)
-
     Args:
         model: a network
         where: a pattern of names; by default the layers with weights

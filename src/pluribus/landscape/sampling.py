@@ -35,9 +35,6 @@ def random_subspace(
 ) -> Ensemble:
     """An ensemble of networks at a distance from a solution, each in a random direction of its own.
 
-    Shapes:
-        output of the ensemble: (size, batch, *outputs)
-
     Args:
         run_or_model: a trajectory, which stands for its solution, or a network
         distance: between the weight vectors; or (least, largest), drawn uniformly between the two; by default a
@@ -73,9 +70,6 @@ def dropout_subspace(
 ) -> Ensemble:
     """An ensemble of networks in which weights are dropped, and the others divided by the share that is kept.
 
-    Shapes:
-        output of the ensemble: (size, batch, *outputs)
-
     Args:
         run_or_model: a trajectory, whose solution is taken, or a network
         keep: the share of weights that is kept; or (least, largest), between which each network's own is drawn
@@ -99,9 +93,6 @@ def dropout_subspace(
 
 def diagonal_gaussian(run: Any, size: int, last: int | None = None, *, data: Any = None, seed: int = 0) -> Ensemble:
     """An ensemble drawn from independent normal distributions with each weight's mean and deviation at the end.
-
-    Shapes:
-        output of the ensemble: (size, batch, *outputs)
 
     Args:
         run: a trajectory, or checkpoints in their order
@@ -135,9 +126,6 @@ def low_rank_gaussian(
     """An ensemble drawn from a normal distribution along the principal components of the last checkpoints.
 
     One draw is for the whole weight vector: layers vary together as they did in training.
-
-    Shapes:
-        output of the ensemble: (size, batch, *outputs)
 
     Args:
         run: a trajectory, or checkpoints in their order
@@ -186,9 +174,6 @@ def low_rank_random(
 ) -> Ensemble:
     """An ensemble drawn along the principal components of random samples around a solution (Fort et al., section 5).
 
-    Shapes:
-        output of the ensemble: (size, batch, *outputs)
-
     Args:
         run_or_model: a trajectory, which stands for its solution, or a network
         rank: how many components
@@ -220,9 +205,6 @@ def swag(
 
     mean + sqrt(scale) (deviation * z1 + D z2 / sqrt(rank - 1)): each weight's own deviation, and along with it the
     last `rank` deviations from the running mean, which are the columns of D.
-
-    Shapes:
-        output of the ensemble: (size, batch, *outputs)
 
     Args:
         run: a trajectory, or checkpoints in their order, best of a constant or cyclic rate that is high
@@ -262,9 +244,6 @@ def swag(
 def of_subspaces(runs: Sequence[Any], sampler: str | Sampler, size: int = 1, **options: Any) -> Ensemble:
     """An ensemble of subspaces: `size` samples around each of several independent runs, all in one ensemble.
 
-    Shapes:
-        output of the ensemble: (runs * size, batch, *outputs)
-
     Args:
         sampler: one of SAMPLERS by name, or a function of a run and a size, by whatever name, that gives an Ensemble;
             averages, which have one member, take no size
@@ -284,9 +263,6 @@ def of_subspaces(runs: Sequence[Any], sampler: str | Sampler, size: int = 1, **o
 def solutions(runs: Sequence[Any]) -> Ensemble:
     """The ensemble of the solutions of several runs.
 
-    Shapes:
-        output of the ensemble: (runs, batch, *outputs)
-
     >>> solutions([nn.Linear(4, 3), nn.Linear(4, 3)])(torch.zeros(2, 4)).shape
     torch.Size([2, 2, 3])
     """
@@ -295,9 +271,6 @@ def solutions(runs: Sequence[Any]) -> Ensemble:
 
 def weight_average(run: Any, last: int | None = None, *, data: Any = None) -> Ensemble:
     """An ensemble of one: the network with the mean of the last checkpoints' weights (Izmailov et al., 2018).
-
-    Shapes:
-        output of the ensemble: (1, batch, *outputs)
 
     Args:
         run: a trajectory, or checkpoints in their order
@@ -317,9 +290,6 @@ def moving_average(run: Any, decay: float = 0.9, last: int | None = None, *, dat
     """An ensemble of one: the network with the exponential moving average of the checkpoints' weights.
 
     It begins with the first checkpoint; each further one has the weight 1 - decay when it comes.
-
-    Shapes:
-        output of the ensemble: (1, batch, *outputs)
 
     Args:
         run: a trajectory, or checkpoints in their order

@@ -32,9 +32,6 @@ def cosine(a: Any, b: Any = None, *, parameters: Literal["matrices", "all"] = "m
     Only weight matrices and filters count. Scales of normalisation layers all start at 1, so that with them the
     weights of independent networks point in similar directions however different they are.
 
-    Shapes:
-        result: (networks of a, networks of b)
-
     Args:
         parameters: "matrices": those with two or more dimensions; "all": biases and scales of normalisation, too
 
@@ -60,15 +57,11 @@ def disagreement(
 ) -> np.ndarray:
     """The share of rows on which each network of `a` and each of `b` give different labels: (networks, networks).
 
-    Shapes:
-        result: (networks of a, networks of b)
-
     Args:
         data: (x, y), a data set or a loader, x alone where nothing is normalised; by default the probe of trajectories
         normalised: divide by the error of the row's network, that of `a`, as in Figure S1 and section 4.3; where it
             makes no error, 0 if they agree and infinite if not
-        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
-            tell
+        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
 
     >>> disagreement([nn.Linear(4, 3)], data=torch.randn(8, 4))
     array([[0.]])
@@ -92,11 +85,7 @@ def divergence(
     Args:
         data: (x, y), a data set or a loader, or x alone; by default the probe of trajectories
         kind: "kl": Kullback and Leibler, of a relative to b; "js": Jensen and Shannon, between 0 and log 2
-        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
-            tell
-
-    Shapes:
-        result: (networks of a, networks of b)
+        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
 
     >>> divergence([nn.Linear(4, 3), nn.Linear(4, 3)], data=torch.randn(8, 4), kind="js").shape
     (2, 2)
@@ -127,8 +116,7 @@ def embedding(
         method: "tsne" on the flattened predictions, as Figures 2 and 4; "pca" of them; "mds": classical scaling of
             Jensen-Shannon distances (in regression Euclidean ones), which keeps distances as well as a plane can
         data: where networks are compared; by default the probe of trajectories
-        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
-            tell
+        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
         perplexity: of t-SNE; by default 30, or a third of the networks if these are few
         seed: of the embedding's start
 

@@ -69,9 +69,6 @@ def exact_iou(ones: int, positions: int) -> float:
 
     The paper divides the expected intersection by the expected union, which is 1 / (2 S - 1) and a little less.
 
-    Shapes:
-        ones, positions and the result are numbers
-
     >>> round(exact_iou(2, 4), 4), round(exact_iou(200, 400), 4)
     (0.3889, 0.3337)
     """
@@ -100,9 +97,6 @@ def mask_transition(
     """From one network to independent ones, as the masks overlap less (Figures 4, 8, 9, 13 and 14).
 
     Settings are "single", "S 1.1", ..., "deep".
-
-    Shapes:
-        train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
 
     Args:
         model: the network that masks are put into
@@ -143,9 +137,6 @@ def dropout_transition(
     Settings are "deep", with as many members as the first size, "N 2", "N 4", ..., and "mc_dropout" with the rate
     1 - 1/S before the same layers, and as many draws as the last size. All have the widths of the model.
 
-    Shapes:
-        train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
-
     Args:
         sizes: numbers of masks to try
         scale: S of the masks
@@ -183,9 +174,6 @@ def mask_grid(
     """Every overlap with every capacity, beside one network, MC-Dropout and independent ones (Figure 7).
 
     Settings are "single", "mc_dropout", "deep" and "S 2, M 1" for a scale of 2 and a capacity of 1.
-
-    Shapes:
-        train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
 
     Args:
         model: the network that masks are put into
@@ -228,9 +216,6 @@ def dropout_grid(
     **options: Any,
 ) -> tuple[float, Measured]:
     """The dropout rate that is best on validation data, as a mean over seeds, and what each gave (section 4.2).
-
-    Shapes:
-        train, validation: x (rows, *features) and y (rows)
 
     Args:
         model: the network that dropout is put into
@@ -287,9 +272,6 @@ def packing(
 
     Settings are "single", "deep", with the first size, and "alpha 2, gamma 1, M 4".
 
-    Shapes:
-        train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
-
     Args:
         model: the network that is packed
         alphas: how wide all members together are
@@ -320,9 +302,6 @@ def packing(
 def ood_criteria(measured: Measured, figure: str = "auroc") -> dict[str, dict[str, Interval]]:
     """How well each criterion notices outside data: {setting: {criterion: interval}} (Table 6).
 
-    Shapes:
-        each interval: mean, low and high over (seeds)
-
     Args:
         measured: what `packing` or `measure_settings` gave with outside data
         figure: "auroc", "aupr" or "fpr95"
@@ -348,9 +327,6 @@ def network_widths(
     **options: Any,
 ) -> Measured:
     """One network at several widths: what splitting a width costs (Figure 8). Settings are "width 0.5", ...
-
-    Shapes:
-        train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
 
     Args:
         build: the network with its hidden widths multiplied by a number, as `pb.models` take `width=`

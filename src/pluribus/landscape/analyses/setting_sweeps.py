@@ -83,9 +83,6 @@ def regularization_path(
     Along one path l1 grows and l2 is 0, along the other the other way round. Settings are ("l1", 1e-4), ("l2", 1e-3),
     and so on; `share` is that of all weights with an absolute value above 1e-4, figure 9's axis.
 
-    Shapes:
-        train, data: x (rows, *features) and y (rows); values(setting, figure): (seeds)
-
     Args:
         make: an ensemble to be trained; what it draws is seeded
         l1, l2: factors of the sum of absolute values, and of squares, of all weights; what is added to the loss
@@ -110,9 +107,6 @@ def regularization_path(
 
 def member_figures(ensemble: Ensemble, data: Any) -> dict[str, float]:
     """Quality of an ensemble and of its members, and how far the members differ, on labelled data.
-
-    Shapes:
-        data: x (rows, *features) and y (rows)
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
     >>> figures = member_figures(pb.deep(nn.Linear(4, 3), 2), (x, y))
@@ -139,9 +133,6 @@ def between_members(ensemble: Ensemble, data: Any, points: int = 9, **how: Unpac
     Members are those of `subnetworks`: of MIMO, each while the others read zeros. "alone_accuracy" and
     "alone_disagreement" are theirs; "middle_accuracy" is that of the mean of all; "dip" is the largest fall of the
     accuracy below the chord on the straight line between two members, a mean over pairs: 0 where there is no valley.
-
-    Shapes:
-        data: x (rows, *features) and y (rows)
 
     Args:
         ensemble: of `pb.mimo`, `pb.multihead`, or any other whose members have tensors of their own

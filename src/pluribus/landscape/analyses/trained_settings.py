@@ -117,9 +117,6 @@ def measure_settings(
 ) -> Measured:
     """Every entry, made and trained anew for each seed, and judged on the same data.
 
-    Shapes:
-        train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
-
     Args:
         entries: functions that make an untrained ensemble, by the name of the setting; what they draw is seeded
         train, test: (x, y), a data set or a loader

@@ -25,9 +25,6 @@ def refresh_(ensemble_or_model: Module, data: Any, *, batch_size: int = 128, bat
 
     Every batch counts by its rows; dropout is off. A module without such layers stays as it is, and `data` unread.
 
-    Shapes:
-        data: x (rows, *features), with or without y
-
     Args:
         ensemble_or_model: what is changed in place, and given back
         data: what it was trained on: (x, y), a data set or a loader, or x alone

@@ -95,8 +95,7 @@ def quality(
         normalise: what comes after a corruption, before the network, such as `data.normalise`; `data` is then
             normalised too
         refresh: training data for statistics of batch normalisation
-        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
-            tell
+        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
         seed: of all random numbers: the same seed gives the same result
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3

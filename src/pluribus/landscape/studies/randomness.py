@@ -70,9 +70,6 @@ def randomness(
 
     With a member of a packed ensemble, `pb.packed(model, 4, example=x).member(0)`, it is Table 7 of Packed-Ensembles.
 
-    Shapes:
-        probe: x (rows, *features), with or without y
-
     Args:
         model: a model, or a function without arguments that builds one
         train: (x, y), a data set or a loader
@@ -144,9 +141,6 @@ def chain_against_runs(
     **options: Any,
 ) -> dict[str, list[float]]:
     """Disagreement between the cycles of one cSG-MCMC run, and between independent runs of it (Figure S5).
-
-    Shapes:
-        probe: x (rows, *features), with or without y
 
     Args:
         model: a model, or a function without arguments that builds one

@@ -47,9 +47,6 @@ def align(
     example, which is the better guide for transformers. Group after group gets its best order while the others wait,
     until none changes.
 
-    Shapes:
-        model, reference: networks of one architecture; the result has their shapes
-
     Args:
         example: what one call takes; by activations, as many rows as can be had: they are what units are compared on
         groups: of `permutations`, where they are known already
@@ -240,9 +237,6 @@ def soup(
 
     With three networks or more, by weights, each is then aligned with the mean of the others, until no order changes.
     Networks that were trained from one start have one order already: for those, `weight_average` is enough.
-
-    Shapes:
-        output of the ensemble: (1, batch, *outputs)
 
     Args:
         models: networks of one architecture: a list, an Ensemble or a Trajectory

@@ -39,9 +39,6 @@ def permutations(model: Any, example: Any) -> Groups:
     groups are tried in double precision, on the example and on another input; what changes the outputs is left out.
     The function is what the network gives in eval mode: the `logits` of an output that has them, or all its tensors.
 
-    Shapes:
-        example: (batch, *features), or what else one call takes
-
     Args:
         model: any network; it is not changed
         example: what one call takes: a tensor, a tuple of arguments or a dict
@@ -70,9 +67,6 @@ def permutations(model: Any, example: Any) -> Groups:
 
 def permute(model: Any, groups: Groups, generator: torch.Generator | None = None) -> nn.Module:
     """A copy of the network with the units of all groups in random orders: another network with the same function.
-
-    Shapes:
-        the result has the shapes of the model; outputs for (batch, *features) are the same
 
     Args:
         generator: where random numbers come from; by default torch's own generator
