@@ -143,9 +143,6 @@ def lanczos(product: Product, start: Tensor, steps: int) -> tuple[np.ndarray, np
         rows.append(image / rest)
 
 
-# ---------------------------------------------------------------- helpers
-
-
 class _Hessian:
     """Products of the Hessian of the mean loss with vectors of the weights that may change."""
 

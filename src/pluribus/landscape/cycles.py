@@ -24,23 +24,14 @@ from .common.networks import Buffers, Networks, ensemble_of, network_of, rest_of
 
 
 class Cyclic(TypedDict, total=False):
-    """How a network is trained in cycles: what `snapshots` and `csgmcmc` both take.
+    """How a network is trained in cycles: what `snapshots` and `csgmcmc` both take."""
 
-    Args:
-        weight_decay: by default 0
-        batch_size: by default 128
-        criterion: a name or a function of outputs and targets; by default what the task needs
-        task: what the outputs are; by default what the model says, or classification
-        augment: what is done to every batch (x, y)
-        seed: of the order of rows, and of the noise
-    """
-
-    weight_decay: float
-    batch_size: int
-    criterion: str | Criterion | None
-    task: str | None
-    augment: Callable[[Any, Any], tuple[Any, Any]] | None
-    seed: int
+    weight_decay: float  # by default 0
+    batch_size: int  # by default 128
+    criterion: str | Criterion | None  # a name or a function of outputs and targets; by default what the task needs
+    task: str | None  # what the outputs are; by default what the model says, or classification
+    augment: Callable[[Any, Any], tuple[Any, Any]] | None  # what is done to every batch (x, y)
+    seed: int  # of the order of rows, and of the noise
 
 
 def snapshots(

@@ -183,9 +183,6 @@ def fit_exponent(
     return math.exp(found.x)
 
 
-# ---------------------------------------------------------------- helpers
-
-
 def _solution(caller: str, reference: Any) -> Any:
     """A trajectory stands for its solution; a module is asked as it is, of whatever architecture."""
     return network_of(caller, reference) if isinstance(reference, Networks) else reference

@@ -270,9 +270,6 @@ class Fan(Surface):
     corners: np.ndarray
 
 
-# ---------------------------------------------------------------- helpers
-
-
 def _unfold(path: Path, t: np.ndarray) -> np.ndarray:
     """Where points of the path are in the plane when the triangles with the origin lie beside each other."""
     places, inverse = np.unique(np.concatenate([path.t, t]), return_inverse=True)

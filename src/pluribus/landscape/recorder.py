@@ -123,8 +123,6 @@ class Recorder(Callback):
         if self.every == "epoch":
             self.record(self._network(pl_module), trainer.global_step)
 
-    # ---------------------------------------------------------------- helpers
-
     def _new(self, model: nn.Module) -> Record:
         task, dim = self.task, self.class_dim
         if isinstance(model, Ensemble):

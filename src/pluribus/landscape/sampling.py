@@ -71,10 +71,8 @@ def dropout_subspace(
     """An ensemble of networks in which weights are dropped, and the others divided by the share that is kept.
 
     Args:
-        run_or_model: a trajectory, whose solution is taken, or a network
         keep: the share of weights that is kept; or (least, largest), between which each network's own is drawn
-        data: training data on which statistics of batch normalisation are estimated anew
-        seed: of all random numbers: the same seed gives the same result
+        run_or_model, data, seed: as for `random_subspace`
 
     >>> dropout_subspace(nn.Linear(4, 3), 5, keep=0.9)(torch.zeros(2, 4)).shape
     torch.Size([5, 2, 3])
@@ -128,13 +126,11 @@ def low_rank_gaussian(
     One draw is for the whole weight vector: layers vary together as they did in training.
 
     Args:
-        run: a trajectory, or checkpoints in their order
         rank: how many components
         last: how many checkpoints; by default the last quarter, and at least five, or one more than the rank
         scale: "covariance": samples vary along the components as the checkpoints do; "unit": with deviation 1, as in
             the authors' notebook, which destroys small networks
-        data: training data on which statistics of batch normalisation are estimated anew
-        seed: of all random numbers: the same seed gives the same result
+        run, data, seed: as for `diagonal_gaussian`
 
     >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
     >>> low_rank_gaussian(checkpoints, 4, rank=2)(torch.zeros(2, 4)).shape
@@ -175,12 +171,9 @@ def low_rank_random(
     """An ensemble drawn along the principal components of random samples around a solution (Fort et al., section 5).
 
     Args:
-        run_or_model: a trajectory, which stands for its solution, or a network
         rank: how many components
-        distance, accept, tries: of the random samples: as for `random_subspace`
         draws: how many random samples; by default 10, or one more than the rank
-        data: training data on which the statistics of batch normalisation are estimated again
-        seed: of all random numbers: the same seed gives the same result
+        run_or_model, distance, accept, tries, data, seed: of the random samples, as for `random_subspace`
 
     >>> low_rank_random(nn.Linear(4, 3), 5, rank=2)(torch.zeros(2, 4)).shape
     torch.Size([5, 2, 3])
@@ -211,8 +204,7 @@ def swag(
         rank: how many columns; 0: each weight by itself (SWAG-Diagonal)
         last: how many checkpoints; by default the last quarter, and at least five, or the rank
         scale: of the covariance; by default 0.5, and 1 with rank 0, as in the paper
-        data: training data on which statistics of batch normalisation are estimated anew
-        seed: of all random numbers: the same seed gives the same result
+        data, seed: as for `diagonal_gaussian`
 
     >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
     >>> swag(checkpoints, 4, rank=3)(torch.zeros(2, 4)).shape
@@ -273,9 +265,7 @@ def weight_average(run: Any, last: int | None = None, *, data: Any = None) -> En
     """An ensemble of one: the network with the mean of the last checkpoints' weights (Izmailov et al., 2018).
 
     Args:
-        run: a trajectory, or checkpoints in their order
-        last: how many checkpoints; by default the last quarter, and five at least where there are so many
-        data: training data on which statistics of batch normalisation are estimated anew
+        run, last, data: as for `diagonal_gaussian`
 
     >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
     >>> average = weight_average(checkpoints, last=2)
@@ -292,9 +282,8 @@ def moving_average(run: Any, decay: float = 0.9, last: int | None = None, *, dat
     It begins with the first checkpoint; each further one has the weight 1 - decay when it comes.
 
     Args:
-        run: a trajectory, or checkpoints in their order
         last: how many checkpoints; by default all
-        data: training data on which statistics of batch normalisation are estimated anew
+        run, data: as for `diagonal_gaussian`
 
     >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
     >>> moving_average(checkpoints, decay=0.9)(torch.zeros(2, 4)).shape
@@ -344,9 +333,6 @@ SAMPLERS: Mapping[str, Sampler] = {
     "weight_average": weight_average,
     "moving_average": moving_average,
 }
-
-
-# ---------------------------------------------------------------- helpers
 
 
 def find_sampler(caller: str, sampler: Any) -> Sampler:

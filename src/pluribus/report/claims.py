@@ -17,22 +17,14 @@ COMPUTED = "seconds: only computed, nothing is trained"  # what exact claims cos
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """A judgement and what it rests on.
+    """A judgement and what it rests on."""
 
-    Args:
-        judgement: whether it holds, or the answer to a question; "" where nothing is judged
-        found: sentences; the first says why
-        header, rows: the paper's numbers beside ours
-        pictures: what came out, drawn
-        number: the number that decides, in a few words
-    """
-
-    judgement: str
-    found: list[str]
-    header: list[str] = field(default_factory=list)
+    judgement: str  # whether it holds, or the answer to a question; "" where nothing is judged
+    found: list[str]  # sentences; the first says why
+    header: list[str] = field(default_factory=list)  # header, rows: the paper's numbers beside ours
     rows: list[list[str]] = field(default_factory=list)
-    pictures: list[Figure] = field(default_factory=list)
-    number: str = ""
+    pictures: list[Figure] = field(default_factory=list)  # what came out, drawn
+    number: str = ""  # the number that decides, in a few words
 
 
 class Experiment(Protocol):

@@ -19,18 +19,13 @@ FEW = 20  # test rows, below which resampling them says nothing
 
 @dataclass(frozen=True)
 class Quantity:
-    """A column of the page's table.
-
-    Args:
-        digits: decimals in the table; None: three significant digits with k, M, G
-        factor: what the stored value is multiplied with, such as 100 for shares shown in percent
-    """
+    """A column of the page's table."""
 
     title: str
     better: Literal["higher", "lower", "neither"]
     unit: str = ""
-    digits: int | None = 3
-    factor: float = 1
+    digits: int | None = 3  # decimals in the table; None: three significant digits with k, M, G
+    factor: float = 1  # what the stored value is multiplied with, such as 100 for shares shown in percent
     meaning: str = ""
 
 

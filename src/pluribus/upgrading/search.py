@@ -317,9 +317,6 @@ def _mark(batch: Any) -> float:
     return sum(tensor.double().sum().item() for tensor in tensors_of(batch) if not tensor.is_complex())
 
 
-# ---------------------------------------------------------------- helpers
-
-
 def _choose_ways(methods: Sequence[str] | None) -> dict[str, Way]:
     known = ways()
     for name in methods or ():

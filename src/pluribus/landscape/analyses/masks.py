@@ -140,8 +140,7 @@ def dropout_transition(
     Args:
         sizes: numbers of masks to try
         scale: S of the masks
-        where: a pattern of layer names, as for the method; by default the method's own choice
-        options: as for `mask_transition`
+        model, where, train, test, options: as for `mask_transition`
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
     >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -176,13 +175,9 @@ def mask_grid(
     Settings are "single", "mc_dropout", "deep" and "S 2, M 1" for a scale of 2 and a capacity of 1.
 
     Args:
-        model: the network that masks are put into
-        scales: values of S
         capacities: what each mask keeps, relative to the original widths
-        size: how many members
         rate: of MC-Dropout; `dropout_grid` chooses one on validation data
-        where: a pattern of layer names, as for the method; by default the method's own choice
-        options: as for `mask_transition`
+        model, scales, size, where, options: as for `mask_transition`
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
     >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -218,12 +213,10 @@ def dropout_grid(
     """The dropout rate that is best on validation data, as a mean over seeds, and what each gave (section 4.2).
 
     Args:
-        model: the network that dropout is put into
         rates: dropout rates to try
         size: samples of a prediction
         figure: what is smallest at the best rate, or largest if it is "accuracy"
-        where: a pattern of layer names, as for the method; by default the method's own choice
-        options: as for `mask_transition`
+        model, where, options: as for `mask_transition`
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
     >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))

@@ -104,20 +104,15 @@ class Span:
 
 @dataclass(frozen=True)
 class Judge:
-    """What is measured of a network on examples.
-
-    Args:
-        references: the labels of the networks that others are compared with, (networks, rows)
-        normalised: in place of agreement, disagreement divided by the error, as Figure S1
-    """
+    """What is measured of a network on examples."""
 
     examples: Examples
     task: str
     class_dim: int | None
     criterion: Criterion
     measures: tuple[str, ...]
-    references: Tensor
-    normalised: bool = False
+    references: Tensor  # the labels of the networks that others are compared with, (networks, rows)
+    normalised: bool = False  # in place of agreement, disagreement divided by the error, as Figure S1
 
     @property
     def columns(self) -> int:

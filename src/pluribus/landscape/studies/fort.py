@@ -643,9 +643,6 @@ def _inputs(examples: Examples) -> Any:
     return torch.cat([x for x, _ in examples.batches])
 
 
-# ---------------------------------------------------------------- helpers
-
-
 def _pairs(matrix: np.ndarray) -> np.ndarray:
     found: np.ndarray = matrix[np.triu_indices(len(matrix), 1)]
     return found

@@ -198,19 +198,13 @@ BATCH = 100  # rows of a step
 
 @dataclass(frozen=True)
 class Division:
-    """Rows of one division of a table; inputs and targets standardised by the training rows.
+    """Rows of one division of a table; inputs and targets standardised by the training rows."""
 
-    Args:
-        x, y: training rows, (rows, features) and (rows)
-        other_x, other_y: the rows to judge on
-        mean, std: of the targets, to go back to their units
-    """
-
-    x: Tensor
+    x: Tensor  # x, y: training rows, (rows, features) and (rows)
     y: Tensor
-    other_x: Tensor
+    other_x: Tensor  # other_x, other_y: the rows to judge on
     other_y: Tensor
-    mean: float
+    mean: float  # mean, std: of the targets, to go back to their units
     std: float
 
 
