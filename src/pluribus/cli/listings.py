@@ -1,4 +1,4 @@
-"""`pluribus data`: which data sets are known, and which of them are here."""
+"""What is known: `pluribus data`, `pluribus recipes` and `pluribus cite`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths between two networks: the straight line, a tunnel of low loss, and figures along and around them."""
+"""Paths between two networks: the line, a tunnel, trained curves, and what is measured along and around them."""
 
 from __future__ import annotations
 

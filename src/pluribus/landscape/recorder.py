@@ -1,4 +1,4 @@
-"""Recording while somebody trains: as a callback of lightning, or by one call in a loop of one's own."""
+"""Recording while somebody trains: weights or what members say, by a callback of lightning or one call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subspaces around one solution or along one trajectory, sampled as ensembles (Fort et al., section 4.2)."""
+"""Subspaces around one solution or along one trajectory, as ensembles (Fort et al., section 4.2), and averages."""
 
 from __future__ import annotations
 

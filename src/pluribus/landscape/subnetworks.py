@@ -1,4 +1,4 @@
-"""The members that live in one network as networks of their own: slices of MIMO, heads, branches."""
+"""The members that live in one network: as networks of their own, and which units belong to which."""
 
 from __future__ import annotations
 

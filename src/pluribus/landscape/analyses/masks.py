@@ -1,4 +1,4 @@
-"""Masksembles between one network, MC-Dropout and independent networks (Durasov et al., 2021, 3.4, 4.2 and A)."""
+"""Masksembles between one network, MC-Dropout and independent ones; packed members of every width; widths of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is it one valley but for the order of units? The straight line between two runs before and after alignment."""
+"""Questions that no paper of ours asks: alignment, trained curves, curvature, and what layers have in common."""
 
 from __future__ import annotations
 

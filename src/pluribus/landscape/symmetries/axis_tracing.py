@@ -1,4 +1,15 @@
-"""A run of a model in which every operation says which axes are the same: what is not fixed then may be permuted."""
+"""A run of a model in which every operation says which axes are the same: what is not fixed then may be permuted.
+
+In `nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))` the run meets three operations:
+
+    addmm  (rows, 3) x (3, 8)   the rows of 0.weight are the 8 units of the result, and so is 0.bias
+    relu   (rows, 8)            each unit by itself: the same 8 units
+    addmm  (rows, 8) x (8, 2)   the columns of 2.weight are these units; the 2 outputs are seen, so they are fixed
+
+What is left free is one axis of 8 units, which stands in 0.weight[0], 0.bias[0] and 2.weight[1]: one group. `Walk` is
+the run, `axes.py` the arithmetic of axes, RULES below the table of what each operation says; an operation that has no
+rule fixes all that it touches. A new rule is one entry.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Two networks in one order of units: by what their weights have in common, or by what their units say to data."""
+"""The order of a network's units that brings it nearest to another, and averages of networks in one order.
+
+With the groups of `symmetry_search`, an order is one permutation for each group. `Search` goes from group to group:
+while all others stay, how well each unit of one network fits each of the other is a matrix of gains (sums of products
+of all tensors that hold the group), and the best permutation is a linear assignment (scipy). It ends when no group
+changes, and starts again from random orders. What is compared are the weights, or what the units compute for the rows
+of an example, each unit's activations with mean 0 and length 1. Heads of attention hold groups inside their units:
+every pair of heads is worth what the best orders inside them give.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The charts of outside data, histograms and ROC curves: groups of runs in, a figure out; None without such data."""
+"""The charts of other data: OOD histograms and ROC curves, and quality against the severity of a shift."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two parts of uncertainty: whether they tell different things."""
+"""The charts of predicted uncertainty: calibration, its two parts, and the diversity of members and methods."""
 
 from __future__ import annotations
 
