@@ -241,8 +241,7 @@ def run_names(count: int) -> list[str]:
     return [f"run {number}" for number in range(1, count + 1)]
 
 
-def spread(values: np.ndarray, percent: bool = False) -> str:
-    """The mean, and between which ends the values lie: "0.02 [0.01, 0.03]"."""
-    text = (lambda v: f"{100 * v:.1f} %") if percent else (lambda v: f"{v:.3f}")
-    ends = f" [{text(values.min())}, {text(values.max())}]" if len(values) > 1 else ""
-    return f"{text(values.mean())}{ends}"
+def spread(values: np.ndarray) -> str:
+    """The mean, and between which ends the values lie: "0.020 [0.010, 0.030]"."""
+    ends = f" [{values.min():.3f}, {values.max():.3f}]" if len(values) > 1 else ""
+    return f"{values.mean():.3f}{ends}"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from .figure import Figure
 from .page import render, write_page
@@ -27,17 +27,6 @@ class ClaimVerdict:
     number: str = ""  # the number that decides, in a few words
 
 
-class Experiment(Protocol):
-    """What a claim is judged by: computed where it is not stored yet."""
-
-    @property
-    def name(self) -> str:
-        """Of its folder."""
-
-    def carry_out(self, context: Any) -> Any:
-        """What the check is given."""
-
-
 @dataclass(frozen=True)
 class Claim:
     """What a paper says, how it is run and judged, and, once that is done, what was found: a section of a page.
@@ -46,7 +35,7 @@ class Claim:
         paper, item: "packed" and "table11"; without a paper it is a question of the laboratory
         title: where it stands and what it shows
         says: the claim as a sentence
-        experiment: what is run
+        experiment: what is run: has a `name`, and `carry_out(context)` gives what the check is given
         check: from what the experiment gave to a verdict
         published: the paper's numbers
         settings: how the paper did it: what `--scale paper` runs
@@ -64,7 +53,7 @@ class Claim:
     title: str
     says: str
     _: KW_ONLY
-    experiment: Experiment = None  # type: ignore[assignment]
+    experiment: Any = None
     check: Callable[[Any, Mapping[str, Any]], ClaimVerdict] | None = None
     published: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -24,7 +24,7 @@ def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
-def seeds_to_settle(found: Interval, seeds: int, level: float = LEVEL) -> int | None:
+def seeds_to_settle(found: Interval, seeds: int) -> int | None:
     """How many seeds would leave zero out of the interval, if mean and spread stay what they are over these seeds.
 
     None where they would be more than MANY, or where there is one seed, which says nothing about the spread.
@@ -34,8 +34,8 @@ def seeds_to_settle(found: Interval, seeds: int, level: float = LEVEL) -> int | 
     """
     if seeds < 2 or not found.known or not found.value:
         return None
-    spread = (found.high - found.low) / 2 * math.sqrt(seeds) / _quantile(seeds, level)
-    enough = (n for n in range(seeds + 1, MANY + 1) if _quantile(n, level) * spread < abs(found.value) * math.sqrt(n))
+    spread = (found.high - found.low) / 2 * math.sqrt(seeds) / _quantile(seeds, LEVEL)
+    enough = (n for n in range(seeds + 1, MANY + 1) if _quantile(n, LEVEL) * spread < abs(found.value) * math.sqrt(n))
     return next(enough, None)
 
 
@@ -47,7 +47,7 @@ def _quantile(values: int, level: float) -> float:
     return float(require("scipy.special", "an interval over seeds", "report").stdtrit(values - 1, (1 + level) / 2))
 
 
-def bootstrap_interval(statistic: Callable[[np.ndarray], np.ndarray], examples: int, level: float = LEVEL) -> Interval:
+def bootstrap_interval(statistic: Callable[[np.ndarray], np.ndarray], examples: int) -> Interval:
     """The percentile interval of a statistic when the examples are drawn again with replacement.
 
     >>> values = np.array([0.1, 0.2, 0.4, 0.3])
@@ -55,4 +55,4 @@ def bootstrap_interval(statistic: Callable[[np.ndarray], np.ndarray], examples: 
     0.25
     """
     value = float(statistic(np.ones((1, examples)))[0])
-    return percentile_interval(value, np.concatenate([statistic(part) for part in draw_weights(examples)]), level)
+    return percentile_interval(value, np.concatenate([statistic(part) for part in draw_weights(examples)]), LEVEL)

@@ -145,7 +145,7 @@ def _limits(name: str, task: str) -> tuple[float, float]:
 # ---------------------------------------------------------------- printing
 
 
-def format_value(number: float, name: str, digits: int | None = None) -> str:
+def format_value(number: float, name: str) -> str:
     """A value as the table shows it, without its unit.
 
     >>> format_value(0.97249, "accuracy"), format_value(61706, "parameters"), format_value(float("nan"), "nll")
@@ -157,7 +157,7 @@ def format_value(number: float, name: str, digits: int | None = None) -> str:
     number *= kind.factor
     if kind.digits is None:
         return format_short(number)
-    return format_fixed(number, kind.digits if digits is None else digits)
+    return format_fixed(number, kind.digits)
 
 
 def format_fixed(number: float, digits: int) -> str:

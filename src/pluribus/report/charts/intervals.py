@@ -69,13 +69,11 @@ def curves_figure(
     curves: Mapping[str, Sequence[Point]],
     *,
     axes: tuple[str, str] = ("", ""),
-    log: bool = False,
-    whole: bool = False,
 ) -> Figure:
     """Lines with an interval at each point, one for each name."""
     points = [point for curve in curves.values() for point in curve]
     ends = [end for _, found in points for end in (found if found.known else found[:1])]
-    across = Axis(*finite_range(x for x, _ in points), log=log, whole=whole)
+    across = Axis(*finite_range(x for x, _ in points))
     chart = Chart(across, Axis(*finite_range(ends)), (520, 340)).axes(*axes)
     for style, (label, curve) in enumerate(curves.items(), 1):
         chart.line([(x, found.value) for x, found in curve], style)

@@ -196,7 +196,6 @@ def diversity_chart(
     points: Mapping[str, np.ndarray],
     styles: Styles,
     limits: Mapping[str, np.ndarray] | None = None,
-    normalised: bool = True,
 ) -> str:
     """Accuracy against difference from a reference: Fort et al., Figure 6."""
     given = np.concatenate(list(points.values()))
@@ -204,13 +203,13 @@ def diversity_chart(
     lines = np.concatenate([given[:0], *(limits or {}).values()])
     near = lines[(lines[:, 0] >= x[0]) & (lines[:, 0] <= x[1]) & (lines[:, 1] <= 3 * top), 1]
     chart = Chart(Axis(*x), Axis(0.0, max([top, *near.tolist()])))
-    chart.axes("accuracy", "disagreement / error" if normalised else "disagreement")
+    chart.axes("accuracy", "disagreement / error")
     for name, line in (limits or {}).items():
         inside = [(a, b) for a, b in line.tolist() if chart.x.low <= a <= chart.x.high and b <= chart.y.high]
         chart.curve(inside, None, f"limit, {name}", ("accuracy", "disagreement"), "line diagonal")
     for label, own in points.items():
         for accuracy, difference in own.tolist():
-            hint = f"{label}: accuracy {accuracy:.3f}, {'by error' if normalised else 'differs in'} {difference:.3f}"
+            hint = f"{label}: accuracy {accuracy:.3f}, by error {difference:.3f}"
             chart.mark(accuracy, difference, styles[label], hint, 4.5)
     means = {label: own.mean(0) for label, own in points.items()}
     return chart.svg("; ".join(f"{label}: accuracy {a:.3f}, difference {d:.3f}" for label, (a, d) in means.items()))
