@@ -9,6 +9,7 @@ DEMO_VENV := .venv-demo
 DEMO_STAMP := $(DEMO_VENV)/.installed
 DIST_VENV := .venv-dist
 LOWEST_VENV := .venv-lowest
+TORCH_VENV := .venv-torch-$(VERSION)
 WORKERS ?= 2
 # One thread per test worker: two workers with a pool of threads each would fight for the cores.
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
@@ -17,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test slow lint types format clean bench dist docs lowest
+.PHONY: help install demo test slow lint types format clean bench dist docs lowest torch
 
 help:  ## Say what there is.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +57,11 @@ lowest:  ## Install the lowest versions that pyproject.toml allows, and try what
 		--editable '.[all,ray,sklearn,huggingface]'
 	$(LOWEST_VENV)/bin/python tests/support/lowest.py try
 
+torch:  ## Run the suite on another release of torch, in an environment of its own: make torch VERSION=2.15.0
+	rm -rf $(TORCH_VENV) && $(PYTHON) -m venv $(TORCH_VENV)
+	$(TORCH_VENV)/bin/python -m pip install -qq "torch==$(VERSION)" --editable '.[dev]'
+	$(MAKE) test VENV=$(TORCH_VENV) STAMP=pyproject.toml
+
 lint: $(STAMP)  ## Check the style.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -68,7 +74,7 @@ format: $(STAMP)  ## Put the code into its form.
 	$(BIN)/ruff format .
 
 clean:  ## Remove the environments and everything generated.
-	rm -rf $(VENV) $(DEMO_VENV) $(DIST_VENV) $(LOWEST_VENV) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO_VENV) $(DIST_VENV) $(LOWEST_VENV) .venv-torch-* build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last: an install that was cut short starts again. Compiling takes longer than the rest of it: all cores

@@ -13,7 +13,7 @@ try:
     import ray
     from ray.cluster_utils import Cluster
 except ImportError:
-    sys.exit("This example needs Ray: pip install 'pluribus-ml[ray]'")
+    sys.exit("This example needs Ray: pip install '.[ray]'")
 
 from pluribus.study import Study, conduct
 

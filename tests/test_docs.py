@@ -21,7 +21,8 @@ from browser import chromium, show
 import pluribus
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+README = ROOT / "README.md"
+PAGES = sorted((ROOT / "docs").glob("**/*.md"))
 SLOW = [  # they take more than a second
     "aleatoric-epistemic", "calibration", "corruptions", "deploy", "inside", "plan", "pretrained", "sklearn", "speed",
     "why-ensembles-work",
@@ -64,8 +65,19 @@ def test_a_block_is_left_out_only_with_a_reason():
     assert list(blocks("```python\n# not run:\n1\n```\n")) == [(1, "# not run:\n1\n")]
 
 
-def test_the_readme_shows_code():
-    assert list(blocks((ROOT / "README.md").read_text()))
+@pytest.mark.slow
+def test_the_readme_shows_what_its_code_prints(capsys):
+    text = README.read_text()
+    ((line, code),) = blocks(text)
+    exec(compile("\n" * line + code, str(README), "exec"), {})
+    printed = capsys.readouterr().out
+    shown = re.search(r"(?s)```text\n(.*?)```", text[text.index(code.splitlines()[-1]) :])[1]
+    number = re.compile(r"(?<![\w.,])[\d,]+(?:\.\d+)?")
+    assert number.sub("", printed) == number.sub("", shown)  # the words
+    expected = [float(found.replace(",", "")) for found in number.findall(shown) if found != ","]
+    assert len(expected) == 6
+    # Chips differ in the last digits of a sum, and training carries them on.
+    assert [float(n.replace(",", "")) for n in number.findall(printed) if n != ","] == pytest.approx(expected, abs=0.03)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +171,7 @@ def test_reading_the_site_fetches_nothing(site):
 
 
 QUESTIONS = {
-    "how to make a ViT uncertain": ("A network that is trained already", "In short: a pretrained ViT", "pb.lora(vit"),
+    "how to make a ViT uncertain": ("Start from a trained model", "In short: a pretrained ViT", "pb.lora(vit"),
     "what Masksembles costs at inference": ("Methods", "What a prediction costs", "masksembles, scale 2"),
     "how to serve": ("Deploying", "Serve it", "ThreadingHTTPServer"),
     "how to add a method": ("Contributing", "Adding a method", "one entry of METHODS"),

@@ -18,7 +18,7 @@ USES = {
 
 
 def test_a_missing_package_is_named_with_its_use_and_its_extra():
-    with pytest.raises(ModuleNotFoundError, match=r"flying needs no_such_wings, .* pip install 'pluribus-ml\[air\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"flying needs no_such_wings, .* pip install '\.\[air\]'"):
         require("no_such_wings.feathers", "flying", "air")
 
 
@@ -45,7 +45,7 @@ def test_a_use_without_its_package_names_the_extra(tmp_path):
     found = errors(tmp_path, hidden=USES)
     for package, extra, error in zip(USES, ("timm", "train"), found, strict=True):
         assert error.startswith("ModuleNotFoundError")
-        assert f"needs {package}, which is not installed. Install it with: pip install 'pluribus-ml[{extra}]'" in error
+        assert f"needs {package}, which is not installed. From a clone: pip install '.[{extra}]'" in error
 
 
 def add_package(folder, name, code):

@@ -412,7 +412,7 @@ def test_what_the_command_line_needs_is_named_where_it_is_missing(package):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith(f"The command line needs {package}")
-    assert "pip install 'pluribus-ml[all]'" in done.stderr
+    assert "pip install '.[all]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -291,5 +291,5 @@ def test_torchmetric_says_how_to_get_torchmetrics(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "torchmetrics", None)
     monkeypatch.delitem(sys.modules, "pluribus.integrations.torchmetrics", raising=False)
-    with pytest.raises(ImportError, match=r"pb.torchmetric needs torchmetrics.*pip install 'pluribus-ml\[metrics\]'"):
+    with pytest.raises(ImportError, match=r"pb.torchmetric needs torchmetrics.*pip install '\.\[metrics\]'"):
         pb.torchmetric("accuracy")

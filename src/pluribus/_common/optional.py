@@ -19,7 +19,7 @@ def require(name: str, use: str, extra: str) -> ModuleType:
         if error.name is None or error.name.partition(".")[0] != package:
             raise
         raise ModuleNotFoundError(
-            f"{use} needs {package}, which is not installed. Install it with: pip install 'pluribus-ml[{extra}]'",
+            f"{use} needs {package}, which is not installed. From a clone: pip install '.[{extra}]'",
             name=package,
         ) from None
     except Exception as error:

@@ -18,7 +18,7 @@ try:
     import typer
 except ModuleNotFoundError as error:  # only torch and numpy are installed
     raise SystemExit(
-        f"The command line needs {error.name}, which is not installed. Install it with: pip install 'pluribus-ml[all]'"
+        f"The command line needs {error.name}, which is not installed. From a clone: pip install '.[all]'"
     ) from None
 
 from .align import align_command

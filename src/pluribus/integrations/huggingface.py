@@ -1,6 +1,6 @@
 """Ensembles as models of Hugging Face's kind: trained by its `Trainer`, stored and shared as its models are.
 
-Text and token classification, and causal language models. Needs transformers: pip install 'pluribus-ml[huggingface]'.
+Text and token classification, and causal language models. Needs transformers: pip install '.[huggingface]'.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 They take numbers as arrays, data frames or sparse matrices, and data frames with texts, flags, dates and missing
 values, which are prepared as `pluribus train` does. They work in pipelines, searches and cross-validation. Needs
-scikit-learn: pip install 'pluribus-ml[sklearn]'.
+scikit-learn: pip install '.[sklearn]'.
 """
 
 from __future__ import annotations

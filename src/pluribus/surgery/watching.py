@@ -30,9 +30,11 @@ class ModuleSnapshot:
             for key, value in attributes.items():
                 if isinstance(value, PLAIN):
                     continue
-                if "_hooks" in key and value:
-                    noted.append((value, value.items()))
-                elif key not in _OF_EVERY_MODULE and (inside := _inside(value)) is not None:
+                if key in _OF_EVERY_MODULE:  # of torch's own tables, those of hooks
+                    inside = value if "_hooks" in key and value else None
+                else:
+                    inside = _inside(value)
+                if inside is not None:
                     noted.append((inside, inside.items() if isinstance(inside, dict) else enumerate(inside)))
         held = [(holder, key, value) for holder, items in noted for key, value in items]
         self.sized = [holder for holder, _ in noted]
