@@ -71,12 +71,6 @@ def test_overlap_and_size_come_out_as_the_closed_forms():
     assert inside.mean() > 0.7  # 95 % intervals
 
 
-@pytest.mark.parametrize("changes", [{"sizes": (1,)}, {"scales": (0.5,)}, {"ones": 0}, {"draws": 0}, {"sizes": ()}])
-def test_overlaps_that_do_not_exist_are_refused(changes):
-    with pytest.raises(ValueError, match="mask_overlap"):
-        ls.mask_overlap(**{"sizes": (2,), "scales": (2.0,), "ones": 8, "draws": 2, **changes})
-
-
 def test_the_transition_begins_at_one_network():
     """With S = 1 every mask is all ones: the same network, trained on the same rows."""
     found = ls.mask_transition(network(), TRAIN, TEST, scales=(1.0, 3.0), capacity=None, outside=OUTSIDE, **QUICK)

@@ -203,4 +203,6 @@ def _check(caller: str, accuracy: Any, reference: float, classes: int) -> np.nda
             f"{caller}: the reference must be better than chance with at least 2 classes, but its accuracy "
             f"is {reference:g} with {classes} classes."
         )
+    if not ((a >= 0) & (a <= 1)).all():
+        raise ValueError(f"{caller}: accuracies must be from 0 to 1, but one is {a[~((a >= 0) & (a <= 1))][0]:g}.")
     return a

@@ -14,7 +14,7 @@ from pluribus import landscape as ls
 from pluribus._common.trees import as_batch, map_tensors
 
 SHUFFLED = [
-    *("mlp", "residual", "densenet", "grouped convolution", "channel shuffle", "pixel shuffle", "group norm", "einsum"),
+    *("mlp", "residual", "densenet", "grouped convolution", "pixel shuffle", "group norm", "einsum"),
     *("gru", "lstm in both directions", "attention", "grouped queries", "queries, keys and values in one matrix"),
     *("encoder, norm first", "mixer", "tied weights", "flatten after a convolution", "batch norm", "chunks"),
 ]
