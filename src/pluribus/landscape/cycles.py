@@ -81,6 +81,7 @@ def fast_geometric(
     network is taken in the middle, where it is smallest.
 
     Args:
+        size: how many networks, one of each cycle
         model: where the run starts: a network that is trained; it is not changed
         train: (x, y), a data set or a loader
         cycle: how many epochs one has, an even number

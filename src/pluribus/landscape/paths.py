@@ -58,7 +58,7 @@ class Path:
 
 
 def line(a: Any, b: Any) -> Path:
-    """The straight line from one network to another; a trajectory stands for its solution.
+    """The straight line from a to b, two networks of one architecture; a trajectory stands for its solution.
 
     >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
     >>> torch.equal(line(a, b).at(0.0).weight, a.weight)

@@ -63,7 +63,7 @@ def layer_names(model: Any, data: Any, *, where: str | None = None) -> list[str]
     """The layers that `cka` compares, in its order; one that is called several times has a number after its name.
 
     Args:
-        model: a network
+        model, data: a network, and inputs for it
         where: a pattern of names; by default the layers with weights
 
     >>> layer_names(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(16, 4))

@@ -36,6 +36,7 @@ def random_subspace(
     """An ensemble of networks at a distance from a solution, each in a random direction of its own.
 
     Args:
+        size: how many networks
         run_or_model: a trajectory, which stands for its solution, or a network
         distance: between the weight vectors; or (least, largest), drawn uniformly between the two; by default a
             tenth of the length of the weight vector
@@ -72,7 +73,7 @@ def dropout_subspace(
 
     Args:
         keep: the share of weights that is kept; or (least, largest), between which each network's own is drawn
-        run_or_model, data, seed: as for `random_subspace`
+        run_or_model, size, data, seed: as for `random_subspace`
 
     >>> dropout_subspace(nn.Linear(4, 3), 5, keep=0.9)(torch.zeros(2, 4)).shape
     torch.Size([5, 2, 3])
@@ -93,6 +94,7 @@ def diagonal_gaussian(run: Any, size: int, last: int | None = None, *, data: Any
     """An ensemble drawn from independent normal distributions with each weight's mean and deviation at the end.
 
     Args:
+        size: how many networks
         run: a trajectory, or checkpoints in their order
         last: how many checkpoints; by default the last quarter, and five at least where there are so many
         data: training data on which statistics of batch normalisation are estimated anew
@@ -130,7 +132,7 @@ def low_rank_gaussian(
         last: how many checkpoints; by default the last quarter, and at least five, or one more than the rank
         scale: "covariance": samples vary along the components as the checkpoints do; "unit": with deviation 1, as in
             the authors' notebook, which destroys small networks
-        run, data, seed: as for `diagonal_gaussian`
+        run, size, data, seed: as for `diagonal_gaussian`
 
     >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
     >>> low_rank_gaussian(checkpoints, 4, rank=2)(torch.zeros(2, 4)).shape
@@ -173,7 +175,7 @@ def low_rank_random(
     Args:
         rank: how many components
         draws: how many random samples; by default 10, or one more than the rank
-        run_or_model, distance, accept, tries, data, seed: of the random samples, as for `random_subspace`
+        run_or_model, size, distance, accept, tries, data, seed: of the random samples, as for `random_subspace`
 
     >>> low_rank_random(nn.Linear(4, 3), 5, rank=2)(torch.zeros(2, 4)).shape
     torch.Size([5, 2, 3])
@@ -204,7 +206,7 @@ def swag(
         rank: how many columns; 0: each weight by itself (SWAG-Diagonal)
         last: how many checkpoints; by default the last quarter, and at least five, or the rank
         scale: of the covariance; by default 0.5, and 1 with rank 0, as in the paper
-        data, seed: as for `diagonal_gaussian`
+        size, data, seed: as for `diagonal_gaussian`
 
     >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
     >>> swag(checkpoints, 4, rank=3)(torch.zeros(2, 4)).shape

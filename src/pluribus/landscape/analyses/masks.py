@@ -99,6 +99,7 @@ def mask_transition(
     Settings are "single", "S 1.1", ..., "deep".
 
     Args:
+        train, test: (x, y), a data set or a loader
         model: the network that masks are put into
         scales: values of S
         size: how many members
@@ -177,7 +178,7 @@ def mask_grid(
     Args:
         capacities: what each mask keeps, relative to the original widths
         rate: of MC-Dropout; `dropout_grid` chooses one on validation data
-        model, scales, size, where, options: as for `mask_transition`
+        model, train, test, scales, size, where, options: as for `mask_transition`
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
     >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -216,7 +217,7 @@ def dropout_grid(
         rates: dropout rates to try
         size: samples of a prediction
         figure: what is smallest at the best rate, or largest if it is "accuracy"
-        model, where, options: as for `mask_transition`
+        model, train, where, options: as for `mask_transition`
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
     >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -266,6 +267,7 @@ def packing(
     Settings are "single", "deep", with the first size, and "alpha 2, gamma 1, M 4".
 
     Args:
+        train, test: (x, y), a data set or a loader
         model: the network that is packed
         alphas: how wide all members together are
         gammas: numbers of groups
@@ -323,7 +325,7 @@ def network_widths(
 
     Args:
         build: the network with its hidden widths multiplied by a number, as `pb.models` take `width=`
-        options: as for `packing`
+        train, test, options: as for `packing`
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
     >>> build = lambda width: nn.Sequential(nn.Linear(4, round(8 * width)), nn.Linear(round(8 * width), 3))

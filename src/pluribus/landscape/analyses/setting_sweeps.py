@@ -84,6 +84,7 @@ def regularization_path(
     and so on; `share` is that of all weights with an absolute value above 1e-4, figure 9's axis.
 
     Args:
+        train, data, seeds: as for `sweep`
         make: an ensemble to be trained; what it draws is seeded
         l1, l2: factors of the sum of absolute values, and of squares, of all weights; what is added to the loss
         progress: called with a line of text when a part is done

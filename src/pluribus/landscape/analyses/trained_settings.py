@@ -122,6 +122,7 @@ def measure_settings(
         train, test: (x, y), a data set or a loader
         outside: x of other classes, which the criteria should notice
         shifts: for each severity, shifted test sets: figures are means over them
+        seeds: independent repetitions
         about: further columns of each setting's rows
         further: more of a trained ensemble on the test data, for its row
         progress: called with a line of text when a part is done

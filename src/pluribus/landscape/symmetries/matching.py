@@ -56,6 +56,7 @@ def align(
     until none changes.
 
     Args:
+        model, reference: networks of one architecture
         example: what one call takes; by activations, as many rows as can be had: they are what units are compared on
         groups: of `permutations`, where they are known already
         restarts: descents from random orders, besides the one that starts with the order as it is; the best counts

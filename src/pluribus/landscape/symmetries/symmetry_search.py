@@ -69,6 +69,7 @@ def permute(model: Any, groups: Groups, generator: torch.Generator | None = None
     """A copy of the network with the units of all groups in random orders: another network with the same function.
 
     Args:
+        model: a network of the groups' architecture
         generator: where random numbers come from; by default torch's own generator
 
     >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
