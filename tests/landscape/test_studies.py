@@ -139,7 +139,6 @@ def test_cycles_of_a_chain_are_compared_with_chains():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: ls.quality([], (), (X, Y)), "at least one trajectory"),
         (lambda: ls.quality(RUNS, ("luck",), (X, Y)), "'luck' is unknown"),
         (lambda: ls.quality(RUNS, (), X), "needs labels"),
         (lambda: ls.quality(RUNS, (), (X, Y), sizes=[4]), "from 1 to the 3 runs"),

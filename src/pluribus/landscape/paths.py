@@ -193,6 +193,7 @@ def barrier(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -
     """The largest loss along a path above the chord between the losses of its ends; 0 where it stays below.
 
     Args:
+        data: as for `along`
         points: where the loss is measured, the ends included
         how: as for `surface`
 
