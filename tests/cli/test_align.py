@@ -92,7 +92,6 @@ class Harmful:
         (network(1).state_dict(), [*MLP, "--by", "activations"], "--by activations needs --data"),
         (network(1).state_dict(), [*MLP, "--page", "page.html"], "--page needs --data"),
         (network(1).state_dict(), ["--model", "mlp"], "give --data, or --shape and --classes"),
-        (network(1).state_dict(), [*MLP, "--out", "absent/out.safetensors"], "cannot be written"),
         (network(1).state_dict(), ["--model", "unheard", *MLP[2:]], "'unheard' is unknown"),
     ],
 )  # fmt: skip

@@ -84,7 +84,6 @@ def test_points_are_plain_counts_whatever_holds_the_networks():
     [
         (lambda: ls.limits([0.5], 0.1, 10), "better than chance"),
         (lambda: ls.limits([1.5], 0.8, 10), "from 0 to 1"),
-        (lambda: ls.family([0.5], 0.8, 10, 0), "exponent must be positive"),
         (lambda: ls.fit_exponent(([0.5], [0.5])), "needs the reference's accuracy"),
         (lambda: ls.fit_exponent(([0.9], [0.5]), 0.8, 10), "less accurate than the reference"),
         (lambda: ls.diversity_accuracy(nn.Linear(4, 3), [nn.Linear(4, 3)], torch.randn(5, 4)), "needs labels"),

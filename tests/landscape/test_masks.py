@@ -71,14 +71,6 @@ def test_overlap_and_size_come_out_as_the_closed_forms():
     assert inside.mean() > 0.7  # 95 % intervals
 
 
-@pytest.mark.parametrize("changes", [{"sizes": (1,)}, {"scales": (0.5,)}, {"ones": 0}, {"draws": 0}, {"sizes": ()}])
-def test_overlaps_that_do_not_exist_are_refused(changes):
-    with pytest.raises(ValueError, match="mask_overlap"):
-        ls.mask_overlap(**{"sizes": (2,), "scales": (2.0,), "ones": 8, "draws": 2, **changes})
-    with pytest.raises(ValueError, match="exact_iou: there must be from 1 to 3 ones"):
-        ls.exact_iou(4, 3)
-
-
 def test_the_transition_begins_at_one_network():
     """With S = 1 every mask is all ones: the same network, trained on the same rows."""
     found = ls.mask_transition(network(), TRAIN, TEST, scales=(1.0, 3.0), capacity=None, outside=OUTSIDE, **QUICK)
@@ -154,7 +146,3 @@ def test_what_was_not_measured_is_named():
     assert found.table(["nll"]).splitlines()[-1].startswith("| one | 0.6 ±")
     with pytest.raises(ValueError, match="no 'ece' of 'one'.*figures are 'nll'"):
         found.interval("one", "ece")
-    with pytest.raises(ValueError, match="at least one setting"):
-        ls.measure_settings({}, TRAIN, TEST)
-    with pytest.raises(ValueError, match="severity 3 needs at least one shifted set"):
-        ls.measure_settings({"one": network}, TRAIN, TEST, shifts={3: []})

@@ -115,18 +115,10 @@ def test_courses_are_what_members_say_and_are_embedded_like_trajectories():
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match="at least one setting"):
-        ls.sweep(mimo, [], (X, Y), (X, Y))
     with pytest.raises(TypeError, match="must give an Ensemble to train, but gave a Sequential"):
         ls.sweep(lambda size: mlp(), [1], (X, Y), (X, Y))
-    with pytest.raises(ValueError, match="give l1= or l2="):
-        ls.regularization_path(lambda: mimo(2), (X, Y), (X, Y))
-    with pytest.raises(ValueError, match="l1 must be 0 or more, but one is -1"):
-        ls.regularization_path(lambda: mimo(2), (X, Y), (X, Y), l1=[-1])
     with pytest.raises(ValueError, match="weight_decay is what the path varies"):
         ls.regularization_path(lambda: mimo(2), (X, Y), (X, Y), l1=[0.1], weight_decay=0.1)
-    with pytest.raises(TypeError, match="needs an Ensemble"):
-        ls.courses(mlp(), (X, Y), X)
     with pytest.raises(ValueError, match="needs labels"):
         ls.sweep(mimo, [1], (X, Y), X)
 
@@ -153,8 +145,6 @@ def test_between_members_is_what_the_networks_between_them_get_right():
         chord = [alone[a] + t * (alone[b] - alone[a]) for t in (0, 0.25, 0.5, 0.75, 1)]
         dips.append(max(c - accuracy(*place) for c, place in zip(chord, places, strict=True)))
     assert found["dip"] == pytest.approx(np.mean(dips), abs=1e-6) and len(set(alone)) > 1
-    with pytest.raises(ValueError, match="needs at least 2 members and 3 points, but there are 3 and 2"):
-        ls.between_members(made, (X, Y), points=2)
 
 
 def test_a_sweep_takes_further_figures():

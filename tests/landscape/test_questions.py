@@ -12,10 +12,13 @@ from pluribus import landscape as ls
 from pluribus.data.corruptions import corrupt
 from pluribus.landscape.analyses.bias_variance import draw_curve
 from pluribus.landscape.laboratory import settings
-from pluribus.landscape.laboratory.between_solutions import trained_curves
 from pluribus.landscape.laboratory.exploration import ON_REQUEST, explore
-from pluribus.landscape.laboratory.hessian_spectra import loss_curvature
-from pluribus.landscape.laboratory.layers import layer_similarity, sparse_layers
+from pluribus.landscape.laboratory.other_questions import (
+    layer_similarity,
+    loss_curvature,
+    sparse_layers,
+    trained_curves,
+)
 from pluribus.landscape.laboratory.settings import QUESTIONS as OF_SETTINGS
 from pluribus.landscape.material import Material, RunTraining
 from pluribus.landscape.studies import members

@@ -199,11 +199,9 @@ def test_a_shuffling_loader_as_probe_is_read_once():
         (lambda: ls.Recorder(X, every=0), "every must be"),
         (lambda: ls.Recorder(X, every=float("nan")), "every must be"),
         (lambda: ls.Recorder(X, every=2.5), "every must be"),
-        (lambda: ls.Recorder(X, keep=0), "keep, the number"),
         (lambda: ls.Recorder(X, dtype="int8"), "dtype must be one of"),
         (lambda: ls.Recorder(X).trajectory, "nothing has been recorded"),
         (lambda: ls.Trajectory.of([], network()), "at least one checkpoint"),
-        (lambda: ls.Trajectory.of([network()], network(), steps=[1, 2]), "one step for each of 1"),
         (lambda: ls.Trajectory.of([network()], network()).outputs, "need a probe"),
         (lambda: ls.trajectories(network(), (X, Y), runs=0), "size"),
         (lambda: ls.trajectories(network(), (X, Y), init="new"), "init must be"),
@@ -272,10 +270,3 @@ def test_training_that_goes_on_after_a_stop_has_its_whole_trajectory(tmp_path, s
     again = ls.trajectory(network(), (X, Y), (X, Y), folder=tmp_path, **options)
     assert again.steps == whole.steps and torch.equal(again.weights, whole.weights)
     assert torch.equal(again.outputs, whole.outputs) and torch.equal(again.solution(X), whole.solution(X))
-
-
-def test_a_recorder_is_for_one_number_of_networks():
-    recorder = ls.Recorder(X)
-    recorder.record(network(), 0)
-    with pytest.raises(ValueError, match="1 networks were recorded before, but now there are 2"):
-        recorder.record(pb.deep(network(), 2), 1)

@@ -307,7 +307,6 @@ def test_the_task_goes_with_the_samples():
         (lambda: ls.random_subspace(pb.deep(network(), 2), 2), "needs one network"),
         (lambda: ls.dropout_subspace(network(), 2, keep=(0.9, 0.5)), "smallest, largest"),
         (lambda: ls.dropout_subspace(network(), 2, keep=0.0), "keep must be"),
-        (lambda: ls.of_subspaces([], "random", 2), "at least one trajectory"),
         (lambda: ls.of_subspaces([network()], "nuts", 2), "'nuts' is unknown. Choose from"),
         (lambda: ls.swag(of_rows(WALK), 2), "rank 20 needs at least 20 checkpoints, but the trajectory has 6"),
         (lambda: ls.swag(of_rows(WALK), 2, rank=1), "rank must be 0 .* but it is 1"),

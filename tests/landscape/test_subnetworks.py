@@ -147,8 +147,6 @@ def test_what_is_no_such_ensemble_is_refused():
         ls.separation(made, X[:1])
     with pytest.raises(ValueError, match="there are 2. Build the ensemble with at least size=3"):
         ls.subnetwork_plane(made)
-    with pytest.raises(ValueError, match="three different members"):
-        ls.subnetwork_plane(pb.mimo(mlp(), 3, example=X, init="different"), (0, 1, 1))
     with pytest.raises(TypeError, match="members live in one network.*got a Sequential"):
         ls.subnetwork_plane(mlp())
     with pytest.raises(ValueError, match="must not lie on one line"):

@@ -10,6 +10,7 @@ import pytest
 from browser import show
 
 from pluribus.report.charts.landscape import (
+    contour_segments,
     diversity_chart,
     fan_chart,
     heat_map,
@@ -18,7 +19,6 @@ from pluribus.report.charts.landscape import (
     surface_chart,
 )
 from pluribus.report.claims import claims_page, section
-from pluribus.report.contours import contour_segments
 from pluribus.report.figure import Figure, Panel
 
 EVIL = '<script>alert("x")</script>'

@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import roc_curve
 
 from pluribus import figures, metrics
-from pluribus.report.curves import compute_histograms, compute_roc, divide_by_error, rank_correlation
+from pluribus.report.curves import compute_histograms, compute_roc, divide_by_error
 
 
 @pytest.fixture
@@ -50,12 +50,3 @@ def test_a_member_without_errors_has_no_place_in_the_plane():
     (line,) = (line for line in axes.lines if line.get_label() == "deep")
     assert line.get_ydata()[0] == pytest.approx(0.5)
     assert not np.isfinite(line.get_ydata()[1])
-
-
-def test_rank_correlation_is_that_of_scipy_with_ties():
-    stats = pytest.importorskip("scipy.stats")
-    rng = np.random.default_rng(0)
-    first = rng.integers(5, size=60).astype(float)
-    second = first + rng.integers(4, size=60)
-    assert rank_correlation(first, second) == pytest.approx(stats.spearmanr(first, second).statistic)
-    assert np.isnan(rank_correlation(first, np.ones(60)))

@@ -11,9 +11,8 @@ import pytest
 from browser import show, unfold
 from scipy import stats
 
-from pluribus.report.charts.outside import roc_chart
+from pluribus.report.charts.outside import roc_chart, shift_chart
 from pluribus.report.charts.quality import frontier, gain_chart
-from pluribus.report.charts.shift import shift_chart
 from pluribus.report.figure import number_styles
 from pluribus.report.first_screen import compose_screen
 from pluribus.report.page import report

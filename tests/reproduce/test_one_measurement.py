@@ -8,7 +8,7 @@ import pytest
 from pluribus import landscape as ls
 from pluribus.landscape.laboratory.exploration import ON_REQUEST, QUESTIONS, SECTIONS
 from pluribus.landscape.studies.comparisons import expect
-from pluribus.landscape.studies.measures import ASKED, MEASURES
+from pluribus.landscape.studies.members import ASKED, MEASURES
 from pluribus.landscape.studies.sweeps import SWEEPS
 from pluribus.reproduce.experiments.stored_parts import Context
 from pluribus.reproduce.registry import CLAIMS

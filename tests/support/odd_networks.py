@@ -42,11 +42,6 @@ def rows(*shape: int) -> Callable[[], Tensor]:
     return lambda: torch.randn(*shape, generator=torch.Generator().manual_seed(5))
 
 
-def words() -> Tensor:
-    """Three sentences of six words."""
-    return torch.randint(20, (3, 6), generator=torch.Generator().manual_seed(5))
-
-
 def linear(*sizes: int) -> nn.Sequential:
     """Linear layers with ReLU between."""
     layers: list[nn.Module] = []
@@ -110,12 +105,6 @@ def standardised(m: Any, x: Tensor) -> Tensor:
     w = m.mid.weight
     w = (w - w.mean((1, 2, 3), keepdim=True)) / (w.std((1, 2, 3), keepdim=True) + 1e-5)
     return m.head(pooled(F.conv2d(m.enter(x).relu(), w, m.mid.bias, padding=1).relu()))
-
-
-def shuffle(m: Any, x: Tensor) -> Tensor:
-    """A grouped convolution, channels dealt like cards, another grouped convolution."""
-    x = F.channel_shuffle(m.one(m.enter(x)).relu(), 2)
-    return m.head(pooled(m.two(x).relu()))
 
 
 def experts(m: Any, x: Tensor) -> Tensor:
@@ -194,12 +183,6 @@ def several(m: Any, x: Tensor) -> dict[str, Any]:
     """Outputs in a tree."""
     hidden = m.enter(x).relu()
     return {"mean": m.mean(hidden), "more": (m.scale(hidden).exp(), [x])}
-
-
-def seven_fourier(m: Any, x: Tensor) -> Tensor:
-    """Mixed along time by a Fourier transform, channel by channel."""
-    x = m.enter(x)
-    return m.head((x + torch.fft.fft(x, dim=1).real).relu().mean(1))
 
 
 def depthwise() -> nn.Sequential:
@@ -285,12 +268,6 @@ ODD: dict[str, Odd] = {
         IMAGE, [2, (4, 2), (6, 2)],
     ),
     "depthwise convolution": Odd(depthwise, IMAGE, [6, (2, 6)]),
-    "channel shuffle": Odd(
-        lambda: Net(
-            shuffle, enter=conv(3, 8), one=conv(8, 8, groups=2), two=conv(8, 8, groups=2), head=nn.Linear(8, 2)
-        ),
-        IMAGE, [2, 2, (2, 2), (4, 2), (4, 2)],
-    ),
     "pixel shuffle": Odd(
         lambda: Net(sub_pixel, enter=conv(3, 12), mid=conv(3, 4), head=nn.Linear(16, 2)), IMAGE, [3, 4]
     ),
@@ -322,13 +299,6 @@ ODD: dict[str, Odd] = {
         lambda: Net(standardised, enter=conv(3, 4), mid=conv(4, 6), head=nn.Linear(6, 2)), IMAGE, [4, 6]
     ),
     "tied weights": Odd(tied, TABLE, [8]),
-    "bilinear": Odd(
-        lambda: Net(
-            lambda m, x: m.head(m.mix(m.one(x), m.two(x)).relu()),
-            one=nn.Linear(5, 4), two=nn.Linear(5, 3), mix=nn.Bilinear(4, 3, 6), head=nn.Linear(6, 2),
-        ),
-        TABLE, [4, 3, 6],
-    ),
     "outer products": Odd(
         lambda: Net(bilinear_pool, one=nn.Linear(5, 4), two=nn.Linear(5, 3), head=nn.Linear(12, 2)), TABLE, [4, 3]
     ),
@@ -408,9 +378,6 @@ ODD: dict[str, Odd] = {
         SEQUENCE, [6, 7, 9],
     ),
     "set": Odd(lambda: Net(deep_sets, enter=nn.Linear(5, 7), head=nn.Linear(7, 2)), SEQUENCE, [7]),
-    "words in a bag": Odd(
-        lambda: Net(lambda m, x: m.head(m.bag(x).relu()), bag=nn.EmbeddingBag(20, 6), head=nn.Linear(6, 2)), words, [6]
-    ),
     "positions": Odd(
         lambda: Net(positions, enter=nn.Linear(5, 6), table=torch.randn(1, 9, 6), head=nn.Linear(6, 2)), SEQUENCE, [6]
     ),
@@ -427,9 +394,6 @@ ODD: dict[str, Odd] = {
     "experts": Odd(
         lambda: Net(experts, gate=nn.Linear(5, 3), experts=nn.ModuleList([linear(5, n, 2) for n in (4, 5, 6)])),
         rows(24, 5), [4, 5, 6],
-    ),
-    "fourier transform along time": Odd(
-        lambda: Net(seven_fourier, enter=nn.Linear(5, 6), head=nn.Linear(6, 2)), SEQUENCE, [6]
     ),
     "temporal convolution": Odd(
         lambda: nn.Sequential(

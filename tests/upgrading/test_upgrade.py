@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pluribus as pb
 from pluribus.uncertainty.evaluation import Comparison
-from pluribus.upgrading.budget import Budget
+from pluribus.upgrading.search import Budget
 from pluribus.upgrading.ways import ways
 
 CENTRES = torch.randn(4, 6, generator=torch.Generator().manual_seed(9))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from .common import options
-from .common.messages import say_notes
+from .common.messages import check_writable, say_notes
 
 Checkpoint = Annotated[Path, typer.Argument(help="Weights: .safetensors, or a state_dict written by torch.save.")]
 
@@ -66,7 +65,7 @@ def align_command(
         raise ValueError(f"align: --by must be weights or activations, but it is {by!r}.")
     if page is not None and data is None:
         raise ValueError("align: the page shows the loss along a line, so --page needs --data.")
-    _check_writable(out, page)
+    check_writable("align", out, page)
     settings: dict[str, Any] = {"by": by, "restarts": restarts, "seed": seed, "points": points}
     if data is not None:
         source = {"folder": data_dir, "target": target, "image_size": image_size, "broken": broken}
@@ -104,13 +103,6 @@ def _load(data: str, source: dict[str, Any], model: str, width: float, dropout: 
     run = Run(data=data, model=model, width=width, dropout=dropout, seed=seed, source=said)
     found = load_data(run)
     return found, model_spec(run, found).build
-
-
-def _check_writable(*paths: Path | None) -> None:
-    """Refuse a file that could not be written, before anything is read."""
-    for path in paths:
-        if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
-            raise ValueError(f"align: {str(path)!r} cannot be written. Choose a file in another folder.")
 
 
 def _show(aligned: Any, out: Path, page: Path | None, quiet: bool, as_json: bool) -> None:

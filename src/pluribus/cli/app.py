@@ -24,16 +24,14 @@ except ModuleNotFoundError as error:  # only torch and numpy are installed
 from typer.core import TyperGroup
 
 from .align import align_command
-from .cite import cite_command
 from .common import options
 from .common.messages import INTERRUPTED, messages, say
 from .compare import compare_command
-from .data import data_command
 from .export import export_command
 from .landscape import landscape_command
+from .listings import cite_command, data_command, recipes_command
 from .plan import plan_command
 from .predict import predict_command
-from .recipes import recipes_command
 from .report import report_command
 from .reproduce import reproduce_command
 from .train import train_command

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 import time
@@ -14,7 +13,7 @@ import typer
 
 from .._common.names import say_unknown
 from .common import options
-from .common.messages import messages, safe_text, say_notes
+from .common.messages import check_writable, say_notes, timed_lines
 
 
 def landscape_command(
@@ -84,14 +83,9 @@ def landscape_command(
     asked = tuple(name for name in only.split(",") if name)
     check_questions(asked)
     check_animation(animation, recorded=ensemble is None)
-    _check_writable(out, animation)
+    check_writable("landscape", out, animation)
     torch.set_num_threads(threads or torch.get_num_threads())
-    started = time.monotonic()
-
-    def say(text: str) -> None:
-        if not (quiet or as_json):
-            messages.print(f"{time.monotonic() - started:5.0f} s  {safe_text(text)}", soft_wrap=True)
-
+    started, say = time.monotonic(), timed_lines(quiet or as_json)
     settings: dict[str, Any] = {"grid": grid, "samples": samples, "steps": steps, "corruptions": chosen}
     settings["retrained"] = retrained
     if ensemble is not None:
@@ -121,16 +115,6 @@ BRACKETS = (
     "Square brackets hold the smallest and the largest value or, where a figure is a mean over seeds, its 95 % "
     "interval."
 )
-
-
-def _check_writable(*paths: Path | None) -> None:
-    """Refuse a file that could not be written, before anything is trained."""
-    for path in paths:
-        if path is None:
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir() or not os.access(path.parent, os.W_OK):
-            raise ValueError(f"landscape: {str(path)!r} cannot be written. Choose a file in another folder.")
 
 
 def _settings(run: Any, material: Any, ensemble: Path | None) -> dict[str, str]:

@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ import typer
 from rich.table import Table
 
 from .common import options
-from .common.messages import messages, safe_text, say_how_to_go_on, say_lines, screen
+from .common.messages import safe_text, say_how_to_go_on, say_lines, screen, timed_lines
 
 
 def reproduce_command(
@@ -52,15 +51,10 @@ def reproduce_command(
         return
     claim = find_claim(item)
     check_scale(scale)
-    started = time.monotonic()
-
-    def say(text: str) -> None:
-        if not (quiet or as_json):
-            messages.print(f"{time.monotonic() - started:5.0f} s  {safe_text(text)}", soft_wrap=True)
-
     command = shlex.join(["pluribus", *sys.argv[1:]])
     with say_how_to_go_on(lambda: f"what was computed is kept in {out}"):
-        outcome = reproduce_claim(claim, Context(scale, out, data_dir, jobs, ray, say), command)
+        context = Context(scale, out, data_dir, jobs, ray, timed_lines(quiet or as_json))
+        outcome = reproduce_claim(claim, context, command)
     _show(outcome, scale, quiet, as_json)
 
 

@@ -19,7 +19,6 @@ from ..core.ensemble import TASKS
 from ..methods.building import check_model
 from ..surgery.copying import duplicate, state
 from ..surgery.selecting import quote_names
-from .common.arguments import SOME_NUMBERS_OR_NONE
 from .common.examples import Examples, answers, choose_task, is_classifying
 from .common.networks import Buffers, Layout, Networks, put_, rest_of
 
@@ -125,23 +124,14 @@ class Trajectory(Networks):
             dtype: how weights are kept: "float32", "float16", "bfloat16" or "float64"
         """
         check_model("Trajectory.of", model, nests=True)
-        if not isinstance(checkpoints, (list, tuple)):
-            raise TypeError(
-                "Trajectory.of: checkpoints must be a list of state_dicts, modules or paths, but this is a "
-                f"{type(checkpoints).__name__}."
-            )
         if not checkpoints:
             raise ValueError("Trajectory.of: there must be at least one checkpoint, but the list is empty.")
-        SOME_NUMBERS_OR_NONE.check("Trajectory.of", "steps", steps)
-        if steps is not None and len(steps) != len(checkpoints):
-            raise ValueError(
-                f"Trajectory.of: needs one step for each of {len(checkpoints)} checkpoints, but there are {len(steps)}."
-            )
         record = Record(probe, task=task, class_dim=class_dim, dtype=dtype)
-        for i, checkpoint in enumerate(checkpoints):
+        taken = range(len(checkpoints)) if steps is None else steps
+        for i, (checkpoint, step) in enumerate(zip(checkpoints, taken, strict=True)):
             module = duplicate(model)
             _load_(module, state_dict_of(checkpoint), i)
-            record.add(module, i if steps is None else steps[i])
+            record.add(module, step)
         return record.trajectory()
 
     # ---------------------------------------------------------------- files
@@ -238,10 +228,6 @@ class Record:
     ):
         if dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {quote_names(DTYPES)}, but it is {dtype!r}.")
-        if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
-            raise ValueError(
-                f"keep, the number of checkpoints, must be a whole number of at least 1, but it is {keep!r}."
-            )
         self.probe = None if probe is None else Examples("probe", probe)
         self.keep, self.task, self.class_dim, self.dtype = keep, task, class_dim, DTYPES[dtype]
         self.steps: list[int] = []

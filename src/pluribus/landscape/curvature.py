@@ -12,16 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from .._common.optional import require
 from .._common.trees import rows_of
 from ..methods.building import check_whole
 from ..surgery.copying import state
-from .common.arguments import POSITIVE, YES_OR_NO, check_arguments
-from .common.examples import Criterion, Examples, answer_of, choose_criterion, choose_task
+from .common.examples import Criterion, Examples, answer_of, loss_of
 from .common.networks import network_of
 
 Product = Callable[[Tensor], Tensor]  # of a symmetric matrix with a vector
-
-CHECKED = 5  # steps after which it is looked whether eigenvalues are settled
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,6 @@ class Spectrum:
         return np.exp(-0.5 * gaps**2) @ self.weights / (width * math.sqrt(2 * math.pi))
 
 
-@check_arguments(exact=YES_OR_NO, tolerance=POSITIVE)
 def spectrum(
     model: Any,
     data: Any,
@@ -82,10 +79,9 @@ def spectrum(
     """The leading eigenvalues, the trace and the density of the Hessian of the mean loss on `data`.
 
     In eval mode: dropout is off, and statistics of batch normalisation are those that the network has. Leading
-    eigenvalues are found by Lanczos' method with full orthogonalisation, again beside those that are known until
-    nothing larger is left, so that equal ones are all found. The trace is Hutchinson's, the density by stochastic
-    Lanczos quadrature (Ghorbani et al., 2019), both from the same random vectors. Where the whole matrix costs no more
-    products than that, it is computed, and everything is exact.
+    eigenvalues are ARPACK's. The trace is Hutchinson's, the density by stochastic Lanczos quadrature (Ghorbani et al.,
+    2019), both from the same random vectors. Where the whole matrix costs no more products than that, it is computed,
+    and everything is exact.
 
     Shapes:
         data: x (rows, *features) and y (rows); values: (top)
@@ -111,14 +107,14 @@ def spectrum(
     if top > size:
         raise ValueError(f"spectrum: top must be at most {size}, one eigenvalue per weight, but it is {top}.")
     steps = min(check_whole("spectrum", "steps", steps), size)
-    if exact or (exact is None and size <= probes * steps):
+    if exact or top == size or (exact is None and size <= probes * steps):
         return _exact(hessian, top)
     generator = torch.Generator().manual_seed(seed)
-    values = _largest(hessian, size, top, tolerance, generator)
+    values = _largest(hessian, size, top, tolerance, seed)
     nodes, weights, first, lows = [], [], [], []
     for _ in range(probes):
         start = (torch.randint(2, (size,), generator=generator) * 2 - 1).double() / math.sqrt(size)
-        ritz, vectors, _ = lanczos(hessian, start, steps)
+        ritz, vectors = lanczos(hessian, start, steps)
         nodes.append(ritz)
         weights.append(vectors[0] ** 2 / probes)  # the Gaussian quadrature of this vector's spectral measure
         first.append(size * float(vectors[0] ** 2 @ ritz))  # v' H v
@@ -130,41 +126,21 @@ def spectrum(
     )  # fmt: skip
 
 
-def lanczos(
-    product: Product,
-    start: Tensor,
-    steps: int,
-    beside: Tensor | None = None,
-    settled: Callable[[np.ndarray, np.ndarray], bool] = lambda values, gaps: False,
-) -> tuple[np.ndarray, np.ndarray, Tensor]:
-    """Ritz values, largest first, their coefficients, (steps, values), and the orthonormal basis, (steps, size).
-
-    Args:
-        start: a vector of length 1
-        beside: orthonormal vectors, (n, size), whose complement is searched
-        settled: asked every few steps, of the Ritz values and how far at most an eigenvalue is from each
-    """
-    known = start.new_zeros(0, len(start)) if beside is None else beside
-    rows = [start]
-    diagonal: list[float] = []
-    off: list[float] = []
+def lanczos(product: Product, start: Tensor, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ritz values, and their coefficients in the Krylov basis of a vector of length 1: (steps, values)."""
+    rows, diagonal, off = [start], list[float](), list[float]()
     while True:
         basis, image = torch.stack(rows), product(rows[-1])
         diagonal.append(float(image @ rows[-1]))
         length = float(image.norm())
-        for _ in range(2):  # twice is enough
-            image = image - basis.T @ (basis @ image) - known.T @ (known @ image)
+        for _ in range(2):  # full orthogonalisation; twice is enough
+            image = image - basis.T @ (basis @ image)
         rest = float(image.norm())
-        done = len(rows) == steps or rest <= 1e-10 * length
-        if done or len(rows) % CHECKED == 0:
-            values, vectors = _tridiagonal(diagonal, off)
-            if done or settled(values, rest * np.abs(vectors[-1])):
-                return values, vectors, basis
+        if len(rows) == steps or rest <= 1e-10 * length:
+            values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(off, 1) + np.diag(off, -1))
+            return values, vectors
         off.append(rest)
         rows.append(image / rest)
-
-
-# ---------------------------------------------------------------- helpers
 
 
 class _Hessian:
@@ -174,13 +150,9 @@ class _Hessian:
         networks = network_of("spectrum", model)
         self.examples = Examples("spectrum", data, labelled=True, batch_size=batch_size)
         self.model = networks[0]
-        kind = task or networks.task or ("regression" if callable(criterion) else None)
-        kind = choose_task("spectrum", kind, None, self.examples, self.model)
-        self.loss = choose_criterion("spectrum", criterion, kind)
+        self.loss = loss_of("spectrum", networks, self.examples, criterion, task)
         layout, own = networks.layout, dict(state(self.model))
         names = [name for name, moves in zip(layout.names, layout.moves, strict=True) if moves]
-        if wrong := [name for name in names if own[name].is_complex()]:
-            raise ValueError(f"spectrum: weights must be real numbers, but {wrong[0]!r} are complex.")
         for name, tensor in own.items():
             if tensor.is_floating_point():
                 tensor.requires_grad_(name in names)
@@ -232,35 +204,21 @@ def _exact(hessian: _Hessian, top: int) -> Spectrum:
     )  # fmt: skip
 
 
-def _largest(product: Product, size: int, top: int, tolerance: float, generator: torch.Generator) -> np.ndarray:
-    """The largest eigenvalues: a Krylov space holds one vector for each distinct one, so that it takes rounds."""
-    values, vectors = np.zeros(0), torch.zeros(0, size, dtype=torch.float64)
-    while len(vectors) < size:
+def _largest(product: Product, size: int, top: int, tolerance: float, seed: int) -> np.ndarray:
+    """The largest eigenvalues, the largest first; of equal ones a Krylov space sees one, so that it takes rounds."""
+    linalg = require("scipy.sparse.linalg", "ls.spectrum", "data")
+    start, values, vectors = np.random.default_rng(seed).standard_normal(size), np.zeros(0), np.zeros((size, 0))
+
+    def deflated(vector: np.ndarray) -> np.ndarray:
+        vector = vector.reshape(-1)
+        low = values + 2 * np.abs(values).max(initial=0)  # what is known comes last from now on
+        return product(torch.from_numpy(vector.copy())).numpy() - vectors @ (low * (vectors.T @ vector))
+
+    while len(values) < size - 1:
+        matrix = linalg.LinearOperator((size, size), matvec=deflated, dtype=float)
+        found, rows = linalg.eigsh(matrix, max(top - len(values), 1), which="LA", v0=start, tol=tolerance)
         known = np.sort(values)[::-1][:top]
-        wanted = max(top - len(known), 1)
-        start = torch.randn(size, generator=generator, dtype=torch.float64)
-        start -= vectors.T @ (vectors @ start)
-        found, rows = _leading_pairs(product, start / start.norm(), wanted, tolerance, vectors)
-        if len(known) == top and found[0] <= known[-1] + tolerance * np.abs(known).max():
+        if len(known) == top and found[-1] <= known[-1] + tolerance * np.abs(known).max():
             break  # nothing larger is left
-        values, vectors = np.concatenate([values, found]), torch.cat([vectors, rows])
+        values, vectors = np.concatenate([values, found]), np.concatenate([vectors, rows], 1)
     return np.sort(values)[::-1][:top].copy()
-
-
-def _leading_pairs(
-    product: Product, start: Tensor, wanted: int, tolerance: float, beside: Tensor
-) -> tuple[np.ndarray, Tensor]:
-    """The leading Ritz pairs beside known vectors, with as many steps as they need."""
-
-    def settled(values: np.ndarray, gaps: np.ndarray) -> bool:
-        return len(values) > wanted and bool(gaps[:wanted].max() <= tolerance * np.abs(values).max())
-
-    values, vectors, basis = lanczos(product, start, len(start) - len(beside), beside, settled)
-    rows = torch.from_numpy(vectors[:, :wanted].T.copy()) @ basis
-    return values[:wanted], rows
-
-
-def _tridiagonal(diagonal: list[float], off: list[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues, largest first, and eigenvectors of the symmetric matrix with these diagonals."""
-    values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(off, 1) + np.diag(off, -1))
-    return values[::-1], vectors[:, ::-1]

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..methods.building import check_number, check_whole
+from .._common.optional import require
 from ..report.figures import diversity_family, diversity_limits
-from .common.arguments import COUNT_OR_NONE, NUMBER, NUMBER_OR_NONE, check_arguments
 from .common.examples import Examples, is_classifying, labels_of, target_labels
 from .common.networks import Networks, network_of
 from .similarity import answers_and_targets, ratios
@@ -64,8 +63,7 @@ def diversity_accuracy(
         others: networks: an Ensemble of samples, a list, a Trajectory
         data: (x, y), a data set or a loader, which nobody was trained on
         normalised: divide disagreement by 1 - accuracy
-        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
-            tell
+        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
 
     >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
     >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
@@ -78,11 +76,6 @@ def diversity_accuracy(
     rest, _, _ = answers_and_targets("diversity_accuracy", others, examples, task)
     if not is_classifying(kind) or targets is None:
         raise ValueError(f"diversity_accuracy: compares labels, but the task is {kind}.")
-    if first.shape[1:] != rest.shape[1:]:
-        raise ValueError(
-            "diversity_accuracy: the networks must have the same outputs, but the reference gives "
-            f"{tuple(first.shape[1:])} and the others {tuple(rest.shape[1:])}."
-        )
     target = target_labels(targets, first.shape[-1])
     labels, own = labels_of(rest), labels_of(first)[0]
     return DiversityAccuracy(
@@ -97,9 +90,6 @@ def limits(
     """The least and the most diversity at an accuracy: random flips of the reference's labels, and independent labels.
 
     The lower one is not a number above the reference's accuracy, where no flips lead.
-
-    Shapes:
-        accuracy, both results: (points)
 
     Args:
         accuracy: where they are wanted: a number, or an array of them
@@ -117,7 +107,6 @@ def limits(
     return (ratios(lower, 1 - a), ratios(upper, 1 - a)) if normalised else (lower, upper)
 
 
-@check_arguments(exponent=NUMBER)
 def family(
     accuracy: Any, reference_accuracy: float, classes: int, exponent: float, *, normalised: bool = True
 ) -> np.ndarray:
@@ -125,9 +114,6 @@ def family(
 
     With an exponent below 1 accuracy first rises with p a little, then falls: this is the falling part. Not a number
     where no p leads.
-
-    Shapes:
-        accuracy, result: (points)
 
     Args:
         accuracy: where the curve is wanted: a number, or an array of them
@@ -140,8 +126,6 @@ def family(
     True
     """
     a = _check("family", accuracy, reference_accuracy, classes)
-    if not 0 < exponent < math.inf:
-        raise ValueError(f"family: the exponent must be positive, but it is {exponent}.")
     top = _peak(reference_accuracy, classes, exponent)
     low, high = np.full(a.shape, top), np.ones(a.shape)
     for _ in range(80):  # accuracy falls from `top` on
@@ -155,7 +139,6 @@ def family(
     return ratios(found, 1 - a) if normalised else found
 
 
-@check_arguments(reference_accuracy=NUMBER_OR_NONE, classes=COUNT_OR_NONE)
 def fit_exponent(
     points: Any,
     reference_accuracy: float | None = None,
@@ -164,9 +147,6 @@ def fit_exponent(
     normalised: bool | None = None,
 ) -> float:
     """The exponent of the family that lies nearest to the points, by least squares of diversity (Figure S6).
-
-    Shapes:
-        points: accuracy and diversity, (networks) each; the result is a number
 
     Args:
         points: what `diversity_accuracy` gives, or (accuracy, diversity) with the reference's accuracy and the classes
@@ -183,13 +163,7 @@ def fit_exponent(
         normalised = points.normalised if normalised is None else normalised
         a, d = points.accuracy, ratios(points.disagreement, 1 - points.accuracy) if normalised else points.disagreement
     else:
-        try:
-            a, d = (np.asarray(part, float) for part in points)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"fit_exponent: points must come from diversity_accuracy, or be two lists of numbers, accuracies and "
-                f"disagreements, but they are {points!r}."
-            ) from error
+        a, d = (np.asarray(part, float) for part in points)
     if reference_accuracy is None or classes is None:
         raise ValueError("fit_exponent: needs the reference's accuracy and the number of classes beside the points.")
     normalised = normalised is None or normalised
@@ -204,10 +178,9 @@ def fit_exponent(
 
     grid = np.linspace(math.log(0.01), math.log(100), 121)
     best = int(np.argmin([loss(value) for value in grid]))
-    return math.exp(_golden(loss, grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]))
-
-
-# ---------------------------------------------------------------- helpers
+    bounds = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    found = require("scipy.optimize", "ls.fit_exponent", "data").minimize_scalar(loss, bounds=bounds, method="bounded")
+    return math.exp(found.x)
 
 
 def _solution(caller: str, reference: Any) -> Any:
@@ -224,12 +197,7 @@ def _peak(reference: float, classes: int, exponent: float) -> float:
 
 
 def _check(caller: str, accuracy: Any, reference: float, classes: int) -> np.ndarray:
-    try:
-        a = np.asarray(accuracy, float)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{caller}: accuracies must be numbers from 0 to 1, but they are {accuracy!r}.") from error
-    classes = check_whole(caller, "classes", classes)
-    reference = check_number(caller, "reference_accuracy", reference, "from 0 to 1", lambda value: 0 <= value <= 1)
+    a = np.asarray(accuracy, float)
     if classes < 2 or not 1 / classes < reference <= 1:
         raise ValueError(
             f"{caller}: the reference must be better than chance with at least 2 classes, but its accuracy "
@@ -238,12 +206,3 @@ def _check(caller: str, accuracy: Any, reference: float, classes: int) -> np.nda
     if not ((a >= 0) & (a <= 1)).all():
         raise ValueError(f"{caller}: accuracies must be from 0 to 1, but one is {a[~((a >= 0) & (a <= 1))][0]:g}.")
     return a
-
-
-def _golden(loss: Any, low: float, high: float) -> float:
-    """The minimum of a function with one valley."""
-    ratio = (math.sqrt(5) - 1) / 2
-    for _ in range(60):
-        left, right = high - ratio * (high - low), low + ratio * (high - low)
-        low, high = (low, right) if loss(left) < loss(right) else (left, high)
-    return (low + high) / 2

@@ -14,7 +14,6 @@ from ..core.ensemble import Ensemble
 from ..data.corruptions import corrupt
 from ..data.dataset import Data, Split
 from .checkpoints import Trajectory
-from .common.arguments import COUNT, check_arguments
 from .common.examples import Examples, map_arrays
 from .common.networks import networks_of
 
@@ -179,18 +178,8 @@ class Material:
                 yield name, severity, (normalise(corrupt(self.images[0], name, severity)), self.images[1])
 
 
-@check_arguments(rows=COUNT)
 def material_of(caller: str, runs: Any, data: Any, *, train: Any = None, rows: int = 1000, **settings: Any) -> Material:
-    """Networks and data as a user has them.
-
-    Args:
-        runs: trajectories or networks: a list, or an Ensemble
-        data: a `Data`; or (x, y) that nobody was trained on
-        train: with (x, y): what they were trained on, for statistics of batch normalisation and paths; without it the
-            first half of `data` is taken for that, and the networks are evaluated on the second half
-        rows: training rows at most; half as many are evaluated on
-        settings: of `Material`
-    """
+    """Networks and data as a user has them."""
     held = [runs.member(i).eval() for i in range(runs.size)] if isinstance(runs, Ensemble) else runs
     if not isinstance(held, (list, tuple)) or not all(isinstance(run, (Trajectory, nn.Module)) for run in held):
         raise TypeError(f"{caller}: runs must be a list of trajectories or networks, or an Ensemble.")
@@ -223,8 +212,6 @@ def data_rows(data: Data, rows: int) -> dict[str, Any]:
     """Rows of each part of the data for a `Material`, drawn at random, normalised; and test images as they are."""
     if data.task != "classification":
         raise ValueError(f"landscape: compares class labels, but {data.name} is a {data.task}. Give data with classes.")
-    if rows < 2:
-        raise ValueError(f"landscape: needs at least 2 rows, but --rows is {rows}.")
     train, test = draw_rows(data.train, rows), draw_rows(data.test, max(rows // 2, 2))
     validation = draw_rows(data.validation, max(rows // 2, 2)) if len(data.validation) else train
     parts: dict[str, Any] = {"train": train, "validation": validation, "test": test}
@@ -254,8 +241,7 @@ def run_names(count: int) -> list[str]:
     return [f"run {number}" for number in range(1, count + 1)]
 
 
-def spread(values: np.ndarray, percent: bool = False) -> str:
-    """The mean, and between which ends the values lie: "0.02 [0.01, 0.03]"."""
-    text = (lambda v: f"{100 * v:.1f} %") if percent else (lambda v: f"{v:.3f}")
-    ends = f" [{text(values.min())}, {text(values.max())}]" if len(values) > 1 else ""
-    return f"{text(values.mean())}{ends}"
+def spread(values: np.ndarray) -> str:
+    """The mean, and between which ends the values lie: "0.020 [0.010, 0.030]"."""
+    ends = f" [{values.min():.3f}, {values.max():.3f}]" if len(values) > 1 else ""
+    return f"{values.mean():.3f}{ends}"

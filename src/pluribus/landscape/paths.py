@@ -1,7 +1,8 @@
-"""Paths between two networks: the straight line, a tunnel of low loss, and figures along and around them."""
+"""Paths between two networks: the line, a tunnel, trained curves, and what is measured along and around them."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack
 
@@ -13,9 +14,8 @@ from ..methods.building import check_number, check_whole
 from ..surgery.copying import state
 from ..surgery.selecting import quote_names
 from ..training.optimizers import OPTIMIZERS
-from .common.arguments import FILE, check_arguments
 from .common.batch_statistics import refresh_, statistics_layers
-from .common.examples import Criterion, Examples, answer_of, choose_criterion, choose_task, endless
+from .common.examples import Criterion, Examples, answer_of, loss_of, shuffled
 from .common.networks import Networks, network_of, networks_of, put_
 from .common.points import Measuring, Span, check_measuring, measure_points
 from .planes import Surface, check_grid
@@ -23,9 +23,6 @@ from .planes import Surface, check_grid
 
 class Path:
     """A path of straight pieces through networks: `at(t)` is the network at t, from 0 to 1.
-
-    Shapes:
-        t: (corners), from 0 to 1
 
     Args:
         networks: the corners, the ends included
@@ -61,10 +58,7 @@ class Path:
 
 
 def line(a: Any, b: Any) -> Path:
-    """The straight line from one network to another; a trajectory stands for its solution.
-
-    Shapes:
-        a, b: networks with as many weights; path.at(t): a network of the same shapes
+    """The straight line from a to b, two networks of one architecture; a trajectory stands for its solution.
 
     >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
     >>> torch.equal(line(a, b).at(0.0).weight, a.weight)
@@ -73,7 +67,6 @@ def line(a: Any, b: Any) -> Path:
     return Path(networks_of("line", [network_of("line", part) for part in (a, b)]), [0.0, 1.0])
 
 
-@check_arguments()
 def tunnel(
     a: Any,
     b: Any,
@@ -94,9 +87,6 @@ def tunnel(
     Points spread evenly on the straight line are moved by gradient steps on the loss, orthogonally to the line; the
     path goes through them. All see the same batches, so that neighbours stay neighbours. Dropout is off.
 
-    Shapes:
-        data: x (rows, *features) and y (rows)
-
     Args:
         a, b: the two networks; they are not changed
         data: training data: (x, y), a data set or a loader
@@ -105,10 +95,8 @@ def tunnel(
         lr: of the optimizer
         batch_size: rows in a step
         start: "line": every point starts on it; "neighbour": with the shift that the point before it has found
-        criterion: a name or a function of outputs and targets that gives a mean over rows; by default what the task
-            needs
-        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
-            tell
+        criterion: a name, or a function of outputs and targets; by default what the task needs
+        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
         seed: of the order of rows, and of a tiny first step off the line
 
     >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
@@ -124,10 +112,8 @@ def tunnel(
         raise ValueError(f"tunnel: the optimizer {optimizer!r} is unknown. Choose from {quote_names(OPTIMIZERS)}.")
     if start not in ("line", "neighbour"):
         raise ValueError(f'tunnel: start must be "line" or "neighbour", but it is {start!r}.')
-    first = Examples("tunnel", [next(endless("tunnel", data, batch_size, seed))], labelled=True)
-    kind = task or ends.task or ("regression" if callable(criterion) else None)
-    kind = choose_task("tunnel", kind, None, first, ends[0])
-    loss = choose_criterion("tunnel", criterion, kind)
+    first = Examples("tunnel", [next(shuffled("tunnel", data, batch_size, seed))], labelled=True)
+    loss = loss_of("tunnel", ends, first, criterion, task)
     along = (ends.weights[1] - ends.weights[0]).double()
     if not along.norm() > 0:
         raise ValueError("tunnel: the two networks are the same. Give two that differ.")
@@ -198,7 +184,6 @@ def along(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -> 
     ((5,), (2, 5), 1.0)
     """
     points = check_whole("along", "points", points)
-    _check_path("along", path)
     t = np.linspace(0, 1, points) if points > 1 else np.array([0.5])
     mixtures = path.mixtures(t)
     return Along(t, *measure_points("along", path.span, mixtures, mixtures, data, references=path.ends(), **how))
@@ -207,10 +192,8 @@ def along(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -> 
 def barrier(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -> float:
     """The largest loss along a path above the chord between the losses of its ends; 0 where it stays below.
 
-    Shapes:
-        data: x (rows, *features) and y (rows); the result is a number
-
     Args:
+        data: as for `along`
         points: where the loss is measured, the ends included
         how: as for `surface`
 
@@ -219,13 +202,11 @@ def barrier(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -
     >>> barrier(line(a, a), (x, y), points=3)
     0.0
     """
-    _check_path("barrier", path)
     if check_whole("barrier", "points", points) < 3:
         raise ValueError(f"barrier: needs at least 3 points, the ends included, but points is {points}.")
     return along(path, data, points, **how).barrier
 
 
-@check_arguments(file=FILE)
 def stitched(
     path: Path,
     data: Any,
@@ -253,7 +234,6 @@ def stitched(
     >>> cut.loss.shape, cut.fan.shape
     ((5, 3), (5, 3, 2))
     """
-    _check_path("stitched", path)
     rows, columns = check_grid("stitched", grid)
     check_measuring("stitched", rows * columns, 4, how)
     check_number("stitched", "reach", reach, "positive", lambda value: 0 < value < np.inf)
@@ -290,15 +270,6 @@ class Fan(Surface):
     fan: np.ndarray
     corners: np.ndarray
 
-    def project(self, holder: Any) -> np.ndarray:
-        """The triangles lie in different planes: nothing is projected onto all of them."""
-        raise TypeError(
-            "project: a stitched cut spans several planes, so nothing can be projected onto it. Use ls.plane."
-        )
-
-
-# ---------------------------------------------------------------- helpers
-
 
 def _unfold(path: Path, t: np.ndarray) -> np.ndarray:
     """Where points of the path are in the plane when the triangles with the origin lie beside each other."""
@@ -306,10 +277,6 @@ def _unfold(path: Path, t: np.ndarray) -> np.ndarray:
     mixtures = path.mixtures(places)  # neighbours on a straight piece are in the plane of its triangle
     products = mixtures @ path.span.products() @ mixtures.T
     lengths = np.sqrt(np.clip(np.diag(products), 0, None))
-    if not lengths.all():
-        raise ValueError(
-            "stitched: a corner of the path is the origin, so there is no triangle. Give a path that avoids it."
-        )
     cosines = [products[i, i + 1] / (lengths[i] * lengths[i + 1]) for i in range(len(lengths) - 1)]
     angles = np.concatenate([[0], np.cumsum(np.arccos(np.clip(cosines, -1, 1)))])
     points = lengths[:, None] * np.stack([np.cos(angles), np.sin(angles)], -1)
@@ -326,11 +293,6 @@ def _first_shift(ends: Networks, along: Tensor, seed: int) -> Tensor:
     return (drawn * (1e-3 * along.norm() / size) if size > 0 else drawn).to(ends.layout.dtype)
 
 
-def _check_path(caller: str, path: Any) -> None:
-    if not isinstance(path, Path):
-        raise TypeError(f"{caller}: needs a path from ls.line, ls.tunnel or ls.curve, but got a {type(path).__name__}.")
-
-
 def _descend(
     module: nn.Module, ends: Networks, base: Tensor, shift: Tensor, along: Tensor, loss: Criterion, data: Any,
     steps: int, lr: float, batch_size: int, optimizer: str, seed: int,
@@ -344,7 +306,7 @@ def _descend(
     for layer in statistics_layers(module):
         layer.training = True
     moved = base + shift
-    for step, (x, y) in enumerate(endless("tunnel", data, batch_size, seed)):
+    for step, (x, y) in enumerate(shuffled("tunnel", data, batch_size, seed)):
         if step == steps:
             break
         made.zero_grad()
@@ -360,3 +322,136 @@ def _descend(
         raise ValueError(f"tunnel: the weights are no longer finite after {steps} steps of {lr:g}. Use a smaller lr.")
     module.eval()
     return moved
+
+
+DRAWN = 17  # points that a picture of a Bezier curve goes through
+
+
+class Bezier(Path):
+    """A Bezier curve: `at(t)` is the network at t, from 0 to 1; it goes through the first and the last network.
+
+    Args:
+        networks: the ends, and between them what bends the curve, in order
+
+    >>> found = curve(nn.Linear(4, 3), nn.Linear(4, 3), (torch.randn(12, 4), torch.arange(12) % 3), steps=1)
+    >>> isinstance(found, Bezier), found.at(0.5).weight.shape
+    (True, torch.Size([3, 4]))
+    """
+
+    def __init__(self, networks: Networks):
+        super().__init__(networks, np.linspace(0, 1, DRAWN))
+
+    def mixtures(self, t: np.ndarray) -> np.ndarray:
+        """The coefficients of the networks at each t, Bernstein's polynomials: (len(t), networks)."""
+        self.check(t)
+        degree = len(self.networks) - 1
+        terms = [math.comb(degree, k) * t**k * (1 - t) ** (degree - k) for k in range(degree + 1)]
+        return np.stack(terms, -1)
+
+
+def curve(
+    a: Any,
+    b: Any,
+    data: Any,
+    kind: Literal["bezier", "polygon"] = "bezier",
+    *,
+    bends: int = 1,
+    steps: int = 500,
+    lr: float = 1e-2,
+    weight_decay: float = 0.0,
+    batch_size: int = 128,
+    optimizer: str = "adam",
+    criterion: str | Criterion | None = None,
+    task: str | None = None,
+    seed: int = 0,
+) -> Path:
+    """A trained curve of low loss between two networks, as a path for `along`, `barrier` and `stitched`.
+
+    Its bends start on the straight line. Each step takes a batch and a place drawn evenly along the curve, and moves
+    the bends against the gradient of the loss there; the ends stay. The rate is constant in the first half, then
+    falls to a hundredth. Dropout is off; normalisation uses the batch, and its statistics are refreshed where the curve
+    is measured.
+
+    Args:
+        a, b: the two networks; they are not changed
+        data: training data: (x, y), a data set or a loader
+        kind: "bezier": a Bezier curve, quadratic with one bend; "polygon": a chain of straight pieces
+        bends: how many are trained
+        steps: of the optimizer, all bends together
+        lr: of the optimizer
+        weight_decay: of the optimizer, on the bends
+        batch_size: rows in a step
+        criterion: a name, or a function of outputs and targets; by default what the task needs
+        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
+        seed: of the order of rows, and of the places on the curve
+
+    >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
+    >>> x, y = torch.randn(12, 4), torch.arange(12) % 3
+    >>> found = curve(a, b, (x, y), steps=2)
+    >>> torch.allclose(found.at(0.0).weight, a.weight)
+    True
+    """
+    ends = networks_of("curve", [network_of("curve", part) for part in (a, b)])
+    if kind not in ("bezier", "polygon"):
+        raise ValueError(f'curve: kind must be "bezier" or "polygon", but it is {kind!r}.')
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(f"curve: the optimizer {optimizer!r} is unknown. Choose from {quote_names(OPTIMIZERS)}.")
+    bends, steps = check_whole("curve", "bends", bends), check_whole("curve", "steps", steps)
+    check_number("curve", "lr", lr, "positive", lambda value: value > 0)
+    if torch.equal(ends.weights[0], ends.weights[1]):
+        raise ValueError("curve: the two networks are the same. Give two that differ.")
+    path = _straight(ends, kind, bends)
+    first = Examples("curve", [next(shuffled("curve", data, batch_size, seed))], labelled=True)
+    loss = loss_of("curve", ends, first, criterion, task)
+    trained = nn.Parameter(path.networks.weights[1:-1].clone())
+    made = OPTIMIZERS[optimizer]([{"params": [trained], "lr": lr, "weight_decay": weight_decay}])
+    walk = _Walk(path, loss)
+    draws = np.random.default_rng(seed).random(steps)
+    for step, (t, batch) in enumerate(zip(draws, shuffled("curve", data, batch_size, seed), strict=False)):
+        for group in made.param_groups:
+            group["lr"] = lr * _rate((step + 1) / steps)
+        trained.grad = walk.gradient(t, trained.detach(), *batch)
+        made.step()
+    if not bool(trained.isfinite().all()):
+        raise ValueError(f"curve: the weights are no longer finite after {steps} steps of {lr:g}. Use a smaller lr.")
+    path.networks.weights[1:-1] = trained.detach()
+    return path
+
+
+def _straight(ends: Networks, kind: str, bends: int) -> Path:
+    """The straight line with its bends, evenly spread."""
+    t = np.linspace(0, 1, bends + 2)
+    rows = torch.stack([ends.weights[0], *(ends.mix([1 - s, s]) for s in t[1:-1]), ends.weights[1]])
+    parts = [ends.buffers_of(0), *(ends.mix_buffers([1 - s, s]) for s in t[1:-1]), ends.buffers_of(1)]
+    buffers = {name: torch.stack([part[name] for part in parts]) for name in ends.buffers}
+    networks = Networks(ends.model, rows.to(ends.layout.dtype), buffers, ends.task, ends.class_dim)
+    return Bezier(networks) if kind == "bezier" else Path(networks, t)
+
+
+class _Walk:
+    """The loss at places of a path and its gradients, in one module."""
+
+    def __init__(self, path: Path, loss: Criterion):
+        self.path, self.loss, self.layout = path, loss, path.networks.layout
+        self.module = path.at(0.5)
+        own = dict(state(self.module))
+        self.moving = [own[name].requires_grad_() for name in self.layout.names]
+        self.free = self.layout.mask()
+        for layer in statistics_layers(self.module):
+            layer.training = True
+
+    def gradient(self, t: float, bends: Tensor, x: Any, y: Any) -> Tensor:
+        """With respect to the bends, of the loss at t: (bends, parameters)."""
+        self.path.networks.weights[1:-1] = bends
+        shares = self.path.mixtures(np.array([t]))[0]
+        put_(self.module, self.layout, self.path.span.weights(shares), {})
+        with torch.enable_grad():
+            value = self.loss(answer_of(self.module, x), y.to(self.moving[0].device))
+            slopes = torch.autograd.grad(value, self.moving, materialize_grads=True)
+        whole = self.layout.vector(dict(zip(self.layout.names, slopes, strict=True))) * self.free
+        return torch.outer(torch.as_tensor(shares[1:-1], dtype=whole.dtype), whole)
+
+
+def _rate(done: float) -> float:
+    """What the rate is multiplied by when this share of the steps is done: 1, then a line down to 0.01."""
+    return 1.0 if done <= 0.5 else max(0.01, 1 - 0.99 * (done - 0.5) / 0.4)

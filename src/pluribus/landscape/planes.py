@@ -11,9 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..methods.building import check_number
 from .checkpoints import Trajectory
-from .common.arguments import FILE, NAMES, NOT_NEGATIVE, PAIRS, check_arguments
 from .common.networks import Networks, check_alike, gram, network_of, networks_of
 from .common.points import MEASURES, Measuring, Span, check_measuring, measure_points
 
@@ -63,8 +61,6 @@ class Plane:
 
     def at(self, u: float, v: float) -> nn.Module:
         """The network at these coordinates, in eval mode; `refresh_` fits its statistics to it."""
-        for name, value in (("u", u), ("v", v)):
-            check_number("plane.at", name, value, "a finite number", np.isfinite)
         mixture = self.mixtures(np.array([[u, v]]))[0]
         buffers = self.networks.mix_buffers(self.nearest(np.array([[u, v]]))[0])
         return self.networks.build(self.span.weights(mixture), buffers)
@@ -108,9 +104,6 @@ def plane(a: Any, b: Any = None, c: Any = None) -> Plane:
 
     Through the origin: u is along the first network. Through three: the first is at (0, 0), u is towards the second.
 
-    Shapes:
-        plane.points: (networks, 2); plane.at(u, v): a network
-
     Args:
         a, b, c: networks; a trajectory stands for its solution. One holder of two or three networks will do
 
@@ -141,15 +134,11 @@ def plane(a: Any, b: Any = None, c: Any = None) -> Plane:
     return Plane(networks, base, edges @ np.linalg.inv(upper), shown=shown, axes=axes)
 
 
-@check_arguments()
 def random_plane(model: Any, *, normalise: bool = True, seed: int = 0) -> Plane:
     """The plane of two random directions through a network, which is at (0, 0).
 
     Filter-normalised (Li et al., 2018): the direction has in every filter the norm of the network's own, so that
     u = 1 changes each as much as it weighs; biases and normalisation, whose filters are single numbers, stay.
-
-    Shapes:
-        plane.points: (1, 2); plane.at(u, v): a network
 
     Args:
         model: a network
@@ -246,7 +235,6 @@ class Surface:
         return found
 
 
-@check_arguments(path=FILE, extent=PAIRS, margin=NOT_NEGATIVE, measures=NAMES)
 def surface(
     plane: Plane,
     data: Any,
@@ -283,8 +271,6 @@ def surface(
     >>> found.loss.shape, found.agreement.shape
     ((4, 3), (2, 4, 3))
     """
-    if not isinstance(plane, Plane):
-        raise TypeError(f"surface: needs a plane, but got a {type(plane).__name__}. Make one with ls.plane(a, b).")
     count = check_grid("surface", grid)
     check_measuring("surface", count[0] * count[1], 2 + len(plane.networks), how)
     u, v = (np.linspace(*ends, side) for ends, side in zip(extent or plane.extent(margin, cover), count, strict=True))

@@ -18,7 +18,6 @@ from ..methods.building import check_size
 from ..training.batching import loader, mix_seeds, set_epoch
 from ..training.fitting import fit, resolve_recipe
 from .checkpoints import Trajectory
-from .common.arguments import check_arguments
 from .common.examples import naming_data
 from .common.networks import network_of
 
@@ -27,7 +26,6 @@ Source = nn.Module | Callable[[], nn.Module]
 RECORDED = ("keep", "start", "dtype")  # options of the recorder; the others are for training
 
 
-@check_arguments()
 def trajectory(
     model: nn.Module,
     train: Any,
@@ -48,8 +46,7 @@ def trajectory(
         train: (x, y), a data set or a loader of (x, y)
         probe: the same, or x alone: where predictions are recorded
         every: "epoch", or a number of steps
-        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
-            tell
+        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
         options: for the `Recorder`: keep, only the last so many checkpoints; start, record the network before the
             first step, too; dtype, how weights are kept. As for `pb.fit`: epochs, recipe, optimizer, schedule, lr,
             batch_size, augment, validation, seed, ...
@@ -66,7 +63,6 @@ def trajectory(
     return _train(_begin(model, task), train, probe, every, **options)[0]
 
 
-@check_arguments()
 def trajectories(
     model: Source,
     train: Any,
@@ -94,8 +90,7 @@ def trajectories(
         together: train them as one ensemble, which gives the same weights except for the draws of dropout; by default
             where that is faster: where the members run by vmap, and nothing must be done to each alone
         every: "epoch", or a number of steps between checkpoints
-        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
-            tell
+        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
         seed: of starts and orders of rows; each run has one of its own that follows from it
         options: as for `trajectory`
 

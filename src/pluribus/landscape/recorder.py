@@ -1,16 +1,20 @@
-"""Recording while somebody trains: as a callback of lightning, or by one call in a loop of one's own."""
+"""Recording while somebody trains: weights or what members say, by a callback of lightning or one call."""
 
 from __future__ import annotations
 
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from .._common.optional import require
 from ..core.ensemble import Ensemble
-from .checkpoints import Record, Trajectory
+from ..training.fitting import fit
+from .checkpoints import Course, Record, Trajectory
+from .common.examples import Examples, naming_data
 from .common.networks import networks_of
+from .similarity import answers_and_targets
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -70,11 +74,6 @@ class Recorder(Callback):
         members = list(networks_of("record", model)) if isinstance(model, Ensemble) else [model]
         if not self.records:
             self.records = [self._new(model) for _ in members]
-        if len(self.records) != len(members):
-            raise ValueError(
-                f"record: {len(self.records)} networks were recorded before, but now there are {len(members)}. "
-                "Use a separate recorder for each."
-            )
         for record, member in zip(self.records, members, strict=True):
             record.add(member, step)
 
@@ -124,8 +123,6 @@ class Recorder(Callback):
         if self.every == "epoch":
             self.record(self._network(pl_module), trainer.global_step)
 
-    # ---------------------------------------------------------------- helpers
-
     def _new(self, model: nn.Module) -> Record:
         task, dim = self.task, self.class_dim
         if isinstance(model, Ensemble):
@@ -140,3 +137,56 @@ class Recorder(Callback):
             return module.get_submodule(self.model)
         ensemble = getattr(module, "ensemble", None)
         return ensemble if isinstance(ensemble, Ensemble) else module
+
+
+class Listener(Recorder):
+    """Writes down what the members of an ensemble say, in place of their weights."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self.asked: Any = None
+        self.steps: list[int] = []
+        self.said: list[Tensor] = []
+
+    def record(self, model: nn.Module, step: int) -> None:
+        """Ask every member as it is now."""
+        self.steps.append(step)
+        with torch.random.fork_rng(devices=[]):
+            self.said.append(answers_and_targets("courses", model, self.asked)[0])
+
+    def _last(self) -> int | None:
+        return self.steps[-1] if self.steps else None
+
+
+def courses(
+    ensemble: Ensemble, train: Any, probe: Any, *, every: str | int = "epoch", start: bool = False, **options: Any
+) -> list[Course]:
+    """What each member predicted during training, one course each, for `embedding`, `disagreement` and `divergence`.
+
+    The ensemble is trained in place, as by `pb.fit`. Members need not be networks of their own: those of MIMO are
+    asked as in a prediction, where all of them read the same input.
+
+    Shapes:
+        outputs of each: (checkpoints, rows, classes)
+
+    Args:
+        train: (x, y), a data set or a loader
+        probe: the same, or x alone: where members are asked
+        every: "epoch", or a number of steps
+        start: ask before the first step, too
+        options: as for `pb.fit`
+
+    >>> x, y = torch.randn(64, 4), torch.arange(64) % 3
+    >>> found = courses(pb.mimo(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)), 3, example=x), (x, y), x, epochs=2)
+    >>> len(found), found[0].outputs.shape
+    (3, torch.Size([2, 64, 3]))
+    """
+    listener, examples = Listener(None, every, start=start), Examples("courses", probe)
+    listener.asked = examples
+    callbacks = [*options.pop("callbacks", ()), listener]
+    with naming_data("courses", ensemble, train):
+        fit(ensemble, train, callbacks=callbacks, **{"select": None, **options})
+    if not listener.said:
+        raise ValueError(f"courses: training had fewer than every={every} steps. Use a smaller every=.")
+    answers = torch.stack(listener.said, 1)  # (members, checkpoints, rows, ...)
+    return [Course(own, list(listener.steps), examples.targets, ensemble.task) for own in answers]

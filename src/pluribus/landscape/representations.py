@@ -12,7 +12,6 @@ from .._common.trees import as_batch, rows_of
 from ..surgery.calling import evaluation_mode
 from ..surgery.probing import BatchLayout, Layouts, find_layouts, record_outputs
 from ..surgery.selecting import READERS, pick, quote_names
-from .common.arguments import check_arguments
 from .common.examples import Examples, answer_of, ready
 from .common.networks import network_of
 
@@ -20,7 +19,6 @@ LAYERS = (*READERS, nn.MultiheadAttention)  # whose outputs are compared when no
 CONSTANT = 1e-12  # of a layer's mean square: variation below it is rounding
 
 
-@check_arguments()
 def cka(
     a: Any, b: Any = None, data: Any = None, *, where: str | None = None, debiased: bool = False, batch_size: int = 256
 ) -> np.ndarray:
@@ -61,15 +59,11 @@ def cka(
     return sums.result(debiased)
 
 
-@check_arguments()
 def layer_names(model: Any, data: Any, *, where: str | None = None) -> list[str]:
     """The layers that `cka` compares, in its order; one that is called several times has a number after its name.
 
-    Shapes:
-        data: (rows, *features)
-
     Args:
-        model: a network
+        model, data: a network, and inputs for it
         where: a pattern of names; by default the layers with weights
 
     >>> layer_names(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(16, 4))

@@ -1,10 +1,9 @@
-"""Subspaces around one solution or along one trajectory, sampled as ensembles (Fort et al., section 4.2)."""
+"""Subspaces around one solution or along one trajectory, as ensembles (Fort et al., section 4.2), and averages."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from inspect import Parameter, signature
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -16,10 +15,10 @@ from ..methods.building import check_number, check_size, check_whole
 from ..methods.facts import takes
 from ..surgery.selecting import quote_names
 from ..training.batching import mix_seeds
-from .averaging import as_trajectory, moving_average, weight_average
+from .checkpoints import Trajectory
 from .common.batch_statistics import refresh_, warn_without_data
 from .common.networks import Networks, ensemble_of, gram, network_of, networks_of
-from .common.points import Judge, make_judge
+from .common.points import make_judge
 
 Sampler = Callable[..., Ensemble]
 
@@ -36,10 +35,8 @@ def random_subspace(
 ) -> Ensemble:
     """An ensemble of networks at a distance from a solution, each in a random direction of its own.
 
-    Shapes:
-        output of the ensemble: (size, batch, *outputs)
-
     Args:
+        size: how many networks
         run_or_model: a trajectory, which stands for its solution, or a network
         distance: between the weight vectors; or (least, largest), drawn uniformly between the two; by default a
             tenth of the length of the weight vector
@@ -56,7 +53,7 @@ def random_subspace(
     row = base.weights[0].to(base.layout.dtype)
     low, high = _range("random_subspace", 0.1 * row.norm().item() if distance is None else distance, math.inf)
     tries = check_whole("random_subspace", "tries", 20 * size if tries is None else tries)
-    generator = _seeded("random_subspace", seed)
+    generator = torch.Generator().manual_seed(seed)
     mask = base.layout.mask()
 
     def draw() -> Tensor:
@@ -74,14 +71,9 @@ def dropout_subspace(
 ) -> Ensemble:
     """An ensemble of networks in which weights are dropped, and the others divided by the share that is kept.
 
-    Shapes:
-        output of the ensemble: (size, batch, *outputs)
-
     Args:
-        run_or_model: a trajectory, whose solution is taken, or a network
         keep: the share of weights that is kept; or (least, largest), between which each network's own is drawn
-        data: training data on which statistics of batch normalisation are estimated anew
-        seed: of all random numbers: the same seed gives the same result
+        run_or_model, size, data, seed: as for `random_subspace`
 
     >>> dropout_subspace(nn.Linear(4, 3), 5, keep=0.9)(torch.zeros(2, 4)).shape
     torch.Size([5, 2, 3])
@@ -89,7 +81,7 @@ def dropout_subspace(
     size, base = check_size("dropout_subspace", size), network_of("dropout_subspace", run_or_model)
     low, high = _range("dropout_subspace", keep, 1.0, "keep")
     row, mask = base.weights[0].to(base.layout.dtype), base.layout.mask()
-    generator = _seeded("dropout_subspace", seed)
+    generator = torch.Generator().manual_seed(seed)
     samples = []
     for _ in range(size):
         share = low + (high - low) * torch.rand((), generator=generator, dtype=torch.float64).item()
@@ -101,10 +93,8 @@ def dropout_subspace(
 def diagonal_gaussian(run: Any, size: int, last: int | None = None, *, data: Any = None, seed: int = 0) -> Ensemble:
     """An ensemble drawn from independent normal distributions with each weight's mean and deviation at the end.
 
-    Shapes:
-        output of the ensemble: (size, batch, *outputs)
-
     Args:
+        size: how many networks
         run: a trajectory, or checkpoints in their order
         last: how many checkpoints; by default the last quarter, and five at least where there are so many
         data: training data on which statistics of batch normalisation are estimated anew
@@ -118,7 +108,7 @@ def diagonal_gaussian(run: Any, size: int, last: int | None = None, *, data: Any
     rows = checkpoints.weights
     mean = checkpoints.mix(np.full(len(rows), 1 / len(rows)))
     deviation = (_squares(checkpoints, mean) / (len(rows) - 1)).sqrt()
-    generator = _seeded("diagonal_gaussian", seed)
+    generator = torch.Generator().manual_seed(seed)
     samples = [mean + deviation * torch.randn(len(mean), generator=generator).to(mean.dtype) for _ in range(size)]
     return _gather("diagonal_gaussian", checkpoints, samples, data)
 
@@ -137,17 +127,12 @@ def low_rank_gaussian(
 
     One draw is for the whole weight vector: layers vary together as they did in training.
 
-    Shapes:
-        output of the ensemble: (size, batch, *outputs)
-
     Args:
-        run: a trajectory, or checkpoints in their order
         rank: how many components
         last: how many checkpoints; by default the last quarter, and at least five, or one more than the rank
         scale: "covariance": samples vary along the components as the checkpoints do; "unit": with deviation 1, as in
             the authors' notebook, which destroys small networks
-        data: training data on which statistics of batch normalisation are estimated anew
-        seed: of all random numbers: the same seed gives the same result
+        run, size, data, seed: as for `diagonal_gaussian`
 
     >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
     >>> low_rank_gaussian(checkpoints, 4, rank=2)(torch.zeros(2, 4)).shape
@@ -165,7 +150,7 @@ def low_rank_gaussian(
         raise ValueError(f"low_rank_gaussian: the checkpoints vary in fewer than {rank} directions. Lower rank.")
     # A component is X' u / s, with X the centred checkpoints, and s / sqrt(K - 1) the deviation along it.
     factors = np.full(rank, 1 / math.sqrt(count - 1)) if scale == "covariance" else 1 / np.sqrt(values)
-    generator = _seeded("low_rank_gaussian", seed)
+    generator = torch.Generator().manual_seed(seed)
     samples = []
     for _ in range(size):
         z = torch.randn(rank, generator=generator, dtype=torch.float64).numpy()
@@ -187,16 +172,10 @@ def low_rank_random(
 ) -> Ensemble:
     """An ensemble drawn along the principal components of random samples around a solution (Fort et al., section 5).
 
-    Shapes:
-        output of the ensemble: (size, batch, *outputs)
-
     Args:
-        run_or_model: a trajectory, which stands for its solution, or a network
         rank: how many components
-        distance, accept, tries: of the random samples: as for `random_subspace`
         draws: how many random samples; by default 10, or one more than the rank
-        data: training data on which the statistics of batch normalisation are estimated again
-        seed: of all random numbers: the same seed gives the same result
+        run_or_model, size, distance, accept, tries, data, seed: of the random samples, as for `random_subspace`
 
     >>> low_rank_random(nn.Linear(4, 3), 5, rank=2)(torch.zeros(2, 4)).shape
     torch.Size([5, 2, 3])
@@ -222,16 +201,12 @@ def swag(
     mean + sqrt(scale) (deviation * z1 + D z2 / sqrt(rank - 1)): each weight's own deviation, and along with it the
     last `rank` deviations from the running mean, which are the columns of D.
 
-    Shapes:
-        output of the ensemble: (size, batch, *outputs)
-
     Args:
         run: a trajectory, or checkpoints in their order, best of a constant or cyclic rate that is high
         rank: how many columns; 0: each weight by itself (SWAG-Diagonal)
         last: how many checkpoints; by default the last quarter, and at least five, or the rank
         scale: of the covariance; by default 0.5, and 1 with rank 0, as in the paper
-        data: training data on which statistics of batch normalisation are estimated anew
-        seed: of all random numbers: the same seed gives the same result
+        size, data, seed: as for `diagonal_gaussian`
 
     >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
     >>> swag(checkpoints, 4, rank=3)(torch.zeros(2, 4)).shape
@@ -250,7 +225,7 @@ def swag(
     deviation = (_squares(checkpoints, mean) / count).sqrt()
     running = np.tril(np.ones((count, count))) / np.arange(1, count + 1)[:, None]  # each one's mean up to itself
     columns = (np.eye(count) - running)[count - rank :] / math.sqrt(max(rank - 1, 1))
-    generator = _seeded("swag", seed)
+    generator = torch.Generator().manual_seed(seed)
     samples = []
     for _ in range(size):
         own = torch.randn(len(mean), generator=generator).to(mean.dtype)
@@ -263,9 +238,6 @@ def swag(
 def of_subspaces(runs: Sequence[Any], sampler: str | Sampler, size: int = 1, **options: Any) -> Ensemble:
     """An ensemble of subspaces: `size` samples around each of several independent runs, all in one ensemble.
 
-    Shapes:
-        output of the ensemble: (runs * size, batch, *outputs)
-
     Args:
         sampler: one of SAMPLERS by name, or a function of a run and a size, by whatever name, that gives an Ensemble;
             averages, which have one member, take no size
@@ -274,8 +246,6 @@ def of_subspaces(runs: Sequence[Any], sampler: str | Sampler, size: int = 1, **o
     >>> of_subspaces([nn.Linear(4, 3), nn.Linear(4, 3)], random_subspace, 3)(torch.zeros(2, 4)).shape
     torch.Size([6, 2, 3])
     """
-    if not isinstance(runs, (list, tuple)) or not runs:
-        raise ValueError("of_subspaces: runs must be a list of at least one trajectory.")
     size, seed = check_size("of_subspaces", size), options.get("seed", 0)
     draw = find_sampler("of_subspaces", sampler)
     parts = [draw_around("of_subspaces", draw, run, size, seed + i, options) for i, run in enumerate(runs)]
@@ -287,15 +257,72 @@ def of_subspaces(runs: Sequence[Any], sampler: str | Sampler, size: int = 1, **o
 def solutions(runs: Sequence[Any]) -> Ensemble:
     """The ensemble of the solutions of several runs.
 
-    Shapes:
-        output of the ensemble: (runs, batch, *outputs)
-
     >>> solutions([nn.Linear(4, 3), nn.Linear(4, 3)])(torch.zeros(2, 4)).shape
     torch.Size([2, 2, 3])
     """
-    if not isinstance(runs, (list, tuple)) or not runs:
-        raise ValueError("solutions: runs must be a list of at least one trajectory or network.")
     return ensemble_of(networks_of("solutions", [network_of("solutions", run) for run in runs]))
+
+
+def weight_average(run: Any, last: int | None = None, *, data: Any = None) -> Ensemble:
+    """An ensemble of one: the network with the mean of the last checkpoints' weights (Izmailov et al., 2018).
+
+    Args:
+        run, last, data: as for `diagonal_gaussian`
+
+    >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
+    >>> average = weight_average(checkpoints, last=2)
+    >>> torch.allclose(average.member(0).weight, (checkpoints[4].weight + checkpoints[5].weight) / 2)
+    True
+    """
+    held = as_trajectory("weight_average", run).last("weight_average", last)
+    return _average("weight_average", held, np.full(len(held), 1 / len(held)), data)
+
+
+def moving_average(run: Any, decay: float = 0.9, last: int | None = None, *, data: Any = None) -> Ensemble:
+    """An ensemble of one: the network with the exponential moving average of the checkpoints' weights.
+
+    It begins with the first checkpoint; each further one has the weight 1 - decay when it comes.
+
+    Args:
+        last: how many checkpoints; by default all
+        run, data: as for `diagonal_gaussian`
+
+    >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
+    >>> moving_average(checkpoints, decay=0.9)(torch.zeros(2, 4)).shape
+    torch.Size([1, 2, 3])
+    """
+    check_number("moving_average", "decay", decay, "from 0 to below 1", lambda value: 0 <= value < 1)
+    held: Networks = as_trajectory("moving_average", run)
+    if last is not None:
+        held = as_trajectory("moving_average", run).last("moving_average", last)
+    powers = decay ** np.arange(len(held) - 1, -1, -1.0)
+    weights = np.where(np.arange(len(held)) == 0, 1.0, 1 - decay) * powers
+    return _average("moving_average", held, weights, data)
+
+
+def as_trajectory(caller: str, run: Any) -> Trajectory:
+    """The trajectory itself, or the one of the networks that are held, in their order."""
+    if isinstance(run, Trajectory):
+        return run
+    held = networks_of(caller, run)
+    steps, task = range(len(held)), held.task or "classification"
+    return Trajectory(held.model, held.weights, held.buffers, steps, task=task, class_dim=held.class_dim)
+
+
+def _average(caller: str, held: Networks, weights: np.ndarray, data: Any) -> Ensemble:
+    buffers = {name: value[None] for name, value in held.mix_buffers(weights).items()}
+    mean = held.mix(weights)
+    if not bool(torch.isfinite(mean).all()):
+        raise ValueError(
+            f"{caller}: weights must be finite, but a checkpoint has some that are not. Leave it out with last=."
+        )
+    made = ensemble_of(Networks(held.model, mean[None], buffers, held.task, held.class_dim))
+    made.notes.append(f"{caller} of {len(held)} checkpoints")
+    if data is None:
+        if len(held) > 1:
+            warn_without_data(caller, held.model, stacklevel=4)
+        return made
+    return refresh_(made, data)
 
 
 SAMPLERS: Mapping[str, Sampler] = {
@@ -308,9 +335,6 @@ SAMPLERS: Mapping[str, Sampler] = {
     "weight_average": weight_average,
     "moving_average": moving_average,
 }
-
-
-# ---------------------------------------------------------------- helpers
 
 
 def find_sampler(caller: str, sampler: Any) -> Sampler:
@@ -327,34 +351,12 @@ def find_sampler(caller: str, sampler: Any) -> Sampler:
 
 
 def draw_around(caller: str, sampler: Sampler, run: Any, size: int, seed: int, options: Mapping[str, Any]) -> Ensemble:
-    """What the sampler draws around a run: the size goes by its name, else to a second argument without a default."""
-    taken = list(signature(sampler).parameters.values())
-    words: dict[str, Any] = {**options, **({"seed": seed} if takes(sampler, "seed") else {})}
-    place: list[Any] = [run]
-    if takes(sampler, "size") or any(one.kind is Parameter.VAR_KEYWORD for one in taken):
-        words["size"] = size
-    elif len(taken) > 1 and taken[1].kind in PLACES and taken[1].default is Parameter.empty:
-        place.append(size)
-    try:
-        signature(sampler).bind(*place, **words)
-    except TypeError as error:
-        more = f" with {quote_names(options)}" if options else ""
-        raise TypeError(
-            f"{caller}: a sampler must be a function of a run and a size{more}, but this has {error}."
-        ) from None
-    made = sampler(*place, **words)
+    """What the sampler draws around a run; averages, which have one member, take no size."""
+    words = {**options, **({"seed": seed} if takes(sampler, "seed") else {})}
+    made = sampler(run, **words) if sampler in (weight_average, moving_average) else sampler(run, size, **words)
     if not isinstance(made, Ensemble):
         raise TypeError(f"{caller}: a sampler must give an Ensemble, but this gave a {type(made).__name__}.")
     return made
-
-
-PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-
-
-def _seeded(caller: str, seed: Any) -> torch.Generator:
-    """A generator of random numbers with this seed."""
-    check_number(caller, "seed", seed, "a whole number", lambda value: value == value // 1 and abs(value) < 2**63)
-    return torch.Generator().manual_seed(int(seed))
 
 
 def _range(caller: str, value: Any, most: float, name: str = "distance") -> tuple[float, float]:
@@ -403,42 +405,22 @@ def _gather(caller: str, base: Networks, samples: Sequence[Tensor], data: Any, n
 def _accept(
     caller: str, base: Networks, draw: Callable[[], Tensor], size: int, accept: tuple[Any, float], tries: int, data: Any
 ) -> Ensemble:
-    judge, least = _judge(caller, base, accept)
-    accepted: list[Tensor] = []
-    seen: list[float] = []
-    for sample, accuracy in _judged_samples(base, draw, judge, data):
-        seen.append(accuracy)
-        if accuracy >= least:
-            accepted.append(sample)
-        if len(accepted) == size:
-            break
+    """Samples that are accurate enough on validation data, with a note on how many were not."""
+    if not isinstance(accept, (tuple, list)) or len(accept) != 2:
+        raise ValueError(f"{caller}: accept must be (data, least accuracy), but it is a {type(accept).__name__}.")
+    judge, least = make_judge(caller, base, accept[0], ("accuracy",)), accept[1]
+    accepted, seen = list[Tensor](), list[float]()
+    while len(accepted) < size:
         if len(seen) == tries:
-            own = float(judge(base[0])[1])
             raise ValueError(
                 f"{caller}: {len(accepted)} of {size} samples reached the accuracy {least:g} in {tries} tries, whose "
-                f"accuracies ranged from {min(seen):.4g} to {max(seen):.4g}; the network itself has {own:.4g}. "
-                "Ask for less accuracy, a smaller distance or more tries."
+                f"accuracies ranged from {min(seen):.4g} to {max(seen):.4g}; the network itself has "
+                f"{float(judge(base[0])[1]):.4g}. Ask for less accuracy, a smaller distance or more tries."
             )
+        sample = draw()
+        network = base.build(sample, base.buffers_of(len(base) - 1))
+        seen.append(float(judge(network if data is None else refresh_(network, data))[1]))
+        accepted += [sample] if seen[-1] >= least else []
     rejected = len(seen) - size
     note = f"{rejected} of {len(seen)} samples were rejected because they were below the accuracy {least:g}"
     return _gather(caller, base, accepted, data, [note])
-
-
-def _judge(caller: str, base: Networks, accept: Any) -> tuple[Judge, float]:
-    if not isinstance(accept, (tuple, list)) or len(accept) != 2:
-        raise ValueError(f"{caller}: accept must be (data, least accuracy), but it is a {type(accept).__name__}.")
-    least = check_number(caller, "the least accuracy", accept[1], "from 0 to 1", lambda value: 0 <= value <= 1)
-    judge = make_judge(caller, base, accept[0], ("accuracy",))
-    return judge, least
-
-
-def _judged_samples(
-    base: Networks, draw: Callable[[], Tensor], judge: Judge, data: Any
-) -> Iterator[tuple[Tensor, float]]:
-    """Samples without end, with their accuracy."""
-    while True:
-        sample = draw()
-        network = base.build(sample, base.buffers_of(len(base) - 1))
-        if data is not None:
-            refresh_(network, data)
-        yield sample, float(judge(network)[1])

@@ -13,7 +13,6 @@ from .._common.optional import require
 from .._common.trees import tensors_of, unstack
 from ..core.ensemble import Ensemble
 from .checkpoints import Course, Trajectory
-from .common.arguments import POSITIVE_OR_NONE, check_arguments
 from .common.examples import (
     Examples,
     answers,
@@ -33,9 +32,6 @@ def cosine(a: Any, b: Any = None, *, parameters: Literal["matrices", "all"] = "m
     Only weight matrices and filters count. Scales of normalisation layers all start at 1, so that with them the
     weights of independent networks point in similar directions however different they are.
 
-    Shapes:
-        result: (networks of a, networks of b)
-
     Args:
         parameters: "matrices": those with two or more dimensions; "all": biases and scales of normalisation, too
 
@@ -52,8 +48,6 @@ def cosine(a: Any, b: Any = None, *, parameters: Literal["matrices", "all"] = "m
     if not pieces[0]:
         raise ValueError('cosine: the network has no weight matrix. Give parameters="all" to compare what it has.')
     lengths = [np.sqrt(sum(part.double().square().sum(1).numpy() for part in own)) for own in pieces]
-    if not all((length > 0).all() for length in lengths):
-        raise ValueError("cosine: a network whose weights are all 0 has no direction. Leave it out.")
     inner = sum(gram(first, second) for first, second in zip(*pieces, strict=True))
     return np.clip(inner / np.outer(*lengths), -1, 1)
 
@@ -63,15 +57,11 @@ def disagreement(
 ) -> np.ndarray:
     """The share of rows on which each network of `a` and each of `b` give different labels: (networks, networks).
 
-    Shapes:
-        result: (networks of a, networks of b)
-
     Args:
         data: (x, y), a data set or a loader, x alone where nothing is normalised; by default the probe of trajectories
         normalised: divide by the error of the row's network, that of `a`, as in Figure S1 and section 4.3; where it
             makes no error, 0 if they agree and infinite if not
-        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
-            tell
+        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
 
     >>> disagreement([nn.Linear(4, 3)], data=torch.randn(8, 4))
     array([[0.]])
@@ -95,11 +85,7 @@ def divergence(
     Args:
         data: (x, y), a data set or a loader, or x alone; by default the probe of trajectories
         kind: "kl": Kullback and Leibler, of a relative to b; "js": Jensen and Shannon, between 0 and log 2
-        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
-            tell
-
-    Shapes:
-        result: (networks of a, networks of b)
+        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
 
     >>> divergence([nn.Linear(4, 3), nn.Linear(4, 3)], data=torch.randn(8, 4), kind="js").shape
     (2, 2)
@@ -111,7 +97,6 @@ def divergence(
     return np.array([[between(p, q) for q in other.double()] for p in one.double()])
 
 
-@check_arguments(perplexity=POSITIVE_OR_NONE)
 def embedding(
     runs: Any,
     method: Literal["tsne", "pca", "mds"] = "tsne",
@@ -131,8 +116,7 @@ def embedding(
         method: "tsne" on the flattened predictions, as Figures 2 and 4; "pca" of them; "mds": classical scaling of
             Jensen-Shannon distances (in regression Euclidean ones), which keeps distances as well as a plane can
         data: where networks are compared; by default the probe of trajectories
-        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
-            tell
+        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
         perplexity: of t-SNE; by default 30, or a third of the networks if these are few
         seed: of the embedding's start
 
@@ -143,8 +127,6 @@ def embedding(
     if method not in ("tsne", "pca", "mds"):
         raise ValueError(f'embedding: method must be "tsne", "pca" or "mds", but it is {method!r}.')
     holders = list(runs) if isinstance(runs, (list, tuple)) else [runs]
-    if not holders:
-        raise ValueError("embedding: there must be at least one run, but the list is empty.")
     examples = None if data is None else Examples("embedding", data)
     found = [_answers("embedding", holder, examples, task) for holder in holders]
     together, classifying = torch.cat([answer for answer, _, _ in found]), is_classifying(found[0][1])
@@ -202,9 +184,6 @@ def _answers(
         return holder.answers, str(holder.task), holder.targets
     if isinstance(holder, (list, tuple)) and holder:
         parts = [_answers(caller, part, examples, task) for part in holder]
-        shapes = {tuple(part[0].shape[1:]) for part in parts}
-        if len(shapes) > 1:
-            raise ValueError(f"{caller}: the networks must predict the same rows, but their shapes are {shapes}.")
         return torch.cat([part[0] for part in parts]), parts[0][1], parts[0][2]
     if examples is None:
         raise ValueError(f"{caller}: needs data=, because only trajectories with a probe store predictions.")

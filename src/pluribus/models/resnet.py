@@ -1,8 +1,4 @@
-"""The residual networks of the papers: hidden widths follow `width`, so none needs a thin or wide copy.
-
-A network's `takes_gamma` is a pattern of the layers to which Packed-Ensembles gives gamma groups. Weights
-begin as PyTorch's layers draw them: a layer that is reset later comes from the same law as a new one.
-"""
+"""The residual networks of the papers: hidden widths follow `width`, so none needs a thin or wide copy."""
 
 from __future__ import annotations
 
@@ -46,13 +42,9 @@ def resnet18(num_classes: int = 10, width: float = 1.0, **options: Unpack[ResNet
 
 
 def resnet20(num_classes: int = 10, width: float = 1.0, **options: Unpack[ResNetOptions]) -> ResNet:
-    """ResNet20v1 of Fort et al., which is that of the Keras example; options as `resnet18`.
+    """ResNet20v1 of Fort et al., which is that of the Keras example; shapes and options as `resnet18`.
 
     Stages of 16, 32 and 64 channels; convolutions have biases, and 1x1 shortcuts no normalisation.
-
-    Shapes:
-        input: (batch, channels, height, width)
-        output: (batch, num_classes)
 
     >>> sum(p.numel() for p in resnet20(num_classes=10).parameters())
     273066
@@ -61,11 +53,7 @@ def resnet20(num_classes: int = 10, width: float = 1.0, **options: Unpack[ResNet
 
 
 def resnet50(num_classes: int = 10, width: float = 1.0, **options: Unpack[ResNetOptions]) -> ResNet:
-    """ResNet-50, the stride on the 3x3 convolutions; ResNet-50x4 has `width=4`; options as `resnet18`.
-
-    Shapes:
-        input: (batch, channels, height, width)
-        output: (batch, num_classes)
+    """ResNet-50, the stride on the 3x3 convolutions; ResNet-50x4 has `width=4`; shapes and options as `resnet18`.
 
     >>> resnet50(num_classes=10, width=0.25).fc
     Linear(in_features=512, out_features=10, bias=True)
@@ -74,11 +62,7 @@ def resnet50(num_classes: int = 10, width: float = 1.0, **options: Unpack[ResNet
 
 
 def resnet50v2(num_classes: int = 10, width: float = 1.0, **options: Unpack[ResNetOptions]) -> ResNet:
-    """ResNet50v2 of He et al.: normalisation and ReLU before each convolution; options as `resnet18`.
-
-    Shapes:
-        input: (batch, channels, height, width)
-        output: (batch, num_classes)
+    """ResNet50v2 of He et al.: normalisation and ReLU before each convolution; shapes and options as `resnet18`.
 
     >>> resnet50v2(num_classes=10, width=0.25).fc
     Linear(in_features=512, out_features=10, bias=True)
@@ -87,11 +71,7 @@ def resnet50v2(num_classes: int = 10, width: float = 1.0, **options: Unpack[ResN
 
 
 def resnext50(num_classes: int = 10, width: float = 1.0, **options: Unpack[ResNetOptions]) -> ResNet:
-    """ResNeXt-50 (32x4d) of Xie et al., Packed-Ensembles' control for groups; options as `resnet18`.
-
-    Shapes:
-        input: (batch, channels, height, width)
-        output: (batch, num_classes)
+    """ResNeXt-50 (32x4d) of Xie et al., Packed-Ensembles' control for groups; shapes and options as `resnet18`.
 
     >>> resnext50(num_classes=10, width=0.25).fc
     Linear(in_features=512, out_features=10, bias=True)
@@ -100,11 +80,7 @@ def resnext50(num_classes: int = 10, width: float = 1.0, **options: Unpack[ResNe
 
 
 def wide_resnet28_10(num_classes: int = 10, width: float = 1.0, **options: Unpack[WideResNetOptions]) -> ResNet:
-    """Wide-ResNet-28-10 of Zagoruyko and Komodakis.
-
-    Shapes:
-        input: (batch, channels, height, width)
-        output: (batch, num_classes)
+    """Wide-ResNet-28-10 of Zagoruyko and Komodakis; shapes as `resnet18`.
 
     Args:
         options: `channels=3`, `style="cifar"` or `"imagenet"`, `dropout=0.0` inside the blocks;
@@ -117,11 +93,7 @@ def wide_resnet28_10(num_classes: int = 10, width: float = 1.0, **options: Unpac
 
 
 def wide_resnet16_4(num_classes: int = 10, width: float = 1.0, **options: Unpack[WideResNetOptions]) -> ResNet:
-    """Wide-ResNet-16-4, Masksembles' network for CIFAR; options as `wide_resnet28_10`.
-
-    Shapes:
-        input: (batch, channels, height, width)
-        output: (batch, num_classes)
+    """Wide-ResNet-16-4, Masksembles' network for CIFAR; shapes and options as `wide_resnet28_10`.
 
     >>> wide_resnet16_4(num_classes=10, width=0.25).fc
     Linear(in_features=64, out_features=10, bias=True)
@@ -139,12 +111,7 @@ NEXT = (ConvolutionSpec(2, 1), ConvolutionSpec(2, 3, strides=True, groups=32), C
 
 
 class ResNet(nn.Module):
-    """A stem, stages of residual blocks whose planes double and whose maps halve, and a linear layer.
-
-    Shapes:
-        input: (batch, channels, height, width)
-        output: (batch, num_classes)
-    """
+    """A stem, stages of residual blocks whose planes double and whose maps halve, and a linear layer."""
 
     def __init__(
         self,
@@ -203,19 +170,12 @@ class ResNet(nn.Module):
 class Residual(nn.Module):
     """A block of He et al., 2016a: normalisation after each convolution, the last ReLU after the sum."""
 
-    conv1: nn.Module
-    conv2: nn.Module
-    conv3: nn.Module
-    bn1: nn.Module
-    bn2: nn.Module
-    bn3: nn.Module
-
     def __init__(self, convolutions: Sequence[nn.Conv2d], plain_shortcut: bool = False):
         super().__init__()
         for i, conv in enumerate(convolutions, start=1):
             self.add_module(f"conv{i}", conv)
             self.add_module(f"bn{i}", nn.BatchNorm2d(conv.out_channels))
-        self.relu = nn.ReLU()
+        self.relu, self.depth = nn.ReLU(), len(convolutions)
         shortcut = _shortcut(convolutions)
         if isinstance(shortcut, nn.Conv2d) and not plain_shortcut:
             shortcut = nn.Sequential(shortcut, nn.BatchNorm2d(shortcut.out_channels))
@@ -223,40 +183,31 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The sum of shortcut and convolutions."""
-        y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
-        if hasattr(self, "conv3"):
-            y = self.bn3(self.conv3(self.relu(y)))
+        y = x
+        for i in range(1, self.depth + 1):
+            y = getattr(self, f"bn{i}")(getattr(self, f"conv{i}")(self.relu(y) if i > 1 else y))
         return self.relu(y + self.downsample(x))
 
 
 class Preactivated(nn.Module):
     """A block of He et al., 2016b: normalisation before each convolution, dropout before the last."""
 
-    conv1: nn.Module
-    conv2: nn.Module
-    conv3: nn.Module
-    bn1: nn.Module
-    bn2: nn.Module
-    bn3: nn.Module
-
     def __init__(self, convolutions: Sequence[nn.Conv2d], dropout: float = 0.0):
         super().__init__()
         for i, conv in enumerate(convolutions, start=1):
             self.add_module(f"bn{i}", nn.BatchNorm2d(conv.in_channels))
             self.add_module(f"conv{i}", conv)
-        self.relu = nn.ReLU()
+        self.relu, self.depth = nn.ReLU(), len(convolutions)
         self.dropout = dropout_layer(dropout)
         self.downsample = _shortcut(convolutions)
 
     def forward(self, x: Tensor) -> Tensor:
         """The sum of shortcut and convolutions."""
-        y = self.relu(self.bn1(x))
+        y = self.relu(self.get_submodule("bn1")(x))
         shortcut = x if isinstance(self.downsample, nn.Identity) else self.downsample(y)
-        y = self.relu(self.bn2(self.conv1(y)))
-        if hasattr(self, "conv3"):
-            y = self.relu(self.bn3(self.conv2(y)))
-            return self.conv3(self.dropout(y)) + shortcut
-        return self.conv2(self.dropout(y)) + shortcut
+        for i in range(2, self.depth + 1):
+            y = self.relu(getattr(self, f"bn{i}")(getattr(self, f"conv{i - 1}")(y)))
+        return getattr(self, f"conv{self.depth}")(self.dropout(y)) + shortcut
 
 
 def _wide_resnet(

@@ -1,8 +1,4 @@
-"""The small networks of the papers, MLP to MediumCNN: hidden widths follow `width`, so none needs a thin or wide copy.
-
-A network's `takes_gamma` is a pattern of the layers to which Packed-Ensembles gives gamma groups. Weights
-begin as PyTorch's layers draw them: a layer that is reset later comes from the same law as a new one.
-"""
+"""The small networks of the papers, MLP to MediumCNN: hidden widths follow `width`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from .figure import Figure
 from .page import render, write_page
@@ -17,35 +17,15 @@ COMPUTED = "seconds: only computed, nothing is trained"  # what exact claims cos
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """A judgement and what it rests on.
+    """A judgement and what it rests on."""
 
-    Args:
-        judgement: whether it holds, or the answer to a question; "" where nothing is judged
-        found: sentences; the first says why
-        header, rows: the paper's numbers beside ours
-        pictures: what came out, drawn
-        number: the number that decides, in a few words
-        scope: the networks, data and seeds that it is about
-    """
-
-    judgement: str
-    found: list[str]
-    header: list[str] = field(default_factory=list)
+    judgement: str  # whether it holds, or the answer to a question; "" where nothing is judged
+    found: list[str]  # sentences; the first says why
+    header: list[str] = field(default_factory=list)  # header, rows: the paper's numbers beside ours
     rows: list[list[str]] = field(default_factory=list)
-    pictures: list[Figure] = field(default_factory=list)
-    number: str = ""
-    scope: str = ""
-
-
-class Experiment(Protocol):
-    """What a claim is judged by: computed where it is not stored yet."""
-
-    @property
-    def name(self) -> str:
-        """Of its folder."""
-
-    def carry_out(self, context: Any) -> Any:
-        """What the check is given."""
+    pictures: list[Figure] = field(default_factory=list)  # what came out, drawn
+    number: str = ""  # the number that decides, in a few words
+    scope: str = ""  # the networks, data and seeds that it is about
 
 
 @dataclass(frozen=True)
@@ -56,7 +36,7 @@ class Claim:
         paper, item: "packed" and "table11"; without a paper it is a question of the laboratory
         title: where it stands and what it shows
         says: the claim as a sentence
-        experiment: what is run
+        experiment: what is run: has a `name`, and `carry_out(context)` gives what the check is given
         check: from what the experiment gave to a verdict
         published: the paper's numbers
         settings: how the paper did it: what `--scale paper` runs
@@ -74,7 +54,7 @@ class Claim:
     title: str
     says: str
     _: KW_ONLY
-    experiment: Experiment = None  # type: ignore[assignment]
+    experiment: Any = None
     check: Callable[[Any, Mapping[str, Any]], ClaimVerdict] | None = None
     published: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -155,13 +135,6 @@ def claims_page(
     notes: Sequence[str] = (),
 ) -> str:
     """The page as HTML, complete in itself: no network, no other file. Written to `path` where one is given.
-
-    Args:
-        headline: the answer to the title
-        about: what was looked at, in a line under the title
-        command: how to repeat it
-        settings: how it was done, by name
-        notes: what is left out, and why
 
     >>> html = claims_page("Landscape", [section("same", "Are they the same function?", "No.", ["No."])])
     >>> "Are they the same function?" in html

@@ -38,20 +38,3 @@ def divide_by_error(disagreement: np.ndarray, accuracy: np.ndarray) -> np.ndarra
     """
     error = 1 - np.asarray(accuracy, float)
     return np.divide(disagreement, error, out=np.full_like(error, np.nan), where=error > 0)
-
-
-def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
-    """Spearman's rank correlation, with mean ranks for ties; NaN where one of them is constant.
-
-    >>> rank_correlation(np.array([0.1, 0.2, 0.9]), np.array([1.0, 4.0, 5.0]))
-    1.0
-    """
-    ranks = [_mean_ranks(np.asarray(values)) for values in (first, second)]
-    centred = [rank - rank.mean() for rank in ranks]
-    scale = np.sqrt(np.prod([(one**2).sum() for one in centred]))
-    return float((centred[0] * centred[1]).sum() / scale) if scale > 0 else float("nan")
-
-
-def _mean_ranks(values: np.ndarray) -> np.ndarray:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place]

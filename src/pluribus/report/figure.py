@@ -114,11 +114,11 @@ def curve_panel(
     return Panel(chart.svg("; ".join(summary(label) for label in found)), heading)
 
 
-def room_for_ticks(axis: Axis, font: int = 12) -> int:
+def room_for_ticks(axis: Axis) -> int:
     """The margin that fits the title of a vertical axis beside its tick labels."""
     text = tick_text(axis.ticks)
     longest = max((len(text(tick)) for tick in axis.ticks), default=0)
-    return max(54, round(CHARACTER * font * longest + 2 * font + 6))
+    return max(54, round(CHARACTER * 12 * longest + 30))
 
 
 def _marker_indices(points: int) -> Iterable[int]:

@@ -145,10 +145,7 @@ def agreement(matrix: Numbers, names: Sequence[str] | None = None, title: str = 
     shares = np.asarray(matrix, float)
     if shares.ndim != 2 or shares.shape[0] != shares.shape[1] or not len(shares):
         raise ValueError(f"agreement: the matrix must be (members, members), but its shape is {shares.shape}.")
-    if not (np.isfinite(shares).all() and shares.min() >= 0 and shares.max() <= 1 + 1e-6):
-        raise ValueError(
-            f"agreement: shares must be from 0 to 1, but one is {_worst(shares):g}. Give shares, not percentages."
-        )
+    _check_shares("agreement: shares", shares)
     names = [str(i) for i in range(len(shares))] if names is None else list(names)
     if len(names) != len(shares):
         raise ValueError(f"agreement: {len(shares)} members need as many names, but got {len(names)}.")
@@ -309,34 +306,26 @@ def _check_curves(
     name: str, methods: Methods, keys: tuple[str, ...], shares: tuple[str, ...] = (), alike: bool = True
 ) -> dict[str, dict[str, np.ndarray]]:
     """The numbers as arrays, or an error that says which are wrong."""
-    if not isinstance(methods, Mapping) or not methods:
-        raise ValueError(f"{name}: needs {{method: {{{', '.join(keys)}}}}} with at least one method.")
     found = {}
     for method, values in methods.items():
-        if not isinstance(values, Mapping) or any(key not in values for key in keys):
-            there = ", ".join(values) if isinstance(values, Mapping) else type(values).__name__
-            raise ValueError(f"{name}: {method!r} must hold {', '.join(keys)}, but it holds {there or 'nothing'}.")
+        if any(key not in values for key in keys):
+            raise ValueError(f"{name}: {method!r} must hold {', '.join(keys)}, but it holds {', '.join(values)}.")
         arrays = {key: np.asarray(values[key], float) for key in keys}
-        _check_arrays(f"{name}: {method!r}", arrays, shares, alike)
+        if not all(array.size for array in arrays.values()) or alike and len({a.size for a in arrays.values()}) > 1:
+            shapes = ", ".join(f"{key} {array.shape}" for key, array in arrays.items())
+            raise ValueError(f"{name}: {method!r} needs columns of one length that are not empty, but has {shapes}.")
+        for key in shares:
+            _check_shares(f"{name}: {key}", arrays[key])
         found[method] = arrays
+    if not found:
+        raise ValueError(f"{name}: needs {{method: {{{', '.join(keys)}}}}} with at least one method.")
     return found
 
 
-def _check_arrays(where: str, arrays: dict[str, np.ndarray], shares: tuple[str, ...], alike: bool) -> None:
-    if any(array.ndim != 1 or not array.size for array in arrays.values()) or (
-        alike and len({array.size for array in arrays.values()}) > 1
-    ):
-        shapes = ", ".join(f"{key} {array.shape}" for key, array in arrays.items())
-        raise ValueError(f"{where} needs columns{' of one length' * alike} that are not empty, but has {shapes}.")
-    count = arrays.get("examples")
-    for key, array in arrays.items():
-        seen = array if count is None else array[count > 0]  # an empty bin has no mean
-        if not np.isfinite(seen).all():
-            raise ValueError(f"{where}: {key} must be finite, but one is {seen[~np.isfinite(seen)][0]:g}.")
-        if key in shares and len(seen) and not (seen.min() >= -1e-6 and seen.max() <= 1 + 1e-6):
-            raise ValueError(
-                f"{where}: {key} must be from 0 to 1, but one is {_worst(seen):g}. Give shares, not percentages."
-            )
+def _check_shares(what: str, values: np.ndarray) -> None:
+    """An empty bin has no mean: what is not a number is left to the drawing."""
+    if (values > 1 + 1e-6).any():
+        raise ValueError(f"{what} must be from 0 to 1, but one is {np.nanmax(values):g}. Give shares, not percentages.")
 
 
 def _check_base(base_accuracy: float, classes: int) -> None:
@@ -345,10 +334,6 @@ def _check_base(base_accuracy: float, classes: int) -> None:
             "diversity_accuracy: the base must be better than chance with at least 2 classes, but its accuracy is "
             f"{base_accuracy:g} in {classes}. Otherwise there is no lower limit."
         )
-
-
-def _worst(values: np.ndarray) -> float:
-    return float(values.flat[int(np.nanargmax(np.abs(values - 0.5)))]) if not np.isnan(values).any() else float("nan")
 
 
 FIGURES: dict[str, Callable[..., Any]] = {

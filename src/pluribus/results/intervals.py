@@ -86,7 +86,7 @@ class Spread:
         return next((n for n, found in ends if found.known and not found.low <= 0 <= found.high), None)
 
 
-PRIOR = 2.0  # seeds' worth: chosen by simulation (tests/results/test_verdict.py), before any study was judged by it
+PRIOR = 2.0  # seeds' worth: of 1 to 4, chosen by simulated coverage and power (tests/results/test_verdict.py)
 
 MANY = 20  # seeds, more than anybody tries
 

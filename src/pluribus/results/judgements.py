@@ -76,21 +76,18 @@ def count_judgements(judgements: Sequence[str], what: str) -> str:
     )
 
 
-def over_splits(differences: Sequence[float], test_share: float, level: float = LEVEL) -> Interval:
+def over_splits(differences: Sequence[float], test_share: float) -> Interval:
     """The mean of differences over random splits of one table, with the interval of Nadeau and Bengio (2003).
 
     Splits share most of their training rows, so a plain t-interval is too narrow: the variance of the mean is taken as
     (1/n + test rows / training rows) times that of the differences.
-
-    Args:
-        test_share: test rows relative to training rows, such as 1/9
     """
     values, n = np.asarray(differences, float), len(differences)
     mean = float(values.mean())
     if n < 2:
         return Interval(mean)
     error = float(values.std(ddof=1)) * math.sqrt(1 / n + test_share)
-    quantile = require("scipy.special", "an interval over splits", "report").stdtrit(n - 1, (1 + level) / 2)
+    quantile = require("scipy.special", "an interval over splits", "report").stdtrit(n - 1, (1 + LEVEL) / 2)
     return Interval(mean, mean - float(quantile) * error, mean + float(quantile) * error)
 
 

@@ -19,18 +19,13 @@ FEW = 20  # test rows, below which resampling them says nothing
 
 @dataclass(frozen=True)
 class Quantity:
-    """A column of the page's table.
-
-    Args:
-        digits: decimals in the table; None: three significant digits with k, M, G
-        factor: what the stored value is multiplied with, such as 100 for shares shown in percent
-    """
+    """A column of the page's table."""
 
     title: str
     better: Literal["higher", "lower", "neither"]
     unit: str = ""
-    digits: int | None = 3
-    factor: float = 1
+    digits: int | None = 3  # decimals in the table; None: three significant digits with k, M, G
+    factor: float = 1  # what the stored value is multiplied with, such as 100 for shares shown in percent
     meaning: str = ""
 
 
@@ -184,7 +179,7 @@ def _limits(name: str, task: str) -> tuple[float, float]:
 # ---------------------------------------------------------------- printing
 
 
-def format_value(number: float, name: str, digits: int | None = None) -> str:
+def format_value(number: float, name: str) -> str:
     """A value as the table shows it, without its unit.
 
     >>> format_value(0.97249, "accuracy"), format_value(61706, "parameters"), format_value(float("nan"), "nll")
@@ -196,7 +191,7 @@ def format_value(number: float, name: str, digits: int | None = None) -> str:
     number *= kind.factor
     if kind.digits is None:
         return format_short(number)
-    return format_fixed(number, kind.digits if digits is None else digits)
+    return format_fixed(number, kind.digits)
 
 
 def format_fixed(number: float, digits: int) -> str:

@@ -114,11 +114,7 @@ def read(path: str | os.PathLike[str]) -> Result:
 
 
 def read_all(folder: str | os.PathLike[str], known: Iterable[Result] = ()) -> tuple[list[Result], list[Damaged]]:
-    """Every run of a study folder (or of a folder of result files) in the order of names, and what is damaged.
-
-    Args:
-        known: results that were read before; their files are not read again
-    """
+    """Every run of a study folder (or of a folder of result files) in the order of names, and what is damaged."""
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"read_all: there is no folder {str(folder)!r}.")

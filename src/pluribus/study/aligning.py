@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .._common.signed_files import write_safetensors
-from ..landscape.laboratory.alignment import alignment_question
+from ..landscape.laboratory.other_questions import alignment_question
 from ..landscape.symmetries.groups import Groups
 from ..landscape.symmetries.matching import align
 from ..landscape.symmetries.symmetry_search import permutations

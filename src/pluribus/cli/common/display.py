@@ -152,9 +152,6 @@ def result_tables(results: Sequence[Result], width: int, differences: Difference
 
     The recommended row is bold; rows that are not clearly different from the single network are dim. What does not
     fit is left out, the least important first, and the caption says so.
-
-    Args:
-        width: columns of the terminal
     """
     by_name = {(found.data, found.model): found for found in verdicts(results, differences)}
     return [

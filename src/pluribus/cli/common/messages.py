@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 from rich.console import Console
@@ -50,6 +53,27 @@ def say_notes(notes: Iterable[str]) -> None:
     """Say what was decided about the data."""
     for note in notes:
         say("[yellow]note:[/]", note)
+
+
+def timed_lines(silent: bool) -> Callable[[str], None]:
+    """What says a line with the seconds since now; nothing where the command is to be silent."""
+    started = time.monotonic()
+
+    def tell(text: str) -> None:
+        if not silent:
+            messages.print(f"{time.monotonic() - started:5.0f} s  {safe_text(text)}", soft_wrap=True)
+
+    return tell
+
+
+def check_writable(command: str, *paths: Path | None) -> None:
+    """Refuse a file that could not be written, before anything is computed."""
+    for path in paths:
+        if path is None:
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            raise ValueError(f"{command}: {str(path)!r} cannot be written. Choose a file in another folder.")
 
 
 @contextmanager

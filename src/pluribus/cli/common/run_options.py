@@ -51,12 +51,7 @@ class RunOptions:
         return self.quiet or self.as_json
 
     def conditions(self, data: list[str], *, train_rows: int | None = None, **source: str) -> dict[str, Any]:
-        """What these options say of the `study.settings.Conditions` of runs on `data`.
-
-        Args:
-            train_rows: how many rows to train on where nobody said so
-            source: further data, with commas: outside, shifted, variants
-        """
+        """What these options say of the `study.settings.Conditions` of runs on `data`."""
         training = ("epochs", "patience", "batch_size", "lr", "weight_decay")
         described = (
             "target",

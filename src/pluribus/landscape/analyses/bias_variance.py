@@ -16,12 +16,10 @@ from torch.func import functional_call, stack_module_state, vmap
 from ...core.ensemble import Ensemble
 from ...data.builtin import blundell_curve
 from ...methods import mimo
-from ...methods.building import check_number, check_whole
 from ...results.intervals import t_interval
 from ...training.batching import mix_seeds
 from ...training.criteria import CRITERIA, USUAL
 from ...uncertainty.resampling import Interval
-from ..common.arguments import FUNCTION, FUNCTION_OR_NONE, SOME_NUMBERS, check_arguments
 from ..common.batch_statistics import statistics_layers
 
 Rows = tuple[Tensor, Tensor]
@@ -87,11 +85,6 @@ class BiasVariance:
     def _pseudo_values(self, figure: str, size: int) -> np.ndarray:
         """The jackknife: what each training set adds."""
         names = ("bias", "variance", "error", "members")
-        if figure not in names or size not in self.sizes:
-            raise ValueError(
-                f"bias_variance: there are {', '.join(names)} for the sizes {self.sizes}, but {figure!r} of {size} "
-                "was asked for."
-            )
         i, count = self.sizes.index(size), self.predictions.shape[1]
         if figure == "members":
             return self.members[i]
@@ -100,7 +93,6 @@ class BiasVariance:
         return np.array([count * whole - (count - 1) * self._figures(i, r)[k] for r in range(count)])
 
 
-@check_arguments(make=FUNCTION, draw=FUNCTION, sizes=SOME_NUMBERS, truth=FUNCTION_OR_NONE, train=FUNCTION_OR_NONE)
 def bias_variance(
     make: Callable[[int], Ensemble],
     draw: Callable[[int], Rows],
@@ -112,7 +104,6 @@ def bias_variance(
     train: Train | None = None,
     steps: int = 1000,
     lr: float = 0.01,
-    together: bool | None = None,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> BiasVariance:
@@ -132,7 +123,6 @@ def bias_variance(
         train: train(ensemble, x, y, seed), in place of the default
         steps: of training
         lr: the rate
-        together: side by side, or one after the other
         progress: called with a line of text when a part is done
 
     >>> def draw(seed):
@@ -143,47 +133,24 @@ def bias_variance(
     >>> found.bias.shape, bool(abs(found.bias + found.variance - found.error).max() < 1e-6)
     ((2,), True)
     """
-    repeats = check_whole("bias_variance", "repeats", repeats)
     if repeats < 2:
-        raise ValueError("bias_variance: a variance needs at least 2 training sets, but repeats is 1.")
-    steps = check_whole("bias_variance", "steps", steps)
-    check_number("bias_variance", "lr", lr, "positive", lambda value: value > 0)
-    chosen = [check_whole("bias_variance", "size", size) for size in sizes]
-    if not chosen:
-        raise ValueError("bias_variance: there must be at least one size, but there is none.")
+        raise ValueError(f"bias_variance: a variance needs at least 2 training sets, but repeats is {repeats}.")
+    chosen = list(sizes)
     sets = [_check_rows(draw(seed + i)) for i in range(repeats)]
     x, y = _check_rows(test) if test is not None else _unseen(draw, seed + repeats)
-    target = (y if truth is None else _true_values(truth, x)).double().reshape(-1).numpy()
+    with torch.no_grad():
+        target = (y if truth is None else truth(x)).double().reshape(-1).numpy()
     predictions, members = [], []
     for size in chosen:
         if progress is not None:
             progress(f"size {size}")
         made = [_make(make, size, mix_seeds(seed, size, i)) for i in range(repeats)]
-        _train_all(made, sets, train, steps, lr, together, mix_seeds(seed, size))
+        _train_all(made, sets, train, steps, lr, mix_seeds(seed, size))
         said = [ensemble.predict(x) for ensemble in made]
         each = [answer.means.detach().double().flatten(1).numpy() for answer in said]  # type: ignore[union-attr]
-        if each[0].shape[1] != len(target):
-            raise ValueError(
-                f"bias_variance: the ensembles give {each[0].shape[1]} values for {len(target)} targets. Give y in "
-                "the shape of the outputs."
-            )
         predictions.append(np.stack([part.mean(0) for part in each]))
         members.append([float(np.square(part - target).mean()) for part in each])
     return BiasVariance(chosen, np.stack(predictions), target, np.array(members))
-
-
-@torch.no_grad()
-def _true_values(truth: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    try:
-        values = truth(x)
-    except (RuntimeError, IndexError) as error:
-        said = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"bias_variance: truth cannot be applied to the test inputs, whose shape is {tuple(x.shape)}: {said}."
-        ) from error
-    if not isinstance(values, Tensor):
-        raise TypeError(f"bias_variance: truth must give a tensor, but it gave a {type(values).__name__}.")
-    return values
 
 
 def mimo_on_a_curve(
@@ -212,8 +179,6 @@ def draw_curve(seed: int, rows: int = 64) -> Rows:
 
 
 def _check_rows(rows: Any) -> Rows:
-    if not isinstance(rows, (tuple, list)) or len(rows) != 2:
-        raise ValueError(f"bias_variance: a data set must be (x, y), but got a {type(rows).__name__}.")
     x, y = (torch.as_tensor(part) for part in rows)
     if not y.is_floating_point() or len(x) != len(y):
         raise ValueError(
@@ -234,10 +199,6 @@ def _make(make: Callable[[int], Ensemble], size: int, seed: int) -> Ensemble:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         made = make(size)
-    if not isinstance(made, Ensemble):
-        raise TypeError(
-            f"bias_variance: make(size) must give an Ensemble to train, but it gave a {type(made).__name__}."
-        )
     if made.task == "classification":
         made.task = "regression"
     return made
@@ -258,22 +219,16 @@ class _Loss(nn.Module):
 
 
 def _train_all(
-    made: Sequence[Ensemble], sets: Sequence[Rows], train: Train | None, steps: int, lr: float, together: bool | None,
-    seed: int,
-) -> None:  # fmt: skip
+    made: Sequence[Ensemble], sets: Sequence[Rows], train: Train | None, steps: int, lr: float, seed: int
+) -> None:
     """Train each ensemble on its set, in place; they end in eval mode."""
     alike = len({(x.shape, y.shape) for x, y in sets}) == 1 and not statistics_layers(made[0])
-    if together and (train is not None or not alike):
-        raise ValueError(
-            "bias_variance: together=True needs the default training, sets of one shape and no batch normalisation. "
-            "Leave it out."
-        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if train is not None:
             for i, (ensemble, (x, y)) in enumerate(zip(made, sets, strict=True)):
                 train(ensemble, x, y, mix_seeds(seed, i))
-        elif together or (together is None and alike and _can_stack(made, sets)):
+        elif alike and _can_stack(made, sets):
             _descend_together(made, sets, steps, lr)
         else:
             for ensemble, (x, y) in zip(made, sets, strict=True):

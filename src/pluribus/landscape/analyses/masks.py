@@ -1,4 +1,4 @@
-"""Masksembles between one network, MC-Dropout and independent networks (Durasov et al., 2021, 3.4, 4.2 and A)."""
+"""Masksembles between one network, MC-Dropout and independent ones; packed members of every width; widths of one."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ import torch
 from torch import nn
 
 from ...core.ensemble import Ensemble
-from ...methods import deep, masksembles, mc_dropout, single
+from ...methods import deep, masksembles, mc_dropout, packed, single
 from ...methods import mask_sampler as sampler
 from ...methods.building import check_whole
 from ...results.intervals import t_interval
 from ...surgery.selecting import exact_pattern
-from ..common.arguments import COUNT, FROM_ZERO, NUMBERS, POSITIVE, check_arguments
-from .trained_settings import Measured, example_of, measure_settings, redraw
+from ...uncertainty.resampling import Interval
+from .trained_settings import CRITERIA, Measured, example_of, measure_settings, redraw
 
 
-@check_arguments(sizes=NUMBERS, scales=NUMBERS)
 def mask_overlap(
     sizes: Sequence[int] = (2, 4, 8, 16),
     scales: Sequence[float] = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0),
@@ -48,11 +47,6 @@ def mask_overlap(
     ([1.0, 1.0, 1.0], [1.0, 0.333])
     """
     ones, draws = check_whole("mask_overlap", "ones", ones), check_whole("mask_overlap", "draws", draws)
-    if min(sizes, default=0) < 2 or min(scales, default=0) < 1:
-        raise ValueError(
-            "mask_overlap: sizes must be at least 2 and scales at least 1, but sizes are "
-            f"{list(sizes)} and scales are {list(scales)}."
-        )
     generator = torch.Generator().manual_seed(seed)
     iou, size = np.empty((len(sizes), len(scales), 3)), np.empty((len(sizes), len(scales), 3))
     for i, members in enumerate(sizes):
@@ -70,20 +64,14 @@ def mask_overlap(
     }
 
 
-@check_arguments(ones=FROM_ZERO, positions=COUNT)
 def exact_iou(ones: int, positions: int) -> float:
     """The exact expected intersection over union of two masks with this many ones at random positions.
 
     The paper divides the expected intersection by the expected union, which is 1 / (2 S - 1) and a little less.
 
-    Shapes:
-        ones, positions and the result are numbers
-
     >>> round(exact_iou(2, 4), 4), round(exact_iou(200, 400), 4)
     (0.3889, 0.3337)
     """
-    if not 1 <= ones <= positions:
-        raise ValueError(f"exact_iou: there must be from 1 to {positions} ones, but there are {ones}.")
     common = range(max(0, 2 * ones - positions), ones + 1)
     ways = [math.comb(ones, c) * math.comb(positions - ones, ones - c) for c in common]
     return sum(w / math.comb(positions, ones) * (c / (2 * ones - c)) for w, c in zip(ways, common, strict=True))
@@ -95,7 +83,6 @@ def _draw(ones: int, members: int, scale: float, generator: torch.Generator) -> 
     return sampler.mean_mask_iou(sampler.masks(width, members, capacity=ones, generator=generator)), width / ones
 
 
-@check_arguments(scales=NUMBERS)
 def mask_transition(
     model: nn.Module,
     train: Any,
@@ -111,10 +98,8 @@ def mask_transition(
 
     Settings are "single", "S 1.1", ..., "deep".
 
-    Shapes:
-        train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
-
     Args:
+        train, test: (x, y), a data set or a loader
         model: the network that masks are put into
         scales: values of S
         size: how many members
@@ -138,7 +123,6 @@ def mask_transition(
     return measure_settings(entries, train, test, about=about, **options)
 
 
-@check_arguments(sizes=NUMBERS, scale=POSITIVE)
 def dropout_transition(
     model: nn.Module,
     train: Any,
@@ -154,14 +138,10 @@ def dropout_transition(
     Settings are "deep", with as many members as the first size, "N 2", "N 4", ..., and "mc_dropout" with the rate
     1 - 1/S before the same layers, and as many draws as the last size. All have the widths of the model.
 
-    Shapes:
-        train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
-
     Args:
         sizes: numbers of masks to try
         scale: S of the masks
-        where: a pattern of layer names, as for the method; by default the method's own choice
-        options: as for `mask_transition`
+        model, where, train, test, options: as for `mask_transition`
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
     >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -179,7 +159,6 @@ def dropout_transition(
     return measure_settings(entries, train, test, about={f"N {size}": {"size": size} for size in sizes}, **options)
 
 
-@check_arguments(scales=NUMBERS, capacities=NUMBERS)
 def mask_grid(
     model: nn.Module,
     train: Any,
@@ -196,17 +175,10 @@ def mask_grid(
 
     Settings are "single", "mc_dropout", "deep" and "S 2, M 1" for a scale of 2 and a capacity of 1.
 
-    Shapes:
-        train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
-
     Args:
-        model: the network that masks are put into
-        scales: values of S
         capacities: what each mask keeps, relative to the original widths
-        size: how many members
         rate: of MC-Dropout; `dropout_grid` chooses one on validation data
-        where: a pattern of layer names, as for the method; by default the method's own choice
-        options: as for `mask_transition`
+        model, train, test, scales, size, where, options: as for `mask_transition`
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
     >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -228,7 +200,6 @@ def mask_grid(
     return measure_settings(entries, train, test, about=about, **options)
 
 
-@check_arguments(rates=NUMBERS)
 def dropout_grid(
     model: nn.Module,
     train: Any,
@@ -242,16 +213,11 @@ def dropout_grid(
 ) -> tuple[float, Measured]:
     """The dropout rate that is best on validation data, as a mean over seeds, and what each gave (section 4.2).
 
-    Shapes:
-        train, validation: x (rows, *features) and y (rows)
-
     Args:
-        model: the network that dropout is put into
         rates: dropout rates to try
         size: samples of a prediction
         figure: what is smallest at the best rate, or largest if it is "accuracy"
-        where: a pattern of layer names, as for the method; by default the method's own choice
-        options: as for `mask_transition`
+        model, train, where, options: as for `mask_transition`
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
     >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -282,3 +248,94 @@ def masked_layers(model: nn.Module, example: Any) -> str:
     """The layers before which masks are by default, as a pattern."""
     made = masksembles(model, 2, example=example)
     return exact_pattern([name.removesuffix(".mask") for name in made.own])
+
+
+def packing(
+    model: nn.Module,
+    train: Any,
+    test: Any,
+    *,
+    alphas: Sequence[float] = (1, 2, 3, 4),
+    gammas: Sequence[int] = (1,),
+    sizes: Sequence[int] = (4,),
+    where: str | None = None,
+    min_channels: int = 64,
+    **options: Any,
+) -> Measured:
+    """Packed-Ensembles for every alpha, gamma and M, beside one network and independent ones (Figures 6, 7; Table 5).
+
+    Settings are "single", "deep", with the first size, and "alpha 2, gamma 1, M 4".
+
+    Args:
+        train, test: (x, y), a data set or a loader
+        model: the network that is packed
+        alphas: how wide all members together are
+        gammas: numbers of groups
+        sizes: numbers of members
+        where, min_channels: as for `pb.packed`: which layers take groups, and how small those may be
+        options: outside, shifts, seeds, progress, and as for `pb.fit`
+
+    >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
+    >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> packing(network, (x, y), (x, y), alphas=[2], sizes=[2], seeds=1, epochs=1).settings
+    ['single', 'deep', 'alpha 2, gamma 1, M 2']
+    """
+    example = example_of(train)
+    entries: dict[str, Callable[[], Ensemble]] = {
+        "single": lambda: single(redraw(model)),
+        "deep": lambda: deep(model, sizes[0]),
+    }
+    about = {}
+    for alpha, gamma, size in ((a, g, m) for m in sizes for g in gammas for a in alphas):
+        name = f"alpha {alpha:g}, gamma {gamma}, M {size}"
+        layers = where if gamma > 1 else None
+        entries[name] = partial(packed, model, size, alpha, gamma, example, where=layers, min_channels=min_channels)
+        about[name] = {"alpha": alpha, "gamma": gamma, "size": size}
+    return measure_settings(entries, train, test, about=about, **options)
+
+
+def ood_criteria(measured: Measured, figure: str = "auroc") -> dict[str, dict[str, Interval]]:
+    """How well each criterion notices outside data: {setting: {criterion: interval}} (Table 6).
+
+    Args:
+        measured: what `packing` or `measure_settings` gave with outside data
+        figure: "auroc", "aupr" or "fpr95"
+
+    >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
+    >>> entries = {"one": lambda: pb.single(nn.Linear(4, 3))}
+    >>> measured = pb.landscape.measure_settings(entries, (x, y), (x, y), outside=5 * x, seeds=2, epochs=1)
+    >>> sorted(ood_criteria(measured)["one"])[:2]
+    ['entropy', 'max_logit']
+    """
+    return {
+        setting: {name: t_interval(measured.values(setting, f"{figure} {name}")) for name in CRITERIA}
+        for setting in measured.settings
+    }
+
+
+def network_widths(
+    build: Callable[[float], nn.Module],
+    train: Any,
+    test: Any,
+    *,
+    widths: Sequence[float] = (0.25, 0.5, 1.0, 2.0),
+    **options: Any,
+) -> Measured:
+    """One network at several widths: what splitting a width costs (Figure 8). Settings are "width 0.5", ...
+
+    Args:
+        build: the network with its hidden widths multiplied by a number, as `pb.models` take `width=`
+        train, test, options: as for `packing`
+
+    >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
+    >>> build = lambda width: nn.Sequential(nn.Linear(4, round(8 * width)), nn.Linear(round(8 * width), 3))
+    >>> network_widths(build, (x, y), (x, y), widths=[0.5, 1.0], seeds=1, epochs=1).settings
+    ['width 0.5', 'width 1']
+    """
+    entries = {f"width {width:g}": partial(_single_of_width, build, width) for width in widths}
+    about = {f"width {width:g}": {"width": width} for width in widths}
+    return measure_settings(entries, train, test, about=about, **options)
+
+
+def _single_of_width(build: Callable[[float], nn.Module], width: float) -> Ensemble:
+    return single(build(width))

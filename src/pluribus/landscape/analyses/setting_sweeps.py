@@ -15,7 +15,6 @@ from ...methods.building import check_whole
 from ...training.batching import mix_seeds
 from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate
-from ..common.arguments import COUNT, FUNCTION, FUNCTION_OR_NONE, NAMES, SOME_NUMBERS, check_arguments
 from ..common.examples import Examples, target_labels
 from ..common.points import Measuring, Span, measure_points
 from ..similarity import answers_and_targets, disagreement, divergence
@@ -25,7 +24,6 @@ from .trained_settings import Measured, Try, train_each
 SMALL = 1e-4  # a weight that is no larger counts as zero (MIMO, appendix C)
 
 
-@check_arguments(make=FUNCTION, settings=NAMES, seeds=COUNT, further=FUNCTION_OR_NONE)
 def sweep(
     make: Callable[[Any], Ensemble],
     settings: Sequence[Any],
@@ -65,13 +63,10 @@ def sweep(
     ([1, 2], (2, 3))
     """
     chosen = list(settings)
-    if not chosen:
-        raise ValueError("sweep: there must be at least one setting, but there is none.")
     tries = [Try(setting, partial(make, setting), {}, options) for setting in chosen]
     return _sweep("sweep", tries, train, data, seeds, progress, further)
 
 
-@check_arguments(make=FUNCTION, l1=SOME_NUMBERS, l2=SOME_NUMBERS, seeds=COUNT)
 def regularization_path(
     make: Callable[[], Ensemble],
     train: Any,
@@ -88,10 +83,8 @@ def regularization_path(
     Along one path l1 grows and l2 is 0, along the other the other way round. Settings are ("l1", 1e-4), ("l2", 1e-3),
     and so on; `share` is that of all weights with an absolute value above 1e-4, figure 9's axis.
 
-    Shapes:
-        train, data: x (rows, *features) and y (rows); values(setting, figure): (seeds)
-
     Args:
+        train, data, seeds: as for `sweep`
         make: an ensemble to be trained; what it draws is seeded
         l1, l2: factors of the sum of absolute values, and of squares, of all weights; what is added to the loss
         progress: called with a line of text when a part is done
@@ -105,24 +98,16 @@ def regularization_path(
     if wrong := [name for name in ("l1", "l2", "weight_decay") if name in options]:
         raise ValueError(f"regularization_path: {wrong[0]} is what the path varies, so it cannot also be fixed.")
     paths = {"l1": list(l1), "l2": list(l2)}
-    for name, values in paths.items():
-        if bad := [value for value in values if not 0 <= value < float("inf")]:
-            raise ValueError(f"regularization_path: {name} must be 0 or more, but one is {bad[0]!r}.")
     tries = []
     for name, values in paths.items():
         for value in values:
             own = {"l1": 0.0, "l2": 0.0, name: float(value)}
             tries.append(Try((name, float(value)), make, own, {**options, **own, "weight_decay": 0.0}))
-    if not tries:
-        raise ValueError("regularization_path: give l1= or l2=, the factors to try.")
     return _sweep("regularization_path", tries, train, data, seeds, progress)
 
 
 def member_figures(ensemble: Ensemble, data: Any) -> dict[str, float]:
     """Quality of an ensemble and of its members, and how far the members differ, on labelled data.
-
-    Shapes:
-        data: x (rows, *features) and y (rows)
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
     >>> figures = member_figures(pb.deep(nn.Linear(4, 3), 2), (x, y))
@@ -150,9 +135,6 @@ def between_members(ensemble: Ensemble, data: Any, points: int = 9, **how: Unpac
     "alone_disagreement" are theirs; "middle_accuracy" is that of the mean of all; "dip" is the largest fall of the
     accuracy below the chord on the straight line between two members, a mean over pairs: 0 where there is no valley.
 
-    Shapes:
-        data: x (rows, *features) and y (rows)
-
     Args:
         ensemble: of `pb.mimo`, `pb.multihead`, or any other whose members have tensors of their own
         data: (x, y), a data set or a loader
@@ -166,8 +148,6 @@ def between_members(ensemble: Ensemble, data: Any, points: int = 9, **how: Unpac
     """
     members, examples = subnetworks(ensemble), Examples("between_members", data, labelled=True)
     count, points = len(members), check_whole("between_members", "points", points)
-    if count < 2 or points < 3:
-        raise ValueError(f"between_members: needs at least 2 members and 3 points, but there are {count} and {points}.")
     t, own = np.linspace(0, 1, points), np.eye(count)
     pairs = [np.outer(1 - t, own[a]) + np.outer(t, own[b]) for a, b in combinations(range(count), 2)]
     mixtures = np.concatenate([*pairs, own, own.mean(0)[None]])

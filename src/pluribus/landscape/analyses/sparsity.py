@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from ...methods.building import check_whole
 from ...surgery.calling import evaluation_mode
-from ..common.arguments import COUNT, NOT_ZERO, NUMBER, NUMBERS, ONE_OR_MORE, check_arguments
 from ..common.examples import Examples, answer_of
 from ..common.networks import network_of
 
@@ -64,7 +63,6 @@ def sparsity_bound(weight: Tensor, mean: Any, variance: Any, p: Share) -> Tensor
     return (gap + shares * (1 - shares) * ratio / spread + gap * offset.square() / spread) / 2
 
 
-@check_arguments(deviations=NUMBERS, shares=NUMBERS, inputs=COUNT, weight=NOT_ZERO, mean=NUMBER, draws=COUNT)
 def sparsity_curves(
     deviations: Sequence[float] = (0.2, 0.5, 1.0),
     shares: Sequence[float] = SHARES,
@@ -108,7 +106,6 @@ def sparsity_curves(
     return {"shares": kept, "deviations": torch.as_tensor(deviations, dtype=torch.float64), **stacked}
 
 
-@check_arguments(shares=NUMBERS)
 def layer_sparsity(
     model: nn.Module, data: Any, shares: Sequence[float] = SHARES[1:-1], *, rows: int = 2000, seed: int = 0
 ) -> dict[str, dict[str, np.ndarray]]:
@@ -194,56 +191,34 @@ def _some(x: Tensor, rows: int, generator: torch.Generator) -> Tensor:
 
 def _terms(caller: str, weight: Tensor, mean: Any, variance: Any, p: Share) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The shares as a column, and for each unit its variance, the sum of (w mu)^2 and its mean: equations 9, 11, 14."""
-    shares = _check_shares(caller, p)
-    if not isinstance(weight, Tensor) or weight.ndim != 2 or 0 in weight.shape:
-        what = f"its shape is {tuple(weight.shape)}" if isinstance(weight, Tensor) else f"it is a {type(weight)}"
+    shares, weight = _check_shares(caller, p), weight.detach().double()
+    if weight.ndim != 2:
         raise ValueError(
-            f"{caller}: weight must be a tensor (outputs, inputs) without an empty dimension, but "
-            f"{what}. For a convolution, give weight.flatten(1), with a mean and a variance for each of its inputs."
+            f"{caller}: weight must be (outputs, inputs), but its shape is {tuple(weight.shape)}. For a convolution, "
+            "give weight.flatten(1), with a mean and a variance for each of its inputs."
         )
-    weight = weight.detach().double()
-    mu, sigma = (_of_inputs(caller, name, value, weight) for name, value in (("mean", mean), ("variance", variance)))
-    if not bool(weight.isfinite().all()):
-        raise ValueError(f"{caller}: weights must be finite, but some are not.")
-    if bool((sigma < 0).any()):
-        raise ValueError(f"{caller}: variances must not be negative, but the smallest is {sigma.min().item():g}.")
+    mu, sigma = (
+        torch.as_tensor(value, dtype=torch.float64, device=weight.device).detach().expand(weight.shape[1])
+        for value in (mean, variance)
+    )
     squares = weight.square()
     spread = squares @ sigma
     if not bool((spread > 0).all()):
-        unit = int((spread <= 0).nonzero()[0])
         raise ValueError(
-            f"{caller}: every output unit must vary, but unit {unit} has variance 0, so every divergence from it is "
-            "infinite. Leave out units without weights and constant inputs."
+            f"{caller}: every output unit must vary, but unit {int((~(spread > 0)).nonzero()[0])} does not, so every "
+            "divergence from it is infinite. Leave out units without weights and constant inputs."
         )
     return shares, spread, squares @ mu.square(), weight @ mu
 
 
 def _check_shares(caller: str, p: Share) -> Tensor:
-    ONE_OR_MORE.check(caller, "p", p)
     shares = torch.as_tensor(p, dtype=torch.float64)
-    if not bool(((shares > 0) & (shares <= 1)).all()) or shares.ndim > 1 or not shares.numel():
+    if not bool(((shares > 0) & (shares <= 1)).all()):
         raise ValueError(
             f"{caller}: p, the share of the weights that stay, must be above 0 and at most 1, but it is "
-            f"{shares.tolist() if shares.ndim else shares.item()}."
+            f"{shares.tolist()}."
         )
     return shares[:, None] if shares.ndim else shares
-
-
-def _of_inputs(caller: str, name: str, value: Any, weight: Tensor) -> Tensor:
-    ONE_OR_MORE.check(caller, name, value)
-    found = torch.as_tensor(value, dtype=torch.float64, device=weight.device).detach()
-    inputs = weight.shape[1]
-    if found.ndim == 0:
-        found = found.expand(inputs)
-    if found.shape != (inputs,):
-        way_out = " Give its diagonal: the inputs are taken as independent." if found.ndim == 2 else ""
-        raise ValueError(
-            f"{caller}: {name} must be one number, or one for each of {inputs} inputs, but its shape is "
-            f"{tuple(found.shape)}.{way_out}"
-        )
-    if not bool(found.isfinite().all()):
-        raise ValueError(f"{caller}: {name} must be finite, but some of it is not.")
-    return found
 
 
 def _gaussian_divergence(dense: Tensor, sparse: Tensor) -> Tensor:

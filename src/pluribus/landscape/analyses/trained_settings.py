@@ -24,7 +24,6 @@ from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate, ood
 from ...uncertainty.metrics import reliability
 from ...uncertainty.resampling import Interval
-from ..common.arguments import BY_NAME, BY_NAME_OR_NONE, FUNCTION_OR_NONE, check_arguments
 from ..common.examples import Examples, naming_data, read_batches
 
 Entries = Mapping[str, Callable[[], Ensemble]]
@@ -103,7 +102,6 @@ class Measured:
         return "\n".join(lines)
 
 
-@check_arguments(entries=BY_NAME, shifts=BY_NAME_OR_NONE, about=BY_NAME_OR_NONE, further=FUNCTION_OR_NONE)
 def measure_settings(
     entries: Entries,
     train: Any,
@@ -119,14 +117,12 @@ def measure_settings(
 ) -> Measured:
     """Every entry, made and trained anew for each seed, and judged on the same data.
 
-    Shapes:
-        train, test: x (rows, *features) and y (rows); values(setting, figure): (seeds)
-
     Args:
         entries: functions that make an untrained ensemble, by the name of the setting; what they draw is seeded
         train, test: (x, y), a data set or a loader
         outside: x of other classes, which the criteria should notice
         shifts: for each severity, shifted test sets: figures are means over them
+        seeds: independent repetitions
         about: further columns of each setting's rows
         further: more of a trained ensemble on the test data, for its row
         progress: called with a line of text when a part is done
@@ -138,8 +134,6 @@ def measure_settings(
     >>> measured.settings, len(measured.values("four", "nll"))
     (['one', 'four'], 2)
     """
-    if not entries:
-        raise ValueError("measure_settings: there must be at least one setting, but there is none.")
     judge = judge_settings("measure_settings", test, outside, shifts, further)
     tries = [Try(name, make, (about or {}).get(name, {}), options) for name, make in entries.items()]
     return train_each("measure_settings", tries, train, judge, seeds, progress, seeds_of)
@@ -157,7 +151,9 @@ def judge_settings(
     """What gives the figures of a trained ensemble; arguments as for `measure_settings`."""
     inside = Examples(caller, test, labelled=True)
     others = None if outside is None else Examples(caller, outside)
-    shifted = {level: [Examples(caller, one, labelled=True) for one in given] for level, given in _levels(shifts)}
+    shifted = {
+        level: [Examples(caller, one, labelled=True) for one in given] for level, given in (shifts or {}).items()
+    }
 
     def judge(ensemble: Ensemble) -> dict[str, Any]:
         figures = _figures(ensemble, inside, others, shifted)
@@ -259,13 +255,6 @@ def _outside_figures(inside: Classification, outside: Classification) -> dict[st
     for criterion in CRITERIA:
         figures |= {f"{figure} {criterion}": value for figure, value in ood(inside, outside, criterion).items()}
     return figures | {figure: figures[f"{figure} msp"] for figure in ("auroc", "aupr", "fpr95")}
-
-
-def _levels(shifts: Mapping[int, Sequence[Any]] | None) -> list[tuple[int, Sequence[Any]]]:
-    found = list((shifts or {}).items())
-    if empty := [level for level, given in found if not len(given)]:
-        raise ValueError(f"measure_settings: severity {empty[0]} needs at least one shifted set, but has none.")
-    return found
 
 
 def _cell(found: Interval) -> str:

@@ -15,20 +15,15 @@ from ..._common.trees import rows_of
 from ...core.ensemble import Ensemble
 from ...methods.building import check_model
 from ...surgery.calling import restore_on_error
-from .arguments import COUNT_OR_NONE, check_arguments
 from .examples import answer_of, read_batches, ready
 
 Module = TypeVar("Module", bound=nn.Module)
 
 
-@check_arguments(batches=COUNT_OR_NONE)
 def refresh_(ensemble_or_model: Module, data: Any, *, batch_size: int = 128, batches: int | None = None) -> Module:
     """The module itself, whose normalisation layers have the running statistics of `data`, estimated anew.
 
     Every batch counts by its rows; dropout is off. A module without such layers stays as it is, and `data` unread.
-
-    Shapes:
-        data: x (rows, *features), with or without y
 
     Args:
         ensemble_or_model: what is changed in place, and given back

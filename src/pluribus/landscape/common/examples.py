@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -74,26 +75,30 @@ def read_batches(caller: str, data: Any, batch_size: int = 256) -> Iterator[tupl
         yield map_arrays(x), None if alone or y is None else torch.as_tensor(y)
 
 
-def endless(caller: str, data: Any, batch_size: int, seed: int) -> Iterator[tuple[Any, Any]]:
-    """Batches of (x, y) without end, shuffled anew for each epoch."""
-    batches, epoch = loader(data, batch_size, shuffle=True, seed=seed), 0
-    while True:
+def shuffled(caller: str, data: Any, batch_size: int, seed: int) -> Iterator[tuple[Any, Tensor]]:
+    """Batches of (x, y) without end, shuffled again for each epoch."""
+    return endless(caller, loader(data, batch_size, shuffle=True, seed=seed))
+
+
+def endless(caller: str, batches: Any) -> Iterator[tuple[Any, Tensor]]:
+    """The batches of a loader, epoch after epoch."""
+    for epoch in itertools.count():
         set_epoch(batches, epoch)
-        count = 0
+        empty = True
         for item in batches:
-            count += 1
-            yield labelled_batch(caller, item)
-        if not count:
+            x, y = split_item(caller, item)
+            if y is None:
+                raise ValueError(f"{caller}: needs labels, but the data has none. Give (x, y), or a loader of (x, y).")
+            empty = False
+            yield map_arrays(x), torch.as_tensor(y)
+        if empty:
             raise ValueError(f"{caller}: there must be at least one batch of data, but there is none.")
-        epoch += 1
 
 
-def labelled_batch(caller: str, item: Any) -> tuple[Any, Tensor]:
-    """The inputs and labels of one batch of a loader."""
-    x, y = split_item(caller, item)
-    if y is None:
-        raise ValueError(f"{caller}: needs labels, but the data has none. Give (x, y), or a loader of (x, y).")
-    return map_arrays(x), torch.as_tensor(y)
+def loss_of(caller: str, networks: Any, examples: Examples, criterion: str | Criterion | None, task: str | None) -> Any:
+    """The criterion for networks on examples: as told, or what the task needs that is told, known or inferred."""
+    kind = task or networks.task or ("regression" if callable(criterion) else None)
+    return choose_criterion(caller, criterion, choose_task(caller, kind, None, examples, networks[0]))
 
 
 def map_arrays(tree: Any) -> Any:

@@ -75,8 +75,6 @@ class Networks:
 
     def __getitem__(self, i: int) -> nn.Module:
         """Network `i` as a module of its own, in eval mode."""
-        if not -len(self) <= i < len(self):
-            raise IndexError(f"there are networks 0 to {len(self) - 1}, but {i} was asked for.")
         return self.build(self.weights[i], self.buffers_of(i))
 
     def __iter__(self) -> Iterator[nn.Module]:

@@ -104,20 +104,15 @@ class Span:
 
 @dataclass(frozen=True)
 class Judge:
-    """What is measured of a network on examples.
-
-    Args:
-        references: the labels of the networks that others are compared with, (networks, rows)
-        normalised: in place of agreement, disagreement divided by the error, as Figure S1
-    """
+    """What is measured of a network on examples."""
 
     examples: Examples
     task: str
     class_dim: int | None
     criterion: Criterion
     measures: tuple[str, ...]
-    references: Tensor
-    normalised: bool = False
+    references: Tensor  # the labels of the networks that others are compared with, (networks, rows)
+    normalised: bool = False  # in place of agreement, disagreement divided by the error, as Figure S1
 
     @property
     def columns(self) -> int:
@@ -162,12 +157,6 @@ def measure_points(
 ) -> PointFigures:
     """Loss, accuracy and agreement with the references at every mixture of networks and directions.
 
-    Args:
-        mixtures: coefficients of the span, (*shape, networks + directions)
-        buffers: how the buffers are mixed, (*shape, networks)
-        references: those that labels are compared with; by default the networks of the span
-        file: where figures go as they come, and are gone on from
-
     Shapes:
         loss, accuracy: shape
         agreement: (references, *shape)
@@ -190,11 +179,6 @@ def measure_points(
 
 def check_measuring(caller: str, points: int, columns: int, how: Mapping[str, Any]) -> None:
     """Refuse unknown options, and a grid whose figures would not fit, before anything is read or computed."""
-    known = Measuring.__annotations__
-    if unknown := [name for name in how if name not in known]:
-        raise TypeError(f"{caller}: the argument {unknown[0]!r} is unknown. Choose from {quote_names(known)}.")
-    if how.get("processes", 1) < 1:
-        raise ValueError(f"{caller}: processes must be at least 1, but it is {how['processes']}.")
     needed = points * (columns * 2 + 8) * 8
     check_memory(caller, needed, f"a grid of {points:,} points", how.get("memory"), "Use a smaller grid.")
 
@@ -226,10 +210,6 @@ def make_judge(
                 f'{caller}: labels are compared only in classification, but the task is {kind}. Use "loss".'
             )
         wanted = ("loss",)
-    if normalised and "agreement" not in wanted:
-        raise ValueError(
-            f'{caller}: normalised=True divides disagreement by the error, so it needs the measure "agreement" too.'
-        )
     dim = locate_classes(networks[0], examples, kind, networks.class_dim)
     judge = Judge(
         examples, kind, dim, choose_criterion(caller, criterion, kind), wanted,

@@ -13,8 +13,7 @@ import numpy as np
 
 from ..._common.atomic import atomic_write
 from ..._common.optional import require
-from ...report.charts.landscape import height_scale, surface_chart
-from ...report.contours import contour_segments
+from ...report.charts.landscape import contour_segments, height_scale, surface_chart
 from ..planes import Surface
 
 SECONDS = 6.0  # of one round

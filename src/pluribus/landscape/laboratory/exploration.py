@@ -16,13 +16,10 @@ from ...report.claims import Claim, claims_page
 from ...surgery.selecting import quote_names
 from ..material import Material, material_of
 from ..studies.fort import cut
-from .alignment import aligned_runs
 from .animation import animate
-from .between_solutions import trained_curves
 from .fort import FORT_SECTIONS
-from .hessian_spectra import loss_curvature
-from .layers import layer_similarity, sparse_layers
 from .members import MEMBERS_SECTIONS
+from .other_questions import aligned_runs, layer_similarity, loss_curvature, sparse_layers, trained_curves
 from .settings import QUESTIONS as OF_SETTINGS
 from .settings import bias_question, settings_question, sinusoid_question
 
@@ -100,12 +97,7 @@ def explore(
     animation: str | os.PathLike[str] | None = None,
     only: Sequence[str] = (),
 ) -> list[Claim]:
-    """The questions with what was found, written as a page that opens offline.
-
-    Args:
-        animation: a file, .gif or .svg, for training on the plane of the first two runs
-        only: names in QUESTIONS or ON_REQUEST; by default all of QUESTIONS
-    """
+    """The questions with what was found, written as a page that opens offline."""
     check_questions(only)
     _check(material, animation)
     chosen = {name: ask for name, ask in (QUESTIONS | ON_REQUEST).items() if name in (only or QUESTIONS)}

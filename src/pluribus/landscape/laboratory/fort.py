@@ -24,8 +24,8 @@ KINDS = {"both": "initialisation and order", "initialisation": "initialisation",
          "neither": "nothing"}  # fmt: skip
 
 
-def _styles(names: Sequence[str], first: int = 2) -> dict[str, int]:
-    return {name: number for number, name in enumerate(names, first)}
+def _styles(names: Sequence[str]) -> dict[str, int]:
+    return {name: number for number, name in enumerate(names, 2)}
 
 
 def _matrix(arrays: Arrays, name: str, caption: str, ends: tuple[float, float]) -> Figure:

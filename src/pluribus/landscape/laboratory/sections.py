@@ -15,7 +15,7 @@ from ...report.figure import Curve, Figure, Panel, curve_panel, finite_range
 from ...report.svg import Axis
 from ..material import Material
 from ..studies.findings import tell_values
-from ..studies.measures import ASKED, MEASURES
+from ..studies.members import ASKED, MEASURES
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -12,8 +12,7 @@ from ...report.claims import Claim, ClaimVerdict
 from ...report.figure import Curve, Figure, curve_panel, legend
 from ...report.svg import Axis
 from ...results.judgements import FAILS, HOLDS, OPEN, all_of
-from ..analyses.masks import mask_overlap
-from ..analyses.packing import ood_criteria
+from ..analyses.masks import mask_overlap, ood_criteria
 from ..analyses.trained_settings import Measured
 from ..material import Material
 from ..studies import own_data

@@ -74,13 +74,7 @@ def judge_values(
     pictures: Sequence[Figure] = (),
     printed: Mapping[str, str] | None = None,
 ) -> ClaimVerdict:
-    """The verdict on numbers of every seed: all of them must be on the right side of their bars.
-
-    Args:
-        asked: what the numbers mean, and their bars
-        values: one for each seed, by name
-        printed: what the paper prints for a number
-    """
+    """The verdict on numbers of every seed: all of them must be on the right side of their bars."""
     told = {name: Finding(one[0], one[1], list(values.get(name, ())), *one[2:]) for name, one in asked.items()}
     if not told:
         return ClaimVerdict(OPEN, ["Nothing was measured."])

@@ -18,9 +18,7 @@ import torch
 from ...core.ensemble import Ensemble
 from ...methods.building import check_whole
 from ...training.batching import mix_seeds
-from ..averaging import weight_average
 from ..checkpoints import Trajectory
-from ..common.arguments import COUNT, check_arguments
 from ..common.examples import Examples, labels_of, target_labels
 from ..common.networks import network_of, networks_of
 from ..diversity_accuracy_plane import DiversityAccuracy, diversity_accuracy, family, fit_exponent, limits
@@ -36,6 +34,7 @@ from ..sampling import (
     low_rank_random,
     random_subspace,
     solutions,
+    weight_average,
 )
 from ..similarity import answers_and_targets, cosine, disagreement, embedding, ratios
 from .findings import Asked, Finding
@@ -568,7 +567,6 @@ MEASURES: dict[str, Callable[[Material], Measurement | None]] = {
 # ---------------------------------------------------------------- from Python
 
 
-@check_arguments(seeds=COUNT, runs=COUNT, epochs=COUNT)
 def findings(
     model: Any,
     train: Any,
@@ -643,9 +641,6 @@ FOUND = ("functions", "shift", "size", "weights", "tunnel", "stitched")
 
 def _inputs(examples: Examples) -> Any:
     return torch.cat([x for x, _ in examples.batches])
-
-
-# ---------------------------------------------------------------- helpers
 
 
 def _pairs(matrix: np.ndarray) -> np.ndarray:

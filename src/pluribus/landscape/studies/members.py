@@ -18,15 +18,15 @@ from ...methods import deep, masksembles, mc_dropout, mimo, multihead, packed
 from ...training.batching import mix_seeds
 from ...uncertainty.evaluation import evaluate
 from ..analyses.masks import masked_layers
-from ..analyses.member_trajectories import courses
-from ..analyses.separation import separation
 from ..analyses.setting_sweeps import member_figures, weight_share
 from ..analyses.trained_settings import train_from_seeds
-from ..material import Material, first_rows
+from ..material import Material, first_rows, material_of
 from ..paths import along, line
 from ..planes import surface
+from ..recorder import courses
 from ..similarity import disagreement, embedding
-from ..subnetworks import subnetwork_plane, subnetworks
+from ..subnetworks import separation, subnetwork_plane, subnetworks
+from . import fort
 from .findings import Asked
 from .fort import Measurement
 from .randomness import randomness
@@ -254,7 +254,8 @@ _SOURCE = {"initialisation": "different initialisations", "batches": "different 
 
 _COURSES = "ratio of disagreement, between subnetworks / within the last quarter of a course"
 
-ASKED: dict[str, dict[str, Asked]] = {
+ASKED: dict[str, dict[str, Asked]] = {  # of every measure, by its name
+    **fort.ASKED,
     "subnetworks": {
         "mimo_barrier": ("MIMO's subnetworks are in distinct basins", "loss above the chord between them", 0.1, False),
         "multihead_barrier": ("multihead subnetworks share one basin", "loss above the chord between them", 0.1, True),
@@ -298,7 +299,8 @@ ASKED: dict[str, dict[str, Asked]] = {
     },
 }  # fmt: skip
 
-MEASURES: dict[str, Callable[[Material], Measurement | None]] = {
+MEASURES: dict[str, Callable[[Material], Measurement | None]] = {  # for the page, the court and Python
+    **fort.MEASURES,
     "subnetworks": basins,
     "courses": member_courses,
     "units": units,
@@ -307,3 +309,26 @@ MEASURES: dict[str, Callable[[Material], Measurement | None]] = {
     "selection": selection,
     "sources": packed_sources,
 }
+
+
+def measure(name: str, runs: Any, data: Any, *, train: Any = None, **settings: Any) -> Measurement:
+    """The numbers and arrays of one figure of a paper, measured on networks and data of your own.
+
+    Args:
+        name: of Fort et al. weights, functions, map, plane, tunnel, stitched, diversity, size, shift, randomness or
+            chain; of MIMO subnetworks, courses, units or sparse; of Masksembles dropout; of Packed-Ensembles selection
+            or sources. All but the first nine train networks, and need `training=`
+        runs: trajectories or networks: a list, or an Ensemble
+        data, train, settings: as for `page`
+
+    >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
+    >>> found = measure("weights", [nn.Linear(4, 3), nn.Linear(4, 3)], (x, y))
+    >>> found.values["cosine"] < 1, found.arrays["matrix"].shape
+    (True, (2, 2))
+    """
+    if name not in MEASURES:
+        raise ValueError(f"measure: {name!r} is unknown. Choose from {', '.join(MEASURES)}.")
+    found = MEASURES[name](material_of("measure", runs, data, train=train, **settings))
+    if found is None:
+        raise ValueError(f"measure: these networks cannot tell {name!r}: it needs recorded training, or training=.")
+    return found

@@ -15,7 +15,6 @@ from ...methods.building import check_whole
 from ...methods.facts import takes
 from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate
-from ..common.arguments import FUNCTION_OR_NONE, NAMES, NUMBERS, SAMPLED, check_arguments
 from ..common.examples import Examples, is_classifying, target_labels
 from ..common.networks import ensemble_of, network_of
 from ..sampling import draw_around, find_sampler
@@ -62,7 +61,6 @@ class Quality:
         return found
 
 
-@check_arguments(samplers=SAMPLED, sizes=NUMBERS, shifts=NAMES, severities=NUMBERS, normalise=FUNCTION_OR_NONE)
 def quality(
     runs: Sequence[Any],
     samplers: Mapping[str, Any] | Sequence[Any] = ("diagonal", "low_rank", "weight_average"),
@@ -97,8 +95,7 @@ def quality(
         normalise: what comes after a corruption, before the network, such as `data.normalise`; `data` is then
             normalised too
         refresh: training data for statistics of batch normalisation
-        task: "classification", "binary", "regression" or "gaussian"; by default what the networks, labels and outputs
-            tell
+        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
         seed: of all random numbers: the same seed gives the same result
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
@@ -107,8 +104,6 @@ def quality(
     >>> curves.curve("nll", "solutions")[0]
     [1, 2]
     """
-    if not isinstance(runs, (list, tuple)) or not runs:
-        raise ValueError("quality: runs must be a list of at least one trajectory.")
     samples = check_whole("quality", "samples", samples)
     wanted = [size for size in sizes if 1 <= size <= len(runs)]
     if not wanted:

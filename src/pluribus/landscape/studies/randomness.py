@@ -11,11 +11,9 @@ import torch
 from torch import nn
 
 from ...methods import deep
-from ...methods.building import check_whole
 from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate, ood
 from ..checkpoints import Trajectory
-from ..common.arguments import NAMES, NUMBERS, check_arguments
 from ..common.examples import Examples, target_labels
 from ..cycles import csgmcmc
 from ..diversity_accuracy_plane import diversity_accuracy
@@ -56,7 +54,6 @@ class Randomness:
         return float(np.mean(found))
 
 
-@check_arguments(rates=NUMBERS, kinds=NAMES)
 def randomness(
     model: Any,
     train: Any,
@@ -72,9 +69,6 @@ def randomness(
     """How different runs become by initialisation, by shuffling, by both and by neither (Figure S4).
 
     With a member of a packed ensemble, `pb.packed(model, 4, example=x).member(0)`, it is Table 7 of Packed-Ensembles.
-
-    Shapes:
-        probe: x (rows, *features), with or without y
 
     Args:
         model: a model, or a function without arguments that builds one
@@ -94,7 +88,7 @@ def randomness(
     """
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         raise ValueError(f"randomness: the kind {unknown[0]!r} is unknown. Choose from {', '.join(KINDS)}.")
-    if check_whole("randomness", "runs", runs) < 2:
+    if runs < 2:
         raise ValueError("randomness: needs at least 2 runs to compare, but runs is 1.")
     examples, other = Examples("randomness", probe), None if outside is None else Examples("randomness", outside)
     rows = []
@@ -133,7 +127,6 @@ def shared_information(prediction: Classification) -> float:
     return float(evaluate(prediction, metrics=["mutual_information"])["mutual_information"])
 
 
-@check_arguments()
 def chain_against_runs(
     model: Any,
     train: Any,
@@ -148,9 +141,6 @@ def chain_against_runs(
     **options: Any,
 ) -> dict[str, list[float]]:
     """Disagreement between the cycles of one cSG-MCMC run, and between independent runs of it (Figure S5).
-
-    Shapes:
-        probe: x (rows, *features), with or without y
 
     Args:
         model: a model, or a function without arguments that builds one
@@ -171,10 +161,7 @@ def chain_against_runs(
     >>> len(found["within"]), len(found["between"])
     (2, 1)
     """
-    if (
-        check_whole("chain_against_runs", "chains", chains) < 2
-        or check_whole("chain_against_runs", "cycles", cycles) < 2
-    ):
+    if min(chains, cycles) < 2:
         raise ValueError(
             f"chain_against_runs: compares at least 2 chains of at least 2 cycles, but there are {chains} of {cycles}."
         )

@@ -16,15 +16,11 @@ Orders = list[Tensor]  # of each group: which unit comes to each place, (units),
 
 @dataclass(frozen=True)
 class DimensionPart:
-    """A dimension of a tensor, or a part of it: units of a group, units that are fixed, or a sum or product of parts.
-
-    Args:
-        kind: "sum": parts one after the other; "product": parts inside one another, the outer first
-    """
+    """A dimension of a tensor, or a part: units of a group, units that are fixed, or a sum or product of parts."""
 
     size: int
     group: int | None = None
-    kind: str = ""
+    kind: str = ""  # "sum": parts one after the other; "product": parts inside one another, the outer first
     parts: tuple[DimensionPart, ...] = ()
 
     @property

@@ -51,21 +51,6 @@ def ranked(call: OperatorCall) -> list[Axes]:
     return [list(found), Places(axes[dim], found)]
 
 
-def by_place(call: OperatorCall) -> list[Axes]:
-    """What depends on the place in the last two dimensions, as a triangle does."""
-    axes = call.axes("self")
-    fix(*axes[-2:])
-    return [axes]
-
-
-def transform(call: OperatorCall) -> list[Axes]:
-    """A Fourier transform along some dimensions."""
-    axes, along = call.axes("self"), set(call.dims())
-    fix(*(axes[dim] for dim in along))
-    shape = call.outs[0].shape
-    return [[fixed(size) if dim in along else axis for dim, (axis, size) in enumerate(zip(axes, shape, strict=True))]]
-
-
 def _without(call: OperatorCall, out: Tensor) -> list[UnitAxis]:
     axes, gone = call.axes("self"), set(call.dims())
     if out.ndim != len(axes):
@@ -101,29 +86,6 @@ def matmul(call: OperatorCall) -> list[Axes]:
     return [found]
 
 
-def grouped_matmul(call: OperatorCall) -> list[Axes]:
-    """Rows times the matrix of the group that they belong to, as of experts."""
-    (rows, width), (groups, inner, outer) = call.axes("self"), call.axes("mat2")
-    fix(rows, groups)
-    equate(width, inner)
-    return [[rows, outer]]
-
-
-def trilinear(call: OperatorCall) -> list[Axes]:
-    """A sum over products of three tensors that are first given dimensions of one unit, and then broadcast."""
-    count = call["i1"].ndim + len(call["expand1"])
-    found = [fixed(1)] * count
-    for number in "123":
-        rest, added = iter(call.axes(f"i{number}")), {dim % count for dim in call[f"expand{number}"]}
-        for dim in range(count):
-            axis = fixed(1) if dim in added else next(rest)
-            if found[dim].size == axis.size:
-                equate(found[dim], axis)
-            found[dim] = axis if found[dim].size == 1 else found[dim]
-    gone = {dim % count for dim in call["sumdim"]}
-    return [[axis for dim, axis in enumerate(found) if dim not in gone]]
-
-
 def convolution(call: OperatorCall) -> list[Axes]:
     """A convolution: channels are summed over in groups, places keep their order unless each is by itself."""
     (batch, channels, *space), weight = call.axes("input"), call.axes("weight")
@@ -142,15 +104,6 @@ def convolution(call: OperatorCall) -> list[Axes]:
     sizes = call.outs[0].shape[2:]
     places = [axis if alone else fixed(size) for axis, alone, size in zip(space, single, sizes, strict=True)]
     return [[batch, made, *places]]
-
-
-def distances(call: OperatorCall) -> list[Axes]:
-    """Distances between the rows of two tensors."""
-    one, other = call.axes("x1"), call.axes("x2")
-    equate(one[-1], other[-1])
-    for a, b in zip(one[:-2], other[:-2], strict=True):
-        equate(a, b)
-    return [[*one[:-1], other[-2]]]
 
 
 def attention(call: OperatorCall) -> list[Axes]:
@@ -228,11 +181,3 @@ def spatial(dimensions: int) -> Rule:
         return [[*axes[:-dimensions], *map(fixed, out.shape[-dimensions:])] for out in call.outs]
 
     return rule
-
-
-def bags(call: OperatorCall) -> list[Axes]:
-    """Sums of rows of a table."""
-    rows, width = call.axes("weight")
-    fix(rows, *(axis for own in call.others("indices", "offsets", "per_sample_weights") for axis in own))
-    first, *others = call.outs
-    return [[fixed(first.shape[0]), width], *([fixed(size) for size in out.shape] for out in others)]

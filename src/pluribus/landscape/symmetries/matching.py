@@ -1,8 +1,17 @@
-"""Two networks in one order of units: by what their weights have in common, or by what their units say to data."""
+"""The order of a network's units that brings it nearest to another, and averages of networks in one order.
+
+With the groups of `symmetry_search`, an order is one permutation for each group. `Search` goes from group to group:
+while all others stay, how well each unit of one network fits each of the other is a matrix of gains (sums of products
+of all tensors that hold the group), and the best permutation is a linear assignment (scipy). It ends when no group
+changes, and starts again from random orders. What is compared are the weights, or what the units compute for the rows
+of an example, each unit's activations with mean 0 and length 1. Heads of attention hold groups inside their units:
+every pair of heads is worth what the best orders inside them give.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -10,12 +19,18 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
+from ..._common.torch_private import OperatorMode, SlowPath
+from ..._common.trees import Batch, as_batch, rows_of, tensors_of
+from ...core.ensemble import Ensemble
 from ...methods.building import check_whole
-from ..common.arguments import FROM_ZERO, check_arguments
+from ...surgery.row_splitting import cut_rows, long_tensors
+from ..common.examples import map_arrays
 from ..common.networks import networks_of
-from .activations import record_activations
+from ..sampling import weight_average
 from .axis_tracing import lasting_state
+from .exact_test import as_precise, precisely
 from .groups import DimensionPart, Groups, Orders, elsewhere, reorder, units_at
+from .operations import PRODUCERS, operator_name
 from .symmetry_search import check_groups, one_network, permutations, reorder_network
 
 Layout = Mapping[Any, tuple[DimensionPart, ...]]
@@ -23,7 +38,6 @@ Layout = Mapping[Any, tuple[DimensionPart, ...]]
 SWEEPS = 100  # over all groups, at most; a descent ends when none changes
 
 
-@check_arguments(restarts=FROM_ZERO)
 def align(
     model: Any,
     reference: Any,
@@ -41,10 +55,8 @@ def align(
     example, which is the better guide for transformers. Group after group gets its best order while the others wait,
     until none changes.
 
-    Shapes:
-        model, reference: networks of one architecture; the result has their shapes
-
     Args:
+        model, reference: networks of one architecture
         example: what one call takes; by activations, as many rows as can be had: they are what units are compared on
         groups: of `permutations`, where they are known already
         restarts: descents from random orders, besides the one that starts with the order as it is; the best counts
@@ -65,8 +77,6 @@ def align(
     count = 1 + (check_whole("align", "restarts", restarts) if restarts else 0)
     groups = permutations(model, example) if groups is None else groups
     check_groups("align", model, groups)
-    for name, network in {"model": model, "reference": reference}.items():
-        _check_finite(name, network)
     if by == "weights":
         search = Search(groups, groups.layout, _weights(model, groups), _weights(reference, groups))
     else:
@@ -217,14 +227,179 @@ def _weights(model: nn.Module, groups: Groups) -> dict[str, Tensor]:
     return {name: _real(t.detach()).cpu().double() for name, t in named.items() if name in groups.layout}
 
 
-def _check_finite(what: str, model: nn.Module) -> None:
-    for name, tensor in lasting_state(model).items():
-        if not bool(tensor.isfinite().all()):
-            raise ValueError(
-                f"align: the weights must be finite, but some in {name!r} of the {what} are not. Give a network "
-                "whose training did not diverge."
-            )
-
-
 def _real(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+ROUNDS = 10
+
+
+def soup(
+    models: Any,
+    example: Any,
+    by: Literal["weights", "activations"] = "weights",
+    *,
+    data: Any = None,
+    generator: torch.Generator | None = None,
+) -> Ensemble:
+    """An ensemble of one: the mean of networks whose units were brought into the order of the first (Git Re-Basin).
+
+    With three networks or more, by weights, each is then aligned with the mean of the others, until no order changes.
+    Networks that were trained from one start have one order already: for those, `weight_average` is enough.
+
+    Args:
+        models: networks of one architecture: a list, an Ensemble or a Trajectory
+        example, by: as for `align`
+        data: training data on which statistics of batch normalisation are estimated anew
+        generator: where random numbers come from; by default torch's own generator
+
+    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
+    <torch._C.Generator object at ...>
+    >>> x = torch.randn(16, 3)
+    >>> models = [nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)) for _ in range(3)]
+    >>> soup(models, x).predict(x).members.shape
+    torch.Size([1, 16, 2])
+    """
+    held = networks_of("soup", models)
+    if len(held) < 2:
+        raise ValueError(f"soup: needs at least 2 networks to average, but there is {len(held)}.")
+    networks = list(held)
+    groups = permutations(networks[0], example)
+    options: Any = {"groups": groups, "generator": generator}
+    aligned = [networks[0], *(align(one, networks[0], example, by, **options) for one in networks[1:])]
+    if by == "weights" and len(aligned) > 2:
+        aligned = _align_to_mean(aligned, example, options)
+    made = weight_average(aligned, len(aligned), data=data)
+    made.task, made.class_dim = held.task or made.task, held.class_dim
+    made.notes.append(f"soup of {len(aligned)} networks, aligned by {by}")
+    return made
+
+
+def _align_to_mean(networks: list[nn.Module], example: Any, options: Any) -> list[nn.Module]:
+    """The networks when each is in the order that fits the mean of the others best, or nearly so."""
+    for _ in range(ROUNDS):
+        before = _spread(networks)
+        for i in range(len(networks)):
+            others = networks_of("soup", [one for k, one in enumerate(networks) if k != i])
+            mean = others.build(others.mix(np.full(len(others), 1 / len(others))))
+            networks[i] = align(networks[i], mean, example, **options)
+        if not _spread(networks) < before * (1 - 1e-6):
+            break
+    return networks
+
+
+def _spread(networks: list[nn.Module]) -> float:
+    weights = networks_of("soup", networks).weights
+    return float((weights - weights.mean(0)).square().sum())
+
+
+MOST_CHUNKS = 128  # of the few rows that the groups were found with
+MOST_NUMBERS = 2**20  # of one tensor that are compared
+
+ActivationLayout = dict[int, tuple[DimensionPart, ...]]  # by the turn of an operation among those that make activations
+
+
+def record_activations(
+    caller: str, model: nn.Module, reference: nn.Module, groups: Groups, example: Any
+) -> tuple[ActivationLayout, dict[int, Tensor], dict[int, Tensor]]:
+    """Where units stand in the activations, and those of both networks, each unit with mean 0 and length 1."""
+    chunks = list(_chunks(as_batch(map_arrays(example)), groups))[:MOST_CHUNKS]
+    layout = {key: (DimensionPart(len(chunks)), *parts) for key, parts in groups.activations.items()}
+    if rows_of(as_batch(example)) < 2 or not layout:
+        raise ValueError(
+            f'{caller}: by="activations" compares units on the rows of the example, but there is '
+            f"{'1 row' if layout else 'no activation to compare'}. "
+            + ("Give many rows." if layout else 'Use by="weights".')
+        )
+    found = []
+    for network in (model, reference):
+        network = as_precise(network, groups.is_exact)
+        runs = [precisely(_record, network, chunk, groups.is_exact, groups.activations) for chunk in chunks]
+        if any(set(run) != set(layout) for run in runs):
+            raise ValueError(
+                f"{caller}: for some rows of the example the networks run other code than for the rows that the groups "
+                'were found with, so their activations cannot be compared. Use by="weights".'
+            )
+        found.append({key: _standardise(layout[key], [run[key] for run in runs]) for key in layout})
+    layout = {key: tuple(_shorten(layout[key], found[0][key].shape)) for key in layout}
+    return layout, found[0], found[1]
+
+
+def _chunks(batch: Batch, groups: Groups) -> Iterator[Batch]:
+    """The rows of the example, as many at a time as the groups were found with."""
+    size, rows = groups.rows, rows_of(batch)
+    if rows <= size:
+        yield batch
+        return
+    for start in range(0, rows - size + 1, size):
+        yield cut_rows(batch, slice(start, start + size), long_tensors(batch))
+
+
+def _record(model: nn.Module, batch: Batch, layout: ActivationLayout) -> dict[int, Tensor]:
+    recorder = _Recorder(layout)
+    with torch.no_grad(), SlowPath(), recorder:
+        model(*batch[0], **batch[1])
+    return recorder.found
+
+
+class _Recorder(OperatorMode):
+    """Keeps the outputs of some operations of a run, as many of their numbers as are needed."""
+
+    def __init__(self, layout: ActivationLayout):
+        super().__init__()
+        self.layout, self.turn = layout, 0
+        self.found: dict[int, Tensor] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation, and keep what it gives if it is one of those."""
+        out = func(*args, **(kwargs or {}))
+        if operator_name(func) in PRODUCERS:
+            self.turn += 1
+            first, parts = tensors_of(out)[0], self.layout.get(self.turn)
+            if parts is not None and tuple(first.shape) == tuple(part.size for part in parts):
+                self.found[self.turn] = _thin(first.detach(), parts)
+        return out
+
+
+def _thin(tensor: Tensor, parts: Sequence[DimensionPart]) -> Tensor:
+    """Every so many of the places that hold no units, so that not too many numbers are left; rows are all kept."""
+    plain = [dim for dim, part in enumerate(parts) if dim and not part.groups]
+    while tensor.numel() > MOST_NUMBERS // 16 and any(tensor.shape[dim] > 1 for dim in plain):
+        dim = max(plain, key=lambda d: tensor.shape[d])
+        tensor = tensor.index_select(dim, torch.arange(0, tensor.shape[dim], 2))
+    return tensor.float().clone()
+
+
+def _standardise(parts: Sequence[DimensionPart], chunks: Sequence[Tensor]) -> Tensor:
+    """The activations of all chunks, (chunks, ...), each unit with mean 0 and length 1 over all its places."""
+    most = max(1, MOST_NUMBERS // chunks[0].numel())
+    values = torch.stack(list(chunks[: max(most, 16)]))
+    labels, count = _labels(parts, values.shape)
+    flat, places = values.reshape(-1).double(), labels.reshape(-1)
+    times = torch.zeros(count, dtype=torch.float64).index_add_(0, places, torch.ones_like(flat))
+    mean = torch.zeros(count, dtype=torch.float64).index_add_(0, places, flat) / times.clamp(min=1)
+    flat = flat - mean[places]
+    length = torch.zeros(count, dtype=torch.float64).index_add_(0, places, flat.square()).sqrt()
+    silent = length <= 1e-9 * math.sqrt(len(flat) / count) * (1 + mean.abs())
+    return (flat / torch.where(silent, torch.inf, length)[places]).reshape(values.shape).float()
+
+
+def _labels(parts: Sequence[DimensionPart], shape: Sequence[int]) -> tuple[Tensor, int]:
+    """A number for each place of a tensor, the same where the same units stand, and how many numbers there are."""
+    labels, count = torch.zeros((), dtype=torch.long), 1
+    for dim, part in enumerate(parts):
+        size, own, most = shape[dim], torch.zeros(shape[dim], dtype=torch.long), 1
+        for group in sorted(part.groups):
+            units = units_at(part, group) + 1
+            most = int(units.max()) + 1
+            own = torch.unique(own * most + units, return_inverse=True)[1]
+        most = int(own.max()) + 1 if len(own) else 1
+        labels = labels * most + own.reshape([size, *[1] * (len(shape) - dim - 1)])
+        count *= most
+    return labels.expand(*shape), count
+
+
+def _shorten(parts: Sequence[DimensionPart], shape: Sequence[int]) -> Iterator[DimensionPart]:
+    """The dimensions when every so many places are left of those without units."""
+    for part, size in zip(parts, shape, strict=True):
+        yield part if part.size == size else DimensionPart(size)

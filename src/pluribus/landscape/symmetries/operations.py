@@ -70,9 +70,9 @@ class OperatorCall:
         """The axes of those of the named arguments that were given."""
         return [self.axes(name) for name in names if isinstance(self.named.get(name), Tensor)]
 
-    def dims(self, name: str = "dim", of: str = "self") -> list[int]:
+    def dims(self, name: str = "dim") -> list[int]:
         """The dimensions that an argument names; all, where it names none."""
-        value, count = self.named.get(name), self.named[of].ndim
+        value, count = self.named.get(name), self.named["self"].ndim
         given = [value] if isinstance(value, int) else value
         return [dim % count for dim in given] if given and count else list(range(count))
 

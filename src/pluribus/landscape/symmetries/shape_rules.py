@@ -52,22 +52,6 @@ def unfold(call: OperatorCall) -> list[Axes]:
     return [[*axes, fixed(call["size"])]]
 
 
-def diagonal(call: OperatorCall) -> list[Axes]:
-    """The diagonal of two dimensions, last; they are fixed."""
-    axes, gone = call.axes("self"), {call.dims("dim1")[0], call.dims("dim2")[0]}
-    fix(*(axes[dim] for dim in gone))
-    return [[*(axis for dim, axis in enumerate(axes) if dim not in gone), fixed(call.outs[0].shape[-1])]]
-
-
-def real_view(call: OperatorCall) -> list[Axes]:
-    """Complex numbers as pairs of real ones, or the other way."""
-    axes = call.axes("self")
-    if call.name == "view_as_real":
-        return [[*axes, fixed(2)]]
-    fix(axes[-1])
-    return [axes[:-1]]
-
-
 def _order(call: OperatorCall) -> list[int]:
     count = call["self"].ndim
     if call.name == "permute":
@@ -201,14 +185,6 @@ def pad(call: OperatorCall) -> list[Axes]:
     return [axes]
 
 
-def channel_shuffle(call: OperatorCall) -> list[Axes]:
-    """Groups of channels dealt like cards."""
-    batch, channels, *space = call.axes("self")
-    group, inner = fresh(call["groups"]), fresh(channels.size // call["groups"])
-    equate(channels, nested(group, inner))
-    return [[batch, nested(inner, group), *space]]
-
-
 def pixel_shuffle(call: OperatorCall) -> list[Axes]:
     """Channels as pixels, or pixels as channels; a channel takes its pixels along."""
     *batch, channels, height, width = call.axes("self")
@@ -218,21 +194,6 @@ def pixel_shuffle(call: OperatorCall) -> list[Axes]:
         return [[*batch, nested(channels, fixed(size // channels.size)), fixed(high), fixed(wide)]]
     made = fresh(size)
     equate(channels, nested(made, fixed(channels.size // size)))
-    return [[*batch, made, fixed(high), fixed(wide)]]
-
-
-def windows(call: OperatorCall) -> list[Axes]:
-    """Windows of an image as columns, or an image of such columns."""
-    if call.name == "im2col":
-        *batch, channels, height, width = call.axes("self")
-        fix(height, width)
-        rows, places = call.outs[0].shape[-2:]
-        return [[*batch, nested(channels, fixed(rows // channels.size)), fixed(places)]]
-    *batch, columns, places_axis = call.axes("self")
-    fix(places_axis)
-    size, high, wide = call.outs[0].shape[-3:]
-    made = fresh(size)
-    equate(columns, nested(made, fixed(columns.size // size)))
     return [[*batch, made, fixed(high), fixed(wide)]]
 
 
@@ -260,33 +221,12 @@ def index_select(call: OperatorCall) -> list[Axes]:
     return [[*axes[:dim], fixed(call.outs[0].shape[dim]), *axes[dim + 1 :]]]
 
 
-def index_add(call: OperatorCall) -> list[Axes]:
-    """Units of a source written or added to given places of one dimension."""
-    axes, source, (dim,) = call.axes("self"), call.axes("source"), call.dims()
-    fix(axes[dim], source[dim])
-    for d, (a, b) in enumerate(zip(axes, source, strict=True)):
-        if d != dim:
-            equate(a, b)
-    return [axes]
-
-
 def gather(call: OperatorCall) -> list[Axes]:
     """Along one dimension the places that an index says, for each unit of the others."""
     axes, picked, (dim,) = call.axes("self"), call.axes("index"), call.dims()
     fix(axes[dim])
     _equate_others(axes, picked, dim)
     return [picked]
-
-
-def scatter(call: OperatorCall) -> list[Axes]:
-    """Along one dimension a source written to the places that an index says, for each unit of the others."""
-    axes, picked, (dim,) = call.axes("self"), call.axes("index"), call.dims()
-    fix(axes[dim], picked[dim])
-    _equate_others(axes, picked, dim)
-    for source in call.others("src"):
-        fix(source[dim])
-        _equate_others(source, picked, dim)
-    return [axes]
 
 
 def table_rows(call: OperatorCall) -> list[Axes]:

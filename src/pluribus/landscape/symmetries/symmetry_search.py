@@ -20,7 +20,6 @@ from ...surgery.calling import check_example
 from ...surgery.copying import clear_caches_, duplicate, state, tensors_in
 from ...surgery.row_splitting import cut_rows, long_tensors
 from ...surgery.selecting import quote_names
-from ..common.arguments import check_arguments
 from ..common.examples import map_arrays
 from ..common.networks import network_of
 from .axes import UnitAxis, free_axes, settle
@@ -39,9 +38,6 @@ def permutations(model: Any, example: Any) -> Groups:
     tensors hold the same units, and one without a rule fixes what it touches. At the end random orders of all
     groups are tried in double precision, on the example and on another input; what changes the outputs is left out.
     The function is what the network gives in eval mode: the `logits` of an output that has them, or all its tensors.
-
-    Shapes:
-        example: (batch, *features), or what else one call takes
 
     Args:
         model: any network; it is not changed
@@ -69,14 +65,11 @@ def permutations(model: Any, example: Any) -> Groups:
     return groups
 
 
-@check_arguments()
 def permute(model: Any, groups: Groups, generator: torch.Generator | None = None) -> nn.Module:
     """A copy of the network with the units of all groups in random orders: another network with the same function.
 
-    Shapes:
-        the result has the shapes of the model; outputs for (batch, *features) are the same
-
     Args:
+        model: a network of the groups' architecture
         generator: where random numbers come from; by default torch's own generator
 
     >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))

@@ -28,11 +28,7 @@ def intervals_figure(
     band: tuple[float, float] | None = None,
     axis: str = "",
 ) -> Figure:
-    """One line for each label, with a mark and its interval for each group; what lies within the band is shaded.
-
-    Args:
-        groups: intervals by label, by the name of the group
-    """
+    """One line for each label, with a mark and its interval for each group; what lies within the band is shaded."""
     labels = list(dict.fromkeys(label for group in groups.values() for label in group))
     every = [found for group in groups.values() for found in group.values()]
     ends = [end for found in every for end in (found if found.known else found[:1])] + list(band or (0.0,))
@@ -73,18 +69,11 @@ def curves_figure(
     curves: Mapping[str, Sequence[Point]],
     *,
     axes: tuple[str, str] = ("", ""),
-    log: bool = False,
-    whole: bool = False,
 ) -> Figure:
-    """Lines with an interval at each point, one for each name.
-
-    Args:
-        curves: (x, interval) of each point
-        log, whole: whether x spans decades, or counts
-    """
+    """Lines with an interval at each point, one for each name."""
     points = [point for curve in curves.values() for point in curve]
     ends = [end for _, found in points for end in (found if found.known else found[:1])]
-    across = Axis(*finite_range(x for x, _ in points), log=log, whole=whole)
+    across = Axis(*finite_range(x for x, _ in points))
     chart = Chart(across, Axis(*finite_range(ends)), (520, 340)).axes(*axes)
     for style, (label, curve) in enumerate(curves.items(), 1):
         chart.line([(x, found.value) for x, found in curve], style)
@@ -119,13 +108,7 @@ def row_chart(
     cells: str = "",
     marked: str = "",
 ) -> str:
-    """A row for each interval, with a line at zero.
-
-    Args:
-        ends: of the axis; lines that go further are cut off there
-        cells: the title of the cells
-        marked: the label of a row that stands out
-    """
+    """A row for each interval, with a line at zero."""
     height, margin = 58 + ROW * len(rows), (142, 60 if cells else 14, 20 if cells else 6, 40)
     chart = Chart(Axis(*ends, room=0.02), Axis(0, len(rows), room=0), (480, height), margin)
     chart.y.ticks = []

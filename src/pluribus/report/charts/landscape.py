@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ..contours import contour_segments
 from ..figure import Styles, finite_range
 from ..svg import CHARACTER, Axis, Chart, tick_text
 
@@ -39,17 +38,6 @@ def surface_chart(
     contours: bool = True,
 ) -> str:
     """A function on a plane: shades, contour lines with their values, and every value when the pointer rests on it.
-
-    Args:
-        values: values[i, j] is at (u[i], v[j])
-        others: further values at the same places, told with the first
-        paths: trajectories on the plane, (points, 2) each, first to last
-        points: networks on the plane, by name
-        rows: data on the plane, (rows, 2) each, as small marks
-        samples: further networks on the plane, (networks, 2) each, as open marks
-        decades: shades and lines by decades, where the values span more than one
-        ends: of the shades; by default those of the values
-        contours: whether lines are drawn, which steep values crowd
 
     >>> chart = surface_chart(np.arange(3.0), np.arange(2.0), np.ones((3, 2)), "loss")
     >>> chart.count("loss 1")
@@ -85,14 +73,7 @@ def fan_chart(
     styles: Styles,
     decades: bool = False,
 ) -> str:
-    """A function on triangles side by side, drawn as `surface_chart` draws one on a plane; they meet at (0, 0).
-
-    Args:
-        places: (along, out, 2), where each value lies; values[i, j] is at places[i, j]
-        corners: (n, 2), where the outer sides of the triangles meet: the path
-        ends: the names of the first and the last corner
-        decades: as for `surface_chart`; without, shades and lines are those of the outer half, where networks differ
-    """
+    """A function on triangles side by side, drawn as `surface_chart` draws one on a plane; they meet at (0, 0)."""
     turn = _upright(corners)
     places, corners = places @ turn, corners @ turn
     (left, right), (low, high) = (finite_range([0.0, *places[..., axis].flatten()]) for axis in (0, 1))
@@ -140,12 +121,7 @@ def heat_map(
     *,
     ends: tuple[float, float] | None = None,
 ) -> str:
-    """A matrix between networks as shades, divided where one run ends and the next begins; darker is more.
-
-    Args:
-        parts: the runs, each with the names of its networks, in the order of the rows; a name can be ""
-        ends: the values of the palest and of the darkest shade; by default the least and the largest
-    """
+    """A matrix between networks as shades, divided where one run ends and the next begins; darker is more."""
     n, names = len(matrix), [", ".join(filter(None, (run, one))) for run, own in parts for one in own]
     scale = height_scale(np.asarray(matrix if ends is None else ends, float))
     each = len(parts) == n  # every row has a name beside it
@@ -199,11 +175,7 @@ def scatter_chart(
     hints: Mapping[str, Sequence[str]],
     samples: Mapping[str, Sequence[tuple[float, float, str]]] | None = None,
 ) -> str:
-    """Points in two dimensions, one colour for each run, joined from first to last; the last is the larger one.
-
-    Args:
-        samples: further points, open and not joined: where each is, and what it is
-    """
+    """Points in two dimensions, one colour for each run, joined from first to last; the last is the larger one."""
     further = {label: np.array([point[:2] for point in own]) for label, own in (samples or {}).items()}
     places = np.concatenate([*runs.values(), *further.values()])
     chart = Chart(
@@ -224,26 +196,20 @@ def diversity_chart(
     points: Mapping[str, np.ndarray],
     styles: Styles,
     limits: Mapping[str, np.ndarray] | None = None,
-    normalised: bool = True,
 ) -> str:
-    """Accuracy against difference from a reference: Fort et al., Figure 6.
-
-    Args:
-        points: for each kind of network, (networks, 2): accuracy and difference
-        limits: lines by name, (points, 2): what can be reached at each accuracy
-    """
+    """Accuracy against difference from a reference: Fort et al., Figure 6."""
     given = np.concatenate(list(points.values()))
     x, (_, top) = finite_range(given[:, 0]), finite_range([0.0, *given[:, 1]])
     lines = np.concatenate([given[:0], *(limits or {}).values()])
     near = lines[(lines[:, 0] >= x[0]) & (lines[:, 0] <= x[1]) & (lines[:, 1] <= 3 * top), 1]
     chart = Chart(Axis(*x), Axis(0.0, max([top, *near.tolist()])))
-    chart.axes("accuracy", "disagreement / error" if normalised else "disagreement")
+    chart.axes("accuracy", "disagreement / error")
     for name, line in (limits or {}).items():
         inside = [(a, b) for a, b in line.tolist() if chart.x.low <= a <= chart.x.high and b <= chart.y.high]
         chart.curve(inside, None, f"limit, {name}", ("accuracy", "disagreement"), "line diagonal")
     for label, own in points.items():
         for accuracy, difference in own.tolist():
-            hint = f"{label}: accuracy {accuracy:.3f}, {'by error' if normalised else 'differs in'} {difference:.3f}"
+            hint = f"{label}: accuracy {accuracy:.3f}, by error {difference:.3f}"
             chart.mark(accuracy, difference, styles[label], hint, 4.5)
     means = {label: own.mean(0) for label, own in points.items()}
     return chart.svg("; ".join(f"{label}: accuracy {a:.3f}, difference {d:.3f}" for label, (a, d) in means.items()))
@@ -270,11 +236,7 @@ def height_scale(values: np.ndarray, decades: bool = False) -> Axis:
 
 
 def _readable(svg: str, up: int, right: int) -> str:
-    """The chart with patches that can be read off: by pointer, by touch, and by arrow keys where it has the focus.
-
-    Args:
-        up, right: how many patches further the one above it is, and the one to the right
-    """
+    """The chart with patches that can be read off: by pointer, by touch, and by arrow keys where it has the focus."""
     steps = f'tabindex="0" data-step-up="{up}" data-step-right="{right}"'
     return svg.replace('class="chart"', f'class="chart readable" {steps}', 1)
 
@@ -387,3 +349,43 @@ def _path(chart: Chart, path: np.ndarray, style: int, label: str) -> None:
     chart.line(path.tolist(), style, "line strong")
     for number, (x, y) in enumerate(path.tolist()):
         chart.mark(x, y, style, f"{label}, checkpoint {number}: ({x:.3g}, {y:.3g})", 3)
+
+
+Point = tuple[float, float]
+
+# The sides of a square (0 bottom, 1 right, 2 top, 3 left) that a line crosses, by which corners are above the level;
+# corners count 1, 2, 4, 8 from the lower left around. In the two saddles the middle of the square decides.
+_CROSSED: dict[int, list[tuple[int, int]]] = {
+    1: [(3, 0)], 2: [(0, 1)], 3: [(3, 1)], 4: [(1, 2)], 6: [(0, 2)], 7: [(3, 2)],
+    8: [(2, 3)], 9: [(2, 0)], 11: [(2, 1)], 12: [(1, 3)], 13: [(1, 0)], 14: [(0, 3)],
+}  # fmt: skip
+
+_SADDLES = {(5, True): [(3, 2), (1, 0)], (5, False): [(3, 0), (1, 2)],
+            (10, True): [(0, 3), (2, 1)], (10, False): [(0, 1), (2, 3)]}  # fmt: skip
+
+
+def contour_segments(u: np.ndarray, v: np.ndarray, z: np.ndarray, level: float) -> list[tuple[Point, Point]]:
+    """The pieces of the line on which z, given at (u[i], v[j]), is `level`; none beside NaN and infinities.
+
+    >>> contour_segments(np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.array([[0.0, 0.0], [1.0, 1.0]]), 0.25)
+    [((0.25, 0.0), (0.25, 1.0))]
+    """
+    found = []
+    for i in range(len(u) - 1):
+        for j in range(len(v) - 1):
+            corners = np.array([z[i, j], z[i + 1, j], z[i + 1, j + 1], z[i, j + 1]], float)
+            if not np.isfinite(corners).all():
+                continue
+            case = int(((corners >= level) * (1, 2, 4, 8)).sum())
+            sides = _CROSSED.get(case) or _SADDLES.get((case, bool(corners.mean() >= level)), [])
+            places = [(u[i], v[j]), (u[i + 1], v[j]), (u[i + 1], v[j + 1]), (u[i], v[j + 1])]
+            found += [tuple(_crossing(side, places, corners, level) for side in pair) for pair in sides]
+    return found  # type: ignore[return-value]
+
+
+def _crossing(side: int, places: list[Point], corners: np.ndarray, level: float) -> Point:
+    """Where the level is met on a side, by linear interpolation."""
+    first, second = side, (side + 1) % 4
+    share = (level - corners[first]) / (corners[second] - corners[first])
+    (a, b), (c, d) = places[first], places[second]
+    return float(a + share * (c - a)), float(b + share * (d - b))

@@ -213,9 +213,6 @@ def training_curves_chart(groups: Sequence[Group], styles: Styles) -> Figure | N
     return Figure("training", "Training curves", caption, panels, "wide", legend(labels, styles))
 
 
-# ---------------------------------------------------------------- helpers
-
-
 def _title(name: str) -> str:
     kind = quantity(name)
     return f"{kind.title}, {kind.unit}" if kind.unit else kind.title

@@ -10,7 +10,7 @@ from typing import Any
 from ...report.claims import ClaimVerdict
 from ...results.judgements import FAILS, HOLDS, OPEN, plural
 from ..experiments.stored_parts import Part, Stored
-from ..published.packed import decimals
+from ..published import decimals
 
 UNITS = {"parameters": 1e6, "mult_adds": 1e9}
 
@@ -45,12 +45,7 @@ def count_cells(
     published: Mapping[str, Mapping[str, str]],
     reasons: Mapping[tuple[str, str], str],
 ) -> list[Cell]:
-    """Every printed count of a table beside ours.
-
-    Args:
-        rows: the network that each row of the table is
-        reasons: what is known to be wrong with a printed count, by row and column
-    """
+    """Every printed count of a table beside ours."""
     return [
         Cell(name, column, published[name][column], found[part.name].figures[column] / unit,
              reasons.get((name, column), ""))
@@ -63,12 +58,7 @@ def check_counts(
     reasons: Mapping[tuple[str, str], str],
     contradictions: Callable[[Mapping[str, Mapping[str, float]]], list[str]] = lambda counts: [],
 ) -> Callable[[Mapping[str, Stored], Mapping[str, Any]], ClaimVerdict]:
-    """The check of a table's columns.
-
-    Args:
-        contradictions: from our counts to what of the paper's claim about them is not so; where there is none, but a
-            count is not explained, it is inconclusive: ours may not be the paper's networks
-    """
+    """The check of a table's columns."""
 
     def check(found: Mapping[str, Stored], published: Mapping[str, Any]) -> ClaimVerdict:
         counted = {name: part for name, part in rows.items() if part.name in found}

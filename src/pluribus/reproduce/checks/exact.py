@@ -12,7 +12,7 @@ from ...report.claims import ClaimVerdict
 from ...results.judgements import FAILS, HOLDS, OPEN, plural, show_interval
 from ...uncertainty.resampling import Interval
 from ..experiments.stored_parts import Stored
-from ..published.packed import decimals
+from ..published import decimals
 
 SAME = 1e-10  # of the largest output: what rounding in float64 may leave
 

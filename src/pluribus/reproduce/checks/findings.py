@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...landscape.laboratory.exploration import SECTIONS
-from ...landscape.studies import measures
+from ...landscape.studies import members as measures
 from ...landscape.studies.findings import judge_values
 from ...report.claims import ClaimVerdict
 from ...report.figure import Figure
@@ -40,13 +40,7 @@ def check_measured(
     printed: Mapping[str, str] | None = None,
     derive: Callable[[Found], Found] = lambda found: found,
 ) -> Callable[[Found, Mapping[str, Any]], ClaimVerdict]:
-    """The check of an item: every number on its side of the bar, for every network; pictures are of the first seed.
-
-    Args:
-        names: numbers that decide, in ASKED
-        shown: measures whose pictures are
-        derive: from the parts that were computed to those that are judged
-    """
+    """The check of an item: every number on its side of the bar, for every network; pictures are of the first seed."""
 
     def check(found: Found, published: Mapping[str, Any]) -> ClaimVerdict:
         asked, values = {}, {}

@@ -14,7 +14,7 @@ from ...results.judgements import FAILS, HOLDS, OPEN, all_of, equal, most_of, ov
 from ...uncertainty.resampling import Interval
 from ..experiments.stored_parts import Stored
 from ..experiments.uci import split_figures, tables_of
-from ..published.packed import decimals, parse_printed
+from ..published import decimals, parse_printed
 
 TEST_SHARE = 1 / 9  # test rows to training rows in the standard splits
 

@@ -24,12 +24,7 @@ LATE = {"stride_on": "second"}  # with which the mult-adds of the paper's Wide-R
 def counted_row(
     method: str, network: str, classes: int = 10, size: int = 4, options: Any = None, **settings: Any
 ) -> Part:
-    """A network of a method, to be counted.
-
-    Args:
-        options: of the network: its style, its biases, ...
-        settings: of the method
-    """
+    """A network of a method, to be counted."""
     said = "".join(f"-{key}={value}" for key, value in {**(options or {}), **settings}.items())
     given = {"method": method, "network": network, "classes": classes, "size": size}
     name = f"{method}-{size}-{network}-{classes}{said}".replace("*", "").replace("/", "")

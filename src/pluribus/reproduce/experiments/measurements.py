@@ -20,7 +20,7 @@ from ...data.corruptions import CORRUPTIONS
 from ...data.dataset import Data, NormalisedSplit
 from ...landscape.material import Material, RunTraining
 from ...landscape.recorded_training import trajectories
-from ...landscape.studies.measures import MEASURES
+from ...landscape.studies.members import MEASURES
 from ...models.by_name import ModelSpec
 from ...training.augmentation import Augment
 from ...training.batching import mix_seeds

@@ -49,35 +49,23 @@ def say_scope(networks: Iterable[tuple[str, float]], data: Iterable[str], seeds:
 
 @dataclass(frozen=True)
 class Context:
-    """Where and how an experiment is carried out.
-
-    Args:
-        folder: of all experiments; each has its own in it
-        data: where data sets are looked for
-        jobs: how many parts at once, each in a process of its own
-        ray: the address of a Ray cluster
-        say: told what is being done
-    """
+    """Where and how an experiment is carried out."""
 
     scale: str
-    folder: Path
-    data: Path | None = None
-    jobs: int = 1
-    ray: str | None = None
-    say: Callable[[str], None] = field(default=lambda text: None, repr=False)
+    folder: Path  # of all experiments; each has its own in it
+    data: Path | None = None  # where data sets are looked for
+    jobs: int = 1  # how many parts at once, each in a process of its own
+    ray: str | None = None  # the address of a Ray cluster
+    say: Callable[[str], None] = field(default=lambda text: None, repr=False)  # told what is being done
 
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of an experiment: everything that its result depends on, in plain values.
-
-    Args:
-        needs: parts whose results it is computed from
-    """
+    """A piece of an experiment: everything that its result depends on, in plain values."""
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # parts whose results it is computed from
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
 from ...core.ensemble import Ensemble
 from ...data.catalogue import load
@@ -18,7 +21,7 @@ from ...data.tables import UCI_PAGE
 from ...methods import METHODS
 from ...models.small import mlp
 from ...training.batching import mix_seeds
-from .stacked_regression import Division, Hyperparameters, one_gaussian_nll, predict_stacked, split_rmse, train_stacked_
+from ...uncertainty.outputs import gaussian, gaussian_nll
 from .stored_parts import Given, InParts, Part, Stored
 
 VALIDATION = 0.2  # of the training rows: hyper-parameters are chosen on them, and test rows have no say
@@ -188,3 +191,101 @@ def _split(table: str, number: int, folder: Path | None, validation: float) -> D
     assert isinstance(data.target_mean, float) and isinstance(data.target_std, float)
     mean, std = data.target_mean, data.target_std
     return Division(x, y, other_x, other_y.double() * std + mean, mean, std)
+
+
+BATCH = 100  # rows of a step
+
+
+@dataclass(frozen=True)
+class Division:
+    """Rows of one division of a table; inputs and targets standardised by the training rows."""
+
+    x: Tensor  # x, y: training rows, (rows, features) and (rows)
+    y: Tensor
+    other_x: Tensor  # other_x, other_y: the rows to judge on
+    other_y: Tensor
+    mean: float  # mean, std: of the targets, to go back to their units
+    std: float
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """How a network is trained: Adam, the rate falling to 0 along a cosine."""
+
+    lr: float
+    epochs: int
+    decay: float = 0.0
+
+
+def train_stacked_(
+    ensemble: Ensemble, splits: Sequence[Division], recipe: Hyperparameters, *, same_batches: bool, seed: int = 0
+) -> None:
+    """Train the ensemble, in place, whose members belong to the splits in turn: the first few to the first split.
+
+    One step is one step of every member alone, with a batch of its split: `ensemble.loss(..., per_member=True)`.
+    """
+    members, rows = ensemble.size // len(splits), len(splits[0].x)
+    x, y = torch.stack([split.x for split in splits]), torch.stack([split.y for split in splits])
+    owner = torch.arange(len(splits)).repeat_interleave(members)  # the split of each member
+    orders = len(splits) if same_batches else ensemble.size
+    generator = torch.Generator().manual_seed(mix_seeds(seed, 3))
+    optimizer = torch.optim.Adam(_groups_with_decay(ensemble, recipe.decay), lr=recipe.lr, fused=True)
+    steps = -(-rows // BATCH)
+    run = stacked_forward(ensemble)
+    for epoch in range(recipe.epochs):
+        order = torch.rand(orders, rows, generator=generator).argsort(1)
+        order = order.repeat_interleave(members, 0) if same_batches else order
+        for step in range(steps):
+            for group in optimizer.param_groups:
+                group["lr"] = recipe.lr * _cosine((epoch * steps + step) / (recipe.epochs * steps))
+            picked = order[:, step * BATCH : (step + 1) * BATCH]
+            output = run(x[owner[:, None], picked])
+            optimizer.zero_grad()
+            # the mean over all rows times the members: the sum over members of the mean over rows
+            (gaussian_nll(output.flatten(0, 1), y[owner[:, None], picked].flatten()) * ensemble.size).backward()
+            optimizer.step()
+
+
+def stacked_forward(ensemble: Ensemble) -> Callable[[Tensor], Tensor]:
+    """What gives each member's outputs on rows of its own: (members, rows, features) to (members, rows, outputs)."""
+    member = ensemble.member(0)
+    tensors = dict(ensemble.module.named_parameters())
+
+    def one(own: Any, x: Tensor) -> Any:
+        return functional_call(member, own, (x,))
+
+    return lambda x: vmap(one)(tensors, x)
+
+
+@torch.no_grad()
+def predict_stacked(ensemble: Ensemble, splits: Sequence[Division]) -> tuple[Tensor, Tensor]:
+    """Means and variances of the rows to judge on, in the units of the targets: (splits, members, rows) each."""
+    members = ensemble.size // len(splits)
+    x = torch.stack([split.other_x for split in splits]).repeat_interleave(members, 0)
+    means, variances = gaussian(stacked_forward(ensemble)(x).double())
+    shape = (len(splits), members, -1)
+    mean, std = (torch.tensor([getattr(split, name) for split in splits])[:, None, None] for name in ("mean", "std"))
+    return means.reshape(shape) * std + mean, variances.reshape(shape) * std.square()
+
+
+def one_gaussian_nll(means: Tensor, variances: Tensor, target: Tensor) -> Tensor:
+    """The NLL of one Gaussian with the mixture's moments, as Lakshminarayanan et al. report it: (...).
+
+    Shapes: means and variances (..., members, rows), target (..., rows).
+    """
+    mean = means.mean(-2)  # members
+    variance = (variances + means.square()).mean(-2) - mean.square()
+    return 0.5 * (torch.log(2 * math.pi * variance) + (target - mean).square() / variance).mean(-1)
+
+
+def split_rmse(means: Tensor, target: Tensor) -> Tensor:
+    """The root of the mean squared error of the members' mean: (...); shapes as for `one_gaussian_nll`."""
+    return (means.mean(-2) - target).square().mean(-1).sqrt()
+
+
+def _groups_with_decay(ensemble: nn.Module, decay: float) -> list[dict[str, Any]]:
+    return [{"params": list(ensemble.parameters()), "weight_decay": decay}]
+
+
+def _cosine(share: float) -> float:
+    return 0.5 * (1 + math.cos(math.pi * share))

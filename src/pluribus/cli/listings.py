@@ -1,12 +1,15 @@
-"""`pluribus data`: which data sets are known, and which of them are here."""
+"""What is known: `pluribus data`, `pluribus recipes` and `pluribus cite`."""
 
 from __future__ import annotations
 
 import json
 import os
+from typing import Annotated
 
+import typer
 from rich.table import Table
 
+from .._common.names import say_unknown
 from .common import options
 from .common.messages import safe_text, screen
 
@@ -45,3 +48,36 @@ def data_command(
     show.print(
         f"searched in {safe_text(str(place))}; choose another folder with --data-dir or PLURIBUS_DATA", soft_wrap=True
     )
+
+
+def recipes_command() -> None:
+    """List the training settings of the papers, by name."""
+    from ..training.recipes import RECIPES
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("name", "epochs", "batch", "optimizer", "rate", "from"):
+        table.add_column(name)
+    for name, one in RECIPES.items():
+        table.add_row(name, str(one.epochs), str(one.batch_size), one.optimizer["name"], f"{one.lr:g}", one.source)
+    screen().print(table)
+
+
+def cite_command(
+    methods: Annotated[list[str] | None, typer.Argument(help="The methods; by default all of them.")] = None,
+) -> None:
+    """Print the papers behind the methods in BibTeX, each once.
+
+    Examples:
+
+        pluribus cite
+
+        pluribus cite packed mimo >> references.bib
+    """
+    from ..methods import METHODS
+    from ..methods.facts import facts_of
+
+    for name in methods or ():
+        if name not in METHODS:
+            raise ValueError(f"cite: the method {say_unknown(name, METHODS)}")
+    papers = [facts_of(METHODS[name]).paper for name in methods or METHODS]
+    print("\n\n".join(dict.fromkeys(paper.bibtex for paper in papers if paper is not None)))

@@ -1,0 +1,249 @@
+"""Questions that no paper of ours asks: alignment, trained curves, curvature, and what layers have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from ...report.charts.landscape import heat_map
+from ...report.claims import Claim, section, yes_or_no
+from ...report.figure import Curve, Figure, Panel, curve_panel, finite_range, legend
+from ...report.svg import Axis
+from ..analyses.sparsity import layer_sparsity
+from ..curvature import Spectrum, spectrum
+from ..material import Material, spread
+from ..paths import Along, along, barrier, curve, line
+from ..representations import cka, layer_names
+from ..symmetries.groups import Groups
+from ..symmetries.matching import align
+from ..symmetries.symmetry_search import permutations
+
+STYLES = {"as trained": 2, "aligned by weights": 3, "aligned by activations": 4}
+
+TITLE = "Is it one valley, up to the order of units?"
+
+CLAIM = (
+    "Hidden units can be permuted without changing the function; once the units of two networks are aligned, the "
+    "straight line between them crosses a lower ridge, or none (Ainsworth et al., Git Re-Basin, 2023)."
+)
+
+
+def aligned_runs(material: Material) -> Claim:
+    """The straight line between the solutions of two runs, as they are and with their units in one order."""
+    material.say("the order of units")
+    first, second = material.solutions[:2]
+    try:
+        groups = permutations(first, material.train[0])
+    except ValueError as error:
+        return section("alignment", TITLE, CLAIM, [f"There is nothing to align: {error}"])
+    ways = {"as trained": first, "aligned by weights": align(first, second, material.train[0], groups=groups)}
+    with suppress(ValueError):  # of networks whose activations cannot be compared, such as one row at a time
+        ways["aligned by activations"] = align(first, second, material.train[0], "activations", groups=groups)
+    return alignment_question(ways, second, groups, material.test, material.train)
+
+
+def alignment_question(
+    ways: Mapping[str, nn.Module], reference: nn.Module, groups: Groups, data: Any, refresh: Any, points: int = 25
+) -> Claim:
+    """Loss and accuracy along the lines from several forms of one network to another, and the ridge on each."""
+    found = {name: along(line(model, reference), data, points, refresh=refresh) for name, model in ways.items()}
+    heights = {name: max(one.barrier, 0.0) for name, one in found.items()}
+    before, *after = heights.items()
+    best = min(after, key=lambda pair: pair[1])
+    answer = "yes" if best[1] < 0.1 * before[1] else "partly" if best[1] < 0.5 * before[1] else "no"
+    said = [
+        f"{answer.capitalize()}: along the straight line the loss rises {before[1]:.3g} above its ends, and "
+        + ", ".join(f"{value:.3g} once units are {name}" for name, value in after)
+        + ".",
+        f"{groups.number_in_words} of hidden units can be permuted, in 10^{groups.log10_orders:.0f} orders.",
+    ]
+    caption = (
+        "From the first network (0), with its units in their trained order or in that of the second, to the second "
+        f"(1). The function at 0 is the same in every case. Here {found[before[0]].statistics}."
+    )
+    panels = [_panel(name, found) for name in ("loss", "accuracy") if getattr(found[before[0]], name) is not None]
+    rows = [[name, f"{one.loss[0]:.4f}", f"{one.loss.max():.4f}", f"{heights[name]:.4f}"]
+            for name, one in found.items() if one.loss is not None]  # fmt: skip
+    header = ["Order of units", "Loss of the first", "Largest loss", "Ridge"]
+    figure = Figure("alignment", "Along the line", caption, panels, "wide", legend(found, STYLES), header, rows)
+    number = f"Rise of the loss {best[1]:.3g} once aligned, {before[1]:.3g} before"
+    return section("alignment", TITLE, CLAIM, said, [figure], answer, number)
+
+
+def _panel(name: str, found: Mapping[str, Along]) -> Panel:
+    curves: dict[str, Curve] = {label: (one.t, getattr(one, name)) for label, one in found.items()}
+    y = finite_range(value for _, values in curves.values() for value in values)
+    return curve_panel(
+        curves, STYLES, ("from the first network to the second", name), (Axis(0, 1), Axis(*y)),
+        lambda label: f"{name}, {label}: at most {max(curves[label][1]):.3g}",
+    )  # fmt: skip
+
+
+def trained_curves(material: Material) -> Claim:
+    """Loss along curves that are trained as a whole, beside the straight line."""
+    material.say("curves between two solutions")
+    first, second = material.runs[:2]
+    ways = {"straight line": line(first, second)}
+    for kind in ("bezier", "polygon"):
+        ways[f"{kind} curve"] = curve(
+            first, second, material.train, kind, steps=5 * material.steps, lr=1e-3, seed=material.seed
+        )
+    found = {name: along(way, material.test, refresh=material.train) for name, way in ways.items()}
+    heights = {name: barrier(way, material.test, refresh=material.train) for name, way in ways.items()}
+    styles = {name: number for number, name in enumerate(ways, 2)}
+    curves: dict[str, Curve] = {name: (one.t, np.asarray(one.loss)) for name, one in found.items()}
+    low, high = finite_range(value for _, values in curves.values() for value in values)
+    panel = curve_panel(
+        curves, styles, ("place on the path", "loss"), (Axis(0, 1, room=0.02), Axis(min(low, 0.0), high)),
+        lambda label: f"{label}: {heights[label]:.3g} above its ends",
+    )  # fmt: skip
+    best = min(list(ways)[1:], key=lambda name: heights[name])
+    lower = heights[best] < 0.25 * heights["straight line"]
+    told = ", ".join(f"{name} {height:.3g}" for name, height in heights.items())
+    answer = [f"{'Yes' if lower else 'Not by these'}: the loss rises above its ends by: {told}."]
+    caption = (
+        "Loss on test rows from the solution of run 1 (0) to that of run 2 (1). Both curves have one bend, trained "
+        f"for {5 * material.steps} steps on training rows, each at a random place on the curve."
+    )
+    header = ["Place", *ways]
+    rows = [
+        [f"{t:.2f}", *(f"{np.asarray(one.loss)[i]:.4f}" for one in found.values())] for i, t in enumerate(found[best].t)
+    ]
+    figure = Figure("curves", "Along trained curves", caption, [panel], "wide", legend(ways, styles), header, rows)
+    claim = "Two optima are connected by simple curves along which the loss is nearly constant (Garipov et al., 2018)."
+    title = "Is there a simple curve of low loss between two runs?"
+    number = f"Rise of the loss {heights[best]:.3g}, {heights['straight line']:.3g} on the straight line"
+    return section("curve", title, claim, answer, [figure], "yes" if lower else "no", number)
+
+
+def loss_curvature(material: Material) -> Claim:
+    """The spectra of the loss's Hessian at two solutions."""
+    material.say("curvature at two solutions")
+    train = tuple(part[:200] for part in material.train)
+    spectra: dict[str, Spectrum] = {
+        name: spectrum(run, train, top=5, probes=3, steps=30, tolerance=1e-2, exact=False, seed=material.seed)
+        for name, run in zip(material.names[:2], material.runs, strict=False)
+    }
+    low = min(float(one.nodes.min()) for one in spectra.values())
+    high = max(float(one.nodes.max()) for one in spectra.values())
+    points = np.linspace(low - 0.05 * (high - low), high + 0.05 * (high - low), 200)
+    curves: dict[str, Curve] = {name: (points, np.maximum(one.density(points), 1e-7)) for name, one in spectra.items()}
+    top = max(float(values.max()) for _, values in curves.values())
+    panel = curve_panel(
+        curves, material.styles, ("eigenvalue", "density"), (Axis(points[0], points[-1]), Axis(1e-7, top, log=True)),
+        lambda label: f"{label}: largest eigenvalue {spectra[label].values[0]:.3g}",
+    )  # fmt: skip
+    found = [
+        f"{name}: the largest eigenvalues are {', '.join(f'{value:.3g}' for value in one.values)}, the smallest one "
+        f"found {one.lowest:.3g}; the trace is {one.trace:.4g} with a standard error of {one.trace_error:.2g}."
+        for name, one in spectra.items()
+    ]
+    shares = [float(one.weights[np.abs(one.nodes) < 0.01 * one.values[0]].sum()) for one in spectra.values()]
+    few = min(shares) > 0.9
+    found.insert(
+        0,
+        f"{'In few' if few else 'Not only in a few'}: a share of {spread(np.array(shares))} of all directions has less "
+        "than a hundredth of the largest curvature.",
+    )
+    caption = (
+        f"Density of the eigenvalues of the Hessian of the mean loss on {len(train[1])} training rows, by stochastic "
+        "Lanczos quadrature; each eigenvalue is smoothed by a hundredth of the range."
+    )
+    figure = Figure("bending", "Spectra at two solutions", caption, [panel], "wide", legend(spectra, material.styles))
+    claim = (
+        "The Hessian has a bulk of eigenvalues around zero and a few large ones beside it (Sagun et al., 2017; "
+        "Ghorbani et al., 2019)."
+    )
+    return section("curvature", "In how many directions does the loss bend?", claim, found, [figure])
+
+
+def layer_similarity(material: Material) -> Claim:
+    """CKA between the layers of two runs."""
+    material.say("layers of two solutions")
+    first, second = material.solutions[:2]
+    names = layer_names(first, material.test)
+    across = cka(first, second, material.test, debiased=True)
+    own = cka(first, data=material.test, debiased=True)
+    same = np.diag(across)
+    nearest = int((np.nanargmax(across, 1) == np.arange(len(names))).sum()) if np.isfinite(across).all() else 0
+    ends = (min(0.0, float(np.nanmin(across))), 1.0)
+    parts = [(name, [""]) for name in names] if len(names) <= 20 else [("layers", names)]
+    panels = [
+        Panel(heat_map(matrix, parts, "CKA", ends=ends), title)
+        for matrix, title in ((across, "run 1 (rows) and run 2"), (own, "run 1 with itself"))
+    ]
+    found = [
+        f"CKA of a layer with the same layer of the other run is {spread(same)}; for {nearest} of {len(names)} layers "
+        "that is also the most similar layer.",
+        f"Layer by layer: {', '.join(f'{name} {value:.2f}' for name, value in zip(names, same, strict=True))}.",
+    ]
+    caption = "Linear CKA, debiased, on test rows: 1 where outputs are equal up to a rotation and a scale."
+    figure = Figure("layers", "Layers of two runs", caption, panels)
+    claim = (
+        "Layers of networks trained from different initialisations correspond to each other, early layers "
+        "more than late ones (Kornblith et al., 2019)."
+    )
+    answer = yes_or_no([nearest == len(names), nearest > 0])
+    number = f"The same layer is the most similar one for {nearest} of {len(names)} layers"
+    return section("layers", "Do the layers of two runs correspond?", claim, found, [figure], answer, number)
+
+
+def sparse_layers(material: Material) -> Claim | None:
+    """How far each layer is from itself with a share of its weights: Packed-Ensembles, Proposition C.1 and Figure 5."""
+    material.say("layers with a share of their weights")
+    try:
+        found = layer_sparsity(material.solutions[0], material.test, seed=material.seed)
+    except ValueError as error:
+        return section("sparsity", SPARSE, SPARSE_CLAIM, [f"There is nothing to look at: {error}"])
+    shown = {name: one for name, one in list(found.items())[:6]}
+    styles = {name: number for number, name in enumerate(shown, 2)}
+    low, high = finite_range(value for one in shown.values() for kind in COLUMNS for value in one[kind])
+    panels = []
+    for kind in ("measured", "bound"):
+        curves: dict[str, Curve] = {name: (one["shares"], one[kind]) for name, one in shown.items()}
+        axes = Axis(0, 1), Axis(max(low, 1e-5), high, log=True)
+        titles = "share of weights that stay", f"{kind}, nats"
+        panels.append(curve_panel(curves, styles, titles, axes, str, heading=kind.capitalize()))
+    above = {name: float((one["measured"] > one["bound"]).mean()) for name, one in found.items()}
+    worst = max(float((one["measured"] / one["bound"]).max()) for one in found.values())
+    over = [name for name, share in above.items() if share > 0]
+    answer = (
+        f"Not below the bound in every layer: {', '.join(over)} exceed it, by a factor of {worst:.2g} at most; the "
+        "proposition assumes that the inputs of a layer are independent, which they are not here."
+        if over
+        else f"Below the bound in all {len(found)} layers: the measured divergence is at most {worst:.2g} of it."
+    )
+    half = {name: float(np.interp(0.5, one["shares"], one["measured"])) for name, one in found.items()}
+    told = ", ".join(f"{name} {value:.3g}" for name, value in half.items())
+    caption = (
+        "Divergence of a layer's outputs from those with a random share of its weights, between Gaussians with "
+        "their moments, on test rows; and the bound from the mean and variance of each input. Means over the units of "
+        f"a layer{f'; the first {len(shown)} of {len(found)} layers' if len(shown) < len(found) else ''}."
+    )
+    rows = [
+        [name, *(f"{np.interp(p, one['shares'], one[kind]):.4g}" for p in (0.25, 0.5) for kind in COLUMNS)]
+        for name, one in found.items()
+    ]
+    header = ["Layer", *(f"{kind} at p = {p:g}" for p in (0.25, 0.5) for kind in COLUMNS)]
+    figure = Figure(
+        "sparsity", "Layers and their sparse approximations", caption, panels, "wide", legend(shown, styles),
+        header, rows,
+    )  # fmt: skip
+    held = yes_or_no([name not in over for name in found])
+    number = f"At most {worst:.2g} of the bound"
+    said = [answer, f"With half the weights, in nats: {told}."]
+    return section("sparsity", SPARSE, SPARSE_CLAIM, said, [figure], held, number)
+
+
+COLUMNS = ("measured", "divergence", "bound")
+
+SPARSE = "Does the bound for sparse layers hold?"
+
+SPARSE_CLAIM = (
+    "The divergence of a layer's outputs from those of its sparse approximation is bounded, and the bound falls fast "
+    "as more weights stay (Laurent et al., Packed-Ensembles, Proposition C.1 and Figure 5)."
+)
