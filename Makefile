@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test slow lint types format clean bench dist docs lowest torch
+.PHONY: help install demo test slow lint types format clean bench dist docs claims lowest torch
 
 help:  ## Say what there is.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ bench: $(STAMP)  ## Measure every ratio of speed; ARGS="--full --json new.json" 
 docs: $(STAMP)  ## Build the site into site/, with no warning; with npm also the page in which one draws a digit.
 	if command -v npm >/dev/null; then $(BIN)/python examples/browser/build.py; fi
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
+
+claims: $(STAMP)  ## Draw the fair tests' figures and tables again, from docs/results.
+	$(BIN)/python docs/fair_tests.py
 
 dist: $(STAMP)  ## Build the sdist and the wheel, check them, and run the wheel in a new environment.
 	rm -rf dist build

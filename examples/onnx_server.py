@@ -1,8 +1,8 @@
 """A web server for the exported file, under load from eight threads: no Pluribus and no PyTorch in it.
 
 You learn: `pb.export` writes one ONNX file that gives label, confidence and uncertainties; `onnxruntime` runs it from
-many threads at once. The server answers JSON on the loopback address; every answer is compared with
-`ensemble.predict`.
+many threads at once. It is a cascade: `members` says how many networks each row needed. The server answers JSON on the
+loopback address; every answer is compared with `cascade.predict`.
 """
 
 import json
@@ -46,7 +46,8 @@ def main() -> None:
     data = pb.data.load("sklearn_digits")
     ensemble = pb.packed(pb.models.mlp(64, 10, hidden=(64, 64)), 4, alpha=2, example=data.train[:2][0])
     pb.fit(ensemble, data.train[:], epochs=15, batch_size=64, lr=1e-2, optimizer="adam")
-    pb.export(ensemble, data.train[:2][0], "digits.onnx")
+    cascade = pb.cascade(ensemble, data.validation[:], margin=0.05)
+    pb.export(cascade, data.train[:2][0], "digits.onnx")
 
     Answer.session = onnxruntime.InferenceSession("digits.onnx", providers=["CPUExecutionProvider"])
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)  # any free port, this machine only
@@ -66,11 +67,13 @@ def main() -> None:
     server.shutdown()
     server.server_close()
     print(f"{len(answers)} requests of up to 4 rows from 8 threads, {len(answers) / seconds:.0f} per second")
-    expected = ensemble.predict(x)
+    members = np.concatenate([answer["members"] for answer in answers])
+    print(f"members that answered a row, on average: {members.mean():.2f} of {ensemble.size}")
+    expected = cascade.predict(x)
     for name in ("label", "confidence", "aleatoric", "epistemic"):
         served = np.concatenate([answer[name] for answer in answers])
         apart = abs(served - np.tile(getattr(expected, name).numpy(), 3)).max()
-        print(f"{name:10} differs from ensemble.predict by at most {apart:.0e}")
+        print(f"{name:10} differs from cascade.predict by at most {apart:.0e}")
 
 
 if __name__ == "__main__":

@@ -175,7 +175,11 @@ QUESTIONS = {
     "what Masksembles costs at inference": ("Methods", "What a prediction costs", "masksembles, scale 2"),
     "how to serve": ("Deploying", "Serve it", "ThreadingHTTPServer"),
     "how to add a method": ("Contributing", "Adding a method", "one entry of METHODS"),
-    "whether the numbers can be trusted": ("Can you trust our numbers?", "What counts against us", "The claims court"),
+    "whether the numbers can be trusted": (
+        "Can you trust our numbers?",
+        "What counts against us",
+        "Reproducing the papers",
+    ),
 }
 
 

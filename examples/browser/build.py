@@ -1,8 +1,9 @@
 """An ensemble in the browser: draw a digit, and see its label, confidence, aleatoric and epistemic uncertainty.
 
 You learn: the file that `pb.export` writes runs in a web page, too, by onnxruntime-web. This script trains an ensemble,
-exports it, takes the runtime from npm (by name, once), and writes all of it into one page, `digits.html`, that fetches
-nothing: open it from the folder, or put it on any web server. It is written into FOLDER.
+exports it as a cascade, which runs as many members as a drawing needs, takes the runtime from npm (by name, once), and
+writes all of it into one page, `digits.html`, that fetches nothing: open it from the folder, or put it on any web
+server. It is written into FOLDER.
 
 Usage: python examples/browser/build.py [FOLDER]
 """
@@ -30,7 +31,9 @@ def main() -> None:
     figures = pb.evaluate(ensemble.predict(data.test[:][0]), data.test[:][1])
     print(f"accuracy {figures['accuracy']:.3f}, NLL {figures['nll']:.3f} on test digits")
     pb.save(ensemble, folder / "digits.safetensors")
-    print(pb.export(ensemble, data.train[:2][0], folder / "digits.onnx").explain())
+    cascade = pb.cascade(ensemble, data.validation[:], margin=0.05)
+    print(cascade.explain())
+    print(pb.export(cascade, data.train[:2][0], folder / "digits.onnx").explain())
     write_page(folder, model=(folder / "digits.onnx").read_bytes(), code=code, wasm=wasm)
 
 

@@ -135,6 +135,11 @@ def test_every_option_is_explained_and_no_flag_takes_a_value(name):
     assert [option.name for option in command.params if not getattr(option, "help", None)] == []
 
 
+def test_flags_of_the_list_of_commands_take_no_value():
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).output
+    assert "--version" in shown and "<bool>" not in shown
+
+
 def test_the_options_of_compare_are_shown_in_groups():
     shown = CliRunner().invoke(app, ["compare", "--help"], env={"COLUMNS": "80"}).output
     panels = [line.strip("╭─╮ ") for line in shown.splitlines() if line.startswith("╭")]
@@ -151,3 +156,26 @@ def test_items_are_listed_in_one_line_each():
     header, *lines = console.file.getvalue().splitlines()
     assert header.split() == ["item", "title", "laptop", "verdict"] and len(lines) == len(CLAIMS)
     assert all(line.startswith(f"{name} ") and len(line) <= 80 for name, line in zip(CLAIMS, lines, strict=True))
+
+
+def test_the_cascade_of_the_recommended_method_is_a_row_with_its_own_cost():
+    ratios = {"parameters": 4.0, "mult_adds": 4.0, "latency": {"32": 3.6}, "plain_latency": {"32": 3.0}}
+    deployed = {
+        "frozen": True,
+        "why": "",
+        "parameters": 1,
+        "mult_adds": 1,
+        "memory": 1,
+        "latency": {},
+        "relative": ratios,
+    }
+    record = {"run": "a", "method": "deep", "label": "deep", "settings": {}, "data": "d", "task": "classification",
+              "seed": 0, "model": "mlp", "metrics": {"accuracy": {"value": 0.9}}, "cost": {"deployed": deployed},
+              "cascade": {"margin": 0.01, "members": 1.5, "metrics": {"accuracy": 0.89},
+                          "cost": {"mult_adds": 0.4, "latency": 0.5}}}  # fmt: skip
+    groups = [display.Group("deep", (Result(record),)), display.Group("single", (Result({**record, "cascade": None}),))]
+    (row,) = display.cascade_rows(groups, "single")
+    assert row.label == "deep cascade" and display.estimate(row, "accuracy").value == 0.89
+    assert display.estimate(row, "relative_mult_adds").value == pytest.approx(1.6)
+    assert display.estimate(row, "relative_latency").value == pytest.approx(1.8)
+    assert display.cascade_rows(groups[1:], None) == []

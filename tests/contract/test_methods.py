@@ -13,8 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from places import SUPPORT
-from small import SMALL, make, needed, targets
-from torch import Tensor
+from small import SMALL, close, make, needed, targets
 
 import pluribus as pb
 from pluribus.surgery.copying import state
@@ -25,10 +24,6 @@ CASES = [(method, name) for method in pb.METHODS for name in SMALL]
 every = pytest.mark.parametrize(("method", "name"), CASES)
 APART = [case for case in CASES if case[0] not in ("mimo", "mc_dropout")]  # members that are modules of their own
 apart = pytest.mark.parametrize(("method", "name"), APART)
-
-
-def close(a: Tensor, b: Tensor) -> None:
-    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 @every

@@ -172,27 +172,6 @@ def impossible(first, second, rows=(0,)):
     return pb.Classification.from_probabilities(p), pb.Classification.from_probabilities(q), torch.ones(ROWS).long()
 
 
-def test_equal_predictions_do_not_differ_however_bad_they_are():
-    one, two, target = impossible(1.0, None)
-    assert pb.compare(one, two, target, metric="nll", resamples=50) == (0.0, 0.0, 0.0, 1.0)
-
-
-@pytest.mark.parametrize("count", [1, 3, 12])
-def test_an_infinite_difference_is_as_probable_as_all_impossible_targets_on_one_side(count):
-    one, two, target = impossible(1.0, 0.5, range(count))
-    found = pb.compare(one, two, target, metric="nll", resamples=2000)
-    assert found.difference == found.high == math.inf and not math.isnan(found.low)
-    assert found.p_value == pytest.approx(2 ** (1 - count), abs=0.03)  # the permutation test in closed form
-    assert pb.compare(two, one, target, metric="nll", resamples=50).difference == -math.inf
-
-
-def test_unlike_predictions_that_are_both_infinitely_bad_are_refused():
-    one, _, target = impossible(1.0, None, (0,))
-    other, _, _ = impossible(1.0, None, (3,))
-    with pytest.raises(ValueError, match=r"compare: nll must be finite.*example 0.*example 3.*brier"):
-        pb.compare(one, other, target, metric="nll")
-
-
 def test_an_infinite_nll_has_an_interval_without_an_upper_end():
     one, _, target = impossible(1.0, None)
     found = pb.bootstrap(one, target, metric="nll", resamples=200)

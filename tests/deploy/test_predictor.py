@@ -120,3 +120,21 @@ def test_rows_that_calibrate_are_not_those_that_choose_or_train():
     parts = [set(part.names()) for part in (data.train, data.selection, data.calibration, data.test)]
     assert sum(map(len, parts)) == len(set().union(*parts)) == 442 and (len(parts[2]) + 1) % 10 == 0
     assert parts[1] | parts[2] == set(data.validation.names()) and len(parts[1]) > 0
+
+
+def test_a_predictor_that_answers_as_a_cascade_does_so_when_it_is_read_and_exported(tmp_path):
+    data = load("digits")
+    spec = ModelSpec("mlp", data.shape, 10)
+    torch.manual_seed(0)
+    made = make_predictor(spec, data, pb.deep(spec.build(), 3), margin=0.3)
+    made.record["cascade"]["windows"] = [[0.88, float("inf")], [0.885, float("inf")]]
+    made.save(tmp_path / "folder")
+    read, x = load_predictor(tmp_path / "folder"), data.test[:40][0]
+    answers = read.cascade.answers(data.normalise(x))
+    assert len(set(answers["members"].tolist())) > 1
+    torch.testing.assert_close(read.predict_batch(x).mean, answers["mean"])
+    pb.export(*read.for_export(4), tmp_path / "file.onnx")
+    session = pytest.importorskip("onnxruntime").InferenceSession(tmp_path / "file.onnx")
+    mean, members = session.run(["mean", "members"], {session.get_inputs()[0].name: x.numpy()})
+    np.testing.assert_allclose(mean, answers["mean"], atol=1e-5)
+    assert members.tolist() == answers["members"].tolist()

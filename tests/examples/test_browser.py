@@ -49,10 +49,13 @@ def test_the_page_answers_as_our_own_prediction_does(built, page):
     data = pb.data.load("digits")
     x = torch.cat([data.test[:10][0], data.outside["letters"][:10][0]])
     network = pb.models.small_cnn(10, 0.5, channels=1, image=28, dropout=0.0)
-    expected = pb.load(built / "digits.safetensors", network).predict(x)
+    ensemble = pb.load(built / "digits.safetensors", network)
+    cascade = pb.cascade(ensemble, data.validation[:], margin=0.05)
+    expected = cascade.predict(x)
     ask = "const done = arguments[1]; Promise.all(arguments[0].map(window.answer)).then(done, e => done(String(e)))"
     answers = page.execute_async_script(ask, x.flatten(1).tolist())
     assert [answer["label"] for answer in answers] == [[label] for label in expected.label.tolist()]
+    assert [answer["members"][0] for answer in answers] == cascade.answers(x)["members"].tolist()
     for name in ("mean", "confidence", "total", "aleatoric", "epistemic"):
         theirs = torch.tensor([answer[name] for answer in answers]).view(len(x), -1)
         torch.testing.assert_close(theirs, getattr(expected, name).view(len(x), -1).float(), atol=1e-5, rtol=0)

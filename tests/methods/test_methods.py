@@ -5,16 +5,12 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
-from small import cnn, make, mlp, targets
+from small import close, cnn, make, mlp, targets
 from torch import nn
 
 import pluribus as pb
 from pluribus.core.rows import member_layers
 from pluribus.methods.adapted_layers import GroupedLinear
-
-
-def close(a, b, **tolerance):
-    torch.testing.assert_close(a, b, **{"rtol": 1e-4, "atol": 1e-5, **tolerance})
 
 
 def plain_mlp(width: int = 16) -> nn.Module:

@@ -6,16 +6,12 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
-from small import Encoder, Recurrent, cnn, make, mlp, targets
+from small import Encoder, Recurrent, close, cnn, make, mlp, targets
 from torch import Tensor, nn
 from torch.func import functional_call
 
 import pluribus as pb
 from pluribus.surgery.copying import state
-
-
-def close(a, b, **tolerance):
-    torch.testing.assert_close(a, b, **{"rtol": 1e-4, "atol": 1e-5, **tolerance})
 
 
 def plain_mlp(width: int = 16) -> nn.Module:

@@ -68,10 +68,30 @@ def test_a_setting_that_is_near_already_is_taken_as_it_is(trained):
     assert ensembles[1].settings == ensembles[0].settings
 
 
-def test_a_conversion_that_loses_most_is_warned_about(trained):
+def test_a_conversion_keeps_95_percent_or_is_refused_with_the_number(trained, monkeypatch):
     model, x = trained
-    with pytest.warns(UserWarning, match="most of what it knew is lost"):
+    base = model(x).argmax(1)
+    for made in (pb.mc_dropout(model, 4, 0.99, where="fc", trained=x), pb.masksembles(model, 4, 3.0, trained=x)):
+        found = made.eval()(x)
+        assert not torch.equal(found[0], found[1])
+        assert (found.argmax(-1) == base).float().mean() > 0.9  # draws of dropout differ from those that were looked at
+    monkeypatch.setattr("pluribus.methods._mc_dropout.SHARES", (1.0,))
+    with pytest.raises(
+        ValueError, match=r"must keep 95 % of the network's answers.*but in every setting.*\d+\.\d % at"
+    ):
         pb.mc_dropout(model, 4, 0.99, where="fc", trained=x)
+
+
+def test_lora_adapts_the_only_linear_layer_of_a_convolutional_network():
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    ensemble, x = pb.lora(model, 3, rank=2, heads=True), torch.randn(8, 1, 6, 6)
+    assert ensemble.own and torch.allclose(ensemble(x)[1], model(x))
+    optimizer = torch.optim.SGD(ensemble.parameter_groups(0.1, 0.0))
+    for _ in range(2):  # B is zero at first
+        optimizer.zero_grad()
+        ensemble.loss(x, torch.arange(8) % 3, nn.functional.cross_entropy).backward()
+        optimizer.step()
+    assert not torch.equal(ensemble(x)[0], ensemble(x)[1])
 
 
 def test_a_regression_is_kept_too():
@@ -97,7 +117,7 @@ def test_what_does_not_fit_is_refused(method, options, message, trained):
 
 
 def test_a_network_that_was_trained_with_dropout_keeps_its_own():
-    model, x = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 3)).eval(), torch.randn(64, 4)
+    model, x = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Dropout(0.01), nn.Linear(32, 3)).eval(), torch.randn(64, 4)
     near = pb.mc_dropout(model, 4, trained=x)
     assert "members keep" in near.explain() and near.settings["rate"] is None
     torch.manual_seed(0)

@@ -13,6 +13,7 @@ from browser import show, unfold
 from pluribus._common.signed_files import write_npz
 from pluribus.report import page
 from pluribus.report.charts import CHARTS
+from pluribus.report.charts.sweeps import compute_gains
 from pluribus.report.examples import png_address
 from pluribus.report.figure import number_styles
 from pluribus.report.page import report
@@ -122,7 +123,7 @@ def test_runs_without_columns_or_with_nan_still_give_a_page():
 def test_a_record_with_only_what_is_needed_gives_a_page():
     needed = ("run", "method", "label", "settings", "data", "task", "seed", "metrics")
     record = {key: fakes.classification().record[key] for key in needed} | {"cost": {}}
-    assert "One seed: intervals are" in report([Result(record)])
+    assert "One seed: intervals of differences" in report([Result(record)])
 
 
 def test_every_chart_of_the_table_is_drawn_for_some_run():
@@ -134,10 +135,28 @@ def test_every_chart_of_the_table_is_drawn_for_some_run():
     drawn = {
         name
         for name, kind in CHARTS.items()
-        for groups in (classification, regression)
+        for groups in (classification, regression, widths())
         if kind.function(groups, number_styles(groups))
     }
     assert drawn == set(CHARTS)
+
+
+def widths():
+    runs = []
+    for method, gain in (("single", 0.0), ("packed", -0.1), ("deep", 0.3)):
+        for width in (1, 2):
+            result = fakes.classification(f"{method} width={width}", method=method)
+            result.record["width"] = width
+            result.record["metrics"]["nll"] = {"value": 1.0 - gain * width, "low": None, "high": None}
+            runs.append(Result(result.record))
+    return group_runs(runs)["digits", "lenet"]
+
+
+def test_a_sweep_of_widths_shows_the_gain_over_the_single_network_of_that_width():
+    gains = {label: [(x, round(gain.value, 6)) for x, gain in line]
+             for label, line in compute_gains(widths(), "nll").items()}  # fmt: skip
+    assert gains == {"deep": [(1, 0.3), (2, 0.6)], "packed": [(1, -0.1), (2, -0.2)], "thin single": [(2, 0.0)]}
+    assert compute_gains([group for group in widths() if group.record["method"] != "single"], "nll") == {}
 
 
 def test_the_sweep_shows_the_setting_that_differs():

@@ -1,4 +1,4 @@
-"""Each check comes out each way: fed results for which the claim holds, fails and cannot be told."""
+"""Each check comes out each way: fed results for which the claim holds, fails and is inconclusive."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,19 @@ REGULARISED = {
 }
 DIVERSE = {"mimo": 4, "deep": 4, "treenet": 1, "batch_ensemble": 1, "multihead": 0}
 
+WIDE = {  # one network, half as wide, four members: each better the wider it is, packed ones the most
+    f"{method} width={width}": level * width + 0.5 * width
+    for method, level in (("single", 0), ("deep", 1), ("packed", 0.9))
+    for width in (1, 4, 8)
+} | {"packed width=1": -3}
+FAIR = {"single": 0, "thin": 0.2, "deep": 1, "packed": 0.7, "mc_dropout": 0.2, "masksembles": 1.2}
+STEPS = {"single width=4": 0, "deep width=4": 3, "mimo width=4 size=1": 0.5, "mimo width=4 size=2": 2}
+
 WAYS = {  # item: levels for which it holds, and for which it fails
+    "masksembles/capacity": (FAIR, {**FAIR, "masksembles": 0.3}),
+    "packed/capacity": (WIDE, {**WIDE, "packed width=8": 7.5}),  # of a gain of 8 over the single network's 4
+    "packed/residual": (FAIR, {**FAIR, "packed": 0.3}),
+    "mimo/capacity": (STEPS, {**STEPS, "mimo width=4 size=2": 0.2}),
     "masksembles/figure6": (PAR, {**PAR, "masksembles": -1}),
     "masksembles/figure7": (
         {"single": 0, "deep": 1, "masksembles scale=1.55 capacity=1.0": 1},
@@ -127,6 +139,12 @@ def test_nothing_is_said_where_deep_ensembles_do_not_beat_the_single_network():
         result.record["metrics"]["ece"] = 0.5
     verdict = CLAIMS["packed/table1"].judge(without)
     assert verdict.judgement == OPEN
+    assert CLAIMS["packed/residual"].judge(study(FAIR)).judgement == HOLDS
+    without = study({**FAIR, "packed": -5})  # which would be refuted
+    for result in without["x, mlp"].groups["deep"].runs:
+        result.record["metrics"]["ece"] = 0.5
+    verdict = CLAIMS["packed/residual"].judge(without)
+    assert verdict.judgement == OPEN and "deep is not shown to beat single in NLL and ECE" in verdict.found[1]
 
 
 def test_the_overlaps_of_a_size_are_the_papers():

@@ -20,9 +20,11 @@ FIGURES = {
     "fort": [f"figure{i}" for i in range(2, 11)] + [f"figureS{i}" for i in range(1, 7)],
 }
 
+TESTS = {"packed/capacity", "packed/residual", "mimo/capacity", "masksembles/capacity"}  # claims that we made tests of
+
 
 def test_every_table_and_figure_of_the_papers_is_there():
-    assert set(CLAIMS) == {f"{paper}/{item}" for paper, items in FIGURES.items() for item in items}
+    assert set(CLAIMS) - TESTS == {f"{paper}/{item}" for paper, items in FIGURES.items() for item in items}
     assert set(FIGURES) == set(PAPERS)
 
 

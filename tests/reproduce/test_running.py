@@ -138,11 +138,11 @@ def test_missing_tables_are_named_with_where_to_get_them(tmp_path):
 def test_verdicts_are_stored_and_collected_on_one_page(tmp_path):
     claim = CLAIMS["masksembles/figure1"]
     outcome = reproduce_claim(claim, Context("smoke", tmp_path), "pluribus reproduce masksembles/figure1")
-    assert outcome.verdict.judgement == HOLDS and "The claim holds, computed exactly." in outcome.page.read_text()
+    assert outcome.verdict.judgement == HOLDS and "The claim holds: computed exactly." in outcome.page.read_text()
     (record,) = read_verdicts(tmp_path)
     assert record["item"] == claim.name and record["judgement"] == HOLDS
     page = (tmp_path / "claims.html").read_text()
-    assert "1 item of 66 run: at smoke scale 1 hold." in page and "pluribus reproduce masksembles/figure1" in page
+    assert "1 item of 70 run: at smoke scale 1 hold." in page and "pluribus reproduce masksembles/figure1" in page
     assert "packed/table9" in page and "Not run here." in page
 
 
@@ -171,13 +171,13 @@ def test_a_small_scale_says_what_it_shows(tmp_path):
     )
     outcome = reproduce_claim(claim, Context("smoke", tmp_path))
     said = "At this scale the data and the networks are tiny: this shows only that it runs."
-    assert outcome.verdict.judgement == "ran" and outcome.verdict.found == ["Yes.", said]
+    assert outcome.verdict.judgement == "ran" and outcome.verdict.found == [said]
     page = outcome.page.read_text()
-    assert "It ran, at smoke scale, with tiny data and networks: this says nothing about the claim." in page
+    assert "No verdict: a smoke run (at smoke scale, with tiny data and networks)." in page
     assert "holds" not in page.split("</style>")[1].split("<script>")[0]
     outcome = reproduce_claim(claim, Context("laptop", tmp_path))
     assert outcome.verdict.judgement == HOLDS
-    assert "The claim holds, at laptop scale, with smaller networks and data than the paper" in outcome.page.read_text()
+    assert "The claim holds: at laptop scale, with smaller networks and data than the paper" in outcome.page.read_text()
 
 
 @pytest.fixture(scope="module")

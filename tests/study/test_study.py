@@ -354,7 +354,7 @@ class TestWays:
         same(whole, killed)
 
 
-def dies_once(run, folder=None):
+def dies_once(run, folder=None, keep=None):
     marker = Path(os.environ["PLURIBUS_TEST_MARKER"])
     if run.method == "deep" and not marker.exists():
         marker.touch()
@@ -362,7 +362,7 @@ def dies_once(run, folder=None):
     return compute(run)
 
 
-def fails_for_deep(run, folder=None):
+def fails_for_deep(run, folder=None, keep=None):
     if run.method == "deep":
         raise RuntimeError("no memory")
     return compute(run)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 import pluribus as pb
-from pluribus.deploy.freezing.tracing import Still
+from pluribus.surgery.dropout import no_dropout
 
 
 def alike(a: Tensor, b: Tensor, relative: float = 1e-5) -> None:
@@ -29,5 +29,5 @@ def trained(model: nn.Module) -> nn.Module:
 
 
 def expected(ensemble: pb.Ensemble, x: Tensor) -> Tensor:
-    with torch.no_grad(), Still():
+    with torch.no_grad(), no_dropout():
         return ensemble.eval()(x)

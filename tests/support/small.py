@@ -149,3 +149,8 @@ def needed(method: str, x: Any, branch: str) -> dict[str, Any]:
 def targets(rows: int = 5) -> Tensor:
     """Class labels."""
     return torch.randint(CLASSES, (rows,))
+
+
+def close(a: Tensor, b: Tensor, **tolerance: float) -> None:
+    """Equal to float tolerance."""
+    torch.testing.assert_close(a, b, **{"rtol": 1e-4, "atol": 1e-5, **tolerance})

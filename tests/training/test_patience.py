@@ -35,3 +35,23 @@ def test_without_validation_data_nothing_stops_early():
     x, y = torch.randn(32, 4), torch.randint(3, (32,))
     history = pb.fit(pb.single(nn.Linear(4, 3)), (x, y), recipe=pb.RECIPES["default"].changed(epochs=4, patience=1))
     assert len(history.rows) == 4
+
+
+def test_the_likeliest_epoch_is_kept_where_the_recipe_says_so():
+    """An overconfident network: its accuracy on validation data stays while its likelihood falls."""
+    torch.manual_seed(0)
+    x = torch.randn(64, 4)
+    y = (x[:, 0] + 0.8 * torch.randn(64) > 0).long()
+    histories = {}
+    for best in ("accurate", "likeliest"):
+        recipe = pb.RECIPES["default"].changed(epochs=40, lr=0.05, best=best)
+        ensemble = pb.single(nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2)))
+        histories[best] = pb.fit(ensemble, (x[:32], y[:32]), (x[32:], y[32:]), recipe=recipe)
+        rows, kept = histories[best].rows, histories[best].best["ensemble"]
+        by = {"accurate": lambda row: (-row["validation_accuracy"], row["validation_nll"]),
+              "likeliest": lambda row: row["validation_nll"]}[best]  # fmt: skip
+        assert kept == min(range(40), key=lambda i, by=by, rows=rows: by(rows[i]))
+    assert (
+        min(row["validation_nll"] for row in histories["likeliest"].rows)
+        < histories["likeliest"].rows[-1]["validation_nll"]
+    )

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase as NormBase  # of batch and instance normalisation
 from torch.nn.modules.conv import _ConvNd as ConvNd  # of all convolutions, transposed ones too
-from torch.nn.modules.module import _has_any_global_hook as has_any_global_hook
 from torch.nn.utils import parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
@@ -21,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["ConvNd", "NormBase", "TorchDispatchMode", "has_any_global_hook", "pytree"]
+__all__ = ["ConvNd", "NormBase", "TorchDispatchMode", "pytree"]
 
 _Found = TypeVar("_Found")
 
@@ -298,8 +297,9 @@ ATTENTION = (  # what F.scaled_dot_product_attention becomes
 
 
 def is_onednn_enabled() -> bool:
-    """Whether oneDNN's operators are there and nobody has turned them off."""
-    return torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()
+    """Whether oneDNN's operators are there and nobody has turned them off; torch's public ones do the same, slower."""
+    there = all(hasattr(torch.ops.mkldnn, name) for name in ("_reorder_convolution_weight", "_convolution_pointwise"))
+    return there and torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()
 
 
 def reorder_weight(weight: Tensor, options: Sequence[Any], shape: Sequence[int]) -> Tensor:

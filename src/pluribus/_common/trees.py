@@ -75,18 +75,18 @@ def tensors_of(tree: Any) -> list[Tensor]:
     return [leaf for leaf in flatten(tree)[0] if isinstance(leaf, Tensor)]
 
 
-def are_close(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
-    """Whether two runs have given the same tensors, to float tolerance."""
-    return len(first) == len(second) and all(map(_is_close, first, second))
+def are_close(first: Sequence[Tensor], second: Sequence[Tensor], tolerance: float = 1e-4) -> bool:
+    """Whether two runs have given the same tensors, to a share of the largest value in each."""
+    return len(first) == len(second) and all(_is_close(a, b, tolerance) for a, b in zip(first, second, strict=True))
 
 
-def _is_close(a: Tensor, b: Tensor) -> bool:
+def _is_close(a: Tensor, b: Tensor, tolerance: float) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     if a.is_meta or not a.is_floating_point():
         return a.is_meta or torch.equal(a, b)
     scale = float(a.detach().nan_to_num(0, 0, 0).abs().max()) if a.numel() else 0.0
-    return torch.allclose(a, b, rtol=1e-3, atol=1e-4 * scale + 1e-30, equal_nan=True)
+    return torch.allclose(a, b, rtol=10 * tolerance, atol=tolerance * scale + 1e-30, equal_nan=True)
 
 
 def stack_trees(trees: list[Any]) -> Any:
@@ -201,6 +201,14 @@ def map_tensors(tree: Any, change: Any) -> Any:
     """The tree with `change` applied to every tensor."""
     leaves, structure = flatten(tree)
     return pytree.tree_unflatten([change(t) if isinstance(t, Tensor) else t for t in leaves], structure)
+
+
+def repeat_votes(outputs: Any, votes: Sequence[int] | None) -> Any:
+    """Outputs, (members, batch, ...), with each member as often as it counts: (votes, batch, ...)."""
+    if votes is None:
+        return outputs
+    index = [member for member, count in enumerate(votes) for _ in range(count)]
+    return map_tensors(outputs, lambda t: t[index])
 
 
 def logits_of(output: Any) -> Any:

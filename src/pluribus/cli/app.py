@@ -21,6 +21,8 @@ except ModuleNotFoundError as error:  # only torch and numpy are installed
         f"The command line needs {error.name}, which is not installed. From a clone: pip install '.[all]'"
     ) from None
 
+from typer.core import TyperGroup
+
 from .align import align_command
 from .cite import cite_command
 from .common import options
@@ -37,7 +39,20 @@ from .reproduce import reproduce_command
 from .train import train_command
 from .upgrade import upgrade_command
 
+
+class Commands(TyperGroup):
+    """The list of commands; its flags take no value, so none is shown."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help."""
+        for option in self.get_params(ctx):
+            if getattr(option, "is_flag", False):
+                option.metavar = ""
+        super().format_help(ctx, formatter)
+
+
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shlex
@@ -38,6 +39,9 @@ def compare_command(
     threads: options.Threads = 1,
     ray: Annotated[str | None, typer.Option(help="Run on a Ray cluster: its address, auto or local.")] = None,
     baselines: Annotated[bool, typer.Option("--baselines", help="Tables: add gradient boosting, same rows.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Store the trained networks, so that `train --study` need not train again.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking, even if it takes hours.")] = False,
 ) -> None:
     """Train the methods under equal conditions, and report the accuracy, calibration, uncertainty and cost of each.
@@ -81,11 +85,13 @@ def compare_command(
         **run.conditions(names, train_rows=rows, outside=outside, shifted=shifted, variants=variants),
     )
     options.check_device(run.device)
-    _conduct(study, out, jobs or (1 if run.device != "cpu" else os.cpu_count() or 1), ray, yes, run, baselines)
+    if run.start and not methods:
+        study = _without_refusing(study, run)
+    _conduct(study, out, jobs or (1 if run.device != "cpu" else os.cpu_count() or 1), ray, keep, yes, run, baselines)
 
 
 def _conduct(
-    study: Any, out: Path | None, jobs: int, ray: str | None, yes: bool, run: RunOptions, baselines: bool
+    study: Any, out: Path | None, jobs: int, ray: str | None, keep: bool, yes: bool, run: RunOptions, baselines: bool
 ) -> None:
     from ..report.page import report
     from ..results.quantities import Differences
@@ -104,7 +110,9 @@ def _conduct(
     with say_how_to_go_on(lambda: f"{len(list(folder.glob('results/*.npz')))} finished runs are kept in {folder}"):
         with display.watch_runs(talk, run.silent, folder, jobs) as watch:
             ahead = None if ray or run.silent else forecast
-            outcome = conduct(study, folder, jobs=jobs, ray=ray, command=command, report=watch, forecast=ahead)
+            outcome = conduct(
+                study, folder, jobs=jobs, ray=ray, keep=keep, command=command, report=watch, forecast=ahead
+            )
     results = choose_settings(outcome.results, study.choose) if study.choose else outcome.results
     if not run.silent:
         say_notes(note for one in study.runs()[:1] for note in load_data(one).notes)
@@ -113,7 +121,11 @@ def _conduct(
         report(results if study.choose else folder, page, known=results, differences=differences)
     boosting = _boosting(results, study, folder) if baselines else []
     if run.as_json:
-        place: dict[str, Any] = {"folder": str(folder), "page": str(page) if results else None}
+        place: dict[str, Any] = {
+            "folder": str(folder),
+            "page": str(page) if results else None,
+            "next": _next(study, folder),
+        }
         place |= {"baselines": boosting} if baselines else {}
         print(display.as_json(outcome, results, differences, **place))
     elif not run.quiet:
@@ -125,6 +137,7 @@ def _conduct(
         say_lines(show, [*display.sentences(results, differences)[:6], *(row["sentence"] for row in boosting)])
         if results:
             show.print(f"\nReport: {safe_text(str(page))}", soft_wrap=True)
+            show.print(f"Next: {safe_text(_next(study, folder))}", soft_wrap=True)
     for name, reason in outcome.failed.items():
         say("[bold red]failed:[/]", f"{name}: {reason}")
     if outcome.failed:
@@ -140,6 +153,32 @@ def _boosting(results: Any, study: Any, folder: Path) -> list[dict[str, Any]]:
     with atomic_write(folder / "baselines.json") as path:
         path.write_text(json.dumps(rows, indent=1))
     return rows
+
+
+def _without_refusing(study: Any, run: RunOptions) -> Any:
+    """The study without the usual methods that cannot keep the answers of the trained weights; each is named."""
+    from ..study.baselines import check_run
+    from ..study.run import load_data
+
+    left: dict[str, str] = {}
+    for one in study.runs():
+        try:
+            if one.method not in left:
+                check_run(one, load_data(one))
+        except ValueError as error:
+            if "must keep" not in str(error):
+                raise
+            left[one.method] = str(error)
+    if left and not run.silent:
+        say_notes(f"left out {name}: {reason}" for name, reason in left.items())
+    return dataclasses.replace(study, methods=[name for name in study.methods if name not in left])
+
+
+def _next(study: Any, folder: Path) -> str:
+    """The command that makes a predictor of what the study recommends."""
+    more = ["--data", study.data[0]] if len(study.data) > 1 else []
+    code = ["--model", study.model] if (study.model or "").startswith("python:") else []
+    return shlex.join(["pluribus", "train", "--study", str(folder), *more, *code, "--out", "predictor"])
 
 
 def _say_forecast(seconds: dict[str, float], jobs: int, yes: bool, talk: Any) -> None:

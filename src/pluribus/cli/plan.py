@@ -68,3 +68,7 @@ def plan_command(
             progress=lambda text: status.update(safe_text(text)),
         )
     typer.echo(found.to_json(indent=1) if as_json else str(found))
+    if found.rows and not as_json:
+        names = dict.fromkeys(["single", *(row["method"] for row in found.best if not found.is_thin(row))])
+        chosen, size = ",".join(list(names)[:4]), max((row["size"] for row in found.best), default=4)
+        typer.echo(f"Next: pluribus compare --data DATA --model {model} --methods {chosen} --size {size} --seeds 3")

@@ -32,7 +32,7 @@ def reproduce_command(
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Reproduce a table or a figure of a paper, and judge its claim: holds, does not hold, or cannot be told.
+    """Reproduce a table or a figure of a paper, and judge its claim: holds, does not hold, or inconclusive.
 
     The folder keeps what was computed: the same command resumes there, and judges again without training.
 
@@ -65,9 +65,17 @@ def reproduce_command(
 
 
 def _show(outcome: Any, scale: str, quiet: bool, as_json: bool) -> None:
+    from ..reproduce.running import RAN
+
     claim, verdict = outcome.claim, outcome.verdict
     if as_json:
-        record = {"item": claim.name, "claim": claim.says, "scale": scale, "judgement": verdict.judgement}
+        record = {
+            "item": claim.name,
+            "claim": claim.says,
+            "scale": scale,
+            "judgement": verdict.judgement,
+            "scope": verdict.scope,
+        }
         record |= {"found": verdict.found, "header": verdict.header, "rows": verdict.rows}
         print(json.dumps(record | {"seconds": outcome.seconds, "page": str(outcome.page)}, indent=1))
         return
@@ -81,7 +89,8 @@ def _show(outcome: Any, scale: str, quiet: bool, as_json: bool) -> None:
         for row in verdict.rows:
             table.add_row(*map(safe_text, row))
         console.print(table)
-    lines = ["", f"{claim.title}: {claim.says}", f"{verdict.judgement.upper()}: {verdict.found[0]}"]
+    answer = f"{verdict.judgement.upper()} ({verdict.scope})" if verdict.judgement != RAN else "NO VERDICT"
+    lines = ["", f"{claim.title}: {claim.says}", f"{answer}: {verdict.found[0]}"]
     say_lines(console, [*lines, *verdict.found[1:], *claim.notes])
     console.print(f"Report: {safe_text(str(outcome.page))}", soft_wrap=True)
 
@@ -103,6 +112,7 @@ def _list(as_json: bool, out: Path) -> None:
             "notes": list(claim.notes),
             "verdict": stored.get(name, {}).get("judgement"),
             "scale": stored.get(name, {}).get("scale"),
+            "scope": stored.get(name, {}).get("scope"),
         }
         for name, claim in CLAIMS.items()
     ]
@@ -119,7 +129,7 @@ def _table_of_items(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     texts = []
     for row in rows:
         cost = re.split(r":| on one core| \(", row["costs"]["laptop"])[0].removeprefix("about ")
-        verdict = f"{row['verdict']} ({row['scale']})" if row["verdict"] else "not run"
+        verdict = f"{row['verdict']} ({row['scope'] or row['scale']})" if row["verdict"] else "not run"
         title = re.sub(r"^(Figure|Table|Section|Appendix|Footnote) [^:]*: ", "", row["title"])  # the item says it
         texts.append([row["item"], title, cost, verdict])
     room = max(width - sum(max(len(text[i]) for text in texts) + 2 for i in (0, 2, 3)), 12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
 from pathlib import Path
@@ -18,13 +19,17 @@ from .common.run_options import RunOptions, takes_run_options
 def train_command(
     *,
     out: Annotated[Path, typer.Option(help="The folder for the trained ensemble.")],
-    method: options.Method = "packed",
-    data: options.Data = "digits",
+    study: Annotated[
+        Path | None,
+        typer.Option(help="A folder of `pluribus compare`: its recommended method and settings, or its row --method."),
+    ] = None,
+    method: options.TrainMethod = None,
+    data: options.TrainData = None,
     run: RunOptions,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="An argument of the method, such as alpha=3.")
     ] = None,
-    seed: options.Seed = 0,
+    seed: options.TrainSeed = None,
     risk: Annotated[
         float | None,
         typer.Option(
@@ -34,6 +39,12 @@ def train_command(
     coverage: Annotated[
         float, typer.Option(help="How often sets and intervals contain the truth.", min=0, max=1)
     ] = 0.9,
+    cascade: Annotated[
+        bool, typer.Option("--cascade", help="Answer each row with as many members as it needs (docs/serving.md).")
+    ] = False,
+    margin: Annotated[
+        float, typer.Option(help="With --cascade: how much accuracy it may lose.", min=0.0001, max=0.5)
+    ] = 0.02,
     threads: options.Threads = None,
     precision: Annotated[
         str | None, typer.Option(help="Precision of training: 32-true, bf16-mixed or 16-mixed.")
@@ -44,43 +55,82 @@ def train_command(
 
     Examples:
 
+        pluribus train --study pluribus-runs/digits-1a2b3c4d --out digits/
+
         pluribus train --out digits/ --method packed --size 4
 
         pluribus train --out houses/ --data table:houses.csv --target price --method deep --epochs 40
     """
     import torch
 
-    from ..study.baselines import entry, settings_of
     from ..study.predictor_training import train_predictor
     from ..study.run import load_data
-    from ..study.settings import Run
 
-    entry(method, "train")
-    given, known = options.settings(settings or [], several=False), sorted(settings_of(method))
-    for name in given:
-        if name not in known:
-            raise ValueError(f"--set: {method} takes no {name!r}. Choose from {', '.join(known)}.")
-    threads = threads or torch.get_num_threads()
-    torch.set_num_threads(threads)
-    planned = Run(
-        data=data, model=run.model or "auto", method=method, label=method, settings=given, seed=seed, threads=threads,
-        **run.conditions([data]),
-    )  # fmt: skip
-    options.check_device(run.device)
+    if study is None:
+        planned, kept = _plan(method or "packed", data or "digits", settings or [], seed or 0, threads, run), None
+    else:
+        _refuse_own_settings(run, settings, threads)
+        planned, kept = _from_study(study, method, data, seed, run)
+    options.check_device(planned.device)
     found = load_data(planned)
+    if study is None and threads is None and (found.kind == "images" or run.reads_texts([planned.data])):
+        planned = dataclasses.replace(
+            planned, threads=torch.get_num_threads()
+        )  # networks of tables are faster with one
+    torch.set_num_threads(planned.threads)
     if not run.silent:
         say_notes(found.notes)
+    there = (out / "bundle.json").exists() and not overwrite
     with say_how_to_go_on(lambda: f"the epochs so far are kept in {out}"):
         predictor, seconds = train_predictor(
-            planned, found, out, risk=risk, coverage=coverage, overwrite=overwrite, precision=precision,
+            planned, found, out, risk=risk, coverage=coverage, margin=margin if cascade else None,
+            overwrite=overwrite, precision=precision, kept=kept,
             progress=not run.silent and messages.is_terminal,
         )  # fmt: skip
     if not run.silent:
         say_notes(predictor.ensemble.notes)
-    _show(predictor, [*found.notes, *predictor.ensemble.notes], seconds, out, run.quiet, run.as_json)
+    how = f"{seconds:.0f} s of training" if seconds else "finished before" if there else "weights of the study"
+    _show(predictor, [*found.notes, *predictor.ensemble.notes], seconds, how, out, run.quiet, run.as_json)
 
 
-def _show(predictor: Any, notes: list[str], seconds: float, out: Path, quiet: bool, as_json: bool) -> None:
+def _plan(method: str, data: str, settings: list[str], seed: int, threads: int | None, run: RunOptions) -> Any:
+    """The run that the options describe."""
+    from ..study.baselines import entry, settings_of
+    from ..study.settings import Run
+
+    entry(method, "train")
+    given, known = options.settings(settings, several=False), sorted(settings_of(method))
+    for name in given:
+        if name not in known:
+            raise ValueError(f"--set: {method} takes no {name!r}. Choose from {', '.join(known)}.")
+    return Run(
+        data=data, model=run.model or "auto", method=method, label=method, settings=given, seed=seed,
+        threads=threads or 1, **run.conditions([data]),
+    )  # fmt: skip
+
+
+def _from_study(study: Path, method: str | None, data: str | None, seed: int | None, run: RunOptions) -> Any:
+    """The chosen run of a study, and the folder of its trained weights, if they were kept."""
+    from ..study.chosen_run import choose_run
+
+    chosen = choose_run(study, label=method, data=data, seed=seed, model=run.model)
+    if not run.silent:
+        among = f" (chosen among {chosen.rivals} by test rows, so its test metrics are slightly optimistic)"
+        say_notes([f"{chosen.why}{among if chosen.rivals > 1 else ''}"])
+    return chosen.run, chosen.kept
+
+
+def _refuse_own_settings(run: RunOptions, settings: list[str] | None, threads: int | None) -> None:
+    """A study has its data, network and training already: another one is another study."""
+    free, usual = ("quiet", "as_json", "model"), RunOptions()
+    said = [name for name, value in vars(run).items() if name not in free and value != getattr(usual, name)]
+    said += ["set"] * bool(settings) + ["threads"] * bool(threads)
+    if said:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in said)
+        raise ValueError(f"--study: has settings of its own, so {names} cannot be given. Leave out one or the other.")
+
+
+def _show(predictor: Any, notes: list[str], seconds: float, how: str, out: Path, quiet: bool, as_json: bool) -> None:
     record = predictor.record
     figures = record["figures"]
     if as_json:
@@ -90,10 +140,10 @@ def _show(predictor: Any, notes: list[str], seconds: float, out: Path, quiet: bo
     elif not quiet:
         names = ("mean_iou", "accuracy", "nll", "ece", "rmse", "coverage")
         text = ", ".join(f"{name} {figures[name]:.4g}" for name in names if name in figures)
-        print(f"test: {text}; {f'{seconds:.0f} s of training' if seconds else 'finished before: nothing was changed'}")
+        print(f"test: {text}; {how}{': nothing was changed' if how == 'finished before' else ''}")
         print("\n".join(_promises(predictor)))
         more = " --out FOLDER" if predictor.task == "segmentation" else ""
-        done = "written to" if seconds else "finished:"
+        done = "finished:" if how == "finished before" else "written to"
         print(f"{done} {out}; next: pluribus predict {shlex.quote(str(out))} FILES{more}")
 
 
@@ -105,5 +155,10 @@ def _promises(predictor: Any) -> list[str]:
     if predictor.evidence is None:
         rows = "fewer than 10 validation rows: nothing is calibrated and nothing is promised. Give --validation 0.2"
         return [rows]
-    said = [one.explain() for one in (promise, threshold) if one is not None]
+    cascade = predictor.record.get("cascade")
+    used = [] if cascade is None else [
+        f"cascade of {', '.join(map(str, cascade['sizes']))} members: cost {cascade['report']['cost'][0]:.2f} of all "
+        f"members on every row; accuracy at most {cascade['report']['bound']:.4f} lower, with confidence 0.95"
+    ]  # fmt: skip
+    said = used + [one.explain() for one in (promise, threshold) if one is not None]
     return [*said, *(record[name] for name in ("no_conformal", "no_threshold") if name in record)]

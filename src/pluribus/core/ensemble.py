@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import chain
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from .._common.trees import (
     logits_of,
     map_tensors,
     members_first,
+    repeat_votes,
     rows_of,
     tensors_of,
     tile,
@@ -27,7 +28,7 @@ from .._common.trees import (
 )
 from ..surgery.calling import evaluation_mode, find_class_dim
 from ..surgery.closures import BoundCopies
-from ..surgery.copying import duplicate, state, without_history
+from ..surgery.copying import assign_, duplicate, state, without_history
 from ..surgery.dropout import no_dropout
 from ..surgery.row_splitting import rows_to_predict
 from ..surgery.selecting import dotted_name, quote_names
@@ -82,6 +83,7 @@ class Ensemble(nn.Module):
         self.method, self.settings, self.notes = method, dict(settings or {}), list(notes)
         self.feed, self.first_look = feed, first_look
         self.passes = size  # of the network for one prediction; last layers alone are no pass
+        self.votes: tuple[int, ...] | None = None  # how often each member counts; None: once (see `subset`)
         self.findings = Findings()
         self.asleep: frozenset[str] = frozenset()  # modules that stay in eval mode: a trunk that is kept as it is
         self.base = ""  # the hash of all that is shared, where a method has frozen it: it need not be saved
@@ -96,16 +98,18 @@ class Ensemble(nn.Module):
     # ---------------------------------------------------------------- what users call
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Every member on every row: (members, batch, ...).
+        """Every member on every row: (members, batch, ...); a member that counts twice (`subset`) stands there twice.
 
         In training, methods that share their normalisation layers run the members as rows of one batch, so that
         the statistics are those of all members together.
         """
         training = self.training
         if not self.runner.busy:
-            return self._forward((args, kwargs), training)
-        with self.runner.alone():  # another thread has changed the modes for a while: it said so before it did
-            return self._forward((args, kwargs), self.training)
+            outputs = self._forward((args, kwargs), training)
+        else:
+            with self.runner.alone():  # another thread has changed the modes for a while: it said so before it did
+                outputs = self._forward((args, kwargs), self.training)
+        return outputs if self.votes is None else repeat_votes(outputs, self.votes)
 
     def _forward(self, batch: Batch, training: bool) -> Any:
         self.look_once(batch)
@@ -266,6 +270,39 @@ class Ensemble(nn.Module):
             follow_(self.method, module)
         return module
 
+    def subset(self, members: Sequence[int], votes: Sequence[int] | None = None) -> Ensemble:
+        """Some of the members as an ensemble of their own, in this order; a copy.
+
+        Args:
+            members: their numbers
+            votes: how often each counts in the answer; it runs once. Default: once each
+
+        >>> ensemble, x = pb.deep(nn.Linear(4, 3), 3), torch.zeros(5, 4)
+        >>> some = ensemble.subset([2, 0], votes=[2, 1])
+        >>> some.size, torch.equal(some(x), ensemble(x)[[2, 2, 0]])
+        (2, True)
+        """
+        index = [self._check_index(i) for i in members]
+        counts = tuple(1 for _ in index) if votes is None else tuple(int(count) for count in votes)
+        if not index or len(set(index)) < len(index) or len(counts) != len(index) or min(counts) < 1:
+            raise ValueError(
+                f"subset: needs different members, and votes of at least 1 for each, but they are {list(members)} with "
+                f"the votes {list(counts)}."
+            )
+        if self.joint or not self.own:
+            why = "answer together in one pass" if self.joint else "differ only in their random draws"
+            raise TypeError(f"{self.method}: the members {why}, so there is no ensemble of some of them.")
+        made = cast(Ensemble, duplicate(self))
+        made._take_(index)
+        made.passes = len(index) if self.passes == self.size else self.passes
+        made.size, made.votes = len(index), counts if max(counts) > 1 else None
+        made.runner = made._make_runner()
+        return made
+
+    def _take_(self, index: list[int]) -> None:
+        """Keep only what these members own."""
+        assign_(self.module, {name: t.detach()[index] for name, t in state(self.module) if name in self.own})
+
     def parameter_groups(
         self, lr: float, weight_decay: float = 0.0, fast_weight_factor: float = 0.5
     ) -> list[dict[str, Any]]:
@@ -357,6 +394,7 @@ class Ensemble(nn.Module):
         count = lambda ts: sum(t.numel() for t in ts.values() if isinstance(t, nn.Parameter))  # noqa: E731
         lines = [
             f"{self.method}: {self.size} members, {self.task}",
+            *([f"  votes of the members: {', '.join(map(str, self.votes))}"] if self.votes else []),
             f"  each member owns {len(owned)} tensors with {count(owned) // self.size:,} parameters",
             f"  all share {len(shared)} tensors with {count(shared):,} parameters",
             *self.runner.explain(),

@@ -64,7 +64,7 @@ from .rows import Rows, locate_rows_, member_layers
 from .trunk import Trunk
 
 BY_HAND = "set by hand"
-MANY = 16  # members from which on vmap is faster for small layers; measured, see docs/speed.md
+MANY = 12  # members from which on vmap is faster for small layers; measured, see docs/speed.md
 FAILS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
 
 

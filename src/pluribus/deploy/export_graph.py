@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .._common.torch_private import is_pure_operator, pytree
-from .._common.trees import Batch, flatten, logits_of, map_rows, map_tensors, rows_of, stack_trees
+from .._common.trees import Batch, flatten, logits_of, map_rows, map_tensors, repeat_votes, rows_of, stack_trees
 from ..core.ensemble import Ensemble
 from ..surgery.copying import assign_, duplicate, run_with, state
 
@@ -24,7 +24,7 @@ class ExportedMembers(nn.Module):
         super().__init__()
         copy = duplicate(ensemble)
         assert isinstance(copy, Ensemble)
-        self.size, self.findings, self.module = copy.size, copy.findings, copy.module
+        self.size, self.votes, self.findings, self.module = copy.size, copy.votes, copy.findings, copy.module
         self.ensemble = copy if copy.run == "once" or not copy.stacked else None
         if self.ensemble is not None:
             return
@@ -41,7 +41,7 @@ class ExportedMembers(nn.Module):
         if self.ensemble is not None and self.ensemble.run == "once":
             return logits_of(self.ensemble(*args, **kwargs))
         with (self.findings.around or nullcontext)():
-            return _stack([logits_of(self._one(i, (args, kwargs))) for i in range(self.size)])
+            return repeat_votes(_stack([logits_of(self._one(i, (args, kwargs))) for i in range(self.size)]), self.votes)
 
     def train(self, mode: bool = True) -> ExportedMembers:
         """Set the mode; dropout of MC-Dropout stays awake."""

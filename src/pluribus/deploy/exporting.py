@@ -22,10 +22,12 @@ from .._common.optional import require
 from .._common.torch_private import pytree
 from .._common.trees import Batch, as_batch, logits_of, rows_of, tensors_of
 from ..core.ensemble import Ensemble
+from ..core.stages import Cascade
 from ..surgery.calling import call, refuse_chance_outside_torch, refuse_sparse
 from ..surgery.copying import duplicate, state
 from ..surgery.selecting import quote_names
 from ..uncertainty.outputs import AnswerModule, answer_names
+from .cascade_graph import cascade_names, compose
 from .export_graph import first_words, plain_of, resize, trace_program
 from .fixed_dropout import Fixed, Redrawn, find_draws
 
@@ -122,7 +124,8 @@ def export(
         label, confidence, total, aleatoric, epistemic: (batch)
 
     Args:
-        ensemble: an Ensemble, or what `pb.freeze` gives
+        ensemble: an Ensemble, or what `pb.freeze` gives; or a `Cascade`: its file runs only the rows that go on, and
+            also gives how many members answered
         example: what one call takes: a tensor, a tuple of arguments or a dict of named ones, rows first
         path: where to; the suffix says the format: ".onnx", or ".pt2" for torch.export
         format: "onnx" or "torch", for other suffixes
@@ -143,6 +146,7 @@ def export(
         )
     path = Path(path)
     format = _check_arguments(ensemble, path, format, draws, tolerance)
+    _check_cascade(ensemble, format, dynamic)
     refuse_sparse("export", example)
     batch, size = _check_example(example), rows_of(as_batch(example))
     given = duplicate(ensemble).eval()
@@ -151,7 +155,7 @@ def export(
     if isinstance(given, Ensemble):
         given.locate_classes(batch, logits_of(outputs))
     task, class_dim = getattr(given, "task", "classification"), getattr(given, "class_dim", None)
-    plain = plain_of(given)
+    plain = given if isinstance(given, Cascade) else plain_of(given)
     chance = bool(find_draws(plain, batch))
     if chance and draws == "fixed":
         given = plain = Fixed(plain, batch, generator)
@@ -160,24 +164,25 @@ def export(
     elif draws == "random":
         raise ValueError('export: draws="random" is for MC-Dropout, but this ensemble draws nothing. Leave it out.')
     draws = draws if chance else "none"
-    inputs, outputs = _input_names(ensemble, batch, answer_names(task)), answer_names(task)
+    outputs = cascade_names(given) if isinstance(given, Cascade) else answer_names(task)
+    inputs = _input_names(ensemble.stages[0] if isinstance(ensemble, Cascade) else ensemble, batch, outputs)
     about = {"task": task, "members": str(getattr(ensemble, "size", "")), "draws": draws}
-    about |= getattr(ensemble, "about", {})
+    if isinstance(ensemble, Cascade):
+        about["members"] = str(ensemble.counts[-1])
+    about |= getattr(ensemble.stages[0] if isinstance(ensemble, Cascade) else ensemble, "about", {})
     with torch.no_grad(), _quiet(), _beside(path) as temporary:
-        program = trace_program(AnswerModule(plain, task, class_dim).eval(), batch, dynamic)
-        if format == "onnx":
-            _write_onnx(program, temporary, inputs, outputs, opset, about)
+        if isinstance(given, Cascade):
+            _write_cascade(given, resize(batch, max(size, 2)), temporary, inputs, opset, about)
         else:
-            content = io.BytesIO()  # on a full disk, torch's own writing of files ends the process
-            torch.export.save(program, content, extra_files={"pluribus.json": json.dumps(about)})
-            temporary.write_bytes(content.getbuffer())
+            program = trace_program(AnswerModule(plain, task, class_dim).eval(), batch, dynamic)
+            _write_program(program, temporary, format, inputs, outputs, opset, about)
         sizes: tuple[int, ...] = ()
         difference = None
         if check:
             sizes = tuple(sorted({1, size, 2 * size + 1})) if dynamic else (size,)
             run = _onnx_runner(temporary, inputs, outputs) if format == "onnx" else _torch_runner(temporary)
             compare = _compare_random if draws == "random" else _compare
-            expected = AnswerModule(given, task, class_dim).eval()
+            expected = _Answers(given) if isinstance(given, Cascade) else AnswerModule(given, task, class_dim).eval()
             difference = max(compare(expected, run, resize(batch, n), tolerance) for n in sizes)
         written = sum(file.stat().st_size for file in temporary.parent.iterdir())
     return Export(
@@ -213,6 +218,14 @@ def _check_arguments(ensemble: Any, path: Path, format: str | None, draws: str, 
     if path.is_dir():
         raise IsADirectoryError(f"export: {str(path)!r} is a folder. Give the name of a file in it.")
     return format
+
+
+def _check_cascade(ensemble: Any, format: str, dynamic: bool) -> None:
+    if isinstance(ensemble, Cascade) and (format != "onnx" or not dynamic):
+        raise ValueError(
+            "export: a cascade is written as .onnx with a batch of any size. For another runtime, export each of "
+            "cascade.stages and gather the rows that go on, as docs/serving.md shows."
+        )
 
 
 def _check_format(path: Path, format: str | None) -> str:
@@ -270,13 +283,43 @@ def _beside(path: Path) -> Iterator[Path]:
             os.replace(file, path.parent / file.name)
 
 
+def _write_cascade(
+    cascade: Cascade, batch: Batch, path: Path, inputs: Sequence[str], opset: int | None, about: dict[str, str]
+) -> None:
+    import onnx
+
+    model = compose(cascade, batch, inputs, lambda program: _convert(program, opset).model_proto)
+    told = [onnx.StringStringEntryProto(key=f"pluribus.{key}", value=value) for key, value in about.items()]
+    model.metadata_props.extend(told)
+    onnx.save(model, path)
+
+
+def _write_program(
+    program: torch.export.ExportedProgram, path: Path, format: str, inputs: Sequence[str], outputs: Sequence[str],
+    opset: int | None, about: dict[str, str],
+) -> None:  # fmt: skip
+    if format == "onnx":
+        _write_onnx(program, path, inputs, outputs, opset, about)
+    else:
+        content = io.BytesIO()  # on a full disk, torch's own writing of files ends the process
+        torch.export.save(program, content, extra_files={"pluribus.json": json.dumps(about)})
+        path.write_bytes(content.getbuffer())
+
+
 def _write_onnx(
     program: torch.export.ExportedProgram, path: Path, inputs: Sequence[str], outputs: Sequence[str],
     opset: int | None, about: dict[str, str],
 ) -> None:  # fmt: skip
-    optimize = about["draws"] != "random"
+    # The optimizer may take equal random operations for one, so that all members would drop alike.
+    made = _convert(program, opset, optimize=about["draws"] != "random")
+    _name_(made.model.graph, inputs, outputs)
+    made.model.metadata_props.update({f"pluribus.{key}": value for key, value in about.items()})
+    size = sum(tensor.numel() * tensor.element_size() for tensor in program.state_dict.values())
+    made.save(str(path), external_data=size > LIMIT)
+
+
+def _convert(program: torch.export.ExportedProgram, opset: int | None, optimize: bool = True) -> Any:
     try:
-        # The optimizer may take equal random operations for one, so that all members would drop alike.
         made = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=opset, optimize=optimize)
     except Exception as error:
         missing = _missing_operators(error)
@@ -287,10 +330,7 @@ def _write_onnx(
             ) from error
         raise ValueError(f"export: torch.onnx cannot convert the model: {first_words(error)}.") from error
     assert made is not None
-    _name_(made.model.graph, inputs, outputs)
-    made.model.metadata_props.update({f"pluribus.{key}": value for key, value in about.items()})
-    size = sum(tensor.numel() * tensor.element_size() for tensor in program.state_dict.values())
-    made.save(str(path), external_data=size > LIMIT)
+    return made
 
 
 def _missing_operators(error: BaseException | None) -> list[str]:
@@ -421,6 +461,18 @@ def _compare_random(expected: nn.Module, run: Runner, batch: Batch, tolerance: f
             f'{spread[1]:.2g} and PyTorch\'s is {spread[0]:.2g}. Nothing was written. Choose draws="fixed".'
         )
     return float(apart.max())
+
+
+class _Answers(nn.Module):
+    """What a cascade answers."""
+
+    def __init__(self, cascade: Cascade):
+        super().__init__()
+        self.cascade = cascade
+
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """By name."""
+        return self.cascade.answers(*args, **kwargs)
 
 
 @contextmanager

@@ -8,8 +8,9 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ from .._common.signed_files import read_signed_json, write_signed_json
 from .._common.trees import tensors_of
 from .._common.untrusted import Finite, Number, check_shape
 from ..core.ensemble import Ensemble
+from ..core.stages import SCORES as CASCADE_SCORES
+from ..core.stages import Cascade
 from ..data.catalogue import encoded
 from ..data.dataset import Data
 from ..data.encoding import check_encoding, encoded_shape
@@ -29,7 +32,9 @@ from ..uncertainty.calibration import Calibrated
 from ..uncertainty.classification import SCORES, Classification
 from ..uncertainty.conformal_prediction import INTERVALS, SETS, Conformal
 from ..uncertainty.outputs import gaussian
+from ..uncertainty.prediction import Prediction
 from ..uncertainty.regression import Regression
+from .cascading import split
 from .export_graph import ExportedMembers
 from .freezing.frozen import freeze
 from .pictures import write_pictures
@@ -37,6 +42,7 @@ from .promises import (
     COVERAGE,
     Evidence,
     calibrated_by,
+    find_cascade,
     find_threshold,
     gather_evidence,
     plain_promise,
@@ -92,6 +98,15 @@ class Predictor:
         found = self.record.get("evidence")
         return None if found is None else read_evidence(found, bool(self.record["classes"]))
 
+    @property
+    def cascade(self) -> Cascade | None:
+        """The ensemble as a cascade, where it was trained to answer as one."""
+        found = self.record.get("cascade")
+        if found is None:
+            return None
+        windows = [(float(low), float(high)) for low, high in found["windows"]]
+        return Cascade(split(self.ensemble, found["sizes"]), windows, found["score"])
+
     def promising(self, *, coverage: float | None = None, risk: float | None = None) -> Predictor:
         """The same predictor with another promise, from the calibration rows of its training: nothing is trained.
 
@@ -133,6 +148,56 @@ class Predictor:
         """The task of the data: "classification", "regression", "multilabel" or "segmentation"."""
         return self.record["encoding"]["task"]
 
+    def predict(self, source: Any, *, broken: Any = "stop", unpack_limit: int | str | None = None) -> Prediction:
+        """The calibrated prediction for files, arrays or a table of new rows; regression in the units of the target.
+
+        Args:
+            source: as for `answers`: a path, a list of images, a data frame, a dict of columns or an array of images
+        """
+        split = encoded(self.record["encoding"], source, broken=broken, unpack_limit=unpack_limit)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # as for `answers`
+            prediction: Any = self.ensemble.predict((self._normalise(x), y) for x, y in split.batches(ROWS))
+        prediction = prediction if self.calibrated is None else self.calibrated.apply(prediction)
+        return self._in_units(prediction) if isinstance(prediction, Regression) else prediction
+
+    def sets(self, source: Any, coverage: float | None = None) -> list[list[str]]:
+        """Of each row the classes of its conformal set, which holds the true one as often as promised."""
+        self._need("classification", "sets", "intervals")
+        promise = self._promise(coverage).sets(self.predict(source)).tolist()
+        return [[name for name, inside in zip(self.record["classes"], row, strict=True) if inside] for row in promise]
+
+    def intervals(self, source: Any, coverage: float | None = None) -> Tensor:
+        """Of each row the ends of its conformal interval, in the units of the target: (rows, 2[, targets])."""
+        self._need("regression", "intervals", "sets")
+        split = encoded(self.record["encoding"], source)
+        batches = (self.predict_batch(x) for x, _ in split.batches(ROWS))
+        promise, (shift, scale) = self._promise(coverage), self._units()
+        ends = [torch.stack(promise.intervals(one), 1) for one in batches]
+        return torch.cat(ends) * scale + shift
+
+    def _promise(self, coverage: float | None) -> Conformal:
+        promise = self.conformal if coverage is None else self.promising(coverage=coverage).conformal
+        if promise is None:
+            why = self.record.get("no_conformal", "there were fewer than 10 validation rows to promise from")
+            raise ValueError(f"predictor: nothing is promised: {why}.")
+        return promise
+
+    def _need(self, task: str, what: str, other: str) -> None:
+        if self.task != task:
+            hint = f" Use {other}()." if self.task in ("classification", "regression") else ""
+            raise ValueError(f"predictor: {what} are for {task}, but its task is {self.task}.{hint}")
+
+    def _units(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of the training targets."""
+        shift, scale = (torch.tensor(self.record[f"target_{part}"], dtype=torch.float64) for part in ("mean", "std"))
+        return shift, scale
+
+    def _in_units(self, prediction: Regression) -> Regression:
+        shift, scale = self._units()
+        variances = None if prediction.variances is None else prediction.variances.double() * scale**2
+        return Regression(prediction.means.double() * scale + shift, variances)
+
     def answers(
         self,
         source: Any,
@@ -168,8 +233,13 @@ class Predictor:
 
     def predict_batch(self, x: Tensor) -> Any:
         """The calibrated prediction for inputs as files have them."""
-        prediction: Any = self.ensemble.predict(self._normalise(x))
+        answering = self._answering
+        prediction: Any = answering.predict(self._normalise(x))
         return prediction if self.calibrated is None else self.calibrated.apply(prediction)
+
+    @cached_property
+    def _answering(self) -> Ensemble | Cascade:
+        return self.cascade or self.ensemble
 
     def for_export(self, rows: int, frozen: bool = True) -> tuple[nn.Module, Tensor]:
         """A module that takes inputs as files have them and normalises them itself, and an example for it."""
@@ -178,6 +248,10 @@ class Predictor:
                 "export: a predictor of texts takes tokens, not numbers. Export its ensemble with pb.export."
             )
         example = torch.rand(rows, *self.record["shape"])
+        if (cascade := self.cascade) is not None:
+            stages = [Predictor(stage, self.record) for stage in cast(Any, cascade.stages)]
+            inside = self._normalise(example) if frozen else None
+            return cascade.with_stages([SelfNormalising(one, inside) for one in stages]), example
         return SelfNormalising(self, self._normalise(example) if frozen else None), example
 
     def _normalise(self, x: Tensor) -> Tensor:
@@ -207,7 +281,7 @@ class Predictor:
         return found
 
     def _estimate(self, prediction: Regression) -> dict[str, list[Any]]:
-        shift, scale = (torch.tensor(self.record[f"target_{part}"], dtype=torch.float64) for part in ("mean", "std"))
+        shift, scale = self._units()
         promise = self.conformal
         low, high = prediction.interval(COVERAGE) if promise is None else promise.intervals(prediction)
         found = {"value": prediction.mean * scale + shift, "low": low * scale + shift, "high": high * scale + shift}
@@ -283,6 +357,7 @@ def make_predictor(
     promise: bool = True,
     risk: float | None = None,
     coverage: float = COVERAGE,
+    margin: float | None = None,
 ) -> Predictor:
     """The predictor of a trained ensemble; what it promises is found on the calibration rows of the data.
 
@@ -291,6 +366,7 @@ def make_predictor(
         promise: whether to; otherwise the record has no promise
         risk: None: 0.05, or the least above it that the rows can promise; a number is kept to, or no row is accepted
         about: further plain values for the record
+        margin: answer as a cascade that may lose this much accuracy: its thresholds are found on half of the rows
     """
     record: dict[str, Any] = {
         "format": FORMAT,
@@ -305,7 +381,16 @@ def make_predictor(
         **(about or {}),
         "threshold": None,
     }
-    evidence = None if data.task in ("segmentation", "multilabel") or not promise else gather_evidence(ensemble, data)
+    answering: Any = ensemble
+    rows = None
+    if margin is not None:  # what is promised is found on other rows than the thresholds
+        answering, rows = find_cascade(ensemble, data, margin)
+        record["cascade"] = {
+            "windows": [[low, high] for low, high in answering.windows], "score": answering.score,
+            "sizes": answering.counts, "report": answering.report.plain(),
+        }  # fmt: skip
+    promise &= data.task not in ("segmentation", "multilabel")
+    evidence = gather_evidence(answering, data, rows) if promise else None
     if evidence is not None:
         record |= {"evidence": evidence.plain(), "scale": evidence.scale, **promises(evidence, coverage, risk)}
     return Predictor(ensemble, record)
@@ -343,6 +428,36 @@ def load_predictor(folder: str | Path, device: torch.device | str = "cpu", *, mo
     return Predictor(ensemble.to(device).eval(), record)
 
 
+def open(folder: str | Path, device: torch.device | str = "cpu", *, model: str | None = None) -> Predictor:
+    """The trained predictor in a folder of `pluribus train`, `upgrade` or `compare --keep`, as `predict` uses it.
+
+    It has `predict`, `sets`, `intervals`, `answers`, `threshold`, `promising` and `ensemble`. Nothing in the folder is
+    executed.
+
+    Shapes:
+        predictor.predict(source): a `Classification` or `Regression` of (members, rows, classes or targets)
+        predictor.intervals(source): (rows, 2[, targets])
+
+    Args:
+        model: "python:FILE:FUNCTION", for a folder whose network is code of your own
+
+    >>> from pluribus.study import Study, conduct
+    >>> study = Study(data=["iris"], model="mlp", methods=["single"], training={"epochs": 1})
+    >>> result = conduct(study, "iris-study", keep=True).results[0]
+    >>> predictor = pb.open(f"iris-study/predictors/{result.record['run']}")
+    >>> flowers = {"sepal length (cm)": [5.1], "sepal width (cm)": [3.5], "petal length (cm)": [1.4],
+    ...            "petal width (cm)": [0.2]}
+    >>> predictor.predict(flowers).mean.shape
+    torch.Size([1, 3])
+    """
+    if (Path(folder) / "study.json").exists():
+        raise ValueError(
+            f"open: {str(folder)!r} is a study, not a predictor. Make one of it with: pluribus train --study "
+            f"{folder} --out FOLDER"
+        )
+    return load_predictor(folder, device, model=model)
+
+
 # ---------------------------------------------------------------- what a record must be
 
 THRESHOLD = {
@@ -372,6 +487,7 @@ SHAPE = {
     "threshold?": (None, THRESHOLD),
     "no_threshold?": str,
     "scale?": (None, Finite),
+    "cascade?": (None, {"windows": [[Number]], "score": str, "sizes": [int], "report": {str: Any}}),
     "conformal?": (None, PROMISE),
     "no_conformal?": str,
     "evidence?": {str: Any},
@@ -408,7 +524,22 @@ def _check_record(record: Any) -> None:
         raise ValueError(f'its "threshold" has the score {threshold["score"]!r}, not one of {", ".join(SCORES)}')
     if record.get("scale") is not None and not 0 < record["scale"] < math.inf:
         raise ValueError(f'its "scale" must be positive, but is {record["scale"]}')
+    _check_cascade(record.get("cascade"))
     _check_promise(record.get("conformal"), record.get("evidence"), bool(record["classes"]))
+
+
+def _check_cascade(found: dict[str, Any] | None) -> None:
+    if found is None:
+        return
+    windows, sizes = found["windows"], found["sizes"]
+    pairs = all(len(pair) == 2 and not any(math.isnan(end) for end in pair) for pair in windows)
+    if (
+        not pairs
+        or len(windows) != len(sizes) - 1
+        or sizes != sorted(set(sizes))
+        or found["score"] not in CASCADE_SCORES
+    ):
+        raise ValueError(f'its "cascade" makes no sense: {windows[:9]} for {sizes[:9]} members')
 
 
 def _moments(encoding: dict[str, Any], given: list[Any]) -> list[Any]:

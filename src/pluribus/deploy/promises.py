@@ -16,13 +16,15 @@ from torch import Tensor
 
 from .._common.untrusted import Finite, Number, check_shape
 from ..core.ensemble import Ensemble
-from ..data.dataset import Data
+from ..core.stages import Cascade
+from ..data.dataset import Data, Split
 from ..uncertainty.abstention import Threshold, abstain
 from ..uncertainty.calibration import Calibrated, calibrate
 from ..uncertainty.calibration_maps import Temperature, Variance
 from ..uncertainty.classification import Classification
 from ..uncertainty.conformal_prediction import INTERVALS, SETS, Conformal, conformal
 from ..uncertainty.regression import Regression
+from .cascading import cascade
 
 ROWS = 256  # that are predicted at once
 
@@ -121,13 +123,23 @@ def calibrated_by(scale: float | None, classes: bool) -> Calibrated | None:
     return Calibrated(None, "", "before" if classes else "", fitted, [], 0, 0)
 
 
-def gather_evidence(ensemble: Ensemble, data: Data) -> Evidence | None:
+def find_cascade(ensemble: Ensemble, data: Data, margin: float) -> tuple[Cascade, Split]:
+    """The cascade of a trained ensemble, from half of the calibration rows, and the other half."""
+    half = len(data.calibration) // 2
+    x, y = data.calibration.take(slice(half, half + MOST))[:]
+    return cascade(ensemble, (data.normalise(x), y), margin=margin), data.calibration.take(slice(half))
+
+
+def gather_evidence(ensemble: Ensemble | Cascade, data: Data, rows: Split | None = None) -> Evidence | None:
     """What the calibration rows of the data say of a trained ensemble; None where there are none.
 
     Variances are multiplied by the factor that fits them best; intervals of so many standard deviations do not depend
     on it, so that the same rows serve both.
+
+    Args:
+        rows: of the data, to use in place of all calibration rows
     """
-    held = data.calibration.take(slice(MOST))
+    held = (data.calibration if rows is None else rows).take(slice(MOST))
     if not len(held):
         return None
     prediction: Any = ensemble.predict((data.normalise(x), y) for x, y in held.batches(ROWS))

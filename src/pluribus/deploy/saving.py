@@ -95,6 +95,7 @@ def load(
     for name, value in header.get("extra", {}).items():
         made.module.get_submodule(name).set_extra_state(value)
     made.task, made.class_dim = header["task"], header.get("class_dim")
+    made.votes = tuple(header["votes"]) if "votes" in header else None
     made.to(device)
     return made.train(header["training"])
 
@@ -207,6 +208,7 @@ def _header(ensemble: Ensemble) -> dict[str, Any]:
         "version": __version__,
         "method": ensemble.method,
         "size": ensemble.size,
+        **({"votes": ensemble.votes} if ensemble.votes else {}),
         "settings": ensemble.settings,
         "task": ensemble.task,
         "class_dim": ensemble.class_dim,
@@ -242,6 +244,7 @@ HEADER = {
     "class_dim?": (None, int),
     "unlike?": bool,
     "base?": str,
+    "votes?": [int],
     "extra?": {str: Any},
 }
 
@@ -260,6 +263,9 @@ def _check_header(header: Any) -> dict[str, Any]:
         raise ValueError(f"its method {header['method']!r} is unknown")
     if header["task"] not in TASKS or not 1 <= header["size"] <= MOST_MEMBERS:
         raise ValueError(f"its task {header['task']!r} or its size {header['size']} makes no sense")
+    votes = header.get("votes", [1] * header["size"])
+    if len(votes) != header["size"] or min(votes) < 1 or sum(votes) > MOST_MEMBERS:
+        raise ValueError(f"its votes {votes[:9]} are not those of {header['size']} members")
     known = inspect.signature(METHODS[header["method"]]).parameters
     if unknown := [name for name in header["settings"] if name not in known]:
         raise ValueError(f"{header['method']} has no setting {quote_names(unknown, 3)}")

@@ -67,7 +67,8 @@ def lora(
         where: the linear layers that get matrices; by default those inside of attention (queries, keys, values and the
             output, as in the paper), or all in a model without attention. A layer that holds queries, keys and values
             side by side (qkv) counts as three: ".*qkv" takes all of them, r".*qkv\\.(q|v)" two
-        heads: each member also owns the last layer, which starts as the model's own
+        heads: each member also owns the last layer, which starts as the model's own; where that is the only linear
+            layer, as in many convolutional networks, it gets matrices like any other
         gain: of Xavier's law for A; the paper's 10
         example: finds the last layer; without one it is the model's declared or last defined one
         generator: where random numbers come from; by default torch's own generator
@@ -83,6 +84,8 @@ def lora(
     gain = check_number("lora", "gain", gain, positive, lambda v: 0 < v < math.inf)
     model = expose_weights(check_model("lora", model))
     last = _heads(model, example) if heads else []
+    if last and not any(_is_linear(part) for name, part in model.named_modules() if name not in last):
+        last = []  # the only linear layer, as in many convolutional networks: it gets matrices instead of copies
     names = _choose_projections(model, where, last)
     layers = dict.fromkeys(_layer_of(name, model) for name in names)
     for name in layers:
@@ -94,7 +97,7 @@ def lora(
     assign_(model, {n: torch.stack([t.detach()] * size) for n, t in state(model) if n in tensors})
     settings = {"rank": rank, "alpha": alpha, "where": exact_pattern(names), "heads": heads, "gain": gain}
     notes = [f"matrices of rank {rank} beside {len(names)} projections: {quote_names(names, 6)}"]
-    notes += [f"each member owns the last layer: {quote_names(last)}"] if heads else []
+    notes += [f"each member owns the last layer: {quote_names(last)}"] if last else []
     made = Ensemble(
         model,
         size,

@@ -26,7 +26,7 @@ from .building import begin_, check_model, check_number, check_size
 from .facts import REFUSALS, Candidate, Paper, Wish, first_line, states
 from .layer_choice import check_all_called, count_input_channels, layers_of, note_left_out
 from .member_check import MemberCheck
-from .warm_start import is_batch, last_layers, start_near, warn_if_trained
+from .warm_start import SHARES, is_batch, last_layers, start_near, warn_if_trained, weaker
 
 
 @states(
@@ -92,9 +92,9 @@ def masksembles(
         meant = layers_of("masksembles", expose_weights(check_model("masksembles", model)), where, example,
                           but_first=True, per_row=True)  # fmt: skip
         return start_near(
-            "masksembles", model, trained, last_layers(meant),
-            lambda names: masksembles(
-                model, size, scale, where=exact_pattern(names), after=after, repeat=repeat, trained=False,
+            "masksembles", model, trained, weaker(last_layers(meant), [1 + (scale - 1) * share for share in SHARES]),
+            lambda found: masksembles(
+                model, size, found[1], where=exact_pattern(found[0]), after=after, repeat=repeat, trained=False,
                 generator=generator,
             ), generator,
         )  # fmt: skip

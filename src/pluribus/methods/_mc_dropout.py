@@ -31,7 +31,7 @@ from .adapted_layers import Dropped
 from .building import check_model, check_number, check_size
 from .facts import Baseline, Candidate, Paper, Wish, candidates_by_size, states
 from .layer_choice import heads_of, layers_of, refuse_reads
-from .warm_start import is_batch, last_layers, start_near
+from .warm_start import SHARES, is_batch, last_layers, start_near, weaker
 
 
 def dropout_modules(model: nn.Module) -> list[str]:
@@ -252,7 +252,7 @@ def mc_dropout(
             or one with `where`, gets dropout before the chosen layers
         where: the layers that get dropout before them; by default every convolution and linear layer but the first
         trained: a batch of inputs says that the model's weights are trained: of the layers meant, only so many of the
-            last ones get dropout that draws keep 95 % of the network's answers on them; the model's own dropout stays
+            last ones get dropout, at a lower rate if need be, that draws keep 95 % of the network's answers on them
         example: with one, dropout that is called as a function is found now, and not on the first batch
 
     >>> ensemble = mc_dropout(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), 16, rate=0.1)
@@ -270,9 +270,11 @@ def mc_dropout(
             view = expose_weights(check_model("mc_dropout", model))
             meant = layers_of("mc_dropout", view, where, example, but_first=True)
             places = [exact_pattern(names) for names in last_layers(meant)]
+        strongest = rate or dropout_rate(model)
+        rates = [rate, *(strongest * share for share in SHARES[1:] if strongest)]
         return start_near(
-            "mc_dropout", model, trained, places,
-            lambda place: mc_dropout(model, size, rate, where=place, example=example),
+            "mc_dropout", model, trained, weaker(places, rates),
+            lambda found: mc_dropout(model, size, found[1], where=found[0], example=example),
         )  # fmt: skip
     model = expose_weights(check_model("mc_dropout", model))
     own_dropout = dropout_modules(model)

@@ -183,6 +183,12 @@ class JointInput:
         """The layer on the members' inputs, joined along the channels (an embedding: summed)."""
         parts = [input] * self.members if self.parts is None else [input, *self.parts]
         if not isinstance(self, nn.Embedding):
+            if not isinstance(input, Tensor):
+                raise TypeError(
+                    f"mimo: the members' inputs are joined along the channels in the first layer, a "
+                    f"{type(self).__name__}, which must get a tensor, but it gets a {type(input).__name__}. Put a "
+                    "linear layer in front of it, give padded tensors, or choose another method."
+                )
             dim = channel_dim(cast(nn.Module, self))
             return super().forward(torch.cat(parts, dim), *args, **kwargs)  # type: ignore[misc]
         options = self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse

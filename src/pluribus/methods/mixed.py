@@ -28,6 +28,11 @@ class MixedEnsemble(Ensemble):
     def _make_runner(self) -> Runner:
         return MixedRunner(self.module, self.size, self.own, self.method)
 
+    def _take_(self, index: list[int]) -> None:
+        modules = list(self.module.children())
+        self.module = nn.ModuleList(modules[i] for i in index)
+        self.own = frozenset(name for name, _ in state(self.module))
+
     def explain(self) -> str:
         """As `Ensemble.explain`; the members differ in what they own."""
         counts = [f"{sum(p.numel() for p in member.parameters()):,}" for member in self.module.children()]

@@ -16,9 +16,8 @@ from ..surgery.copying import duplicate
 from ..surgery.initial_laws import Laws, has_seen_data
 
 KEPT = 0.95  # of the network's answers, in the mean over members
-MOST = 0.5  # less than this is kept: most of what the network knew is lost
 BATCHES = 10  # that a normalisation layer saw: more than a look at shapes needs
-SHARES = (1.0, 0.6, 0.4, 0.2, 0.1, 0.04)  # of the strongest setting, in turn
+SHARES = (1.0, 0.6, 0.4, 0.2, 0.1, 0.04, 0.01, 0.004)  # of the strongest setting, in turn
 
 Strength = TypeVar("Strength")
 
@@ -32,32 +31,36 @@ def start_near(
     method: str, model: nn.Module, trained: Any, strengths: Sequence[Strength], make: Callable[[Strength], Ensemble],
     generator: torch.Generator | None = None,
 ) -> Ensemble:  # fmt: skip
-    """The ensemble of the first strength whose members keep the network's answers on `trained`; else of the last.
+    """The ensemble of the first strength whose members keep 95 % of the network's answers on `trained`.
 
-    A few forward passes of each find it; `explain()` says what was kept, and a warning that most is lost.
+    A few forward passes of each find it; `explain()` says what was kept. Where none does, it is an error that says how
+    much the best one keeps. Strengths that cannot be made, such as masks that would be all ones, are passed over.
 
     Args:
         trained: inputs like those that the model was trained on, as one call of it takes them
         strengths: settings, the strongest first
     """
     _check_inputs(method, model, trained)
-    before = generator.get_state() if generator is not None else None
-    for strength in strengths:
+    before, most = generator.get_state() if generator is not None else None, 0.0
+    for i, strength in enumerate(strengths):
         if generator is not None and before is not None:
             generator.set_state(before)  # each is drawn as if it were the only one
-        made = make(strength)
+        try:
+            made = make(strength)
+        except ValueError:
+            if i == 0:
+                raise
+            continue
         kept = kept_share(made, model, trained)
-        if kept >= KEPT:
-            break
-    made.notes.append(f"starts near the trained network: members keep {100 * kept:.1f} % of its answers")
-    if kept < MOST:
-        warnings.warn(
-            f"{method}: members keep only {100 * kept:.0f} % of the network's answers on the {_count(trained)} rows of "
-            "trained=, so most of what it knew is lost before any fine-tuning. Choose other layers, or pb.lora, which "
-            "starts as the network itself.",
-            stacklevel=3,
-        )
-    return made
+        if kept >= KEPT and (made.size == 1 or _differ(made, trained)):
+            made.notes.append(f"starts near the trained network: members keep {100 * kept:.1f} % of its answers")
+            return made
+        most = max(most, kept if kept < KEPT else 0.0)  # members that are all the same are no ensemble
+    raise ValueError(
+        f"{method}: members must keep {100 * KEPT:.0f} % of the network's answers on the {_count(trained)} rows of "
+        f"trained=, but in every setting tried they keep {100 * most:.1f} % at most, or are all alike. Choose other "
+        "layers with where=, use pb.lora, which starts as the network itself, or give trained=False to train from here."
+    )
 
 
 def warn_if_trained(method: str, model: nn.Module, trained: Any, loss: str) -> None:
@@ -102,6 +105,15 @@ def kept_share(ensemble: Ensemble, model: nn.Module, x: Any) -> float:
     return max(0.0, 1 - (((found - given) ** 2).mean() / given.var().clamp_min(1e-12)).item())
 
 
+@torch.no_grad()
+def _differ(ensemble: Ensemble, x: Any) -> bool:
+    """Whether members give outputs that differ by more than rounding."""
+    args, kwargs = as_batch(x)
+    with torch.random.fork_rng(devices=[]), evaluation_mode(ensemble):
+        found = tensors_of(logits_of(ensemble(*args, **kwargs)))[0]
+    return bool((found - found[:1]).abs().max() > 1e-3 * found.std())
+
+
 def last_layers(names: Sequence[str]) -> list[list[str]]:
     """All layers, their last half, the last half of that, and so on to the last one.
 
@@ -113,6 +125,15 @@ def last_layers(names: Sequence[str]) -> list[list[str]]:
         counts.append(count)
         count //= 2
     return [list(names[-count:]) for count in counts]
+
+
+def weaker(places: Sequence[Any], strengths: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Fewer and fewer places at the full strength, then the last of them at less and less.
+
+    >>> weaker(["all", "last"], [1.0, 0.5, 0.1])
+    [('all', 1.0), ('last', 1.0), ('last', 0.5), ('last', 0.1)]
+    """
+    return [(place, strengths[0]) for place in places] + [(places[-1], strength) for strength in strengths[1:]]
 
 
 def _check_inputs(method: str, model: nn.Module, trained: Any) -> None:

@@ -25,6 +25,7 @@ class ClaimVerdict:
         header, rows: the paper's numbers beside ours
         pictures: what came out, drawn
         number: the number that decides, in a few words
+        scope: the networks, data and seeds that it is about
     """
 
     judgement: str
@@ -33,6 +34,7 @@ class ClaimVerdict:
     rows: list[list[str]] = field(default_factory=list)
     pictures: list[Figure] = field(default_factory=list)
     number: str = ""
+    scope: str = ""
 
 
 class Experiment(Protocol):

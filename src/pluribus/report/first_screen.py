@@ -182,12 +182,13 @@ def _power(found: ComparedGroups, baseline: Group) -> tuple[str, str, str]:
         found.top if found.top is not baseline else best([g for g in found.groups if g is not baseline], found.metric)
     )
     gap = found.gap(rival, baseline) if rival else Interval(math.nan)
-    if not gap.known:
+    if rival is None or not gap.known:
         return "How sure", "unknown", "no interval: no seed in common, or no stored examples"
-    seeds = _common_seeds(rival, baseline) if rival else 1
+    seeds = _common_seeds(rival, baseline)
     half = _number((gap.high - gap.low) / 2, found.metric)
     over = f"{seeds} seeds" if seeds > 1 else "one seed on this test set"
-    return "How sure", "inconclusive", f"{over} cannot show {name_of(found.metric)} differences below {half}"
+    said = f"{over} cannot show {name_of(found.metric)} differences of {rival.label} below {half}"  # of others they may
+    return "How sure", "inconclusive", said
 
 
 # ---------------------------------------------------------------- numbers in words

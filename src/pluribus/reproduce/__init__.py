@@ -1,1 +1,1 @@
-"""The claims court: every table and figure of the papers, run and judged by its claim."""
+"""Reproducing the papers: every table and figure of the papers, run and judged by its claim."""

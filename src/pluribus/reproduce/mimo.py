@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..landscape.studies.comparisons import better, expect, near
+from ..landscape.studies.comparisons import better, expect, near, not_worse
 from ..landscape.studies.own_data import check_bias
 from ..landscape.studies.sweeps import SWEEPS
 from ..report.claims import Claim
@@ -17,16 +17,18 @@ from .claims import EXACT
 from .experiments.counting import counting_experiment
 from .experiments.measurements import SPARSE, SUBNETWORKS
 from .experiments.own_data import BIAS, of_one_part
-from .packed import SWEEP_COSTS
+from .packed import FAIR_COSTS, FAIR_NOTE, FAIR_SETTINGS, SWEEP_COSTS
 from .published import mimo as published
 from .studies import (
     AS_MIMO,
+    FAIR,
     LAPTOP,
     MIMO_CIFAR10,
     MIMO_CIFAR100,
     MIMO_IMAGENET,
     MIMO_LARGE_METHODS,
     MIMO_METHODS,
+    fair,
     study,
     sweep_study,
     swept,
@@ -101,6 +103,23 @@ TIES = (
 )
 
 FIGURES = ("accuracy", "nll", "ece", "cacc", "cnll", "cece")
+
+
+_MEMBERS: dict[str, dict[str, Any]] = {"mimo": {"batch_repetition": 4, "init": "different"}, "multihead": {"size": 3}}
+
+FAIR_MIMO = fair(
+    "mimo-fair",
+    {"methods": ["single", "deep", "multihead"], "settings": {"multihead": _MEMBERS["multihead"]},
+     "sweep": {"width": [2, 4]}},
+    {"methods": ["mimo"], "settings": {"mimo": _MEMBERS["mimo"]}, "sweep": {"width": [2, 4], "size": [1, 2, 3]}},
+    {"methods": ["mimo"], "settings": {"mimo": {**_MEMBERS["mimo"], "size": 2}},
+     "sweep": {"width": [2, 4], "input_repetition": [0.5]}},
+    smoke=[{"methods": ["single", "deep"], "sweep": {"width": [4]}},
+           {"methods": ["mimo"], "settings": {"mimo": _MEMBERS["mimo"]}, "sweep": {"width": [4], "size": [1, 2]}}],
+    base={**FAIR, "severities": [1, 3, 5]},
+)  # fmt: skip
+
+_JUDGED = ("nll", "ece", "cnll", "cece", "auroc")
 
 
 def _claim(item: str, title: str, says: str, **given: Any) -> Claim:
@@ -183,6 +202,19 @@ ITEMS = [
         settings={**SETTINGS, "sparsity": "share of weights below 1e-4, by L1"}, costs=SWEEP_COSTS, experiment=SPARSE,
         check=check_measured(("sparse_accuracy", "sparse_likelihood"), ("sparse",)),
         notes=("A loss is relative to the same network without L1, and averaged over the sparsity that both reach.",),
+    ),
+    _claim(
+        "capacity", "Tables 1 and 2, made a test: one network of two members against the same training without",
+        "With capacity to spare, MIMO is better calibrated, more robust and better at OOD detection than one network "
+        "trained for as many steps, and as accurate.",
+        settings=FAIR_SETTINGS, costs=FAIR_COSTS, experiment=FAIR_MIMO,
+        check=expect(*(better("mimo width=4 size=2", other, metric) for metric in _JUDGED
+                       for other in ("mimo width=4 size=1", "single width=4")),
+                     *(not_worse("mimo width=4 size=2", other, "accuracy", 0.01)
+                       for other in ("mimo width=4 size=1", "single width=4")),
+                     control=("deep width=4", "single width=4"),
+                     metrics=(*FIGURES, "auroc", "scaled_nll", "train_accuracy")),
+        notes=(FAIR_NOTE, "M = 1 with R = 4 is the control of equal steps. As accurate: less than a point worse."),
     ),
     _claim(
         "table1", "Table 1: CIFAR-10",

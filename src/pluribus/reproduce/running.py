@@ -21,7 +21,7 @@ from .registry import CLAIMS
 
 RECORD = {
     **{"item": str, "scale": str, "judgement": str, "found": [str], "header": [str], "rows": [[str]]},
-    **{"seconds": (int, float), "command": str},
+    **{"seconds": (int, float), "command": str, "scope?": str},
 }
 
 
@@ -50,6 +50,7 @@ def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Judged
     refuse_links("reproduce", context.folder, "verdicts")
     found = claim.experiment.carry_out(context)
     verdict, seconds = _with_caution(claim, _judge(claim, found, context), context.scale), _seconds(found)
+    verdict = dataclasses.replace(verdict, scope=scope_of(claim, context.scale))
     page = context.folder / f"{claim.paper}-{claim.item}-{context.scale}.html"
     write_verdict(claim, context, verdict, seconds, command)
     settings = {"scale": context.scale, "cost": _cost(seconds), **_texts(claim.settings)}
@@ -77,7 +78,7 @@ def check_scale(scale: str) -> None:
         raise ValueError(f"reproduce: the scale {scale!r} is unknown. Choose from {', '.join(SCALES)}.")
 
 
-RAN = "ran"  # the verdict of a smoke run, which says nothing about the claim
+RAN = "ran"  # in place of a verdict: a smoke run has none
 
 CAUTIONS = {
     "smoke": "At this scale the data and the networks are tiny: this shows only that it runs.",
@@ -89,9 +90,11 @@ def _with_caution(claim: Claim, verdict: ClaimVerdict, scale: str) -> ClaimVerdi
     """The verdict, with what its scale means for it; what is computed exactly is the same at every scale."""
     if claim.exact or scale not in claim.reduced:
         return verdict
+    if scale == "smoke":  # no verdict, of no part
+        pictures = [picture for picture in verdict.pictures if picture.name != "parts"]
+        return dataclasses.replace(verdict, judgement=RAN, found=[CAUTIONS[scale]], pictures=pictures)
     first, *others = verdict.found
-    judgement = _judgement(claim, verdict.judgement, scale)
-    return dataclasses.replace(verdict, judgement=judgement, found=[first, CAUTIONS[scale], *others])
+    return dataclasses.replace(verdict, found=[first, CAUTIONS[scale], *others])
 
 
 def _judgement(claim: Claim, judgement: str, scale: str) -> str:
@@ -101,18 +104,19 @@ def _judgement(claim: Claim, judgement: str, scale: str) -> str:
 
 def _section(claim: Claim, verdict: ClaimVerdict, scale: str) -> Claim:
     """The item as a section of a page: whether it holds, at which scale, and why."""
-    judgement, where = _judgement(claim, verdict.judgement, scale), _scope(claim, scale)
-    judgement = "inconclusive" if judgement == OPEN else judgement
-    words = {RAN: f"It ran, {where}: this says nothing about the claim.", "inconclusive": f"Inconclusive, {where}."}
-    found = [words.get(judgement, f"The claim {judgement}, {where}."), *verdict.found]
+    judgement, where = _judgement(claim, verdict.judgement, scale), verdict.scope or scope_of(claim, scale)
+    words = {RAN: f"No verdict: a smoke run ({where}).", OPEN: f"Inconclusive: {where}."}
+    found = [words.get(judgement, f"The claim {judgement}: {where}."), *verdict.found]
     scaled = judgement if claim.exact else f"{judgement} ({scale})"
     return claim.answered(dataclasses.replace(verdict, judgement=scaled, found=found, number=verdict.found[0]))
 
 
-def _scope(claim: Claim, scale: str) -> str:
-    """How far a verdict reaches."""
+def scope_of(claim: Claim, scale: str) -> str:
+    """How far a verdict reaches: network, data and seeds, or the scale where there are none."""
     if claim.exact:
         return "computed exactly"
+    if said := getattr(claim.experiment, "scope", lambda scale: "")(scale):
+        return str(said)
     sizes = {"smoke": "with tiny data and networks", "laptop": "with smaller networks and data than the paper's"}
     return (
         f"at {scale} scale, {sizes[scale]}" if scale in claim.reduced else f"at {scale} scale, with the paper's sizes"
@@ -127,7 +131,7 @@ def write_verdict(claim: Claim, context: Context, verdict: ClaimVerdict, seconds
     folder = context.folder / "verdicts"
     folder.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {"item": claim.name, "scale": context.scale, "seconds": seconds, "command": command}
-    record |= {name: getattr(verdict, name) for name in ("judgement", "found", "header", "rows")}
+    record |= {name: getattr(verdict, name) for name in ("judgement", "found", "header", "rows", "scope")}
     write_signed_json(folder / f"{claim.paper}-{claim.item}-{context.scale}.json", record)
 
 
@@ -180,7 +184,8 @@ WORDS = {HOLDS: "hold", FAILS: "do not hold", OPEN: "inconclusive", RAN: "ran"}
 def _stored_section(record: Mapping[str, Any]) -> Claim:
     claim = CLAIMS[record["item"]]
     cost = f"Scale {record['scale']}; {_cost(record['seconds'])}. {record['command']}"
-    stored = ClaimVerdict(record["judgement"], record["found"], record["header"], record["rows"])
+    scope = record.get("scope", "")
+    stored = ClaimVerdict(record["judgement"], record["found"], record["header"], record["rows"], scope=scope)
     found = _section(claim, stored, record["scale"])
     verdict = dataclasses.replace(found.verdict, found=[*found.found, cost])
     return claim.answered(verdict, title=f"{claim.name}: {claim.title}")

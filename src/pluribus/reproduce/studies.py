@@ -75,6 +75,28 @@ IMAGENET: dict[str, Any] = {
 }  # fmt: skip
 
 
+# ---------------------------------------------------------------- fair tests: docs/protocol.md
+
+FRESH = [200, 201, 202, 203, 204]  # seeds that no setting was chosen with
+
+WIDTHS = [1, 2, 4, 8]
+
+FAIR: dict[str, Any] = {
+    **LAPTOP, "width": 1.0, "seeds": FRESH, "severities": [3], "shift_rows": 300,
+    "training": {**LAPTOP["training"], "patience": 10, "best": "likeliest"},
+}  # fmt: skip
+
+
+def fair(
+    name: str, *studies: Given, smoke: Sequence[Given], base: Given = FAIR, choose: Mapping[str, str] | None = None
+) -> StudyExperiment:
+    """A fair test: studies of one network and data set as one comparison; "paper" is the same, for want of another."""
+    tests = [{**base, **one} for one in studies]
+    return StudyExperiment(
+        name, {"smoke": [{**SMOKE, **one} for one in smoke], "laptop": tests, "paper": tests}, choose=choose or {}
+    )
+
+
 def study(
     name: str, paper: Sequence[Given], *, smoke: Given | None = None, laptop: Given | None = None,
     choose: Mapping[str, str] | None = None, **given: Any,

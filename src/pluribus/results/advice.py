@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 
+from ..uncertainty.resampling import Interval
 from .comparison_phrases import (
+    PASS,
     ComparedGroups,
     Sentence,
     join_names,
     name_of,
+    practical_size,
     say_gap,
     say_number,
     say_size,
@@ -17,8 +20,6 @@ from .comparison_phrases import (
 from .quantities import best, estimate, format_interval, quantity
 from .store import Group
 from .undertraining import epochs_of, is_undertrained
-
-PASS = 1.25  # of the single network's deployed latency and mult-adds: what counts as the cost of one network
 
 
 def one_pass(group: Group) -> bool:
@@ -53,8 +54,12 @@ def recommend(found: ComparedGroups) -> Group:
 
 
 def _choice(found: ComparedGroups, baseline: Group) -> Group | None:
-    """The cheapest of what beats one network and is not shown to be worse than the best of that."""
-    better = [group for group in found.groups if found.relation(group, baseline) == "better"]
+    """The cheapest of what beats one network by enough to matter and is not clearly worse than the best of that."""
+    better = [
+        group
+        for group in found.groups
+        if found.relation(group, baseline) == "better" and found.is_worth_its_cost(group, baseline)
+    ]
     leader = best(better, found.metric)
     if leader is None:
         return None
@@ -71,6 +76,9 @@ def _keep_single(found: ComparedGroups, baseline: Group) -> str:
     if found.top is baseline:
         way = "lowest" if quantity(found.metric).better == "lower" else "highest"
         return f"Keep the single network: it has the {way} {metric}, {value}."
+    small = any(found.relation(group, baseline) == "better" for group in found.groups)
+    if small:
+        return f"Keep the single network, {metric} {value}: what is better gains too little for its cost."
     return f"Keep the single network: no method is clearly better than its {metric} of {value}."
 
 
@@ -94,6 +102,10 @@ def place(found: ComparedGroups) -> list[Sentence]:
     if same := kinds.get("within noise"):
         each = [f"{group.label} ({say_number(group, metric)})" for group in same]
         texts.append(f"No clear difference from {reference}: {join_names(each)}.")
+    if small := kinds.get("small"):
+        each = [f"{g.label} (better by {say_size(found.gap(g, baseline), metric)}{found.say_cost(g)})" for g in small]
+        least = say_size(Interval(practical_size(baseline, metric)), metric)
+        texts.append(f"No practical difference from {reference}, less than {least}: {join_names(each)}.")
     if worse := kinds.get("worse"):
         each = [f"{group.label} by {say_size(found.gap(group, baseline), metric)}" for group in worse]
         texts.append(f"Worse than {reference}: {'; '.join(each)}.")
@@ -103,8 +115,10 @@ def place(found: ComparedGroups) -> list[Sentence]:
 
 
 def _kind(found: ComparedGroups, group: Group, other: Group) -> str:
-    """The relation in a word; "unsettled" where a few more seeds would tell."""
+    """The relation in a word; "unsettled" where a few more seeds would tell, "small" where a gain does not matter."""
     word = found.relation(group, other)
+    if word == "better" and not found.is_worth_its_cost(group, other):
+        return "small"
     return "unsettled" if word == "within noise" and found.seeds_to_settle(group, other) else word
 
 
@@ -134,7 +148,7 @@ def match(found: ComparedGroups) -> list[Sentence]:
         if group in (top, baseline) or found.relation(group, top) != "within noise":
             continue
         gap = found.gap(group, top)
-        tight = max(abs(gap.low), abs(gap.high)) <= margin
+        tight = not gap.known or max(abs(gap.low), abs(gap.high)) <= margin
         if not tight and found.seeds_to_settle(group, top):
             continue
         share = found.cost(group) / found.cost(top)

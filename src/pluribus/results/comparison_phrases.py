@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..uncertainty.resampling import Interval
-from .intervals import seeds_to_settle
-from .quantities import Differences, estimate, format_interval, quantity, relative_cost
-from .store import Group
+from .quantities import Differences, estimate, format_interval, paired_spread, quantity, relative_cost
+from .store import Group, has_classes
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,14 @@ class ComparedGroups:
 
     def seeds_to_settle(self, first: Group, second: Group) -> int | None:
         """How many seeds would distinguish the two, if the difference is what it seems; None: too many to try."""
-        return seeds_to_settle(self.gap(first, second), len(first.by_seed.keys() & second.by_seed.keys()))
+        found = paired_spread(first, second, self.metric)
+        return None if found is None else found.seeds_to_settle()
+
+    def is_worth_its_cost(self, group: Group, baseline: Group) -> bool:
+        """Whether its gain matters in practice: it is large enough (`practical_size`), or costs nothing more."""
+        if self.cost(group) <= PASS:
+            return True
+        return abs(self.gap(group, baseline).value) >= practical_size(baseline, self.metric)
 
     def cost(self, group: Group) -> float:
         """Mult-adds of a prediction, as deployed, relative to those of one network."""
@@ -61,10 +67,29 @@ class ComparedGroups:
         return gap > 0 if quantity(self.metric).better == "higher" else gap < 0
 
 
+PASS = 1.25  # of the single network's deployed latency and mult-adds: what counts as the cost of one network
+
+SMALL, SMALL_SHARE = 0.01, 0.001  # of the metric, or of its nats for densities; of shares: 0.1 points
+
+
+def practical_size(baseline: Group, metric: str) -> float:
+    """The smallest gain that matters where it costs more than one network: 1 % of the metric, of shares 0.1 points.
+
+    The NLL of densities has no natural zero: there, 0.01 nats, which is 1 % of the likelihood.
+    """
+    if quantity(metric).unit == "%":
+        return SMALL_SHARE
+    if metric == "nll" and not has_classes(baseline.record["task"]):
+        return SMALL
+    return SMALL * abs(estimate(baseline, metric).value)
+
+
 def relation(gap: Interval, name: str) -> str:
     """A paired difference of a quantity in words: "better", "worse", "within noise", or "" where nobody can say."""
-    if not gap.known or quantity(name).better == "neither":
+    if quantity(name).better == "neither" or not gap.known and gap.value != 0:
         return ""
+    if not gap.known:
+        return "within noise"  # the same in every row
     if gap.low <= 0 <= gap.high:
         return "within noise"
     return "better" if (gap.value > 0) == (quantity(name).better == "higher") else "worse"

@@ -1,4 +1,4 @@
-"""What a claim comes to: it holds, it does not, or it cannot be told, and the rules by which that is decided."""
+"""What a claim comes to: it holds, it does not hold, or it is inconclusive, and the rules by which that is decided."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .._common.optional import require
 from .._common.text_tables import plural as plural
 from ..uncertainty.resampling import LEVEL, Interval
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told"
+HOLDS, FAILS, OPEN = "holds", "does not hold", "inconclusive"
 
 
 def above(found: Interval, bar: float = 0.0) -> str:
     """Whether a figure is above a bar: told only where its interval leaves the bar out.
 
     >>> above(Interval(2.0, 1.0, 3.0)), above(Interval(2.0, -1.0, 5.0)), above(Interval(2.0))
-    ('holds', 'cannot be told', 'cannot be told')
+    ('holds', 'inconclusive', 'inconclusive')
     """
     if not found.known or found.low <= bar <= found.high:
         return OPEN
@@ -35,7 +35,7 @@ def equal(found: Interval, margin: float) -> str:
     """Whether a difference is less than a margin: its interval lies within it; it is not where it lies outside.
 
     >>> equal(Interval(0.1, -0.1, 0.3), 0.5), equal(Interval(2.0, 1.0, 3.0), 0.5), equal(Interval(0.4, 0.1, 0.7), 0.5)
-    ('holds', 'does not hold', 'cannot be told')
+    ('holds', 'does not hold', 'inconclusive')
     """
     if not found.known:
         return OPEN
@@ -55,7 +55,7 @@ def most_of(judgements: Sequence[str]) -> str:
     """A claim about most of several cases: more than half hold, or more than half do not.
 
     >>> most_of([HOLDS, HOLDS, OPEN]), most_of([HOLDS, FAILS, OPEN])
-    ('holds', 'cannot be told')
+    ('holds', 'inconclusive')
     """
     counts = Counter(judgements)
     return next((word for word in (HOLDS, FAILS) if 2 * counts[word] > len(judgements)), OPEN)
@@ -71,7 +71,9 @@ def count_judgements(judgements: Sequence[str], what: str) -> str:
     said = f"{counts[HOLDS]} of {plural(len(judgements), what)} {'holds' if counts[HOLDS] == 1 else 'hold'}"
     if counts[FAILS]:
         said += f", {counts[FAILS]} {'does' if counts[FAILS] == 1 else 'do'} not"
-    return f"{said}, {counts[OPEN]} cannot be told." if counts[OPEN] else f"{said}."
+    return (
+        f"{said}, {counts[OPEN]} {'is' if counts[OPEN] == 1 else 'are'} inconclusive." if counts[OPEN] else f"{said}."
+    )
 
 
 def over_splits(differences: Sequence[float], test_share: float, level: float = LEVEL) -> Interval:

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ..uncertainty.metrics import BINS, METRICS
-from ..uncertainty.resampling import Interval
-from .intervals import bootstrap_interval, t_interval
+from ..uncertainty.resampling import Interval, draw_weights
+from .intervals import Spread, all_alike_interval
 from .store import Group, Result, has_classes
 
 FEW = 20  # test rows, below which resampling them says nothing
@@ -57,6 +57,8 @@ def value(result: Result, name: str) -> float:
         found: Any = _shift(record, SHIFT[name])
     elif metric in OOD or metric in OWN_SCORE:
         found = _ood(record, metric, where)
+    elif (part := name.partition("_"))[0] in PARTS:
+        found = (record.get(part[0]) or {}).get(part[2])
     elif where:
         found = (record.get("variants") or {}).get(where, {}).get(metric)
     elif name == "training":
@@ -71,31 +73,63 @@ def value(result: Result, name: str) -> float:
 
 
 def estimate(group: Group, name: str) -> Interval:
-    """The mean over seeds with its t-interval; of one seed the interval over examples that its run stored."""
+    """The mean over seeds, with an interval over seeds and test examples; of one seed the one that its run stored."""
     values = [number for run in group.runs if math.isfinite(number := value(run, name))]
-    if len(values) != 1:
-        found, limits = t_interval(values) if values else Interval(math.nan), _limits(name, group.record["task"])
-        return Interval(found.value, max(found.low, limits[0]), min(found.high, limits[1])) if found.known else found
-    stored = group.runs[0].record["metrics"].get(name) if len(group.runs) == 1 else None
+    if not values:
+        return Interval(math.nan)
+    stored = [_stored_interval(run, name) for run in group.runs]
+    if len(values) == 1:
+        return Interval(values[0], *stored[0][1:]) if len(stored) == 1 else Interval(values[0])
+    halves = [max(one.value - one.low, one.high - one.value) for one in stored if one.known]
+    rows = float(np.mean(np.square(halves))) / NORMAL**2 if len(halves) == len(values) else 0.0
+    found, limits = replace(Spread.over(values), rows=rows).interval(), _limits(name, group.record["task"])
+    return Interval(found.value, max(found.low, limits[0]), min(found.high, limits[1])) if found.known else found
+
+
+NORMAL = 1.96  # standard deviations from the middle to the end of a 95 % interval
+
+
+def _stored_interval(run: Result, name: str) -> Interval:
+    """The interval over examples that a run stored; one of no width is none."""
+    stored = run.record["metrics"].get(name)
     ends = [stored.get(end) for end in ("low", "high")] if isinstance(stored, dict) else []
-    return Interval(values[0], *(float(end) if end is not None else math.nan for end in ends))
+    found = Interval(value(run, name), *(float(end) if end is not None else math.nan for end in ends))
+    if not found.known or found.high > found.low:
+        return found
+    rows, limits = len(run.columns.get("test/target", ())), _limits(name, run.record["task"])
+    if quantity(name).unit != "%" or not rows:
+        return Interval(found.value)
+    exact = all_alike_interval(found.value, rows)
+    return Interval(found.value, max(exact.low, limits[0]), min(exact.high, limits[1]))
 
 
 def difference(first: Group, second: Group, name: str) -> Interval:
     """How much larger the quantity of the first group is, paired.
 
-    Over two or more common seeds: the t-interval of the differences by seed. With one common seed, or where the
-    differences of all seeds happen to be equal: the bootstrap over test examples, for metrics that are functions of the
-    stored columns. Otherwise a difference without an interval.
+    Over the common seeds and, for metrics that are functions of the stored columns, over test examples (`Spread`). One
+    seed without such columns has no interval, nor has a difference that is the same wherever one looks.
     """
+    found = paired_spread(first, second, name)
+    if found is None:
+        return Interval(estimate(first, name).value - estimate(second, name).value)
+    interval, rows = found.interval(), len(first.runs[0].columns.get("test/target", ()))
+    if not interval.known and found.prior and quantity(name).unit == "%":
+        return all_alike_interval(found.value, rows)  # every label alike
+    return interval
+
+
+def paired_spread(first: Group, second: Group, name: str) -> Spread | None:
+    """The paired difference of two groups and what it varies with; None where they have no common seed."""
     one, other = first.by_seed, second.by_seed
     pairs = [(one[seed], other[seed]) for seed in one if seed in other]
     gaps = [gap for a, b in pairs if math.isfinite(gap := value(a, name) - value(b, name))]
-    if len(gaps) >= 2 and (np.ptp(gaps) > 1e-12 or not any(gaps)):  # an interval of no width would claim too much
-        return t_interval(gaps)
-    if len(gaps) == len(pairs) > 0:
-        return _by_examples(*pairs[0], name) or Interval(float(np.mean(gaps)))
-    return Interval(estimate(first, name).value - estimate(second, name).value)
+    if not gaps or len(gaps) != len(pairs):
+        return Spread.over(gaps) if len(gaps) >= 2 else None
+    resampled = [_resample_examples(*pair, name) for pair in pairs]
+    alike = [column for column in resampled if column is not None]
+    targets = [np.asarray(pair[0].columns.get("test/target", ())) for pair in pairs]
+    whole = len(alike) == len(pairs) and all(np.array_equal(targets[0], one) for one in targets)
+    return Spread.over(gaps, np.stack(alike, 1) if whole else None)
 
 
 class Differences:
@@ -226,8 +260,8 @@ def _ood(record: dict[str, Any], name: str, where: str = "") -> float | None:
     return float(np.mean(found)) if found else None
 
 
-def _by_examples(first: Result, second: Result, name: str) -> Interval | None:
-    """The bootstrap of a difference over the test examples, where both runs stored the columns for it.
+def _resample_examples(first: Result, second: Result, name: str) -> np.ndarray | None:
+    """A difference when test examples are drawn again, where both runs stored the columns for it: (resamples).
 
     All pixels of an image, and all targets of a row (`block`), are drawn together.
     """
@@ -252,8 +286,8 @@ def _by_examples(first: Result, second: Result, name: str) -> Interval | None:
         weights = np.repeat(weights, block, axis=1) if block > 1 else weights
         return statistic(weights, *columns[:half]) - statistic(weights, *columns[half:])
 
-    found = bootstrap_interval(gap, rows)
-    return found if math.isfinite(found.value) and found.known else None
+    found = np.concatenate([gap(weights) for weights in draw_weights(rows)])
+    return found if np.isfinite(found).all() else None
 
 
 def _mean(weights: np.ndarray, column: np.ndarray) -> np.ndarray:
@@ -306,6 +340,8 @@ SHIFT = {"cacc": "accuracy", "cnll": "nll", "cece": "ece"}
 
 OOD = ("auroc", "aupr", "fpr95")
 
+PARTS = ("train", "scaled")  # "train_accuracy": on training rows; "scaled_nll": after temperature scaling
+
 OWN_SCORE = {f"{name}_mi": name for name in OOD}  # by mutual information, as Packed-Ensembles judges on ImageNet
 _SHARE = Quantity("Accuracy", "higher", "%", 2, 100, "share of test examples with the right label")
 
@@ -349,6 +385,10 @@ QUANTITIES: dict[str, Quantity] = {
     "cacc": replace(_SHARE, title="cAcc", meaning="accuracy, mean over corruptions and severities"),
     "cnll": Quantity("cNLL", "lower", meaning="NLL, mean over corruptions and severities"),
     "cece": Quantity("cECE", "lower", digits=4, meaning="ECE, mean over corruptions and severities"),
+    "train_accuracy": replace(_SHARE, title="Training accuracy", meaning="on up to 1,000 of the training rows"),
+    "train_nll": Quantity("Training NLL", "lower", meaning="on up to 1,000 of the training rows"),
+    "scaled_nll": Quantity("NLL, scaled", "lower", meaning="after temperature scaling on calibration rows"),
+    "scaled_ece": Quantity("ECE, scaled", "lower", digits=4, meaning="after temperature scaling on calibration rows"),
     "accuracy_among_known": replace(_SHARE, title="Accuracy among known", meaning="only classes that can be right"),
     "anchor_accuracy": replace(_SHARE, title="Anchors", meaning="share of anchor frames with a right label (pm-0)"),
     "stable_accuracy": replace(_SHARE, title="Stable", meaning="sets of similar frames that are all right (pm-k)"),

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..uncertainty.resampling import Interval
+from ..uncertainty.summary import LEVEL
 from .advice import advise, advise_by_budget, match, place, recommend, warn_of_short_training
 from .comparison_phrases import ComparedGroups, Sentence, join_names, relation, say_gap, say_value
-from .quantities import Differences, best, estimate, ood_score, over_seeds
+from .quantities import Differences, best, estimate, format_interval, ood_score, over_seeds
 from .store import Group, Result, group_runs, has_classes
 
 
@@ -134,6 +135,16 @@ def _also(topic: str, name: str, praise: str) -> Callable[[ComparedGroups], list
     return part
 
 
+def _coverage(found: ComparedGroups) -> list[Sentence]:
+    """Whose 90 % intervals clearly cover less than they say."""
+    estimates = {group.label: estimate(group, "coverage") for group in found.groups}
+    short = [f"{label} ({format_interval(one, 'coverage')})" for label, one in estimates.items() if one.high < LEVEL]
+    if not short:
+        return []
+    text = f"Intervals called {100 * LEVEL:.0f} % cover less of the test examples: {join_names(short)}."
+    return [Sentence("coverage", text)]
+
+
 def _ood_note(found: ComparedGroups) -> list[Sentence]:
     groups = found.groups
     sets = sorted({name for group in groups for name in group.record.get("outside") or {}})
@@ -166,16 +177,16 @@ def _certainty(found: ComparedGroups) -> list[Sentence]:
     seeds = {len(group.by_seed) for group in groups}
     number = str(min(seeds)) if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
     if over_seeds(groups):
-        text = f"Intervals are 95 % t-intervals over {number} seeds: they show how training varies, on this test set."
+        text = f"Intervals (95 %) cover the choice of test examples and how training varies over {number} seeds."
     elif seeds == {1}:
         text = (
-            "One seed: intervals are 95 % bootstrap intervals over test examples and do not show how training varies. "
-            "Run at least three seeds before you rely on small differences."
+            "One seed: intervals of differences (95 %) cover the choice of test examples and assume that training "
+            "varies them as much. Run at least three seeds before you rely on small differences."
         )
     else:
         text = (
-            f"The methods have {number} seeds: differences are paired over common seeds (95 % t-intervals), or over "
-            "test examples where there is only one."
+            f"The methods have {number} seeds: differences are paired over common seeds; intervals (95 %) cover the "
+            "choice of test examples and how training varies."
         )
     if len(groups) > 2:
         text += " Intervals are not corrected for multiple comparisons."
@@ -187,6 +198,7 @@ PARTS: list[Callable[[ComparedGroups], list[Sentence]]] = [
     place,
     warn_of_short_training,
     match,
+    _coverage,
     advise_by_budget,
     _also("accuracy", "accuracy", "has the highest accuracy"),
     _also("accuracy", "mean_iou", "has the highest mIoU"),

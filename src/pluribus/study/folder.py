@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from collections.abc import Callable
@@ -17,12 +18,13 @@ from .._common.atomic import move_aside, refuse_links
 from .._common.executors import run_here, run_in_processes, run_on_ray
 from .._common.signed_files import read_signed_json, write_signed_json
 from .._common.untrusted import check_shape
+from ..deploy.predictor import RECORD
 from ..results.quantities import value
 from ..results.store import Damaged, Result, has_classes, read, write
 from .estimating import estimate_seconds
 from .grid import Study, prepare
 from .run import compute
-from .settings import Run
+from .settings import Run, differing_fields
 
 
 @dataclass
@@ -40,6 +42,7 @@ def conduct(
     *,
     jobs: int = 1,
     ray: str | None = None,
+    keep: bool = False,
     command: str = "",
     report: Callable[[str, Run, str], None] = lambda event, run, text: None,
     forecast: Callable[[dict[str, float]], None] | None = None,
@@ -50,17 +53,23 @@ def conduct(
         jobs: how many runs at once, each in a process of its own
         ray: the address of a Ray cluster ("auto": the one that runs here, "local": a new one); the workers need the
             data at the same paths
+        keep: whether each run also stores its trained predictor, for `pluribus train --study`
         command: what was typed, for the page
         report: called with "kept", "damaged", "started", "done", "retried" or "failed", the run, and a text
         forecast: called before the first run with the seconds that each is expected to take on one core, by its name;
             what it raises ends the study before it began
     """
     runs, folder = study.runs(), Path(folder)
-    refuse_links("compare", folder, "results", TRAINING, *(f"{TRAINING}/{run.name}" for run in runs))
+    if keep and ray:
+        raise ValueError("compare: --keep stores the trained networks of runs on this machine, not those of --ray.")
+    places = (f"{part}/{run.name}" for part in (TRAINING, PREDICTORS) for run in runs)
+    refuse_links("compare", folder, "results", TRAINING, PREDICTORS, *places)
     tried = prepare(study, runs)
     own = _check_folder(study, folder)
     outcome = Outcome()
     kept = {run.name: result for run in runs if (result := _read_kept(run, folder, outcome, report))}
+    if keep:
+        kept = {name: result for name, result in kept.items() if (predictor_folder(folder, name) / RECORD).exists()}
     missing = [run for run in runs if run.name not in kept]
     if forecast is not None:
         forecast(estimate_seconds(missing, tried))
@@ -69,7 +78,7 @@ def conduct(
     if ray:
         events = run_on_ray(compute, missing, ray, study.threads)
     else:
-        resuming = partial(_compute_in, compute, folder)
+        resuming = partial(_compute_in, compute, folder, keep)
         events = run_in_processes(resuming, missing, jobs) if jobs > 1 else run_here(resuming, missing)
     for event, run, given in events:
         if event == "done":
@@ -93,9 +102,9 @@ def _path(folder: Path, run: Run) -> Path:
     return folder / "results" / f"{run.name}.npz"
 
 
-TRAINING = "training"
+TRAINING, PREDICTORS = "training", "predictors"
 
-Compute = Callable[[Run, Path], tuple[dict[str, Any], dict[str, np.ndarray]]]
+Compute = Callable[[Run, Path, Path | None], tuple[dict[str, Any], dict[str, np.ndarray]]]
 
 
 def training_folder(folder: Path, name: str) -> Path:
@@ -103,9 +112,29 @@ def training_folder(folder: Path, name: str) -> Path:
     return folder / TRAINING / name
 
 
-def _compute_in(compute: Compute, folder: Path, run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What `compute` gives for a run that keeps its epochs in the study's folder."""
-    return compute(run, training_folder(folder, run.name))
+def predictor_folder(folder: Path, name: str) -> Path:
+    """Where `compare --keep` stores the trained predictor of the run of that name."""
+    return folder / PREDICTORS / name
+
+
+def _compute_in(compute: Compute, folder: Path, keep: bool, run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What `compute` gives for a run that keeps its epochs, and perhaps its predictor, in the study's folder."""
+    return compute(run, training_folder(folder, run.name), predictor_folder(folder, run.name) if keep else None)
+
+
+def read_study(folder: Path) -> Study:
+    """The study of a folder, whose files must be those that it began with."""
+    try:
+        found = read_signed_json(folder / "study.json")
+        study = Study(**{one.name: found[one.name] for one in dataclasses.fields(Study) if one.name in found})
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"--study: {str(folder)!r} is not a study: it has no study.json. Make one with `pluribus compare`."
+        ) from None
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"--study: {str(folder / 'study.json')!r} is damaged ({error}). Compare again.") from error
+    _check_folder(study, folder)
+    return study
 
 
 def _read_kept(run: Run, folder: Path, outcome: Outcome, report: Callable[[str, Run, str], None]) -> Result | None:
@@ -154,8 +183,8 @@ def _check_folder(study: Study, folder: Path) -> dict[str, Any]:
                 )
         elif keys:
             raise ValueError(
-                f"compare: the folder {str(folder)!r} holds a different study; these differ: {', '.join(keys)}. "
-                "Choose another folder."
+                f"compare: the folder {str(folder)!r} holds a different study; these differ: "
+                f"{', '.join(differing_fields(mine, found))}. Choose another folder."
             )
     return mine
 

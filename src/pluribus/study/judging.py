@@ -17,14 +17,16 @@ from .._common.trees import IGNORED
 from ..core.ensemble import Ensemble
 from ..data.corruptions.catalogue import corrupt
 from ..data.dataset import AnswerKey, Data, Split
-from ..deploy.promises import Evidence, gather_evidence
+from ..deploy.promises import MOST, Evidence, gather_evidence
 from ..results.store import has_classes
+from ..uncertainty.calibration import calibrate
 from ..uncertainty.classification import Classification
 from ..uncertainty.evaluation import answered, bootstrap, by_member, evaluate, stability
 from ..uncertainty.metrics import aupr, auroc, fpr95
 from ..uncertainty.regression import Regression
 from ..uncertainty.summary import LEVEL, Summary
 from .baselines import model_spec, recipe_of
+from .cascades import measure_cascade
 from .costs import measure_cost
 from .judging_images import Sums, dense_examples, image_batches, image_metrics, summarise_images
 from .settings import Run
@@ -40,6 +42,8 @@ REGRESSION_SCORES = ("total", "epistemic")
 INTERVALS = ("accuracy", "nll", "brier", "ece", "aurc", "rmse", "mae", "crps", "coverage")
 
 RESAMPLES = 200
+
+SEEN = 1000  # training rows that are predicted, to say how well the network fits them
 
 
 def judge(
@@ -69,12 +73,15 @@ def judge(
         },
         "metrics": _metrics(inside, sums),
         "validation": figures(ensemble, data, data.selection, promise) if len(data.selection) else {},
+        "train": figures(ensemble, data, data.train.take(slice(SEEN)), promise),
+        "scaled": _scaled(ensemble, data),
         **({"targets": _by_target(data, inside), "block": len(data.targets)} if data.targets else {}),
         "members": by_member(unscaled, metrics=_of_members(data)),
         "shift": _shift(run, data, ensemble, promise),
         "outside": {name: {score: _detect(uncertainty, name, score) for score in scores} for name in data.outside},
         "variants": _variants(data, ensemble),
         "cost": measure_cost(run, data, ensemble),
+        "cascade": measure_cascade(data, ensemble),
         "seconds": {"training": seconds, "evaluation": time.monotonic() - started},
         "versions": _versions(),
         "history": history.rows,
@@ -88,6 +95,19 @@ def figures(ensemble: Ensemble, data: Data, split: Split, promise: Evidence | No
     """Every metric of a part of the data."""
     measured = _measure(ensemble, data, split, promise)
     return {name: found["value"] for name, found in _metrics(*measured, intervals=False).items()}
+
+
+def _scaled(ensemble: Ensemble, data: Data) -> dict[str, float]:
+    """NLL and ECE of test rows after temperature scaling, which is fitted to rows that nothing was chosen on."""
+    if data.task != "classification" or not len(data.calibration):
+        return {}
+
+    def predict(split: Split) -> Any:
+        return ensemble.predict((data.normalise(x), y) for x, y in split.batches(ROWS))
+
+    held, test = data.calibration.take(slice(MOST)), data.test.take(slice(MOST))
+    fitted = calibrate(predict(held), held.y, method="temperature", when="after")
+    return evaluate(fitted.apply(predict(test)), test.y, metrics=["nll", "ece"])
 
 
 def _measure(ensemble: Ensemble, data: Data, split: Split, promise: Evidence | None) -> tuple[Summary, Sums]:
@@ -207,7 +227,8 @@ def _metrics(summary: Summary, sums: Sums, intervals: bool = True) -> dict[str, 
         ends: Any = exact.get(name)
         if not sums and intervals and name in INTERVALS:
             ends = bootstrap(summary, metric=name, resamples=RESAMPLES)
-        found[name] = {"value": value, "low": ends and ends.low, "high": ends and ends.high}
+        low, high = (None, None) if ends is None or math.isnan(ends.low) else ends[1:]  # the same in every resample
+        found[name] = {"value": value, "low": low, "high": high}
     return found
 
 

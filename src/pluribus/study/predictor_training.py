@@ -9,16 +9,16 @@ from typing import Any
 
 from .._common.atomic import only_process, refuse_links
 from .._common.signed_files import read_signed_json, write_signed_json
-from ..core.ensemble import Ensemble
 from ..data.dataset import Data
-from ..deploy.predictor import RECORD, Predictor, load_predictor, make_predictor
-from ..deploy.promises import COVERAGE
+from ..deploy.cascading import rows_needed
+from ..deploy.predictor import RECORD, Predictor, load_predictor
+from ..deploy.promises import COVERAGE, promises
 from ..results.store import has_classes
 from ..training.fitting import LAST
-from .baselines import check_run, own_model_spec
+from .baselines import check_run
 from .judging import figures
-from .run import train
-from .settings import Run
+from .run import predictor_of, train
+from .settings import Run, differing_fields
 
 TRAINING = "training"
 
@@ -30,26 +30,43 @@ def train_predictor(
     *,
     risk: float | None = None,
     coverage: float = COVERAGE,
+    margin: float | None = None,
     overwrite: bool = False,
+    kept: Path | None = None,
     **options: Any,
 ) -> tuple[Predictor, float]:
     """The predictor that the folder holds afterwards, and the seconds of its training; options as for `fit`.
 
     A run that is finished there is not trained again, whatever it promises: nothing is written, and the seconds are 0.
+
+    Args:
+        kept: a folder in which the same run is finished already, whose weights are taken
     """
     check_run(run, data)
+    if margin is not None:
+        _check_cascade(data, margin)
     refuse_links("train", folder, TRAINING)
     folder.mkdir(parents=True, exist_ok=True)
     with only_process("train", folder):
-        if not overwrite and (kept := _finished(run, folder)) is not None:
-            return kept, 0.0
+        if not overwrite and (done := _finished(run, folder)) is not None:
+            return done, 0.0
         claim(run, folder, overwrite)
+        # A cascade promises on other rows than its ensemble, so it is not made of kept weights.
+        if kept is not None and margin is None and (trained := _finished(run, kept)) is not None:
+            if (evidence := trained.evidence) is not None:
+                trained.record |= promises(evidence, coverage, risk)
+            trained.save(folder)
+            shutil.rmtree(folder / TRAINING)
+            return trained, 0.0
         try:
             ensemble, _, seconds = train(run, data, folder=folder / TRAINING, **options)
         except Exception:
             _remove_without_epochs(folder)
             raise
-        predictor = _store(run, data, ensemble, folder, risk, coverage)
+        predictor = predictor_of(run, data, ensemble, {}, risk=risk, coverage=coverage, margin=margin)
+        promise = None if has_classes(data.task) else predictor.evidence
+        predictor.record["figures"] = figures(ensemble, data, data.test, promise)
+        predictor.save(folder)
         shutil.rmtree(folder / TRAINING)
     return predictor, seconds
 
@@ -61,13 +78,16 @@ def _finished(run: Run, folder: Path) -> Predictor | None:
     return load_predictor(folder, model=run.model if run.model.startswith("python:") else None)
 
 
-def _store(run: Run, data: Data, ensemble: Ensemble, folder: Path, risk: float | None, coverage: float) -> Predictor:
-    about = {"method": run.method, "data": run.data, "run": run.plain()}
-    predictor = make_predictor(own_model_spec(run, data), data, ensemble, about, risk=risk, coverage=coverage)
-    promise = None if has_classes(data.task) else predictor.evidence
-    predictor.record["figures"] = figures(ensemble, data, data.test, promise)
-    predictor.save(folder)
-    return predictor
+def _check_cascade(data: Data, margin: float) -> None:
+    """Refuse a cascade that cannot be had, before anything is trained."""
+    if data.task != "classification":
+        raise ValueError(f"--cascade: needs data with classes, but {data.name} is {data.task}.")
+    needed, rows = rows_needed(margin, 0.95), len(data.calibration) // 2
+    if rows < needed:
+        raise ValueError(
+            f"--cascade: a margin of {margin:g} takes {needed:,} rows, and a quarter of the validation rows is "
+            f"{rows:,}. Allow a larger --margin, or give more validation rows (--validation 0.3)."
+        )
 
 
 def claim(run: Run, folder: Path, overwrite: bool = False) -> None:
@@ -78,10 +98,9 @@ def claim(run: Run, folder: Path, overwrite: bool = False) -> None:
         if not path.exists() or overwrite:
             continue
         found = found if isinstance(found, dict) else {}
-        keys = [key for key in mine if mine[key] != found.get(key)]
-        if keys:
+        if differing := differing_fields(mine, found):
             raise ValueError(
-                f"train: {str(folder)!r} holds a different training run; these differ: {', '.join(keys)}. "
+                f"train: {str(folder)!r} holds a different training run; these differ: {', '.join(differing)}. "
                 "Choose another --out, or replace it with --overwrite."
             )
     if overwrite:

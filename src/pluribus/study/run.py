@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,23 @@ import torch
 from ..core.ensemble import Ensemble
 from ..data.catalogue import load
 from ..data.dataset import Data, NormalisedSplit
+from ..deploy.predictor import Predictor, make_predictor
 from ..training.batching import mix_seeds
 from ..training.fitting import fit
-from .baselines import build_ensemble, entry, recipe_of
+from .baselines import build_ensemble, entry, own_model_spec, recipe_of
 from .judging import judge
 from .progress import progress_callback, read_progress
 from .settings import Run
 
 
-def compute(run: Run, folder: Path | None = None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def compute(
+    run: Run, folder: Path | None = None, keep: Path | None = None
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Train and judge: the record and the columns of a result file (see `results`).
 
     Args:
         folder: where the run keeps its last whole epoch, from which it goes on after a stop
+        keep: where the trained predictor is stored; None: nowhere
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(run.threads)
@@ -37,7 +42,11 @@ def compute(run: Run, folder: Path | None = None) -> tuple[dict[str, Any], dict[
             before = earlier.seconds if earlier else 0.0
             callbacks = [] if folder is None else [progress_callback(folder, before)]
             ensemble, history, seconds = train(run, data, folder=folder, callbacks=callbacks)
-            return judge(run, data, ensemble, history, before + seconds)
+            record, columns = judge(run, data, ensemble, history, before + seconds)
+            if keep is not None:
+                figures = {name: found["value"] for name, found in record["metrics"].items()}
+                predictor_of(run, data, ensemble, figures).save(keep)
+            return record, columns
     finally:
         torch.set_num_threads(threads)
 
@@ -59,6 +68,12 @@ def train(run: Run, data: Data, **options: Any) -> tuple[Ensemble, Any, float]:
     finished = entry(run.method).baseline.finish(ensemble)
     finished.task, finished.class_dim = ensemble.task, ensemble.class_dim
     return finished, history, history.seconds
+
+
+def predictor_of(run: Run, data: Data, ensemble: Ensemble, figures: Mapping[str, float], **promise: Any) -> Predictor:
+    """The predictor of a trained run, which says of itself how it was made; `promise` as for `make_predictor`."""
+    about = {"method": run.method, "data": run.data, "run": run.plain(), "figures": dict(figures)}
+    return make_predictor(own_model_spec(run, data), data, ensemble, about, **promise)
 
 
 def load_data(run: Run) -> Data:

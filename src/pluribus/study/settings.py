@@ -47,6 +47,22 @@ class Conditions:
         return values if self.weights else {key: value for key, value in values.items() if key != "weights"}
 
 
+def differing_fields(mine: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """The entries that differ, by name; of entries with entries of their own, such as "training", those within.
+
+    >>> differing_fields({"seed": 0, "training": {"lr": 0.1}}, {"seed": 1, "training": {"lr": 0.1, "epochs": 3}})
+    ['seed', 'epochs']
+    """
+    names = []
+    for key, value in mine.items():
+        other = found.get(key)
+        if isinstance(value, dict) and isinstance(other, dict):
+            names += [name for name in {**value, **other} if value.get(name) != other.get(name)]
+        elif value != other:
+            names.append(key)
+    return names
+
+
 @dataclass(frozen=True)
 class Run(Conditions):
     """Everything that a result depends on; plain values only.

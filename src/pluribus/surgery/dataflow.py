@@ -17,7 +17,7 @@ from .._common.torch_private import (
     tensor_memory,
     transform_level,
 )
-from .._common.trees import Batch, map_tensors, tensors_of
+from .._common.trees import Batch, are_close, map_tensors, tensors_of
 from .copying import duplicate, state
 
 
@@ -61,9 +61,7 @@ def goes_around(model: nn.Module, layers: Collection[str], one: Batch, two: Batc
         return True
     if any(tensor.is_meta for tensor in (*first, *second)):
         return False  # there are no values to look at
-    return not all(
-        torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True) for a, b in zip(first, second, strict=True)
-    )
+    return not are_close(first, second, 1e-5)
 
 
 @contextmanager

@@ -5,6 +5,7 @@
 | `methods.mc_dropout` | dropout that stays on in eval mode, at the rates of training |
 | `core.rows`, `core.execution` | passes that can be compared: `no_chance` |
 | `surgery.probing` | rows of a batch, followed through layers |
+| `deploy.freezing` | frozen networks, compared with the ensemble |
 
 >>> with no_dropout():
 ...     torch.equal(F.dropout(torch.ones(3), 0.5), torch.ones(3))
@@ -42,13 +43,11 @@ class Argument(NamedTuple):
 
 _ALWAYS = Argument("", 99, True)  # drops whenever its rate is not zero
 
+DROPOUT_FUNCTIONS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
+
 RATES_AND_SWITCHES: Mapping[Callable[..., Any], tuple[Argument, Argument]] = {
-    **dict.fromkeys(
-        (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d), (Argument("p", 1, 0.5), Argument("training", 2, True))
-    ),
-    **dict.fromkeys(
-        (F.alpha_dropout, F.feature_alpha_dropout), (Argument("p", 1, 0.5), Argument("training", 2, False))
-    ),
+    **dict.fromkeys(DROPOUT_FUNCTIONS[:4], (Argument("p", 1, 0.5), Argument("training", 2, True))),
+    **dict.fromkeys(DROPOUT_FUNCTIONS[4:], (Argument("p", 1, 0.5), Argument("training", 2, False))),
     **dict.fromkeys(
         (
             torch.dropout, torch.dropout_, torch.native_dropout, torch.alpha_dropout, torch.feature_dropout,

@@ -244,6 +244,12 @@ def _assign_(model: nn.Module, name: str, value: Tensor) -> None:
     path, _, key = name.rpartition(".")
     module = model.get_submodule(path)
     if key in _parametrizations(module):
-        setattr(module, key, value.to(getattr(module, key)))
+        try:
+            setattr(module, key, value.to(getattr(module, key)))
+        except (ValueError, RuntimeError) as error:  # such as orthogonal matrices, which know their size
+            raise ValueError(
+                f"the parametrization of {name!r} does not take its new size {tuple(value.shape)}: {error} "
+                "Give a function that builds the model in its new size (packed: width_factor -> nn.Module)."
+            ) from error
     else:
         model.get_parameter(name).copy_(value)

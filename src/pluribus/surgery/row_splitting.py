@@ -64,7 +64,7 @@ def find_rows(batch: Batch, run: Try) -> Sequence[int]:
         run: the model without chance, rows first
     """
     alone = len(tensors_of(batch)) == 1
-    for places in _guesses(batch):
+    for places in guess_rows(batch):
         if _parts_add_up(batch, run) if alone else _rows_are_apart(batch, places, run):
             return places
     shapes = [tuple(tensor.shape) for tensor in tensors_of(batch)]
@@ -74,7 +74,7 @@ def find_rows(batch: Batch, run: Try) -> Sequence[int]:
     )
 
 
-def _guesses(batch: Batch) -> Iterator[Sequence[int]]:
+def guess_rows(batch: Batch) -> Iterator[Sequence[int]]:
     """The numbers of the tensors that may have the rows, all that are long enough first."""
     long = long_tensors(batch)
     for size in range(len(long), 0, -1):
@@ -141,6 +141,8 @@ def batches_and_targets(
         for some in (slice(start, start + step) for start in range(0, rows, step)):
             yield cut_rows(batch, some, places), targets if targets is None else targets[some]
 
+    if hasattr(x, "to_numpy"):  # a data frame
+        x = x.to_numpy()
     if isinstance(x, (Tensor, np.ndarray, Mapping, tuple)):
         yield from split(as_batch(x))
     elif isinstance(x, Iterable):

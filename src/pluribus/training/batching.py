@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -23,12 +23,14 @@ def loader(source: Any, batch_size: int, *, shuffle: bool = False, seed: int = 0
     >>> [len(y) for x, y in batches]
     [3, 2]
     """
-    if _is_pair(source):
-        source = TensorRows(*source)
+    if _is_pair(source) or _is_several(source):
+        source = TensorRows(*pair_of(source))
     if isinstance(source, DataLoader) and _shuffles(source):
         order = EpochSampler(len(source.dataset), seed, shuffle=True)  # type: ignore[arg-type]
         return _with_order(source, EpochBatchSampler(order, cast(int, source.batch_size)))
-    indexed = not isinstance(source, list) and hasattr(source, "__getitem__") and hasattr(source, "__len__")
+    if isinstance(source, list) and source:  # of batches; a trainer takes a list for several loaders
+        return DataLoader(source, batch_size=None)  # type: ignore[arg-type]
+    indexed = hasattr(source, "__getitem__") and hasattr(source, "__len__")
     if not indexed or isinstance(source, (DataLoader, Tensor, np.ndarray, str, dict)):
         return _check_source(source)
     if batch_size < 1:
@@ -39,6 +41,45 @@ def loader(source: Any, batch_size: int, *, shuffle: bool = False, seed: int = 0
     if getattr(source, "whole_batches", False):  # it takes a list of row numbers at once
         return DataLoader(source, batch_size=None, sampler=batches, num_workers=workers)
     return DataLoader(source, batch_sampler=batches, num_workers=workers)
+
+
+LABELS = ("labels", "label", "targets", "target", "y")  # what the targets of a batch that is a dict are called
+
+
+def pair_of(batch: Any, dtype: torch.dtype | None = None) -> tuple[Any, Any]:
+    """The inputs and targets of a batch: (x, y), (x, mask, ..., y), or a dict with one of LABELS.
+
+    Args:
+        dtype: of the weights; floats of another precision, as numpy and pandas have them, are converted to it
+
+    >>> pair_of((torch.zeros(2, 3), torch.ones(2, 3), torch.tensor([0, 1])))[1]
+    tensor([0, 1])
+    """
+    if isinstance(batch, Mapping):
+        name = next((name for name in LABELS if name in batch), None)
+        if name is None:
+            known = ", ".join(map(str, batch))
+            raise ValueError(f"fit: a dict batch needs its targets as one of {', '.join(LABELS)}, but it has {known}.")
+        pair: tuple[Any, Any] = {key: value for key, value in batch.items() if key != name}, batch[name]
+    else:
+        pair = (tuple(batch[:-1]), batch[-1]) if isinstance(batch, (tuple, list)) and len(batch) > 2 else tuple(batch)
+    x, y = pair
+    if dtype is None:
+        return x, y
+    return map_tensors(x, lambda t: t.to(dtype) if t.is_floating_point() else t), y
+
+
+def name_nan(source: Any) -> str:
+    """Where data in memory hold NaN or infinity: the row, and the column by its name or number; or nothing."""
+    if not isinstance(source, (tuple, list)) or not source:
+        return ""
+    values = source[0]
+    table = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if table.ndim != 2 or table.dtype.kind != "f" or np.isfinite(table).all():
+        return ""
+    row, column = np.argwhere(~np.isfinite(table))[0].tolist()
+    name = repr(values.columns[column]) if hasattr(values, "columns") else column
+    return f" In the data this is row {row}, column {name}."
 
 
 class TensorRows(Dataset[Any]):
@@ -123,7 +164,7 @@ class SplitBatches:
         return len(self.batches) * self.parts
 
     def __iter__(self) -> Iterator[Any]:
-        for x, y in self.batches:
+        for x, y in map(pair_of, self.batches):
             rows = rows_of(x)
             for piece in torch.arange(rows).chunk(min(self.parts, rows)):
                 part = lambda t, piece=piece: t[piece]  # noqa: E731
@@ -163,10 +204,23 @@ def _is_pair(source: Any) -> bool:
     """(x, y); a list of batches, each a pair itself, is none."""
     if not isinstance(source, (tuple, list)) or len(source) != 2:
         return False
-    return isinstance(source, tuple) or not isinstance(source[0], (tuple, list))
+    return isinstance(source, tuple) or not isinstance(source[0], (tuple, list)) and not isinstance(source[1], Mapping)
+
+
+def _is_several(source: Any) -> bool:
+    """(x, mask, ..., y): tensors or arrays with one row for each target."""
+    if not isinstance(source, tuple) or len(source) < 3 or not all(hasattr(part, "shape") for part in source):
+        return False
+    return len({part.shape[:1] for part in source}) == 1
 
 
 def _tensors(tree: Any) -> Any:
+    if hasattr(tree, "to_numpy"):  # a data frame or a column of one
+        tree = tree.to_numpy(copy=True)
+        if tree.dtype == object:
+            raise ValueError("fit: the columns of a data frame must hold numbers. Encode texts, or use pluribus train.")
+    if isinstance(tree, tuple):
+        return tuple(map(_tensors, tree))
     if isinstance(tree, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(tree))
     return map_tensors(tree, lambda t: t) if not isinstance(tree, Tensor) else tree

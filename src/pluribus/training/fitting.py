@@ -23,7 +23,7 @@ from ..core.ensemble import Ensemble
 from ..data.dataset import NormalisedSplit
 from ..surgery.calling import evaluation_mode, training_mode
 from .augmentation import Augment, Augmentation, augment_of
-from .batching import SplitBatches, loader
+from .batching import SplitBatches, loader, name_nan
 from .checkpoint import read_checkpoint
 from .criteria import CRITERIA, USUAL, Criterion
 from .optimizers import OPTIMIZERS, vectors_of
@@ -112,7 +112,8 @@ def fit(
         train, validation: x (rows, *features) or a tree of such tensors; y (rows), or (rows, outputs) in regression
 
     Args:
-        train: (x, y), a data set or a loader of (x, y); MIMO's batches are divided by its batch repetition
+        train: (x, y) of tensors, arrays or data frames, (x, mask, y), a data set, or a loader of these or of dicts with
+            "labels"; inputs get the precision of the weights. MIMO's batches are divided by its repetition
         validation: the same; what `select` and `patience` look at
         recipe: a name in RECIPES, or a `Recipe`; the arguments below change what it says
         criterion: criterion(outputs, targets) -> mean over rows, or a name in CRITERIA; default: what the task needs
@@ -128,7 +129,7 @@ def fit(
         l1, l2: penalties, added to the loss
         select: keep the weights of the epoch in which the "ensemble" was best on the validation data, or those in
             which each "member" was, whose epochs may differ (Packed-Ensembles, appendix K); None: the last epoch's.
-            Best is most accurate, and of equally accurate ones the likeliest
+            Best is what the recipe's `best` says: most accurate, and of equally accurate ones the likeliest
         patience: stop after so many epochs in which neither accuracy nor likelihood improved on validation data
         precision, devices, strategy, callbacks: lightning's own, such as "bf16-mixed", 2, "ddp"
         device: "cpu", "cuda", ...; by default where the ensemble is
@@ -175,7 +176,8 @@ def fit(
     best = {who: epoch for who, (_, epoch) in module.best.items()}
     history = History(module.rows, best, time.monotonic() - started, failure)
     if failure:
-        warnings.warn(failure, RuntimeWarning, stacklevel=2)
+        history.failure += name_nan(train) or name_nan(validation)
+        warnings.warn(history.failure, RuntimeWarning, stacklevel=2)
     return history
 
 
@@ -231,6 +233,7 @@ def lightning_module(
         decays=plan.decays,
         select=select,
         patience=plan.patience,
+        best=plan.best,
         seed=seed,
     )
 
@@ -360,7 +363,6 @@ def _check(
                 f"fit: {name} must be readable once per epoch, but it is a {type(source).__name__}, which is "
                 "exhausted after one. Give a list of batches or a loader."
             )
-        _check_precision(ensemble, name, source)
     if select not in ("ensemble", "member", None):
         raise ValueError(f'fit: select must be "ensemble", "member" or None, but it is {select!r}.')
     if not isinstance(train, Iterator) and isinstance(train, Sized) and not len(train):
@@ -379,18 +381,6 @@ def _check(
                 f'fit: select="member" needs members that share nothing, but those of {ensemble.method} share '
                 f'{len(shared)} tensors, such as {shared[0]!r}. Use select="ensemble".'
             )
-
-
-def _check_precision(ensemble: Ensemble, name: str, source: Any) -> None:
-    """Refuse tensors of another precision than the weights', as torch would in the midst of the first pass."""
-    if not isinstance(source, (tuple, list)) or not source or not isinstance(source[0], torch.Tensor):
-        return
-    given, weights = source[0].dtype, {p.dtype for p in ensemble.module.parameters() if p.is_floating_point()}
-    if source[0].is_floating_point() and len(weights) == 1 and given not in weights:
-        raise ValueError(
-            f"fit: the inputs of {name} must have the weights' precision, {weights.pop()}, but they have {given}. "
-            "Convert one of them: x.to(dtype), or ensemble.to(dtype)."
-        )
 
 
 def _look_up(table: Mapping[str, Any], what: str, name: str) -> Any:

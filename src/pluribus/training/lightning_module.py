@@ -17,7 +17,7 @@ from .._common.trees import as_batch, logits_of, rows_of, tensors_of
 from ..core.ensemble import Ensemble
 from ..uncertainty.classification import Classification, judged_examples
 from ..uncertainty.prediction import Prediction, prediction_of
-from .batching import mix_seeds, set_epoch
+from .batching import mix_seeds, pair_of, set_epoch
 from .criteria import check_target_values, class_places, cross_entropy
 from .optimizers import optimizer_of, vectors_of
 from .patience import epochs_without_improvement
@@ -48,6 +48,7 @@ class TrainingModule(LightningModule):
         rate: rate(epoch), what the learning rate is multiplied by
         select: "ensemble" keeps the weights of the best epoch, "member" each member's best (see `pb.fit`)
         patience: stop after so many epochs without an improvement on validation data
+        best: which epoch is the best one, as in a `Recipe`
     """
 
     def __init__(
@@ -66,13 +67,16 @@ class TrainingModule(LightningModule):
         decays: str = "all",
         select: str | None = None,
         patience: int | None = None,
+        best: str = "accurate",
         seed: int = 0,
     ):
         super().__init__()
         self.ensemble, self.criterion, self.build, self.groups = ensemble, criterion, build, groups
         self.rate, self.augment, self.clip, self.l1, self.l2 = rate, augment, clip, l1, l2
         self.clip_by = clip_by
-        self.select, self.patience, self.seed, self.decays = select, patience, seed, decays
+        kinds = {p.dtype for p in ensemble.module.parameters() if p.is_floating_point()}
+        self.precise = kinds.pop() if len(kinds) == 1 else None  # what inputs are converted to
+        self.select, self.patience, self.seed, self.decays, self.by = select, patience, seed, decays, best
         self.rows: list[dict[str, float]] = []  # one for each finished epoch
         self.best: dict[str, tuple[list[float], int]] = {}  # figures and epoch of the ensemble and of each member
         self.kept: State = {}
@@ -114,7 +118,7 @@ class TrainingModule(LightningModule):
         """The loss that the method's paper minimises, and the penalties."""
         if index == 0:
             self.reseed(self.current_epoch, part=1)
-        x, y = batch
+        x, y = pair_of(batch, self.precise)
         if index == 0:
             check_target_values(self.criterion, y)
         if self.augment is not None:
@@ -170,7 +174,7 @@ class TrainingModule(LightningModule):
 
     def validation_step(self, batch: Any, index: int) -> None:
         """Judge the ensemble and each member."""
-        x, y = batch
+        x, y = pair_of(batch, self.precise)
         args, kwargs = as_batch(x)
         outputs = logits_of(self.ensemble(*args, **kwargs))
         what = f"batch {index} of the validation data gives NaN or infinity at the end"
@@ -197,9 +201,12 @@ class TrainingModule(LightningModule):
                 self._keep(who, figures)
 
     def _keep(self, who: str, figures: dict[str, float]) -> None:
-        """Keep the weights if they are better; of equal accuracy, the likelier ones are."""
+        """Keep the weights if they are better: by accuracy and then likelihood, or by likelihood alone."""
         prefix = "validation/" if who == "ensemble" else f"{who}/"
-        better = [-v if name.endswith("accuracy") else v for name, v in figures.items() if name.startswith(prefix)]
+        own = [name for name in figures if name.startswith(prefix)]
+        if self.by == "likeliest":
+            own = [name for name in own if name.endswith("nll")] or own
+        better = [-figures[name] if name.endswith("accuracy") else figures[name] for name in own]
         if who in self.best and not better < self.best[who][0]:
             return
         self.best[who] = (better, self.current_epoch)

@@ -31,6 +31,7 @@ class Recipe:
         clip: the largest norm of a gradient
         clip_by: "member": each member's by itself, as if it trained alone; "all": the whole ensemble's as one
         patience: stop after so many epochs in which nothing improved on validation data
+        best: which epoch is kept: the most "accurate" on validation data (of equals, the likeliest), or the "likeliest"
         l1, l2: penalties on the weights, added to the loss
         fast_weight_factor: of BatchEnsemble's vectors: their rate relative to `lr`
         methods: what changes for a method: fields of the recipe, or of the method under "settings"
@@ -49,6 +50,7 @@ class Recipe:
     clip: float | None = None
     clip_by: Literal["member", "all"] = "member"
     patience: int | None = None
+    best: Literal["accurate", "likeliest"] = "accurate"
     l1: float = 0.0
     l2: float = 0.0
     fast_weight_factor: float = 0.5

@@ -152,6 +152,15 @@ def upper_bound(errors: int, examples: int, level: float) -> float:
     return high
 
 
+def lower_bound(errors: int, examples: int, level: float) -> float:
+    """The exact lower confidence bound of an error rate (Clopper and Pearson): it is too high at most at `level`."""
+    low, high = 0.0, errors / examples
+    for _ in range(60 if errors else 0):
+        middle = (low + high) / 2
+        low, high = (middle, high) if 1 - _binomial_cdf(errors - 1, examples, middle) < level else (low, middle)
+    return low
+
+
 def _binomial_cdf(errors: int, examples: int, rate: float) -> float:
     """The probability of at most this many errors."""
     if rate >= 1:

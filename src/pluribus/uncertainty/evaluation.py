@@ -242,9 +242,20 @@ def bootstrap(
         values = resample(entry.function, columns, summary.row, resamples, generator)
     else:
         each = entry.each(*columns).cpu().double()
+        if (exact := _all_alike(each, summary.row, level)) is not None:
+            return exact
         values = resample(lambda drawn: drawn.mean().item(), [each], summary.row, resamples, generator)
     bias = values.mean() - value if math.isfinite(value) else 0.0
     return percentile_interval(value, values - bias, level)
+
+
+def _all_alike(each: Tensor, row: Tensor, level: float) -> Interval | None:
+    """The exact binomial interval of a share of 0 or 1, whose resamples are all alike: 100 of 100 is [0.964, 1]."""
+    if len(each) == 0 or bool((each != each[0]).any()) or each[0].item() not in (0.0, 1.0):
+        return None
+    bound = 1 - ((1 - level) / 2) ** (1 / len(row.unique()))
+    share = each[0].item()
+    return Interval(share, 1 - bound if share else 0.0, 1.0 if share else bound)
 
 
 def compare(
@@ -274,7 +285,7 @@ def compare(
         resamples: how often examples are drawn anew, and change places
 
     >>> target = torch.arange(60) % 2
-    >>> good = pb.Classification.from_logits(nn.functional.one_hot(target, 2)[None] * 3.0)
+    >>> good = pb.Classification.from_logits(nn.functional.one_hot(target, 2)[None] * torch.linspace(2, 4, 60)[:, None])
     >>> found = compare(good, pb.Classification.from_logits(torch.zeros(1, 60, 2)), target, metric="nll", resamples=100)
     >>> found.high < 0, found.p_value < 0.05  # the first has the lower NLL
     (True, True)

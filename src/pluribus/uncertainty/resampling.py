@@ -34,10 +34,14 @@ class Interval(NamedTuple):
 def percentile_interval(value: float, resampled: Sequence[float] | np.ndarray, level: float = LEVEL) -> Interval:
     """The value between the percentiles of what resampling gave; among infinite ones, the next outwards.
 
+    What is the same in every resample has no interval: one of no width would claim too much.
+
     >>> percentile_interval(2.0, [1.0, 2.0, 3.0], level=0.5)
     Interval(value=2.0, low=1.5, high=2.5)
     """
     values, tail = np.asarray(resampled), (1 - level) / 2
+    if len(values) and values.min() == values.max():
+        return Interval(value)
     between = bool(np.isfinite(values).all())  # between infinite ones there is nothing
     low = np.quantile(values, tail, method="linear" if between else "lower")
     high = np.quantile(values, 1 - tail, method="linear" if between else "higher")

@@ -17,12 +17,9 @@ from pluribus import models
 from pluribus.deploy.freezing import frozen as freezing
 from pluribus.deploy.freezing import lowering
 from pluribus.deploy.freezing.call_signature import Example
-from pluribus.deploy.freezing.folding import Plain
 from pluribus.deploy.freezing.frozen import CHUNK
-from pluribus.deploy.freezing.kernels import Kernel
-from pluribus.deploy.freezing.live_channels import read_channels, slice_layer
-from pluribus.deploy.freezing.tracing import Still
 from pluribus.surgery.copying import state
+from pluribus.surgery.dropout import no_dropout
 
 OTHERS = ["resnet18", "mobilenetv2_100", "efficientnet_b0", "vit_tiny_patch16_224", "seresnet18"]
 slow = pytest.mark.slow
@@ -96,7 +93,7 @@ def test_every_method_on_every_small_model_gives_the_same_outputs(method, name):
     made = frozen(ensemble, x)
     assert made.form in lowering.FORMS  # and not as it was
     assert "does not run" not in made.explain()
-    with Still():
+    with no_dropout():
         alike(made(x), expected(ensemble, x))
         more = torch.cat([x, x.flip(0)])
         alike(made(more), expected(ensemble, more))
@@ -124,13 +121,8 @@ def test_each_form_is_right_by_itself(build, method, form):
     networks, tree, kept, arguments = freezing._networks(ensemble, Example(x), False)
     assert not kept
     made = pb.Frozen(ensemble, arguments, [lowering.FORMS[form](network) for network in networks], tree)
-    with Still():
+    with no_dropout():
         alike(made(x), expected(ensemble, x))
-
-
-def test_a_mask_that_lets_nothing_through_gives_zeros():
-    plain = Plain(torch.randn(2, 1), None, torch.zeros(1))
-    assert not slice_layer(plain, read_channels(plain.mask), None)[0].any()
 
 
 @pytest.mark.parametrize("method", sorted(set(pb.METHODS) - {"mc_dropout"}))
@@ -264,13 +256,6 @@ def test_the_ensemble_stays_as_it_is_bit_for_bit(resnet, x):
     assert torch.equal(made(x), outputs)
 
 
-def test_training_mode_does_not_matter(resnet, x):
-    made = frozen(pb.deep(resnet, 2, init="same").train(), x)
-    outputs = made(x)
-    assert torch.equal(made.train()(x), outputs)
-    alike(outputs[0], resnet(x).detach())
-
-
 def test_large_batches_run_in_chunks_and_give_the_same(resnet, x):
     made = frozen(pb.packed(resnet, 2, 1, example=x), x)
     many = torch.randn(CHUNK + 3, 3, 32, 32)
@@ -344,11 +329,6 @@ def test_it_compiles(x):
     alike(compiled(x.contiguous(memory_format=torch.channels_last)), expected(ensemble, x))
 
 
-def test_channels_last_inputs_give_the_same(resnet, x):
-    made = frozen(pb.packed(resnet, 2, 1, example=x), x)
-    alike(made(x.contiguous(memory_format=torch.channels_last)), made(x), 1e-6)
-
-
 def test_predictions_and_answers_are_those_of_the_ensemble(resnet, x):
     ensemble = pb.multihead(resnet, 3)
     made, prediction = frozen(ensemble, x), ensemble.predict(x)
@@ -356,28 +336,6 @@ def test_predictions_and_answers_are_those_of_the_ensemble(resnet, x):
     answers = made.answers(x)
     alike(answers["epistemic"], prediction.epistemic, 1e-3)
     assert torch.equal(answers["label"], prediction.label)
-
-
-class FromDouble(nn.Module):
-    """Takes what float32 cannot tell apart."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(2, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, 2) -> (batch, 2)."""
-        return self.head((x - 1e9).float())
-
-
-def test_inputs_that_the_network_takes_as_they_are_are_not_rounded():
-    x = 1e9 + torch.arange(10, dtype=torch.float64).reshape(5, 2)
-    ensemble = pb.deep(FromDouble(), 2)
-    separate = torch.stack([member(x) for member in ensemble.members])
-    made = freezing.freeze(ensemble, x, choose="rule")
-    assert torch.allclose(made.predict(x, batch_size=2).logits, separate)
-    single = freezing.freeze(pb.deep(nn.Linear(2, 2), 2), x.float(), choose="rule")
-    assert torch.equal(single.predict(x).logits, single(x.float()))  # a layer that takes float32 alone
 
 
 class Steps(nn.Module):
@@ -444,18 +402,3 @@ def test_what_cannot_be_frozen_is_refused(arguments, kind, message):
 def test_unknown_options_list_the_known_ones():
     with pytest.raises(ValueError, match="choose must be one of 'measure', 'rule', but it is 'guess'"):
         pb.freeze(pb.single(nn.Linear(2, 2)), torch.zeros(1, 2), choose="guess")
-
-
-def test_hooks_hear_every_operation(resnet, x):
-    made, heard = frozen(pb.deep(resnet, 2), x), set()
-    kernels = {part for part in made.modules() if isinstance(part, Kernel)}
-    handle = nn.modules.module.register_module_forward_hook(lambda part, args, output: heard.add(part))
-    try:
-        made(x)
-    finally:
-        handle.remove()
-    assert kernels <= heard
-    own = next(iter(kernels))
-    own.register_forward_hook(lambda part, args, output: heard.clear())
-    made(x)
-    assert not heard

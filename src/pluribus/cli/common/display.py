@@ -26,7 +26,7 @@ from ...study.progress import read_progress
 from ...study.settings import Run
 from .messages import safe_text
 
-METRICS = ("mean_iou", "accuracy", "rmse", "nll", "ece", "auroc", "cacc", "disagreement")
+METRICS = ("mean_iou", "accuracy", "rmse", "nll", "coverage", "ece", "auroc", "cacc", "disagreement")
 
 COSTS = {  # relative to the single network, with their headings
     "relative_parameters": "parameters",
@@ -157,7 +157,30 @@ def result_tables(results: Sequence[Result], width: int, differences: Difference
         width: columns of the terminal
     """
     by_name = {(found.data, found.model): found for found in verdicts(results, differences)}
-    return [_fitting(groups, by_name[key], width) for key, groups in group_runs(results).items()]
+    return [
+        _fitting([*groups, *cascade_rows(groups, by_name[key].recommended)], by_name[key], width)
+        for key, groups in group_runs(results).items()
+    ]
+
+
+def cascade_rows(groups: Sequence[Group], recommended: str | None) -> list[Group]:
+    """The cascade of the best method as a row: its metrics, and its cost from that of the whole ensemble."""
+    known = [group for group in groups if all(run.record.get("cascade") for run in group.runs)]
+    if not known:
+        return []
+    best = max(known, key=lambda group: (group.label == recommended, estimate(group, "accuracy").value))
+    return [Group(f"{best.label} cascade", tuple(Result(_as_cascade(run.record)) for run in best.runs))]
+
+
+def _as_cascade(record: dict[str, Any]) -> dict[str, Any]:
+    found, kept = record["cascade"], ("run", "method", "settings", "data", "task", "seed", "model", "size")
+    deployed = record["cost"]["deployed"]
+    share, ratios = found["cost"], dict(deployed["relative"])
+    ratios["mult_adds"] *= share["mult_adds"]
+    ratios["latency"] = {"32": ratios["latency"]["32"] * share["latency"]} if "32" in ratios["latency"] else {}
+    cost = {**record["cost"], "deployed": {**deployed, "relative": ratios}}
+    return {**{key: record[key] for key in kept if key in record}, "label": f"{record['label']} cascade", "cost": cost,
+            "metrics": {name: {"value": value} for name, value in found["metrics"].items()}}  # fmt: skip
 
 
 def _fitting(groups: list[Group], verdict: Verdict, width: int) -> Table:
@@ -231,6 +254,7 @@ def sentences(results: Sequence[Result], differences: Differences | None = None)
 
 def as_json(outcome: Outcome, results: Sequence[Result], differences: Differences, **more: Any) -> str:
     """Everything that a script wants to know."""
+    recommended = {(found.data, found.model): found.recommended for found in verdicts(results, differences)}
     rows = [
         {
             "data": data,
@@ -242,7 +266,7 @@ def as_json(outcome: Outcome, results: Sequence[Result], differences: Difference
             "intervals": {name: [*map(_number, estimate(group, name)[1:3])] for name in _all_names(group)},
         }
         for (data, model), groups in group_runs(results).items()
-        for group in groups
+        for group in [*groups, *cascade_rows(groups, recommended[data, model])]
     ]
     return json.dumps(
         {

@@ -17,6 +17,8 @@ _DATA = "The data to train on: a name (see `pluribus data`) or KIND:PATH, such a
 
 Data = Annotated[str, typer.Option("--data", help=_DATA)]
 
+TrainData = Annotated[str | None, typer.Option("--data", help=f"{_DATA} [digits]")]
+
 SeveralData = Annotated[str, typer.Option("--data", help=f"{_DATA} Separate several with commas.")]
 
 Folder = Annotated[Path | None, typer.Option("--data-dir", help="The folder that holds data sets [PLURIBUS_DATA].")]
@@ -104,7 +106,11 @@ Patience = Annotated[
 
 Dropout = Annotated[float | None, typer.Option(help="The dropout rate.")]
 
-Method = Annotated[str, typer.Option(help="A method: {methods}; or a baseline: {baselines}.")]
+_METHOD = "A method: {methods}; or a baseline: {baselines}."
+
+Method = Annotated[str, typer.Option(help=_METHOD)]
+
+TrainMethod = Annotated[str | None, typer.Option("--method", help=f"{_METHOD} [packed]")]
 
 Methods = Annotated[
     str,
@@ -117,7 +123,14 @@ Size = Annotated[
     int | None, typer.Option(help="The number of members [4, or what the recipe says].", min=1, max=10_000)
 ]
 
-Threads = Annotated[int | None, typer.Option(help="Threads of each run.", min=1, max=max(os.cpu_count() or 1, 64))]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        help="Threads of each run [compare: 1, since it runs --jobs at once; train: 1 for tables, whose small networks "
+        "are slower with more, else all cores]. Results are the same for the same number.",
+        min=1, max=max(os.cpu_count() or 1, 64),
+    ),
+]  # fmt: skip
 
 Sweep = Annotated[
     list[str] | None,
@@ -155,6 +168,8 @@ Device = Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, ..
 
 Seed = Annotated[int, typer.Option(help="The seed for everything random.")]
 
+TrainSeed = Annotated[int | None, typer.Option("--seed", help="The seed for everything random [0].")]
+
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, and nothing else.")]
@@ -170,7 +185,7 @@ PANELS = {
     "Model": ("model", "weights", "pretrained", "width", "dropout"),
     "Training": ("recipe", "epochs", "patience", "batch_size", "lr", "weight_decay", "device", "threads", "settings"),
     "Study": (
-        "method", "methods", "size", "seed", "seeds", "first_seed", "sweep", "choose", "jobs", "ray", "yes",
+        "study", "method", "methods", "size", "seed", "seeds", "first_seed", "sweep", "choose", "jobs", "ray", "yes",
     ),
 }  # fmt: skip  # the others are about the output
 

@@ -29,6 +29,8 @@ from .counting import cost, duplicate_mapped
 
 SHOWN = 10  # rows that are printed
 
+THIN, FEW_PARAMETERS = 0.5, 100_000  # of the network, and numbers: members below both are too small
+
 NEAR = 0.05  # what misses by no more is shown beside what fits
 
 
@@ -70,6 +72,11 @@ class Plan:
         if near and self.budget:
             parts += ["Just above the budget:"] if self.rows else []
             parts.append(table(near[:5], misses=True))
+        if thin := [f"{row['method']} M = {row['size']}" for row in self.best if self.is_thin(row)]:
+            parts.append(
+                f"Probably worse than the network itself, because each member has less than half of a small network: "
+                f"{', '.join(dict.fromkeys(thin))}. Use a wider network, fewer members or a larger budget."
+            )
         parts += [f"{name}: {row['reason']}" for name, row in ((self._name(r), r) for r in self.refused)]
         return "\n".join([*parts, *self.notes])
 
@@ -83,7 +90,14 @@ class Plan:
             )
             turns |= {id(row): turn for turn, row in enumerate(own)}
         chosen = sorted(self.rows, key=lambda row: turns[id(row)])[:SHOWN]
-        return sorted(chosen, key=_order)
+        return sorted(chosen, key=lambda row: (self.is_thin(row), *_order(row)))
+
+    def is_thin(self, row: Mapping[str, Any]) -> bool:
+        """Whether members are too small for a gain to be likely: under half of a network that is small itself.
+
+        Members with half of the channels of a LeNet lost against it, those of a ResNet did not (docs/ordering.md).
+        """
+        return row["capacity"] < THIN and row["capacity"] * self.single["parameters"] < FEW_PARAMETERS
 
     def to_json(self, indent: int | None = None) -> str:
         """Everything as JSON.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Callable, Sequence
-from itertools import combinations
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from ..._common.torch_private import pytree
 from ..._common.trees import Batch, as_batch, flatten, map_tensors, rows_of, tensors_of
+from ...surgery.row_splitting import guess_rows
 
 
 class Unfit(Exception):  # noqa: N818
@@ -30,12 +30,10 @@ class Example:
     def find_rows_(self, network: Callable[..., Any]) -> Batch:
         """Settle which tensors have rows, as one that all rows share can be as long by chance; two rows that run."""
         given = self.has_rows
-        maybe = [i for i, has in enumerate(given) if has]
-        for count in range(len(maybe), 0, -1):
-            for chosen in combinations(maybe[1:], count - 1):
-                self.has_rows = [i == maybe[0] or i in chosen for i in range(len(given))]
-                if _runs(network, self.first(2)):
-                    return self.first(2)
+        for places in guess_rows(self.batch):
+            self.has_rows = [i in places for i in range(len(given))]
+            if places[0] == given.index(True) and _runs(network, self.first(2)):
+                return self.first(2)
         self.has_rows = given
         return self.batch
 

@@ -74,17 +74,16 @@ class Network:
     Args:
         own: the tensors of the first tree that are a member's own, by id
         joint: one pass answers for all members
-        one: it will be called with one row
         apart: keep vectors (r, s) and low-rank matrices beside the weights that the members share, which needs less
             memory
     """
 
     def __init__(
         self, graph: fx.Graph, trees: Sequence[Holder], size: int, own: Collection[int],
-        shapes: dict[fx.Node, Shape], *, joint: bool = False, apart: bool = False, one: bool = False,
+        shapes: dict[fx.Node, Shape], *, joint: bool = False, apart: bool = False,
     ):  # fmt: skip
         self.graph, self.trees, self.size, self.shapes = graph, trees, size, shapes
-        self.joint, self.apart, self.one = joint, apart, one
+        self.joint, self.apart = joint, apart
         self._drop_before_layers()
         self._without_flattening()
         self.own = self._find_owned(own)

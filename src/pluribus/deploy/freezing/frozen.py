@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, overload
 
 import torch
 from torch import Tensor, nn
 
 from ..._common.timing import race
 from ..._common.torch_private import pytree, run_uncompiled
-from ..._common.trees import Batch, flatten, logits_of, map_tensors, tensors_of
+from ..._common.trees import (
+    Batch,
+    as_batch,
+    flatten,
+    logits_of,
+    map_rows,
+    map_tensors,
+    repeat_votes,
+    rows_of,
+    tensors_of,
+)
 from ...core.ensemble import Ensemble
+from ...core.stages import Cascade
 from ...methods.adapted_layers import RankOne
 from ...surgery.calling import call, refuse_chance_outside_torch, refuse_sparse
 from ...surgery.copying import duplicate, state
@@ -28,12 +37,10 @@ from ..budget.candidates import bytes_of
 from ..budget.counting import cost
 from .call_signature import Call, Example, Unfit
 from .folding import Network
-from .kernel_choice import tune_, without_winograd_
-from .kernels import WAYS, Convolution, can_pack
+from .kernels import Convolution, can_pack
 from .lowering import FORMS, Unable
 from .tracing import SAMPLES, Holder, member_trees, shapes_of, trace
 from .verification import agrees, run_on_copies, runs_by_rows
-from .winograd import GROWTH
 
 CHUNK = 32  # larger buffers are mapped afresh at each call, which costs more than it saves
 RACED = 256  # rows on which ways to run other values than images are timed
@@ -43,13 +50,35 @@ MANY = 8  # rows from which on the members' convolutions run one after the other
 NARROW = 64  # channels of a member; convolutions with fewer waste the vector units one by one
 
 
+@overload
 def freeze(
     ensemble: Ensemble,
     example: Any,
     *,
     choose: Literal["measure", "rule"] = "measure",
     memory: Literal["fast", "small"] = "fast",
-) -> Frozen:
+) -> Frozen: ...
+
+
+@overload
+def freeze(
+    ensemble: Ensemble | Cascade,
+    example: Any,
+    *,
+    choose: Literal["measure", "rule"] = "measure",
+    memory: Literal["fast", "small"] = "fast",
+    anytime: bool = True,
+) -> Cascade: ...
+
+
+def freeze(
+    ensemble: Ensemble | Cascade,
+    example: Any,
+    *,
+    choose: Literal["measure", "rule"] = "measure",
+    memory: Literal["fast", "small"] = "fast",
+    anytime: bool = False,
+) -> Frozen | Cascade:
     """An inference-only module with the ensemble's outputs, to float tolerance, and the fewest operations.
 
     Normalisation is folded into the layers before it, rank-1 vectors into weights; a channel that a member's masks
@@ -65,13 +94,20 @@ def freeze(
             of rows works later; other sizes work unless the model's code asks about them
         choose: "measure": the ways to run are timed on the example; "rule": always the same way for the same call
         memory: "small": vectors (BatchEnsemble) and low-rank matrices stay beside the weights that the members share
+        anytime: freeze each member by itself, so that `answers(x, budget=...)` can stop after any of them
+        ensemble: or a cascade: then each of its stages is frozen
 
     >>> import pluribus as pb
     >>> frozen = pb.freeze(pb.deep(nn.Linear(4, 3), 2), torch.zeros(5, 4))
     >>> frozen(torch.zeros(7, 4)).shape
     torch.Size([2, 7, 3])
     """
+    if isinstance(ensemble, Cascade):
+        return _freeze_cascade(ensemble, example, choose, memory)
     _check(ensemble, choose, memory)
+    if anytime:
+        members = [ensemble.subset([i]) for i in range(ensemble.size)]
+        return _freeze_cascade(Cascade(members, [(-math.inf, math.inf)] * (len(members) - 1)), example, choose, memory)
     refuse_sparse("freeze", example)
     copy, given = cast(Ensemble, duplicate(ensemble)).eval(), Example(example)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -89,6 +125,18 @@ def freeze(
         made = _freeze(copy, given, choose, memory)
         made.mult_adds = before, cost(made, _as_example(few)).mult_adds
     return made
+
+
+def _freeze_cascade(cascade: Cascade, example: Any, choose: Any, memory: Any) -> Cascade:
+    """Each stage frozen for as many rows as will reach it."""
+    batch = as_batch(example)
+    rows = rows_of(batch)
+    shares = cascade.report.reach if cascade.report is not None else [1.0] * len(cascade.stages)
+    stages = []
+    for stage, share in zip(cascade.stages, shares, strict=True):
+        few = map_rows(batch, rows, lambda t: t[: max(1, round(share * rows))])  # noqa: B023
+        stages.append(freeze(cast(Ensemble, stage), _as_example(few), choose=choose, memory=memory))
+    return cascade.with_stages(stages)
 
 
 class Frozen(nn.Module):
@@ -119,7 +167,7 @@ class Frozen(nn.Module):
         self.method, self.size, self.task, self.class_dim = (
             ensemble.method, ensemble.size, ensemble.task, ensemble.class_dim,
         )  # fmt: skip
-        self.passes = ensemble.passes
+        self.passes, self.votes = ensemble.passes, ensemble.votes
         self.arguments = arguments  # None: whatever the ensemble takes
         self.runs = nn.ModuleList(runs)  # the structure of the outputs, with a number in place of each tensor:
         self.outline = None if tree is None else pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
@@ -146,18 +194,27 @@ class Frozen(nn.Module):
             run_uncompiled("the weights are put back in plain order", self.plain_)
         tensors = self.arguments.tensors(args, kwargs)
         if not self.chunk or torch.compiler.is_compiling() or len(tensors[0]) <= self.chunk:
-            return self._run(tensors)
+            return repeat_votes(self._run(tensors), self.votes)
         parts = [self._run(part) for part in self.arguments.split(tensors, self.chunk)]
-        return pytree.tree_map(lambda *ts: torch.cat(ts, 1) if isinstance(ts[0], Tensor) else ts[0], *parts)
+        whole = pytree.tree_map(lambda *ts: torch.cat(ts, 1) if isinstance(ts[0], Tensor) else ts[0], *parts)
+        return repeat_votes(whole, self.votes)
 
-    def answers(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+    def answers(self, *args: Any, budget: float | None = None, **kwargs: Any) -> dict[str, Tensor]:
         """Mean, label, confidence, total, aleatoric and epistemic uncertainty of each row, by name.
+
+        Args:
+            budget: members or seconds that may be spent, of a network frozen with `anytime=True`, or of a cascade
 
         >>> frozen = pb.freeze(pb.deep(nn.Linear(4, 3), 2), torch.zeros(5, 4))
         >>> answers = frozen.answers(torch.zeros(5, 4))
         >>> sorted(answers), answers["mean"].shape
         (['aleatoric', 'confidence', 'epistemic', 'label', 'mean', 'total'], torch.Size([5, 3]))
         """
+        if budget is not None:
+            raise ValueError(
+                "answers: this network runs all members together, so it cannot stop within a budget. Freeze it with "
+                "pb.freeze(ensemble, example, anytime=True), or freeze a pb.cascade."
+            )
         return compute_answers(self.task, logits_of(self(*args, **kwargs)), self.class_dim)
 
     def predict(self, x: Any, batch_size: int | None = None) -> Prediction:
@@ -180,9 +237,8 @@ class Frozen(nn.Module):
             f"  mult-adds of one example: {before:,} before, {after:,} after",
             *(f"  {note}" for note in self.notes),
         ]
-        ways = Counter(part.way for part in self._convolutions())
-        if any(part.packed is not None for part in self._convolutions()):
-            lines.append("  convolutions: " + ", ".join(f"{ways[w]} {text}" for w, text in WAYS.items() if ways[w]))
+        if packed := sum(part.packed is not None for part in self._convolutions()):
+            lines.append(f"  convolutions: {packed} with the weight in the order that oneDNN's kernels read")
         if self.chunk:
             lines.append(f"  large batches run {self.chunk} rows at a time")
         if self.arguments is not None and self.arguments.sizes is not None:
@@ -190,9 +246,8 @@ class Frozen(nn.Module):
         return "\n".join(lines)
 
     def count_bytes(self) -> int:
-        """The memory of the weights as they are held: some convolutions hold theirs in a larger form."""
-        tiled = sum(math.prod(part.shape) for part in self._convolutions() if part.way == "winograd" and part.packed)
-        return int(bytes_of([*self.parameters(), *self.buffers()]) + 4 * (GROWTH - 1) * tiled)
+        """The memory of the weights."""
+        return bytes_of([*self.parameters(), *self.buffers()])
 
     def plain_(self) -> Frozen:
         """Put all weights into plain tensors for good, as `torch.export` needs them."""
@@ -260,7 +315,7 @@ def _freeze(copy: Ensemble, example: Example, choose: str, memory: str) -> Froze
         ways = _ways(copy, example, choose, memory)
         for name in _order(ways, example, choose):
             made = ways[name]
-            if agrees(made, copy, example) or (without_winograd_(made) and agrees(made, copy, example)):
+            if agrees(made, copy, example):
                 return _chunk(made, example, choose)
         raise Unfit("the traced network gives different outputs")
     except Unfit as reason:
@@ -281,21 +336,9 @@ def _refuse_changing(copy: Ensemble, before: dict[str, Tensor]) -> None:
 
 
 def _as_it_was(copy: Ensemble) -> Frozen:
-    made = Frozen(copy, None, [_AsItWas(copy)], None)
+    made = Frozen(copy, None, [copy], None)
     made.form = f"unchanged, with {copy.run}"
     return made
-
-
-class _AsItWas(nn.Module):
-    """The ensemble in eval mode."""
-
-    def __init__(self, ensemble: Ensemble):
-        super().__init__()
-        self.ensemble = ensemble
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the ensemble."""
-        return self.ensemble(*args, **kwargs)
 
 
 class TracedNetworks(NamedTuple):
@@ -324,8 +367,7 @@ def _networks(copy: Ensemble, example: Example, apart: bool) -> TracedNetworks:
         traced = trace(members[0], batches, around())
         with around():
             shapes = shapes_of(traced.graph, members[0], batches[0])
-        one = example.rows == 1
-        networks.append(Network(traced.graph, members, size, own, shapes, joint=copy.joint, apart=apart, one=one))
+        networks.append(Network(traced.graph, members, size, own, shapes, joint=copy.joint, apart=apart))
         arguments.expect_(example, traced.sized, traced.typed)
         kept.update(traced.kept)
         if tree is not None and traced.tree != tree:
@@ -351,7 +393,7 @@ def _ways(copy: Ensemble, example: Example, choose: str, memory: str) -> dict[st
             return
         made.form = name
         _tell_(made, written)
-        _tune_(made, example, choose, memory)
+        _pack_(made, example)
         ways[name] = made
 
     written = _networks(copy, example, small)
@@ -361,8 +403,6 @@ def _ways(copy: Ensemble, example: Example, choose: str, memory: str) -> dict[st
         add(form, form, written)
     if vectors and not small and (rows <= MANY or not images):  # reading one weight is faster than reading several
         add("beside, with vectors apart", "beside", _networks(copy, example, True))
-    if copy.run == "vmap" and (not images or rows <= MANY):
-        ways["as it was"] = _as_it_was(copy)
     if not ways:
         raise Unfit(f"it {left_out[-1]}")
     for made in ways.values():
@@ -388,10 +428,21 @@ def _lower(copy: Ensemble, example: Example, written: TracedNetworks, form: str)
     return made
 
 
-def _tune_(made: Frozen, example: Example, choose: str, memory: str) -> None:
-    tensors = tensors_of(example.batch)
-    if made.images and all(can_pack(t) for t in tensors if t.is_floating_point()):
-        tune_(made, example.first(CHUNK), choose == "measure", memory == "fast")
+def _pack_(made: Frozen, example: Example) -> None:
+    """Put the weights of convolutions into the order that is best for a batch like the example."""
+    if not made.images or not all(can_pack(t) for t in tensors_of(example.batch) if t.is_floating_point()):
+        return
+    shapes: dict[Convolution, tuple[int, ...]] = {}
+
+    def note(part: Any, args: Any) -> None:
+        shapes[part] = tuple(args[0].shape)
+
+    hooks = [part.register_forward_pre_hook(note) for part in made._convolutions()]
+    run_on_copies(made, example.first(CHUNK))
+    for hook in hooks:
+        hook.remove()
+    for part, shape in shapes.items():
+        part.pack_(shape)
 
 
 def _order(ways: dict[str, Frozen], example: Example, choose: str) -> list[str]:
@@ -399,7 +450,7 @@ def _order(ways: dict[str, Frozen], example: Example, choose: str) -> list[str]:
     tensors, rows = tensors_of(example.batch), example.rows
     wide = any(made.images and not made.narrow for made in ways.values())
     first = "loop" if rows > 2 and wide else "beside"
-    ruled = sorted(ways, key=lambda name: (name != first, name == "as it was"))
+    ruled = sorted(ways, key=lambda name: name != first)
     if choose == "rule" or len(ways) < 2 or any(t.is_meta for t in tensors):
         for made in ways.values():
             made.notes.insert(0, f"runs as {made.form}, the rule for {rows} rows")

@@ -17,33 +17,18 @@ from torch import Tensor, nn
 from ..._common.torch_private import (
     convolve,
     convolve_and_add,
-    has_any_global_hook,
-    has_forward_hooks,
     is_dispatch_watched,
     is_onednn_enabled,
     reorder_weight,
 )
-from .winograd import Tiled, can_tile
-
-CALL = nn.Module.__call__
 
 
-class Kernel(nn.Module):
-    """An operation of a frozen network."""
-
-    def __call__(self, *args: Any) -> Any:
-        """As every module, but straight to `forward` where nobody listens: the rest costs as much as a small layer."""
-        hooks = has_forward_hooks(self) or has_any_global_hook()
-        if hooks or nn.Module.__call__ is not CALL:  # torch.fx listens there
-            return super().__call__(*args)
-        return self.forward(*args)
-
-
-class Convolution(Kernel):
+class Convolution(nn.Module):
     """A convolution, then what is added to it, then ReLU.
 
-    `way`, one of `WAYS`, is how it runs once it is packed. Then its weight is held in that form only; whoever looks at
-    it (`parameters`, `state_dict`, copies) gets a plain copy, and nothing changes.
+    Once it is packed, its weight is held in the order that oneDNN's kernel reads, and only so; whoever looks at it
+    (`parameters`, `state_dict`, copies) gets a plain copy, and nothing changes. At one row that is worth a factor of
+    two for grouped convolutions, whose weights torch would reorder in every call.
 
     Shapes:
         input: (batch, inputs, ...)
@@ -69,9 +54,8 @@ class Convolution(Kernel):
         self.bias = None if bias is None else frozen_parameter(bias)
         self.stride, self.padding, self.dilation = list(stride), list(padding), list(dilation)
         self.groups, self.relu, self.shape = groups, relu, tuple(weight.shape)
-        self.way = "plain"
         self.inputs: tuple[int, ...] | None = None  # the shape that it is packed for
-        self.packed: Reordered | Tiled | None = None  # no buffer: it can be neither stored nor moved
+        self.packed: Reordered | None = None  # no buffer: it can be neither stored nor moved
 
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         """Packed where it was packed and the kernels can run."""
@@ -80,35 +64,22 @@ class Convolution(Kernel):
             weight = x.new_empty(self.shape) if x.is_meta else self.weight
             function = CONVOLUTION[x.ndim]
             y = function(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
-        elif isinstance(packed, Reordered):
-            return packed(x, self.bias, added, self.relu)
         else:
-            y = packed(x)
+            return packed(x, self.bias, added, self.relu)
         if added is not None:
             y = y.add_(added)
         return y.relu_() if self.relu else y
 
-    def ways(self, shape: Sequence[int]) -> list[str]:
-        """How it can run for inputs of this shape."""
-        if len(shape) != 4:
-            return ["plain"]
-        able = can_tile(self.shape[2:], self.stride, self.padding, self.dilation)
-        return ["plain", "packed", "winograd"] if able else ["plain", "packed"]
-
-    def pack_(self, shape: Sequence[int] | None = None, buffer: Tensor | None = None) -> None:
-        """Put the weight into the form that `way` reads, best for inputs of this shape; `buffer` is written on."""
+    def pack_(self, shape: Sequence[int] | None = None) -> None:
+        """Put the weight into the order that is best for images of this shape, where oneDNN's operators are there."""
         self.inputs = self.inputs if shape is None else tuple(shape)
-        if self.packed is not None or self.inputs is None or self.way not in self.ways(self.inputs)[1:]:
+        if self.packed is not None or self.inputs is None or len(self.inputs) != 4:
             return
         weight = self.weight.detach()
-        if weight.device.type != "cpu" or weight.dtype != torch.float32 or not is_onednn_enabled():
-            return
-        if self.way == "winograd":
-            self.packed = Tiled(weight, self.bias, self.groups, self.inputs, buffer)
-        else:
+        if weight.device.type == "cpu" and weight.dtype == torch.float32 and is_onednn_enabled():
             options = self.padding, self.stride, self.dilation, self.groups
             self.packed = Reordered(weight, options, self.inputs)
-        self._parameters = _Shown(self, self._parameters)
+            self._parameters = _Shown(self, self._parameters)
 
     def unpack_(self) -> None:
         """Hold the plain weight again."""
@@ -154,7 +125,7 @@ class Convolution(Kernel):
 
     def extra_repr(self) -> str:
         """What `print` shows."""
-        return f"{self.shape}, groups={self.groups}, relu={self.relu}, way={self.way!r}"
+        return f"{self.shape}, groups={self.groups}, relu={self.relu}, packed={self.packed is not None}"
 
 
 class _Shown(dict[str, Any]):
@@ -209,7 +180,7 @@ class Reordered:
         return Reordered, (self.plain(), self.options, self.shape)
 
 
-class Linear(Kernel):
+class Linear(nn.Module):
     """A linear layer, then what is added to it, then ReLU: (..., inputs) to (..., outputs)."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool = False):
@@ -226,7 +197,7 @@ class Linear(Kernel):
         return y.relu_() if self.relu else y
 
 
-class StackedLinear(Kernel):
+class StackedLinear(nn.Module):
     """The linear layers of all members in one product of matrices.
 
     Shapes:
@@ -256,22 +227,7 @@ class StackedLinear(Kernel):
         return y.relu_() if self.relu else y
 
 
-class WideLinear(Kernel):
-    """A linear layer whose weight is stored as (inputs, outputs), which is faster for one row: (batch, inputs)."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool = False):
-        super().__init__()
-        self.weight = frozen_parameter(weight.T.contiguous())
-        self.bias = frozen_parameter(torch.zeros_like(weight[:, 0]) if bias is None else bias)
-        self.relu = relu
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Product and bias in one operation."""
-        y = torch.addmm(self.bias, x, self.weight)
-        return y.relu_() if self.relu else y
-
-
-class Take(Kernel):
+class Take(nn.Module):
     """Some of the channels, in this order: those that a member reads."""
 
     index: Tensor
@@ -292,7 +248,7 @@ class Take(Kernel):
         return x.index_select(self.dim, self.index)
 
 
-class TakeEach(Kernel):
+class TakeEach(nn.Module):
     """Of (members, batch, ...) some of each member's channels; `dim` is that of one member."""
 
     index: Tensor
@@ -309,7 +265,7 @@ class TakeEach(Kernel):
         return torch.stack([part.index_select(self.dim, index) for part, index in parts])
 
 
-class Affine(Kernel):
+class Affine(nn.Module):
     """What normalisation is once its statistics are fixed: x * scale + shift along the channels."""
 
     mean: Tensor
@@ -327,7 +283,7 @@ class Affine(Kernel):
         return y.relu_() if self.relu else y
 
 
-class Apart(Kernel):
+class Apart(nn.Module):
     """Members side by side in the channels, (batch, members * channels, ...), one after the other: members first."""
 
     def __init__(self, members: int):
@@ -339,7 +295,7 @@ class Apart(Kernel):
         return x.unflatten(1, (self.members, -1)).transpose(0, 1)
 
 
-class Together(Kernel):
+class Together(nn.Module):
     """Members first, (members, batch, channels, ...), side by side: (batch, members * channels, ...)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -347,7 +303,7 @@ class Together(Kernel):
         return x.transpose(0, 1).flatten(1, 2)
 
 
-class Same(Kernel):
+class Same(nn.Module):
     """One value for all members: (members, ...), without a copy."""
 
     def __init__(self, members: int):
@@ -359,7 +315,7 @@ class Same(Kernel):
         return x.expand(self.members, *x.shape)
 
 
-class Constant(Kernel):
+class Constant(nn.Module):
     """A tensor that no input changes."""
 
     def __init__(self, value: Tensor):
@@ -403,9 +359,3 @@ def can_pack(x: Tensor) -> bool:
 
 
 CONVOLUTION: dict[int, Callable[..., Any]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
-
-WAYS = {
-    "plain": "as torch runs them",
-    "packed": "with the weight in the order that oneDNN's kernels read",
-    "winograd": "with four times fewer multiplications (Winograd), the weight in four times the memory",
-}

@@ -23,7 +23,6 @@ from .kernels import (
     Take,
     TakeEach,
     Together,
-    WideLinear,
 )
 from .live_channels import Channels, axes_of, kind_of, layouts_of, read_channels, slice_channels, slice_layer, steps
 from .tracing import without_dead
@@ -352,9 +351,6 @@ class _Beside(Writer):
         if len({weight.shape for weight, _ in tensors}) > 1:
             raise Unable("the members read different numbers of features")
         shared = self.is_shared(source) and reads[0] is None
-        if shared and layer.added is None and axis == 1 and self.network.one:  # one row: one product
-            wide = WideLinear(*_join(tensors), layer.relu)
-            return self.add(str(layer.node.target), wide, self.values[source]), "beside"
         args = [self.values[source] if shared else self.stack(source, reads, axis)]
         if layer.added is not None:
             args.append(self.stack(layer.added, channels, axis))

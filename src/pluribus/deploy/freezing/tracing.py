@@ -5,19 +5,19 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
-from torch.overrides import TorchFunctionMode
 
 from ..._common.torch_private import fake_tensor_mode, has_forward_hooks, pytree
 from ..._common.trees import Batch, flatten, tensors_of
 from ...methods.adapted_layers import GroupedLinear
-from ...surgery.copying import duplicate, state
+from ...surgery.copying import duplicate, replicate, state
+from ...surgery.dropout import DROPOUT_FUNCTIONS, RATES_AND_SWITCHES
 from ...surgery.selecting import DROPOUTS
 from .call_signature import VALUES, Unfit
 from .module_code import torch_type
@@ -67,11 +67,15 @@ def trace(root: Holder, batches: Sequence[Batch], around: AbstractContextManager
         batches: the call with each of `SAMPLES` as its number of rows
     """
     tracer = _Tracer(batches)
-    with TRACING, around, torch.no_grad(), _restore_attributes(root):
+    copy = replicate(root)  # modules may keep values that stand for tensors
+    with TRACING, around, torch.no_grad():
         try:
-            graph = tracer.trace(root)
+            graph = tracer.trace(copy)
         except Exception as error:
             raise Unfit(_first_line(error)) from error
+    vars(root).update({name: value for name, value in vars(copy).items() if name not in vars(root)})  # constants
+    for name, buffer in copy.named_buffers(recurse=False):
+        root.register_buffer(name, buffer)
     if any(node.op == "call_module" and node.target == "module" for node in graph.nodes) and tracer.kept:
         raise Unfit(tracer.kept["module"])
     _without_idle(graph, root)
@@ -82,32 +86,6 @@ def trace(root: Holder, batches: Sequence[Batch], around: AbstractContextManager
 
 
 TRACING = threading.RLock()  # torch.fx puts functions of its own into torch while it traces
-
-
-@contextmanager
-def _restore_attributes(root: nn.Module) -> Iterator[None]:
-    """Afterwards, remove what modules have kept of the values that stand for tensors while code is traced."""
-    others = list(root.modules())[1:]  # torch.fx puts constants into the first
-    before = [(vars(module), _shallow(vars(module))) for module in others]
-    try:
-        yield
-    finally:
-        for attributes, values in before:
-            for value, content in values.values():
-                if isinstance(value, dict):
-                    value.clear()
-                    value.update(content)
-                elif isinstance(value, list):
-                    value[:] = content
-            attributes.clear()
-            attributes.update({name: value for name, (value, _) in values.items()})
-
-
-def _shallow(attributes: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Each attribute, and a copy of what it holds where it holds others."""
-    return {
-        name: (value, value.copy() if isinstance(value, dict | list) else None) for name, value in attributes.items()
-    }
 
 
 class _Value(fx.Proxy):
@@ -350,21 +328,13 @@ def _is_idle(node: fx.Node, root: nn.Module) -> bool:
         module = root.get_submodule(cast(str, node.target))
         kind = torch_type(module)
         return kind is nn.Identity or (kind in DROPOUTS and not module.training)
-    return node.op == "call_function" and is_dropout(node) and not draws(node)
-
-
-def is_dropout(node: fx.Node) -> bool:
-    """Whether the node calls dropout as a function."""
-    return node.target in DROPS
+    return node.op == "call_function" and node.target in DROPOUT_FUNCTIONS and not draws(node)
 
 
 def draws(node: fx.Node) -> bool:
     """Whether a function draws at random."""
-    if node.target in DROPS:
-        training = node.kwargs.get("training", node.args[2] if len(node.args) > 2 else True)
-        return bool(training)
-    if node.target is F.scaled_dot_product_attention:
-        return bool(node.kwargs.get("dropout_p", node.args[4] if len(node.args) > 4 else 0.0))
+    if node.target in RATES_AND_SWITCHES:
+        return all(argument.of(node.args, node.kwargs) for argument in RATES_AND_SWITCHES[cast(Any, node.target)])
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return name.rstrip("_") in RANDOM
 
@@ -432,8 +402,6 @@ SAMPLES = (2, 3, 5, 8191)  # rows of the batches on which sizes are seen, on the
 
 ROWS = (*range(1, 65), *(2**k + more for k in range(7, 21) for more in (-1, 0, 1)))  # for which questions are asked
 
-DROPS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
-
 RANDOM = {
     *("rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli", "multinomial"),
     *("normal", "poisson", "dropout", "native_dropout", "uniform", "exponential", "rrelu", "gumbel_softmax"),
@@ -459,23 +427,8 @@ PURE: dict[Any, Any] = {
 INPLACE_AT: dict[Any, int] = {
     **dict.fromkeys((F.relu, F.relu6, F.silu, F.hardswish, F.hardsigmoid, F.mish, F.selu), 1),
     **dict.fromkeys((F.elu, F.leaky_relu, F.celu), 2),
-    **dict.fromkeys(DROPS, 3),
+    **dict.fromkeys(DROPOUT_FUNCTIONS, 3),
 }
-
-
-class Still(TorchFunctionMode):
-    """Nothing is dropped: what two networks with dropout compute can be compared."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Dropout gives its input."""
-        kwargs = dict(kwargs or {})
-        if func in DROPS or func is torch.dropout:
-            return args[0] if args else kwargs["input"]
-        if func is F.scaled_dot_product_attention:
-            args, kwargs = args[:4] + ((0.0,) + args[5:] if len(args) > 4 else ()), {**kwargs}
-            if "dropout_p" in kwargs:
-                kwargs["dropout_p"] = 0.0
-        return func(*args, **kwargs)
 
 
 def shapes_of(graph: fx.Graph, root: nn.Module, batch: Batch) -> dict[fx.Node, tuple[int, ...]]:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._common.trees import Batch, map_tensors, tensors_of
+from ..._common.trees import Batch, are_close, map_tensors, tensors_of
+from ...surgery.dropout import no_dropout
 from .call_signature import Example
-from .tracing import Still
 
 MOST = 64  # rows of the example that are compared
 
@@ -50,9 +50,9 @@ def runs_by_rows(made: Network, example: Example) -> bool:
 def _without_chance(network: Network, example: Example) -> Iterator[bool]:
     """Nothing drops where something does; whether the network repeats itself then."""
     batch = _vary(example.repeat(2))
-    for context in (nullcontext, Still):  # torch has other ways to compute where a mode watches: only if need be
+    for context in (nullcontext, no_dropout):  # torch has other ways to compute where a mode watches: only if need be
         with context():
-            if context is Still or close(run_on_copies(network, batch), run_on_copies(network, batch)):
+            if context is no_dropout or close(run_on_copies(network, batch), run_on_copies(network, batch)):
                 yield context is nullcontext or close(run_on_copies(network, batch), run_on_copies(network, batch))
                 return
 
@@ -87,14 +87,4 @@ def _vary(batch: Batch) -> Batch:
 
 def close(a: Any, b: Any) -> bool:
     """Whether two trees of outputs are alike to 1e-5 of their size."""
-    first, second = tensors_of(a), tensors_of(b)
-    return len(first) == len(second) and all(
-        x.shape == y.shape and x.dtype == y.dtype and _near(x, y) for x, y in zip(first, second, strict=True)
-    )
-
-
-def _near(x: Tensor, y: Tensor) -> bool:
-    if x.is_meta or not x.is_floating_point():
-        return x.is_meta or torch.equal(x, y)
-    scale = float(y.nan_to_num(0, 0, 0).abs().max()) if y.numel() else 0.0
-    return torch.allclose(x, y, rtol=1e-4, atol=1e-5 * scale + 1e-30, equal_nan=True)
+    return are_close(tensors_of(a), tensors_of(b), 1e-5)

@@ -19,7 +19,7 @@ from ...report.claims import ClaimVerdict
 from ...report.figure import Figure, Panel, finite_range, room_for_ticks
 from ...report.svg import Axis, Chart
 from ...results.intervals import t_interval
-from ...results.judgements import OPEN, above, all_of, count_judgements, equal, show_interval
+from ...results.judgements import HOLDS, OPEN, above, all_of, count_judgements, equal, show_interval
 from ...results.quantities import format_interval, quantity
 from ...uncertainty.resampling import LEVEL, Interval
 
@@ -67,7 +67,7 @@ class Expectation:
     judge: Callable[[Interval, SettingsBySeed], str]
 
     def told(self, compared: SettingsBySeed) -> tuple[Interval, str]:
-        """The difference and the judgement; where a method is missing it cannot be told."""
+        """The difference and the judgement; where a method is missing it is inconclusive."""
         try:
             found = self.figure(compared)
             return found, self.judge(found, compared)
@@ -91,13 +91,51 @@ def near(first: str, second: str, metric: str, base: str) -> Expectation:
     """
 
     def judge(found: Interval, compared: SettingsBySeed) -> str:
-        if not all(_gain(compared, second, base, control).value > 0 for control in ("nll", "ece")):
+        if not positive_control(compared, second, base):
             return OPEN
         margin = NEAR * abs(compared.difference(second, base, metric).value)
         return equal(found, margin) if math.isfinite(margin) else OPEN
 
     text = f"{first} is as good as {second} in {_name(metric)}, within half of what {second} gains over {base}"
     return Expectation(text, lambda compared: compared.difference(first, second, metric), judge)
+
+
+def keeps_half(first: str, second: str, metric: str, base: str) -> Expectation:
+    """The first method keeps at least half of what the second gains over a baseline, for each seed; more is welcome."""
+
+    def surplus(compared: SettingsBySeed) -> Interval:
+        one, two, zero = (np.array(compared.values(label, metric)) for label in (first, second, base))
+        sign = -1 if quantity(metric).better == "lower" else 1
+        return t_interval((sign * ((one - zero) - NEAR * (two - zero))).tolist())
+
+    text = f"{first} keeps at least half of what {second} gains over {base} in {_name(metric)} (surplus over half)"
+    return Expectation(text, surplus, lambda found, _: above(found))
+
+
+def not_worse(first: str, second: str, metric: str, margin: float) -> Expectation:
+    """The first method is worse than the second by less than a margin, or better."""
+    return Expectation(
+        f"{first} is less than {margin:g} worse than {second} in {_name(metric)}",
+        lambda compared: _gain(compared, first, second, metric), lambda found, _: above(found, -margin),
+    )  # fmt: skip
+
+
+def positive_control(compared: SettingsBySeed, ensemble: str, base: str) -> bool:
+    """Whether the effect is there to be seen: the ensemble is shown to beat the baseline in NLL and in ECE."""
+    return all(above(_gain(compared, ensemble, base, metric)) == HOLDS for metric in ("nll", "ece"))
+
+
+def closes(first: str, second: str, metric: str, axis: str, low: float, high: float) -> Expectation:
+    """From one value of a setting to another, the first method gains on the second; labels hold "{}" for the value."""
+
+    def gap(compared: SettingsBySeed) -> Interval:
+        behind = [np.array(compared.values(first.format(value), metric)) - compared.values(second.format(value), metric)
+                  for value in (low, high)]  # fmt: skip
+        sign = -1 if quantity(metric).better == "lower" else 1
+        return t_interval((sign * (behind[1] - behind[0])).tolist())
+
+    text = f"from {axis} {low:g} to {high:g}, {first.split()[0]} gains on {second.split()[0]} in {_name(metric)}"
+    return Expectation(text, gap, lambda found, _: above(found))
 
 
 def within(first: str, second: str, metric: str, margin: float) -> Expectation:
@@ -221,22 +259,29 @@ def expect(
     *expectations: Expectation,
     metrics: Sequence[str] = ("accuracy", "nll", "ece", "auroc"),
     combine: Callable[[Sequence[str]], str] = all_of,
+    control: tuple[str, str] | None = None,
 ) -> Callable[[Mapping[str, SettingsBySeed], Mapping[str, Any]], ClaimVerdict]:
     """The check of a claim that consists of expectations, on every study of the experiment.
 
     Args:
         metrics: of the table, beside those of the paper
         combine: the parts' judgements in one; by default all must hold
+        control: an ensemble and a single network; where the first is not shown to beat the second, nothing can be said
     """
 
     def check(found: Mapping[str, SettingsBySeed], published: Mapping[str, Any]) -> ClaimVerdict:
+        blind = [where for where, compared in found.items() if control and not _controlled(compared, control)]
         told = [
-            (f"{where}: " if len(found) > 1 else "", one, *one.told(compared))
+            (f"{where}: " if len(found) > 1 else "", one, gap, OPEN if where in blind else judgement)
             for where, compared in found.items()
             for one in expectations
+            for gap, judgement in [one.told(compared)]
         ]
         judgements = [judgement for *_, judgement in told]
         said = [count_judgements(judgements, "part")]
+        if control:
+            shown = "is not" if blind else "is"
+            said.append(f"Positive control: {control[0]} {shown} shown to beat {control[1]} in NLL and ECE.")
         said += [f"{where}{one.text}: {show_interval(gap)}, {judgement}." for where, one, gap, judgement in told]
         said.append(_certainty(list(found.values())))
         said += [note for compared in found.values() for note in compared.notes]
@@ -246,6 +291,13 @@ def expect(
         return ClaimVerdict(combine(judgements), said, header, rows, pictures)
 
     return check
+
+
+def _controlled(compared: SettingsBySeed, control: tuple[str, str]) -> bool:
+    try:
+        return positive_control(compared, *control)
+    except (KeyError, ValueError):  # one of them is missing
+        return False
 
 
 def _pictures(told: Sequence[tuple[str, Expectation, Interval, str]]) -> list[Any]:

@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 
 CLOSE = 0.1  # relative: how near the divergence of drawn masks must be to the formula, or there were too few draws
 
-YES = {HOLDS: "yes", FAILS: "no", OPEN: "cannot be told"}
+YES = {HOLDS: "yes", FAILS: "no", OPEN: "inconclusive"}
 
 # ---------------------------------------------------------------- Packed-Ensembles, Figure 5
 
@@ -222,4 +222,4 @@ def _small(found: Interval) -> str:
 
 
 def _word(judgement: str, word: str) -> str:
-    return {HOLDS: word, FAILS: "the contrary", OPEN: "cannot be told"}[judgement]
+    return {HOLDS: word, FAILS: "the contrary", OPEN: "inconclusive"}[judgement]

@@ -83,7 +83,7 @@ RULES: dict[str, Rule] = _table(
         "stack": shape_rules.stacked,
         "slice narrow split split_with_sizes unsafe_split unsafe_split_with_sizes chunk": shape_rules.slices,
         "unsafe_chunk tensor_split": shape_rules.slices,
-        "select unbind": shape_rules.select,
+        "select unbind": shape_rules.select_slices,
         "glu": shape_rules.glu,
         "constant_pad_nd": shape_rules.pad,
         "channel_shuffle native_channel_shuffle": shape_rules.channel_shuffle,

@@ -171,7 +171,7 @@ def slices(call: OperatorCall) -> list[Axes]:
     return found
 
 
-def select(call: OperatorCall) -> list[Axes]:
+def select_slices(call: OperatorCall) -> list[Axes]:
     """One unit of a dimension, which has no other place; or all of them, each by itself."""
     axes, (dim,) = call.axes("self"), call.dims()
     if call.name == "select":

@@ -13,7 +13,7 @@ from .outside import outside_histograms_chart, roc_chart
 from .quality import risk_coverage_chart, training_curves_chart
 from .regression import coverage_curve_chart, error_by_deviation_chart, predictions_against_targets_chart
 from .shift import shift_chart
-from .sweeps import sweeps_chart
+from .sweeps import capacity_chart, sweeps_chart
 from .uncertainties import uncertainty_parts_chart
 
 
@@ -48,6 +48,7 @@ CHARTS: dict[str, Kind] = {
     ),
     "methods_agreement": Kind(methods_agreement_chart, "classification", ""),
     "uncertainty_parts": Kind(uncertainty_parts_chart, "any", ""),
+    "capacity": Kind(capacity_chart, "any", ""),
     "sweeps": Kind(sweeps_chart, "any", ""),
     "training_curves": Kind(training_curves_chart, "any", "The runs stored no training curves, so they are left out."),
 }

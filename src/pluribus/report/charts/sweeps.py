@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...results.quantities import estimate, format_interval, format_short, format_value, quantity
-from ...results.store import Group
+from ...results.quantities import difference, estimate, format_interval, format_short, format_value, quantity
+from ...results.store import BASELINE, Group
+from ...uncertainty.resampling import Interval
 from ..figure import Figure, Panel, Styles, finite_range, legend, values
 from ..svg import Axis, Chart
 
@@ -34,6 +35,66 @@ def sweeps_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     caption = "Runs of one method that differ in a setting; bars are intervals."
     header = ["Method", "Setting", "Measured"]
     return Figure("sweeps", "Effect of the settings", caption, panels, "small", entries, header, rows)
+
+
+def capacity_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
+    """The gain of every method over the single network of the same width, against the width."""
+    names = [name for name in ("nll", "ece", "accuracy") if compute_gains(groups, name)]
+    curves = {name: compute_gains(groups, name) for name in names}
+    if not curves:
+        return None
+    series = list(next(iter(curves.values())))
+    numbers = {one: styles.get(one, i + 1) for i, one in enumerate(series)}
+    panels = [Panel(_gains_panel(found, numbers, name), quantity(name).title) for name, found in curves.items()]
+    rows = [[one, f"{width:g}", quantity(name).title, format_interval(gain, name)]
+            for name, found in curves.items() for one, line in found.items() for width, gain in line]  # fmt: skip
+    caption = (
+        "Above zero: better than one network of the same width. An efficient ensemble divides the network among its "
+        "members: it gains where the network has capacity to spare. The thin network is a single one of half the width."
+    )
+    header = ["Method", "Width", "Metric", "Gain"]
+    return Figure("capacity", "Capacity to spare", caption, panels, "small", legend(series, numbers), header, rows)
+
+
+def compute_gains(groups: Sequence[Group], name: str) -> dict[str, list[tuple[float, Interval]]]:
+    """How much better than the single network of the same width: by method, at each width; none without a sweep."""
+    found: dict[str, dict[float, Group]] = {}
+    for group in groups:
+        if isinstance(width := group.record.get("width"), (int, float)) and values([group], name):
+            method = " ".join(part for part in group.label.split() if not part.startswith("width="))
+            found.setdefault(method, {})[float(width)] = group
+    single = found.pop(BASELINE, {})
+    if len(single) < 2:
+        return {}
+    found["thin single"] = {width: single[width / 2] for width in single if width / 2 in single}
+    sign = -1 if quantity(name).better == "lower" else 1
+    gains: dict[str, list[tuple[float, Interval]]] = {}
+    for method, by_width in found.items():
+        for width in sorted(by_width.keys() & single.keys()):
+            gap = difference(by_width[width], single[width], name)
+            ends = sorted((sign * gap.low, sign * gap.high)) if gap.known else (math.nan, math.nan)
+            gains.setdefault(method, []).append((width, Interval(sign * gap.value, *ends)))
+    return gains
+
+
+def _gains_panel(found: dict[str, list[tuple[float, Interval]]], numbers: Styles, name: str) -> str:
+    widths, factor = sorted({width for line in found.values() for width, _ in line}), quantity(name).factor
+    ends = [end * factor for line in found.values() for _, gain in line for end in gain if math.isfinite(end)]
+    x, y = Axis(0, max(len(widths) - 1, 1), room=0.1), Axis(*finite_range([*ends, 0.0]))
+    chart = Chart(x, y, size=(240, 200), margin=(52, 8, 8, 40), font=12)
+    chart.axes("width", x_labels=[(float(i), f"{width:g}") for i, width in enumerate(widths)])
+    chart.line([(0, 0), (max(len(widths) - 1, 1), 0)], None, "zero")
+    words = []
+    for method, line in found.items():
+        number = numbers[method]
+        chart.line([(widths.index(width), gain.value * factor) for width, gain in line], number)
+        for width, gain in line:
+            if gain.known:
+                chart.line([(widths.index(width), end * factor) for end in (gain.low, gain.high)], number, "whisker")
+            told = f"{method}, width {width:g}: {format_value(gain.value, name)}"
+            chart.mark(widths.index(width), gain.value * factor, number, told, 4)
+            words.append(told)
+    return chart.svg(f"Gain in {quantity(name).title} over the single network. {'; '.join(words)}")
 
 
 def _find_sweeps(groups: Sequence[Group]) -> dict[str, list[Group]]:

@@ -67,7 +67,7 @@ def check_counts(
 
     Args:
         contradictions: from our counts to what of the paper's claim about them is not so; where there is none, but a
-            count is not explained, it cannot be told whether ours are the paper's networks
+            count is not explained, it is inconclusive: ours may not be the paper's networks
     """
 
     def check(found: Mapping[str, Stored], published: Mapping[str, Any]) -> ClaimVerdict:

@@ -20,7 +20,7 @@ TEST_SHARE = 1 / 9  # test rows to training rows in the standard splits
 
 MARGIN = 0.5  # of Deep's spread over splits: differences below it are called equal
 
-EQUAL = {HOLDS: "equal", FAILS: "different", OPEN: "cannot be told"}
+EQUAL = {HOLDS: "equal", FAILS: "different", OPEN: "inconclusive"}
 
 NAMES = {"rmse": "RMSE", "nll": "NLL"}
 
@@ -67,7 +67,7 @@ def _summary(judged: Mapping[str, str]) -> str:
     text = f"Packed and Deep with three members are equal on {len(groups[HOLDS])} of {plural(len(judged), 'table')}"
     text += f" ({', '.join(groups[HOLDS])})" if groups[HOLDS] else ""
     text += f", differ on {', '.join(groups[FAILS])}" if groups[FAILS] else ""
-    text += f", and cannot be told apart on {', '.join(groups[OPEN])}" if groups[OPEN] else ""
+    text += f", and are inconclusive on {', '.join(groups[OPEN])}" if groups[OPEN] else ""
     return f"{text}. Equal: the 95 % interval of the paired difference lies within half of Deep's spread over splits."
 
 

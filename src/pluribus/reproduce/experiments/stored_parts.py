@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,27 @@ from ...training.batching import mix_seeds
 SCALES = ("smoke", "laptop", "paper")
 
 RECORD = {"experiment": str, "part": str, "settings": {str: Any}, "figures": {str: Any}, "seconds": (int, float)}
+
+
+TITLES = {  # of networks and data, where a scope is said
+    "lenet": "LeNet-5", "resnet20": "ResNet-20", "resnet50": "ResNet-50", "resnext50": "ResNeXt-50", "mlp": "an MLP",
+    "small_cnn": "SmallCNN", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100",
+    "sklearn_digits": "digits",
+}  # fmt: skip
+
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def say_scope(networks: Iterable[tuple[str, float]], data: Iterable[str], seeds: int) -> str:
+    """What a verdict is about.
+
+    >>> say_scope([("lenet", 8)], ["fashion_mnist"], 5)
+    'LeNet-5 x8 on Fashion-MNIST, five seeds'
+    """
+    named = [TITLES.get(name, name) + (f" x{width:g}" if width != 1 else "") for name, width in networks]
+    where = [TITLES.get(name, name) for name in data]
+    number = NUMBERS[seeds] if seeds < len(NUMBERS) else str(seeds)
+    return f"{' and '.join(dict.fromkeys(named))} on {' and '.join(dict.fromkeys(where))}, {number} seeds"
 
 
 @dataclass(frozen=True)
@@ -86,6 +107,14 @@ class InParts:
     plan: Callable[[str], list[Part]]
     compute: Callable[[Part, Path | None, Mapping[str, Stored]], Given]
     check: Callable[[str, Path | None], None] = lambda scale, data: None
+
+    def scope(self, scale: str) -> str:
+        """The networks, data and seeds of a scale; "" where parts are no networks of several seeds."""
+        parts = [part.settings for part in self.plan(scale)]
+        if not all({"model", "data", "seed"} <= one.keys() for one in parts):
+            return ""
+        networks, data = [(one["model"], 1.0) for one in parts], [one["data"] for one in parts]
+        return say_scope(networks, data, len({one["seed"] for one in parts}))
 
     def carry_out(self, context: Context) -> dict[str, Stored]:
         """Every part by its name: what is stored is read, what is missing is computed."""

@@ -12,7 +12,7 @@ from ...results.store import Group, group_runs
 from ...study.folder import conduct
 from ...study.grid import Study, choose_settings
 from ...uncertainty.resampling import Interval
-from .stored_parts import Context
+from .stored_parts import Context, say_scope
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,15 @@ class StudyExperiment:
         return [
             Study(**{**given, "source": {**folder, **given.get("source", {})}}) for given in self.scales[context.scale]
         ]
+
+    def scope(self, scale: str) -> str:
+        """The networks (of a sweep over widths the widest), data and seeds of a scale."""
+        studies = [Study(**given) for given in self.scales[scale]]
+        sizes: dict[str, float] = {}
+        for one in studies:
+            name = str(one.model).partition("?")[0]
+            sizes[name] = max(sizes.get(name, 0.0), *one.sweep.get("width", [one.width]), one.width)
+        return say_scope(sizes.items(), [name for one in studies for name in one.data], len(studies[0].seeds))
 
     def carry_out(self, context: Context) -> dict[str, Compared]:
         """The runs of each study; equal studies of several items have one folder, and are run once."""
