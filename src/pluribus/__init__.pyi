@@ -18,11 +18,11 @@ from .deploy.exporting import Export as Export
 from .deploy.exporting import export as export
 from .deploy.freezing.frozen import Frozen as Frozen
 from .deploy.freezing.frozen import freeze as freeze
-from .deploy.predictor import Predictor as Predictor
-from .deploy.predictor import open as open
 from .deploy.member_selection import PowerLaw as PowerLaw
 from .deploy.member_selection import Selection as Selection
 from .deploy.member_selection import select as select
+from .deploy.predictor import Predictor as Predictor
+from .deploy.predictor import open as open
 from .deploy.saving import load as load
 from .deploy.saving import save as save
 from .integrations import torchmetric as torchmetric
