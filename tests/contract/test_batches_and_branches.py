@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from small import mlp, needed
-from torch import nn
+from torch import Tensor, nn
 
 import pluribus as pb
 
@@ -68,9 +68,58 @@ class TestABatch:
             made(method, mlp(), "5").train()(torch.zeros(3, 7))
 
 
+class Late(nn.Module):
+    """Writes a buffer, in place, for more than four rows only."""
+
+    def __init__(self, write) -> None:
+        super().__init__()
+        self.enter, self.drop, self.leave, self.write = nn.Linear(6, 8), nn.Dropout(0.2), nn.Linear(8, 3), write
+        self.register_buffer("memory", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.leave(self.drop(torch.relu(self.enter(x))))
+        out = y + self.memory
+        if len(x) > 4:
+            self.write(self.memory, y.detach().mean(0))
+        return out
+
+
 WRITES = {
     "add": lambda buffer, y: buffer.add_(y),
     "copy": lambda buffer, y: buffer.copy_(y),
     "count": lambda buffer, y: buffer.add_(1),
     "data": lambda buffer, y: buffer.data.add_(y),
 }
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+@pytest.mark.parametrize("method", [name for name in pb.METHODS if name not in ("mc_dropout", "mimo")])
+def test_a_buffer_that_a_later_call_writes_is_each_members_own_or_refused(method, run, write):
+    ensemble = made(method, Late(WRITES[write]), "leave", run).eval()
+    networks = [ensemble.member(i) for i in range(ensemble.size)]
+    for rows in (3, 6, 3, 6):
+        x = torch.randn(rows, 6)
+        before = ensemble.module.memory.clone()
+        try:
+            outputs = ensemble(x)
+        except ValueError as error:
+            assert rows == 6
+            assert "changes its buffer 'memory'" in str(error)
+            assert torch.equal(ensemble.module.memory, before)
+            return
+        torch.testing.assert_close(outputs, torch.stack([network(x) for network in networks]))
+    assert write == "count" or method in ("single", "deep", "packed", "lora")  # whose members start alike
+
+
+@pytest.mark.parametrize("method", [name for name in pb.METHODS if name != "mimo"])
+def test_a_later_input_that_vmap_cannot_run_runs_by_the_loop(method):
+    class Turns(Late):
+        def forward(self, x):
+            y = super().forward(x[:4])
+            return y if len(x) <= 4 or float(y.detach().sum()) > 1e9 else y.exp()
+
+    ensemble = made(method, Turns(WRITES["add"]), "leave", "vmap").eval()
+    ensemble(X)
+    with pytest.warns(UserWarning, match=f'{method}: this model does not run under vmap.*ensemble.run is now "loop"'):
+        assert ensemble(torch.ones(6, 6)).shape == (ensemble.size, 4, 3)

@@ -93,6 +93,17 @@ def test_gradients_are_those_without_checkpointing(method, run, reentrant):
         assert ensemble.predict(x).mean.isfinite().all()
 
 
+@pytest.mark.parametrize("method", ["deep", "treenet", "masksembles"])
+def test_each_member_with_its_own_batch_and_the_fastest_way(method):
+    x, y = torch.randn(3, 12, 6), torch.randint(3, (3, 12))
+    ensemble = build(method, Chain(rate=0.0), x[0])
+    expected = gradients(ensemble, x, y, per_member=True)
+    ensemble.module.reentrant = False
+    assert_same(expected, gradients(ensemble, x, y, per_member=True))
+    ensemble.run = "auto"
+    assert_same(expected, gradients(ensemble, x, y, per_member=True))
+
+
 def test_checkpointing_equals_separate_networks_with_checkpointing():
     x, y = torch.randn(12, 6), torch.randint(3, (12,))
     models = [Chain(rate=0.0) for _ in range(3)]
@@ -104,6 +115,24 @@ def test_checkpointing_equals_separate_networks_with_checkpointing():
         F.cross_entropy(model(x), y).backward()
         for name, parameter in model.named_parameters():
             torch.testing.assert_close(ensemble.module.get_parameter(name).grad[i], parameter.grad)
+
+
+def test_a_counter_of_calls_counts_on():
+    class Counting(Chain):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(x)
+
+    x, y = torch.randn(12, 6), torch.randint(3, (12,))
+    for method in ("deep", "batch_ensemble"):
+        ensemble = build(method, Counting(), x)
+        ensemble.module.reentrant = False
+        for step in range(1, 4):
+            gradients(ensemble, x, y)
+            counting = ensemble.members if method == "deep" else [ensemble.module]
+            assert all(part.calls == step for part in counting)
 
 
 @pytest.mark.slow

@@ -266,6 +266,7 @@ READERS = {
     "_common/untrusted.py": FOLDERS,
     "cli/common/options.py": "tests/cli/test_commands.py",
     "cli/report.py": FOLDERS,
+    "reproduce/published/__init__.py": "tests/reproduce/test_paper_settings.py",  # the package's own tables
     "data/builtin.py": "tests/data/test_builtin.py",  # the package's own digits
     "data/image_archives.py": HOSTILE,
     "data/image_folders.py": HOSTILE,

@@ -206,6 +206,44 @@ def test_a_copy_changes_without_the_original_and_as_a_whole(kind):
     assert torch.equal(given(torch.ones(4, 6)), before)
 
 
+@pytest.mark.parametrize("kind", (Lambda, Hook, InList, View, Detached))
+def test_what_was_saved_comes_back_into_everything_that_reads_it(kind, tmp_path):
+    pairs, x = [alike(kind, number) for number in range(4)], torch.randn(4, 6)
+    pb.save(pb.lora(pairs[0][0], 2, where="enter"), tmp_path / "whole.safetensors", whole=True)
+    loaded = pb.load(tmp_path / "whole.safetensors", pairs[1][0])
+    torch.testing.assert_close(loaded.eval()(x)[0], pairs[0][1](x), rtol=1e-4, atol=1e-5)
+    unlike = pb.deep([pairs[0][0], pairs[2][0]])
+    pb.save(unlike, tmp_path / "list.safetensors")
+    if unlike.stacked:
+        return
+    loaded = pb.load(tmp_path / "list.safetensors", [pairs[1][0], pairs[3][0]])
+    torch.testing.assert_close(loaded(x), torch.stack([pairs[0][1](x), pairs[2][1](x)]), rtol=1e-4, atol=1e-5)
+
+
+def test_parameters_that_lie_in_one_memory_are_told_apart():
+    """As those of a member do, which are parts of the stacked ones, and those of `vector_to_parameters`."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
+    memory = torch.cat([p.detach().flatten() for p in model.parameters()])
+    nn.utils.vector_to_parameters(memory, model.parameters())
+    assert pb.deep(model, 2)(torch.randn(4, 6)).shape == (2, 4, 3)  # nothing is held beside
+    model.held = [model[0].weight, model[1].bias.detach()]
+    with pytest.raises(ValueError, match="'0.weight' and '1.bias' of its own|'0.weight', '1.bias' of its own"):
+        pb.deep(model, 2)
+    copied = copy.deepcopy(pb.lora(model, 2, where="0")).module
+    assert copied.held[0] is copied[0].weight
+    with torch.no_grad():
+        copied[1].bias.add_(1.0)
+    assert torch.equal(copied.held[1], copied[1].bias) and not torch.equal(copied[1].bias, model[1].bias)
+
+
+def test_what_a_function_holds_beside_the_model_stays_the_same_object():
+    seen = []
+    model = Written()
+    model.enter.register_forward_hook(lambda *_: seen.append(model.bias.shape))
+    pb.lora(model, 2, where="enter").eval()(torch.randn(4, 6))
+    assert seen
+
+
 # -------------------------------------------------------------------- gradients inside of a forward
 
 

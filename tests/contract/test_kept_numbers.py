@@ -1,5 +1,6 @@
 """What a model keeps without a tensor, and what it changes of its parameters: as separate networks do, or refused."""
 
+import array
 import copy
 
 import numpy as np
@@ -30,8 +31,27 @@ class Number(Model):
         return self.cache[0]
 
 
+class Numbers(Number):
+    def begin(self):
+        self.cache = {"array": np.zeros(8, np.float32)}
+
+    def kept(self, rows):
+        if not self.cache["array"].any():
+            self.cache["array"][:] = self.make().numpy()
+        return torch.tensor(self.cache["array"])
+
+
+class Bytes(Number):
+    def begin(self):
+        self.cache = array.array("d", [0.0])
+
+    def kept(self, rows):
+        self.cache[0] = self.cache[0] or float(self.make().sum())
+        return self.cache[0]
+
+
 @pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("kind", [Number])
+@pytest.mark.parametrize("kind", [Number, Numbers, Bytes])
 def test_a_number_that_follows_from_the_weights_is_each_members_own(kind, grad):
     models, x = apart(kind), torch.randn(5, 6)
     expected = torch.stack([copy.deepcopy(model)(x) for model in models])

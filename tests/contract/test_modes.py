@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from small import make
+from small import cnn, make
 from torch import nn
 
 import pluribus as pb
@@ -81,6 +81,13 @@ def test_frozen_networks_are_the_separate_ones_in_eval_mode(given):
     torch.testing.assert_close(pb.freeze(pb.deep(models), x)(x), expected, rtol=1e-4, atol=1e-4)
 
 
+def test_an_ensemble_is_awake_if_a_member_is():
+    assert not pb.deep(MODELS["unlike"]()).training
+    assert not pb.deep(MODELS["unlike"]()).pooled().training
+    assert pb.deep(MODELS["one awake"]()).training
+    assert [m.training for m in pb.deep(MODELS["one awake"]()).module] == [True, False, False]
+
+
 @pytest.mark.parametrize("method", pb.METHODS)
 def test_predict_does_not_wake_what_sleeps(method):
     ensemble, x = make(method, "cnn")
@@ -119,3 +126,32 @@ def test_modules_that_change_their_weights_with_their_mode_are_switched_back():
         for _ in range(2):
             torch.testing.assert_close(ensemble(x), expected)
             torch.testing.assert_close(ensemble.predict(x).members, expected.softmax(-1).detach())
+
+
+def test_the_mode_of_the_whole_is_set_as_ever():
+    for models in (MODELS["unlike"](), MODELS["one awake"](), [cnn(), cnn()]):
+        ensemble = pb.deep(models)
+        assert all(modes(ensemble.train()))
+        assert not any(modes(ensemble.eval()))
+
+
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+@pytest.mark.parametrize("method", ["masksembles", "multihead"])
+def test_a_batch_norm_that_is_woken_after_a_first_call_counts_each_batch_once(method, run):
+    torch.manual_seed(0)
+    network, x = (
+        nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).eval(),
+        torch.randn(16, 6),
+    )
+    expected = copy.deepcopy(network)
+    ensemble = getattr(pb, method)(network, 4).eval()
+    ensemble.run = run
+    with torch.no_grad():
+        ensemble(x)
+        ensemble.module[1].train()
+        ensemble(x)
+        expected[1].train()
+        expected(x)
+    assert ensemble.module[1].num_batches_tracked == expected[1].num_batches_tracked == 1
+    torch.testing.assert_close(ensemble.module[1].running_mean, expected[1].running_mean)
+    torch.testing.assert_close(ensemble.module[1].running_var, expected[1].running_var)

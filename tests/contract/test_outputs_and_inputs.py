@@ -163,6 +163,14 @@ def test_a_table_as_long_as_the_batch_is_not_taken_for_rows_in_training(method, 
     assert "not as rows" in ensemble.explain()
 
 
+def test_a_table_of_another_length_is_the_same_for_all_rows_in_training():
+    x, table, y = torch.randn(5, 6), torch.randn(6, 6), targets(5)
+    ensemble = pb.batch_ensemble(Mixes(), 3).train()
+    ensemble.module.drop.p = 0.0
+    separate = [F.cross_entropy(ensemble.member(i)(x, table), y) for i in range(3)]
+    torch.testing.assert_close(ensemble.loss((x, table), y, F.cross_entropy), torch.stack(separate).mean())
+
+
 @pytest.mark.parametrize("method", ["masksembles", "batch_ensemble"])
 def test_a_table_that_is_as_long_as_its_batch_belongs_to_all_rows(method):
     class Graph(Mixes):

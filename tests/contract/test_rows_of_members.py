@@ -127,6 +127,41 @@ def test_each_call_of_a_layer_has_its_rows_at_its_own_place(method, build, with_
     check_training_pass(ensemble, model, x)
 
 
+@methods
+@pytest.mark.parametrize("build", MODELS)
+def test_rows_are_found_anew_for_inputs_of_another_length(method, build):
+    """With one step, time first and batch first look the same."""
+    torch.manual_seed(0)
+    model = build()
+    ensemble = make(method, model)
+    for length in (1, 4, 2):
+        check_training_pass(ensemble, model, torch.randn(3, length, 6))
+
+
+class Adaptive(Base):
+    """Called once more, at another place, where the input is large."""
+
+    def turn(self, x: Tensor) -> Tensor:
+        """The layer's output."""
+        y = self.layer(x.transpose(0, 1)).transpose(0, 1)
+        return self.layer(y) if x.abs().max() > 0.95 else y
+
+
+@methods
+def test_a_number_of_calls_that_changes_with_the_values_is_refused_or_right(method):
+    torch.manual_seed(0)
+    ensemble = make(method, Adaptive(), where="layer").train()
+    for scale in (1.0, 0.01):  # whatever the first batch has shown
+        x = scale * torch.randn(5, 4, 6)
+        try:
+            outputs = ensemble(x)
+        except ValueError as error:
+            assert "layer 'layer'" in str(error) and "where=" in str(error)
+        else:
+            members = torch.stack([ensemble.member(i)(x) for i in range(ensemble.size)])
+            torch.testing.assert_close(outputs, members, rtol=1e-4, atol=1e-5)
+
+
 class Experts(Base):
     """Each row goes to the one of eight experts that a gate chooses."""
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.optim import SGD
 
 import pluribus as pb
 
@@ -118,10 +119,43 @@ def test_a_mimo_of_one_layer_is_loaded(tmp_path):
     assert torch.equal(pb.load(tmp_path / "one.safetensors", nn.Linear(4, 3))(X), ensemble(X))
 
 
+def test_an_optimizer_for_each_member_leaves_frozen_parameters_alone():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    model[0].weight.requires_grad_(False)
+    ensemble = pb.deep(model, 2)
+    apart = [ensemble.member(i) for i in range(2)]
+    optimizer = pb.PerMember(ensemble, SGD, ensemble.parameter_groups(lr=0.1))
+    ensemble.loss(X, Y, F.cross_entropy).backward()
+    optimizer.step()
+    for i, network in enumerate(apart):
+        F.cross_entropy(network(X), Y).backward()
+        SGD([p for p in network.parameters() if p.requires_grad], lr=0.1).step()
+        for trained, alone in zip(ensemble.member(i).parameters(), network.parameters(), strict=True):
+            torch.testing.assert_close(trained, alone)
+
+
 def test_an_optimizer_that_computes_the_loss_itself_is_refused_for_each_member():
     ensemble = pb.deep(nn.Linear(4, 3), 2)
     with pytest.raises(ValueError, match="LBFGS computes the loss several times"):
         pb.PerMember(ensemble, torch.optim.LBFGS, ensemble.parameter_groups(lr=0.1))
+
+
+def test_sparse_gradients_of_an_embedding_are_the_members():
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.leave = nn.Embedding(10, 4, sparse=True), nn.Linear(4, 3)
+
+        def forward(self, ids):
+            return self.leave(self.words(ids).mean(1))
+
+    ensemble, ids = pb.deep(Words(), 2), torch.arange(30).reshape(6, 5) % 10
+    apart = [ensemble.member(i) for i in range(2)]
+    ensemble.loss(ids, Y, F.cross_entropy).backward()
+    for network in apart:
+        F.cross_entropy(network(ids), Y).backward()
+    found = ensemble.module.words.weight.grad.to_dense()
+    torch.testing.assert_close(found, torch.stack([network.words.weight.grad.to_dense() for network in apart]))
 
 
 class Experts(nn.Module):
@@ -154,6 +188,19 @@ def test_packed_keeps_the_outputs_of_a_router(rank):
     member(x).sum().backward()
     reached = [expert for expert in member.experts if expert.weight.grad is not None and expert.weight.grad.any()]
     assert len(reached) > 4  # with four outputs the others would never learn
+
+
+def test_packed_cuts_widths_whose_greatest_value_alone_is_used():
+    class Maximum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.enter, self.leave = nn.Linear(6, 16), nn.Linear(16, 3)
+
+        def forward(self, x):
+            h = self.enter(x)
+            return self.leave(h * h.max(-1, keepdim=True)[0])
+
+    assert pb.packed(Maximum(), 4, 2, example=torch.randn(5, 6)).member(0).enter.out_features == 8
 
 
 def test_packed_names_a_layer_that_the_example_did_not_reach():

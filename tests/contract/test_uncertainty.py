@@ -154,11 +154,12 @@ def test_bad_targets_are_an_error_with_a_reason(function, make, outputs, target,
 @pytest.mark.parametrize(("function", "make", "outputs", "target"), CASES, ids=NAMES)
 def test_one_row_has_an_answer_or_an_error_with_a_reason(function, make, outputs, target):
     try:
-        found = numbers_of(function(make(outputs[:, :1]), target[:1]))
+        found = function(make(outputs[:, :1]), target[:1])
     except ValueError as error:
         assert "examples" in str(error) or "folds" in str(error)
     else:
-        assert not any(math.isnan(number) for number in found)
+        found = found[0] if hasattr(found, "low") else found  # resamples of one row are alike: no interval is known
+        assert not any(math.isnan(number) for number in numbers_of([found]))
 
 
 # ---------------------------------------------------------------- infinite likelihoods
@@ -170,6 +171,28 @@ def impossible(first, second, rows=(0,)):
     p[0, list(rows)] = torch.tensor([1.0, 0.0])
     q = p if second is None else torch.full((1, ROWS, 2), second)
     return pb.Classification.from_probabilities(p), pb.Classification.from_probabilities(q), torch.ones(ROWS).long()
+
+
+def test_equal_predictions_do_not_differ_however_bad_they_are():
+    one, two, target = impossible(1.0, None)
+    difference, low, high, p_value = pb.compare(one, two, target, metric="nll", resamples=50)
+    assert difference == 0 and math.isnan(low) and math.isnan(high) and p_value == 1
+
+
+@pytest.mark.parametrize("count", [1, 3, 12])
+def test_an_infinite_difference_is_as_probable_as_all_impossible_targets_on_one_side(count):
+    one, two, target = impossible(1.0, 0.5, range(count))
+    found = pb.compare(one, two, target, metric="nll", resamples=2000)
+    assert found.difference == found.high == math.inf and not math.isnan(found.low)
+    assert found.p_value == pytest.approx(2 ** (1 - count), abs=0.03)  # the permutation test in closed form
+    assert pb.compare(two, one, target, metric="nll", resamples=50).difference == -math.inf
+
+
+def test_unlike_predictions_that_are_both_infinitely_bad_are_refused():
+    one, _, target = impossible(1.0, None, (0,))
+    other, _, _ = impossible(1.0, None, (3,))
+    with pytest.raises(ValueError, match=r"compare: nll must be finite.*example 0.*example 3.*brier"):
+        pb.compare(one, other, target, metric="nll")
 
 
 def test_an_infinite_nll_has_an_interval_without_an_upper_end():
@@ -188,7 +211,8 @@ def test_no_metric_of_saturated_predictions_has_a_nan_end(metric):
         pb.bootstrap(one, target, metric=metric, resamples=20),
         pb.compare(one, two, target, metric=metric, resamples=20),
     )
-    assert not any(math.isnan(number) for number in numbers_of(list(ends)))
+    for value, low, high, *_ in ends:  # what is the same in every resample has no interval
+        assert not math.isnan(value) and math.isnan(low) == math.isnan(high)
 
 
 # ---------------------------------------------------------------- the outer forms of an ensemble

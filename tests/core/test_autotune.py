@@ -5,8 +5,9 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from small import make, targets
+from small import SMALL, make, targets
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import pluribus as pb
 from pluribus.core import autotune as auto
@@ -159,6 +160,54 @@ def test_a_layer_with_code_of_its_own_sees_all_channels(kind, monkeypatch):
     ensemble, expected = masked(kind(12, 5, 3), nn.Conv2d(4, 12, 3), x, monkeypatch)
     torch.testing.assert_close(ensemble(x), expected)
     assert auto.LEAN not in ensemble.explain()
+
+
+def test_what_masks_leave_out_is_counted_all_the_same(monkeypatch):
+    x = torch.randn(7, 6)
+    ensemble, _ = masked(nn.Linear(12, 5), nn.Linear(6, 12), x, monkeypatch)
+    ensemble(x)
+    with FlopCounterMode(display=False) as counter:
+        ensemble(x)
+    assert counter.get_total_flops() == 2 * 7 * (6 * 12 + 4 * 12 * 5)  # what comes before the masks runs once
+
+
+def test_masked_channels_are_left_out_in_eval_mode_alone(monkeypatch):
+    x = torch.randn(8, 6)
+    ensemble, _ = masked(nn.Linear(12, 5), nn.Linear(6, 12), x, monkeypatch)
+    batches = torch.randn(4, 8, 6)
+    ensemble.train().loss(batches, torch.zeros(4, 8).long(), F.cross_entropy, per_member=True)
+    assert auto.LEAN not in ensemble.explain() and not ensemble.runner.rows.skips_masked
+
+
+class Viewing(nn.Module):
+    """A model that cannot take channels-last images: it views what is not contiguous then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4 * 36, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 3)."""
+        return self.fc(self.conv(x).view(len(x), -1))
+
+
+def test_a_way_that_fails_is_left_out():
+    torch.manual_seed(0)
+    ensemble, x = pb.deep(Viewing(), 2).eval(), SMALL["cnn"].batch(3)
+    expected = ensemble(x)
+    ensemble.run = "auto"
+    torch.testing.assert_close(ensemble(x), expected, **LIKE)
+    assert not next(iter(ensemble.runner.measured.values())).channels_last
+
+
+def test_chance_goes_on_as_if_nothing_was_measured():
+    ensemble, x = make("deep", "mlp")
+    ensemble.run = "auto"
+    torch.manual_seed(3)
+    wanted = torch.rand(3)
+    torch.manual_seed(3)
+    ensemble(x)
+    assert torch.equal(torch.rand(3), wanted)
 
 
 def test_a_masked_layer_leaves_out_what_a_member_never_reads():

@@ -1,7 +1,10 @@
 """One module, own state, vmap or loop: trees of tensors, tasks, pooling, choosing how to run."""
 
 import copy
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pluribus as pb
+from pluribus.core.ensemble import Ensemble
 
 
 @dataclass
@@ -265,6 +269,22 @@ def test_a_criterion_must_give_a_scalar():
             ensemble.loss(x, targets(), nn.CrossEntropyLoss(reduction="none"))
 
 
+def test_scalars_in_an_output_are_kept_in_training():
+    class WithLoss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = mlp()
+
+        def forward(self, x):
+            y = self.layers(x)
+            return {"logits": y, "loss": y.square().mean()}
+
+    for method in ("masksembles", "batch_ensemble", "mc_dropout", "deep"):
+        output = pb.METHODS[method](WithLoss(), 3).train()(torch.randn(5, 6))
+        assert output["logits"].shape == (3, 5, 3)
+        assert output["loss"].shape == (3,)
+
+
 def test_first_batches_may_come_inside_transformations():
     x = torch.randn(5, 6)
     for make_one in (pb.multihead, pb.batch_ensemble):
@@ -280,6 +300,33 @@ def test_first_batches_may_come_inside_transformations():
         checkpointed.sum().backward()
     with pytest.raises(ValueError, match="already contains an ensemble"):
         pb.batch_ensemble(inner.pooled(), 3)
+
+
+class Assigned(nn.Module):
+    """Keeps a running mean by assignment, not in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, x):
+        y = self.head(x)
+        if self.training:
+            self.seen = 0.9 * self.seen + 0.1 * y.detach().mean(0)
+        return y - self.seen
+
+
+@pytest.mark.parametrize("run", ["vmap", "loop"])
+def test_buffers_that_are_assigned_are_kept(run):
+    ensemble, x = pb.deep(Assigned(), 3).train(), torch.randn(5, 6)
+    ensemble.run = run
+    members = [ensemble.member(i) for i in range(3)]
+    for _ in range(2):
+        outputs = ensemble(x)
+        expected = torch.stack([member(x) for member in members])
+    close(outputs, expected)
+    close(ensemble.module.seen, torch.stack([member.seen for member in members]))
 
 
 def test_a_model_that_keeps_a_tensor_can_still_be_copied():
@@ -322,6 +369,13 @@ def test_an_optimizer_made_before_the_first_batch_stays_right():
         assert any(not torch.equal(a, b) for a, b in zip(before, ensemble.parameters(), strict=True))
 
 
+def test_the_class_itself_needs_no_method():
+    module = nn.Linear(4, 3)
+    module.bias = nn.Parameter(torch.randn(5, 3))
+    ensemble, x = Ensemble(module, 5, ["bias"]), torch.randn(2, 4)
+    close(ensemble(x), (x @ module.weight.T)[None] + module.bias[:, None])
+
+
 @pytest.mark.parametrize("run", ["vmap", "loop"])
 @pytest.mark.filterwarnings("ignore")  # of torch.jit: deprecated
 def test_torch_jit_is_refused_with_the_ways_out(run):
@@ -331,3 +385,31 @@ def test_torch_jit_is_refused_with_the_ways_out(run):
         torch.jit.trace(ensemble.pooled(), torch.randn(5, 4))
     x = torch.randn(5, 4)
     torch.testing.assert_close(torch.export.export(ensemble.pooled(), (x,)).module()(x), ensemble.pooled()(x))
+
+
+def test_a_call_takes_few_functions():
+    """A newcomer can follow it: at most 60 of our functions in the first call of an MLP, 25 in later ones."""
+    ensemble, x = pb.deep(mlp(), 4), torch.randn(5, 6)
+    first, second = (called(lambda: ensemble(x)) for _ in range(2))
+    assert 10 < len(second) <= 25
+    assert len(second) < len(first) <= 60
+
+
+def called(run: Callable[[], object]) -> list[str]:
+    """The names of the functions of Pluribus that are called, without comprehensions; a generator counts once."""
+    frames: dict[int, FrameType] = {}  # held, so that no two have the same id
+    names = []
+
+    def watch(frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        if event == "call" and "/pluribus/" in code.co_filename and "<" not in code.co_name:
+            if id(frame) not in frames:
+                names.append(code.co_qualname)
+            frames[id(frame)] = frame
+
+    sys.setprofile(watch)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return names

@@ -49,11 +49,21 @@ def test_equal_classes_are_divided_exactly():
         assert labels([500] * 10)[part].bincount().tolist() == [count] * 10
 
 
+def test_division_changes_with_the_seed_only():
+    y = labels([30, 40])
+    first, again, other = (divide(y, [0.2], seed, stratified=True)[0] for seed in (0, 0, 1))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
 def test_moments_are_those_of_numpy():
     x = np.random.default_rng(0).integers(0, 256, (1500, 6, 5, 3), dtype=np.uint8)
     mean, std = moments(Split(ImageArrays(x), torch.zeros(1500)))
     assert np.allclose(mean.flatten(), x.mean((0, 1, 2)) / 255, atol=1e-6)
     assert np.allclose(std.flatten(), x.std((0, 1, 2)) / 255, atol=1e-6)
+
+
+def test_channel_of_one_value_has_the_standard_deviation_one():
+    assert moments(Split(ImageArrays(np.full((4, 2, 2), 7, np.uint8)), torch.zeros(4)))[1].item() == 1
 
 
 @pytest.mark.parametrize("size", [(20, 30), (31, 17), (9, 50)])
@@ -68,6 +78,11 @@ def test_resized_images_equal_pillow(size):
     assert np.abs(conform(x, (3, 12, 12))[0].permute(1, 2, 0).numpy() * 255 - expected).max() < 1.01
 
 
+def test_opacity_is_not_looked_at():
+    x = torch.rand(2, 4, 5, 5)
+    assert torch.equal(conform(x, (3, 5, 5)), x[:, :3])
+
+
 def test_taken_rows_are_those_of_the_whole():
     split = Split(Points(torch.arange(12.0).reshape(6, 2), list("abcdef")), torch.arange(6))
     part = split.take([4, 1, 3]).take(torch.tensor([False, True, True]))
@@ -75,6 +90,16 @@ def test_taken_rows_are_those_of_the_whole():
     assert part[-1][1] == 3 and [int(y) for _, y in part] == [1, 3]
     with pytest.raises(IndexError):
         part[2]
+
+
+def test_batches_are_all_rows_in_order():
+    split = Split(Points(torch.arange(7.0)[:, None]), torch.arange(7))
+    assert [y.tolist() for _, y in split.batches(3)] == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+def test_empty_part_gives_empty_batches():
+    split = Split(ImageArrays(np.zeros((3, 4, 4), np.uint8), (3, 8, 8)), torch.zeros(3)).take([])
+    assert split[:][0].shape == (0, 3, 8, 8) and len(split) == 0
 
 
 def test_array_that_holds_no_images_is_refused():

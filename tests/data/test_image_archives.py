@@ -69,6 +69,12 @@ def test_idx_files_give_what_was_written(tmp_path, name, at, packed):
     assert len(data.classes) == 10 and (len(data.train), len(data.validation)) == (36, 4)
 
 
+def test_idx_files_with_dots_in_their_names_are_found_in_any_folder(tmp_path):
+    written = write_mnist(tmp_path / "mine", dot=True)
+    data = load(f"idx:{tmp_path / 'mine'}")
+    assert np.array_equal(pixels(data.test)[..., 0], written["t10k"][0])
+
+
 def test_idx_holds_other_numbers_too(tmp_path):
     values = np.array([[1.5, -2.0, 3.0]], dtype=">f4")
     (tmp_path / "x").write_bytes(struct.pack(">BBBBii", 0, 0, 13, 2, 1, 3) + values.tobytes())
@@ -80,6 +86,12 @@ def test_damaged_idx_file_is_named(tmp_path, data):
     (tmp_path / "broken-file").write_bytes(data)
     with pytest.raises(ValueError, match="broken-file"):
         read_idx(tmp_path / "broken-file")
+
+
+def test_cut_off_gz_file_is_named(tmp_path):
+    (tmp_path / "x.gz").write_bytes(gzip.compress(idx_bytes(bytes_of(40, 30)))[:-100])
+    with pytest.raises(ValueError, match=r"x\.gz"):
+        read_idx(tmp_path / "x.gz")
 
 
 def test_missing_idx_file_is_named_with_its_folder_and_page(tmp_path):
@@ -228,6 +240,12 @@ def test_svhn_mat_files_give_what_was_written_and_ten_is_zero(tmp_path):
     assert labels.tolist() == [*range(1, 10), 0] * 2 and data.classes == tuple("0123456789")
 
 
+def test_damaged_mat_file_is_named(tmp_path):
+    (tmp_path / "test_32x32.mat").write_bytes(b"not a mat file at all" * 20)
+    with pytest.raises(ValueError, match=r"test_32x32\.mat"):
+        load("svhn", folder=tmp_path)
+
+
 def write_cifar10(folder, rows=20):
     x, y = bytes_of(rows, 32, 32, 3), labels_of(rows)
     np.savez(folder / "cifar10.npz", x_train=x, y_train=y, x_test=x, y_test=y)
@@ -250,6 +268,13 @@ def test_corrupted_cifar_has_five_severities_of_each_corruption(tmp_path, repeat
             assert np.array_equal(pixels(part), written[20 * severity : 20 * severity + 20])
             assert np.array_equal(part.y, y)
     assert isinstance(data.shifted["fog"][0].inputs.values, np.memmap)
+
+
+def test_corrupted_cifar_without_labels_is_missing_them(tmp_path):
+    write_cifar10(tmp_path)
+    (tmp_path / "CIFAR-10-C").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"labels\.npy.*zenodo"):
+        load("cifar10", folder=tmp_path, shifted=["cifar10_c"])
 
 
 # ---------------------------------------------------------------- npz and npy
@@ -333,9 +358,28 @@ def test_one_hot_targets_and_several_of_an_image_are_refused(tmp_path):
         load(f"npz:{tmp_path / 'x.npz'}")
 
 
+def test_npz_that_runs_code_is_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", x_train=np.array([Evil(os.system, "touch ran")], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"a\.npz"):
+        load("a", folder=tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a zip", b"text"])
+def test_damaged_npz_is_named(tmp_path, content):
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.npz"):
+        load("a", folder=tmp_path)
+
+
 def test_npz_with_other_keys_lists_them(tmp_path):
     np.savez(tmp_path / "a.npz", images=bytes_of(4, 8, 8), labels=labels_of(4))
     with pytest.raises(ValueError, match="x_train.* but has images, labels"):
+        load("a", folder=tmp_path)
+
+
+def test_npz_with_too_few_targets_is_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", x_train=bytes_of(4, 8, 8), y_train=labels_of(3))
+    with pytest.raises(ValueError, match=r"one target per row.*\(4, 8, 8\).*\(3,\)"):
         load("a", folder=tmp_path)
 
 

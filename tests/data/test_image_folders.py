@@ -1,5 +1,7 @@
 """Folders of images, written here with Pillow and compared with Pillow."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -68,6 +70,11 @@ def test_val_is_judged_on_where_there_is_no_test_folder(tmp_path):
     write(tmp_path / "val", count=3)
     data = load(f"folder:{tmp_path}")
     assert (len(data.train), len(data.validation), len(data.test)) == (18, 2, 6)
+
+
+def test_class_may_be_called_train(tmp_path):
+    write(tmp_path, ("bus", "train"))
+    assert load(f"folder:{tmp_path}").classes == ("bus", "train")
 
 
 def test_test_folder_without_classes_is_left_out_with_a_note(tmp_path):
@@ -257,6 +264,11 @@ def test_image_that_breaks_later_is_named(tmp_path, monkeypatch):
         load(f"folder:{tmp_path}", image_size=10).test[:]
 
 
+def test_empty_folder_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="has no images"):
+        load(f"folder:{tmp_path}")
+
+
 def test_images_without_class_folders_are_refused_as_data_and_taken_as_outside_data(tmp_path):
     write(tmp_path, ("x",))
     with pytest.raises(ValueError, match="one folder per class"):
@@ -282,6 +294,19 @@ def test_test_classes_that_training_never_saw_are_named(tmp_path):
     write(tmp_path / "train", ("cat", "dog"))
     write(tmp_path / "test", ("cat", "emu"))
     with pytest.raises(ValueError, match="class of the test part must occur in training, but emu never does"):
+        load(f"folder:{tmp_path}")
+
+
+def test_class_named_in_html_stays_text(tmp_path):
+    name = "<img src=x onerror=alert(1)>"
+    write(tmp_path, (name, "b"))
+    data = load(f"folder:{tmp_path}")
+    assert data.classes == (name, "b") and data.encoding["classes"] == [name, "b"]
+
+
+def test_folder_of_few_images_is_refused(tmp_path):
+    write(tmp_path, count=1)
+    with pytest.raises(ValueError, match="2 examples are too few"):
         load(f"folder:{tmp_path}")
 
 
@@ -335,6 +360,14 @@ def test_class_folders_may_be_links(tmp_path):
     assert data.classes == ("cat", "emu") and len(data.train) + len(data.validation) + len(data.test) == 20
 
 
+def test_other_workers_get_the_paths_and_not_the_images(tmp_path):
+    write(tmp_path, size=(100, 100), ending="jpg")
+    split = load(f"folder:{tmp_path}").train
+    packed = pickle.dumps(split)
+    assert len(packed) < 10_000 < len(split) * 3 * 100 * 100
+    assert torch.equal(pickle.loads(packed)[:][0], split[:][0])
+
+
 # ---------------------------------------------------------------- links
 
 
@@ -346,6 +379,16 @@ def test_a_link_to_a_folder_that_holds_it_is_left_out_and_said(tmp_path):
     data = load(f"folder:{tmp_path / 'photos'}", broken="skip")
     assert data.train.names() == plain.train.names() and torch.equal(data.train.y, plain.train.y)
     assert all(name in data.notes[-1] for name in ("cat/up", "cat/higher", "dog/self", "dog/other"))
+
+
+def test_two_links_to_each_other_end(tmp_path):
+    write(tmp_path / "photos", count=4)
+    outside = tmp_path / "outside"
+    (outside / "inner").mkdir(parents=True)
+    (outside / "inner" / "back").symlink_to(outside)
+    (tmp_path / "photos" / "cat" / "more").symlink_to(outside)
+    data = load(f"folder:{tmp_path / 'photos'}", validation=0.2)
+    assert len(data.train) + len(data.validation) + len(data.test) == 8 and "inner/back" in data.notes[-1]
 
 
 def test_a_folder_of_links_to_other_places_is_followed_once(tmp_path):

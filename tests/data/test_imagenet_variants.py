@@ -1,6 +1,7 @@
 """ImageNetV2, ObjectNet and the sets of video frames, written here as they are published."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -247,6 +248,21 @@ def test_lists_that_do_not_fit_are_named(base, tmp_path, name, content, said):
     root = write_videos(tmp_path)
     write_json(root / "metadata" / f"{name}.json", content)
     with pytest.raises(ValueError, match=said):
+        read(base, tmp_path, "imagenet_vid_robust")
+
+
+def test_a_damaged_list_is_named(base, tmp_path):
+    root = write_videos(tmp_path)
+    (root / "metadata" / "pmsets.json").write_text('{"val/v1/000003.JPEG": [')
+    with pytest.raises(ValueError, match=r"pmsets.json: the file cannot be read \(it is not JSON"):
+        read(base, tmp_path, "imagenet_vid_robust")
+
+
+def test_a_pipe_in_place_of_a_list_is_refused_and_not_waited_for(base, tmp_path):
+    root = write_videos(tmp_path)
+    (root / "metadata" / "labels.json").unlink()
+    os.mkfifo(root / "metadata" / "labels.json")
+    with pytest.raises(ValueError, match="must be a file, but it is a pipe"):
         read(base, tmp_path, "imagenet_vid_robust")
 
 

@@ -78,6 +78,18 @@ def test_attention_equals_torch(setting, mask, weights, training):
 
 
 @settings
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_attention_of_one_sequence_equals_torch(setting, need_weights):
+    mha = attention(**setting)
+    x = [torch.randn(n, c) for n, c in ((QUERIES, EMBED), (KEYS, mha.kdim), (KEYS, mha.vdim))]
+    mask = {"attn_mask": LATER.expand(HEADS, -1, -1), "key_padding_mask": PADDING[1], "need_weights": need_weights}
+    for expected, found in zip(mha(*x, **mask), Attention.of(mha)(*x, **mask), strict=True):
+        assert (found is None) == (expected is None)
+        if expected is not None:
+            close(found, expected)
+
+
+@settings
 def test_attention_has_the_gradients_of_torch(setting):
     mha = attention(**setting)
     made = Attention.of(copy.deepcopy(mha))
@@ -124,6 +136,13 @@ def test_attention_drops_weights_in_training_only():
     kept = dropped[dropped > 0]
     close(kept, torch.full_like(kept, 1 / 0.75))
     assert 1 - len(kept) / dropped.numel() == pytest.approx(0.25, abs=0.03)
+
+
+def test_attention_keeps_what_must_not_learn_as_it_is():
+    mha = attention()
+    mha.in_proj_weight.requires_grad_(False)
+    made = Attention.of(mha)
+    assert [n for n, p in made.named_parameters() if not p.requires_grad] == [f"{n}_proj.weight" for n in "qkv"]
 
 
 class Sequences(nn.Module):
@@ -206,6 +225,11 @@ def test_grouped_linear_equals_a_block_diagonal_matrix_and_a_grouped_convolution
     close(found, F.conv1d(points, layer.weight[..., None], layer.bias, groups=groups).reshape(*shape, 12))
 
 
+def test_grouped_linear_takes_one_vector_as_linear_does():
+    layer, x = GroupedLinear(6, 4, 2), torch.randn(6)
+    close(layer(x), layer(x[None])[0])
+
+
 def test_grouped_linear_starts_as_a_convolution_with_groups_does():
     layer, conv = GroupedLinear(256, 256, 4), nn.Conv1d(256, 256, 1, groups=4)
     assert layer.weight.abs().max().item() == pytest.approx(conv.weight.abs().max().item(), rel=0.01)
@@ -257,6 +281,17 @@ def test_grouped_convolution_has_the_deviation_of_one_made_with_groups(conv):
 def test_groups_that_do_not_divide_name_the_layer():
     with pytest.raises(ValueError, match=r'5 groups must divide the channels of layer "1", but it has 128 and 128'):
         group_(chain(), {"1": 5}, None)
+
+
+def test_generator_decides_grouped_linear_layers():
+    model = chain()
+    first, second = (group_(copy.deepcopy(model), {"3": 2}, torch.Generator().manual_seed(1)) for _ in range(2))
+    assert torch.equal(first[3].weight, second[3].weight)
+
+
+def test_grouped_layers_that_must_not_learn_still_do_not():
+    model = group_(chain().requires_grad_(False), {"1": 2, "3": 2}, None)
+    assert not any(p.requires_grad for p in model.parameters())
 
 
 # -------------------------------------------------------------------- rows of several members
@@ -327,6 +362,29 @@ def test_rows_of_convolutions_equal_rows_run_one_by_one(kind, function, windows)
     matrices = [conv.weight * torch.outer(rows[i], columns[i])[(..., *[None] * dims)] for i in range(MEMBERS)]
     expected = torch.cat([function(row, matrices[i], b[i]) for row, i in zip(x, INDEX, strict=True)])
     close(adapted(conv, RankOne, BatchLayout(), INDEX, r=r, s=s, b=b)(x.flatten(0, 1)), expected)
+
+
+def test_rows_may_stand_behind_the_channels():
+    conv, mask = nn.Conv1d(4, 3, 1), torch.randint(2, (MEMBERS, 4)).float()
+    x = torch.randn(ROWS, 4)
+    expected = F.linear(x * mask[INDEX], conv.weight[..., 0], conv.bias)
+    close(adapted(conv, Masked, BatchLayout(2), INDEX, mask=mask)(x.T[None])[0].T, expected)
+
+
+def test_outside_such_a_pass_the_tensor_is_the_members():
+    linear, mask = nn.Linear(6, 2), torch.tensor([1.0, 0, 1, 1, 0, 1])
+    x = torch.randn(2, 3, 6)
+    expected = F.linear(x * mask, linear.weight, linear.bias)
+    close(adapted(linear, Masked, BatchLayout(), None, mask=mask)(x), expected)
+
+
+@pytest.mark.parametrize("mixin", [Masked, RankOne, Dropped])
+def test_adapted_layers_take_their_input_by_its_name(mixin):
+    ones = torch.ones(3)
+    layer = adapted(nn.Linear(3, 3, bias=False), mixin, BatchLayout(), None, mask=ones, r=ones, s=ones, b=None).eval()
+    layer.rate = 0.5
+    x = torch.randn(2, 3)
+    close(layer(input=x), layer(x))
 
 
 def test_dropped_drops_its_input_in_training_only():

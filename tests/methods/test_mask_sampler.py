@@ -56,6 +56,16 @@ def test_number_of_mask_sets_agrees_with_inclusion_and_exclusion(width, size, co
     assert found == pytest.approx(math.log(exact), rel=1e-10)
 
 
+def test_a_table_built_in_blocks_equals_one_built_at_once():
+    width, size, count = 3000, 3, 1500  # 1501 states of 1501 terms: more than one block
+    exact = sum(
+        (-1) ** missed * math.comb(width, missed) * math.comb(width - missed, count) ** size
+        for missed in range(width - count + 1)
+    )
+    found = _log_finishes(width, count, size)[size - 1, 0] + math.log(math.comb(width, count))
+    assert found == pytest.approx(math.log(exact), rel=1e-10)
+
+
 @pytest.mark.parametrize("scale", [1, 1.1, 1.5, 2, 3, 4, 6])
 def test_mean_iou_of_wide_masks_is_one_over_two_scale_minus_one(scale):
     drawn = masks(2048, 16, scale, generator=seeded())
@@ -69,10 +79,24 @@ def test_ones_agree_with_the_formula_of_the_paper(scale):
         assert formula - 1 < ones(width, size, scale) <= formula + 1e-9
 
 
+def test_ones_are_exact_where_the_formula_gives_a_whole_number():
+    assert ones(16, 2, 1.5) == 12
+    assert ones(12, 2, 2) == 8
+    assert ones(30, 4, 2) == 16
+
+
 def test_ones_are_raised_to_what_covering_needs():
     assert ones(10, 4, 10) == 3  # the formula gives 2, and 4 masks of 2 leave channels unused
     assert ones(7, 1, 3) == 7
     assert ones(10, 4, 1e18) == 3
+
+
+def test_scale_one_gives_masks_of_ones():
+    assert torch.equal(masks(12, 5, 1), torch.ones(5, 12))
+
+
+def test_one_mask_keeps_every_channel():
+    assert torch.equal(masks(9, 1, 3), torch.ones(1, 9))
 
 
 def test_a_large_scale_gives_disjoint_masks_where_the_size_divides_the_width():
@@ -91,6 +115,27 @@ def test_draws_follow_the_seed_of_the_generator():
     assert not torch.equal(first, other)
 
 
+def test_a_given_generator_leaves_the_global_one_alone():
+    before = torch.get_rng_state()
+    masks(64, 4, 2.0, generator=seeded())
+    grow_width(64, 4, 2.0, generator=seeded())
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_without_a_generator_the_global_seed_decides():
+    torch.manual_seed(5)
+    first = masks(64, 4, 2.0)
+    torch.manual_seed(5)
+    assert torch.equal(first, masks(64, 4, 2.0))
+
+
+def test_masks_stand_on_the_cpu_in_the_default_dtype():
+    with torch.device("meta"):
+        drawn = masks(8, 2, 2.0)
+    assert drawn.device.type == "cpu"
+    assert drawn.dtype == torch.get_default_dtype()
+
+
 @pytest.mark.parametrize("capacity, size, scale", [(2, 2, 2.0), (2, 3, 2.5), (3, 3, 1.5), (1, 4, 3.0)])
 def test_grown_width_follows_the_law_of_uniform_masks(capacity, size, scale):
     positions = round(capacity * scale)
@@ -107,6 +152,11 @@ def test_grown_width_has_the_expected_mean():
     generator = seeded(2)
     draws = [grow_width(64, 4, 2.0, generator) for _ in range(500)]
     assert sum(draws) / len(draws) == pytest.approx(128 * (1 - 0.5**4), abs=0.5)
+
+
+def test_grown_width_is_the_capacity_at_scale_one_and_the_sum_at_a_huge_scale():
+    assert grow_width(64, 4, 1.0) == 64
+    assert grow_width(64, 4, 1e17) == 256
 
 
 def test_masks_of_a_grown_width_keep_the_capacity():
@@ -138,6 +188,11 @@ def test_masks_of_a_grown_width_keep_the_capacity():
 def test_bad_input_names_the_rule_and_the_value(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_a_fractional_size_is_a_type_error():
+    with pytest.raises(TypeError, match="size must be a whole number, but is 2.5"):
+        masks(8, 2.5, 2.0)
 
 
 # ---------------------------------------------------------------- masks after layers, each row through all of them

@@ -10,7 +10,7 @@ from torch import nn
 
 import pluribus as pb
 from pluribus._common.trees import as_batch
-from pluribus.methods._mc_dropout import dropout_modules, droppers
+from pluribus.methods._mc_dropout import dropout_modules, droppers, set_rate_
 from pluribus.surgery.replacing import expose_weights
 
 X = torch.randn(4, 16, 8, generator=torch.Generator().manual_seed(0))
@@ -75,10 +75,24 @@ QUIET = {
 }
 
 
+@pytest.mark.parametrize("function", QUIET.values(), ids=QUIET)
+def test_what_drops_nothing_in_training_is_not_found(function):
+    assert found(Calls(function)) == {}
+
+
+def test_torch_dropout_that_is_switched_off_by_name_is_not_found():
+    assert found(Calls(lambda x, training: torch.dropout(x, p=0.5, train=False))) == {}
+
+
 @pytest.mark.parametrize("kind", [nn.Dropout, nn.Dropout1d, nn.AlphaDropout, nn.FeatureAlphaDropout])
 def test_dropout_modules_are_found(kind):
     model = nn.Sequential(kind(0.3), nn.Linear(8, 8), nn.Sequential(kind(0.1), kind(0.0)))
     assert found(model) == {"0": 0.3, "2.0": 0.1}
+
+
+def test_dropout_module_used_twice_is_found_once():
+    drop = nn.Dropout(0.3)
+    assert found(nn.Sequential(drop, nn.ReLU(), drop)) == {"0": 0.3}
 
 
 class Attending(nn.Module):
@@ -151,6 +165,16 @@ def test_dropout_of_a_hugging_face_transformer_is_found():
     assert found(bert(0.0), words) == {}
 
 
+def test_looking_for_dropout_leaves_model_and_chance_alone():
+    model = nn.Sequential(nn.BatchNorm1d(16), nn.Dropout(0.5), Attending(0.5)).eval()
+    before, chance = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    found(model)
+    assert not any(m.training for m in model.modules())
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert torch.equal(torch.get_rng_state(), chance)
+
+
 # -------------------------------------------------------------------- rates
 
 
@@ -165,6 +189,15 @@ def test_modules_that_drop_are_those_of_dropout_and_those_with_a_rate():
         }
     )
     assert dropout_modules(model) == ["drop", "attention.attention", "one"]
+
+
+@pytest.mark.parametrize(
+    "build", [lambda: nn.Dropout(0.1), lambda: Attending(0.1).attention, lambda: nn.LSTM(8, 8, 2, dropout=0.1)]
+)
+def test_rate_is_set_however_a_module_drops(build):
+    model = build()
+    set_rate_(model, 0.7)
+    assert found(model, (X, X, X) if isinstance(model, nn.MultiheadAttention) else X) == {"": 0.7}
 
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)

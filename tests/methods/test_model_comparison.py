@@ -2,6 +2,9 @@
 
 import functools
 import random
+import re
+from collections import deque
+from enum import Enum
 
 import numpy as np
 import pytest
@@ -24,6 +27,21 @@ class Holder(nn.Module):
         return y if self.change is None else self.change(y)
 
 
+class Tone(Enum):
+    """Two values."""
+
+    LOW, HIGH = 1, 2
+
+
+class Slotted:
+    """An object without a dictionary."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+
 class Sum:
     """A callable object."""
 
@@ -43,8 +61,34 @@ def default(value):
     return lambda y, value=value: y + value
 
 
+def named_default(value):
+    def change(y, *, value=value):
+        return y + value
+
+    return change
+
+
 def closure(value):
     return lambda y: y + value
+
+
+def nested_closure(value):
+    inner = closure(value)
+    return lambda y: 2 * inner(y)
+
+
+def marked(value):
+    def change(y):
+        return y + change.value
+
+    change.value = value
+    return change
+
+
+def with_globals(value):
+    scope = {"value": value}
+    exec("def change(y): return y + value", scope)
+    return scope["change"]
 
 
 def hidden(value):
@@ -56,9 +100,13 @@ def hidden(value):
 
 CHANGES = {
     "default argument": default,
+    "default of a named argument": named_default,
     "closure": closure,
+    "closure in a closure": nested_closure,
     "closure over a tensor": lambda value: closure(torch.tensor(value)),
     "closure over an array": lambda value: (lambda a: lambda y: y + torch.from_numpy(a))(np.full(3, value, "f")),
+    "attribute of a function": marked,
+    "global of a function": with_globals,
     "partial": lambda value: functools.partial(torch.add, other=value),
     "method of an object": lambda value: Sum(value).twice,
     "callable object": Sum,
@@ -66,10 +114,18 @@ CHANGES = {
 }
 HELD = {
     "array": lambda value: np.full(3, value),
+    "array of objects": lambda value: np.array([value, "a", None], dtype=object),
     "array in a dict": lambda value: {"a": [np.full(3, value)]},
+    "array with NaN": lambda value: np.array([np.nan, value]),
+    "number of numpy": lambda value: np.float32(value),
     "tensor in a list": lambda value: [torch.full((3,), value)],
     "zero with a sign": lambda value: 0.0 if value == 1.0 else -0.0,
+    "type of number": lambda value: 1 if value == 1.0 else True,
+    "object with slots": Slotted,
+    "queue": lambda value: deque([value]),
     "set": lambda value: {value, "a"},
+    "enumeration": lambda value: Tone.LOW if value == 1.0 else Tone.HIGH,
+    "pattern": lambda value: re.compile(str(value)),
     "chance": lambda value: random.Random(value),
     "random numbers from numpy": lambda value: np.random.default_rng(int(value)),
     "chance of torch": lambda value: torch.Generator().manual_seed(int(value)),
@@ -92,7 +148,7 @@ def test_models_that_hold_something_else_are_not_stacked(make):
     assert not pb.deep([Holder(make(value)) for value in (1.0, 2.0)]).stacked
 
 
-EQUAL = {**CHANGES, **HELD}
+EQUAL = {k: v for k, v in {**CHANGES, **HELD}.items() if k not in ("global of a function", "attribute of a function")}
 
 
 @pytest.mark.parametrize("name", sorted(EQUAL.keys() - {"hidden module", "chance of torch"}))
@@ -128,6 +184,14 @@ def test_models_that_list_their_own_parts_are_stacked_and_those_that_list_parame
 )
 def test_layers_of_torch_are_alike(build):
     assert pb.deep([build(), build()]).stacked
+
+
+def test_models_that_use_other_parts_twice_are_not_stacked():
+    def make(twice: bool) -> nn.Module:
+        one = nn.Sequential(nn.Tanh())
+        return nn.Sequential(nn.Linear(6, 6), one, one if twice else nn.Sequential(nn.Tanh()))
+
+    assert not pb.deep([make(True), make(False)]).stacked
 
 
 def test_models_in_unlike_modes_keep_them():

@@ -6,19 +6,35 @@ import pickle
 import pytest
 import torch
 import torch.nn.functional as F
-from small import Tied, close, cnn
+from small import Residual, Tied, close, cnn
 from torch import Tensor, nn
 
 import pluribus as pb
-from pluribus.methods.adapted_layers import Dropped, Masked
-from pluribus.surgery.calling import call, call_order
-from pluribus.surgery.copying import assign_, duplicate, state
+from pluribus.core.rows import Rows
+from pluribus.methods.adapted_layers import Dropped, JointOutput, Masked
+from pluribus.surgery.calling import call, call_order, check_example, evaluation_mode
+from pluribus.surgery.copying import aliases, assign_, duplicate, state
 from pluribus.surgery.initial_laws import reinitialize
 from pluribus.surgery.probing import BatchLayout
 from pluribus.surgery.replacing import adapt_, expose_weights, replace
-from pluribus.surgery.selecting import exact_pattern, matches, pick
+from pluribus.surgery.selecting import exact_pattern, matches, pick, quote_names
 
 # -------------------------------------------------------------------- replace
+
+
+def test_replace_changes_a_copy_and_all_layers_of_the_type():
+    model = cnn().eval()
+    other = replace(model, nn.ReLU, lambda _: nn.GELU())
+    assert [type(m).__name__ for m in other] == [
+        {"ReLU": "GELU"}.get(type(m).__name__, type(m).__name__) for m in model
+    ]
+    assert isinstance(model[2], nn.ReLU)
+    assert not any(a is b for a in model.modules() for b in other.modules())
+
+
+def test_replaced_layers_have_the_mode_of_those_they_replace():
+    model = nn.Sequential(nn.ReLU().eval(), nn.ReLU().train())
+    assert [m.training for m in replace(model, nn.ReLU, lambda _: nn.GELU())] == [False, True]
 
 
 def test_layer_used_twice_is_replaced_once():
@@ -33,6 +49,28 @@ def test_layer_used_twice_is_replaced_once():
     other = replace(model, nn.Linear, make)
     assert len(made) == 1
     assert other[0] is other[1][1] is made[0]
+
+
+def test_replace_can_replace_the_model_itself():
+    assert isinstance(replace(nn.ReLU(), nn.ReLU, lambda _: nn.GELU()), nn.GELU)
+
+
+def test_replace_passes_over_children_that_are_none():
+    model = nn.Sequential(nn.ReLU())
+    model.register_module("later", None)
+    assert replace(model, nn.ReLU, lambda _: nn.GELU()).later is None
+
+
+def test_replace_enters_children_that_are_empty_containers_of_something_else():
+    class Log(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act = nn.ReLU()
+
+        def __len__(self):
+            return 0
+
+    assert isinstance(replace(nn.Sequential(Log()), nn.ReLU, lambda _: nn.GELU())[0].act, nn.GELU)
 
 
 def test_tied_weights_stay_tied_in_copies():
@@ -69,7 +107,16 @@ def test_pattern_matches_whole_parts_of_a_name_from_its_start(pattern, matched):
     assert [name for name in names if matches(pattern, name)] == matched
 
 
+def test_name_of_the_model_itself_can_be_matched_exactly():
+    assert pick("m", exact_pattern([""]), [""]) == [""]
+
+
 NAMES = ["stem", "layer1.conv", "layer2.conv", "fc"]
+
+
+@pytest.mark.parametrize("pattern", ["layer1|fc", "(layer1|nothing)|fc", "[a|l]ayer1|fc", r"layer1|f\w"])
+def test_pick_keeps_the_order_of_the_names(pattern):
+    assert pick("m", pattern, reversed(NAMES)) == ["fc", "layer1.conv"]
 
 
 @pytest.mark.parametrize(
@@ -89,6 +136,11 @@ def test_pattern_that_is_no_regular_expression_is_an_error():
         pick("deep", "(fc", NAMES)
 
 
+def test_long_lists_of_names_are_cut():
+    assert quote_names(map(str, range(5)), 3) == "'0', '1', '2', and 2 more"
+    assert quote_names([]) == "none"
+
+
 # -------------------------------------------------------------------- reset
 
 
@@ -102,6 +154,13 @@ def test_reset_draws_every_weight_anew_and_keeps_its_deviation():
             assert not (old == new).any(), name
             if old.numel() > 500:
                 assert new.std().item() == pytest.approx(old.std().item(), rel=0.1), name
+
+
+def test_reset_changes_a_copy():
+    model = cnn()
+    before = copy.deepcopy(model)
+    reinitialize(model)
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(state(model), state(before), strict=True))
 
 
 def test_reset_keeps_constants_of_the_models_own():
@@ -128,6 +187,14 @@ def test_reset_starts_trained_normalisation_anew(norm):
     layer(torch.randn(20, 8) + 3)
     other = reinitialize(layer)
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(state(other), state(fresh), strict=True))
+
+
+def test_reset_clears_the_statistics_of_normalisation_without_weights():
+    layer = nn.BatchNorm1d(8, affine=False)
+    layer(torch.randn(20, 8) + 3)
+    other = reinitialize(layer)
+    assert not other.running_mean.any()
+    assert other.num_batches_tracked == 0
 
 
 def test_reset_draws_a_tied_tensor_once():
@@ -164,6 +231,13 @@ def test_reset_of_names_changes_only_those():
     assert names <= changed <= {"0.weight", "3.norm.running_mean", "3.norm.running_var", "3.norm.num_batches_tracked"}
 
 
+def test_reset_of_one_tensor_of_a_normalisation_leaves_the_other():
+    layer = nn.LayerNorm(8)
+    nn.init.normal_(layer.weight)
+    nn.init.normal_(layer.bias)
+    assert torch.equal(reinitialize(layer, names=["weight"]).bias, layer.bias)
+
+
 # -------------------------------------------------------------------- copies and names
 
 
@@ -177,6 +251,18 @@ def test_duplicate_copies_tensors_that_were_computed_and_kept():
     assert other.weight is not model.weight
 
 
+def test_duplicate_copies_computed_tensors_that_are_kept_in_a_list():
+    model = nn.Linear(3, 3)
+    model.seen = [model(torch.randn(2, 3))]
+    assert torch.equal(duplicate(model).seen[0], model.seen[0])
+
+
+def test_state_names_a_tied_tensor_once_and_aliases_all_its_names():
+    names = [name for name, _ in state(Tied())]
+    assert names == ["enter.weight", "enter.bias", "one.weight", "one.bias", "head.weight", "head.bias"]
+    assert aliases(Tied()) == {n: {n} | ({"two.weight"} if n == "one.weight" else set()) for n in names}
+
+
 def test_assigned_values_stand_everywhere_a_tensor_is_tied_to():
     model, value = Tied(), torch.randn(6, 6)
     model.one.weight.requires_grad_(False)
@@ -187,6 +273,14 @@ def test_assigned_values_stand_everywhere_a_tensor_is_tied_to():
     assert isinstance(model.one.weight, nn.Parameter)
     assert not model.one.weight.requires_grad
     assert model.one.bias is bias
+
+
+def test_assigned_buffers_stay_buffers():
+    layer = nn.BatchNorm1d(3)
+    assign_(layer, {"running_mean": torch.ones(3), "num_batches_tracked": torch.tensor(4)})
+    assert layer.state_dict()["running_mean"].tolist() == [1, 1, 1]
+    assert "running_mean" in dict(layer.named_buffers())
+    assert layer.num_batches_tracked == 4
 
 
 def test_recurrent_layer_runs_with_what_was_assigned():
@@ -215,6 +309,39 @@ def test_called_gives_the_layers_in_the_order_of_their_first_call():
     assert not any(m._forward_pre_hooks for m in model.modules())
 
 
+def mixed() -> nn.Module:
+    model = nn.Sequential(Residual(4), nn.Linear(4, 4))
+    model[0].norm.eval()
+    return model
+
+
+def modes(model: nn.Module) -> list[bool]:
+    return [m.training for m in model.modules()]
+
+
+def test_quiet_is_eval_mode_without_gradients_for_a_while():
+    model = mixed()
+    before = modes(model)
+    hook = model[1].register_forward_hook(lambda *_: None)
+    with evaluation_mode(model, hook):
+        assert not any(modes(model))
+        assert not torch.is_grad_enabled()
+    assert modes(model) == before
+    assert torch.is_grad_enabled()
+    assert not model[1]._forward_hooks
+
+
+def test_quiet_restores_everything_after_an_error():
+    model = mixed()
+    before = modes(model)
+    hook = model[1].register_forward_hook(lambda *_: None)
+    with pytest.raises(KeyError), evaluation_mode(model, hook):
+        raise KeyError
+    assert modes(model) == before
+    assert torch.is_grad_enabled()
+    assert not model[1]._forward_hooks
+
+
 @pytest.mark.parametrize(
     ("example", "shapes"),
     [
@@ -228,6 +355,20 @@ def test_example_that_does_not_fit_says_its_shape_and_what_to_give(example, shap
         ValueError, match=rf"packed: the model does not run on the example, whose shape is {shapes}: .+\. Give"
     ):
         call("packed", Backwards(), example)
+
+
+@pytest.mark.parametrize("example", [torch.ones(2, 3), (torch.ones(2, 3),), {"x": torch.ones(2, 3)}])
+def test_example_is_a_tensor_a_tuple_or_a_dict(example):
+    model = Backwards()
+    assert torch.equal(call("m", model, example), model(torch.ones(2, 3)))
+
+
+def test_check_of_an_example_leaves_model_and_chance_alone():
+    model, before = cnn(), torch.get_rng_state()
+    tensors = {name: t.clone() for name, t in state(model)}
+    check_example("m", model, torch.randn(2, 3, 8, 8, generator=torch.Generator()))
+    assert all(torch.equal(t, tensors[name]) for name, t in state(model))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 # -------------------------------------------------------------------- adapting
@@ -267,6 +408,15 @@ def test_copies_of_an_adapted_layer_are_of_its_class_and_share_nothing(again):
     assert layer.weight.any()
 
 
+def test_copies_of_a_model_still_share_one_index():
+    rows, model = Rows(), nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    for layer in model:
+        masked(layer, torch.ones(3)).rows = rows
+    other = pickle.loads(pickle.dumps(copy.deepcopy(model)))
+    assert other[0].rows is other[1].rows
+    assert other[0].rows is not rows
+
+
 def test_layer_can_be_adapted_twice():
     mask = torch.tensor([1.0, 0, 1])
     layer = masked(nn.Linear(3, 2), mask)
@@ -275,6 +425,13 @@ def test_layer_can_be_adapted_twice():
     x = torch.randn(4, 3)
     close(copy.deepcopy(layer).eval()(x), F.linear(x * mask, layer.weight, layer.bias))
     assert not torch.allclose(layer.train()(x), layer.eval()(x))
+
+
+def test_layer_adapted_twice_can_be_pickled():
+    layer = nn.Linear(3, 2)
+    adapt_(layer, JointOutput)
+    adapt_(layer, Dropped)
+    assert type(pickle.loads(pickle.dumps(layer))) is type(layer)
 
 
 class Conv1D(nn.Module):

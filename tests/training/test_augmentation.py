@@ -35,6 +35,18 @@ Y = torch.arange(64) % 10
 # ---------------------------------------------------------------- pixels
 
 
+def test_nothing_is_done_unasked(x):
+    assert torch.equal(Augment()(x, Y)[0], x)
+    assert torch.equal(Augment()(x, Y)[1], Y)
+
+
+def test_normalisation_is_by_channel(x):
+    mean, std = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([1.0, 2.0, 4.0])
+    expected = torch.stack([(x[:, c] - mean[c]) / std[c] for c in range(3)], 1)
+    assert torch.allclose(Augment(mean, std)(x, Y)[0], expected)
+    assert torch.allclose(Augment(mean.view(3, 1, 1), std.view(3, 1, 1))(x, Y)[0], expected)
+
+
 def test_flip_mirrors_half_of_the_rows_and_leaves_the_others(x):
     flipped, _ = Augment(flip=True)(x, Y)
     mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(flipped, x, strict=True)]
@@ -109,6 +121,11 @@ def test_rand_augment_draws_operations_for_each_image():
     assert y.min() >= 0 and y.max() <= 1
 
 
+def test_rand_augment_works_on_grey_images():
+    y = rand_augment(torch.rand(100, 1, 28, 28), 2, 9, 1)
+    assert y.shape == (100, 1, 28, 28) and torch.isfinite(y).all()
+
+
 # ---------------------------------------------------------------- mixing
 
 
@@ -129,6 +146,31 @@ def test_cutmix_gives_a_target_the_share_of_its_pixels(x, seed):
     own = 1 - taken.double().mean((1, 2))
     assert torch.allclose(target.diagonal().double(), own)
     assert torch.allclose(target.sum(1), torch.ones(64))
+
+
+def test_cutmix_boxes_have_the_wanted_area_unless_they_are_cut_off(x):
+    y = F.one_hot(torch.arange(64), 64).float()
+    shares = [cutmix(x, y, 0.75)[1][0, 0].item() for _ in range(200)]
+    assert min(shares) == pytest.approx(0.75)
+    assert max(shares) < 1
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.5, 5.0])
+def test_shares_have_the_beta_distribution(alpha):
+    x, y = torch.ones(2, 1, 8, 8), torch.tensor([0, 1])
+    x[1] = 0
+    augment = Augment(mixup=alpha, classes=2)
+    shares = torch.tensor([augment(x, y)[1][0, 0] for _ in range(600)])
+    variance = 1 / (4 * (2 * alpha + 1))
+    assert shares.mean().item() == pytest.approx(0.5, abs=5 * (variance / 600) ** 0.5)
+    assert shares.var().item() == pytest.approx(variance, rel=0.2)
+
+
+@pytest.mark.parametrize("switch", [0.0, 0.3, 1.0])
+def test_switch_is_how_often_cutmix_is_taken(x, switch):
+    augment = Augment(mixup=5.0, cutmix=5.0, switch=switch, classes=10)
+    cut = [bool((augment(x, Y)[0] == x).any()) for _ in range(200)]  # mixup leaves no pixel as it was
+    assert np.mean(cut) == pytest.approx(switch, abs=4 * (switch * (1 - switch) / 200) ** 0.5)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -43,7 +43,7 @@ METHODS = {
     "single": {}, "deep": {"size": 2}, "packed": {"size": 2, "example": torch.zeros(2, 6)},
     "masksembles": {"size": 2, "example": torch.zeros(2, 6)}, "batch_ensemble": {"size": 2},
     "mc_dropout": {"size": 2, "rate": 0.1}, "mimo": {"size": 2, "example": torch.zeros(2, 6)},
-    "treenet": {"size": 2, "branch": "3"}, "multihead": {"size": 2}, "lora": {"size": 2},
+    "treenet": {"size": 2, "branch": "3"}, "multihead": {"size": 2}, "lora": {"size": 2}, "tabm": {"size": 2},
 }  # fmt: skip
 
 
@@ -91,6 +91,32 @@ def test_a_loss_that_diverges_is_told_from_bad_data():
     ensemble.task = "regression"
     history = fitted(ensemble, (x, y), optimizer="sgd", lr=1e12, epochs=20)
     assert "diverges although the data are finite; use a smaller lr" in history.failure and finite(ensemble)
+
+
+class Root(torch.autograd.Function):
+    """A number whose gradient is NaN."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * math.nan
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_a_gradient_that_is_nan_is_found_though_every_loss_is_finite(held_out):
+    x, y = torch.randn(16, 6), torch.randint(3, (16,))
+    ensemble = pb.deep(nn.Linear(6, 3), 2)
+    before = state(ensemble)
+
+    def criterion(output, target):
+        return nn.functional.cross_entropy(Root.apply(output), target)
+
+    data = ((x, y), (x, y)) if held_out else ((x, y),)
+    history = fitted(ensemble, *data, criterion=criterion, epochs=1)  # one step: no loss is NaN
+    assert "is NaN or infinite after the last step" in history.failure and same(before, state(ensemble))
 
 
 @pytest.mark.parametrize(("place", "word"), [(0, "x holds nan"), (1, "y holds nan")])
@@ -176,3 +202,11 @@ def test_validation_targets_that_are_not_finite_are_named(value):
         in history.failure
     )
     assert same(before, state(ensemble))
+
+
+def test_data_that_overflow_are_named_instead_of_the_learning_rate():
+    ensemble = pb.deep(nn.Linear(6, 2), 2)
+    ensemble.task = "gaussian"
+    x, y = torch.randn(16, 6), torch.randn(16)
+    x[:, 2] = 1e38
+    assert "x holds 1e+38 at [0, 2] of that batch; scale the data" in fitted(ensemble, (x, y)).failure

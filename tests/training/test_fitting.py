@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pluribus as pb
-from pluribus.training.batching import EpochSampler, loader
+from pluribus.training.batching import EpochSampler, SplitBatches, loader
 
 
 def make(method: str, model: nn.Module, example: torch.Tensor) -> pb.Ensemble:
@@ -142,6 +142,16 @@ class TestTheLoop:
         pb.fit(second, (x, y), epochs=2, optimizer="sgd", lr=0.1, weight_decay=0.1)
         assert_same(weights(first), weights(second), 1e-6)
 
+    def test_an_l1_penalty_makes_weights_small(self):
+        x, y = examples()
+        sizes = []
+        for l1 in (0.0, 0.1):
+            torch.manual_seed(0)
+            ensemble = pb.deep(nn.Linear(5, 3), 2)
+            pb.fit(ensemble, (x, y), epochs=60, lr=0.02, l1=l1)
+            sizes.append(ensemble.module.weight.abs().sum().item())
+        assert sizes[1] < 0.5 * sizes[0]
+
     def test_augment_sees_training_batches_only_and_soft_targets_reach_the_loss(self):
         x, y = examples()
         seen = []
@@ -242,6 +252,12 @@ class TestGoingOn:
         with pytest.raises(KeyboardInterrupt):
             pb.fit(pb.deep(network(), 2), (x, y), epochs=2, callbacks=[Interrupt()])
 
+    def test_without_resume_it_starts_anew(self, tmp_path):
+        x, y = examples()
+        pb.fit(pb.deep(network(), 2), (x, y), epochs=2, folder=tmp_path)
+        history = pb.fit(pb.deep(network(), 2), (x, y), epochs=1, folder=tmp_path, resume=False)
+        assert len(history.rows) == 1
+
 
 class Record(pytorch.Callback):
     def __init__(self, ensemble):
@@ -292,6 +308,11 @@ class TestSelection:
                 assert torch.equal(tensor[i], states[best][name][i])
         assert len(set(history.best.values())) > 1, "all members are best at once: the test shows nothing"
 
+    def test_without_selection_the_last_epoch_stays(self):
+        ensemble, states, history, _ = self.run(None)
+        assert history.best == {}
+        assert_same(dict(ensemble.module.state_dict()), states[-1])
+
     def test_patience_stops_early(self):
         x, y = examples(64)
         history = pb.fit(pb.deep(network(), 2), (x, y), (x, 2 - y), epochs=50, lr=0.05, patience=3)
@@ -331,7 +352,10 @@ class TestErrors:
             ({"optimizer": "adagrad"}, "optimizer 'adagrad' is unknown. Choose from sgd, adam, adamw, lamb"),
             ({"schedule": "linear"}, "schedule 'linear' is unknown. Choose from constant"),
             ({"criterion": "hinge"}, "criterion 'hinge' is unknown. Choose from cross_entropy"),
-            ({"recipe": "resnet"}, "recipe: 'resnet' is unknown. Choose from default, digits, packed/cifar10/resnet18"),
+            (
+                {"recipe": "resnet"},
+                "recipe: 'resnet' is unknown. Choose from default, tabm, digits, packed/",
+            ),
             ({"logger": "csv"}, "needs a folder"),
             ({"batch_size": 0}, "batch_size must be at least 1"),
         ],
@@ -400,6 +424,12 @@ class TestLoading:
         assert sorted(first) == list(range(20))
         assert list(order) != first
         assert first == list(EpochSampler(20, seed=1, shuffle=True))
+
+    def test_parts_hold_every_row_once(self):
+        x = torch.arange(10)
+        parts = list(SplitBatches(loader((x, x), 4), 2))
+        assert [len(a) for a, _ in parts] == [2, 2, 2, 2, 1, 1]
+        assert torch.equal(torch.cat([a for a, _ in parts]), x)
 
     def test_dictionaries_of_inputs_are_batched(self):
         x = {"a": torch.arange(5), "b": torch.arange(10).reshape(5, 2)}

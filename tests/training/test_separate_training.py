@@ -121,6 +121,18 @@ def test_lamb_divides_each_members_gradient_by_its_own_norm():
                     torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}")
 
 
+def test_a_plain_layer_wise_optimizer_would_couple_the_members():
+    ensemble = ensembles("vmap")[0]
+    member = ensemble.member(0).train()
+    joint, separate = LayerWise(ensemble.parameters()), LayerWise(member.parameters())
+    x, y = batches(1)[0]
+    ensemble.train().loss(x, y, F.cross_entropy).backward()
+    joint.step()
+    F.cross_entropy(member(x), y).backward()
+    separate.step()
+    assert (ensemble.member(0)[0].weight - member[0].weight).abs().max() > 1e-3
+
+
 def test_per_member_follows_schedules_and_state_dicts():
     ensemble = pb.deep(nn.Linear(4, 2), 3)
     build = lambda groups: torch.optim.SGD(groups, momentum=0.9)  # noqa: E731
@@ -134,6 +146,21 @@ def test_per_member_follows_schedules_and_state_dicts():
     other.load_state_dict(optimizer.state_dict())
     assert {group["lr"] for one in other.inner for group in one.param_groups} == {0.05}
     assert len(other.state) == 6 and all(one.state is other.state for one in other.inner)
+
+
+def test_per_member_slices_have_gradients_that_others_may_scale():
+    ensemble = pb.deep(nn.Linear(4, 2), 3)
+    optimizer = pb.PerMember(ensemble, torch.optim.SGD, ensemble.parameter_groups(lr=0.1))
+    ensemble.loss(torch.randn(3, 4), torch.randn(3, 2), F.mse_loss).backward()
+    slices = [p for group in optimizer.param_groups for p in group["params"]]
+    assert all(p.grad is not None for p in slices)
+    nn.utils.clip_grad_norm_(slices, 1e-3)
+    assert ensemble.module.weight.grad.norm() < 1e-3
+    before = ensemble.module.weight.clone()
+    optimizer.step()
+    torch.testing.assert_close(ensemble.module.weight, before - 0.1 * ensemble.module.weight.grad)
+    optimizer.zero_grad()
+    assert all(p.grad is None for p in (*slices, *ensemble.parameters()))
 
 
 def test_what_is_shared_is_clipped_as_one_group():

@@ -133,6 +133,15 @@ def test_increasing_equals_isotonic_regression_of_scikit_learn(pairs):
         assert scale.max() < 1e-9
 
 
+def test_increasing_equals_scikit_learn_on_many_examples():
+    rng = np.random.default_rng(0)
+    x = rng.random(20_000).round(3)
+    y = rng.random(20_000) < x**2
+    knots, values = fit_increasing(x, y)
+    assert np.interp(x, knots, values) == pytest.approx(IsotonicRegression().fit(x, y).predict(x), abs=1e-12)
+    assert (np.diff(values) >= 0).all()
+
+
 def test_isotonic_is_one_against_rest_of_scikit_learn_renormalised():
     prediction, target = overconfident(500, 3)
     scaled = fit_isotonic(prediction.log_members, target)(prediction.log_members)
@@ -207,6 +216,28 @@ def test_table_gives_the_ece_and_the_standard_error_of_the_gain():
     assert 0 < better["gain_error"] < better["gain"]
 
 
+def test_a_calibrated_ensemble_is_hardly_changed():
+    prediction, target = overconfident(3000, 1, factor=1.0, noise=0.0)
+    new, truth = overconfident(3000, 1, factor=1.0, noise=0.0, seed=1)
+    assert loss(calibrate(prediction, target).apply(new), truth) == pytest.approx(loss(new, truth), abs=0.01)
+
+
+def test_the_order_of_members_does_not_matter():
+    prediction, target = overconfident(300, 3)
+    turned = pb.Classification.from_logits(prediction.logits.flip(0))
+    first, second = (calibrate(p, target).apply(p).mean for p in (prediction, turned))
+    assert torch.allclose(first, second, atol=1e-5)
+
+
+def test_the_order_of_examples_does_not_matter_to_what_is_fitted():
+    prediction, target = overconfident(300, 3)
+    turned = pb.Classification.from_logits(prediction.logits.flip(1))
+    for method in CALIBRATIONS:
+        first = calibrate(prediction, target, method=method).apply(prediction).mean
+        second = calibrate(turned, target.flip(0), method=method).apply(prediction).mean
+        assert torch.allclose(first, second, atol=1e-5)
+
+
 def test_before_pooling_keeps_the_members_and_after_gives_one():
     prediction, target = overconfident(300, 3)
     before, after = (
@@ -214,6 +245,24 @@ def test_before_pooling_keeps_the_members_and_after_gives_one():
     )
     assert before.log_members.shape == (3, 300, 5) and before.epistemic.max() > 0.01
     assert after.log_members.shape == (1, 300, 5) and after.epistemic.abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("method", list(CALIBRATIONS))
+def test_for_one_member_before_and_after_are_the_same(method):
+    prediction, target = overconfident(200, 1)
+    before, after = (
+        calibrate(prediction, target, method=method, when=w).apply(prediction) for w in ("before", "after")
+    )
+    assert torch.allclose(before.mean.double(), after.mean.double(), atol=1e-6)
+
+
+@pytest.mark.parametrize("method", list(CALIBRATIONS))
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_applying_gives_probabilities_that_sum_to_one_for_any_logits(method, when):
+    prediction, target = overconfident(200, 2)
+    extreme = pb.Classification.from_logits(torch.tensor([1e4, -1e4, 0.0, 88.0, -1e-8]).repeat(2, 4, 1))
+    mean = calibrate(prediction, target, method=method, when=when).apply(extreme).mean
+    assert torch.allclose(mean.sum(-1).float(), torch.ones(4), atol=1e-5) and bool((mean >= 0).all())
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -331,6 +380,18 @@ def test_held_out_nll_of_a_regression_comes_from_factors_without_the_example():
         scale = (prediction.total[i] * squares[torch.arange(20) != i].mean()).sqrt()
         nll.append(-torch.distributions.Normal(prediction.mean[i], scale).log_prob(target[i]).item())
     assert table["variance"] == pytest.approx(np.mean(nll), rel=1e-5)
+
+
+def test_regression_is_left_alone_where_scaling_does_not_help():
+    prediction = pb.Regression(torch.zeros(1, 50), torch.ones(1, 50))
+    found = calibrate(prediction, torch.cat([torch.ones(25), -torch.ones(25)]))
+    assert found.method == "none" or found.scaling.factor == pytest.approx(1, abs=1e-6)
+
+
+def test_variance_of_several_outputs_has_one_factor():
+    prediction = pb.Regression(torch.randn(2, 50, 3))
+    found = calibrate(prediction, torch.randn(50, 3), method="variance")
+    assert found.apply(prediction).total.shape == (50, 3)
 
 
 # ---------------------------------------------------------------- bad input

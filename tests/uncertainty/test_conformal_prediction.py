@@ -236,6 +236,13 @@ def test_sets_equal_those_of_a_loop_over_classes(kind):
     assert fitted.sets(part(prediction, slice(100, None))).tolist() == expected
 
 
+def test_sets_grow_with_the_coverage():
+    prediction, target = classified(300, 0)
+    for kind in SETS:
+        small, large = (conformal(prediction, target, c, kind, empty=True).sets(prediction) for c in (0.7, 0.95))
+        assert bool((small <= large).all()) and small.sum() < large.sum()
+
+
 def test_regularised_sets_have_no_long_tails():
     prediction, target = classified(2000, 0)
     plain, short = (
@@ -253,6 +260,15 @@ def test_randomised_sets_are_smaller_and_drawn_anew_at_each_call():
     assert torch.equal(fixed.sets(prediction), fixed.sets(prediction))
 
 
+def test_the_order_of_examples_does_not_matter():
+    prediction, target = classified(200, 0)
+    for kind in SETS:
+        first = conformal(prediction, target, 0.9, kind).quantile
+        assert torch.equal(
+            first, conformal(part(prediction, torch.arange(199, -1, -1)), target.flip(0), 0.9, kind).quantile
+        )
+
+
 def test_intervals_of_one_width_are_the_mean_and_a_quantile_of_the_errors():
     prediction, target = regressed(200, 0, variances=False)
     low, high = conformal(prediction, target, 0.9, "absolute").intervals(prediction)
@@ -266,6 +282,12 @@ def test_intervals_are_wider_where_the_predicted_variance_is():
     for kind in ("normalised", "widened"):
         low, high = conformal(prediction, target, 0.9, kind).intervals(prediction)
         assert np.corrcoef(high - low, prediction.total.sqrt())[0, 1] == pytest.approx(1, abs=1e-6)
+
+
+def test_normalised_intervals_are_the_default_where_there_are_variances():
+    assert conformal(*regressed(50, 0)).kind == "normalised"
+    assert conformal(pb.Regression(torch.zeros(1, 50)), torch.randn(50)).kind == "absolute"
+    assert conformal(*classified(50, 0)).kind == "lac"
 
 
 def test_each_of_several_outputs_has_its_own_quantile():
@@ -387,6 +409,18 @@ def test_without_the_correction_the_promise_would_be_broken():
         kept = np.arange(1, 1001)
         violations += (stats.binom.cdf(errors, kept, 0.05) <= 0.05).any()
     assert violations / 200 > 0.1
+
+
+def test_most_of_what_could_be_kept_is_kept():
+    prediction, target = answers(20_000, 0, RISKS["rising"])
+    best = math.sqrt(0.05 * 3 / 0.4)  # where the integral of 0.4 u^2 is 0.05 u
+    assert 0.9 * best < abstain(prediction, target, risk=0.05).coverage < 1.02 * best
+
+
+def test_everything_is_kept_when_everything_is_right():
+    prediction, target = answers(1000, 0, lambda u: 0 * u)
+    found = abstain(prediction, target, risk=0.05)
+    assert found.coverage == 1 and found.value == math.inf and found.keep(prediction).all()
 
 
 @pytest.mark.parametrize(("errors", "examples"), [(0, 1), (0, 299), (3, 500), (40, 5000), (499, 500), (5, 5)])

@@ -1,7 +1,9 @@
 """Tables: every figure of a prediction or its summary, outside data, shift, intervals and paired tests."""
 
+import copy
 import math
 import os
+import pickle
 import subprocess
 import sys
 
@@ -68,6 +70,14 @@ def test_points_have_no_likelihood_but_everything_else():
     assert "nll" not in table and {"rmse", "mae", "crps", "coverage", "width"} <= set(table)
 
 
+def test_the_order_of_examples_and_members_does_not_matter():
+    p, y = labelled()
+    expected = evaluate(p, y)
+    rows, members = torch.randperm(len(y)), torch.tensor([0, 2, 1])  # the base stays the first
+    shuffled = Classification.from_logits(p.logits[members][:, rows])
+    assert evaluate(shuffled, y[rows]) == pytest.approx(expected, abs=1e-6)
+
+
 def test_dense_predictions_are_judged_by_pixel_without_the_ignored():
     p = Classification.from_logits(torch.randn(3, 2, 5, 4, 4), class_dim=2)
     y = torch.randint(5, (2, 4, 4))
@@ -83,6 +93,10 @@ def test_dense_predictions_are_judged_by_pixel_without_the_ignored():
         evaluate(p, y)
     with pytest.raises(ValueError, match="all are 255"):
         evaluate(p, torch.full_like(y, 255), ignore=255)
+
+
+def test_chosen_metrics_come_in_the_order_asked_for():
+    assert list(evaluate(*labelled(), metrics=["nll", "accuracy"])) == ["nll", "accuracy"]
 
 
 @pytest.mark.parametrize(
@@ -143,6 +157,14 @@ def test_a_summary_is_evaluated_as_the_prediction_is(task, outputs):
     assert set(evaluate(ensemble.predict(x, keep="summary"))) == set(evaluate(ensemble.predict(x)))
 
 
+def test_a_summary_keeps_no_probabilities():
+    p, y = labelled(classes=1000)
+    kept = Summary(p, y).kept()
+    assert kept._prediction is None
+    largest = max(getattr(kept, name).numel() for name in kept.names if name != "class_bins")
+    assert largest == p.size * len(p)
+
+
 def test_a_summary_has_the_scores_of_the_prediction():
     p, y = labelled()
     for summary in (Summary(p), Summary(p, y).kept()):
@@ -153,6 +175,12 @@ def test_a_summary_has_the_scores_of_the_prediction():
         Summary(Classification.from_probabilities(p.members)).score("max_logit")
     with pytest.raises(ValueError, match="'total' is unknown. Choose from msp"):
         Summary(p).score("total")
+
+
+def test_a_summary_can_be_copied_and_stored():
+    p, y = labelled()
+    for summary in (Summary(p, y), Summary(p, y).kept()):
+        assert evaluate(pickle.loads(pickle.dumps(summary))) == evaluate(copy.deepcopy(summary)) == evaluate(p, y)
 
 
 def test_rows_members_and_parts_of_a_summary():
@@ -265,6 +293,14 @@ def test_the_bootstrap_of_a_mean_is_that_of_its_metric_on_the_drawn_examples(nam
     value = METRICS[name].function(*columns)
     low, high = np.quantile(np.array(values) - (np.mean(values) - value), [0.025, 0.975])
     assert bootstrap(p, y, metric=name, resamples=30) == pytest.approx((value, low, high), rel=1e-12)
+
+
+def test_bootstrap_is_the_same_for_the_same_seed():
+    p, y = labelled()
+    first = bootstrap(p, y, metric="ece", resamples=50)
+    assert first == bootstrap(Summary(p, y).kept(), metric="ece", resamples=50)
+    assert first != bootstrap(p, y, metric="ece", resamples=50, generator=torch.Generator().manual_seed(1))
+    assert first.low <= first.high and first.value == evaluate(p, y)["ece"]
 
 
 def test_pixels_of_an_image_are_drawn_together():

@@ -9,7 +9,7 @@ import sklearn.metrics as sk
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from metric_references import false_positives
+from metric_references import false_positives, probabilities
 
 from pluribus import metrics
 
@@ -25,6 +25,12 @@ def test_a_confidence_on_an_edge_is_in_the_bin_below(kind, bins):
     assert metrics.reliability(confidence, torch.ones(bins), bins).examples.tolist() == [1] * bins
 
 
+def test_a_confidence_above_one_by_rounding_changes_nothing():
+    correct = [0, 1, 1]
+    assert metrics.ece([0.4, 0.9, 1.0000001], correct) == pytest.approx(metrics.ece([0.4, 0.9, 1.0], correct), abs=1e-6)
+    assert metrics.ece([1.0000001], [1]) == 0
+
+
 @pytest.mark.parametrize("metric", [metrics.ece, metrics.mce, metrics.adaptive_ece, metrics.reliability])
 @pytest.mark.parametrize("confidence", [1.01, -0.2, math.inf])
 def test_a_confidence_that_is_none_is_an_error_that_says_where(metric, confidence):
@@ -35,6 +41,11 @@ def test_a_confidence_that_is_none_is_an_error_that_says_where(metric, confidenc
 def test_labels_in_place_of_correctness_are_an_error():
     with pytest.raises(ValueError, match="correct must be from 0 to 1"):
         metrics.ece([0.5, 0.6], [3, 7])
+
+
+def test_fewer_examples_than_bins_leave_bins_empty():
+    assert metrics.adaptive_ece([0.2, 0.8], [0, 1], bins=15) == pytest.approx(0.2)
+    assert metrics.ece([0.2, 0.8], [0, 1], bins=15) == pytest.approx(0.2)
 
 
 def test_reliability_of_an_empty_bin_is_nan():
@@ -61,9 +72,32 @@ def test_detection_with_ties_equals_scikit_learn(inside, outside):
     assert metrics.fpr95(inside, outside) == pytest.approx(false_positives(np.array(truth), np.array(score)))
 
 
+def test_scores_that_are_all_equal_tell_nothing():
+    same = torch.zeros(7)
+    assert metrics.auroc(same, same[:3]) == 0.5
+    assert metrics.aupr(same, same[:3]) == pytest.approx(0.3)
+    assert metrics.fpr95(same, same[:3]) == 1.0
+    assert metrics.aurc(same, [1, 0, 0, 0, 0, 0, 0]) == pytest.approx(1 / 7)
+
+
 def test_infinite_scores_have_a_rank():
     assert metrics.auroc([0.0, 1.0], [math.inf, 2.0]) == 1.0
     assert metrics.auroc([-math.inf, 1.0], [0.0, 2.0]) == 0.75
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.data())
+def test_excess_is_between_zero_and_the_area(uncertainty, data):
+    loss = data.draw(st.lists(st.integers(0, 1), min_size=len(uncertainty), max_size=len(uncertainty)))
+    assert 0 <= metrics.e_aurc(uncertainty, loss) <= metrics.aurc(uncertainty, loss) + 1e-12
+
+
+def test_a_perfect_order_has_no_excess():
+    assert metrics.e_aurc([0.1, 0.2, 0.3], [0, 0, 1]) == 0
+
+
+def test_one_class_is_a_value():
+    assert metrics.mean_iou([0, 0], [0, 0]) == 1.0
+    assert metrics.accuracy([0, 0], [0, 0]) == 1.0
 
 
 def test_classes_that_do_not_occur_are_no_part_of_mean_iou():
@@ -87,6 +121,12 @@ def test_members_that_never_err_have_no_disagreement_by_error():
 def test_agreement_is_one_with_oneself_and_symmetric():
     matrix = metrics.agreement(torch.tensor([[0, 1, 2], [0, 1, 1], [2, 2, 2]]))
     torch.testing.assert_close(matrix, torch.tensor([[3, 2, 1], [2, 3, 0], [1, 0, 3]]).double() / 3)
+
+
+def test_class_bins_add_up_over_batches():
+    p, y = (torch.tensor(values) for values in probabilities())
+    parts = metrics.class_bins(p[:200], y[:200]) + metrics.class_bins(p[200:], y[200:])
+    torch.testing.assert_close(parts, metrics.class_bins(p, y))
 
 
 def test_an_impossible_target_has_an_infinite_nll():

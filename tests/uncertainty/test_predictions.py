@@ -118,11 +118,29 @@ def test_half_precision_is_handled_in_float32(kind):
     assert pool("classification", raw).dtype == torch.float32
 
 
+def test_many_rows_equal_few_at_a_time():
+    p = some(batch=70_000, kind=torch.float32)
+    few = Classification.cat([p[i : i + 1000] for i in range(0, 70_000, 1000)])
+    for name in ("mean", "label", "total", "aleatoric", "pairwise_kl"):
+        close(getattr(p, name), getattr(few, name))
+
+
 def test_the_mean_has_gradients():
     raw = torch.randn(3, 5, 4, requires_grad=True)
     Classification.from_logits(raw).log_mean[:, 0].sum().backward()
     (expected,) = torch.autograd.grad(F.softmax(raw, -1).mean(0).log()[:, 0].sum(), raw)
     close(raw.grad, expected)
+
+
+def test_gradients_of_probabilities_that_underflow_are_finite():
+    raw = torch.tensor([[[0.0, -500.0]], [[0.0, -600.0]]], requires_grad=True)
+    Classification.from_logits(raw).log_mean[0, 1].backward()
+    close(raw.grad[0, 0], torch.tensor([-1.0, 1.0]))
+
+
+def test_members_that_agree_to_the_bit_have_no_negative_epistemic_part():
+    p = Classification.from_logits((5 * torch.randn(1, 2000, 10)).expand(3, -1, -1))
+    assert bool((p.epistemic >= 0).all()) and p.epistemic.max() < 1e-5
 
 
 def test_binary_has_two_classes():
@@ -196,6 +214,18 @@ def test_probabilities_give_what_their_logits_give():
         close(getattr(q, name), getattr(p, name))
 
 
+def test_probabilities_off_by_rounding_are_put_right():
+    p = Classification.from_probabilities(torch.tensor([[[1.0000001, 0.0]], [[0.3, 0.70000005]], [[1.0, -1e-9]]]))
+    close(p.members.sum(-1), torch.ones(3, 1))
+    assert p.members.max() <= 1 and p.members[2, 0, 1] == 0
+
+
+def test_a_read_only_array_is_taken():
+    values = np.full((1, 2, 2), 0.5)
+    values.setflags(write=False)
+    assert Classification.from_probabilities(values).confidence.tolist() == [0.5, 0.5]
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -236,6 +266,13 @@ def from_logits(member: int, row: int, value: float) -> Classification:
     p = torch.zeros(3, 5, 4)
     p[member, row, 0] = value
     return Classification.from_logits(p)
+
+
+def test_targets_may_be_floats_columns_and_arrays():
+    p = Classification.from_binary(torch.randn(2, 3))
+    expected = p.log_likelihood(torch.tensor([0, 1, 1]))
+    for target in (torch.tensor([[0.0], [1.0], [1.0]]), np.array([False, True, True])):
+        close(p.log_likelihood(target), expected)
 
 
 # ---------------------------------------------------------------- regression
@@ -301,6 +338,12 @@ def test_several_outputs_are_judged_one_by_one():
         close(values[:, 1], expected)
     close(p.log_likelihood(y)[:, 1], one.log_likelihood(y[:, 1]))
     assert len(p.flat()) == 8 and p.score("total").shape == (4,)
+
+
+def test_targets_of_one_output_may_lack_or_have_its_dimension():
+    means = torch.randn(3, 4, 1)
+    close(Regression(means).crps(torch.zeros(4)), Regression(means).crps(torch.zeros(4, 1)))
+    close(Regression(means[..., 0]).crps(torch.zeros(4, 1)), Regression(means[..., 0]).crps(torch.zeros(4)))
 
 
 def test_regression_rows_members_and_batches():

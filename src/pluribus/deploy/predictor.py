@@ -67,6 +67,13 @@ class Predictor:
     Args:
         record: plain values: the network, the shape of a row, classes, encoding, threshold, figures; for an upgraded
             network also its scale and what it promises
+
+    >>> from pluribus.study import Study, conduct
+    >>> study = Study(data=["iris"], model="mlp", methods=["deep"], size=2, training={"epochs": 1})
+    >>> (result,) = conduct(study, "two-members", keep=True).results
+    >>> predictor = pb.open(f"two-members/predictors/{result.record['run']}")
+    >>> predictor.ensemble.size, predictor.record["classes"]
+    (2, ['setosa', 'versicolor', 'virginica'])
     """
 
     ensemble: Ensemble
@@ -439,6 +446,7 @@ def open(folder: str | Path, device: torch.device | str = "cpu", *, model: str |
         predictor.intervals(source): (rows, 2[, targets])
 
     Args:
+        device: where the ensemble answers
         model: "python:FILE:FUNCTION", for a folder whose network is code of your own
 
     >>> from pluribus.study import Study, conduct

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from .._common.trees import Batch, stack_trees
 from ..core.ensemble import Ensemble
@@ -105,7 +104,7 @@ def trajectories(
             raise ValueError(f'trajectories: {name} must be "different" or "same", but it is {value!r}.')
     whole = _starts(model, runs, init, task, seed)
     seeds = [mix_seeds(seed, run) if batches == "different" else seed for run in range(runs)]
-    if batches == "different" and isinstance(train, list) and not isinstance(loader(train, 1), DataLoader):
+    if batches == "different" and isinstance(train, list) and getattr(loader(train, 1), "batch_sampler", None) is None:
         raise ValueError(
             'trajectories: batches="different" needs rows that can be shuffled, but train is a list of batches. '
             'Give (x, y), a data set or a loader that shuffles, or batches="same".'

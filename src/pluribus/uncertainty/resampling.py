@@ -40,7 +40,7 @@ def percentile_interval(value: float, resampled: Sequence[float] | np.ndarray, l
     Interval(value=2.0, low=1.5, high=2.5)
     """
     values, tail = np.asarray(resampled), (1 - level) / 2
-    if len(values) and values.min() == values.max():
+    if len(values) and values.min() == values.max() and math.isfinite(values[0]):
         return Interval(value)
     between = bool(np.isfinite(values).all())  # between infinite ones there is nothing
     low = np.quantile(values, tail, method="linear" if between else "lower")

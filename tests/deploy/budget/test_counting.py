@@ -74,6 +74,9 @@ class TestLayers:
 
         assert cost(wrap(Products()), torch.zeros(2, 5)).mult_adds == 13  # (10 + 5 + 10) / 2 rows, rounded up
 
+    def test_bilinear_layer_counts_every_product_of_both_inputs(self):
+        assert of_layer(nn.Bilinear(3, 4, 5), (3,), (4,)) == 3 * 4 * 5
+
     def test_attention_counts_both_products(self):
         class Attention(nn.Module):
             def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -155,6 +158,52 @@ class Stacked(nn.Module):
         return vmap(lambda own: functional_call(self.module, own, (x,)))(own)
 
 
+class Noise(nn.Module):
+    """Draws in eval mode too, and counts its calls in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x + torch.randn_like(x) + torch.randn(()).to(x.device)
+
+
+class TestNothingIsTouched:
+    def model(self) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), Noise(), nn.Flatten(), nn.Linear(144, 2))
+
+    @pytest.mark.parametrize("wrap", [nn.Sequential, LooksAtValues])
+    def test_parameters_buffers_modes_input_and_chance_stay(self, wrap):
+        model, x = wrap(self.model()), torch.randn(2, 3, 8, 8)
+        next(iter(model.children()))[1].eval()  # training, but for one layer
+        modes, before = [m.training for m in model.modules()], {k: v.clone() for k, v in model.state_dict().items()}
+        given, chance = x.clone(), torch.get_rng_state()
+        cost(model, x)
+        assert [m.training for m in model.modules()] == modes
+        assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+        assert torch.equal(given, x) and torch.equal(chance, torch.get_rng_state())
+
+    @pytest.mark.parametrize("wrap", [nn.Sequential, LooksAtValues])
+    def test_input_is_not_changed_by_a_model_that_works_in_place(self, wrap):
+        x = -torch.ones(2, 5)
+        cost(wrap(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(5, 2))), x)
+        assert torch.equal(x, -torch.ones(2, 5))
+
+    def test_backend_switches_stay(self):
+        before = torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled
+        cost(self.model(), torch.zeros(2, 3, 8, 8))
+        after = torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled
+        assert after == before
+
+    def test_no_gradients_are_made(self):
+        model = self.model()
+        cost(model, torch.zeros(2, 3, 8, 8))
+        assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
+
+
 class TestInputs:
     def test_cost_is_that_of_one_row(self):
         model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 2))
@@ -170,6 +219,10 @@ class TestInputs:
         model = nn.Bilinear(3, 4, 5)
         a, b = torch.zeros(2, 3), torch.zeros(2, 4)
         assert cost(model, (a, b)) == cost(model, {"input2": b, "input1": a}) == Cost(65, 60)
+
+    def test_double_precision_and_integers_stay_what_they_are(self):
+        model = nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(15, 2)).double()
+        assert cost(model, torch.zeros(2, 3, dtype=torch.long)).mult_adds == 30
 
     def test_tensor_that_is_no_buffer_goes_along(self):
         class Shifted(nn.Linear):

@@ -180,11 +180,32 @@ def test_ten_rows_are_printed_with_every_method_and_the_others_are_counted(every
     assert order == sorted(order)
 
 
+def test_progress_is_told_for_each_method():
+    told = []
+    plan(perceptron(), X, sizes=(2,), methods=["deep", "multihead"], measure=True, progress=told.append)
+    assert told[:2] == ["counting deep, 1 of 2 methods", "counting multihead, 2 of 2 methods"]
+    assert [text.startswith("measuring pb.") for text in told[2:]] == [True, True]
+
+
 def test_json_has_everything():
     found = plan(perceptron(), X, sizes=(2,), mult_adds=1.5)
     read = json.loads(found.to_json())
     assert read["rows"] == json.loads(json.dumps(found.rows))
     assert set(read) == {"budget", "single", "rows", "misses", "refused", "notes", "seconds"}
+
+
+def test_the_table_is_aligned():
+    lines = str(plan(perceptron(), X, sizes=(2,), methods=["deep", "multihead"])).splitlines()
+    assert lines[1].startswith("method")
+    assert len({line.index("2") for line in lines[3:5]}) == 1
+
+
+def test_the_model_stays_as_it_was():
+    model = perceptron().train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    plan(model, X, sizes=(2,))
+    assert model.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
 def test_branches_begin_at_parts_in_the_order_in_which_they_run():

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import pluribus as pb
 from pluribus.deploy.freezing import frozen as freezing
 from pluribus.deploy.freezing import lowering
-from pluribus.deploy.freezing.batching_rules import MODULES, RULES
+from pluribus.deploy.freezing.batching_rules import MODULES, RULES, NewValue
 from pluribus.deploy.freezing.call_signature import Example
 from pluribus.methods.adapted_layers import RankOne
 
@@ -230,6 +230,19 @@ def test_modules(kind, rows):
     )
 
 
+def test_a_form_that_does_not_run_is_left_out(monkeypatch):
+    def wrong(writer, node):
+        return NewValue(writer.graph.call_function(torch.bmm, (writer.first(node.all_input_nodes[0]),) * 2))
+
+    monkeypatch.setitem(RULES, "softmax", wrong)
+    x, ensemble = torch.randn(ROWS, 4, 6), pb.deep(Model(CASES["softmax"][0]), MEMBERS).eval()
+    made = pb.freeze(ensemble, x, choose="rule")
+    assert made.form == "loop"
+    assert "does not run as beside: batch1 must be a 3D tensor" in made.explain()
+    with torch.no_grad():
+        alike(made(x), ensemble(x))
+
+
 class Block(nn.Module):
     """Attention and a perceptron, as transformers have them."""
 
@@ -309,6 +322,18 @@ def test_vectors_of_batch_ensemble_stay_apart_from_one_weight(name, bias, monkey
         x = torch.randn(rows, 3, 16, 16)
         with torch.no_grad():
             alike(made(x), ensemble(x))
+
+
+def test_many_rows_may_run_side_by_side_where_convolutions_are_narrow_or_not_grouped():
+    x = torch.randn(12, 3, 16, 16)
+    assert "beside" in pb.freeze(pb.deep(Transformer(), 2), x).explain()
+    for channels, named in ((16, True), (128, False)):
+        model = nn.Sequential(nn.Conv2d(3, channels, 3), nn.ReLU(), nn.Conv2d(channels, channels, 3), nn.Flatten())
+        ensemble = pb.deep(model, 2).eval()
+        made = pb.freeze(ensemble, x)
+        assert ("beside" in made.explain()) is named
+        assert (pb.freeze(ensemble, x, choose="rule").form == "beside") is named
+        alike(made(x), torch.stack([ensemble.member(i)(x) for i in range(2)]))
 
 
 class Mixer(nn.Module):

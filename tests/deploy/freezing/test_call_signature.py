@@ -90,6 +90,40 @@ def test_a_transformer_takes_its_arguments_in_any_order():
         made(words, mask.long(), torch.zeros_like(words))
 
 
+class Trees(nn.Module):
+    """Takes a dict in a list, more arguments and more names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 3), nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, parts: list[dict[str, Tensor]], *more: Tensor, **named: Tensor) -> Tensor:
+        """(batch, 3)."""
+        y = self.a(parts[0]["a"]) - self.b(parts[0]["b"]) + sum(i * self.c(x) for i, x in enumerate(more, 1))
+        return y + 5 * self.a(named["p"]) - 7 * self.b(named["q"])
+
+
+class Bound(Trees):
+    """Takes the same, each by its own name."""
+
+    def forward(self, parts, more, p, q):
+        """(batch, 3)."""
+        return super().forward(parts, *more, p=p, q=q)
+
+
+def test_trees_and_free_arguments_are_found_by_their_names():
+    a, b, c, d, p, q = torch.randn(6, 5, 4)
+    networks = separate(Bound)
+    made = frozen(pb.deep(networks), ([{"a": a, "b": b}], (c, d), p, q))
+    check(made, networks, [{"b": b, "a": a}], (c, d), q=q, p=p)
+    networks = separate(lambda: Wrapped(Trees()))
+    made = frozen(pb.deep(networks), {"parts": [{"a": a, "b": b}], "p": p, "q": q})
+    check(made, networks, q=q, parts=[{"b": b, "a": a}], p=p)
+    for args, kwargs in (((), {"parts": [{"a": a}], "p": p, "q": q}), (([{"a": a, "b": b}],), {"p": p, "q": q})):
+        with pytest.raises(ValueError, match="must have the structure of the example"):
+            made(*args, **kwargs)
+
+
 class Wrapped(nn.Module):
     """Hands everything on."""
 
@@ -128,6 +162,29 @@ def test_another_type_than_the_code_was_traced_for_is_refused():
         made(x, mask.float())
 
 
+class Configured(nn.Module):
+    """Reads an object that it is called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, settings: object) -> Tensor:
+        """(batch, 3)."""
+        return self.layer(x) * settings.factor
+
+
+def test_objects_whose_content_may_change_leave_the_network_as_it_was():
+    class Factor:
+        factor = 2.0
+
+    networks, x, factor = separate(Configured), torch.randn(5, 4), Factor()
+    made = frozen(pb.deep(networks), (x, factor))
+    assert "is unchanged: a call takes a Factor object" in made.explain()
+    factor.factor = 3.0
+    check(made, networks, x, factor)
+
+
 # -------------------------------------------------------------------- rows
 
 
@@ -164,6 +221,25 @@ def test_code_that_the_number_of_rows_decides_is_right_for_all_of_them(question,
     networks = separate(lambda: Asking(question))
     made = frozen(pb.deep(networks), torch.randn(rows, 4))
     for n in (*ROWS, 1001):
+        check(made, networks, torch.randn(n, 4))
+
+
+class Parts(nn.Module):
+    """Runs the rows in parts, as code that saves memory does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 3)."""
+        return self.head(torch.cat([self.layer(part) * (i + 1) for i, part in enumerate(x.split(8))]))
+
+
+def test_rows_that_the_code_splits_are_split_for_any_number():
+    networks = separate(Parts)
+    made = frozen(pb.deep(networks), torch.randn(4, 4))
+    for n in ROWS:
         check(made, networks, torch.randn(n, 4))
 
 

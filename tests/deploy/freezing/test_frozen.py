@@ -17,7 +17,9 @@ from pluribus import models
 from pluribus.deploy.freezing import frozen as freezing
 from pluribus.deploy.freezing import lowering
 from pluribus.deploy.freezing.call_signature import Example
+from pluribus.deploy.freezing.folding import Plain
 from pluribus.deploy.freezing.frozen import CHUNK
+from pluribus.deploy.freezing.live_channels import read_channels, slice_layer
 from pluribus.surgery.copying import state
 from pluribus.surgery.dropout import no_dropout
 
@@ -123,6 +125,11 @@ def test_each_form_is_right_by_itself(build, method, form):
     made = pb.Frozen(ensemble, arguments, [lowering.FORMS[form](network) for network in networks], tree)
     with no_dropout():
         alike(made(x), expected(ensemble, x))
+
+
+def test_a_mask_that_lets_nothing_through_gives_zeros():
+    plain = Plain(torch.randn(2, 1), None, torch.zeros(1))
+    assert not slice_layer(plain, read_channels(plain.mask), None)[0].any()
 
 
 @pytest.mark.parametrize("method", sorted(set(pb.METHODS) - {"mc_dropout"}))
@@ -256,6 +263,13 @@ def test_the_ensemble_stays_as_it_is_bit_for_bit(resnet, x):
     assert torch.equal(made(x), outputs)
 
 
+def test_training_mode_does_not_matter(resnet, x):
+    made = frozen(pb.deep(resnet, 2, init="same").train(), x)
+    outputs = made(x)
+    assert torch.equal(made.train()(x), outputs)
+    alike(outputs[0], resnet(x).detach())
+
+
 def test_large_batches_run_in_chunks_and_give_the_same(resnet, x):
     made = frozen(pb.packed(resnet, 2, 1, example=x), x)
     many = torch.randn(CHUNK + 3, 3, 32, 32)
@@ -329,6 +343,11 @@ def test_it_compiles(x):
     alike(compiled(x.contiguous(memory_format=torch.channels_last)), expected(ensemble, x))
 
 
+def test_channels_last_inputs_give_the_same(resnet, x):
+    made = frozen(pb.packed(resnet, 2, 1, example=x), x)
+    alike(made(x.contiguous(memory_format=torch.channels_last)), made(x), 1e-6)
+
+
 def test_predictions_and_answers_are_those_of_the_ensemble(resnet, x):
     ensemble = pb.multihead(resnet, 3)
     made, prediction = frozen(ensemble, x), ensemble.predict(x)
@@ -336,6 +355,28 @@ def test_predictions_and_answers_are_those_of_the_ensemble(resnet, x):
     answers = made.answers(x)
     alike(answers["epistemic"], prediction.epistemic, 1e-3)
     assert torch.equal(answers["label"], prediction.label)
+
+
+class FromDouble(nn.Module):
+    """Takes what float32 cannot tell apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 2) -> (batch, 2)."""
+        return self.head((x - 1e9).float())
+
+
+def test_inputs_that_the_network_takes_as_they_are_are_not_rounded():
+    x = 1e9 + torch.arange(10, dtype=torch.float64).reshape(5, 2)
+    ensemble = pb.deep(FromDouble(), 2)
+    separate = torch.stack([member(x) for member in ensemble.members])
+    made = freezing.freeze(ensemble, x, choose="rule")
+    assert torch.allclose(made.predict(x, batch_size=2).logits, separate)
+    single = freezing.freeze(pb.deep(nn.Linear(2, 2), 2), x.float(), choose="rule")
+    assert torch.equal(single.predict(x).logits, single(x.float()))  # a layer that takes float32 alone
 
 
 class Steps(nn.Module):

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from freezing import alike, frozen, trained
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, parametrize
 
 import pluribus as pb
 from pluribus.deploy.freezing.module_code import torch_type
@@ -61,6 +61,22 @@ class Doubling(nn.ReLU):
         return 2 * super().forward(x).roll(1, 1)
 
 
+class Shifted(nn.BatchNorm2d):
+    """A normalisation that does more."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As of normalisation."""
+        return super().forward(x).flip(1) + 1
+
+
+class Halved(nn.Module):
+    """A parametrization."""
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Half of it."""
+        return weight / 2
+
+
 def chain(conv: nn.Module, norm: nn.Module, relu: nn.Module, head: nn.Module, flat: nn.Module | None = None):
     return nn.Sequential(
         nn.Conv2d(3, WIDTH, 3), nn.ReLU(), conv, norm, relu, nn.AdaptiveAvgPool2d(1), flat or nn.Flatten(), head
@@ -108,6 +124,8 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     "linear": lambda: replaced(7, lambda: Equalised(WIDTH, 4)),
     "property": lambda: replaced(7, lambda: Computed(WIDTH, 4)),
     "relu": lambda: replaced(4, Doubling),
+    "norm": lambda: replaced(3, lambda: Shifted(WIDTH)),
+    "parametrization": lambda: changed(2, lambda c: parametrize.register_parametrization(c, "weight", Halved())),
     "weight_norm": lambda: changed(7, parametrizations.weight_norm),
     **{
         f"{name}_{kind}": lambda place=place, change=change: changed(place, change)

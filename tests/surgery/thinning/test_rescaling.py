@@ -1,7 +1,11 @@
 """Thinned models have the widths that an independent builder gives them, run, and leave the given model alone."""
 
+import copy
+import enum
 import json
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -60,6 +64,10 @@ def test_network_of_ours_has_the_widths_of_its_builder(build):
     assert dict(result.sizes) == sizes(build(width=0.5))
 
 
+def test_width_is_at_least_one():
+    assert sizes(thin(mlp(8), 0.01, torch.zeros(2, 8))) == sizes(mlp(1))
+
+
 def test_model_without_hidden_width_stays():
     model = nn.Linear(8, 3)
     assert dict(solve_widths(model, torch.zeros(2, 8), 0.5).sizes) == sizes(model)
@@ -75,6 +83,15 @@ def test_number_of_groups_is_kept(groups, width, factor, expected):
     result = thin(Grouped(groups, width), factor, torch.zeros(2, 4, 9))
     assert sizes(result) == sizes(Grouped(groups, expected))
     assert (result.inner.groups, result.norm.num_groups) == (groups, groups)
+
+
+@pytest.mark.parametrize("heads, head", [(3, 8), (16, 4), (4, 32)])
+@pytest.mark.parametrize("factor", [0.5, 0.75, 2])
+def test_number_of_heads_is_kept_and_their_width_scaled(heads, head, factor):
+    result = thin(Attention(24, heads, head), factor, torch.zeros(2, 6, 5))
+    assert sizes(result) == sizes(Attention(int(24 * factor), heads, int(head * factor)))
+    assert (result.heads, result.head) == (heads, head * factor)
+    assert result.scale == pytest.approx((head * factor) ** -0.5)
 
 
 def test_heads_of_torch_are_kept():
@@ -110,6 +127,12 @@ def test_autoencoder_has_the_widths_of_the_builder():
     assert repr(thin(build(16, 32), 0.5, torch.zeros(2, 3, 16, 16))) == repr(build(8, 16))
 
 
+def test_float_attribute_that_only_looks_like_a_root_stays():
+    model = nn.Sequential(nn.Linear(8, 100), nn.BatchNorm1d(100), nn.Dropout(0.1), nn.LeakyReLU(0.1), nn.Linear(100, 3))
+    result = thin(model, 0.5, torch.zeros(2, 8))
+    assert (result[1].momentum, result[2].p, result[3].negative_slope) == (0.1, 0.1, 0.1)
+
+
 def test_dropout_rate_of_attention_stays_though_it_is_the_root_of_the_head():
     model = Attention(32, 2, 16)
     model.attention_dropout = 0.25
@@ -132,9 +155,19 @@ def test_function_gives_the_width_and_is_asked_once_for_each():
     assert sizes(result) == sizes(mlp(65, 22, 10))
 
 
+def test_function_is_asked_for_the_width_of_all_heads():
+    asked = []
+    thin(Attention(20, 3, 8), lambda width: asked.append(width) or 2 * width, torch.zeros(2, 6, 5))
+    assert sorted(asked) == [20, 20, 24]
+
+
 def test_only_inputs_of_chosen_layers_change():
     assert dict(solve_widths(mlp(64, 20, 7), torch.zeros(2, 8), 0.5, layers=["6"]).sizes) == sizes(mlp(64, 10, 7))
     assert dict(solve_widths(mlp(64, 20, 7), torch.zeros(2, 8), 2, layers=["3", "9"]).sizes) == sizes(mlp(128, 20, 14))
+
+
+def test_first_layer_chosen_changes_nothing():
+    assert dict(solve_widths(mlp(64, 20), torch.zeros(2, 8), 0.5, layers=["0"]).sizes) == sizes(mlp(64, 20))
 
 
 def test_what_a_residual_ties_changes_together():
@@ -170,6 +203,12 @@ def test_concatenated_parts_change_alone():
 def test_widths_of_layers_with_a_multiple_are_rounded_up_to_it(factor, expected):
     widths = solve_widths(mlp(64, 20, 7), torch.zeros(2, 8), factor, multiples={"3": 4})
     assert dict(widths.sizes) == sizes(mlp(*expected))
+
+
+def test_multiple_that_the_given_width_is_not():
+    widths = solve_widths(mlp(64, 20, 7), torch.zeros(2, 8), 0.5, multiples={"3": 4, "6": 2})
+    assert dict(widths.sizes) == sizes(mlp(32, 12, 4))
+    assert RoundedWidth("3", 20, 10, 12) in widths.rounded
 
 
 def test_multiple_of_a_grouped_convolution():
@@ -281,6 +320,13 @@ def test_model_that_looks_at_values_is_thinned_layer_by_layer():
     assert sizes(result) == sizes(Looking(8))
 
 
+@pytest.mark.parametrize("convert", [lambda m: m.half(), lambda m: m.double()], ids=["half", "double"])
+def test_precision_is_kept(convert):
+    model = convert(mlp(64, 20))
+    result = thin(model, 0.5, torch.zeros(2, 8, dtype=next(model.parameters()).dtype))
+    assert {p.dtype for p in result.parameters()} == {p.dtype for p in model.parameters()}
+
+
 @pytest.mark.parametrize("model_device, example_device", [("meta", "meta"), ("meta", "cpu"), ("cpu", "meta")])
 def test_no_memory_is_needed(model_device, example_device):
     model, example = cnn(16, 24, 30), torch.zeros(2, 3, 8, 8)
@@ -290,6 +336,61 @@ def test_no_memory_is_needed(model_device, example_device):
 
 
 # ------------------------------------------------------------------ copies
+
+
+@pytest.mark.parametrize("name", ["resnet18", "bert", "lstm", "tied"])
+def test_given_model_is_unchanged(name):
+    model, example = ZOO[name].build(), ZOO[name].example()
+    before = copy.deepcopy(model)
+    attributes = described(model)
+    thin(model, 0.5, example)
+    assert described(model) == attributes
+    for (key, old), new in zip(before.state_dict().items(), model.state_dict().values(), strict=True):
+        assert torch.equal(old, new), key
+
+
+def described(model: nn.Module) -> list[str]:
+    return [repr([(key, repr(value)) for key, value in module.__dict__.items()]) for module in model.modules()]
+
+
+def test_objects_that_are_never_copied_are_left_alone():
+    class Kind(enum.Enum):
+        WIDE = 64
+
+    model = mlp(64)
+    model.kind = Kind.WIDE
+    assert thin(model, 0.5, torch.zeros(2, 8)).kind is Kind.WIDE
+    assert type(Kind.WIDE.value) is int and Kind.WIDE.value == 64
+
+
+def test_modes_are_kept_module_by_module():
+    model = cnn(16, 24, 30).train()
+    model[1].eval()
+    result = thin(model, 0.5, torch.zeros(2, 3, 8, 8))
+    assert [m.training for m in result.modules()] == [m.training for m in model.modules()]
+
+
+def test_frozen_parameters_stay_frozen():
+    model = mlp(64, 20)
+    model[0].requires_grad_(False)
+    result = thin(model, 0.5, torch.zeros(2, 8))
+    assert [p.requires_grad for p in result.parameters()] == [p.requires_grad for p in model.parameters()]
+
+
+def test_random_state_is_untouched_by_solving():
+    models, before = (mlp(64, 20), Looking(16)), torch.get_rng_state()
+    for model in models:
+        solve_widths(model, torch.zeros(2, 8), 0.5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_generator_decides_the_parameters():
+    model = cnn(16, 24, 30)
+    widths = solve_widths(model, torch.zeros(2, 3, 8, 8), 0.5)
+    one, same, other = (rebuild(model, widths, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
+    for a, b, c in zip(one.parameters(), same.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert a.ndim < 2 or not torch.equal(a, c)
 
 
 @pytest.mark.parametrize(
@@ -308,6 +409,15 @@ def test_fresh_parameters_are_distributed_as_those_of_a_fresh_layer(build):
     for (name, a), b in zip(result.named_parameters(), expected.parameters(), strict=True):
         assert a.std().item() == pytest.approx(b.std().item(), rel=0.4 if a.numel() < 200 else 0.1), name
         assert a.abs().max() <= 1.2 * b.abs().max(), name
+
+
+def test_running_statistics_start_afresh():
+    model = cnn(16, 24, 30).train()
+    model(torch.randn(8, 3, 8, 8))
+    result = thin(model, 0.5, torch.zeros(2, 3, 8, 8))
+    assert torch.equal(result[1].running_mean, torch.zeros(8))
+    assert torch.equal(result[1].running_var, torch.ones(8))
+    assert result[1].num_batches_tracked == 0
 
 
 @pytest.mark.parametrize("name", ["bert", "unet", "transformer_encoder"])
@@ -352,3 +462,9 @@ def test_multiple_of_a_width_that_must_stay_is_an_error():
 def test_widths_of_another_model_are_an_error():
     with pytest.raises(ThinError, match="another model"):
         rebuild(mlp(64, 20), solve_widths(mlp(64), torch.zeros(2, 8), 0.5))
+
+
+def test_import_is_light():
+    heavy = "{'sympy', 'torch.fx.experimental.symbolic_shapes'}"
+    code = f"import sys, pluribus.surgery.thinning.rescaling; print({heavy} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
