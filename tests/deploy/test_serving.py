@@ -158,6 +158,14 @@ def test_a_cascade_of_ensembles_ends_with_the_last_one_and_is_cheaper(trained):
     torch.testing.assert_close(made.predict(x).mean[on], ensemble.predict(x).mean[on])
 
 
+def test_stages_that_share_a_trunk_pay_for_it_again(trained):
+    x, y = trained[1]
+    report = pb.cascade(pb.multihead(network(), 4), (x, y), margin=0.1).report
+    trunk, head, whole = 8 * 16, 16 * 3, 8 * 16 + 4 * 16 * 3
+    expected = (trunk + head + report.reach[1] * (trunk + head) + report.reach[2] * (trunk + 2 * head)) / whole
+    assert report.cost.value == pytest.approx(expected) and report.cost.value >= (trunk + head) / whole
+
+
 def test_the_risk_of_accepted_rows_is_bounded(trained):
     ensemble, validation, (x, y) = trained
     made = pb.cascade(ensemble, validation, risk=0.32, coverage=0.6)

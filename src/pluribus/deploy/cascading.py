@@ -78,7 +78,11 @@ def cascade(
     _check_rows(len(y), risk, margin, confidence)
     pooled = isinstance(stages, Ensemble)
     own = _costs(made, x, costs)
-    paid = np.cumsum(own) / (sum(own) if pooled else own[-1])
+    # Stages that share a trunk run it again, so together they cost more than the whole ensemble does.
+    whole = (
+        _costs([cast(Ensemble, stages)], x, None)[0] if pooled and costs is None else sum(own) if pooled else own[-1]
+    )
+    paid = np.cumsum(own) / whole
     rows = _record(Cascade(made, [(-math.inf, math.inf)] * (len(made) - 1), score, pooled=pooled), x, y, paid)
     windows, keep, report = choose(rows, Asked(risk, margin, confidence, coverage), window, seed)
     return Cascade(made, windows, score, pooled=pooled, keep=keep, report=report)
