@@ -79,9 +79,9 @@ def cascade(
     pooled = isinstance(stages, Ensemble)
     own = _costs(made, x, costs)
     # Stages that share a trunk run it again, so together they cost more than the whole ensemble does.
-    whole = (
-        _costs([cast(Ensemble, stages)], x, None)[0] if pooled and costs is None else sum(own) if pooled else own[-1]
-    )
+    whole = own[-1]
+    if pooled:
+        whole = _costs([cast(Ensemble, stages)], x, None)[0] if costs is None else sum(own)
     paid = np.cumsum(own) / whole
     rows = _record(Cascade(made, [(-math.inf, math.inf)] * (len(made) - 1), score, pooled=pooled), x, y, paid)
     windows, keep, report = choose(rows, Asked(risk, margin, confidence, coverage), window, seed)
