@@ -7,7 +7,6 @@ from . import methods as methods
 from . import metrics as metrics
 from . import models as models
 from .core.ensemble import Ensemble as Ensemble
-from .core.stages import Cascade as Cascade
 from .deploy.budget.counting import Cost as Cost
 from .deploy.budget.counting import cost as cost
 from .deploy.budget.planning import Plan as Plan
@@ -25,6 +24,7 @@ from .deploy.predictor import Predictor as Predictor
 from .deploy.predictor import open as open
 from .deploy.saving import load as load
 from .deploy.saving import save as save
+from .deploy.stages import Cascade as Cascade
 from .integrations import torchmetric as torchmetric
 from .methods import METHODS as METHODS
 from .methods import batch_ensemble as batch_ensemble

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from .._common.trees import Batch, logits_of
-from ..core.stages import Cascade
 from ..uncertainty.outputs import answer_names, compute_answers
 from .export_graph import plain_of, trace_program
+from .stages import Cascade
 
 Convert = Callable[[torch.export.ExportedProgram], Any]  # to an ONNX model
 

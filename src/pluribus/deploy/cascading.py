@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from .._common.trees import split_item
 from ..core.ensemble import Ensemble
-from ..core.stages import SCORES, Cascade
 from ..methods import single
 from ..surgery.copying import duplicate
 from ..uncertainty.abstention import lower_bound, upper_bound
@@ -22,6 +21,7 @@ from ..uncertainty.checks import check_share
 from ..uncertainty.classification import Classification
 from ..uncertainty.resampling import Interval
 from .budget.counting import cost
+from .stages import SCORES, Cascade
 
 SEARCHED = 0.25  # the share of the validation rows that proposes thresholds; the others test them
 

@@ -22,7 +22,6 @@ from .._common.optional import require
 from .._common.torch_private import pytree
 from .._common.trees import Batch, as_batch, logits_of, rows_of, tensors_of
 from ..core.ensemble import Ensemble
-from ..core.stages import Cascade
 from ..surgery.calling import call, refuse_chance_outside_torch, refuse_sparse
 from ..surgery.copying import duplicate, state
 from ..surgery.selecting import quote_names
@@ -30,6 +29,7 @@ from ..uncertainty.outputs import AnswerModule, answer_names
 from .cascade_graph import cascade_names, compose
 from .export_graph import first_words, plain_of, resize, trace_program
 from .fixed_dropout import Fixed, Redrawn, find_draws
+from .stages import Cascade
 
 FORMATS = {".onnx": "onnx", ".pt2": "torch"}
 

@@ -19,8 +19,6 @@ from .._common.signed_files import read_signed_json, write_signed_json
 from .._common.trees import tensors_of
 from .._common.untrusted import Finite, Number, check_shape
 from ..core.ensemble import Ensemble
-from ..core.stages import SCORES as CASCADE_SCORES
-from ..core.stages import Cascade
 from ..data.catalogue import encoded
 from ..data.dataset import Data
 from ..data.encoding import check_encoding, encoded_shape
@@ -50,6 +48,8 @@ from .promises import (
     read_evidence,
 )
 from .saving import load, save
+from .stages import SCORES as CASCADE_SCORES
+from .stages import Cascade
 
 FORMAT = 1
 

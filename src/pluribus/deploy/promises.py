@@ -16,7 +16,6 @@ from torch import Tensor
 
 from .._common.untrusted import Finite, Number, check_shape
 from ..core.ensemble import Ensemble
-from ..core.stages import Cascade
 from ..data.dataset import Data, Split
 from ..uncertainty.abstention import Threshold, abstain
 from ..uncertainty.calibration import Calibrated, calibrate
@@ -25,6 +24,7 @@ from ..uncertainty.classification import Classification
 from ..uncertainty.conformal_prediction import INTERVALS, SETS, Conformal, conformal
 from ..uncertainty.regression import Regression
 from .cascading import cascade
+from .stages import Cascade
 
 ROWS = 256  # that are predicted at once
 

@@ -9,10 +9,10 @@ import torch
 
 from .._common.timing import medians
 from ..core.ensemble import Ensemble
-from ..core.stages import Cascade
 from ..data.dataset import Data
 from ..deploy.cascading import cascade, rows_needed
 from ..deploy.freezing.frozen import freeze
+from ..deploy.stages import Cascade
 from ..methods.facts import REFUSALS
 from ..uncertainty.evaluation import evaluate
 

@@ -25,7 +25,6 @@ from ..._common.trees import (
     tensors_of,
 )
 from ...core.ensemble import Ensemble
-from ...core.stages import Cascade
 from ...methods.adapted_layers import RankOne
 from ...surgery.calling import call, refuse_chance_outside_torch, refuse_sparse
 from ...surgery.copying import duplicate, state
@@ -36,6 +35,7 @@ from ...uncertainty.outputs import compute_answers
 from ...uncertainty.prediction import Prediction, join_outputs, prediction_of
 from ..budget.candidates import bytes_of
 from ..budget.counting import cost
+from ..stages import Cascade
 from .call_signature import Call, Example, Unfit
 from .folding import Network
 from .kernels import Convolution, can_pack
