@@ -62,7 +62,8 @@ lowest:  ## Install the lowest versions that pyproject.toml allows, and try what
 
 torch:  ## Run the suite on another release of torch, in an environment of its own: make torch VERSION=2.15.0
 	rm -rf $(TORCH_VENV) && $(PYTHON) -m venv $(TORCH_VENV)
-	$(TORCH_VENV)/bin/python -m pip install -qq "torch==$(VERSION)" --editable '.[dev]'
+	$(TORCH_VENV)/bin/python -m pip install -qq "torch==$(VERSION)" $$($(PYTHON) tests/support/lowest.py needs)
+	$(TORCH_VENV)/bin/python -m pip install -qq --no-deps --editable .
 	$(MAKE) test VENV=$(TORCH_VENV) STAMP=pyproject.toml
 
 lint: $(STAMP)  ## Check the style.

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import inspect
+import json
 import os
 import pkgutil
 import re
@@ -16,16 +17,18 @@ from types import ModuleType
 
 import pytest
 import torch
+import typer
 from browser import chromium, show
 
 import pluribus
+from pluribus.cli.app import app
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = sorted((ROOT / "docs").glob("**/*.md"))
 SLOW = [  # they take more than a second
-    "aleatoric-epistemic", "calibration", "corruptions", "deploy", "inside", "plan", "pretrained", "sklearn", "speed",
-    "why-ensembles-work",
+    "calibration", "data", "deploy", "first-ensemble", "how-many", "inside", "integrations", "pretrained", "speed",
+    "uncertainty", "why-ensembles-work",
 ]  # fmt: skip
 BLOCK = re.compile(r"(?ms)^(?P<indent> *)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```\s*$")
 NOT_RUN = re.compile(r"# not run: \S")
@@ -148,7 +151,7 @@ def site(tmp_path_factory):
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(site):
     pages = {path.relative_to(site).with_suffix("").as_posix() for path in site.rglob("*.html")}
-    assert {"index", "security", "glossary", *(f"reference/{name}" for name in ("methods", "landscape"))} <= pages
+    assert {"index", "security", *(f"reference/{name}" for name in ("commands", "methods", "landscape"))} <= pages
     shown = [*(ROOT / "examples").rglob("*.py"), *(ROOT / "examples").rglob("*.ipynb")]
     assert {path.relative_to(ROOT).with_suffix("").as_posix() for path in shown} <= pages
 
@@ -164,6 +167,17 @@ def test_the_start_page_leads_to_the_page_for_drawing_where_it_was_built(tmp_pat
 
 
 @pytest.mark.slow
+def test_the_page_of_the_commands_has_every_option(site):
+    text = (site / "reference" / "commands.html").read_text()
+    group = typer.main.get_command(app)
+    for name in group.list_commands(typer.Context(group)):
+        _, _, part = text.partition(f'<h2 id="pluribus-{name}">')
+        options = [o for p in group.get_command(typer.Context(group), name).params if not p.hidden for o in p.opts]
+        missing = [option for option in options if option.startswith("--") and option not in part.partition("<h2")[0]]
+        assert part and missing == [], name
+
+
+@pytest.mark.slow
 def test_reading_the_site_fetches_nothing(site):
     text = "".join(path.read_text() for path in site.rglob("*.html"))
     fetched = r'<(?:script|img|iframe|source|link(?! rel="(?:next|prev|canonical)"))[^>]*(?:src|href)="(https?:[^"]+)"'
@@ -172,19 +186,16 @@ def test_reading_the_site_fetches_nothing(site):
 
 QUESTIONS = {
     "how to make a ViT uncertain": ("Start from a trained model", "In short: a pretrained ViT", "pb.lora(vit"),
-    "what Masksembles costs at inference": ("Methods", "What a prediction costs", "masksembles, scale 2"),
+    "what Masksembles costs at inference": ("Choosing a method", "What a prediction costs", "masksembles, scale 2"),
     "how to serve": ("Deploying", "Serve it", "ThreadingHTTPServer"),
     "how to add a method": ("Contributing", "Adding a method", "one entry of METHODS"),
-    "whether the numbers can be trusted": (
-        "Can you trust our numbers?",
-        "What counts against us",
-        "Reproducing the papers",
-    ),
+    "which options compare has": ("Commands", "pluribus compare", "--seeds"),
+    "whether the numbers can be trusted": ("Reproducing the papers", "What counts against us", "not run"),
 }
 
 
 @pytest.mark.slow
-def test_five_questions_are_answered_one_click_from_the_start_page(site, tmp_path):
+def test_six_questions_are_answered_one_click_from_the_start_page(site, tmp_path):
     with chromium(tmp_path) as driver:
         for link, heading, words in QUESTIONS.values():
             show(driver, site / "index.html")
@@ -195,3 +206,60 @@ def test_five_questions_are_answered_one_click_from_the_start_page(site, tmp_pat
         driver.find_element("css selector", ".md-search__input").send_keys("masksembles")
         driver.implicitly_wait(30)
         assert driver.find_elements("css selector", ".md-search-result__item")  # without a server, without a network
+
+
+def navigated() -> list[str]:
+    """The pages that the navigation names, as files of the site."""
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    return [f"{path.removesuffix('.md')}.html" for path in re.findall(r"[\w/-]+\.md", navigation)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_page_is_wider_than_its_window(site, tmp_path, width):
+    with chromium(tmp_path) as driver:
+        wide = []
+        for page in map(site.joinpath, navigated()):
+            show(driver, page, width=width)
+            if driver.execute_script("return document.documentElement.scrollWidth") > width:
+                wide.append(str(page.relative_to(site)))
+    assert wide == []
+
+
+@pytest.mark.slow
+def test_every_page_is_two_clicks_from_the_start_page(site):
+    def linked(page: Path) -> set[Path]:
+        content = page.read_text().partition('<article class="md-content__inner')[2].partition("</article>")[0]
+        paths = re.findall(r'href="([^":#]+\.html)', content)
+        return {(page.parent / path).resolve() for path in paths}
+
+    once = linked(site / "index.html")
+    twice = once.union(*(linked(page) for page in once), {(site / "index.html").resolve()})
+    assert {(site / page).resolve() for page in navigated()} - twice == set()
+
+
+@pytest.mark.slow
+def test_the_command_for_people_with_a_gpu_writes_its_file(tmp_path):
+    script, written = ROOT / "benchmarks" / "gpu.py", tmp_path / "gpu.json"
+    command = [
+        sys.executable,
+        str(script),
+        "--batch",
+        "2",
+        "--seconds",
+        "0.01",
+        "--device",
+        "cpu",
+        "--json",
+        str(written),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(written.read_text())
+    names = [result["name"] for result in found["results"]]
+    ways = {"loop", "vmap", "grouped", "frozen"}
+    assert {name.rpartition(", ")[2] for name in names if "plain CNN" in name} == ways
+    assert {name.partition(",")[0] for name in names} >= {"deep", "masksembles"}
+    assert all(result["ratio"] > 0 for result in found["results"])
+    assert all(name in done.stdout for name in names) and "No GPU here" in done.stdout
+    assert found["about"].keys() == {"torch", "pluribus", "python", "device", "threads"}

@@ -15,6 +15,8 @@ from .deploy.cascading import CascadeReport as CascadeReport
 from .deploy.cascading import cascade as cascade
 from .deploy.exporting import Export as Export
 from .deploy.exporting import export as export
+from .deploy.feature_distance import FeatureDistance as FeatureDistance
+from .deploy.feature_distance import feature_distance as feature_distance
 from .deploy.freezing.frozen import Frozen as Frozen
 from .deploy.freezing.frozen import freeze as freeze
 from .deploy.member_selection import PowerLaw as PowerLaw

@@ -1,6 +1,9 @@
 """What we rely on in PyTorch beyond what it promises: after a new release, look here first."""
 
+import copy
 import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -12,7 +15,8 @@ import torch.utils.checkpoint
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pluribus._common import torch_private, torch_symbolic
+import pluribus as pb
+from pluribus._common import torch_operators, torch_private, torch_symbolic
 from pluribus._common.torch_private import pytree
 
 onednn = pytest.mark.skipif(not torch_private.is_onednn_enabled(), reason="needs oneDNN")
@@ -116,17 +120,17 @@ def test_a_view_knows_what_it_is_a_view_of():
 @pytest.mark.parametrize(
     "run, operators",
     [
-        (lambda x: F.scaled_dot_product_attention(x, x, x), torch_private.ATTENTION),
-        (lambda x: x.half(), (torch_private.TO_COPY,)),
-        (lambda x: F.bilinear(x[0, 0], x[0, 0], torch.zeros(2, 4, 4)), (torch_private.TRILINEAR,)),
-        (lambda x: F.embedding_bag(torch.zeros(1, 2, dtype=torch.long), x[0, 0]), torch_private.EMBEDDING_BAGS),
+        (lambda x: F.scaled_dot_product_attention(x, x, x), torch_operators.ATTENTION),
+        (lambda x: x.half(), (torch_operators.TO_COPY,)),
+        (lambda x: F.bilinear(x[0, 0], x[0, 0], torch.zeros(2, 4, 4)), (torch_operators.TRILINEAR,)),
+        (lambda x: F.embedding_bag(torch.zeros(1, 2, dtype=torch.long), x[0, 0]), torch_operators.EMBEDDING_BAGS),
     ],
 )
 @pytest.mark.parametrize("gradients", [False, True])
 def test_a_function_becomes_a_private_operator(run, operators, gradients):
     seen = []
 
-    class Watching(torch_private.TorchDispatchMode):
+    class Watching(torch_operators.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             seen.append(func.overloadpacket)
             return func(*args, **(kwargs or {}))
@@ -145,7 +149,7 @@ def test_a_backward_pass_is_told_from_a_forward_pass():
 
 
 def test_a_mode_that_watches_operators_is_noticed():
-    class Watching(torch_private.TorchDispatchMode):
+    class Watching(torch_operators.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             seen.append(func)
             return func(*args, **(kwargs or {}))
@@ -164,7 +168,7 @@ def test_operators_that_change_something_or_draw_are_not_pure():
         return y.mul_(2)
 
     graph = make_fx(run)(torch.zeros(2)).graph
-    pure = {node.target for node in graph.nodes if torch_private.is_pure_operator(node.target)}
+    pure = {node.target for node in graph.nodes if torch_operators.is_pure_operator(node.target)}
     assert pure == {torch.ops.aten.add.Tensor}
 
 
@@ -200,7 +204,7 @@ def test_the_hooks_of_a_checkpoint_are_seen_inside_of_it_alone():
 
 
 def test_fake_tensors_have_shapes_and_no_memory():
-    with torch_private.fake_tensor_mode(allow_non_fake_inputs=True) as mode:
+    with torch_operators.fake_tensor_mode(allow_non_fake_inputs=True) as mode:
         y = nn.Linear(3, 10**9)(torch.zeros(2, 3))
     assert y.shape == (2, 10**9)
     assert mode.from_tensor(torch.zeros(5), static_shapes=True).shape == (5,)
@@ -261,7 +265,7 @@ def test_a_question_about_a_symbolic_size_ends_in_the_shape_environment():
     environment = Environment(duck_shape=False)
     symbol = sympy.Symbol("s0", positive=True, integer=True)
     size = torch.SymInt(torch_symbolic.SymNode(symbol, environment, int, 5))
-    with torch_private.fake_tensor_mode(shape_env=environment), torch_symbolic.enable_python_dispatcher():
+    with torch_operators.fake_tensor_mode(shape_env=environment), torch_symbolic.enable_python_dispatcher():
         rows = torch.empty((size, 7)).T.shape[1]
         asked.clear()
         torch_symbolic.check(rows == 5)
@@ -308,13 +312,13 @@ def test_cached_parametrizations_can_be_forgotten():
         assert layer.weight is not before
 
 
-class Counting(torch_private.OperatorMode):
+class Counting(torch_operators.OperatorMode):
     def __init__(self):
         super().__init__()
         self.seen = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.seen.append((func, torch_private.named_arguments(func, args, kwargs or {})))
+        self.seen.append((func, torch_operators.named_arguments(func, args, kwargs or {})))
         return func(*args, **(kwargs or {}))
 
 
@@ -322,7 +326,7 @@ def test_a_mode_sees_operators_with_their_arguments_by_name():
     with Counting() as mode:
         torch.ones(2).add_(torch.ones(2)).sum(0, keepdim=True)
     (added, other), (summed, arguments) = mode.seen[-2:]
-    assert [torch_private.changes_inputs(operator) for operator in (added, summed)] == [True, False]
+    assert [torch_operators.changes_inputs(operator) for operator in (added, summed)] == [True, False]
     assert set(other) >= {"self", "other", "alpha"} and other["alpha"] == 1  # its default
     assert arguments["dim"] == [0] and arguments["keepdim"] is True
 
@@ -395,10 +399,12 @@ def test_a_convolution_runs_with_another_weight():
     torch.testing.assert_close(torch_private.convolve_as(layer, x, other.weight), other(x))
 
 
-@pytest.mark.parametrize("module", [torch_private, torch_symbolic])
+@pytest.mark.parametrize("module", [torch_private, torch_operators, torch_symbolic])
 def test_there_is_a_test_of_everything_private(module):
     """Every name is used in this file or the one beside it, in the code of a test."""
-    names = [name for name in vars(module) if not name.startswith("_") and name not in ("annotations", "nn")]
+    names = [
+        name for name in vars(module) if not name.startswith("_") and name not in ("annotations", "nn", "TYPE_CHECKING")
+    ]
     ours = [name for name in names if name in getattr(module, "__all__", ()) or defined_in(module, name)]
     code = "".join(path.read_text() for path in Path(__file__).parent.glob("test_torch_private*.py"))
     used = set(re.findall(rf"{module.__name__.rpartition('.')[2]}(?:\.| import )(\w+)", code))
@@ -423,3 +429,68 @@ def test_weights_that_hooks_make_follow_their_parameters(change):
     assert not torch.equal(computed, before)
     layer.eval()(torch.zeros(1, 6))
     torch.testing.assert_close(layer.weight.detach(), computed, rtol=1e-3, atol=1e-4)
+
+
+# -------------------------------------------------------------------- a torch without these parts
+
+
+class WithoutC:
+    """torch as somebody sees it who finds nothing in `torch._C`."""
+
+    _C = object()
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+@pytest.fixture
+def torch_without_private_parts(monkeypatch):
+    monkeypatch.setattr(torch_private, "torch", WithoutC())
+    monkeypatch.setitem(sys.modules, "pluribus._common.torch_operators", None)  # importing it fails
+    monkeypatch.delitem(sys.modules, "pluribus.surgery.marks", raising=False)
+
+
+@pytest.mark.parametrize("method", ["deep", "multihead", "batch_ensemble", "masksembles", "mc_dropout", "packed"])
+def test_an_ensemble_runs_without_the_private_parts_of_torch_as_with_them(request, method):
+    x, y = torch.randn(6, 4), torch.arange(6) % 3
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5 * (method == "mc_dropout")), nn.Linear(8, 3))
+    needed = {"example": x} if method in ("masksembles", "packed") else {}
+    ensemble = pb.METHODS[method](model, 4, **needed)
+
+    def run(ensemble):
+        torch.manual_seed(0)
+        loss = ensemble.loss(x, y, nn.functional.cross_entropy)
+        loss.backward()
+        return [loss, *(p.grad for p in ensemble.parameters()), ensemble.predict(x).members, ensemble.eval()(x)]
+
+    expected = run(copy.deepcopy(ensemble))
+    request.getfixturevalue("torch_without_private_parts")
+    torch.testing.assert_close(run(ensemble), expected)
+
+
+@pytest.mark.usefixtures("torch_without_private_parts")
+def test_without_its_private_parts_torch_is_asked_in_public_or_not_trusted():
+    private, x, seen = torch_private, torch.ones(2), []
+    assert not private.is_transforming() and private.transform_level() == 0 and private.is_watched()
+    assert private.checkpoint_hooks() != private.checkpoint_hooks() and private.in_backward() != private.in_backward()
+
+    def note(x):
+        with private.own_saved_tensors():
+            seen.append((private.is_transforming(), private.transform_level()))
+        return (x * x).sum()
+
+    torch.func.vmap(note)(x)
+    torch.func.vmap(note, randomness="different")(x)
+    assert torch.func.grad(note)(x).tolist() == [2.0, 2.0]
+    assert seen == [(True, 1)] * 3
+
+
+def test_importing_what_runs_ensembles_needs_nothing_private():
+    code = """
+import sys, torch
+for name in ("torch.utils._python_dispatch", "torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes"):
+    sys.modules[name] = None
+del torch.nn.modules.batchnorm._NormBase, torch.nn.modules.conv._ConvNd, torch._C._functorch, torch._C._autograd
+import pluribus as pb, pluribus.core.ensemble, pluribus.uncertainty.evaluation
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

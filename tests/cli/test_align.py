@@ -82,7 +82,7 @@ class Harmful:
 @pytest.mark.parametrize(
     ("content", "options", "words"),
     [
-        ("absent", MLP, "there is no file"),
+        ("absent", MLP, "file not found"),
         (b"no checkpoint", MLP, "it is not a file of torch.save"),
         ({"weights": Harmful()}, MLP, "it holds something other than weights, and no code in a checkpoint is run"),
         ({"fc1.weight": torch.zeros(3)}, MLP, "must be of the model's architecture"),

@@ -15,8 +15,8 @@ from pluribus.cli.app import main
 from pluribus.data.catalogue import load
 from pluribus.deploy.predictor import make_predictor
 from pluribus.models.by_name import ModelSpec
-from pluribus.study.landscape_material import _run_of
 from pluribus.study.settings import Run
+from pluribus.workflows.landscape_material import _run_of
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 import pluribus as pb
 from pluribus.cli.app import app
-from pluribus.methods.facts import facts_of
+from pluribus.methods.method_info import info_of
 
 
 def cite(capsys, *names) -> str:
@@ -15,7 +15,7 @@ def cite(capsys, *names) -> str:
 
 
 def test_every_method_but_the_single_network_has_a_paper():
-    assert [name for name, method in pb.METHODS.items() if facts_of(method).paper is None] == ["single"]
+    assert [name for name, method in pb.METHODS.items() if info_of(method).paper is None] == ["single"]
 
 
 def test_entries_are_whole_and_each_is_there_once(capsys):

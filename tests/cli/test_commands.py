@@ -64,7 +64,8 @@ class TestCompare:
         code, out, err = pluribus("compare", *QUICK, "--methods", "single,packed", "--json")
         found = json.loads(out)
         assert (code, err) == (0, "")
-        assert {row["label"] for row in found["rows"]} == {"single", "packed"}
+        distances = {"single + kNN", "single + Mahalanobis"}
+        assert {row["label"] for row in found["rows"]} == {"single", "packed", *distances}
         assert all(0 < row["nll"] < 5 and row["relative_parameters"] > 0.5 for row in found["rows"])
         assert Path(found["page"]).exists()
 
@@ -301,7 +302,7 @@ class TestTrainAndPredict:
         assert "is not a trained ensemble" in err.replace("\n", " ")
         code, _, err = pluribus("predict", str(folder / "model"), "absent.png")
         assert code == 2
-        assert "there is no file 'absent.png'" in err.replace("\n", " ")
+        assert "file not found: 'absent.png'" in err.replace("\n", " ")
 
     def test_training_that_diverges_is_said_and_no_model_is_written(self, pluribus):
         arguments = ["--data", "diabetes", "--model", "mlp", "--epochs", "3", "--lr", "1e30"]
@@ -336,6 +337,14 @@ class TestDeploying:
         absolute = json.loads(pluribus(*arguments, "--parameters", "6k", "--json")[1])
         assert all(row["parameters"] <= 6000 for row in absolute["rows"])
         assert {row["method"] for row in absolute["rows"]} != set()
+
+    def test_a_plan_tries_what_it_suggests_on_the_data_and_says_the_next_command(self, pluribus):
+        few = ("--sizes", "2", "--methods", "deep,multihead", "--epochs", "1")
+        code, out, err = pluribus("plan", "--model", "mlp", "--data", "iris", *few)
+        assert code == 0, err
+        said = " ".join(out.split())
+        assert "2 settings fit" in said and "iris, mlp" in said and "a first impression" in said
+        assert "Next: pluribus compare --data iris --model mlp --methods single,deep,multihead --size 2" in said
 
     @pytest.mark.parametrize("text", ["much", "-1", "0"])
     def test_a_budget_that_is_none_is_refused(self, pluribus, text):

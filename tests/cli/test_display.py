@@ -179,3 +179,17 @@ def test_the_cascade_of_the_recommended_method_is_a_row_with_its_own_cost():
     assert display.estimate(row, "relative_mult_adds").value == pytest.approx(1.6)
     assert display.estimate(row, "relative_latency").value == pytest.approx(1.8)
     assert display.cascade_rows(groups[1:], None) == []
+
+
+def test_one_network_with_a_distance_is_a_row_and_the_verdict_says_that_it_is_enough():
+    single, deep = fakes.classification("single"), fakes.classification("deep")
+    found = single.record["outside"]["letters"]
+    plain, best = found["msp"]["auroc"], {"auroc": 0.999, "aupr": 0.9, "fpr95": 0.01}
+    single.record["outside"]["letters"] = {**found, "neighbours": best, "mahalanobis": found["msp"]}
+    (table,) = display.result_tables([single, deep], 400)
+    assert list(table.columns[0].cells) == ["single", "deep", "single + kNN", "single + Mahalanobis"]
+    rows = display.derived_rows([display.Group("single", (single,)), display.Group("deep", (deep,))], None)
+    assert [display.estimate(row, "auroc").value for row in rows] == [0.999, plain]
+    (said,) = [text for text in display.sentences([single, deep]) if "detects OOD data best" in text]
+    assert said.startswith("single + kNN") and said.endswith("one network and a distance in its features are enough.")
+    assert display.derived_rows([display.Group("deep", (deep,))], None) == []

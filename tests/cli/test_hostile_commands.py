@@ -12,6 +12,7 @@ import good_folders
 import pytest
 from hostile import bomb_npz, image_folder, npy_header, npz, postscript
 from hostile_folders import rewrite
+from memory import cost_of_torch, limit_data_memory
 from PIL import Image
 
 import pluribus as pb
@@ -20,14 +21,14 @@ from pluribus.deploy.predictor import RECORD, make_predictor
 from pluribus.models.by_name import ModelSpec
 from pluribus.study import Study, conduct
 
-SECONDS, BYTES = 10, 10**9
+SECONDS, BYTES = 8, 8 * 10**8  # beyond what importing torch takes
 
 PROGRAMS = ("gs", "gswin64c", "magick", "convert", "ffmpeg", "sh", "bash")
 
 
-def limit():
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))  # of which importing torch takes some
-    resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
+def limit(memory, seconds):
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    limit_data_memory(memory)
 
 
 @pytest.fixture
@@ -45,11 +46,13 @@ def canary(tmp_path_factory, monkeypatch):
 def command(canary):
     """Runs a command with limits: its exit code and what it said, in one line and with no program started."""
 
+    memory, seconds = cost_of_torch()
+
     def run(folder, *words):
         ran = subprocess.run(
             [sys.executable, "-m", "pluribus", *map(str, words)],
             cwd=folder,
-            preexec_fn=limit,
+            preexec_fn=lambda: limit(memory + BYTES, seconds + SECONDS),
             capture_output=True,
             text=True,
         )

@@ -18,7 +18,7 @@ def command(capsys, monkeypatch, *arguments):
 
 def test_without_an_item_all_are_listed(capsys, monkeypatch, tmp_path):
     code, out, _ = command(capsys, monkeypatch, "--out", tmp_path)
-    assert code == 0 and "packed/table11" in out and "fort/figureS6" in out and "70 items;" in out
+    assert code == 0 and "packed/table11" in out and "fort/figureS6" in out and "72 items;" in out
 
 
 def test_the_list_as_json_has_claims_and_figures(capsys, monkeypatch, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -64,6 +65,26 @@ def test_a_network_in_a_file_becomes_a_folder_that_predicts(pluribus, weights, t
     assert code == 2 and "--overwrite" in err
 
 
+def test_a_distance_in_features_is_stored_with_the_predictor_and_decides(pluribus, weights, tmp_path):
+    goal = ("--goal", "ood", "--outside", "noise", "--methods", "mahalanobis", "--budget", "0", "--validation", "0.3")
+    code, out, err = pluribus("upgrade", *START, "--weights", weights, "--out", "near", *goal, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["best"] == "your network + mahalanobis, at once" and not found["enough"]
+    predictor = load_predictor(tmp_path / "near")
+    data = pb.data.load("sklearn_digits", validation=0.3, outside="noise")
+    x, _ = data.test[:]
+    expected = predictor.distance(data.normalise(x)) / predictor.record["distance"]["limit"]
+    answers = list(predictor._answers(data.test, 64))
+    assert [row["distance"] for row in answers] == pytest.approx(expected.tolist(), rel=1e-4)
+    assert np.mean([row["distance"] > 1 for row in answers]) < 0.12
+    outer = list(predictor._answers(data.outside["noise"], 64))
+    assert np.mean([row["distance"] > 1 for row in outer]) > 0.9
+    assert {row["decision"] for row in outer if row["distance"] > 1} == {"abstain"}
+    code, _, err = pluribus("upgrade", *START, "--weights", weights, "--out", "none", "--goal", "ood")
+    assert code == 2 and "Give --outside" in " ".join(err.split())
+
+
 @pytest.mark.parametrize("command", ["upgrade", "train", "compare"])
 def test_weights_that_do_not_fit_are_refused_by_their_names(pluribus, weights, command, tmp_path):
     narrow = ("--data", "sklearn_digits", "--model", "mlp", "--width", "0.5", "--weights", weights)
@@ -78,7 +99,7 @@ def test_weights_that_do_not_fit_are_refused_by_their_names(pluribus, weights, c
     ("words", "message"),
     [
         (("--model", "mlp", "--pretrained"), "published weights exist only for timm:NAME"),
-        (("--model", "mlp", "--weights", "nowhere.pt"), "there is no file"),
+        (("--model", "mlp", "--weights", "nowhere.pt"), "file not found"),
         (("--weights", "mlp.safetensors"), "no --model was given"),
         (("--model", "mlp", "--weights", "a.pt", "--pretrained"), "Give one of them"),
     ],
@@ -103,7 +124,8 @@ def test_a_study_starts_from_the_weights(pluribus, weights):
     x, y = data.test[:]
     expected = (network(data.normalise(x)).argmax(1) == y).float().mean().item()
     found = {row["label"]: row["accuracy"] for row in json.loads(out)["rows"]}
-    assert found == {name: pytest.approx(expected, abs=1e-6) for name in ("single", "lora")}
+    labels = "single", "lora", "single + kNN", "single + Mahalanobis"
+    assert found == {name: pytest.approx(expected, abs=1e-6) for name in labels}
 
 
 @pytest.mark.slow

@@ -17,8 +17,8 @@ from pluribus.deploy.predictor import RECORD, WEIGHTS, load_predictor, make_pred
 from pluribus.landscape.checkpoints import Trajectory, state_dict_of
 from pluribus.models.by_name import ModelSpec
 from pluribus.results.store import read, write
-from pluribus.study.aligning import write_network
 from pluribus.study.progress import MARK, progress_callback, read_progress
+from pluribus.workflows.aligning import write_network
 
 FLIPS = 200
 

@@ -3,10 +3,6 @@
 The oracle writes out what a member's weights are by the papers' equations, and puts them into a network of its own.
 """
 
-import copy
-import pickle
-import threading
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -132,7 +128,7 @@ KINDS = (
 )
 
 
-WORDS = ("directly, without calling the layer", "finds them by their place")
+WORDS = "directly, without calling the layer"
 SHARED = {
     "masksembles": {Both, Transposed, Penalty, PreHook}
 }  # masks are before a layer: a weight that is read is the shared one
@@ -162,48 +158,9 @@ def test_members_are_separate_networks_or_the_model_is_refused(method, kind, sho
             torch.testing.assert_close(ensemble.member(-1)(x), members[-1], rtol=1e-4, atol=1e-4)
         assert runs or kind not in (HeadBias, EnterWeight)  # mimo: what is widened
     except ValueError as error:
-        allowed = {"multihead": ("its output comes from",)}.get(method, WORDS)
-        assert any(words in str(error) for words in allowed), error
+        assert {"multihead": "its output comes from"}.get(method, WORDS) in str(error), error
         assert method in ("batch_ensemble", "lora", "masksembles", "mc_dropout", "mimo", "multihead", "tabm")
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("method", ["batch_ensemble", "lora", "masksembles"])
-def test_a_member_that_is_taken_before_the_first_batch_is_right_or_refused_too(method, kind):
-    torch.manual_seed(0)
-    x, ensemble = torch.randn(5, 6), make(method, kind().eval(), None)
-    member = ensemble.member(1)
-    for network in (member, copy.deepcopy(member), pickle.loads(pickle.dumps(member)), member):
-        try:
-            output = network(x)
-        except ValueError as error:
-            assert any(words in str(error) for words in WORDS), error
-        else:
-            if kind not in SHARED.get(method, ()):
-                torch.testing.assert_close(output, separate(kind, ensemble, 1)(x), rtol=1e-4, atol=1e-4)
-
-
-def test_a_member_is_an_ordinary_module_after_its_first_batch():
-    x, ensemble = torch.randn(5, 6), pb.batch_ensemble(Plain(), 3)
-    member = ensemble.member(0)
-    expected = member(x)
-    assert not member._forward_pre_hooks and not member._forward_pre_hooks_with_kwargs
-    torch.testing.assert_close(ensemble.eval()(x)[0], expected, rtol=1e-4, atol=1e-5)
-    assert not ensemble.member(0)._forward_pre_hooks  # it was looked at
-    assert not pb.batch_ensemble(Plain(), 3, example=x).member(0)._forward_pre_hooks
-
-
-def test_threads_may_share_the_first_call_of_a_member():
-    x, ensemble = torch.randn(5, 6), pb.batch_ensemble(Plain(), 3).eval()
-    expected, answers, members = ensemble.member(1)(x), [], [ensemble.member(1) for _ in range(5)]
-    for member in members:
-        threads = [threading.Thread(target=lambda member=member: answers.append(member(x))) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert len(answers) == 20 and all(torch.allclose(answer, expected) for answer in answers)
 
 
 FRESH = {
@@ -231,15 +188,15 @@ def test_a_first_batch_that_cannot_be_looked_at_is_refused_and_a_later_one_is_no
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch.compile, between its graphs
 def test_a_compiled_ensemble_looks_at_its_first_batch():
     x, plain = torch.randn(5, 6), torch.compile(pb.mc_dropout(Plain(), 3, rate=0.5).eval(), backend="eager")
     for _ in range(2):
         first, second, _ = plain(x)
         assert not torch.allclose(first, second)
     for kind in (BiasIfAny, HeadInstead, LastOfLayer):
-        for part in (pb.batch_ensemble(kind(), 3), pb.batch_ensemble(kind(), 3).member(1)):
-            with pytest.raises(ValueError, match="directly, without calling"):
-                torch.compile(part.eval(), backend="eager")(x)
+        with pytest.raises(ValueError, match="directly, without calling"):
+            torch.compile(pb.batch_ensemble(kind(), 3).eval(), backend="eager")(x)
     for method in ("batch_ensemble", "lora", "masksembles"):
         ensemble = pb.METHODS[method](Plain(), 3).eval()
         torch.testing.assert_close(torch.compile(ensemble, backend="eager")(x), ensemble(x))
@@ -254,7 +211,7 @@ def test_an_example_leaves_such_layers_to_all_members_of_batch_ensemble_in_train
     assert "shared unchanged" in ensemble.explain() and "'middle'" in ensemble.explain()
     expected = sum(F.mse_loss(separate(kind, ensemble, i)(x), y) for i in range(3)) / 3
     torch.testing.assert_close(ensemble.train().loss(x, y, nn.MSELoss()), expected, rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match=r"batch_ensemble: the model reads 'middle.bias' directly.*where="):
+    with pytest.raises(ValueError, match="batch_ensemble: the model reads a parameter of 'middle' directly.*where="):
         pb.batch_ensemble(kind(), 3, where="middle", example=x)
 
 
@@ -312,9 +269,7 @@ def test_tied_layers_read_each_others_weights_and_parametrized_ones_are_read_thr
     assert find_direct_reads(Tied(), LAYERS, batch) == []
     normed = Transposed()
     weight_norm(normed.middle)
-    assert {name.rpartition(".")[0] for name in find_direct_reads(normed, LAYERS, batch)} == {
-        "middle.parametrizations.weight"
-    }
+    assert find_direct_reads(normed, LAYERS, batch) == ["middle"]
     for norm in (weight_norm, nn.utils.spectral_norm):  # by a parametrization, and by a hook
         plain = Plain()
         norm(plain.middle)
@@ -328,6 +283,6 @@ def test_mimo_without_an_example_refuses_on_its_first_batch_what_is_read_of_its_
             return super().forward(x) + getattr(self.leave, read).mean()
 
     ensemble = pb.mimo(Reads(), 2, first="enter", last="leave")
-    with pytest.raises(ValueError, match=f"mimo: the model reads 'leave.{read}' directly.*first= or last="):
+    with pytest.raises(ValueError, match="mimo: the model reads a parameter of 'leave' directly.*first= or last="):
         ensemble(torch.randn(4, 6))
     assert pb.mimo(Plain(), 2, first="enter", last="leave")(torch.randn(4, 6)).shape == (2, 4, 3)

@@ -1,7 +1,6 @@
 """Bad input gets the rule, the value and the way out, before anything is changed."""
 
 import copy
-import warnings
 
 import numpy as np
 import pytest
@@ -95,17 +94,12 @@ def test_numbers_may_come_from_numpy():
     assert pb.masksembles(mlp(), 2, scale=np.float32(2), example=X).settings["scale"] == 2.0
 
 
-def scripted():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return torch.jit.script(mlp())
-
-
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 def test_models_that_cannot_be_taken_as_they_are_say_what_to_give():
     for model, way_out in (
         (nn.Sequential(nn.LazyLinear(3)), "Run it once"),
         (nn.DataParallel(mlp()), "Give model.module"),
-        (scripted(), "Give the nn.Module"),
+        (torch.jit.script(mlp()), "Give the nn.Module"),
     ):
         for method in SIZED:
             with pytest.raises((TypeError, ValueError), match=way_out):

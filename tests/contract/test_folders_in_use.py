@@ -8,8 +8,8 @@ import pytest
 from pluribus._common.atomic import only_process, refuse_links
 from pluribus.data.catalogue import load
 from pluribus.study import Study, conduct
-from pluribus.study.predictor_training import train_predictor
 from pluribus.study.settings import Run
+from pluribus.workflows.predictor_training import train_predictor
 
 SMALL = {"width": 0.05, "training": {"epochs": 1}}
 

@@ -27,16 +27,16 @@ from pluribus.data.source import Request
 from pluribus.landscape.common.points import _File
 from pluribus.models.by_name import build_network
 from pluribus.report.claims import Claim, ClaimVerdict
-from pluribus.reproduce.experiments.stored_parts import Context, InParts, Part, part_path
+from pluribus.reproduce.parts import Context, InParts, Part, part_path
 from pluribus.reproduce.running import collect, reproduce_claim
 from pluribus.results.judgements import HOLDS
 from pluribus.study import fingerprints
 from pluribus.study.folder import _check_folder, _claim
 from pluribus.study.grid import Study
-from pluribus.study.predictor_training import claim
 from pluribus.study.progress import MARK, read_progress
 from pluribus.study.settings import Run
 from pluribus.study.trained_weights import read_weights
+from pluribus.workflows.predictor_training import claim
 
 SOME = settings(FUZZ, max_examples=40)
 
@@ -186,7 +186,7 @@ def test_any_list_of_frames_is_read_or_refused(tmp_path):
     @given(mutations({"a.jpg": ["b.jpg", "c.jpg"], "d.jpg": []}))
     def check(changed):
         (tmp_path / "x.json").write_text(json.dumps(changed))
-        value_or_message(lambda: read_list(request, tmp_path, "x.json", shape, ""))
+        value_or_message(lambda: read_list(request, tmp_path, "x.json", shape))
 
     check()
 
@@ -283,7 +283,7 @@ READERS = {
     "landscape/common/points.py": HERE,
     "landscape/checkpoints.py": FOLDERS,
     "report/page.py": FOLDERS,
-    "reproduce/experiments/stored_parts.py": HERE,
+    "reproduce/parts.py": HERE,
     "reproduce/running.py": HERE,
     "results/store.py": FOLDERS,
     "study/fingerprints.py": HERE,
@@ -291,7 +291,7 @@ READERS = {
     "study/settings.py": HERE,  # its own text, back from JSON
     "study/progress.py": HERE,
     "study/run.py": HERE,  # its own text, back from JSON
-    "study/predictor_training.py": HERE,
+    "workflows/predictor_training.py": HERE,
     "training/checkpoint.py": "tests/training/test_checkpoint.py",
 }
 

@@ -29,10 +29,10 @@ from pluribus.landscape.checkpoints import Trajectory, state_dict_of
 from pluribus.models.by_name import ModelSpec
 from pluribus.report.page import report
 from pluribus.results.store import Damaged, read, read_all, write
-from pluribus.study.landscape_material import _run_of
 from pluribus.study.progress import MARK, progress_callback, read_progress
 from pluribus.study.settings import Run
 from pluribus.training.checkpoint import _check_alike
+from pluribus.workflows.landscape_material import _run_of
 
 CANARY = "import pathlib; pathlib.Path(__file__).with_name('canary').touch()\n"
 

@@ -18,9 +18,9 @@ from torch import nn
 
 import pluribus as pb
 from pluribus.cli.app import main
-from pluribus.methods.facts import call_method, facts_of
+from pluribus.methods.method_info import call_method, info_of
+from pluribus.report.styles import assign_styles
 from pluribus.results.store import BASELINE
-from pluribus.results.styles import STYLES, assign_styles
 from pluribus.study.baselines import build_ensemble, entries
 from pluribus.study.run import load_data
 from pluribus.study.settings import Run
@@ -28,14 +28,13 @@ from pluribus.study.settings import Run
 BLOCK = re.search(r"(?s)```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text().partition("## Adding a method")[2])
 SOURCE = BLOCK.group(1)  # what contributors are shown is what works
 FACTS = """
-@states(
+@method_info(
     study_settings=lambda model, dropout: {"spread": 0.25},
-    candidates=lambda wish: candidates_by_size(own_biases, wish, spread=0.5),
+    candidates=lambda request: candidates_by_size(own_biases, request, spread=0.5),
     baselines={"half_own_biases": Baseline("members that own their biases, in half the width", width=0.5)},
-    style=Style("#123456", "*"),
 )
 def own_biases("""
-IMPORTS = "from ..results.styles import Style\nfrom .facts import Baseline, candidates_by_size, states\nimport torch\n"
+IMPORTS = "from .method_info import Baseline, candidates_by_size, method_info\nimport torch\n"
 STATED = SOURCE.replace("import torch\n", IMPORTS, 1).replace("def own_biases(", FACTS.lstrip(), 1)
 X = torch.randn(5, 6)
 
@@ -59,7 +58,6 @@ def method(tmp_path, monkeypatch):
 
 @pytest.fixture
 def stated(tmp_path, monkeypatch):
-    monkeypatch.setitem(STYLES, "own_biases", None)  # so that it is gone afterwards
     return add(STATED, tmp_path, monkeypatch)
 
 
@@ -106,7 +104,7 @@ QUICK = ("--data", "moons", "--model", "mlp", "--size", "2", "--epochs", "1")
 def test_it_is_compared_and_shown(method, pluribus):
     out = pluribus("compare", *QUICK, "--jobs", "1", "--methods", "single,own_biases", "--json", "--out", "study")
     rows = {row["label"]: row for row in json.loads(out)["rows"]}
-    assert rows.keys() == {"single", "own_biases"}
+    assert rows.keys() == {"single", "own_biases", "single + kNN", "single + Mahalanobis"}
     assert rows["own_biases"]["parameters"] > rows["single"]["parameters"]
     assert "own_biases" in Path("study/report.html").read_text()
 
@@ -122,7 +120,6 @@ def test_it_has_a_colour_that_no_other_method_has(method):
 
 
 def test_what_it_states_of_itself_is_used_everywhere(stated, pluribus):
-    assert assign_styles(["deep", "own_biases"])["own_biases"] == ("#123456", "*")
     assert [row["settings"] for row in pb.plan(mlp(), X, methods=["own_biases"], sizes=[2]).rows] == [{"spread": 0.5}]
     assert "half_own_biases" in pluribus("compare", "--help")
     whole, half = (
@@ -160,18 +157,17 @@ def test_a_method_is_called_by_the_name_of_its_function(name):
 
 
 def test_no_two_things_that_can_be_compared_have_one_name():
-    stated = [other for method in pb.METHODS.values() for other in facts_of(method).baselines]
+    stated = [other for method in pb.METHODS.values() for other in info_of(method).baselines]
     assert len(entries()) == len(pb.METHODS) + len(stated)
 
 
-def test_no_two_methods_state_one_colour_or_one_marker():
-    styles = [facts_of(method).style for method in pb.METHODS.values()]
-    for looks in zip(*(style for style in styles if style), strict=True):
+def test_no_two_methods_have_one_colour_or_one_marker():
+    for looks in zip(*assign_styles(pb.METHODS).values(), strict=True):
         assert len(set(looks)) == len(looks)
 
 
 def test_all_others_are_compared_with_the_method_that_a_plan_does_not_offer():
-    assert list(facts_of(pb.METHODS[BASELINE]).candidates(None)) == []
+    assert list(info_of(pb.METHODS[BASELINE]).candidates(None)) == []
 
 
 @pytest.mark.parametrize("name", pb.METHODS)
@@ -180,8 +176,8 @@ def test_a_method_takes_a_model_with_an_ensemble_inside_only_where_it_states_so(
     inner = pb.deep(nn.Linear(6, 8), 2)
     inner.run = "loop"
     model = nn.Sequential(inner.pooled(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
-    make = functools.partial(call_method, method, model, 2, facts_of(method).study_settings(model, None), X)
-    if facts_of(method).nests:
+    make = functools.partial(call_method, method, model, 2, info_of(method).study_settings(model, None), X)
+    if info_of(method).nests:
         ensemble = make()
         ensemble.run = "loop"
         assert ensemble(X).shape[1:] == (5, 3)

@@ -33,7 +33,7 @@ class Seed(Model):
 
 
 class BesideDropout(Generator):
-    """Dropout, asleep in eval mode, and chance that is seeded."""
+    """Dropout, inactive in eval mode, and random numbers with a seed."""
 
     def kept(self, rows):
         return F.dropout(super().kept(rows), 0.3, self.training)

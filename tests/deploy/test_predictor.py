@@ -133,6 +133,8 @@ def test_a_predictor_that_answers_as_a_cascade_does_so_when_it_is_read_and_expor
     answers = read.cascade.answers(data.normalise(x))
     assert len(set(answers["members"].tolist())) > 1
     torch.testing.assert_close(read.predict_batch(x).mean, answers["mean"])
+    images = (255 * x[:, 0]).round().byte().numpy()
+    torch.testing.assert_close(read.predict(images).mean, answers["mean"])  # what sets are promised for
     pb.export(*read.for_export(4), tmp_path / "file.onnx")
     session = pytest.importorskip("onnxruntime").InferenceSession(tmp_path / "file.onnx")
     mean, members = session.run(["mean", "members"], {session.get_inputs()[0].name: x.numpy()})

@@ -203,10 +203,10 @@ def test_refused_rows_leave_the_estimator_as_it_was(table, change, message):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"method": "dep"}, "'dep' is unknown. Choose from single, deep"),
+        ({"method": "dep"}, "'dep' is unknown. Did you mean 'deep'"),
         ({"optimizer": "lamb"}, "'lamb' is unknown. Choose from sgd, adam, adamw"),
-        ({"epochs": 0}, "epochs must be a whole number of at least 1, but it is 0"),
-        ({"lr": 0}, "lr must be above 0"),
+        ({"epochs": 0}, "epochs == 0, must be >= 1"),
+        ({"lr": 0}, "lr == 0, must be > 0"),
         ({"class_weight": {"medium": 2.0}}, "'medium', which is not a class"),
         ({"class_weight": "fair"}, "must be \"balanced\" or {class: weight}, not 'fair'"),
         ({"network": lambda inputs, outputs: nn.Linear(inputs, 5)}, r"must give 2 numbers .* \(2, 5\)"),

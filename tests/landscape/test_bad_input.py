@@ -57,15 +57,9 @@ def broken():
     return model
 
 
-@pytest.mark.parametrize(
-    ("call", "match"),
-    [
-        (lambda: ls.refresh_(None, (X, Y)), "refresh_: the model must be an nn.Module, but it is a NoneType"),
-    ],
-)
-def test_what_is_of_another_kind_is_refused(call, match):
-    with pytest.raises(TypeError, match=match):
-        call()
+def test_what_is_no_model_is_refused():
+    with pytest.raises(TypeError, match="refresh_: the model must be an nn.Module, but it is a NoneType"):
+        ls.refresh_(None, (X, Y))
 
 
 HIDDEN = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))

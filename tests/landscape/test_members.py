@@ -61,13 +61,6 @@ def test_a_sweep_trains_every_setting_for_every_seed():
         found.values(1, "speed")
 
 
-def test_repetition_is_a_setting_like_others():
-    found = ls.sweep(
-        lambda repeated: mimo(2, input_repetition=repeated), [0.0, 1.0], (X, Y), (X, Y), seeds=1, epochs=30, lr=0.02
-    )
-    assert found.values(1.0, "kl")[0] < found.values(0.0, "kl")[0]  # the same inputs, more alike
-
-
 def test_a_path_makes_weights_zero_by_l1_and_small_by_l2():
     kept = []
 

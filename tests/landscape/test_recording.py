@@ -132,15 +132,6 @@ def test_files_give_back_what_was_saved(tmp_path):
         ls.Trajectory.load(tmp_path / "other", network())
 
 
-def test_half_precision_halves_the_file(tmp_path):
-    sizes = {}
-    for dtype in ("float32", "float16"):
-        run = ls.Trajectory.of([nn.Linear(100, 100) for _ in range(20)], nn.Linear(100, 100), dtype=dtype)
-        run.save(tmp_path / dtype)
-        sizes[dtype] = (tmp_path / dtype).stat().st_size
-    assert sizes["float16"] < 0.56 * sizes["float32"]  # and the solution
-
-
 def test_checkpoints_of_anybody_make_a_trajectory(tmp_path):
     models = [network() for _ in range(5)]
     for i, model in enumerate(models):

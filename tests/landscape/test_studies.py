@@ -58,19 +58,6 @@ def _members(ensemble):
     return (ensemble.member(i) for i in range(ensemble.size))
 
 
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        lambda run, count: ls.random_subspace(run, count),
-        lambda run, count, /: ls.random_subspace(run, count),
-    ],
-)
-def test_a_sampler_may_call_its_size_what_it_likes(sampler):
-    found = ls.quality(RUNS, {"own": sampler}, (X, Y), sizes=[2], samples=3)
-    assert [row["members"] for row in found.rows] == [2, 6]
-    assert ls.of_subspaces(RUNS, sampler, 3).size == 9
-
-
 def test_samplers_without_a_name_go_by_their_own():
     found = ls.quality(RUNS, [ls.weight_average, "diagonal"], (X, Y), sizes=[1], samples=2)
     assert {row["sampler"] for row in found.rows} == {"solutions", "weight_average", "diagonal"}

@@ -17,7 +17,7 @@ X = torch.randn(4, 16, 8, generator=torch.Generator().manual_seed(0))
 
 
 def found(model: nn.Module, x=X) -> dict[str, float]:
-    return droppers(model, as_batch(x))[0]
+    return droppers(model, as_batch(x))
 
 
 class Calls(nn.Module):
@@ -201,27 +201,22 @@ def test_rate_is_set_however_a_module_drops(build):
 
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
-def test_what_is_found_stays_awake_in_eval_mode(function):
+def test_what_is_found_drops_in_eval_mode(function):
     ensemble = pb.mc_dropout(Calls(function), 2, example=X).eval()
     ensemble.run = "loop"
     outputs = ensemble(X)
     assert not torch.equal(outputs[0], outputs[1])
 
 
-class Awake(nn.Module):
-    """Normalises, adds noise in training, and drops at its end: in eval mode nothing but the last may be awake."""
+class Drops(nn.Module):
+    """Drops at its end, as a function."""
 
     def __init__(self, drop):
         super().__init__()
-        self.layer, self.drop, self.rate = nn.Linear(8, 8), drop, 0.5
-        self.register_buffer("mean", torch.randn(8))
-        self.register_buffer("variance", 1 + torch.rand(8))
+        self.layer, self.norm, self.drop, self.rate = nn.Linear(8, 8), nn.BatchNorm1d(8), drop, 0.5
 
     def forward(self, x):
-        y = torch.nn.functional.batch_norm(self.layer(x), self.mean, self.variance, training=self.training)
-        if self.training:
-            y = y + torch.randn_like(y)
-        y = torch.nn.functional.dropout(y, 0.9, False)  # never drops
+        y = torch.nn.functional.dropout(self.norm(self.layer(x)), 0.9, False)  # never drops
         return self.drop(self, y)
 
 
@@ -232,10 +227,11 @@ def attend(self, y):
     return torch.nn.functional.scaled_dot_product_attention(y, y, y, dropout_p=rate)[:, 0, 0]
 
 
-AWAKE = {
+CALLS = {
     "torch.dropout": lambda self, y: torch.dropout(y, self.rate, self.training),
     "native": lambda self, y: torch.native_dropout(y, self.rate, self.training)[0],
     "function": lambda self, y: torch.nn.functional.dropout(y, self.rate, self.training),
+    "in training only": lambda self, y: torch.nn.functional.dropout(y, self.rate) if self.training else y,
     "named": lambda self, y: torch.nn.functional.dropout(
         y, p=self.rate if self.training else 0.0, training=self.training
     ),
@@ -245,9 +241,9 @@ AWAKE = {
 
 @pytest.mark.filterwarnings("default:mc_dropout. this model does not run under vmap")  # attention that drops
 @pytest.mark.parametrize("run", ["vmap", "loop"])
-@pytest.mark.parametrize("drop", AWAKE)
-def test_only_what_drops_is_awake(drop, run):
-    model, x = Awake(AWAKE[drop]), torch.randn(200, 8)
+@pytest.mark.parametrize("drop", CALLS)
+def test_only_dropout_is_active_in_eval_mode(drop, run):
+    model, x = Drops(CALLS[drop]), torch.randn(200, 8)
     plain = model.eval()(x).detach()  # nothing drops
     ensemble = pb.mc_dropout(model, 3).eval()
     ensemble.run = run
@@ -255,7 +251,7 @@ def test_only_what_drops_is_awake(drop, run):
     dropped = outputs.abs() < 1e-6
     torch.testing.assert_close(torch.where(dropped, 2 * plain, outputs), (2 * plain).expand(3, -1, -1))
     assert 0.4 < dropped.float().mean() < 0.6
-    assert torch.equal(ensemble.module.mean, model.mean)
+    assert torch.equal(ensemble.module.norm.running_mean, model.norm.running_mean)
     another = copy.deepcopy(ensemble)
     torch.manual_seed(1)
     expected = ensemble(x)
@@ -263,36 +259,22 @@ def test_only_what_drops_is_awake(drop, run):
     torch.testing.assert_close(another(x), expected)
 
 
-class DropsInTrainingOnly(nn.Module):
-    """Does not call dropout in eval mode at all."""
-
-    def __init__(self, noise: bool):
-        super().__init__()
-        self.layer, self.noise = nn.Linear(8, 8), noise
-
-    def forward(self, x):
-        y = self.layer(x)
-        if self.training:
-            y = torch.nn.functional.dropout(y, 0.5)
-            if self.noise:
-                y = y + torch.randn_like(y)
-        return y
+MORE = {
+    "noise": lambda self, y: F.dropout(y + torch.randn_like(y) if self.training else y, 0.5, self.training),
+    "another output": lambda self, y: (F.dropout(y), y) if self.training else y,
+    "batch statistics": lambda self, y: F.dropout(
+        F.batch_norm(y, torch.zeros(8), torch.ones(8), training=self.training), 0.5, self.training
+    ),
+}
 
 
-def test_dropout_that_eval_mode_never_calls_is_woken_if_nothing_else_is():
-    x = torch.randn(100, 8)
-    model = nn.Sequential(nn.BatchNorm1d(8), DropsInTrainingOnly(noise=False)).eval()
-    ensemble = pb.mc_dropout(model, 3).eval()
-    outputs, plain = ensemble(x).detach(), model(x).detach()
-    dropped = outputs.abs() < 1e-6
-    torch.testing.assert_close(torch.where(dropped, 2 * plain, outputs), (2 * plain).expand(3, -1, -1))
-    assert 0.4 < dropped.float().mean() < 0.6
-    assert "for their dropout: '1'" in ensemble.explain()
-    with pytest.raises(ValueError, match="more than dropout would be active"):
-        pb.mc_dropout(DropsInTrainingOnly(noise=True), 3).eval()(x)
+@pytest.mark.parametrize("drop", MORE)
+def test_a_module_that_does_more_than_drop_in_training_is_refused(drop):
+    with pytest.raises(ValueError, match="more than dropout would be active. Use nn.Dropout"):
+        pb.mc_dropout(Drops(MORE[drop]), 3).eval()(torch.randn(9, 8))
 
 
-def test_stochastic_depth_sleeps_in_eval_mode():
+def test_stochastic_depth_is_off_in_eval_mode():
     class Depth(nn.Module):
         def __init__(self):
             super().__init__()

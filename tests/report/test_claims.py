@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from browser import show
+from browser import show, unfold
 
 from pluribus.report.charts.landscape import (
     contour_segments,
@@ -187,6 +187,15 @@ def test_in_a_browser_everything_is_drawn_and_nothing_complains(driver, tmp_path
     assert driver.execute_script("return document.documentElement.scrollWidth") <= width
 
 
+def test_questions_are_folded_and_the_scorecard_opens_them(driver, tmp_path):
+    example(folder=tmp_path / "page.html")
+    show(driver, tmp_path / "page.html")
+    opened = 'return [...document.querySelectorAll("details[open] > summary h2")].map((head) => head.textContent)'
+    assert driver.execute_script(opened) == []
+    driver.find_element("css selector", '.score a[href="#second"]').click()
+    assert driver.execute_script(opened) == ["And?"]
+
+
 def test_dark_shades_are_the_large_values_in_light_and_dark(driver, tmp_path):
     example(folder=tmp_path / "page.html")
     for dark in (False, True):
@@ -206,6 +215,7 @@ def test_dark_shades_are_the_large_values_in_light_and_dark(driver, tmp_path):
 def test_a_surface_is_read_off_by_keys_and_by_pointing(driver, tmp_path):
     example(folder=tmp_path / "page.html")
     show(driver, tmp_path / "page.html", width=390)
+    unfold(driver)
     keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
     charts = driver.find_elements("css selector", ".readable")
     readouts = driver.find_elements("css selector", ".readout")

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import pluribus as pb
 from pluribus import figures
-from pluribus.methods.facts import facts_of
 
 pytest.importorskip("matplotlib")
 
@@ -135,12 +133,6 @@ def test_a_method_has_one_colour_in_all_figures_and_no_two_share_one():
     second = figures.roc({"packed": SCORES, "deep": SCORES}).axes[0].lines
     assert first[1].get_color() == second[1].get_color() and first[2].get_color() == second[0].get_color()
     assert len({line.get_color() for line in first}) == 3
-
-
-@pytest.mark.parametrize("name", pb.METHODS)
-def test_a_method_has_the_colour_and_the_marker_that_it_states(name):
-    (line,) = figures.reliability({name: BINS}).axes[1].lines
-    assert (line.get_color(), line.get_marker()) == facts_of(pb.METHODS[name]).style
 
 
 def test_more_unknown_methods_than_colours_are_drawn():

@@ -11,7 +11,6 @@ import pytest
 from browser import show, unfold
 
 from pluribus._common.signed_files import write_npz
-from pluribus.report import page
 from pluribus.report.charts import CHARTS
 from pluribus.report.charts.sweeps import compute_gains
 from pluribus.report.examples import png_address
@@ -85,15 +84,6 @@ def test_a_folder_is_read_and_its_damaged_files_are_named(tmp_path):
     html = report(folder, folder / "report.html")
     assert (folder / "report.html").read_text() == html
     assert "broken.npz" in html and "pluribus compare --data digits --seeds 2" in html
-
-
-def test_the_command_names_what_the_runs_have_in_common():
-    command = (
-        "pluribus compare --data digits --model lenet --methods single,deep,packed,mimo --size 4 --seeds 2 --epochs 3"
-    )
-    assert command in report(few(examples=60))
-    runs = [fakes.classification(f"packed alpha={a}", settings={"alpha": a}, examples=60) for a in (1, 2)]
-    assert "--sweep alpha=1,2" in report(runs)
 
 
 def test_no_results_is_an_error_with_a_way_out(tmp_path):
@@ -489,23 +479,6 @@ def test_pictures_say_label_prediction_and_confidence(driver, pages):
 
 
 # ---------------------------------------------------------------- odd records
-
-
-def test_a_record_that_no_chart_can_show_is_left_out_by_name(tmp_path, monkeypatch):
-    for label in ("single", "deep", "packed"):
-        run = fakes.classification(label, examples=30)
-        write(tmp_path / "results" / f"{label}.npz", run.record, run.columns)
-    real = page.verdicts
-
-    def verdicts(results, differences):
-        if any(result.record["label"] == "packed" for result in results):
-            raise ZeroDivisionError("no number")
-        return real(results, differences)
-
-    monkeypatch.setattr(page, "verdicts", verdicts)
-    with pytest.warns(UserWarning, match=r"packed\.npz is left out: it cannot be shown \(no number\)"):
-        html = report(tmp_path)
-    assert "packed.npz: it cannot be shown" in html and "deep" in html
 
 
 ODD = {

@@ -16,7 +16,6 @@ from pluribus.report.charts.quality import frontier, gain_chart
 from pluribus.report.figure import number_styles
 from pluribus.report.first_screen import compose_screen
 from pluribus.report.page import report
-from pluribus.results.quantities import Differences
 from pluribus.results.store import Result, group_runs
 from pluribus.results.verdict import verdicts
 
@@ -35,8 +34,7 @@ def study(seeds: int = 4, **values: list[float]) -> list[Result]:
 
 
 def summary_of(runs):
-    (groups,), differences = group_runs(runs).values(), Differences()
-    return compose_screen(verdicts(runs, differences)[0], groups, differences)
+    return compose_screen(verdicts(runs)[0])
 
 
 CLEAR = {"single": [0.20, 0.21, 0.19, 0.20], "deep": [0.15, 0.16, 0.14, 0.151], "packed": [0.151, 0.159, 0.141, 0.15]}
@@ -71,7 +69,7 @@ def test_where_nothing_is_shown_the_page_says_what_more_seeds_could_show():
 def test_one_seed_is_never_called_clear():
     runs = [fakes.classification(label, skill=skill) for label, skill in (("single", 2.0), ("deep", 4.0))]
     found = summary_of(runs)
-    assert found.sentence.startswith("Use deep") and "One training run" in found.sentence
+    assert found.sentence.startswith("Use deep") and "one training run of each" in found.sentence
     assert found.tiles[2][1] == "one seed" and any("--seeds 5" in text for text in found.changes)
 
 
@@ -103,7 +101,7 @@ def test_what_would_change_the_advice_names_other_budgets_and_close_rivals():
 def test_the_chart_shows_paired_gains_with_the_intervals_of_scipy():
     values = {**CLEAR, "mimo": [0.23, 0.24, 0.21, 0.235], "treenet": [0.19, 0.23, 0.17, 0.2]}
     found = summary_of(study(**values))
-    figure = gain_chart(found.found, found.choice)
+    figure = gain_chart(found.verdict.found, found.choice)
     rows = {row[0]: row for row in figure.rows}
     assert list(rows) == sorted(rows, key=lambda label: np.mean(values[label]))  # the best on top
     words = {"packed": "better", "deep": "better", "treenet": "unclear", "mimo": "worse"}

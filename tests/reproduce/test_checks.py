@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from pluribus.reproduce.experiments.stored_parts import Stored
-from pluribus.reproduce.experiments.study_experiment import Compared, choose_labels
+from pluribus.reproduce.parts import Stored
 from pluribus.reproduce.registry import CLAIMS
-from pluribus.reproduce.studies import TABLE6
+from pluribus.reproduce.studies import TABLE6, Compared, choose_labels
 from pluribus.results.judgements import FAILS, HOLDS, OPEN
 from pluribus.results.store import Group, Result
 
@@ -36,12 +35,19 @@ WIDE = {  # one network, half as wide, four members: each better the wider it is
     for width in (1, 4, 8)
 } | {"packed width=1": -3}
 FAIR = {"single": 0, "thin": 0.2, "deep": 1, "packed": 0.7, "mc_dropout": 0.2, "masksembles": 1.2}
+SHARING = {  # behind Deep Ensembles by 2 at width 1, less at width 4
+    f"{method} width={width}": level
+    for method, levels in {"single": (0, 2), "deep": (3, 5), "masksembles": (1, 4), "mimo": (1, 4.5)}.items()
+    for width, level in zip((1, 4), levels, strict=True)
+}
 STEPS = {"single width=4": 0, "deep width=4": 3, "mimo width=4 size=1": 0.5, "mimo width=4 size=2": 2}
 
 WAYS = {  # item: levels for which it holds, and for which it fails
     "masksembles/capacity": (FAIR, {**FAIR, "masksembles": 0.3}),
     "packed/capacity": (WIDE, {**WIDE, "packed width=8": 7.5}),  # of a gain of 8 over the single network's 4
     "packed/residual": (FAIR, {**FAIR, "packed": 0.3}),
+    "packed/schedule": (FAIR, {**FAIR, "packed": 0.3}),
+    "packed/sharing": (SHARING, {**SHARING, "mimo width=4": 1}),
     "mimo/capacity": (STEPS, {**STEPS, "mimo width=4 size=2": 0.2}),
     "masksembles/figure6": (PAR, {**PAR, "masksembles": -1}),
     "masksembles/figure7": (
@@ -213,7 +219,7 @@ COUNTED = {"packed/table1-cost", "packed/table10", "mimo/footnote2"}
 
 def counts(name, factor=1.0, only=None):
     """Results that are the printed counts themselves, or others."""
-    from pluribus.reproduce import packed_counts as pc
+    from pluribus.reproduce import counts as pc
 
     rows = {"packed/table1-cost": pc.TABLE1, "packed/table10": pc.TABLE10, "mimo/footnote2": pc.FOOTNOTE2}[name]
     found = {}
@@ -237,7 +243,7 @@ def test_counts_hold_as_printed_fail_where_they_differ_and_are_open_where_there_
 
 def test_a_known_misprint_is_named_and_does_not_count_against_the_claim():
     found = counts("packed/table10")
-    from pluribus.reproduce.packed_counts import TABLE10
+    from pluribus.reproduce.counts import TABLE10
 
     name = TABLE10["single r50x4"].name
     found[name] = Stored({**found[name].figures, "mult_adds": 63.986e9})
@@ -248,7 +254,7 @@ def test_a_known_misprint_is_named_and_does_not_count_against_the_claim():
 
 
 def test_a_count_that_is_not_explained_leaves_the_claim_open():
-    from pluribus.reproduce.packed_counts import TABLE1
+    from pluribus.reproduce.counts import TABLE1
 
     found = counts("packed/table1-cost")
     name = TABLE1["deep r18 c10"].name
@@ -356,7 +362,7 @@ def seeds(asked, offset, noise, easier=False):
 
 @pytest.mark.parametrize("name", SEEDED)
 def test_figures_of_seeds_hold_fail_and_are_open(name):
-    from pluribus.reproduce.checks.findings import ASKED
+    from pluribus.reproduce.measured import ASKED
 
     check, easier = CLAIMS[name].judge, name == "fort/figure7"
     assert check(seeds(ASKED, 0.5, 0.01, easier)).judgement == HOLDS
@@ -405,7 +411,7 @@ def test_a_control_network_is_compared_across_networks():
     check = CLAIMS["packed/table9"].judge
 
     def networks(ours, theirs, noise=0.001):
-        from pluribus.reproduce.experiments.study_experiment import merge_studies
+        from pluribus.reproduce.studies import merge_studies
 
         one, other = study({"packed": ours}, noise), study({"single": theirs}, noise)
         return {"all": merge_studies({"x, resnet50": one["x, mlp"], "x, resnext50": other["x, mlp"]})}
@@ -493,7 +499,7 @@ def test_regression_holds_fails_and_is_open():
 
 
 def test_deep_is_held_against_2017_at_the_printed_digits():
-    from pluribus.reproduce.checks.regression import no_worse
+    from pluribus.reproduce.uci import no_worse
 
     assert no_worse(np.array([0.094]), "0.09+-0.00")  # 0.09 at two digits
     assert not no_worse(np.array([0.096]), "0.09+-0.00")

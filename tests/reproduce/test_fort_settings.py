@@ -7,8 +7,8 @@ from pluribus.data.corruptions import CORRUPTIONS
 from pluribus.landscape.material import Material
 from pluribus.landscape.studies.fort import ASKED
 from pluribus.models.by_name import ModelSpec
-from pluribus.reproduce.experiments.measurements import _augment_normalised
-from pluribus.reproduce.experiments.stored_parts import Stored
+from pluribus.reproduce.measured import _augment_normalised
+from pluribus.reproduce.parts import Stored
 from pluribus.reproduce.registry import CLAIMS
 from pluribus.training.recipes import RECIPES
 

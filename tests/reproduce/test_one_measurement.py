@@ -10,7 +10,7 @@ from pluribus.landscape.laboratory.exploration import ON_REQUEST, QUESTIONS, SEC
 from pluribus.landscape.studies.comparisons import expect
 from pluribus.landscape.studies.members import ASKED, MEASURES
 from pluribus.landscape.studies.sweeps import SWEEPS
-from pluribus.reproduce.experiments.stored_parts import Context
+from pluribus.reproduce.parts import Context
 from pluribus.reproduce.registry import CLAIMS
 
 PAPER = {"Durasov": "masksembles", "Laurent": "packed", "Havasi": "mimo"}

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from pluribus.methods import METHODS
-from pluribus.methods.facts import call_method
+from pluribus.methods.method_info import call_method
 from pluribus.models.by_name import ModelSpec
-from pluribus.reproduce.experiments.stored_parts import Context
-from pluribus.reproduce.experiments.study_experiment import Compared
+from pluribus.reproduce.parts import Context
 from pluribus.reproduce.published import decimals
 from pluribus.reproduce.published import masksembles as masks_printed
 from pluribus.reproduce.published import mimo as mimo_printed
 from pluribus.reproduce.published import packed as packed_printed
 from pluribus.reproduce.registry import CLAIMS
+from pluribus.reproduce.studies import Compared
 from pluribus.results.quantities import quantity
 from pluribus.results.store import Group, Result
 from pluribus.study.baselines import entry

@@ -8,8 +8,8 @@ import torch
 
 from pluribus.core.ensemble import Ensemble
 from pluribus.landscape import cycles
-from pluribus.reproduce.experiments import uci
-from pluribus.reproduce.experiments.stored_parts import Context, _compute_timed, _Task
+from pluribus.reproduce import uci
+from pluribus.reproduce.parts import Context, _compute_timed, _Task
 from pluribus.reproduce.registry import CLAIMS
 from pluribus.study.run import compute
 from pluribus.training import fitting

@@ -8,7 +8,7 @@ from torch import nn
 
 import pluribus as pb
 from pluribus.models import mlp
-from pluribus.reproduce.experiments.uci import (
+from pluribus.reproduce.uci import (
     Division,
     Hyperparameters,
     one_gaussian_nll,

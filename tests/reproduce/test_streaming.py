@@ -16,7 +16,7 @@ limit = 5 * 2**30
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 import torch
 import pluribus as pb
-from pluribus.reproduce.experiments.measurements import prepare_rows
+from pluribus.reproduce.measured import prepare_rows
 from pluribus.training.fitting import apply_recipe
 
 given = {"data": f"folder:{sys.argv[1]}", "outside": "noise", "model": "resnet18", "rows": 1_281_167, "seed": 0}

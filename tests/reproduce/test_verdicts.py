@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from pluribus.reproduce.studies import Compared
 from pluribus.results.judgements import FAILS, HOLDS, OPEN, above, all_of, below, equal, most_of, over_splits
+from pluribus.results.store import Group, Result
 from pluribus.uncertainty.resampling import Interval
 
 
@@ -54,3 +56,21 @@ def test_without_shared_rows_it_is_students():
 
 def test_one_split_has_no_interval():
     assert not over_splits([0.5], 1 / 9).known
+
+
+def test_differences_between_methods_are_intervals_over_seeds_alone():
+    generator = np.random.default_rng(0)
+
+    def group(label, values):
+        columns = {"test/target": np.arange(90) % 3, "test/log_likelihood": generator.normal(-1, 1, 90)}
+        metrics = [{"nll": {"value": value}} for value in values]
+        runs = [
+            Result({"seed": i, "metrics": one, "method": label, "task": "classification"}, columns)
+            for i, one in enumerate(metrics)
+        ]
+        return Group(label, tuple(runs))
+
+    first, second = [0.41, 0.44, 0.40, 0.46], [0.5, 0.47, 0.48, 0.49]
+    found = Compared({"a": group("a", first), "b": group("b", second)}).difference("a", "b", "nll")
+    wanted = scipy.stats.ttest_rel(first, second).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high))

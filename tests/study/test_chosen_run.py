@@ -43,7 +43,7 @@ def test_the_kept_weights_are_those_that_the_study_judged(folder):
 
 
 def test_train_takes_the_weights_and_another_promise_and_then_touches_nothing(folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("pluribus.study.predictor_training.train", None)  # whatever trains fails
+    monkeypatch.setattr("pluribus.workflows.predictor_training.train", None)  # whatever trains fails
     arguments = ("train", "--study", folder, "--method", "deep", "--coverage", "0.8", "--out", tmp_path / "out")
     code, out, err = command(*arguments, monkeypatch=monkeypatch, capsys=capsys)
     assert code == 0, err
@@ -73,7 +73,7 @@ def test_intervals_and_predictions_are_those_of_the_answers(folder):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--epochs", "3"], "--study: has settings of its own, so --epochs cannot be given"),
+        (["--epochs", "3"], "--study: the study sets these already: --epochs"),
         (["--method", "dep"], "'dep' is unknown. Did you mean 'deep'?"),
         (["--seed", "7"], "no finished run of deep with seed 7. It has seeds: 0"),
         (["--data", "iris"], "choose one of the study's data sets with --data: diabetes"),

@@ -232,7 +232,7 @@ def test_predictions_are_pictures_of_the_size_of_the_images(scenes, tmp_path, ca
 
 def test_where_pictures_go_must_be_said(scenes, tmp_path):
     run("train", "--out", tmp_path / "m", "--data", f"masks:{scenes}", "--method", "single", "--epochs", 1, "--quiet")
-    with pytest.raises(ValueError, match="--out: a segmentation writes pictures: give it a folder"):
+    with pytest.raises(ValueError, match="--out: a folder is needed: a segmentation writes its pictures there"):
         run("predict", tmp_path / "m", scenes / "images" / "01.png")
 
 
@@ -246,3 +246,10 @@ def test_commands_for_one_target_each_refuse_masks_before_they_are_read(tmp_path
     more = ["--model", "mlp", "--weights", "none.pt"] if command == "upgrade" else []
     with pytest.raises(ValueError, match=f"^{command}: takes data with one target for each row, but masks:nowhere"):
         run(command, *more, "--data", "masks:nowhere", "--out", tmp_path / "new")
+
+
+@pytest.mark.parametrize("command", ["upgrade", "landscape"])
+def test_commands_for_one_target_each_refuse_several_before_the_table_is_read(tmp_path, command):
+    more = ["--model", "mlp", "--weights", "none.pt"] if command == "upgrade" else []
+    with pytest.raises(ValueError, match=f"^{command}: takes data with one target for each row, .* has 2 targets"):
+        run(command, *more, "--data", "table:nowhere.csv", "--target", "a,b", "--out", tmp_path / "new")

@@ -390,7 +390,7 @@ class TestErrors:
                 {"methods": ["depe"]},
                 "the method 'depe' is unknown. Did you mean 'deep'? Choose from single, deep, packed",
             ),
-            ({"methods": []}, "at least one of methods"),
+            ({"methods": []}, "no methods given"),
             ({"model": "resnet19"}, "'resnet19' is unknown. Did you mean 'resnet18'? Choose from mlp, lenet"),
             ({"data": ["mnst"]}, "mnst"),
             ({"sweep": {"alfa": [1]}}, "none of single, deep, masksembles takes 'alfa'"),

@@ -23,10 +23,11 @@ from good_folders import ITEM, NEW, TRAINING
 from hostile import DATA, TALKING
 from hostile_folders import CHECKPOINTS, DAMAGED_PARTS, PARTS, RESULTS, RUNS, STOPPED, STUDIES, TRAINED, VERDICTS, Spoil
 from hostile_texts import TEXT_FOLDERS
+from memory import data_memory, limit_data_memory
 
 from pluribus.data import unpacking
 
-SECONDS, BYTES, PATIENCE = 15, 10**9, 60
+SECONDS, BYTES, PATIENCE = 15, 8 * 10**8, 60  # BYTES beyond what the program has before it runs a command
 
 DECODING = 1.0  # of the 5 seconds that a file may take
 
@@ -141,7 +142,7 @@ class Attacker:
         known = set(sys.modules)
         left = max(SECONDS // 2, SECONDS - int(self.loading))
         resource.setrlimit(resource.RLIMIT_CPU, (left, left + 1))
-        resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
+        limit_data_memory(data_memory() + BYTES)
         os.dup2(out.fileno(), 1)
         os.dup2(err.fileno(), 2)
         os.chdir(place)

@@ -4,6 +4,9 @@ import torch
 from torch import Tensor, nn
 
 import pluribus as pb
+from pluribus.deploy.freezing.call_signature import Example
+from pluribus.deploy.freezing.frozen import trace_members
+from pluribus.deploy.freezing.lowering import FORMS
 from pluribus.surgery.dropout import no_dropout
 
 
@@ -31,3 +34,10 @@ def trained(model: nn.Module) -> nn.Module:
 def expected(ensemble: pb.Ensemble, x: Tensor) -> Tensor:
     with torch.no_grad(), no_dropout():
         return ensemble.eval()(x)
+
+
+def written(ensemble: pb.Ensemble, x: Tensor, form: str, apart: bool = False) -> pb.Frozen:
+    """The ensemble in this form, without what `freeze` does when outputs differ: try the next form."""
+    networks, tree, kept, arguments = trace_members(ensemble, Example(x), apart)
+    assert not kept
+    return pb.Frozen(ensemble, arguments, [FORMS[form](network) for network in networks], tree)

@@ -1,6 +1,7 @@
 """The lowest versions that pyproject.toml allows: printed as pins for pip, or tried (`python lowest.py try`).
 
 `make lowest` installs them in an environment of their own and tries there what each of them is needed for.
+`python lowest.py needs` prints all that the checks need but torch: `make torch` may choose a release below the bound.
 """
 
 import os
@@ -15,6 +16,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 OTHERS = ("all", "dev", "timm")  # made of the rest; for the checks; brings torchvision
+
+
+def needs() -> list[str]:
+    """All that the package, its extras and the checks need, but torch and the package itself."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lists = project["dependencies"], *project["optional-dependencies"].values()
+    return sorted({need for one in lists for need in one if not re.match(r"(torch|pluribus-ml)\b", need)})
 
 
 def pins() -> dict[str, str]:
@@ -185,4 +193,5 @@ def try_all(names: list[str]) -> int:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["try"]:
         sys.exit(min(try_all(sys.argv[2:]), 1))
-    print("\n".join(f"{name}=={version}" for name, version in pins().items()))
+    pinned = [f"{name}=={version}" for name, version in pins().items()]
+    print("\n".join(needs() if sys.argv[1:2] == ["needs"] else pinned))

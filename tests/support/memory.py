@@ -1,7 +1,33 @@
-"""How much memory a program that a test starts has taken."""
+"""How much memory a program that a test starts has taken, and may take.
 
+What torch alone takes differs between its builds by gigabytes: limits are beyond that.
+"""
+
+import functools
+import resource
+import subprocess
 import sys
 from pathlib import Path
+
+
+def data_memory() -> int:
+    """The bytes of this program that `RLIMIT_DATA` counts."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmData")) * 1024
+
+
+@functools.cache
+def cost_of_torch() -> tuple[int, int]:
+    """What a program has used that has imported torch and nothing else: bytes of data, and seconds of the processor."""
+    code = "import math, time, torch, memory; print(memory.data_memory(), math.ceil(time.process_time()))"
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    size, seconds = map(int, printed.split())
+    return size, seconds
+
+
+def limit_data_memory(size: int) -> None:
+    """Let this program have no more bytes of data than so many."""
+    resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 
 
 def peak_memory() -> float:
@@ -12,7 +38,5 @@ def peak_memory() -> float:
     if sys.platform == "linux":
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
-    import resource
-
     unit = 1024**2 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit

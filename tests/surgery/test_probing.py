@@ -10,8 +10,9 @@ import pluribus as pb
 from pluribus._common.trees import as_batch
 from pluribus.core.rows import locate_rows_
 from pluribus.methods.adapted_layers import Masked
+from pluribus.surgery.dataflow import find_entrances, find_exits
 from pluribus.surgery.direct_reads import find_bypassed
-from pluribus.surgery.probing import BatchLayout, find_entrances, find_exits
+from pluribus.surgery.probing import BatchLayout
 from pluribus.surgery.replacing import adapt_
 
 # -------------------------------------------------------------------- where the batch is

@@ -1,7 +1,5 @@
 """A recipe means the whole recipe, augmentation included, wherever one is taken."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -196,18 +194,6 @@ def test_a_recipe_trains_on_crops_of_one_size_and_predicts_on_images_of_another(
     pb.fit(ensemble, train, validation, recipe=plan)
     assert {size for training, size in shapes if training} == {(12, 12)}
     assert {size for training, size in shapes if not training} == {(16, 16)}
-
-
-def test_crops_of_tensors_are_resized():
-    x, y = images()
-    found, _ = Augment(resized_crop={"size": 6, "scale": [0.3, 0.6]})(x, y)
-    assert found.shape == (24, 1, 6, 6)
-
-
-def test_changing_a_recipe_changes_its_augmentation_for_all_methods():
-    plan = pb.RECIPES["packed/cifar10/resnet18"].changed(augment=None)
-    assert all(plan.of(method).augment is None for method in pb.METHODS)
-    assert dataclasses.replace(plan, augment="hflip").augment == "hflip"
 
 
 def test_rows_of_a_data_set_come_as_batches_only():

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import pluribus as pb
-from pluribus.training.patience import epochs_without_improvement
+from pluribus.training.schedules import epochs_without_improvement
 
 
 def test_any_figure_that_improves_counts():
@@ -55,3 +55,18 @@ def test_the_likeliest_epoch_is_kept_where_the_recipe_says_so():
         min(row["validation_nll"] for row in histories["likeliest"].rows)
         < histories["likeliest"].rows[-1]["validation_nll"]
     )
+
+
+def test_the_last_epoch_is_kept_where_the_recipe_says_so():
+    """As if there were no validation data, although other epochs are better on it."""
+    torch.manual_seed(0)
+    x, y = torch.randn(32, 4), torch.randint(2, (32,))
+    network = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
+    recipe = pb.RECIPES["default"].changed(epochs=10, lr=0.05, best="last")
+    ensembles = [pb.single(network), pb.single(network), pb.single(network)]
+    history = pb.fit(ensembles[0], (x, y), (x, 1 - y), recipe=recipe)
+    pb.fit(ensembles[1], (x, y), recipe=recipe)
+    pb.fit(ensembles[2], (x, y), (x, 1 - y), recipe=recipe.changed(best="likeliest"))
+    weights = [ensemble.module[0].weight for ensemble in ensembles]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+    assert "validation_nll" in history.rows[-1] and not history.best

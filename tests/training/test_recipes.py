@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from fitting_cases import examples, network
+from fitting_cases import examples
 from torch import nn
 
 import pluribus as pb
@@ -80,11 +80,6 @@ class TestRecipes:
             elif recipe.augment is not None:
                 Augment(0.5, 0.2, classes=10, **recipe.augment)
 
-    def test_rates_are_those_of_the_epoch(self):
-        x, y = examples()
-        history = pb.fit(pb.deep(network(), 2), (x, y), epochs=3, lr=0.1, schedule=lambda epoch: 0.1**epoch)
-        assert [row["lr"] for row in history.rows] == pytest.approx([0.1, 0.01, 0.001])
-
     def test_every_setting_of_a_method_is_one_that_it_takes(self):
         import inspect
 
@@ -111,7 +106,3 @@ class TestRecipes:
         recipe = pb.RECIPES["mimo/cifar/wide_resnet28_10"].changed(epochs=3)
         assert {recipe.of(method).epochs for method in pb.METHODS} == {3}
         assert recipe.settings("mimo")["batch_repetition"] == 4
-
-    def test_an_unknown_field_is_named(self):
-        with pytest.raises(ValueError, match="recipe: 'rate' is unknown. Choose from epochs"):
-            pb.Recipe().changed(rate=3)

@@ -121,18 +121,6 @@ def test_lamb_divides_each_members_gradient_by_its_own_norm():
                     torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}")
 
 
-def test_a_plain_layer_wise_optimizer_would_couple_the_members():
-    ensemble = ensembles("vmap")[0]
-    member = ensemble.member(0).train()
-    joint, separate = LayerWise(ensemble.parameters()), LayerWise(member.parameters())
-    x, y = batches(1)[0]
-    ensemble.train().loss(x, y, F.cross_entropy).backward()
-    joint.step()
-    F.cross_entropy(member(x), y).backward()
-    separate.step()
-    assert (ensemble.member(0)[0].weight - member[0].weight).abs().max() > 1e-3
-
-
 def test_per_member_follows_schedules_and_state_dicts():
     ensemble = pb.deep(nn.Linear(4, 2), 3)
     build = lambda groups: torch.optim.SGD(groups, momentum=0.9)  # noqa: E731

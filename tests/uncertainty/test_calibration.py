@@ -71,14 +71,6 @@ def test_no_other_temperature_is_better_where_members_make_more_than_one_valley(
     assert pooled_nll(log_p.numpy() / found, target.numpy()) <= min(others) + 1e-9
 
 
-@pytest.mark.slow
-def test_temperature_that_made_the_labels_is_recovered():
-    for factor in (0.5, 1.0, 2.5, 100.0):
-        prediction, target = overconfident(20_000, 1, factor, noise=0.0)
-        found = calibrate(prediction, target, method="temperature").scaling.value
-        assert found == pytest.approx(factor, rel=0.05)
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_temperature_after_pooling_never_changes_the_label(seed):
     prediction, target = overconfident(500, 4, factor=[0.1, 1, 3, 10, 100][seed], seed=seed)
@@ -131,15 +123,6 @@ def test_increasing_equals_isotonic_regression_of_scikit_learn(pairs):
     gaps = np.diff(np.unique(x))
     if not len(gaps) or gaps.min() > 1e-9:  # closer than that scikit-learn takes values for equal
         assert scale.max() < 1e-9
-
-
-def test_increasing_equals_scikit_learn_on_many_examples():
-    rng = np.random.default_rng(0)
-    x = rng.random(20_000).round(3)
-    y = rng.random(20_000) < x**2
-    knots, values = fit_increasing(x, y)
-    assert np.interp(x, knots, values) == pytest.approx(IsotonicRegression().fit(x, y).predict(x), abs=1e-12)
-    assert (np.diff(values) >= 0).all()
 
 
 def test_isotonic_is_one_against_rest_of_scikit_learn_renormalised():
@@ -216,28 +199,6 @@ def test_table_gives_the_ece_and_the_standard_error_of_the_gain():
     assert 0 < better["gain_error"] < better["gain"]
 
 
-def test_a_calibrated_ensemble_is_hardly_changed():
-    prediction, target = overconfident(3000, 1, factor=1.0, noise=0.0)
-    new, truth = overconfident(3000, 1, factor=1.0, noise=0.0, seed=1)
-    assert loss(calibrate(prediction, target).apply(new), truth) == pytest.approx(loss(new, truth), abs=0.01)
-
-
-def test_the_order_of_members_does_not_matter():
-    prediction, target = overconfident(300, 3)
-    turned = pb.Classification.from_logits(prediction.logits.flip(0))
-    first, second = (calibrate(p, target).apply(p).mean for p in (prediction, turned))
-    assert torch.allclose(first, second, atol=1e-5)
-
-
-def test_the_order_of_examples_does_not_matter_to_what_is_fitted():
-    prediction, target = overconfident(300, 3)
-    turned = pb.Classification.from_logits(prediction.logits.flip(1))
-    for method in CALIBRATIONS:
-        first = calibrate(prediction, target, method=method).apply(prediction).mean
-        second = calibrate(turned, target.flip(0), method=method).apply(prediction).mean
-        assert torch.allclose(first, second, atol=1e-5)
-
-
 def test_before_pooling_keeps_the_members_and_after_gives_one():
     prediction, target = overconfident(300, 3)
     before, after = (
@@ -245,15 +206,6 @@ def test_before_pooling_keeps_the_members_and_after_gives_one():
     )
     assert before.log_members.shape == (3, 300, 5) and before.epistemic.max() > 0.01
     assert after.log_members.shape == (1, 300, 5) and after.epistemic.abs().max() < 1e-6
-
-
-@pytest.mark.parametrize("method", list(CALIBRATIONS))
-def test_for_one_member_before_and_after_are_the_same(method):
-    prediction, target = overconfident(200, 1)
-    before, after = (
-        calibrate(prediction, target, method=method, when=w).apply(prediction) for w in ("before", "after")
-    )
-    assert torch.allclose(before.mean.double(), after.mean.double(), atol=1e-6)
 
 
 @pytest.mark.parametrize("method", list(CALIBRATIONS))
@@ -382,18 +334,6 @@ def test_held_out_nll_of_a_regression_comes_from_factors_without_the_example():
     assert table["variance"] == pytest.approx(np.mean(nll), rel=1e-5)
 
 
-def test_regression_is_left_alone_where_scaling_does_not_help():
-    prediction = pb.Regression(torch.zeros(1, 50), torch.ones(1, 50))
-    found = calibrate(prediction, torch.cat([torch.ones(25), -torch.ones(25)]))
-    assert found.method == "none" or found.scaling.factor == pytest.approx(1, abs=1e-6)
-
-
-def test_variance_of_several_outputs_has_one_factor():
-    prediction = pb.Regression(torch.randn(2, 50, 3))
-    found = calibrate(prediction, torch.randn(50, 3), method="variance")
-    assert found.apply(prediction).total.shape == (50, 3)
-
-
 # ---------------------------------------------------------------- bad input
 
 GOOD, TARGET = overconfident(30, 2, classes=3)
@@ -448,17 +388,6 @@ def test_what_was_fitted_is_not_applied_to_something_else():
 
 
 # ---------------------------------------------------------------- real data
-
-
-@pytest.mark.slow
-def test_calibration_lowers_the_nll_of_a_network_on_new_digits():
-    prediction, target = digits()
-    validation, test = (
-        pb.Classification.from_logits(prediction.logits[:, s]) for s in (slice(2500), slice(2500, None))
-    )
-    found = calibrate(validation, target[:2500])
-    assert loss(found.apply(test), target[2500:]) < loss(test, target[2500:]) - 0.01
-    assert found.table[-1]["method"] == "none"
 
 
 def digits():

@@ -1,7 +1,5 @@
-"""What `print` shows of predictions and sets: some rows, and figures that hold for all of them."""
+"""What `print` shows of predictions: some rows, and figures that hold for all of them."""
 
-import copy
-import pickle
 import re
 
 import torch
@@ -26,17 +24,6 @@ def test_dense_and_regression_predictions_are_printed_too():
     assert str(dense).startswith("Classification of 3 x 4 x 4 by 2 members, 5 classes")
     assert re.search(r"\n +0 +2\.000 +1\.000", str(pb.Regression(torch.tensor([[1.0], [3.0]]))))
     assert str(pb.Regression(torch.zeros(2, 5, 3))) == "Regression of 5 x 3 examples by 2 members"
-
-
-def test_sets_print_as_sets_and_are_plain_tensors_in_every_other_way():
-    prediction = pb.Classification.from_logits(LOGITS)
-    promise = pb.conformal(prediction, LOGITS[0].argmax(-1))
-    sets = promise.sets(prediction)
-    inside = [{i for i, member in enumerate(row) if member} for row in sets.tolist()]
-    assert str(inside[0]) in str(sets) and f"{sum(map(len, inside)) / 40:.3g} classes on average" in str(sets)
-    for one in (sets[0], sets | sets, ~sets, sets.sum(), copy.deepcopy(sets), pickle.loads(pickle.dumps(sets))):
-        assert type(one) is torch.Tensor
-    assert torch.equal(copy.deepcopy(sets), sets) and torch.equal(pickle.loads(pickle.dumps(sets)), sets)
 
 
 def test_a_history_prints_a_table_with_the_epoch_that_was_kept():

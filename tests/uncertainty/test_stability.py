@@ -57,10 +57,6 @@ def test_a_set_is_stable_if_every_frame_is_right():
     assert found["stable_accuracy"] <= found["anchor_accuracy"]
 
 
-def test_single_frames_are_as_stable_as_they_are_right():
-    assert pb.stability([True, False, True, True], [4, 7, 1, 0])["accuracy_drop"] == 0
-
-
 @pytest.mark.parametrize("right, sets", [([], []), ([True], [0, 1]), ([[True]], [[0]])])
 def test_rows_without_sets_are_refused(right, sets):
     with pytest.raises(ValueError, match="one set for each row"):

@@ -1,26 +1,35 @@
-"""Every private part of PyTorch that we rely on, so that a new release fails here first.
+"""The private parts of PyTorch that running an ensemble may use, so that a new release fails here first.
 
-What concerns sizes that are symbols is in `torch_symbolic`, which takes long to import.
+Importing this looks up nothing private. Where a release lacks what is looked up in `torch._C`, the public way is taken,
+which is slower or more careful. Operators are in `torch_operators`, sizes that are symbols in `torch_symbolic`:
+thinning, freezing and the landscape need those, running an ensemble does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import lazy_loader
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase as NormBase  # of batch and instance normalisation
-from torch.nn.modules.conv import _ConvNd as ConvNd  # of all convolutions, transposed ones too
 from torch.nn.utils import parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["ConvNd", "NormBase", "TorchDispatchMode", "pytree"]
+if TYPE_CHECKING:
+    from torch.nn.modules.batchnorm import _NormBase as NormBase
+    from torch.nn.modules.conv import _ConvNd as ConvNd
+    from torch.utils import _pytree as pytree
+else:
+    pytree = lazy_loader.load("torch.utils._pytree")
+    # The first common base: of batch and instance normalisation; of all convolutions, transposed ones too.
+    NormBase = next(kind for kind in nn.BatchNorm1d.__mro__ if issubclass(nn.InstanceNorm1d, kind))
+    ConvNd = next(kind for kind in nn.Conv1d.__mro__ if issubclass(nn.ConvTranspose1d, kind))
+
+__all__ = ["ConvNd", "NormBase", "pytree"]
 
 _Found = TypeVar("_Found")
 
@@ -87,18 +96,6 @@ def parts_with_hooks(parts: Sequence[nn.Module]) -> set[nn.Module]:
     }
 
 
-def pre_hooks(module: nn.Module, kind: type) -> list[int]:
-    """The keys of the hooks of one kind that run before a module."""
-    return [key for key, hook in list(module._forward_pre_hooks.items()) if isinstance(hook, kind)]
-
-
-def remove_pre_hooks_(module: nn.Module, kind: type) -> None:
-    """Take the hooks of one kind off that run before a module."""
-    for key in pre_hooks(module, kind):
-        module._forward_pre_hooks.pop(key, None)
-        module._forward_pre_hooks_with_kwargs.pop(key, None)
-
-
 _RECOMPUTING = (SpectralNorm, WeightNorm)  # hooks that make the attribute of their name anew before each forward
 
 
@@ -156,12 +153,31 @@ def mark_parameters_(tensors: Iterable[Tensor]) -> None:
 
 def is_transforming() -> bool:
     """Whether this runs inside a transformation of torch.func, such as vmap or grad."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    try:
+        return torch._C._functorch.peek_interpreter_stack() is not None
+    except AttributeError:
+        return _is_restricted()
+
+
+def _is_restricted() -> bool:
+    """Whether what transformations forbid is forbidden: hooks for saved tensors, or a random number as a number.
+
+    (A vmap with randomness="same" forbids neither.)
+    """
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+            torch.rand((), generator=torch.Generator()).item()
+    except RuntimeError:
+        return True
+    return False
 
 
 def transform_level() -> int:
-    """How many transformations of torch.func this runs inside of."""
-    interpreter = torch._C._functorch.peek_interpreter_stack()
+    """How many transformations of torch.func this runs inside of; one stands for several where nobody can tell."""
+    try:
+        interpreter = torch._C._functorch.peek_interpreter_stack()
+    except AttributeError:
+        return int(_is_restricted())
     return 0 if interpreter is None else interpreter.level()
 
 
@@ -193,7 +209,11 @@ def clear_parametrization_cache() -> None:
 @contextmanager
 def own_saved_tensors() -> Iterator[None]:
     """Keep what backward needs as it is, also inside of hooks that would store something else (a checkpoint's)."""
-    if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:  # torch.func allows no hooks at all
+    try:
+        are_own = torch._C._autograd._top_saved_tensors_default_hooks(False) is None
+    except AttributeError:
+        are_own = _is_restricted()
+    if are_own:  # torch.func allows no hooks at all
         yield
         return
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
@@ -201,53 +221,41 @@ def own_saved_tensors() -> Iterator[None]:
 
 
 def checkpoint_hooks() -> Any:
-    """What stores tensors for backward instead of torch itself, as gradient checkpointing does inside of its parts."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+    """What stores tensors for backward instead of torch itself, as gradient checkpointing does inside of its parts.
+
+    Where nobody can tell, something new each time: then whatever runs may be checkpointed.
+    """
+    try:
+        return torch._C._autograd._top_saved_tensors_default_hooks(True)
+    except AttributeError:
+        return object()
 
 
-def in_backward() -> bool:
-    """Whether this runs inside a backward pass: a hook, or what gradient checkpointing computes again."""
-    return torch._C._current_graph_task_id() != -1
+def in_backward() -> Any:
+    """Whether this runs inside a backward pass: a hook, or what gradient checkpointing computes again.
+
+    Where nobody can tell, something new each time: then no two places are the same.
+    """
+    try:
+        return torch._C._current_graph_task_id() != -1
+    except AttributeError:
+        return object()
 
 
-# -------------------------------------------------------------------- operators
+# -------------------------------------------------------------------- tensors
 
 
 def is_dispatch_watched() -> bool:
-    """Whether a mode, such as a counter of operations or a tracer, sees every operator that runs now."""
-    return torch._C._len_torch_dispatch_stack() > 0
+    """Whether a mode, such as a counter of operations or a tracer, sees every operator that runs now, or may see it."""
+    try:
+        return torch._C._len_torch_dispatch_stack() > 0
+    except AttributeError:
+        return True
 
 
 def is_watched() -> bool:
     """Whether a transformation or a mode sees every operator now: passes of our own would be seen as well."""
     return is_transforming() or is_dispatch_watched()
-
-
-def is_pure_operator(target: Any) -> bool:
-    """Whether it is an operator of torch that changes none of its inputs and draws nothing at random."""
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
-
-
-class OperatorMode(TorchDispatchMode):
-    """A mode that sees every operator, and does not load the compiler on its first call as others do."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-
-def changes_inputs(operator: Any) -> bool:
-    """Whether an operator writes to one of its inputs."""
-    return bool(operator._schema.is_mutable)
-
-
-def named_arguments(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call of an operator by their names, with its defaults for those that were not given."""
-    arguments = operator._schema.arguments
-    defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
-    return {**defaults, **dict(zip((argument.name for argument in arguments), args, strict=False)), **kwargs}
 
 
 def view_base(tensor: Tensor) -> Tensor:
@@ -268,30 +276,12 @@ def tensor_memory(tensor: Tensor) -> int:
         return id(tensor)
 
 
-def fake_tensor_mode(**options: Any) -> Any:
-    """A mode under which tensors have shapes and no memory."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    return FakeTensorMode(**options)
-
-
 def run_uncompiled(reason: str, function: Callable[..., _Found], *args: Any) -> _Found:
     """What a function gives that torch.compile runs as plain Python; `reason` is said where one graph was asked for."""
     torch._dynamo.graph_break(msg=reason)
     found: _Found = torch._dynamo.disable(function)(*args)  # loaded here: importing pluribus loads no compiler
     return found
 
-
-EMBEDDING_BAGS = torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only  # with and without gradients
-TO_COPY = torch.ops.aten._to_copy
-TRILINEAR = torch.ops.aten._trilinear
-ATTENTION = (  # what F.scaled_dot_product_attention becomes
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
-    torch.ops.aten._scaled_dot_product_flash_attention,
-    torch.ops.aten._scaled_dot_product_efficient_attention,
-    torch.ops.aten._scaled_dot_product_attention_math,
-    torch.ops.aten.scaled_dot_product_attention,
-)
 
 # -------------------------------------------------------------------- oneDNN
 

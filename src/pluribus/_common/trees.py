@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
 from copy import deepcopy
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -69,7 +69,7 @@ def hidden_tensors(leaf: Any, depth: int = 4) -> list[Tensor]:
 
 def tensors_of(tree: Any) -> list[Tensor]:
     """The tensors among the leaves."""
-    if isinstance(tree, tuple) and len(tree) == 2 and isinstance(tree[0], tuple) and not tree[1]:  # a batch, as a rule
+    if type(tree) is tuple and len(tree) == 2 and type(tree[0]) is tuple and tree[1:] == ({},):  # a batch, as a rule
         if all(isinstance(leaf, Tensor) for leaf in tree[0]):
             return list(tree[0])
     return [leaf for leaf in flatten(tree)[0] if isinstance(leaf, Tensor)]
@@ -85,6 +85,7 @@ def _is_close(a: Tensor, b: Tensor, tolerance: float) -> bool:
         return False
     if a.is_meta or not a.is_floating_point():
         return a.is_meta or torch.equal(a, b)
+    tolerance = max(tolerance, 2 * torch.finfo(a.dtype).eps)  # half precision rounds more than that
     scale = float(a.detach().nan_to_num(0, 0, 0).abs().max()) if a.numel() else 0.0
     return torch.allclose(a, b, rtol=10 * tolerance, atol=tolerance * scale + 1e-30, equal_nan=True)
 
@@ -230,3 +231,14 @@ def split_item(action: str, item: Any) -> tuple[Any, Any]:
             "inputs is not known. Give several inputs as a tuple or a dict: ((x, mask), y)."
         )
     return item[0], item[1] if len(item) > 1 else None
+
+
+def have_same_numbers(one: Any, other: Any) -> bool:
+    """Whether what is no tensor in two outputs is the same, as far as it is numbers and words."""
+    plain = ([leaf for leaf in flatten(tree)[0] if isinstance(leaf, (bool, int, float, str))] for tree in (one, other))
+    return next(plain) == next(plain)
+
+
+def clone(batch: Batch) -> Batch:
+    """The batch, which a pass may change in place."""
+    return cast(Batch, map_tensors(batch, lambda t: t.clone()))

@@ -59,7 +59,7 @@ def align_command(
     from ..landscape.material import draw_rows
     from ..models.by_name import ModelSpec
     from ..report.claims import claims_page
-    from ..study.aligning import align_checkpoints, write_network
+    from ..workflows.aligning import align_checkpoints, write_network
 
     if by not in ("weights", "activations"):
         raise ValueError(f"align: --by must be weights or activations, but it is {by!r}.")

@@ -60,7 +60,7 @@ def compare_command(
         pluribus compare --data table:houses.csv --target price --model mlp
     """
     from ..methods import METHODS
-    from ..methods.facts import facts_of, keeps_weights
+    from ..methods.method_info import info_of, keeps_weights
     from ..study.grid import Study
 
     names = options.specs(data)
@@ -70,7 +70,7 @@ def compare_command(
         usual = [name for name, method in METHODS.items() if keeps_weights(method)]
     else:
         tables = all(name.startswith(("table:", "uci:")) for name in names)
-        facts = {name: facts_of(method) for name, method in METHODS.items()}
+        facts = {name: info_of(method) for name, method in METHODS.items()}
         usual = [name for name in METHODS if not facts[name].for_trained and (tables or not facts[name].for_tables)]
     study = Study(
         data=names,
@@ -118,14 +118,11 @@ def _conduct(
         say_notes(note for one in study.runs()[:1] for note in load_data(one).notes)
     page, differences = folder / "report.html", Differences()
     if results:
-        report(results if study.choose else folder, page, known=results, differences=differences)
+        report(results if study.choose else folder, page, known=results, differences=differences, command=command)
     boosting = _boosting(results, study, folder) if baselines else []
     if run.as_json:
-        place: dict[str, Any] = {
-            "folder": str(folder),
-            "page": str(page) if results else None,
-            "next": _next(study, folder),
-        }
+        place: dict[str, Any] = {"folder": str(folder), "page": str(page) if results else None}
+        place["next"] = _next(study, folder)
         place |= {"baselines": boosting} if baselines else {}
         print(display.as_json(outcome, results, differences, **place))
     elif not run.quiet:

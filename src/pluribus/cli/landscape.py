@@ -72,9 +72,9 @@ def landscape_command(
 
     from ..data.corruptions import CORRUPTIONS
     from ..landscape.laboratory.exploration import check_animation, check_questions, explore
-    from ..study.landscape_material import read_members, record_runs
-    from ..study.run import load_data, refuse_masks
+    from ..study.run import load_one_target
     from ..study.settings import Run
+    from ..workflows.landscape_material import read_members, record_runs
 
     chosen = tuple(name for name in corruptions.split(",") if name)
     for name in chosen:
@@ -91,7 +91,6 @@ def landscape_command(
     if ensemble is not None:
         material, run, found = read_members(ensemble, rows, say, model=model, **settings)
     else:
-        refuse_masks("landscape", data)
         run = Run(
             data=data, model=model or "auto", width=width, dropout=dropout, seed=seed,
             training=options.training_options(epochs=epochs, batch_size=batch_size, lr=lr),
@@ -99,7 +98,7 @@ def landscape_command(
                 folder=data_dir, target=target, image_size=image_size, broken=broken
             ),
         )  # fmt: skip
-        found = load_data(run)
+        found = load_one_target("landscape", run)
         if not (quiet or as_json):
             say_notes(found.notes)
         material, run = record_runs(run, found, runs, rows, say, **settings)

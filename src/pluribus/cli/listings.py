@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from .._common.names import say_unknown
 from .common import options
-from .common.messages import safe_text, screen
+from .common.messages import plain_table, safe_text, screen
 
 
 def data_command(
@@ -23,7 +22,7 @@ def data_command(
     from ..data.source import data_folder
 
     place = data_folder(data_dir)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": name,
             "here": "built in" if not source.files else str(source.found(place) or "no"),
@@ -37,16 +36,11 @@ def data_command(
     if as_json:
         print(json.dumps({"folder": str(place), "data": rows}, indent=1))
         return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("name", "here", "what", "from"):
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        here = row["here"].replace(str(place) + os.sep, "") if isinstance(row["here"], str) else ""
-        table.add_row(*(safe_text(str(text or "")) for text in (row["name"], here, row["what"], row["from"])))
-    show = screen()
-    show.print(table)
+    head, show = ("name", "here", "what", "from"), screen()
+    shown = [row | {"here": row["here"].replace(str(place) + os.sep, "")} for row in rows]
+    show.print(plain_table(head, [[row[name] or "" for name in head] for row in shown], overflow="fold"))
     show.print(
-        f"searched in {safe_text(str(place))}; choose another folder with --data-dir or PLURIBUS_DATA", soft_wrap=True
+        f"Searched in {safe_text(str(place))}; choose another folder with --data-dir or PLURIBUS_DATA.", soft_wrap=True
     )
 
 
@@ -54,12 +48,11 @@ def recipes_command() -> None:
     """List the training settings of the papers, by name."""
     from ..training.recipes import RECIPES
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("name", "epochs", "batch", "optimizer", "rate", "from"):
-        table.add_column(name)
-    for name, one in RECIPES.items():
-        table.add_row(name, str(one.epochs), str(one.batch_size), one.optimizer["name"], f"{one.lr:g}", one.source)
-    screen().print(table)
+    rows = [
+        (name, str(one.epochs), str(one.batch_size), one.optimizer["name"], f"{one.lr:g}", one.source)
+        for name, one in RECIPES.items()
+    ]
+    screen().print(plain_table(("name", "epochs", "batch", "optimizer", "rate", "from"), rows))
 
 
 def cite_command(
@@ -74,10 +67,10 @@ def cite_command(
         pluribus cite packed mimo >> references.bib
     """
     from ..methods import METHODS
-    from ..methods.facts import facts_of
+    from ..methods.method_info import info_of
 
     for name in methods or ():
         if name not in METHODS:
             raise ValueError(f"cite: the method {say_unknown(name, METHODS)}")
-    papers = [facts_of(METHODS[name]).paper for name in methods or METHODS]
+    papers = [info_of(METHODS[name]).paper for name in methods or METHODS]
     print("\n\n".join(dict.fromkeys(paper.bibtex for paper in papers if paper is not None)))

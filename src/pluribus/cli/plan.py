@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from .common import options
-from .common.messages import safe_text, screen
+from .common.messages import safe_text, say, screen
 
 Shape = Annotated[str, typer.Option(help="The shape of one row, such as 3,224,224.")]
 
@@ -16,6 +18,13 @@ Budget = Annotated[str | None, typer.Option(help="An upper limit: 1.5 (times the
 
 def plan_command(
     model: Annotated[str, typer.Option(help="A built-in network, timm:NAME or python:MODULE:FUNCTION.")] = "resnet18",
+    data: Annotated[
+        str | None,
+        typer.Option(help="Try the three most promising briefly on these data, which give --shape and --classes."),
+    ] = None,
+    data_dir: options.Folder = None,
+    target: options.Target = None,
+    epochs: Annotated[int, typer.Option(help="With --data: how long each is trained.", min=1)] = 5,
     shape: Shape = "3,32,32",
     classes: Annotated[int, typer.Option(help="The number of outputs of the network.", min=1)] = 10,
     width: options.Width = 1.0,
@@ -39,6 +48,8 @@ def plan_command(
 
         pluribus plan --model resnet18 --parameters 1.0 --mult-adds 1.1
 
+        pluribus plan --model lenet --data mnist --data-dir ~/data --parameters 4
+
         pluribus plan --model resnet50 --width 4 --shape 3,224,224 --classes 1000 --parameters 200M
     """
     import torch
@@ -46,6 +57,16 @@ def plan_command(
     from ..deploy.budget.planning import plan
     from ..models.by_name import build_network
 
+    if data is not None and as_json:
+        raise ValueError("plan: --json lists settings and trains nothing, so it cannot be given with --data.")
+    source = options.source_options(folder=data_dir, target=target)
+    if data is not None:
+        from ..study.baselines import count_outputs
+        from ..study.run import load_data
+        from ..study.settings import Run
+
+        found_data = load_data(Run(data=data, source=source))
+        shape, classes = ",".join(map(str, found_data.shape)), count_outputs(found_data)
     row = tuple(options.whole_number("--shape", part) for part in options.split_names(shape))
     limits = {"parameters": parameters, "mult_adds": mult_adds, "memory": memory, "latency": latency}
     values = {name: options.budget(f"--{name.replace('_', '-')}", text) for name, text in limits.items() if text}
@@ -69,6 +90,37 @@ def plan_command(
         )
     typer.echo(found.to_json(indent=1) if as_json else str(found))
     if found.rows and not as_json:
-        names = dict.fromkeys(["single", *(row["method"] for row in found.best if not found.is_thin(row))])
-        chosen, size = ",".join(list(names)[:4]), max((row["size"] for row in found.best), default=4)
-        typer.echo(f"Next: pluribus compare --data DATA --model {model} --methods {chosen} --size {size} --seeds 3")
+        names = list(dict.fromkeys(["single", *(one["method"] for one in found.best if not found.is_thin(one))]))[:4]
+        size = next((one["size"] for one in found.best if one["method"] in names), 4)
+        if data is not None:
+            _try(found, names, data, source, model, width, epochs)
+        more = ["--target", target] if target else []
+        more += ["--data-dir", str(data_dir)] if data_dir else []
+        more += ["--width", f"{width:g}"] if width != 1 else []
+        given = shlex.join([data or "DATA", *more, "--model", model])
+        typer.echo(f"Next: pluribus compare --data {given} --methods {','.join(names)} --size {size} --seeds 3")
+
+
+def _try(
+    found: Any, names: list[str], data: str, source: dict[str, Any], model: str, width: float, epochs: int
+) -> None:
+    """A small study of the most promising setting of each method, next to the single network."""
+    from ..study.folder import conduct
+    from ..study.grid import Study
+    from .common import display
+
+    best = {one["method"]: {**one["settings"], "size": one["size"]} for one in reversed(found.best)}
+    study = Study(
+        data=[data], model=model, methods=names, width=width, source=source, training={"epochs": epochs},
+        settings={name: best[name] for name in names if name in best},
+    )  # fmt: skip
+    folder = Path("pluribus-runs") / f"plan-{study.name}"
+    talk = screen(stderr=True)
+    with display.watch_runs(talk, False, folder, 1) as watch:
+        outcome = conduct(study, folder, report=watch)
+    show = screen()
+    for table in display.result_tables(outcome.results, show.width):
+        show.print(table)
+    for name, reason in outcome.failed.items():
+        say("[bold red]failed:[/]", f"{name}: {reason}")
+    show.print(f"After {epochs} epochs each, with one seed: a first impression, no verdict.")

@@ -61,14 +61,12 @@ def predict_command(
         predictor = predictor.promising(risk=risk, coverage=coverage)
     for path in files:
         if not path.exists():
-            raise FileNotFoundError(f"predict: there is no file {str(path)!r}.")
+            raise FileNotFoundError(f"predict: file not found: {str(path)!r}.")
     if abstained and predictor.task != "classification":
         raise ValueError("--abstained: only classification has a threshold. For regression, use the intervals.")
     if (out is None) == (predictor.task == "segmentation"):
-        why = (
-            "a segmentation writes pictures: give it a folder" if out is None else "only a segmentation writes pictures"
-        )
-        raise ValueError(f"--out: {why}.")
+        needs = "is needed: a segmentation writes its pictures there" if out is None else "is for segmentation only"
+        raise ValueError(f"--out: a folder {needs}.")
     if predictor.task == "classification" and (predictor.threshold is None or "no_threshold" in predictor.record):
         say_notes([predictor.record.get("no_threshold", NO_THRESHOLD)])
     given = {"broken": broken, "unpack_limit": unpack_limit, **({} if out is None else {"out": out})}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,12 +31,13 @@ def report_command(
             f"report: {str(folder)!r} is not a study: it has no study.json. Give the folder of `pluribus compare`."
         )
     results, damaged = read_all(folder)
-    metric = _chosen_metric(folder / "study.json")
+    plan = _read_plan(folder / "study.json")
+    metric, command = plan.get("choose"), plan.get("command", "")
     results = choose_settings(results, metric) if metric else results
     page, differences = out or folder / "report.html", Differences()
     for error in damaged:
         say("[yellow]warning:[/]", str(error))
-    report(results if metric else folder, page, known=results, differences=differences)
+    report(results if metric else folder, page, known=results, differences=differences, command=command)
     if as_json:
         print(display.as_json(Outcome(results, {}, damaged), results, differences, page=str(page)))
         return
@@ -45,11 +46,11 @@ def report_command(
     print(f"Report: {page}")
 
 
-def _chosen_metric(path: Path) -> str | None:
-    """The metric by which the study chose among settings."""
+def _read_plan(path: Path) -> dict[str, Any]:
+    """The command of the study, and the metric by which it chose among settings."""
     try:
         found = read_signed_json(path)
-        check_shape(found, {"choose?": (None, str)})
+        check_shape(found, {"command?": str, "choose?": (None, str)})
     except ValueError as error:
         raise ValueError(f"report: {str(path)!r} is damaged ({error}). Run the comparison again.") from error
-    return found.get("choose")
+    return dict(found)

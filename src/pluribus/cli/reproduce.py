@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from .common import options
-from .common.messages import safe_text, say_how_to_go_on, say_lines, screen, timed_lines
+from .common.messages import plain_table, safe_text, say_how_to_go_on, say_lines, screen, timed_lines
 
 
 def reproduce_command(
@@ -43,7 +43,7 @@ def reproduce_command(
 
         pluribus reproduce packed/table11 --scale laptop --data-dir ~/data --jobs 2
     """
-    from ..reproduce.experiments.stored_parts import Context
+    from ..reproduce.parts import Context
     from ..reproduce.running import check_scale, find_claim, reproduce_claim
 
     if item is None:
@@ -63,26 +63,15 @@ def _show(outcome: Any, scale: str, quiet: bool, as_json: bool) -> None:
 
     claim, verdict = outcome.claim, outcome.verdict
     if as_json:
-        record = {
-            "item": claim.name,
-            "claim": claim.says,
-            "scale": scale,
-            "judgement": verdict.judgement,
-            "scope": verdict.scope,
-        }
-        record |= {"found": verdict.found, "header": verdict.header, "rows": verdict.rows}
+        record = {"item": claim.name, "claim": claim.says, "scale": scale}
+        record |= {name: getattr(verdict, name) for name in ("judgement", "scope", "found", "header", "rows")}
         print(json.dumps(record | {"seconds": outcome.seconds, "page": str(outcome.page)}, indent=1))
         return
     if quiet:
         return
     console = screen()
     if verdict.rows:
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        for head in verdict.header:
-            table.add_column(head, overflow="fold")
-        for row in verdict.rows:
-            table.add_row(*map(safe_text, row))
-        console.print(table)
+        console.print(plain_table(verdict.header, verdict.rows, overflow="fold"))
     answer = f"{verdict.judgement.upper()} ({verdict.scope})" if verdict.judgement != RAN else "NO VERDICT"
     lines = ["", f"{claim.title}: {claim.says}", f"{answer}: {verdict.found[0]}"]
     say_lines(console, [*lines, *verdict.found[1:], *claim.notes])
@@ -104,9 +93,9 @@ def _list(as_json: bool, out: Path) -> None:
             "published": dict(claim.published),
             "settings": dict(claim.settings),
             "notes": list(claim.notes),
-            "verdict": stored.get(name, {}).get("judgement"),
-            "scale": stored.get(name, {}).get("scale"),
-            "scope": stored.get(name, {}).get("scope"),
+            "verdict": (found := stored.get(name, {})).get("judgement"),
+            "scale": found.get("scale"),
+            "scope": found.get("scope"),
         }
         for name, claim in CLAIMS.items()
     ]
@@ -127,10 +116,5 @@ def _table_of_items(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
         title = re.sub(r"^(Figure|Table|Section|Appendix|Footnote) [^:]*: ", "", row["title"])  # the item says it
         texts.append([row["item"], title, cost, verdict])
     room = max(width - sum(max(len(text[i]) for text in texts) + 2 for i in (0, 2, 3)), 12)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in ("item", "title", "laptop", "verdict"):
-        table.add_column(head, no_wrap=True)
-    for item, title, *rest in texts:
-        short = title if len(title) <= room else f"{title[: room - 1]}…"
-        table.add_row(*map(safe_text, (item, short, *rest)))
-    return table
+    lines = [(item, title if len(title) <= room else f"{title[: room - 1]}…", *rest) for item, title, *rest in texts]
+    return plain_table(("item", "title", "laptop", "verdict"), lines, no_wrap=True)

@@ -63,8 +63,8 @@ def train_command(
     """
     import torch
 
-    from ..study.predictor_training import train_predictor
     from ..study.run import load_data
+    from ..workflows.predictor_training import train_predictor
 
     if study is None:
         planned, kept = _plan(method or "packed", data or "digits", settings or [], seed or 0, threads, run), None
@@ -127,7 +127,7 @@ def _refuse_own_settings(run: RunOptions, settings: list[str] | None, threads: i
     said += ["set"] * bool(settings) + ["threads"] * bool(threads)
     if said:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in said)
-        raise ValueError(f"--study: has settings of its own, so {names} cannot be given. Leave out one or the other.")
+        raise ValueError(f"--study: the study sets these already: {names}. Leave out one or the other.")
 
 
 def _show(predictor: Any, notes: list[str], seconds: float, how: str, out: Path, quiet: bool, as_json: bool) -> None:

@@ -24,6 +24,14 @@ def upgrade_command(
         str, typer.Option(help="Epochs of fine-tuning per method (0: none), or a time for all of them, such as 20min.")
     ] = "2",
     methods: Annotated[str, typer.Option(help="The methods to try, comma-separated [all].")] = "",
+    goal: Annotated[
+        str,
+        typer.Option(
+            help="What is to be best: likelihood; ood (detecting --outside); or abstain (few errors among the answers "
+            "that it is sure of)."
+        ),
+    ] = "likelihood",
+    outside: options.Outside = "",
     coverage: Annotated[
         float, typer.Option(help="How often the sets or intervals must contain the truth.", min=0, max=1)
     ] = 0.9,
@@ -42,8 +50,10 @@ def upgrade_command(
         pluribus upgrade --data cifar10 --data-dir ~/data --model resnet20 --weights mine.safetensors --out better/
 
         pluribus upgrade --data folder:photos/ --model python:net.py:build --weights mine.pt --budget 1h --out new/
+
+        pluribus upgrade --data mnist --model lenet --weights mine.pt --budget 0 --goal ood --outside kmnist --out new/
     """
-    from ..study.upgraded_predictor import check_folder, upgrade_predictor
+    from ..workflows.upgraded_predictor import check_folder, upgrade_predictor
 
     if not run.start and not (run.model or "").startswith("hf:"):
         raise ValueError(
@@ -54,8 +64,9 @@ def upgrade_command(
     check_folder(out, overwrite)
     say = (lambda text: None) if run.silent else messages.print
     predictor, upgraded, notes = upgrade_predictor(
-        run.conditions([data]), data, run.model or "auto", budget, size=run.size or 4, coverage=coverage, risk=risk,
-        methods=options.split_names(methods) or None, seed=seed, say=say,
+        run.conditions([data], outside=outside), data, run.model or "auto", budget, size=run.size or 4,
+        coverage=coverage, risk=risk,
+        methods=options.split_names(methods) or None, goal=goal, seed=seed, say=say,
     )  # fmt: skip
     predictor.save(out)
     if not run.silent:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from .._common.timing import race
 from .._common.trees import Batch, device_of, map_tensors, tensors_of
 from ..surgery.calling import restore_on_error
-from ..surgery.selecting import CONVOLUTIONS
 
 Runs = Mapping[str, Callable[[Batch], Any]]
 
@@ -22,9 +21,9 @@ LEAN = "loop without masked channels"  # of masked layers, in eval mode; found b
 RULED = ("cpu", "meta")  # devices on which the rule for convolutions was measured, or where nothing runs
 
 
-def is_unruled(module: nn.Module, batch: Batch) -> bool:
+def is_unruled(batch: Batch) -> bool:
     """Whether no rule says how convolutions are fastest where the batch is: as on GPUs, where it must be measured."""
-    return device_of(batch).type not in RULED and any(isinstance(part, CONVOLUTIONS) for part in module.modules())
+    return device_of(batch).type not in RULED
 
 
 class Backend(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import Any, cast, overload
@@ -17,6 +17,7 @@ from .._common.trees import (
     as_batch,
     check_members,
     check_rows_given,
+    clone,
     logits_of,
     map_tensors,
     members_first,
@@ -27,14 +28,14 @@ from .._common.trees import (
     unstack,
 )
 from ..surgery.calling import evaluation_mode, find_class_dim
-from ..surgery.closures import BoundCopies
+from ..surgery.closures import copy_bound
 from ..surgery.copying import assign_, duplicate, state, without_history
 from ..surgery.dropout import no_dropout
 from ..surgery.row_splitting import rows_to_predict
 from ..surgery.selecting import dotted_name, quote_names
 from ..uncertainty.outputs import pool
 from ..uncertainty.prediction import Prediction, join_outputs, prediction_of
-from .execution import Runner, clone
+from .execution import Runner
 from .feeds import EVERY, Criterion, Feed, row_members
 from .first_look import Findings, look
 from .rows import member_layers
@@ -85,10 +86,12 @@ class Ensemble(nn.Module):
         self.passes = size  # of the network for one prediction; last layers alone are no pass
         self.votes: tuple[int, ...] | None = None  # how often each member counts; None: once (see `subset`)
         self.findings = Findings()
-        self.asleep: frozenset[str] = frozenset()  # modules that stay in eval mode: a trunk that is kept as it is
+        self.frozen_modules: frozenset[str] = frozenset()  # they stay in eval mode
         self.base = ""  # the hash of all that is shared, where a method has frozen it: it need not be saved
         self._task = "classification"
-        self.class_dim = None
+        # Which dimension of a member's output, (batch, ...), its classes are; None: last, or not known yet. With more
+        # than two dimensions the model itself is asked, once (`find_class_dim`); set it where that does not show.
+        self.class_dim: int | None = None
         self.runner = self._make_runner()
         self.training = module.training
 
@@ -121,8 +124,7 @@ class Ensemble(nn.Module):
                     tile(batch, rows, self.size), row_members(batch, rows, self.size), tiled=True
                 )
                 return map_tensors(outputs, lambda t: members_first(t, self.size, rows * self.size))
-        with (self.findings.around or nullcontext)():
-            return self.runner.run_each(batch)
+        return self.runner.run_each(batch)
 
     def loss(self, x: Any, y: Any, criterion: Criterion, *, per_member: bool = False) -> Tensor:
         """The scalar to minimise: the members are fed, and their losses reduced, as the method's paper does (`feeds`).
@@ -233,7 +235,7 @@ class Ensemble(nn.Module):
                 self.runner.busy -= 1
 
     def _is_in_eval_mode(self) -> bool:
-        active = {self.module.get_submodule(name) for name in self.findings.awake}
+        active = {self.module.get_submodule(name) for name in self.findings.active_dropout}
         return not any(part.training and part not in active for part in parts_of(self.module))
 
     @property
@@ -264,11 +266,7 @@ class Ensemble(nn.Module):
                 f"{self.method}: members differ only in their random draws, so member {i} is not a module of its own. "
                 "Use ensemble(x), or ensemble.module for the network itself."
             )
-        module = self.runner.copy_member(i)
-        follow_: Any = getattr(self.first_look, "follow_", None)  # a check that the member takes along
-        if follow_ is not None:
-            follow_(self.method, module)
-        return module
+        return self.runner.copy_member(i)
 
     def subset(self, members: Sequence[int], votes: Sequence[int] | None = None) -> Ensemble:
         """Some of the members as an ensemble of their own, in this order; a copy.
@@ -351,34 +349,21 @@ class Ensemble(nn.Module):
             raise ValueError(f"ensemble.task must be one of {quote_names(TASKS)}, but it is {value!r}.")
         self._task = value
 
-    @property
-    def class_dim(self) -> int | None:
-        """Which dimension of a member's output, (batch, ...), its classes are; None: last, or not known yet. Settable.
-
-        Outputs of (batch, classes) have them last. With more dimensions the model itself is asked, once
-        (`surgery.calling.find_class_dim`); set it where the model does not show it.
-        """
-        return self._class_dim
-
-    @class_dim.setter
-    def class_dim(self, value: int | None) -> None:
-        self._class_dim = value
-
     def locate_classes(self, batch: Batch, outputs: Any = None) -> int | None:
         """`class_dim`, after the model was asked for it if its outputs, (members, batch, ...), have further dimensions.
 
         Args:
             outputs: the ensemble's, where they are known
         """
-        if self._class_dim is not None or self.task != "classification" or self.joint or torch.compiler.is_compiling():
-            return self._class_dim
+        if self.class_dim is not None or self.task != "classification" or self.joint or torch.compiler.is_compiling():
+            return self.class_dim
         if outputs is None:
             with self.runner.lock, evaluation_mode(self):
                 outputs = logits_of(self(*batch[0], **batch[1]))
         if isinstance(outputs, Tensor) and outputs.ndim > 3:
             member = self.member(0) if self.own else duplicate(self.module)
-            self._class_dim = find_class_dim(member, batch)
-        return self._class_dim
+            self.class_dim = find_class_dim(member, batch)
+        return self.class_dim
 
     @property
     def fast(self) -> frozenset[str]:
@@ -410,9 +395,9 @@ class Ensemble(nn.Module):
             part.training = mode  # a `train` of a class's own runs in the members, which have its tensors
             if isinstance(part, Ensemble):
                 part.train(mode)
-        for name in self.findings.awake:
+        for name in self.findings.active_dropout:
             self.module.get_submodule(name).training = True
-        for name in self.asleep:
+        for name in self.frozen_modules:
             for part in parts_of(self.module.get_submodule(name)):
                 part.training = False
         self.runner.follow_modes()
@@ -423,7 +408,7 @@ class Ensemble(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> Ensemble:
         made = memo[id(self)] = type(self).__new__(type(self))
         memo.update(without_history(self.module, memo))
-        made.__setstate__(BoundCopies(self.module).make(vars(self), memo))
+        made.__setstate__(copy_bound(self.module, vars(self), [memo])[0])
         return made
 
     def extra_repr(self) -> str:
@@ -442,10 +427,8 @@ class Ensemble(nn.Module):
             return
         self.findings = look(self.method, partial(self.first_look, self), batch)
         self.first_look = None
-        for name, lines in self.findings.calls.items():
-            self.module.get_submodule(name).dropout_calls = dict(lines)  # type: ignore[assignment]
         self.notes += self.findings.notes
-        for name in self.findings.awake:  # and nothing else: what a user has put to sleep stays asleep
+        for name in self.findings.active_dropout:  # and nothing else: parts that a user has set to eval mode stay in it
             self.module.get_submodule(name).training = True
 
     @contextmanager

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -23,10 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from .._common.torch_private import (
-    checkpoint_hooks,
     clear_parametrization_cache,
     is_parametrization_cached,
     is_transforming,
@@ -41,8 +39,10 @@ from .._common.trees import (
     Batch,
     are_close,
     batch_kind,
+    clone,
     device_of,
     flatten,
+    have_same_numbers,
     hidden_tensors,
     leave_vmap,
     map_tensors,
@@ -52,19 +52,22 @@ from .._common.trees import (
     tile,
     unstack,
 )
-from ..surgery.caches import drop_stale_caches_, keeps_tensors
+from ..surgery.calling import is_autocast
 from ..surgery.copying import duplicate, refuse_tracing, replicas, replicate, run_with, state
 from ..surgery.dataflow import find_trunk
 from ..surgery.dropout import no_chance
-from ..surgery.selecting import CONVOLUTIONS, quote_names
-from ..surgery.watching import ModuleSnapshot, take_back_
+from ..surgery.selecting import CONVOLUTIONS, is_torchs_own, quote_names
+from ..surgery.watching import ModuleSnapshot, noting_checkpoints, take_back_
 from .autotune import LEAN, Measurements, is_unruled
 from .members import Members, average_, version_of
 from .rows import Rows, locate_rows_, member_layers
 from .trunk import Trunk
 
 BY_HAND = "set by hand"
-MANY = 12  # members from which on vmap is faster for small layers; measured, see docs/speed.md
+MANY = 12  # members from which on vmap is faster for small layers; measured, see docs/benchmarks.md
+State = dict[str, Tensor]  # tensors by name
+OtherWay = Callable[[nn.Module, State], Any]  # of a module and what members own in it: the outputs
+Pick = Callable[[Tensor], Tensor]
 FAILS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
 
 
@@ -72,12 +75,7 @@ KEEPS = "members are modules of their own, which keep what they store. Use stric
 
 
 class Runner:
-    """Runs the members of one module, and remembers what was found out about that.
-
-    Args:
-        own: the names of the tensors that are stacked, (members, *shape)
-        method: for messages
-    """
+    """Runs the members of one module, of which the tensors named in `own` are stacked, and remembers what it found."""
 
     BACKENDS: tuple[str, ...] = ("loop", "vmap", "auto")
     RULE = '"vmap", "loop" or "auto"'
@@ -98,7 +96,6 @@ class Runner:
         self._once: dict[Hashable, list[int]] = {}  # by modes and gradients: the parts that run once
         self._changes_input: dict[Hashable, bool] = {}  # by modes and gradients
         self._agreed: dict[tuple[Any, ...], str] = {}  # by way, kind of batch and mode: why not; "" where it agreed
-        self._may_be_stale = keeps_tensors(module)  # what the given model has cached of other weights
         self._checkpoints: dict[Hashable, bool] = {}  # by modes: parts run again in backward
         self._given: ModuleSnapshot | None = None  # the module for which that holds
 
@@ -176,10 +173,8 @@ class Runner:
             return self._traced(batch, per_member)
         if torch.jit.is_tracing():
             refuse_tracing()
-        if self._may_be_stale and not self.module.training and not is_watched():
-            self._forget_caches(unstack(batch, self.size)[0] if per_member else batch)
         run = self._backend
-        if run == "auto" or (self._convolves and self.why != BY_HAND and is_unruled(self.module, batch)):
+        if run == "auto" or (self._convolves and self.why != BY_HAND and is_unruled(batch)):
             run, batch = self._measure_each(batch, per_member)
         if run == "vmap" and self._agrees_by_vmap(batch, per_member):
             return self._all_by_vmap(batch, per_member)
@@ -266,19 +261,11 @@ class Runner:
         with own_saved_tensors():
             try:
                 once = find_trunk(members.copy(0), self.own, batch, self.chance)
-            except FAILS:
-                once = []  # an input that does not fit, or a model that cannot be followed: all of it runs
+            except (*FAILS, ImportError):
+                once = []  # an input that does not fit, a model or a torch that cannot be followed: all of it runs
         if once and self._trunk is None:
             self._trunk = Trunk(members.copies)
         self._once[key] = once
-
-    def _forget_caches(self, batch: Batch) -> None:
-        """Forget, before the first batch in eval mode, what the given model had cached of other weights."""
-        with self.lock, own_saved_tensors():
-            self._may_be_stale = False
-            members = self._in_step()
-            members.rest_()
-            drop_stale_caches_([*members.modules, self.module], batch)
 
     def _refuse_changed_input(self, key: Hashable) -> None:
         self._changes_input[key] = True
@@ -343,7 +330,7 @@ class Runner:
         if is_watched():
             return True
 
-        def run(module: nn.Module, own: dict[str, Tensor]) -> Any:
+        def run(module: nn.Module, own: State) -> Any:
             with noting_checkpoints() as seen:
                 outputs = self._by_vmap(module, own, clone(batch), per_member)
             if seen:
@@ -366,12 +353,7 @@ class Runner:
             return self._by_vmap(whole, own, batch, per_member, shared)
 
     def _by_vmap(
-        self,
-        module: nn.Module,
-        own: dict[str, Tensor],
-        batch: Batch,
-        per_member: bool,
-        shared: Mapping[str, Tensor] | None = None,
+        self, module: nn.Module, own: State, batch: Batch, per_member: bool, shared: State | None = None
     ) -> Any:
         leaves, tree = flatten(batch)
         seen: dict[str, Any] = {}
@@ -404,7 +386,7 @@ class Runner:
         source = torch.arange(count).repeat(self.size if tiled else 1)
         index = torch.arange(self.size).repeat_interleave(count) if tiled else torch.arange(count) % self.size
 
-        def run(module: nn.Module, own: dict[str, Tensor]) -> Any:
+        def run(module: nn.Module, own: State) -> Any:
             rows, batch_ = Rows(), tile(clone(batch), count, self.size) if tiled else clone(batch)
             for layer in member_layers(module).values():
                 layer.rows = rows
@@ -465,12 +447,7 @@ class Runner:
     # ---------------------------------------------------------------- comparing
 
     def _compare(
-        self,
-        way: str,
-        batch: Batch,
-        run: Callable[[nn.Module, dict[str, Tensor]], Any],
-        pick: Callable[[Tensor], Tensor] = lambda leaf: leaf,
-        per_member: bool = False,
+        self, way: str, batch: Batch, run: OtherWay, pick: Pick = lambda leaf: leaf, per_member: bool = False
     ) -> str:
         """Why another way does not do for this kind of batch: nothing where it gives what the members one by one give.
 
@@ -493,13 +470,7 @@ class Runner:
             self._agreed.clear()
             self._given = ModuleSnapshot(parts_of(self.module))
 
-    def _difference(
-        self,
-        batch: Batch,
-        run: Callable[[nn.Module, dict[str, Tensor]], Any],
-        pick: Callable[[Tensor], Tensor],
-        per_member: bool,
-    ) -> str:
+    def _difference(self, batch: Batch, run: OtherWay, pick: Pick, per_member: bool) -> str:
         module = duplicate(self.module)
         shake_({name: tensor for name, tensor in state(module) if name in self.own})
         with no_chance():
@@ -517,7 +488,7 @@ class Runner:
             expected = map_tensors(one, pick)
         except FAILS as error:
             return str(error).strip().splitlines()[0]
-        if not (_has_same_numbers(outputs, expected) and are_close(tensors_of(outputs), tensors_of(expected))):
+        if not (have_same_numbers(outputs, expected) and are_close(tensors_of(outputs), tensors_of(expected))):
             return "the outputs differ from those of the members one by one"
         return ""
 
@@ -569,53 +540,11 @@ class Runner:
         return nullcontext() if torch.compiler.is_compiling() else self.lock
 
 
-def _has_same_numbers(one: Any, other: Any) -> bool:
-    """Whether what is no tensor in two outputs is the same, as far as it is numbers and words."""
-    plain = ([leaf for leaf in flatten(tree)[0] if isinstance(leaf, (bool, int, float, str))] for tree in (one, other))
-    return next(plain) == next(plain)
-
-
-def clone(batch: Batch) -> Batch:
-    """The batch, which a pass may change in place."""
-    copy: Batch = map_tensors(batch, lambda t: t.clone())
-    return copy
-
-
 def shake_(own: dict[str, Tensor]) -> None:
     """Let members differ in all that they own, as they will when they have been trained."""
     for tensor in own.values():
         if tensor.is_floating_point():
             tensor.data.mul_(1 + 0.5 * torch.rand_like(tensor)).add_(0.1 * torch.rand_like(tensor))
-
-
-def is_torchs_own(kind: type) -> bool:
-    """Whether a class of modules, with all that it inherits, is torch's or made by us of torch's."""
-    return all(
-        cls.__module__.startswith(("torch.nn.", "pluribus.core", "pluribus.surgery"))
-        for cls in kind.__mro__[: kind.__mro__.index(nn.Module)]
-    )
-
-
-def is_autocast(batch: Batch) -> bool:
-    """Whether operations on the batch's device run in a lower precision now."""
-    return any(torch.is_autocast_enabled(t.device.type) for t in tensors_of(batch) if t.device.type != "meta")
-
-
-@contextmanager
-def noting_checkpoints() -> Iterator[list[nn.Module]]:
-    """The modules that are called inside of gradient checkpointing, which runs them again in backward."""
-    seen: list[nn.Module] = []
-    outside, thread = (torch.is_grad_enabled(), checkpoint_hooks()), threading.get_ident()
-
-    def note(module: nn.Module, _: Any) -> None:
-        if threading.get_ident() == thread and (torch.is_grad_enabled(), checkpoint_hooks()) != outside:
-            seen.append(module)
-
-    hook = register_module_forward_pre_hook(note)
-    try:
-        yield seen
-    finally:
-        hook.remove()
 
 
 def explain_error(method: str, error: RuntimeError, hint: str) -> Exception:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -17,19 +16,10 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True)
 class Findings:
-    """What a first batch has shown of a model; the ensemble applies it.
+    """What a first batch has shown of a model; the ensemble applies it."""
 
-    Args:
-        awake: modules that stay in training mode when the ensemble is in eval mode (dropout)
-        around: what predictions run inside of
-        notes: lines for `explain()`
-        calls: for modules that call dropout as a function, their lines of code that do and the rates in training
-    """
-
-    awake: Collection[str] = ()
-    around: Callable[[], AbstractContextManager[Any]] | None = None
-    notes: Sequence[str] = ()
-    calls: Mapping[str, Mapping[Any, float]] = field(default_factory=dict)
+    active_dropout: Collection[str] = ()  # modules that stay in training mode when the ensemble is in eval mode
+    notes: Sequence[str] = ()  # lines for `explain()`
 
 
 FIRST = (

@@ -63,11 +63,7 @@ def give_pieces_(entries: Iterable[tuple[MemberTensor, Sequence[Tensor]]]) -> No
 
 
 class Members:
-    """The members of one module, in step with it.
-
-    Args:
-        own: the names of the tensors that are stacked
-    """
+    """The members of one module, in step with it; the tensors named in `own` are stacked."""
 
     def __init__(self, module: nn.Module, size: int, own: Collection[str]):
         self.module, self.size, self.rows = module, size, Rows()

@@ -6,7 +6,6 @@ from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
 from .._common.torch_private import parts_of
@@ -90,19 +89,6 @@ class MemberLayer:
             )
         outside, inside = layout.unfold(copies)
         return self.rows.index.repeat_interleave(inside).repeat(outside)
-
-    def scale(self, x: Tensor, factor: Tensor, shift: Tensor | None = None) -> Tensor:
-        """x * factor + shift, with tensors of the members', (channels) or (members, channels)."""
-        apart = self.by_member(x, factor.shape[0]) if factor.ndim > 1 else None
-        if apart is None:
-            y = x * self.own(factor, x)
-            return y if shift is None else y + self.own(shift, y)
-        channel = channel_dim(cast(nn.Module, self)) + apart.ndim
-        shape = [factor.shape[0], *(-1 if d == channel else 1 for d in range(1, apart.ndim))]
-        factor = factor.to(x.dtype).reshape(shape)
-        if shift is None:
-            return (apart * factor).flatten(0, 1)
-        return torch.addcmul(shift.to(x.dtype).reshape(shape), apart, factor).flatten(0, 1)
 
     def by_member(self, x: Tensor, members: int) -> Tensor | None:
         """The rows of x apart, (members, rows, ...), in a pass in which each member's rows lie together."""

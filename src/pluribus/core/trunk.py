@@ -37,11 +37,7 @@ class RecordedCall(NamedTuple):
 
 
 class Trunk:
-    """The parts that run once, in all members: by their place among the parts of a module.
-
-    Args:
-        copies: the parts of each member
-    """
+    """The parts that run once, in all members: by their place among the parts of each member, `copies`."""
 
     def __init__(self, copies: list[list[nn.Module]]):
         self.copies, self.run = copies, _Run()

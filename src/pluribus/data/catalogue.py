@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from .._common.names import say_unknown
 from .._common.optional import require
 from . import builtin, masks, tables
 from . import image_archives as archives
@@ -39,8 +40,8 @@ from .source import (
     TableParts,
     Task,
     data_folder,
+    first_existing,
     missing_error,
-    unknown_error,
 )
 from .texts import LONG
 from .unpacking import parse_bytes
@@ -102,17 +103,25 @@ def load(
     >>> load("moons")
     Data('moons': table of shape (2,), 2 classes; 700 training, 100 validation and 200 test rows)
     """
-    _check_arguments(task, validation, image_size, broken, unpack_limit, train_rows)
-    outside, shifted, variants = ((s,) if isinstance(s, str) else s for s in (outside, shifted, variants))
-    request = Request("", "", data_folder(folder), target, task, seed, split, image_size, broken)
-    request = replace(request, unpack_limit=unpack_limit, train_rows=train_rows, long_texts=long_texts)
-    request = replace(request, tokenizer=None if tokenizer is None else str(tokenizer))
-    request = replace(request, missing=(missing,) if isinstance(missing, str) else tuple(missing))
-    request = replace(request, numbers=numbers)
-    if numbers not in NUMBERS:
-        raise unknown_error("load, numbers", numbers, NUMBERS)
-    if long_texts not in LONG:
-        raise unknown_error("load, long_texts", long_texts, LONG)
+    known = {"task": (None, *get_args(Task)), "broken": get_args(Broken), "long_texts": LONG, "numbers": NUMBERS}
+    for name, value in {"task": task, "broken": broken, "long_texts": long_texts, "numbers": numbers}.items():
+        if value not in known[name]:
+            raise ValueError(f"load, {name}: {say_unknown(str(value), filter(None, known[name]))}")
+    if unpack_limit is not None:
+        parse_bytes(unpack_limit)
+    if not 0 <= validation < 1 - TEST_SHARE:
+        raise ValueError(f"load: validation must be a share in [0, {1 - TEST_SHARE}), but is {validation}.")
+    for name, least, count in (("image_size", 1, image_size), ("train_rows", 2, train_rows)):
+        if count is not None and count < least:
+            raise ValueError(f"load: {name} must be at least {least}, but is {count}.")
+    outside, shifted, variants, missing = (
+        (given,) if isinstance(given, str) else tuple(given) for given in (outside, shifted, variants, missing)
+    )
+    request = Request(
+        "", "", data_folder(folder), target, task, seed, split, image_size, broken,
+        unpack_limit=unpack_limit, train_rows=train_rows, tokenizer=None if tokenizer is None else str(tokenizer),
+        long_texts=long_texts, missing=missing, numbers=numbers,
+    )  # fmt: skip
     request, found = _read_spec(request, spec, "data")
     if isinstance(found, TableParts):
         data = build_table_data(request, found, validation)
@@ -128,13 +137,8 @@ def load(
 
 def locate(spec: str, folder: str | Path | None = None) -> list[Path]:
     """The files and folders that a spec reads; none for what is built in, or not there."""
-    name, _, argument = spec.partition(":")
     place = data_folder(folder)
-    archive = place / f"{name}.npz"
-    if name not in DATA and not argument and archive.is_file():
-        return [archive]
-    if name not in DATA:
-        raise unknown_error("load", name, DATA)
+    name, argument = _parse_spec(spec, place)
     if argument and DATA[name].argument == "path":
         path = Path(argument).expanduser()
         return [candidate for candidate in (path, place / path) if candidate.exists()][:1]
@@ -200,46 +204,35 @@ def _read_images(request: Request, source: Any) -> ImageParts:
         return found
     assert request.shape is not None
     named, notes = list(map(str, paths)), list[str]()
-    inputs = folders.ImageFiles(named, request.shape, None, request.unpack_limit, whole=request.whole)
+    resize = folders.stretch if request.whole else None
+    inputs = folders.ImageFiles(named, request.shape, None, request.unpack_limit, resize=resize)
     return ImageParts(test=folders.take_readable(request, unlabelled_split(inputs), notes), notes=notes)
 
 
 # ---------------------------------------------------------------- from a spec to rows
 
 
-def _check_arguments(
-    task: str | None, validation: float, image_size: int | None, broken: str, unpack_limit: int | str | None,
-    train_rows: int | None,
-) -> None:  # fmt: skip
-    if unpack_limit is not None:
-        parse_bytes(unpack_limit)
-    if task not in (None, *get_args(Task)):
-        raise unknown_error("load, task", str(task), get_args(Task))
-    if broken not in ("stop", "skip"):
-        raise unknown_error("load, broken", broken, ("stop", "skip"))
-    if not 0 <= validation < 1 - TEST_SHARE:
-        raise ValueError(f"load: validation must be a share in [0, {1 - TEST_SHARE}), but is {validation}.")
-    if image_size is not None and image_size < 1:
-        raise ValueError(f"load: image_size must be at least 1, but is {image_size}.")
-    if train_rows is not None and train_rows < 2:
-        raise ValueError(f"load: train_rows must be at least 2, but is {train_rows}.")
+def _parse_spec(spec: str, folder: Path) -> tuple[str, str]:
+    """The name in DATA and what stands after the colon; another name may be that of an archive in the folder."""
+    name, _, argument = spec.partition(":")
+    archive = folder / f"{name}.npz"
+    if name not in DATA and not argument and archive.is_file():
+        return "npz", str(archive)
+    if name not in DATA:
+        raise ValueError(f"load: {say_unknown(name, DATA)}")
+    return name, argument
 
 
 def _read_spec(request: Request, spec: str, role: str) -> tuple[Request, SourceParts]:
     """What a spec names, read for a role: "data", or the "outside", "shifted" or "variant" data of some."""
-    name, _, argument = spec.partition(":")
-    archive = request.folder / f"{name}.npz"
-    if name not in DATA and not argument and archive.is_file():
-        name, argument = "npz", str(archive)
-    if name not in DATA:
-        raise unknown_error("load", name, DATA)
+    name, argument = _parse_spec(spec, request.folder)
     source = DATA[name]
     if argument and not source.argument:
         raise ValueError(f'load: "{name}" takes nothing after a colon, but got "{argument}".')
     if source.role != role and (role == "data" or source.role == "shifted"):
         where = "variants" if source.role == "variant" else source.role
         raise ValueError(f'load: "{name}" cannot be used as {role}. Name it with {where}=["{name}"] beside other data.')
-    request = replace(request, name=name, argument=argument)
+    request = replace(request, name=name, argument=argument, page=source.page)
     return request, source.function(request)
 
 
@@ -304,60 +297,38 @@ def _free_name(name: str, taken: dict[str, Any]) -> str:
 
 # ---------------------------------------------------------------- the table
 
-Reader = Callable[[Request, Path, str], SourceParts]
 
+def file_source(
+    description: str, page: str, reader: Callable[..., SourceParts], *files: str, role: Any = "data",
+    classes: tuple[str, ...] = (),
+) -> Source:  # fmt: skip
+    """A source that reads whichever of these files or folders exists; an .npz archive of any source alike.
 
-def file_source(description: str, page: str, files: dict[str, Reader], **more: Any) -> Source:
-    """A source that reads whichever of these files or folders exists."""
+    Args:
+        classes: of an archive that holds their numbers
+    """
 
     def read(request: Request) -> SourceParts:
-        for name, reader in files.items():
-            if (request.folder / name).exists():
-                return reader(request, request.folder / name, page)
-        raise missing_error(request, list(files), page)
+        path = first_existing(request.folder, files)
+        if path is None:
+            raise missing_error(request, files)
+        if path.suffix == ".npz":
+            return archives.read_npz_images(request, path, classes)
+        return reader(request, path)
 
-    return Source(read, description, files=tuple(files), page=page, **more)
+    return Source(read, description, files=files, page=page, role=role)
 
 
 def _mnist_like(name: str, folder: str, page: str, description: str, classes: tuple[str, ...]) -> Source:
-    read_folder = partial(archives.read_idx_folder, classes=classes)
-    files: dict[str, Reader] = {f"{folder}/raw": read_folder, folder: read_folder, name: read_folder}
-    return file_source(description, page, {**files, f"{name}.npz": partial(archives.read_npz_images, classes=classes)})
+    reader = partial(archives.read_idx_folder, classes=classes)
+    return file_source(description, page, reader, f"{folder}/raw", folder, name, f"{name}.npz", classes=classes)
 
-
-_MNIST = "The MNIST database (http://yann.lecun.com/exdb/mnist/)"
-
-_FASHION = "Fashion-MNIST (https://github.com/zalandoresearch/fashion-mnist)"
-
-_KMNIST = "Kuzushiji-MNIST (https://github.com/rois-codh/kmnist)"
-
-_NOTMNIST = "notMNIST (http://yaroslavvb.blogspot.com/2011/09/notmnist-dataset.html)"
 
 _CIFAR = "The CIFAR-10 and CIFAR-100 data sets (https://www.cs.toronto.edu/~kriz/cifar.html)"
 
-_SVHN = "The Street View House Numbers (http://ufldl.stanford.edu/housenumbers/), format 2"
-
-_CIFAR_10_C = "CIFAR-10-C (https://zenodo.org/records/2535967)"
-
-_CIFAR_100_C = "CIFAR-100-C (https://zenodo.org/records/3555552)"
-
-_IMAGENET = "ImageNet (https://www.image-net.org), ILSVRC 2012, the validation images moved into class folders"
-
-_IMAGENET_C = "ImageNet-C (https://zenodo.org/records/2235448)"
-
-_IMAGENET_R = "ImageNet-R (https://github.com/hendrycks/imagenet-r)"
-
 _IMAGENET_A = "ImageNet-A and ImageNet-O (https://github.com/hendrycks/natural-adv-examples)"
 
-_IMAGENET_V2 = "ImageNetV2 (https://github.com/modestyachts/ImageNetV2), matched frequency"
-
-_OBJECTNET = "ObjectNet (https://objectnet.dev)"
-
 _VIDEOS = "ImageNet-Vid-Robust and YTBB-Robust (https://modestyachts.github.io/robust-vid)"
-
-_TINY = "Tiny ImageNet (http://cs231n.stanford.edu/tiny-imagenet-200.zip)"
-
-_DTD = "The Describable Textures Dataset (https://www.robots.ox.ac.uk/~vgg/data/dtd/)"
 
 DATA: dict[str, Source] = {
     "digits": Source(builtin.digits, "5,000 digits of MNIST, 28x28; outside: letters"),
@@ -373,131 +344,144 @@ DATA: dict[str, Source] = {
     "diabetes": Source(
         builtin.sklearn_table("diabetes", "regression"), "442 patients, 10 numbers, regression", "table"
     ),
-    "mnist": _mnist_like("mnist", "MNIST", _MNIST, "70,000 handwritten digits, 28x28", builtin.DIGITS),
-    "fashion_mnist": _mnist_like("fashion_mnist", "FashionMNIST", _FASHION, "70,000 garments, 28x28", archives.FASHION),
-    "kmnist": _mnist_like("kmnist", "KMNIST", _KMNIST, "70,000 Japanese letters, 28x28", archives.KUZUSHIJI),
+    "mnist": _mnist_like(
+        "mnist",
+        "MNIST",
+        "The MNIST database (http://yann.lecun.com/exdb/mnist/)",
+        "70,000 handwritten digits, 28x28",
+        builtin.DIGITS,
+    ),
+    "fashion_mnist": _mnist_like(
+        "fashion_mnist",
+        "FashionMNIST",
+        "Fashion-MNIST (https://github.com/zalandoresearch/fashion-mnist)",
+        "70,000 garments, 28x28",
+        archives.FASHION,
+    ),
+    "kmnist": _mnist_like(
+        "kmnist",
+        "KMNIST",
+        "Kuzushiji-MNIST (https://github.com/rois-codh/kmnist)",
+        "70,000 Japanese letters, 28x28",
+        archives.KUZUSHIJI,
+    ),
     "notmnist": file_source(
         "letters A to J in many fonts, 28x28",
-        _NOTMNIST,
-        {"notMNIST_small": folders.read_image_folder, "notmnist.npz": archives.read_npz_images},
+        "notMNIST (http://yaroslavvb.blogspot.com/2011/09/notmnist-dataset.html)",
+        folders.read_image_folder,
+        *("notMNIST_small", "notmnist.npz"),
     ),
     "cifar10": file_source(
         "60,000 images in 10 classes, 32x32",
         _CIFAR,
-        {
-            "cifar-10-batches-py": archives.read_cifar,
-            "cifar-10-batches-bin": archives.read_cifar,
-            "cifar-10-python.tar.gz": archives.read_cifar,
-            "cifar-10-binary.tar.gz": archives.read_cifar,
-            "cifar10.npz": partial(archives.read_npz_images, classes=archives.CIFAR_10),
-        },
+        archives.read_cifar,
+        *("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-10-python.tar.gz", "cifar-10-binary.tar.gz"),
+        "cifar10.npz",
+        classes=archives.CIFAR_10,
     ),
     "cifar100": file_source(
         "60,000 images in 100 classes, 32x32",
         _CIFAR,
-        {
-            "cifar-100-python": archives.read_cifar,
-            "cifar-100-binary": archives.read_cifar,
-            "cifar-100-python.tar.gz": archives.read_cifar,
-            "cifar-100-binary.tar.gz": archives.read_cifar,
-            "cifar100.npz": archives.read_npz_images,
-        },
+        archives.read_cifar,
+        *("cifar-100-python", "cifar-100-binary", "cifar-100-python.tar.gz", "cifar-100-binary.tar.gz"),
+        "cifar100.npz",
     ),
     "cifar10_c": file_source(
-        "CIFAR-10's test part, corrupted 19 ways", _CIFAR_10_C, {"CIFAR-10-C": archives.read_cifar_c}, role="shifted"
+        "CIFAR-10's test part, corrupted 19 ways",
+        "CIFAR-10-C (https://zenodo.org/records/2535967)",
+        archives.read_cifar_c,
+        "CIFAR-10-C",
+        role="shifted",
     ),
     "cifar100_c": file_source(
-        "CIFAR-100's test part, corrupted 19 ways", _CIFAR_100_C, {"CIFAR-100-C": archives.read_cifar_c}, role="shifted"
+        "CIFAR-100's test part, corrupted 19 ways",
+        "CIFAR-100-C (https://zenodo.org/records/3555552)",
+        archives.read_cifar_c,
+        "CIFAR-100-C",
+        role="shifted",
     ),
     "svhn": file_source(
         "99,289 house numbers, 32x32",
-        _SVHN,
-        {
-            "svhn/test_32x32.mat": archives.read_svhn,
-            "SVHN/test_32x32.mat": archives.read_svhn,
-            "test_32x32.mat": archives.read_svhn,
-            "svhn.npz": partial(archives.read_npz_images, classes=builtin.DIGITS),
-        },
+        "The Street View House Numbers (http://ufldl.stanford.edu/housenumbers/), format 2",
+        archives.read_svhn,
+        *("svhn/test_32x32.mat", "SVHN/test_32x32.mat", "test_32x32.mat", "svhn.npz"),
+        classes=builtin.DIGITS,
     ),
     "tiny_imagenet": file_source(
         "120,000 images in 200 classes, 64x64",
-        _TINY,
-        {
-            "tiny-imagenet-200": folders.read_tiny_imagenet,
-            "tiny_imagenet.npz": archives.read_npz_images,
-            "tiny_imagenet32.npz": archives.read_npz_images,
-        },
+        "Tiny ImageNet (http://cs231n.stanford.edu/tiny-imagenet-200.zip)",
+        folders.read_tiny_imagenet,
+        *("tiny-imagenet-200", "tiny_imagenet.npz", "tiny_imagenet32.npz"),
     ),
     "imagenet": file_source(
         "1.3 million photographs in 1,000 classes",
-        _IMAGENET,
-        {
-            "imagenet": folders.read_image_folder,
-            "ILSVRC/Data/CLS-LOC": folders.read_image_folder,
-            "ILSVRC2012": folders.read_image_folder,
-        },
+        "ImageNet (https://www.image-net.org), ILSVRC 2012, the validation images moved into class folders",
+        folders.read_image_folder,
+        *("imagenet", "ILSVRC/Data/CLS-LOC", "ILSVRC2012"),
     ),
     "imagenet_c": file_source(
-        "ImageNet's validation part, corrupted", _IMAGENET_C, {"ImageNet-C": folders.read_imagenet_c}, role="shifted"
+        "ImageNet's validation part, corrupted",
+        "ImageNet-C (https://zenodo.org/records/2235448)",
+        folders.read_imagenet_c,
+        "ImageNet-C",
+        role="shifted",
     ),
     "imagenet_r": file_source(
         "art and renditions of 200 classes of ImageNet",
-        _IMAGENET_R,
-        {"imagenet-r": folders.read_variant},
+        "ImageNet-R (https://github.com/hendrycks/imagenet-r)",
+        folders.read_variant,
+        "imagenet-r",
         role="variant",
     ),
     "imagenet_a": file_source(
         "difficult photographs of 200 classes of ImageNet",
         _IMAGENET_A,
-        {"imagenet-a": folders.read_variant},
+        folders.read_variant,
+        "imagenet-a",
         role="variant",
     ),
     "imagenet_v2": file_source(
         "10,000 new photographs of ImageNet's classes",
-        _IMAGENET_V2,
-        {
-            "imagenetv2-matched-frequency-format-val": others.read_imagenet_v2,
-            "ImageNetV2-matched-frequency": others.read_imagenet_v2,
-        },
+        "ImageNetV2 (https://github.com/modestyachts/ImageNetV2), matched frequency",
+        others.read_imagenet_v2,
+        *("imagenetv2-matched-frequency-format-val", "ImageNetV2-matched-frequency"),
         role="variant",
     ),
     "objectnet": file_source(
         "objects in unusual places and poses, 113 classes of ImageNet",
-        _OBJECTNET,
-        {"objectnet-1.0": others.read_objectnet, "objectnet": others.read_objectnet},
+        "ObjectNet (https://objectnet.dev)",
+        others.read_objectnet,
+        *("objectnet-1.0", "objectnet"),
         role="variant",
     ),
     "imagenet_vid_robust": file_source(
         "1,109 sets of similar video frames, 30 classes",
         _VIDEOS,
-        {
-            "imagenet-vid-robust": others.read_vid_robust,
-            "imagenet_vid_ytbb_robust/imagenet-vid-robust": others.read_vid_robust,
-        },
+        others.read_vid_robust,
+        *("imagenet-vid-robust", "imagenet_vid_ytbb_robust/imagenet-vid-robust"),
         role="variant",
     ),
     "ytbb_robust": file_source(
         "2,530 sets of similar frames from Youtube-BB, 24 classes",
         _VIDEOS,
-        {
-            "ytbb-robust": others.read_ytbb_robust,
-            "imagenet_vid_ytbb_robust/ytbb-robust": others.read_ytbb_robust,
-        },
+        others.read_ytbb_robust,
+        *("ytbb-robust", "imagenet_vid_ytbb_robust/ytbb-robust"),
         role="variant",
     ),
     "imagenet_o": file_source(
-        "photographs of classes not in ImageNet", _IMAGENET_A, {"imagenet-o": folders.read_variant}, role="outside"
+        "photographs of classes not in ImageNet", _IMAGENET_A, folders.read_variant, "imagenet-o", role="outside"
     ),
     "textures": file_source(
         "5,640 textures in 47 classes",
-        _DTD,
-        {"dtd/images": folders.read_image_folder, "textures.npz": archives.read_npz_images},
+        "The Describable Textures Dataset (https://www.robots.ox.ac.uk/~vgg/data/dtd/)",
+        folders.read_image_folder,
+        *("dtd/images", "textures.npz"),
     ),
     "uci": Source(
         tables.load_uci, "nine regression tables with their standard splits", "table", ("uci",), tables.UCI_PAGE, "name"
     ),
     "folder": Source(
-        folders.load_folder, "one folder of images per class, optionally in train, val and test", argument="path"
+        folders.read_image_folder, "one folder of images per class, optionally in train, val and test", argument="path"
     ),
     "masks": Source(masks.load_masks, "images/ and masks/ side by side, for segmentation", argument="path"),
     "idx": Source(archives.load_idx, "a folder of idx files, like MNIST's", argument="path"),

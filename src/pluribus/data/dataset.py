@@ -17,6 +17,8 @@ Shape = tuple[int, int, int]  # channels, height, width
 
 Index = int | Sequence[int] | np.ndarray | Tensor | slice
 
+CHANNELS = (1, 3, 4)  # that an image may have
+
 NO_CLASS = -1  # the label of a row whose class is unknown or none of those trained on
 
 
@@ -266,15 +268,15 @@ class ImageArrays:
     """
 
     def __init__(self, values: np.ndarray, shape: Shape | None = None, factor: float | None = None):
-        self.values, self.channels_first = values, _channels_first(values)
+        self.channels_first = values.ndim == 4 and values.shape[3] not in CHANNELS and values.shape[1] in CHANNELS
+        if not (values.ndim == 3 or self.channels_first or values.ndim == 4 and values.shape[3] in CHANNELS):
+            raise ValueError(
+                "images must be (rows, height, width), (rows, height, width, channels) or (rows, channels, height, "
+                f"width) with 1, 3 or 4 channels, but the array is {values.shape}."
+            )
+        self.values, one = values, values.shape[1:] if values.ndim == 4 else (*values.shape[1:], 1)
         self.factor = (1 / 255 if values.dtype == np.uint8 else 1.0) if factor is None else factor
-        self.shape = shape or self._own_shape()
-
-    def _own_shape(self) -> Shape:
-        if self.values.ndim == 3:
-            return (1, self.values.shape[1], self.values.shape[2])
-        one = self.values.shape[1:]
-        return (one[0], one[1], one[2]) if self.channels_first else (one[2], one[0], one[1])
+        self.shape: Shape = shape or ((one[0], one[1], one[2]) if self.channels_first else (one[2], one[0], one[1]))
 
     def __len__(self) -> int:
         return len(self.values)
@@ -296,19 +298,6 @@ class ImageArrays:
     def names(self, rows: Tensor) -> list[str]:
         """The numbers of these rows, from 0."""
         return [str(row) for row in rows.tolist()]
-
-
-def _channels_first(values: np.ndarray) -> bool:
-    if values.ndim == 4 and values.shape[3] in (1, 3, 4):
-        return False
-    if values.ndim == 4 and values.shape[1] in (1, 3, 4):
-        return True
-    if values.ndim == 3:
-        return False
-    raise ValueError(
-        "images must be (rows, height, width), (rows, height, width, channels) or (rows, channels, height, width) "
-        f"with 1, 3 or 4 channels, but the array is {values.shape}."
-    )
 
 
 def conform(x: Tensor, shape: Shape) -> Tensor:

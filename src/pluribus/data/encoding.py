@@ -56,9 +56,11 @@ def check_encoding(encoding: Any) -> None:
 
 def _check_targets(encoding: dict[str, Any]) -> None:
     several = None if isinstance(encoding["target"], str) else len(encoding["target"])
+    if encoding["task"] == "classification" and several is not None:
+        raise ValueError("the encoding has several targets, but one set of classes")
     if encoding["task"] == "multilabel":
         check_shape(encoding, {"target": [str], "values": [[str]]}, "the encoding")
-        if not several or len(encoding["values"]) != several or any(len(pair) != 2 for pair in encoding["values"]):
+        if not several or [len(pair) for pair in encoding["values"]] != several * [2]:
             raise ValueError("the encoding must have two values for each label")
     elif encoding["task"] == "regression":
         kind = Finite if several is None else [Finite]
@@ -66,8 +68,6 @@ def _check_targets(encoding: dict[str, Any]) -> None:
         mean, std = ([encoding[key]] if several is None else encoding[key] for key in ("target_mean", "target_std"))
         if not len(mean) == len(std) == (several or 1) or min(std, default=0) <= 0:
             raise ValueError("the encoding has a target_std that is not above 0, or not one for each target")
-    elif several is not None:
-        raise ValueError("the encoding has several targets, but one set of classes")
 
 
 def _check_column(column: dict[str, Any]) -> None:
@@ -77,9 +77,7 @@ def _check_column(column: dict[str, Any]) -> None:
     if column["kind"] == "text":
         check_shape(column, TEXT_COLUMN, where)
         if not 1 <= column["length"] <= column["most"] <= LARGEST_SIDE or column["long"] not in LONG:
-            raise ValueError(
-                f"{where}: {column['length']} of {column['most']} tokens, {column['long']!r} make no sense"
-            )
+            raise ValueError(f"{where}: {column['length']} of {column['most']} tokens make no sense")
         return None
     if column["kind"] not in ("number", "flag", "date"):
         raise ValueError(f"{where}: the kind {column['kind']!r} is unknown")

@@ -21,17 +21,8 @@ from .._common.untrusted import open_file
 from . import unpacking
 from .dataset import NO_CLASS, ImageArrays, Split, labelled_split
 from .safe_pickle import unpickle
-from .source import (
-    ImageParts,
-    Request,
-    SourceParts,
-    TableParts,
-    argument_path,
-    check_columns,
-    damaged_error,
-    missing_error,
-)
-from .unpacking import BROKEN, Limit, TooLargeError, TooSlowError
+from .source import ImageParts, Request, SourceParts, TableParts, argument_path, check_columns, missing_error, reading
+from .unpacking import Limit, TooLargeError
 
 CIFAR_10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -51,28 +42,24 @@ LARGEST = 2.0**63  # no whole number from there on has its own place among label
 
 def load_idx(request: Request) -> SourceParts:
     """A folder of four idx files, named as MNIST's."""
-    return read_idx_folder(request, argument_path(request), "")
+    return read_idx_folder(request, argument_path(request))
 
 
-def read_idx_folder(request: Request, folder: Path, page: str, classes: tuple[str, ...] = ()) -> SourceParts:
+def read_idx_folder(request: Request, folder: Path, classes: tuple[str, ...] = ()) -> SourceParts:
     """Training and test part from the four files of MNIST, packed or not."""
-    train, test = (
-        [
-            read_idx(_idx_file(request, folder, f"{part}-{what}", page), request.unpack_limit)
-            for what in ("images-idx3", "labels-idx1")
-        ]
-        for part in ("train", "t10k")
-    )
-    return parts_from_arrays(
-        request, {"x_train": train[0], "y_train": train[1], "x_test": test[0], "y_test": test[1]}, classes
-    )
+    arrays = {
+        f"{name}_{part}": read_idx(_idx_file(request, folder, f"{stem}-{what}"), request.unpack_limit)
+        for part, stem in (("train", "train"), ("test", "t10k"))
+        for name, what in (("x", "images-idx3"), ("y", "labels-idx1"))
+    }
+    return parts_from_arrays(request, arrays, classes)
 
 
-def _idx_file(request: Request, folder: Path, stem: str, page: str) -> Path:
+def _idx_file(request: Request, folder: Path, stem: str) -> Path:
     names = [f"{name}-ubyte{end}" for name in (stem, stem.replace("-idx", ".idx")) for end in ("", ".gz")]
     found = next((folder / name for name in names if (folder / name).is_file()), None)
     if found is None:
-        raise missing_error(request, names[:2], page, folder)
+        raise missing_error(request, names[:2], folder)
     return found
 
 
@@ -80,34 +67,27 @@ def read_idx(path: Path, limit: Limit = None) -> np.ndarray:
     """The array in an idx file, also one that is packed."""
     data = _read_bytes(path, limit)
     types = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
-    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in types or len(data) < 4 + 4 * data[3]:
-        raise damaged_error(path, "it does not start like an idx file")
-    shape = struct.unpack_from(f">{data[3]}i", data, 4)
-    number = np.dtype(types[data[2]])
-    promised, there = math.prod(shape) * number.itemsize, len(data) - 4 - 4 * data[3]
-    if promised != there or min(shape, default=0) < 0:
-        raise damaged_error(
-            path, f"it claims {'x'.join(map(str, shape))} values of {number.itemsize} bytes but holds {there} bytes"
-        )
-    values = np.frombuffer(data, number, offset=4 + 4 * data[3])
-    return values.astype(number.newbyteorder("=")).reshape(shape)
+    with reading(path):
+        if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in types:
+            raise ValueError("it does not start like an idx file")
+        shape, number = struct.unpack_from(f">{data[3]}i", data, 4), np.dtype(types[data[2]])
+        there = len(data) - 4 - 4 * data[3]
+        if math.prod(shape) * number.itemsize != there or min(shape, default=0) < 0:
+            claim = f"{'x'.join(map(str, shape))} values of {number.itemsize} bytes"
+            raise ValueError(f"it claims {claim} but holds {there} bytes")
+        return np.frombuffer(data, number, offset=4 + 4 * data[3]).astype(number.newbyteorder("=")).reshape(shape)
 
 
 def _read_bytes(path: Path, limit: Limit) -> bytes:
     """What is in a file, unpacked if it is packed."""
-    try:
-        with open_file(path) as file:
-            size = file.seek(0, 2)
-            file.seek(0)
-            return unpacking.unpack(file, path, unpacking.limit_for(size, limit)).read()
-    except BROKEN as error:
-        raise damaged_error(path, error) from None
+    with reading(path), open_file(path) as file:
+        return unpacking.unpack(file, path, unpacking.limit_for(path.stat().st_size, limit)).read()
 
 
 # ---------------------------------------------------------------- CIFAR
 
 
-def read_cifar(request: Request, path: Path, page: str) -> SourceParts:
+def read_cifar(request: Request, path: Path) -> SourceParts:
     """CIFAR-10 or CIFAR-100 from a folder or a tar file of pickles or binaries."""
     hundred = "100" in path.name
     training = ["train"] if hundred else [f"data_batch_{i}" for i in range(1, 6)]
@@ -116,48 +96,34 @@ def read_cifar(request: Request, path: Path, page: str) -> SourceParts:
     files = read_files(path, [*names, *(f"{name}.bin" for name in names)], request.unpack_limit)
     binary = f"{test}.bin" in files
     wanted = [f"{name}.bin" if binary else name for name in (*training, test)]
-    absent = [name for name in wanted if name not in files]
-    if absent:
-        raise missing_error(request, absent[:1], page, path)
-    batches = [
-        _read_binary(files[name], path / name, hundred) if binary else _read_pickle(files[name], path / name)
-        for name in wanted
-    ]
+    if absent := [name for name in wanted if name not in files]:
+        raise missing_error(request, absent[:1], path)
+    batches = []
+    for name in wanted:
+        with reading(path / name):
+            batches.append(_read_binary(files[name], hundred) if binary else _read_pickle(files[name], path / name))
     x, y = (np.concatenate([batch[i] for batch in batches[:-1]]) for i in (0, 1))
-    classes = _cifar_classes(files, path, hundred)
-    return parts_from_arrays(
-        request, {"x_train": x, "y_train": y, "x_test": batches[-1][0], "y_test": batches[-1][1]}, classes
-    )
+    arrays = {"x_train": x, "y_train": y, "x_test": batches[-1][0], "y_test": batches[-1][1]}
+    return parts_from_arrays(request, arrays, _cifar_classes(files, path, hundred))
 
 
 def read_files(path: Path, names: list[str], limit: Limit = None) -> dict[str, bytes]:
     """The contents of those of the named files that are in a folder or a tar file; nothing is written to disk."""
     if path.is_dir():
         return {name: _read_bytes(path / name, limit) for name in names if (path / name).is_file()}
-    found = {}
-    try:
-        with open_file(path) as file:
-            allowed = unpacking.limit_for(path.stat().st_size, limit)
-            seconds = unpacking.seconds_for(path.stat().st_size, limit)
-            stream = unpacking.Timed(unpacking.unpack(file, path, allowed), path, seconds)
-            with tarfile.open(fileobj=stream, mode="r|") as archive:
-                for member in archive:
-                    name = Path(member.name).name
-                    if member.isfile() and name in names:
-                        found[name] = _extract(archive, member, path, allowed)
-    except (TooLargeError, TooSlowError):
-        raise
-    except Exception as error:  # a damaged archive can fail in any way
-        raise damaged_error(path, error) from None
+    found, size = {}, path.stat().st_size
+    allowed = unpacking.limit_for(size, limit)
+    with reading(path), open_file(path) as file:
+        stream = unpacking.Timed(unpacking.unpack(file, path, allowed), path, unpacking.seconds_for(size, limit))
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            for member in archive:
+                if member.isfile() and Path(member.name).name in names:
+                    if member.size > allowed or member.issparse():  # a hole takes no room in the archive
+                        raise TooLargeError(path, allowed)
+                    content = archive.extractfile(member)
+                    assert content is not None
+                    found[Path(member.name).name] = content.read()
     return found
-
-
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path, allowed: int) -> bytes:
-    if member.size > allowed or member.issparse():  # a hole takes no room in the archive
-        raise TooLargeError(path, allowed)
-    file = archive.extractfile(member)
-    assert file is not None
-    return file.read()
 
 
 def _cifar_classes(files: Mapping[str, bytes], path: Path, hundred: bool) -> tuple[str, ...]:
@@ -165,39 +131,33 @@ def _cifar_classes(files: Mapping[str, bytes], path: Path, hundred: bool) -> tup
     if lines is not None:
         return tuple(lines.decode("latin-1").split())
     meta, key = files.get("meta" if hundred else "batches.meta"), "fine_label_names" if hundred else "label_names"
-    if meta is not None:
-        names = unpickle(meta, path).get(key)
-        if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
-            raise damaged_error(path, f"it has no list of {key}")
-        return tuple(name.decode("latin-1") if isinstance(name, bytes) else name for name in names)
-    return tuple(map(str, range(100))) if hundred else CIFAR_10
+    if meta is None:
+        return tuple(map(str, range(100))) if hundred else CIFAR_10
+    with reading(path):
+        return tuple(name.decode("latin-1") if isinstance(name, bytes) else name for name in unpickle(meta, path)[key])
 
 
-def _read_binary(data: bytes, path: Path, hundred: bool) -> tuple[np.ndarray, np.ndarray]:
+def _read_binary(data: bytes, hundred: bool) -> tuple[np.ndarray, np.ndarray]:
     """Rows of one label (CIFAR-100: coarse and fine) and 3,072 pixels, channels first."""
     labels = 2 if hundred else 1
-    if not data or len(data) % (labels + 3072):
-        raise damaged_error(path, f"its {len(data)} bytes are not a multiple of rows of {labels + 3072}")
     rows = np.frombuffer(data, np.uint8).reshape(-1, labels + 3072)
     return _channels_last(rows[:, labels:]), rows[:, labels - 1]
 
 
 def _read_pickle(data: bytes, path: Path) -> tuple[np.ndarray, np.ndarray]:
     batch = unpickle(data, path)
-    labels = batch.get("fine_labels", batch.get("labels"))
-    pixels = batch.get("data")
-    if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != 3072:
-        raise damaged_error(path, "it has no data of 3,072 columns")
+    pixels, labels = batch["data"], np.asarray(batch.get("fine_labels", batch.get("labels")))
     if pixels.dtype.kind not in "iu" or pixels.size and not 0 <= pixels.min() <= pixels.max() <= 255:
-        raise damaged_error(path, f"its pixels must be whole numbers from 0 to 255, but are {pixels.dtype}")
-    labels = labels.tolist() if isinstance(labels, np.ndarray) else labels
-    if not isinstance(labels, list) or not all(isinstance(y, int) and 0 <= y < 2**31 for y in labels):
-        raise damaged_error(path, "it has no list of labels")
-    return _channels_last(pixels.astype(np.uint8)), np.asarray(labels, np.int64)
+        raise ValueError(f"its pixels must be whole numbers from 0 to 255, but are {pixels.dtype}")
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not 0 <= labels.min() <= labels.max() < MOST:
+        raise ValueError("it has no list of labels")
+    return _channels_last(pixels.astype(np.uint8)), labels.astype(np.int64)
 
 
 def _channels_last(rows: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    if rows.ndim != 2 or not len(rows):
+        raise ValueError("it has no rows of 3,072 pixels")
+    return np.ascontiguousarray(rows.reshape(len(rows), 3, 32, 32).transpose(0, 2, 3, 1))
 
 
 # ---------------------------------------------------------------- SVHN, CIFAR-10-C
@@ -209,7 +169,7 @@ def beside(path: Path) -> list[Path]:
     return [other] if path.name == "test_32x32.mat" and other.exists() else []
 
 
-def read_svhn(request: Request, path: Path, page: str) -> SourceParts:
+def read_svhn(request: Request, path: Path) -> SourceParts:
     """SVHN's cropped digits from train_32x32.mat and test_32x32.mat; the label 10 is the digit 0."""
     arrays: dict[str, np.ndarray] = {}
     for part in ("train", "test"):
@@ -220,81 +180,65 @@ def read_svhn(request: Request, path: Path, page: str) -> SourceParts:
 
 
 def _read_mat(path: Path, limit: Limit) -> dict[str, np.ndarray]:
-    io_module = require("scipy.io", "reading .mat files", "data")
-    with open_file(path) as file:
-        content = file.read()
-    _check_growth(content, path, limit)
-    try:
-        found = io_module.loadmat(io.BytesIO(content), variable_names=["X", "y"])
+    read = require("scipy.io", "reading .mat files", "data").loadmat
+    with reading(path):
+        with open_file(path) as file:
+            content = file.read()
+        _check_growth(content, path, unpacking.limit_for(len(content), limit))
+        found = read(io.BytesIO(content), variable_names=["X", "y"])
         x, y = found["X"].transpose(3, 0, 1, 2), found["y"].reshape(-1)
         if x.dtype != np.uint8 or y.dtype.kind not in "iuf":
             raise ValueError(f"X and y must be bytes and numbers, but are {x.dtype} and {y.dtype}")
         return {"x": x, "y": y.astype(np.int64) % 10}
-    except Exception as error:  # a damaged file can fail in any way
-        raise damaged_error(path, error) from None
 
 
-def _check_growth(content: bytes, path: Path, limit: Limit) -> None:
+def _check_growth(content: bytes, path: Path, allowed: int) -> None:
     """Refuse a .mat file whose packed elements unpack to more than is allowed: what its headers say may be a lie."""
-    allowed, place = unpacking.limit_for(len(content), limit), 128  # after the file's header
+    place, left = 128, allowed  # after the file's header
     tag = ">II" if content[126:128] == b"MI" else "<II"
     while place + 8 <= len(content):
         kind, size = struct.unpack_from(tag, content, place)
         inflate, packed = zlib.decompressobj(), content[place + 8 : place + 8 + size]
         while kind == 15 and packed:
-            try:
-                allowed -= len(inflate.decompress(packed, 2**20))
-            except zlib.error as error:
-                raise damaged_error(path, error) from None
-            if allowed < 0:
-                raise TooLargeError(path, unpacking.limit_for(len(content), limit))
+            left -= len(inflate.decompress(packed, 2**20))
+            if left < 0:
+                raise TooLargeError(path, allowed)
             packed = inflate.unconsumed_tail
         place += 8 + size
 
 
-def read_cifar_c(request: Request, path: Path, page: str) -> ImageParts:
+def read_cifar_c(request: Request, path: Path) -> ImageParts:
     """CIFAR-10-C or CIFAR-100-C: one .npy file per corruption, the severities one after the other, and labels.npy."""
     if not (path / "labels.npy").is_file():
-        raise missing_error(request, ["labels.npy"], page, path)
-    labels = _read_label_numbers(path / "labels.npy")
-    shifted = {}
+        raise missing_error(request, ["labels.npy"], path)
+    labels = _map_npy(path / "labels.npy")
+    with reading(path / "labels.npy"):
+        if labels.ndim != 1 or labels.dtype.kind not in "iu" or not 0 <= labels.min() <= labels.max() < MOST:
+            raise ValueError(f"it is {labels.shape} of {labels.dtype}, not one row of numbers below {MOST}")
+    labels, shifted = labels.astype(np.int64), {}
     for file in sorted(path.glob("*.npy")):
         if file.stem == "labels":
             continue
         x = _map_npy(file)
         if x.ndim and len(x) == SEVERITIES * len(labels):  # labels of one severity
             labels = np.tile(labels, SEVERITIES)
-        if x.ndim != 4 or 0 in x.shape or x.dtype != np.uint8 or len(x) != len(labels) or len(x) % SEVERITIES:
-            raise damaged_error(
-                file, f"it is {x.shape} of {x.dtype}: images for {len(labels)} labels of {SEVERITIES} severities"
-            )
+        with reading(file):
+            if x.ndim != 4 or 0 in x.shape or x.dtype != np.uint8 or len(x) != len(labels) or len(x) % SEVERITIES:
+                wanted = f"images for {len(labels)} labels of {SEVERITIES} severities"
+                raise ValueError(f"it is {x.shape} of {x.dtype}: {wanted}")
         rows = torch.arange(len(x)).chunk(SEVERITIES)
         shifted[file.stem] = [labelled_split(ImageArrays(x), labels).take(part) for part in rows]
     if not shifted:
-        raise missing_error(request, ["gaussian_noise.npy"], page, path)
+        raise missing_error(request, ["gaussian_noise.npy"], path)
     return ImageParts(classes=tuple(map(str, range(int(labels.max()) + 1))), shifted=shifted)
-
-
-def _read_label_numbers(path: Path) -> np.ndarray:
-    labels = _map_npy(path)
-    if (
-        labels.ndim != 1
-        or labels.dtype.kind not in "iu"
-        or not len(labels)
-        or not 0 <= labels.min() <= labels.max() < MOST
-    ):
-        raise damaged_error(path, f"it is {labels.shape} of {labels.dtype}, not one row of numbers below {MOST}")
-    return labels.astype(np.int64)
 
 
 def _map_npy(path: Path) -> np.ndarray:
     """An array mapped from disk: only the rows that are asked for are read."""
-    try:
+    with reading(path):
         with open_file(path) as file:
             unpacking.read_array_header(file)
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # numpy raises many kinds on damaged bytes
-        raise damaged_error(path, error) from None
 
 
 # ---------------------------------------------------------------- arrays by name
@@ -312,18 +256,14 @@ def load_npy(request: Request) -> SourceParts:
         return parts_from_arrays(request, {"x_test": _map_npy(path)})
     arrays = {name: _map_npy(path / f"{name}.npy") for name in ARRAYS if (path / f"{name}.npy").is_file()}
     if not arrays:
-        raise missing_error(request, ["x_train.npy", "x_test.npy"], "", path)
+        raise missing_error(request, ["x_train.npy", "x_test.npy"], path)
     return parts_from_arrays(request, arrays)
 
 
-def read_npz_images(request: Request, path: Path, page: str = "", classes: tuple[str, ...] = ()) -> SourceParts:
+def read_npz_images(request: Request, path: Path, classes: tuple[str, ...] = ()) -> SourceParts:
     """What an .npz archive holds under the names in ARRAYS."""
-    try:
+    with reading(path):
         arrays, keys = unpacking.read_npz(path, ARRAYS, request.unpack_limit)
-    except TooLargeError:
-        raise
-    except ValueError as error:
-        raise damaged_error(path, error) from None
     if not any(name.startswith("x_") for name in arrays):
         raise ValueError(
             f"{path}: the archive must have {', '.join(ARRAYS)}, or some of them, but has {', '.join(keys[:20])}."
@@ -338,14 +278,13 @@ def parts_from_arrays(request: Request, arrays: Mapping[str, np.ndarray], classe
     """The parts in arrays by name; rows of numbers become a table with the columns x0, x1, ..."""
     parts = [part for part in ("train", "validation", "test") if f"x_{part}" in arrays]
     for part in parts:
-        _check_arrays(request, part, arrays)
+        _check_arrays(request, part, arrays[f"x_{part}"], arrays.get(f"y_{part}"))
     if arrays[f"x_{parts[0]}"].ndim == 2:
-        return _table_parts(request, {part: arrays[f"x_{part}"] for part in parts}, arrays)
+        return _table_parts(request, parts, arrays)
     targets = {part: arrays[f"y_{part}"].reshape(-1) for part in parts if f"y_{part}" in arrays}
     values = _is_regression(request, targets)
-    _check_targets(request, targets, values)
     if not values:
-        targets, classes = _number_labels(targets, classes)
+        targets, classes = _number_labels(request, targets, classes)
     splits, notes = dict[str, Split](), list[str]()
     for part in parts:
         x = arrays[f"x_{part}"]
@@ -354,29 +293,25 @@ def parts_from_arrays(request: Request, arrays: Mapping[str, np.ndarray], classe
             notes.append(
                 f"{request.spec}: x_{part} holds floats up to {x.max():g}; they were divided by {1 / factor:g}."
             )
-        y = targets.get(part, np.full(len(x), NO_CLASS))
-        splits[part] = Split(
-            ImageArrays(x, factor=factor), torch.as_tensor(np.asarray(y)).to(torch.float32 if values else torch.int64)
-        )
+        y = torch.as_tensor(np.asarray(targets.get(part, np.full(len(x), NO_CLASS))))
+        splits[part] = Split(ImageArrays(x, factor=factor), y.to(torch.float32 if values else torch.int64))
     train, validation, test = map(splits.get, ("train", "validation", "test"))
     return ImageParts(train, validation, test, classes=() if values else classes, notes=notes)
 
 
-def _check_arrays(request: Request, part: str, arrays: Mapping[str, np.ndarray]) -> None:
-    x, y = arrays[f"x_{part}"], arrays.get(f"y_{part}")
-    if x.ndim not in (2, 3, 4) or 0 in x.shape:
-        raise ValueError(f"{request.spec}: x_{part} must be rows of numbers or images, but is {x.shape}.")
-    if x.dtype.kind not in "buif" or x.dtype.itemsize > 8:
-        raise ValueError(f"{request.spec}: x_{part} must hold numbers of at most 8 bytes, but holds {x.dtype}.")
+def _check_arrays(request: Request, part: str, x: np.ndarray, y: np.ndarray | None) -> None:
+    if x.ndim not in (2, 3, 4) or 0 in x.shape or x.dtype.kind not in "buif" or x.dtype.itemsize > 8:
+        raise ValueError(
+            f"{request.spec}: x_{part} must be rows of numbers or images, of at most 8 bytes each, but is {x.shape} of "
+            f"{x.dtype}."
+        )
     if y is None:
         return
-    if y.dtype.kind not in "buifUS":
-        raise ValueError(f"{request.spec}: y_{part} must hold numbers or text, but holds {y.dtype}.")
     several = x.ndim == y.ndim == 2 and len(x) == len(y) and y.shape[1] > 1
-    if y.size != len(x) and not several:
+    if y.dtype.kind not in "buifUS" or y.size != len(x) and not several:
         raise ValueError(
-            f"{request.spec}: needs one target per row (rows of numbers may have several), but x_{part} is {x.shape} "
-            f"and y_{part} {y.shape}."
+            f"{request.spec}: needs one target per row, a number or text (rows of numbers may have several), but "
+            f"x_{part} is {x.shape} and y_{part} {y.shape} of {y.dtype}."
         )
     if several and y.dtype.kind in "buif" and np.isin(y, (0, 1)).all() and (y.sum(1) == 1).all():
         raise ValueError(
@@ -391,7 +326,7 @@ def _factor(request: Request, x: np.ndarray) -> float | None:
         return None
     sample = np.asarray(x[:: max(1, len(x) // 1000)])
     low, high = float(sample.min()), float(sample.max())
-    if not (np.isfinite(low) and np.isfinite(high) and low >= 0 and high <= 255):
+    if not 0 <= low <= high <= 255:  # NaN is neither
         raise ValueError(
             f"{request.spec}: pixels must be in [0, 1] or [0, 255], but range from {low:g} to {high:g}. Undo the "
             "normalisation: Pluribus normalises by the mean of the training part."
@@ -400,25 +335,19 @@ def _factor(request: Request, x: np.ndarray) -> float | None:
 
 
 def _is_regression(request: Request, targets: Mapping[str, np.ndarray]) -> bool:
-    if request.task is not None:
-        return request.task == "regression"
-    return any(y.dtype.kind == "f" and not (y == y.round()).all() for y in targets.values())
-
-
-def _check_targets(request: Request, targets: Mapping[str, np.ndarray], values: bool) -> None:
-    for part, y in targets.items():
-        if values and y.dtype.kind in "US":
-            raise ValueError(f"{request.spec}: regression targets must be numbers, but y_{part} holds text.")
-        if not values and y.dtype.kind in "fu" and not (np.isfinite(y) & (abs(y) < LARGEST)).all():
-            raise ValueError(
-                f"{request.spec}: labels must be finite and below {LARGEST:.0g}, but y_{part} has some that are not."
-            )
+    found = request.task == "regression"
+    if found and any(y.dtype.kind in "US" for y in targets.values()):
+        raise ValueError(f"{request.spec}: regression targets must be numbers, but they are text.")
+    return found or not request.task and any(y.dtype.kind == "f" and (y != y.round()).any() for y in targets.values())
 
 
 def _number_labels(
-    targets: Mapping[str, np.ndarray], classes: tuple[str, ...]
+    request: Request, targets: Mapping[str, np.ndarray], classes: tuple[str, ...]
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Labels as numbers into the classes: those given, or all labels that occur, sorted."""
+    for part, y in targets.items():
+        if y.dtype.kind in "fu" and not (np.isfinite(y) & (abs(y) < LARGEST)).all():
+            raise ValueError(f"{request.spec}: y_{part} must be finite and below {LARGEST:.0g}, but has others.")
     whole = {part: y.astype(np.int64) if y.dtype.kind in "fub" else y for part, y in targets.items()}
     if not whole:
         return {}, classes
@@ -428,18 +357,15 @@ def _number_labels(
     return {part: np.searchsorted(labels, y) for part, y in whole.items()}, tuple(map(str, labels.tolist()))
 
 
-def _table_parts(request: Request, inputs: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> TableParts:
+def _table_parts(request: Request, parts: list[str], arrays: Mapping[str, np.ndarray]) -> TableParts:
     pandas = require("pandas", "reading tables", "data")
     frames, targets = {}, list[str]()
-    for part, x in inputs.items():
-        check_columns(f"{request.spec}, x_{part}", x.shape[-1])
-        frame = pandas.DataFrame(np.asarray(x), columns=[f"x{i}" for i in range(x.shape[1])])
-        if f"y_{part}" in arrays:
-            y = arrays[f"y_{part}"].reshape(len(x), -1)
-            targets = ["y"] if y.shape[1] == 1 else [f"y{i}" for i in range(y.shape[1])]
-            check_columns(f"{request.spec}, y_{part}", len(targets))
-            frame = pandas.concat([frame, pandas.DataFrame(y, columns=targets)], axis=1)
-        frames[part] = frame
-    target = targets or None
-    first = frames.pop("train") if "train" in frames else frames.pop(next(iter(frames)))
-    return TableParts(first, **frames, target=target, task=request.task)
+    for part in parts:
+        x = arrays[f"x_{part}"]
+        y = arrays.get(f"y_{part}", np.empty((len(x), 0))).reshape(len(x), -1)
+        check_columns(f"{request.spec}, {part}", x.shape[1] + y.shape[1])
+        targets = ["y"] if y.shape[1] == 1 else [f"y{i}" for i in range(y.shape[1])] or targets
+        inputs = pandas.DataFrame(np.asarray(x), columns=[f"x{i}" for i in range(x.shape[1])])
+        frames[part] = pandas.concat([inputs, pandas.DataFrame(y, columns=targets[: y.shape[1]])], axis=1)
+    first = frames.pop(parts[0])
+    return TableParts(first, **frames, target=targets or None, task=request.task)

@@ -7,8 +7,9 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from .._common.optional import require
 from .._common.untrusted import open_file
 from .dataset import NO_CLASS, Shape, Split, covering_size, labelled_split, part_in_view
-from .source import ImageParts, Request, argument_path, damaged_error, missing_error
+from .source import ImageParts, Request, argument_path, missing_error, reading
 from .unpacking import Limit, Timed, TooLargeError, limit_for, seconds_for
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # of Pillow's others some start programs, as EPS does
@@ -46,13 +47,9 @@ CACHE_BYTES = 2**28  # bytes of decoded images that are kept in memory
 # ---------------------------------------------------------------- readers that DATA names
 
 
-def load_folder(request: Request) -> ImageParts:
-    """Any folder of images: one folder per class, or train/, val/ and test/ with those inside."""
-    return read_image_folder(request, argument_path(request))
-
-
-def read_image_folder(request: Request, path: Path, page: str = "") -> ImageParts:
-    """The parts that a folder of images has; without train/ and its like, all images are one part."""
+def read_image_folder(request: Request, path: Path | None = None) -> ImageParts:
+    """The parts that a folder of images has, one folder per class; without train/ and its like, all are one part."""
+    path = path or argument_path(request)
     if not path.is_dir():
         raise ValueError(f"{request.spec}: needs a folder of images, but {path} is a file.")
     notes = list[str]()
@@ -77,18 +74,18 @@ def _part_folders(path: Path) -> dict[str, str]:
     return {part: name for part, name in found.items() if name}
 
 
-def read_variant(request: Request, path: Path, page: str = "") -> ImageParts:
+def read_variant(request: Request, path: Path) -> ImageParts:
     """Another test set, such as ImageNet-R: one folder per class, of some of the classes."""
     notes = list[str]()
     read = build_parts(request, path, {"test": list_images(path, notes)})
     return replace(read, notes=notes + read.notes)
 
 
-def read_imagenet_c(request: Request, path: Path, page: str) -> ImageParts:
+def read_imagenet_c(request: Request, path: Path) -> ImageParts:
     """ImageNet-C: a folder per corruption (perhaps in a folder per group), severities 1 to 5 inside, classes inside."""
     severities = sorted(at for at in path.glob("**/1") if at.is_dir())
     if not severities:
-        raise missing_error(request, ["gaussian_noise/1"], page, path)
+        raise missing_error(request, ["gaussian_noise/1"], path)
     shifted, classes = {}, _class_names(list_images(severities[0]))
     for first in severities:
         levels = [at for at in sorted(first.parent.iterdir()) if at.is_dir() and at.name.isdigit()]
@@ -97,20 +94,21 @@ def read_imagenet_c(request: Request, path: Path, page: str) -> ImageParts:
     return ImageParts(classes=classes, shifted=shifted)
 
 
-def read_tiny_imagenet(request: Request, path: Path, page: str) -> ImageParts:
+def read_tiny_imagenet(request: Request, path: Path) -> ImageParts:
     """Tiny ImageNet as published: classes in train/, a list of labels for val/."""
     labels = path / "val" / "val_annotations.txt"
     if not labels.is_file():
         return read_image_folder(request, path)
-    with open_file(labels) as file:
-        lines = file.read().decode("latin-1").splitlines()
-    rows = [line.split("\t") for line in lines if line]
-    if not all(len(row) > 1 and row[0] == os.path.basename(row[0]) for row in rows):
-        raise damaged_error(labels, "each line must be the name of an image, a tab and its class")
     images = path / "val" / "images"
     there = set(_list_folder(str(images))[1])
-    if absent := next((row[0] for row in rows if row[0] not in there), None):
-        raise damaged_error(labels, f"it names {absent}, which is not in {images}")
+    with reading(labels):
+        with open_file(labels) as file:
+            lines = file.read().decode("latin-1").splitlines()
+        rows = [line.split("\t") for line in lines if line]
+        if not all(len(row) > 1 for row in rows):
+            raise ValueError("each line must be the name of an image, a tab and its class")
+        if absent := next((row[0] for row in rows if row[0] not in there), None):
+            raise ValueError(f"it names {absent}, which is not in {images}")
     test = [(str(images / row[0]), row[1]) for row in rows]
     return build_parts(request, path, {"train": list_images(path / "train"), "test": test})
 
@@ -201,7 +199,8 @@ def build_parts(
     shape = request.shape or choose_shape(request, [at for at, _ in next(iter(found.values()))], notes)
     splits = {}
     for name, images in found.items():
-        inputs = ImageFiles([at for at, _ in images], shape, path, request.unpack_limit, whole=request.whole)
+        resize = stretch if request.whole else None
+        inputs = ImageFiles([at for at, _ in images], shape, path, request.unpack_limit, resize=resize)
         split = labelled_split(inputs, [number.get(label, NO_CLASS) for _, label in images])
         splits[name] = (
             split if request.broken == "stop" and len(split) > CHECKED_FIRST else take_readable(request, split, notes)
@@ -234,7 +233,10 @@ CROPPED = "the short side was resized to {size} pixels and the centre cropped"
 def choose_shape(request: Request, paths: Sequence[str], notes: list[str], how: str = CROPPED) -> Shape:
     """Channels, height and width of the images, where the request says nothing."""
     sample = [paths[i] for i in range(0, len(paths), max(1, len(paths) // 200))]
-    heads = [head for head in map(_read_header, sample) if head is not None]
+    heads = []
+    for path in sample:
+        with suppress(Exception):  # what is wrong with it is said when it is decoded
+            heads.append(read_header(path))
     channels = 1 if heads and all(grey for _, _, grey in heads) else 3
     if request.image_size is not None:
         return (channels, request.image_size, request.image_size)
@@ -250,35 +252,22 @@ def choose_shape(request: Request, paths: Sequence[str], notes: list[str], how: 
     return (channels, SIZE, SIZE)
 
 
-def _read_header(path: str) -> tuple[int, int, bool] | None:
-    """Height, width and whether an image is grey, without decoding it; None where it cannot be opened."""
-    try:
-        with open_file(path) as file:
-            image = _open_image(file, 1.0)
-            return image.height, image.width, image.mode in ("1", "L", "LA", "I", "I;16", "F")
-    except Exception:  # what is wrong with it is said when it is decoded
-        return None
-
-
 # ---------------------------------------------------------------- reading
 
 
+@dataclass(eq=False, repr=False)
 class ImageFiles:
     """Images on disk, decoded when they are asked for; a set that is small when decoded is decoded once."""
 
-    def __init__(
-        self,
-        paths: Sequence[str],
-        shape: Shape,
-        root: Path | None = None,
-        unpack_limit: Limit = None,
-        border: int = 0,
-        whole: bool = False,
-    ):
-        self.paths, self.shape, self.root, self.unpack_limit, self.border = paths, shape, root, unpack_limit, border
-        self.whole = whole  # resized as a whole, without cutting out the centre
-        self._decoded: Tensor | None = None
-        self._is_decoded: Tensor | None = None
+    paths: Sequence[str]
+    shape: Shape
+    root: Path | None = None
+    unpack_limit: Limit = None
+    border: int = 0
+    resize: Callable[[Any, Shape], Tensor] | None = None  # by default the short side, and the centre is cut out
+    fixed: bool = True  # whether an image is the same each time it is read
+    _decoded: Tensor | None = field(default=None, init=False)
+    _is_decoded: Tensor | None = field(default=None, init=False)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -288,13 +277,18 @@ class ImageFiles:
 
     def with_shape(self, shape: Shape) -> ImageFiles:
         """The same images in another size or number of channels."""
-        return ImageFiles(self.paths, shape, self.root, self.unpack_limit, self.border, self.whole)
+        return replace(self, shape=shape)
 
     def random_crops(
         self, size: int, scale: Sequence[float] = (0.08, 1), ratio: Sequence[float] = (3 / 4, 4 / 3)
-    ) -> RandomCrops:
-        """The same images, of each of which another random part is read each time."""
-        return RandomCrops(self, (self.shape[0], size, size), tuple(scale), tuple(ratio))
+    ) -> ImageFiles:
+        """The same images, of each of which another random part is read each time (Szegedy et al. 2015).
+
+        Args:
+            scale: the share of an image's area, from and to; ratio: width to height, from and to
+        """
+        crop = partial(_random_crop, scale=tuple(scale), ratio=tuple(ratio))
+        return replace(self, shape=(self.shape[0], size, size), resize=crop, fixed=False)
 
     def batch(self, rows: Tensor) -> Tensor:
         """These images, (rows, channels, height, width) in [0, 1]."""
@@ -326,71 +320,17 @@ class ImageFiles:
 
     def _prepare(self) -> None:
         _pillow()  # without Pillow it is not the image that is broken
-        if self._decoded is None and len(self) * math.prod(self.shape) <= CACHE_BYTES:
+        if self.fixed and self._decoded is None and len(self) * math.prod(self.shape) <= CACHE_BYTES:
             self._is_decoded = torch.zeros(len(self), dtype=torch.bool)
             self._decoded = torch.empty(len(self), *self.shape, dtype=torch.uint8)
 
     def _decode(self, row: int) -> Tensor:
-        if self._decoded is None or self._is_decoded is None:
-            return self._decode_file(row)
-        if not self._is_decoded[row]:
-            self._decoded[row] = self._decode_file(row)
-            self._is_decoded[row] = True
+        if self._decoded is None or self._is_decoded is None or not self._is_decoded[row]:
+            image = decode(self.paths[row], self.shape, self.unpack_limit, self.border, self.resize)
+            if self._decoded is None or self._is_decoded is None:
+                return image
+            self._decoded[row], self._is_decoded[row] = image, True
         return self._decoded[row]
-
-    def _decode_file(self, row: int) -> Tensor:
-        resize = _stretch if self.whole else _resize_and_crop
-        return decode(self.paths[row], self.shape, self.unpack_limit, self.border, resize)
-
-
-@dataclass(frozen=True)
-class RandomCrops:
-    """Images on disk of which random parts are read, resized to one shape (Szegedy et al. 2015).
-
-    Args:
-        scale: the share of an image's area, from and to; ratio: width to height, from and to
-    """
-
-    files: ImageFiles
-    shape: Shape
-    scale: Sequence[float]
-    ratio: Sequence[float]
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def batch(self, rows: Tensor) -> Tensor:
-        """A random part of each of these images, drawn from torch's generator."""
-        files = self.files
-        images = [
-            decode(files.paths[i], self.shape, files.unpack_limit, files.border, self._crop) for i in rows.tolist()
-        ]
-        return torch.stack(images).float() / 255 if images else torch.empty(0, *self.shape)
-
-    def names(self, rows: Tensor) -> list[str]:
-        """The files' names, inside the folder they were found in."""
-        return self.files.names(rows)
-
-    def _crop(self, image: Any, shape: Shape) -> Tensor:
-        whole = _as_bytes(image, shape[0])
-        box = self._box(whole.height, whole.width)
-        return _as_tensor(whole.resize((shape[2], shape[1]), _pillow().Resampling.BILINEAR, box))
-
-    def _box(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Left, top, right and bottom of a part, as timm draws it; the centre if ten draws do not fit."""
-        for _ in range(10):
-            share, place = torch.rand(2), torch.rand(2).tolist()
-            area = height * width * float(self.scale[0] + share[0] * (self.scale[1] - self.scale[0]))
-            low, high = (math.log(end) for end in self.ratio)
-            ratio = math.exp(low + float(share[1]) * (high - low))
-            across, down = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-            if 0 < across <= width and 0 < down <= height:
-                left, top = int(place[0] * (width - across + 1)), int(place[1] * (height - down + 1))
-                return left, top, left + across, top + down
-        ratio = min(max(width / height, self.ratio[0]), self.ratio[1])
-        across, down = min(width, round(height * ratio)), min(height, round(width / ratio))
-        left, top = (width - across) // 2, (height - down) // 2
-        return left, top, left + across, top + down
 
 
 def decode(
@@ -444,7 +384,7 @@ def _open_image(file: BinaryIO, seconds: float) -> Any:
         build, accepts = pillow.OPEN.get(name, (None, None))
         if build is not None and accepts(start) is True:
             file.seek(0)
-            image = build(Timed(file, "its content", seconds), "")
+            image = build(Timed(file, "its content", seconds))
             image.decodermaxblock = BLOCK
             return image
     raise ValueError(f"it is not one of {', '.join(FORMATS)}")
@@ -465,16 +405,41 @@ def _as_bytes(image: Any, channels: int) -> Any:
     return image if image.mode == wanted else image.convert(wanted)
 
 
-def read_upright_size(path: str) -> tuple[int, int]:
-    """The width and the height of an image when it is turned upright, without decoding it."""
+def read_header(path: str) -> tuple[int, int, bool]:
+    """Height and width of an image when it is turned upright, and whether it is grey, without decoding it."""
     with open_file(path) as file:
         image = _open_image(file, 1.0)
         turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # the orientation
-        return (image.height, image.width) if turned else (image.width, image.height)
+        size = (image.width, image.height) if turned else (image.height, image.width)
+        return *size, image.mode in ("1", "L", "LA", "I", "I;16", "F")
 
 
-def _stretch(image: Any, shape: Shape) -> Tensor:
+def stretch(image: Any, shape: Shape) -> Tensor:
+    """An image resized as a whole, without cutting out the centre."""
     return _as_tensor(_as_bytes(image, shape[0]).resize((shape[2], shape[1]), _pillow().Resampling.BILINEAR))
+
+
+def _random_crop(image: Any, shape: Shape, scale: Sequence[float], ratio: Sequence[float]) -> Tensor:
+    whole = _as_bytes(image, shape[0])
+    box = _random_box(whole.height, whole.width, scale, ratio)
+    return _as_tensor(whole.resize((shape[2], shape[1]), _pillow().Resampling.BILINEAR, box))
+
+
+def _random_box(height: int, width: int, scale: Sequence[float], ratios: Sequence[float]) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of a part, as timm draws it; the centre if ten draws do not fit."""
+    for _ in range(10):
+        share, place = torch.rand(2), torch.rand(2).tolist()
+        area = height * width * float(scale[0] + share[0] * (scale[1] - scale[0]))
+        low, high = (math.log(end) for end in ratios)
+        ratio = math.exp(low + float(share[1]) * (high - low))
+        across, down = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < across <= width and 0 < down <= height:
+            left, top = int(place[0] * (width - across + 1)), int(place[1] * (height - down + 1))
+            return left, top, left + across, top + down
+    ratio = min(max(width / height, ratios[0]), ratios[1])
+    across, down = min(width, round(height * ratio)), min(height, round(width / ratio))
+    left, top = (width - across) // 2, (height - down) // 2
+    return left, top, left + across, top + down
 
 
 def _resize_and_crop(image: Any, shape: Shape) -> Tensor:

@@ -24,9 +24,9 @@ from .image_folders import (
     VALIDATION,
     ImageFiles,
     choose_shape,
-    decode,
     is_image,
-    read_upright_size,
+    read_header,
+    stretch,
     take_readable,
     walk_once,
 )
@@ -106,24 +106,20 @@ def _by_name(folder: Path) -> dict[str, str]:
 
 def _split(request: Request, path: Path, pairs: list[tuple[str, str]], shape: Shape, notes: list[str]) -> Split:
     """Pairs that can be read, or an error, as the request says."""
-    images = ImageFiles([image for image, _ in pairs], shape, path, request.unpack_limit, whole=True)
-    masks = MaskFiles([mask for _, mask in pairs], (1, *shape[1:]), path, request.unpack_limit)
+    images = ImageFiles([image for image, _ in pairs], shape, path, request.unpack_limit, resize=stretch)
+    masks = MaskFiles([mask for _, mask in pairs], (1, *shape[1:]), path, request.unpack_limit, resize=_read_mask)
     kept = set(range(len(pairs)))
     for one in (images, masks):
         if one is masks or request.broken == "skip" or len(pairs) <= CHECKED_FIRST:
             kept &= set(take_readable(request, unlabelled_split(one), notes).rows.tolist())
     for row in kept:
-        sizes = [read_upright_size(at) for at in pairs[row]]
-        if sizes[0] != sizes[1]:
+        (height, width, _), (high, wide, _) = (read_header(at) for at in pairs[row])
+        if (height, width) != (high, wide):
             raise ValueError(
-                f"{request.spec}: a mask must have the size of its image, but {pairs[row][1]} has {_say(sizes[1])} "
-                f"pixels and {pairs[row][0]} has {_say(sizes[0])}."
+                f"{request.spec}: a mask must have the size of its image, but {pairs[row][1]} has {wide}x{high} "
+                f"pixels and {pairs[row][0]} has {width}x{height}."
             )
     return Split(images, masks, torch.tensor(sorted(kept)))
-
-
-def _say(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}"
 
 
 def _values(split: Split) -> list[int]:
@@ -185,9 +181,6 @@ class MaskFiles(ImageFiles):
         """The numbers in one mask, (height, width)."""
         self._prepare()
         return self._decode(row)[0]
-
-    def _decode_file(self, row: int) -> Tensor:
-        return decode(self.paths[row], self.shape, self.unpack_limit, resize=_read_mask)
 
 
 def _read_mask(image: Any, shape: Shape) -> Tensor:

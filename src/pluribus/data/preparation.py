@@ -5,8 +5,9 @@ Rows of other data are brought into the form of the data that they are to be com
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,69 +40,52 @@ MEASURED_FILES = 2000  # files that are read for the mean and the standard devia
 
 def build_image_data(request: Request, parts: ImageParts, share: float) -> Data:
     """The images as data: divided, and brought to one shape."""
-    if parts.mask_values:
-        return _build_mask_data(request, parts, share)
-    if request.task in ("multilabel", "segmentation"):
+    masks, classes, notes = bool(parts.mask_values), parts.classes, list(parts.notes)
+    if request.task in (("classification", "regression", "multilabel") if masks else ("multilabel", "segmentation")):
+        needs = "a table with several targets" if request.task == "multilabel" else "--data masks:FOLDER"
         raise ValueError(
-            f"{request.spec}: the task {request.task} needs "
-            f"{'--data masks:FOLDER' if request.task == 'segmentation' else 'a table with several targets'}, but these "
-            "are images with one label each."
+            f"{request.spec}: the task is {request.task}, "
+            + (
+                "but masks are for segmentation."
+                if masks
+                else f"which needs {needs}, but these are images with labels."
+            )
         )
-    notes = list(parts.notes)
     given = {"train": parts.train, "validation": parts.validation, "test": parts.test}
-    kept = {name: _rows_with_label(request, part, name, parts.classes, notes) for name, part in given.items() if part}
+    kept = {name: part for name, part in given.items() if part}
+    if not masks:
+        kept = {name: _rows_with_label(request, part, name, classes, notes) for name, part in kept.items()}
     if "train" not in kept:
         name, whole = next(iter(kept.items()))
         notes.append(f"{request.spec}: there is only a {name} part: all three parts were taken from it.")
         kept = {"train": whole}
-    _check_labels(request, kept, parts.classes, notes)
-    train, validation, test = _divide_images(request, kept, bool(parts.classes), share)
-    train = train.take(_some_rows(request, train.y, bool(parts.classes), notes))
+    if not masks:
+        _check_labels(request, kept, classes, notes)
+    by_class = bool(classes) and not masks
+    codes = kept["train"].y if by_class else torch.zeros(len(kept["train"]))
+    kept |= {name: kept["train"].take(rows) for name, rows in _divide(request, kept, codes, by_class, share).items()}
+    codes = kept["train"].y if by_class else torch.zeros(len(kept["train"]))
+    train = kept["train"].take(_some_rows(request, codes, by_class, notes))
     shape = _image_shape(train, request.image_size)
-    train, validation, test = (with_shape(part, shape) for part in (train, validation, test))
-    few = isinstance(train.inputs, ImageFiles) and len(train) > MEASURED_FILES
-    mean, std = moments(train.take(torch.linspace(0, len(train) - 1, MEASURED_FILES).long()) if few else train)
+    train, validation, test = (with_shape(part, shape) for part in (train, kept["validation"], kept["test"]))
+    many = isinstance(train.inputs, ImageFiles) and len(train) > MEASURED_FILES
+    mean, std = moments(train.take(torch.linspace(0, len(train) - 1, MEASURED_FILES).long()) if many else train)
     data = Data(
         name=request.spec,
-        task="classification" if parts.classes else "regression",
+        task="segmentation" if masks else "classification" if classes else "regression",
         kind="images",
         train=train,
         validation=validation,
         test=test,
-        classes=parts.classes,
+        classes=classes,
         outside={name: with_shape(part, shape) for name, part in parts.ood.items()},
         shifted={name: [with_shape(part, shape) for part in found] for name, found in parts.shifted.items()},
         mean=mean,
         std=std,
         notes=notes,
     )
-    return _with_encoding(data if parts.classes else _standardise_targets(data), shape)
-
-
-def _build_mask_data(request: Request, parts: ImageParts, share: float) -> Data:
-    """Images with masks as data: divided, and measured."""
-    if request.task not in (None, "segmentation"):
-        raise ValueError(f"{request.spec}: masks are for segmentation, but the task is {request.task}.")
-    assert parts.train is not None
-    whole, notes = parts.train, list(parts.notes)
-    shares = [0.0 if parts.test else TEST_SHARE, 0.0 if parts.validation else share]
-    rows = divide(torch.zeros(len(whole)), shares, request.seed, stratified=False)
-    test, validation, train = (whole.take(some) for some in rows)
-    test, validation = parts.test or test, parts.validation or validation
-    if not len(test) or not len(train):
-        raise ValueError(f"{request.spec}: {len(whole)} images are too few: none is left for the test part.")
-    train = train.take(_some_rows(request, torch.zeros(len(train)), False, notes))
-    mean, std = moments(train.take(torch.linspace(0, len(train) - 1, min(len(train), MEASURED_FILES)).long()))
-    data = Data(
-        request.spec, "segmentation", "images", train, validation, test, parts.classes, mean=mean, std=std, notes=notes
-    )
-    assert isinstance(train.inputs, ImageFiles)
-    data = _with_encoding(data, train.inputs.shape)
-    return replace(data, encoding={**(data.encoding or {}), "values": parts.mask_values})
-
-
-def _with_encoding(data: Data, shape: Shape) -> Data:
-    encoding = {
+    data = data if classes else _standardise_targets(data)
+    encoding: dict[str, Any] = {
         "kind": "images",
         "task": data.task,
         "shape": list(shape),
@@ -111,7 +95,23 @@ def _with_encoding(data: Data, shape: Shape) -> Data:
         "target_mean": data.target_mean,
         "target_std": data.target_std,
     }
-    return replace(data, encoding=encoding)
+    return replace(data, encoding=encoding | ({"values": parts.mask_values} if masks else {}))
+
+
+def _divide(
+    request: Request, parts: Mapping[str, Any], codes: torch.Tensor, stratified: bool, share: float
+) -> dict[str, torch.Tensor]:
+    """The training rows that make each part that is not given, and those that are left for training."""
+    shares = {"test": TEST_SHARE, "validation": share}
+    shares = {name: 0.0 if name in parts else wanted for name, wanted in shares.items()}
+    rows = divide(codes, list(shares.values()), request.seed, stratified=stratified)
+    found = {
+        name: some for name, some in zip((*shares, "train"), rows, strict=True) if name not in parts or name == "train"
+    }
+    for name in ("train", "test"):
+        if len(found.get(name, parts.get(name, codes))) == 0:
+            raise ValueError(f"{request.spec}: {len(codes)} examples are too few: none is left for the {name} part.")
+    return found
 
 
 def _standardise_targets(data: Data) -> Data:
@@ -143,29 +143,19 @@ def _check_labels(request: Request, parts: dict[str, Split], classes: tuple[str,
     if train.unique().numel() < 2:
         only = classes[int(train[0])] if classes else float(train[0])
         raise ValueError(f"{request.spec}: training needs at least two classes, but there is only {only}.")
-    if not classes:
-        return
-    for name, part in parts.items():
-        unseen = sorted(set(part.y.tolist()) - set(train.tolist()))
-        check_seen(request, name, [classes[label] for label in unseen])
-    counts = train.bincount(minlength=len(classes))
-    once = [name for name, count in zip(classes, counts.tolist(), strict=True) if count == 1]
+    if classes:
+        for name, part in parts.items():
+            check_seen(request, name, [classes[label] for label in sorted(set(part.y.tolist()) - set(train.tolist()))])
+        _note_single(
+            request, parts, dict(zip(classes, train.bincount(minlength=len(classes)).tolist(), strict=True)), notes
+        )
+
+
+def _note_single(request: Request, parts: Mapping[str, Any], counts: Mapping[str, int], notes: list[str]) -> None:
+    """Say which classes have one example alone, which training keeps."""
+    once = [name for name, count in counts.items() if count == 1]
     if once and len(parts) < 3:
         notes.append(f"{request.spec}: only one example, kept for training: {list_names(once)}.")
-
-
-def _divide_images(
-    request: Request, parts: dict[str, Split], stratified: bool, share: float
-) -> tuple[Split, Split, Split]:
-    whole = parts["train"]
-    shares = [0.0 if "test" in parts else TEST_SHARE, 0.0 if "validation" in parts else share]
-    test, validation, train = (
-        whole.take(rows) for rows in divide(whole.y, shares, request.seed, stratified=stratified)
-    )
-    test = parts.get("test", test)
-    if len(test) == 0:
-        raise ValueError(f"{request.spec}: {len(whole)} examples are too few: none is left for the test part.")
-    return train, parts.get("validation", validation), test
 
 
 def _some_rows(request: Request, targets: torch.Tensor, stratified: bool, notes: list[str]) -> torch.Tensor:
@@ -213,14 +203,16 @@ def build_table_data(request: Request, frames: TableParts, share: float) -> Data
     else:
         task = frames.task or _task(parts["train"][targets[0]], request, notes)
         classes = _classes(request, parts, targets[0], task, notes)
-    divided = _divide_table(request, parts, targets[0], classes, share)
-    codes = _class_numbers(divided["train"][targets[0]], classes)
-    divided["train"] = divided["train"].iloc[_some_rows(request, codes, bool(classes), notes).tolist()]
+    codes, whole = _class_numbers(parts["train"][targets[0]], classes), parts["train"]
+    rows = _divide(request, parts, codes, bool(classes), share)
+    divided = {**parts, **{name: whole.iloc[some.tolist()] for name, some in rows.items()}}
+    some = _some_rows(request, codes[rows["train"]], bool(classes), notes)
+    divided["train"] = divided["train"].iloc[some.tolist()]
     target = targets if len(targets) > 1 else targets[0]
     encoding: dict[str, Any] = {"kind": "table", "task": task, "target": target, "classes": list(classes)}
     encoding |= _target_moments(divided["train"][target]) if task == "regression" else {}
     if task == "multilabel":
-        encoding["values"] = [_two_values(parts["train"][name]) for name in targets]
+        encoding["values"] = [_sorted_labels(parts["train"][name]) for name in targets]
         for name, part in parts.items():
             for column, values in zip(targets, encoding["values"], strict=True):
                 check_seen(request, name, sorted(set(map(label_of, part[column].unique())) - set(values)))
@@ -317,8 +309,8 @@ def _task_of_several(request: Request, task: Task | None, values: Frame, notes: 
     return task
 
 
-def _two_values(values: Series) -> list[str]:
-    """The answers to one question of a multi-label table: the first counts as no, the second as yes."""
+def _sorted_labels(values: Series) -> list[str]:
+    """The labels that occur, numbers before words; of two, as a multi-label table has them, the first counts as no."""
     return [label_of(value) for value in sorted(values.unique(), key=lambda v: (isinstance(v, str), v))]
 
 
@@ -352,13 +344,11 @@ def _classes(request: Request, parts: dict[str, Frame], target: str, task: str, 
             "classes. Choose another target"
             + (', or task="regression" (command line: --task regression).' if values.dtype.kind in "iuf" else ".")
         )
-    classes = tuple(map(label_of, sorted(values.unique(), key=lambda v: (isinstance(v, str), v))))
+    classes = tuple(_sorted_labels(values))
     for name, part in parts.items():
         check_seen(request, name, sorted(set(map(label_of, part[target].unique())) - set(classes)))
     counts = label_counts(values)
-    once = [name for name in classes if counts[name] == 1]
-    if once and len(parts) < 3:
-        notes.append(f"{request.spec}: only one row, kept for training: {list_names(once)}.")
+    _note_single(request, parts, {name: counts[name] for name in classes}, notes)
     return classes
 
 
@@ -369,22 +359,6 @@ def check_seen(request: Request, part: str, unseen: list[str]) -> None:
             f"{request.spec}: every class of the {part} part must occur in training, but {list_names(unseen)} never "
             "does. Remove these rows, or give them as out-of-distribution (OOD) data."
         )
-
-
-def _divide_table(
-    request: Request, parts: dict[str, Frame], target: str, classes: tuple[str, ...], share: float
-) -> dict[str, Frame]:
-    whole = parts["train"]
-    codes = _class_numbers(whole[target], classes)
-    shares = {"test": 0.0 if "test" in parts else TEST_SHARE, "validation": 0.0 if "validation" in parts else share}
-    rows = divide(codes, list(shares.values()), request.seed, stratified=bool(classes))
-    for name, chosen in zip((*shares, "train"), rows, strict=True):
-        if name not in parts or name == "train":
-            parts[name] = whole.iloc[chosen.tolist()]
-    for name in ("train", "test"):
-        if len(parts[name]) == 0:
-            raise ValueError(f"{request.spec}: {len(whole)} rows are too few: none is left for the {name} part.")
-    return parts
 
 
 def _class_numbers(values: Series, classes: tuple[str, ...]) -> torch.Tensor:
@@ -420,7 +394,9 @@ def encode_labelled_rows(data: Data, request: Request, parts: SourceParts, notes
     """The rows of other data with targets that mean what they mean in this data."""
     rows = encode_rows(data, request, parts)
     if isinstance(parts, ImageParts) and data.classes and parts.numbered:
-        return _take_numbered_classes(data, request, rows, parts, notes)
+        place = place_of_numbers(data, request, parts)
+        notes += [note for note in parts.notes if note not in notes]
+        return renumber(rows, [place[int(name)] for name in parts.classes])
     if isinstance(parts, ImageParts) and data.classes:
         return take_known_classes(data, request, rows, parts.classes, notes)
     if data.classes and (rows.y == NO_CLASS).all() or rows.y.is_floating_point() and rows.y.isnan().all():
@@ -445,13 +421,6 @@ def take_known_classes(data: Data, request: Request, rows: Split, classes: tuple
     return mapped.take(known)
 
 
-def _take_numbered_classes(data: Data, request: Request, rows: Split, parts: ImageParts, notes: list[str]) -> Split:
-    place = place_of_numbers(data, request, parts)
-    mapped = renumber(rows, [place[int(name)] for name in parts.classes])
-    notes += [note for note in parts.notes if note not in notes]
-    return mapped
-
-
 def encode_answers(data: Data, request: Request, parts: ImageParts, notes: list[str]) -> tuple[Split, AnswerKey]:
     """The rows of a variant with classes of its own, and what counts as right for each of those."""
     place, rows = place_of_numbers(data, request, parts), encode_rows(data, request, parts)
@@ -466,7 +435,8 @@ def encode_answers(data: Data, request: Request, parts: ImageParts, notes: list[
 def place_of_numbers(data: Data, request: Request, parts: ImageParts) -> dict[int, int]:
     """Where each of ImageNet's 1,000 classes is among those of the data: by its WordNet id, or by its number."""
     names = data.classes
-    wnids, numbers = all(map(_is_wnid, names)), names == tuple(map(str, range(len(names))))
+    wnids = all(re.fullmatch(r"n\d{8}", name) for name in names)
+    numbers = names == tuple(map(str, range(len(names))))
     if len(names) != IMAGENET_CLASSES or not (wnids or numbers):
         few = ", ".join(names[:3])
         raise ValueError(
@@ -478,10 +448,6 @@ def place_of_numbers(data: Data, request: Request, parts: ImageParts) -> dict[in
     if wnids and (unknown := [wnid for wnid in parts.wnids.values() if wnid not in place]):
         raise ValueError(f"load: {request.spec} has the class {unknown[0]}, which {data.name} does not have.")
     return {i: place[parts.wnids[i]] if wnids and i in parts.wnids else i for i in range(IMAGENET_CLASSES)}
-
-
-def _is_wnid(name: str) -> bool:
-    return len(name) == 9 and name[0] == "n" and name[1:].isdigit()
 
 
 def renumber(rows: Split, numbers: Sequence[int]) -> Split:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from .._common.names import say_unknown
+from .._common.untrusted import is_disk_error
 from .dataset import Shape, Split
 from .unpacking import Limit
 
@@ -38,6 +39,7 @@ class Request:
     Args:
         shape: of the data that this is to be outside data for, or a variant of; None for the data itself
         whole: whether images are resized as a whole instead of cropped
+        page: name and address of the page to get the data from
     """
 
     name: str
@@ -57,6 +59,7 @@ class Request:
     missing: tuple[str, ...] = ()
     numbers: str = "standard"
     whole: bool = False
+    page: str = ""
 
     @property
     def spec(self) -> str:
@@ -168,26 +171,35 @@ def data_folder(folder: str | Path | None = None) -> Path:
     return Path(folder or os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER).expanduser().absolute()
 
 
-def first_existing(folder: Path, names: Iterable[str]) -> Path | None:
+def first_existing(folder: Path, names: Sequence[str]) -> Path | None:
     """The first of these files or folders that exists."""
     return next((folder / name for name in names if (folder / name).exists()), None)
 
 
-def missing_error(request: Request, names: Sequence[str], page: str, folder: Path | None = None) -> FileNotFoundError:
+def missing_error(request: Request, names: Sequence[str], folder: Path | None = None) -> FileNotFoundError:
     """The error to raise when none of these files is there."""
     looked = " or ".join(f'"{name}"' for name in names)
-    source = f"Get it from {page} and put it there" if page else "Put it there"
+    source = f"Get it from {request.page} and put it there" if request.page else "Put it there"
     return FileNotFoundError(
         f"{request.spec}: looked for {looked} in {folder or request.folder}, which is not there. {source}, or say "
         f"where it is with folder= (command line: --data-dir) or the environment variable {FOLDER_VARIABLE}."
     )
 
 
-def damaged_error(path: Path, why: object) -> ValueError:
-    """The error to raise for a file that cannot be read."""
-    return ValueError(
-        f"{path}: the file cannot be read ({why}). It is damaged, or not what its name says. Download it again."
-    )
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever a damaged file makes its reader raise becomes a `ValueError` that names the file."""
+    try:
+        yield
+    except Exception as error:
+        said = str(error) or type(error).__name__
+        if isinstance(error, ModuleNotFoundError) or isinstance(error, OSError) and is_disk_error(error):
+            raise
+        if isinstance(error, ValueError) and said.startswith(f"{path}: "):  # it says so itself
+            raise
+        raise ValueError(
+            f"{path}: the file cannot be read ({said}). It is damaged, or not what its name says. Download it again."
+        ) from None
 
 
 def check_columns(what: object, columns: int, most: int = MOST_COLUMNS, kind: str = "") -> None:
@@ -222,8 +234,3 @@ def list_names(names: Sequence[str], most: int = 100) -> str:
     'a, b and 1 more'
     """
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def unknown_error(what: str, name: str, known: Mapping[str, Any] | Sequence[str]) -> ValueError:
-    """The error to raise for a name that is not known: it lists those that are."""
-    return ValueError(f"{what}: {say_unknown(name, known)}")

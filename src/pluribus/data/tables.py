@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import itertools
 import math
 import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,9 +28,9 @@ from .source import (
     TableParts,
     argument_path,
     check_columns,
-    damaged_error,
     list_names,
     missing_error,
+    reading,
 )
 from .texts import check_tokenizer, encode_texts
 from .unpacking import Bounded, Limit, TooLargeError, limit_for, unpack
@@ -46,7 +45,7 @@ FARTHEST = 1e15  # standard deviations from the mean; squares of their sums are 
 
 KNOTS = 200  # values of a column whose quantiles are kept; between them lines are drawn
 
-TOGETHER = 1000  # columns of numbers that are looked at together
+MANY = 1000  # columns: of more, rows are taken of all columns of one kind at once
 
 LEVELS = 100  # of a category; rarer ones share a column
 
@@ -91,7 +90,7 @@ def load_table(request: Request) -> TableParts:
         files = [path / f"{name}{end}" for name in names for end in (".csv", ".csv.gz", ".parquet")]
         found[part] = next((read(file) for file in files if file.is_file()), None)
     if found["train"] is None:
-        raise missing_error(request, ["train.csv", "train.parquet"], "", path)
+        raise missing_error(request, ["train.csv", "train.parquet"], path)
     return TableParts(**found, **told)
 
 
@@ -134,19 +133,17 @@ def _has_table(folder: Path) -> bool:
 
 def _read_numbers(path: Path, below: int | None = None, columns: Literal[1, 2] = 1) -> np.ndarray:
     """The numbers in a text file; with `below`, whole numbers from 0 on that are below it."""
-    try:
+    with reading(path):
         with open_file(path) as file:
             lines = file.read().decode().split("\n")
         if not any(line.partition("#")[0].strip() for line in lines):
             raise ValueError("it holds no numbers")
         values = np.loadtxt(lines, ndmin=columns)
-    except (OSError, ValueError) as error:
-        raise damaged_error(path, error) from None
-    if below is None:
-        return values
-    if values.ndim != 1 or not ((values >= 0) & (values < below) & (values == values.round())).all():
-        raise damaged_error(path, f"it must hold whole numbers from 0 to {below - 1}")
-    return values.astype(int)
+        if below is None:
+            return values
+        if values.ndim != 1 or not ((values >= 0) & (values < below) & (values == values.round())).all():
+            raise ValueError(f"it must hold whole numbers from 0 to {below - 1}")
+        return values.astype(int)
 
 
 def read_table(path: Path, limit: Limit = None, missing: Sequence[str] = ()) -> Frame:
@@ -179,8 +176,8 @@ def read_table(path: Path, limit: Limit = None, missing: Sequence[str] = ()) -> 
     for name in [name for name, kind in frame.dtypes.items() if kind == "object"]:
         if any(isinstance(value, list | dict | np.ndarray) for value in frame[name].dropna().head(1)):
             frame[name] = frame[name].astype(str)  # nested values of Parquet
-    if frame.shape[1] > TOGETHER:
-        frame = frame.copy()  # columns of one kind in one piece: rows are taken of all of them at once
+    if frame.shape[1] > MANY:
+        frame = frame.copy()  # columns of one kind in one piece
     return frame.reset_index(drop=True)
 
 
@@ -305,14 +302,8 @@ def column_rules(frame: Frame, notes: list[str], *, scale: bool = True) -> list[
     """How each column of a table becomes numbers, as these rows say; what is left out is said in the notes."""
     others = sum(not _is_plain(kind) for kind in frame.dtypes)
     check_columns("the table", others, MOST_OTHER_COLUMNS, " that are not numbers")
-    plain, constant = _plain_number_rules(frame, scale)
-    found = []
-    for name in frame.columns:
-        if name in constant:
-            notes.append(f'Column "{name}" has only one value: left out.')
-        elif (rule := plain.get(name) or _column_rule(frame[name], notes, scale)) is not None:
-            found.append(rule)
-    return found
+    rules = (_column_rule(frame[name], notes, scale) for name in frame.columns)
+    return [rule for rule in rules if rule is not None]
 
 
 def add_quantiles_(rules: list[dict[str, Any]], frame: Frame) -> None:
@@ -334,76 +325,43 @@ def _scale(column: dict[str, Any], numbers: np.ndarray) -> np.ndarray:
     return np.interp(scaled, column["knots"], column["scores"]) if "knots" in column else scaled
 
 
-def _plain_number_rules(frame: Frame, scale: bool) -> tuple[dict[str, dict[str, Any]], set[str]]:
-    """Rules of columns of numbers, and which have one value, many at a time: tables of genes have thousands."""
-    names = [name for name, kind in frame.dtypes.items() if _is_plain(kind) and not ROW_NUMBER.search(str(name))]
-    rules: dict[str, dict[str, Any]] = {}
-    constant: set[str] = set()
-    for some in (names[at : at + TOGETHER] for at in range(0, len(names), TOGETHER)):
-        numbers = np.ascontiguousarray(frame[some].to_numpy(float).T)  # (columns, rows): summed as one by one
-        unknown = ~np.isfinite(numbers)
-        numbers = np.where(unknown, math.nan, numbers)
-        low, high = np.fmin.reduce(numbers, axis=1), np.fmax.reduce(numbers, axis=1)
-        usual = (low < high) & (np.maximum(abs(low), abs(high)) <= LARGEST)
-        constant.update(np.array(some, dtype=object)[(low == high) & ~unknown.any(axis=1)])
-        chosen = numbers[usual]
-        means, stds = np.nanmean(chosen, axis=1).tolist(), np.nanstd(chosen, axis=1).tolist()
-        missing = unknown[usual].any(axis=1).tolist()
-        for i, name in enumerate(np.array(some, dtype=object)[usual]):
-            mean, std = (means[i], stds[i]) if scale else (0.0, 1.0)
-            rules[name] = {"name": name, "kind": "number", "mean": mean, "std": std, "missing": missing[i]}
-    return rules, constant
-
-
 def _is_plain(kind: Any) -> bool:
     return isinstance(kind, np.dtype) and kind.kind in "iuf"
 
 
 def _column_rule(values: Series, notes: list[str], scale: bool) -> dict[str, Any] | None:
-    present = values.dropna()
-    if _has_one_value(present):
-        notes.append(f'Column "{values.name}" has {"only one value" if len(present) else "no value"}: left out.')
-        return None
     kind = _column_kind(values)
     if kind == "category":
         return _category_rule(values, notes)
-    if kind == "number" and _numbers_rows(present):
-        notes.append(f'Column "{values.name}" has a different whole number in every row, like an id: left out.')
-        return None
     numbers = column_numbers(values, kind)
-    if np.isnan(numbers).all() or np.nanmin(numbers) == np.nanmax(numbers):
-        notes.append(f'Column "{values.name}" has only one finite value: left out.')
+    known = numbers[~np.isnan(numbers)]
+    if not len(known) or known.min() == known.max():
+        notes.append(f'Column "{values.name}" has {"only one" if len(known) else "no"} value: left out.')
+        return None
+    if kind == "number" and _numbers_rows(values.dropna()):
+        notes.append(f'Column "{values.name}" has a different whole number in every row, like an id: left out.')
         return None
     if kind == "date":
         notes.append(f'Column "{values.name}" holds dates: they were converted to days since 1970.')
-    if abs(numbers[~np.isnan(numbers)]).max() > LARGEST:
+    if abs(known).max() > LARGEST:
         raise ValueError(
-            f'column "{values.name}" ranges from {np.nanmin(numbers):g} to {np.nanmax(numbers):g}, which no network '
-            "can "
-            "compute with. Scale it, take its logarithm, or leave it out."
+            f'column "{values.name}" ranges from {known.min():g} to {known.max():g}, which no network can compute '
+            "with. Scale it, take its logarithm, or leave it out."
         )
     mean, std = (float(np.nanmean(numbers)), float(np.nanstd(numbers))) if scale else (0.0, 1.0)
-    return {"name": values.name, "kind": kind, "mean": mean, "std": std, "missing": bool(np.isnan(numbers).any())}
-
-
-def _has_one_value(present: Series) -> bool:
-    if present.dtype.kind in "iuf" and isinstance(present.dtype, np.dtype):  # tables of genes have thousands of these
-        numbers = present.to_numpy()
-        return not len(numbers) or bool((numbers == numbers[0]).all())
-    return present.nunique() < 2
+    return {"name": values.name, "kind": kind, "mean": mean, "std": std, "missing": len(known) < len(numbers)}
 
 
 def _numbers_rows(present: Series) -> bool:
     """Whether a column of numbers is called an identifier and is one: whole, and no two alike."""
-    if not ROW_NUMBER.search(str(present.name)) or len(present) <= CLASSES or present.nunique() < len(present):
-        return False
-    return bool((present == present.round()).all())
+    named = ROW_NUMBER.search(str(present.name)) and CLASSES < len(present) == present.nunique()
+    return bool(named and (present == present.round()).all())
 
 
 def _column_kind(values: Series) -> str:
-    kind, present = values.dtype.kind, values.dropna()
-    if kind in "iuf":
+    if values.dtype.kind in "iuf":
         return "number"
+    kind, present = values.dtype.kind, values.dropna()
     if kind == "b" or all(isinstance(value, bool | np.bool_) for value in present):
         return "flag"
     if kind == "M" or all(DATE.match(str(value)) for value in present.unique()) and not _as_dates(present).isna().any():
@@ -415,6 +373,9 @@ def _column_kind(values: Series) -> str:
 
 def _category_rule(values: Series, notes: list[str]) -> dict[str, Any] | None:
     counts = label_counts(values)
+    if len(counts) < 2:
+        notes.append(f'Column "{values.name}" has {"only one" if counts else "no"} value: left out.')
+        return None
     if len(counts) > CLASSES and len(counts) > len(values) / 2:
         notes.append(
             f'Column "{values.name}" has {len(counts)} different texts in {len(values)} rows, like names or row '
@@ -444,15 +405,7 @@ def encode_table(encoding: dict[str, Any], frame: Frame) -> Split:
 def encode_columns(rules: list[dict[str, Any]], frame: Frame) -> np.ndarray:
     """The numbers that columns become by the rules of `column_rules`: (rows, inputs)."""
     _check_present(rules, frame)
-    kinds = dict(frame.dtypes)
-    plain = [_is_plain(kinds[c["name"]]) and c["kind"] == "number" and "knots" not in c for c in rules]
-    blocks: list[np.ndarray] = []
-    for together, group in itertools.groupby(zip(plain, rules, strict=True), key=lambda pair: pair[0]):
-        columns = [column for _, column in group]
-        blocks += (
-            _encode_numbers(columns, frame) if together else [_encode_column(c, frame[c["name"]]) for c in columns]
-        )
-    return np.concatenate(blocks, axis=1)
+    return np.concatenate([_encode_column(column, frame[column["name"]]) for column in rules], axis=1)
 
 
 def _check_present(rules: list[dict[str, Any]], frame: Frame) -> None:
@@ -464,14 +417,14 @@ def _check_present(rules: list[dict[str, Any]], frame: Frame) -> None:
 
 def _check_magnitude(encoding: dict[str, Any], inputs: np.ndarray, names: list[str]) -> None:
     """Refuse a value so far from all that the network was trained on that it could compute nothing from it."""
-    if (abs(inputs) <= FARTHEST).all():
-        return
-    row, place = np.argwhere(~(abs(inputs) <= FARTHEST))[0]
-    raise ValueError(
-        f'row {names[row]}, column "{feature_names(encoding)[place]}": the value is {inputs[row, place]:.2g} standard '
-        f"deviations from the mean of the training rows, but a network computes with at most {FARTHEST:.0e}. Correct "
-        "it, or leave the row out."
-    )
+    far = ~(abs(inputs) <= FARTHEST)
+    if far.any():
+        row, place = np.argwhere(far)[0]
+        raise ValueError(
+            f'row {names[row]}, column "{feature_names(encoding)[place]}": the value is {inputs[row, place]:.2g} '
+            f"standard deviations from the mean of the training rows, but a network computes with at most "
+            f"{FARTHEST:.0e}. Correct it, or leave the row out."
+        )
 
 
 def label_of(value: Any) -> str:
@@ -524,20 +477,6 @@ def feature_sizes(encoding: dict[str, Any]) -> list[int]:
     return found
 
 
-def _encode_numbers(columns: list[dict[str, Any]], frame: Frame) -> Iterator[np.ndarray]:
-    """The inputs that columns of numbers give, many at a time: (rows, inputs) each."""
-    for some in (columns[at : at + TOGETHER] for at in range(0, len(columns), TOGETHER)):
-        numbers = frame[[column["name"] for column in some]].to_numpy(float)
-        mean, std = (np.array([float(column[key]) for column in some]) for key in ("mean", "std"))
-        known = np.isfinite(numbers)
-        inputs = np.zeros((len(frame), len(some) + sum(column["missing"] for column in some)))
-        places = np.cumsum([0, *(1 + column["missing"] for column in some)])[:-1]
-        inputs[:, places] = np.where(known, (np.where(known, numbers, 0.0) - mean) / std, 0.0)
-        marked = [i for i, column in enumerate(some) if column["missing"]]
-        inputs[:, places[marked] + 1] = ~known[:, marked]
-        yield inputs
-
-
 def _encode_column(column: dict[str, Any], values: Series) -> np.ndarray:
     """The inputs that one column gives: (rows, inputs)."""
     if column["kind"] == "category":
@@ -569,9 +508,8 @@ def column_numbers(values: Series, kind: str) -> np.ndarray:
         numbers = map_values(values, lambda value: words.get(str(value).lower(), math.nan), math.nan)
     elif kind == "date":
         dates = _as_dates(values)
-        numbers = (
-            dates - require("pandas", "reading tables", "data").Timestamp(0)
-        ).dt.total_seconds().to_numpy() / 86400
+        epoch = require("pandas", "reading tables", "data").Timestamp(0)
+        numbers = (dates - epoch).dt.total_seconds().to_numpy() / 86400
     else:
         numbers = _as_floats(values)
     return np.where(np.isfinite(numbers), numbers, math.nan)

@@ -46,29 +46,31 @@ Given = TypeVar("Given")
 
 def read_config(folder: str | Path) -> Any:
     """The configuration in a folder of transformers, after the folder was looked at."""
-    transformers = require("transformers", "reading texts", "huggingface")
-    check_text_folder(Path(folder))
-    return _quietly(lambda: transformers.AutoConfig.from_pretrained(folder, **OFFLINE))
+    return _read(folder, "AutoConfig")
 
 
 def read_tokenizer(folder: str | Path) -> Any:
     """The tokenizer in a folder of transformers, after the folder was looked at."""
+    return _read(folder, "AutoTokenizer")
+
+
+def _read(folder: str | Path, kind: str) -> Any:
     transformers = require("transformers", "reading texts", "huggingface")
     check_text_folder(Path(folder))
-    return _quietly(lambda: transformers.AutoTokenizer.from_pretrained(folder, **OFFLINE))
+    return quietly(lambda: getattr(transformers, kind).from_pretrained(folder, **OFFLINE))
 
 
 def read_text_classifier(folder: str | Path, config: Any) -> Any:
     """The network with its weights, after its size was counted; a head that the folder lacks is drawn."""
     kind = require("transformers", "reading texts", "huggingface").AutoModelForSequenceClassification
     check_claimed_size(Path(folder), config)
-    return _quietly(lambda: kind.from_pretrained(folder, config=config, use_safetensors=True, **OFFLINE))
+    return quietly(lambda: kind.from_pretrained(folder, config=config, use_safetensors=True, **OFFLINE))
 
 
 def build_text_classifier(config: Any, kind: str = "SequenceClassification") -> Any:
     """The network that a configuration describes, with weights drawn at random."""
     auto = getattr(require("transformers", "reading texts", "huggingface"), f"AutoModelFor{kind}")
-    return _quietly(lambda: auto.from_config(config, trust_remote_code=False))
+    return quietly(lambda: auto.from_config(config, trust_remote_code=False))
 
 
 def check_claimed_size(folder: Path, config: Any, kind: str = "SequenceClassification") -> None:
@@ -80,7 +82,7 @@ def check_claimed_size(folder: Path, config: Any, kind: str = "SequenceClassific
     check_claim(f"{CONFIG} claims a network", claimed, there)
 
 
-def _quietly(read: Callable[[], Given]) -> Given:
+def quietly(read: Callable[[], Given]) -> Given:
     """What `read` gives; whatever transformers raises is a `ValueError`, and what it would say beside is not shown."""
     with _silence():
         try:
@@ -138,9 +140,8 @@ def check_text_folder(folder: Path) -> None:
 def _check_file(path: Path) -> None:
     try:
         with open_file(path) as file:
-            size = file.seek(0, 2)
-        if path.suffix != ".safetensors" and size > LONGEST_JSON:
-            raise ValueError(f"it is longer than {LONGEST_JSON // 2**20} MB")
+            if path.suffix != ".safetensors" and file.seek(0, 2) > LONGEST_JSON:
+                raise ValueError(f"it is longer than {LONGEST_JSON // 2**20} MB")
         if path.suffix == ".json":
             read_json(path)
     except (ValueError, OSError) as error:
@@ -185,8 +186,6 @@ def _check_index(index: Any, folder: Path) -> None:
 def _entries(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Every value at any depth with the name that it has where it stands."""
     yield name, value
-    inner = (
-        value.items() if isinstance(value, dict) else ((name, one) for one in value) if isinstance(value, list) else ()
-    )
-    for key, one in inner:
+    pairs = [(name, one) for one in value] if isinstance(value, list) else []
+    for key, one in value.items() if isinstance(value, dict) else pairs:
         yield from _entries(one, str(key))

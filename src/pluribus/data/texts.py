@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .source import Request, list_names
-from .text_folders import is_error, read_config, read_tokenizer
+from .text_folders import quietly, read_config, read_tokenizer
 
 LONG = ("cut", "refuse")  # what becomes of texts that are longer than the model takes
 
@@ -84,11 +84,9 @@ def _text_column(frame: Any, spec: str, notes: list[str]) -> str:
     if len(texts) > 1 and "text" in texts:
         texts = ["text"]
     if len(texts) != 1:
-        found = (
-            f"there are {list_names(texts)}" if texts else f"there are only: {list_names([*map(str, frame.columns)])}"
-        )
+        found = list_names(texts) if texts else f"only: {list_names([*map(str, frame.columns)])}"
         raise ValueError(
-            f'{spec}: one column must hold the texts, but {found}. Call it "text", or leave the others out.'
+            f'{spec}: one column must hold the texts, but there are {found}. Call it "text", or leave the others out.'
         )
     if others := [str(name) for name in frame.columns if name != texts[0]]:
         notes.append(f'Only the texts in the column "{texts[0]}" are used: {list_names(others)} left out.')
@@ -128,13 +126,9 @@ def _tokens(column: dict[str, Any], values: Any, long: str, notes: list[str] | N
 def _tokenize(folder: str, texts: list[str], **options: Any) -> list[list[int]]:
     tokenizer = _tokenizer(folder)
     try:
-        return tokenizer(texts, verbose=False, **options)["input_ids"]
-    except BaseException as error:  # settings of any kind that the folder has
-        if not is_error(error):
-            raise
-        raise ValueError(
-            f"tokenizer: the one in {folder!r} reads no texts ({type(error).__name__}: {error})."
-        ) from None
+        return quietly(lambda: tokenizer(texts, verbose=False, **options)["input_ids"])
+    except ValueError as error:  # settings of any kind that the folder has
+        raise ValueError(f"tokenizer: the one in {folder!r} reads no texts ({error}).") from None
 
 
 @lru_cache(maxsize=4)

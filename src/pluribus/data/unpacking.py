@@ -16,7 +16,6 @@ import re
 import time
 import warnings
 import zipfile
-import zlib
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -35,8 +34,6 @@ GROWTH = 20  # times its own size that a file may unpack to; images and tables s
 SECONDS, BYTES_A_SECOND = 5.0, 2**23  # of decoding; honest files need a tenth of it
 
 MEMBERS = 10_000  # of an archive
-
-BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError, RuntimeError)
 
 Limit = int | str | None  # bytes, or a text such as "4G"; None: what `limit_for` says
 
@@ -214,48 +211,31 @@ def read_npz(
         allowed = limit_for(os.fstat(file.fileno()).st_size, limit)
         try:
             with zipfile.ZipFile(file) as archive:
-                members = _members(archive)
+                members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+                if len(archive.infolist()) > MEMBERS or len(members) < len(archive.infolist()):
+                    raise ValueError(f"it must hold at most {MEMBERS} arrays, each only once")
                 taken = [name for name in members if wanted is None or name in wanted]
                 if sum(members[name].file_size for name in taken) > allowed:
                     raise TooLargeError(path, allowed)
                 arrays = {name: _read_array(archive, members[name]) for name in taken}
             check_digest(path)
             return arrays, list(members)
-        except TooLargeError:
-            raise
-        except OSError as error:
-            if is_disk_error(error):
-                raise
-            raise ValueError(f"it is not a complete .npz file ({error})") from None
         except Exception as error:  # zipfile, zlib and numpy raise many kinds on damaged bytes
+            if isinstance(error, TooLargeError) or isinstance(error, OSError) and is_disk_error(error):
+                raise
             raise ValueError(f"it is not a complete .npz file ({error or type(error).__name__})") from None
-
-
-def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    found = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
-    if len(archive.infolist()) > MEMBERS or len(found) < len(archive.infolist()):
-        raise ValueError(f"it must hold at most {MEMBERS} arrays, each only once")
-    return found
 
 
 def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     with archive.open(member) as stream:
-        shape, columns_first, dtype = read_array_header(stream)
-        promised = math.prod(shape) * dtype.itemsize
-        if promised > member.file_size:
+        shape, _, dtype = read_array_header(stream)
+        if (promised := math.prod(shape) * dtype.itemsize) > member.file_size:
             raise ValueError(f"{member.filename} promises {format_bytes(promised)} and holds {member.file_size} bytes")
-        content = np.empty(promised, np.uint8)
-        if _fill(stream, content) < promised or stream.read(1):  # the last read also compares the checksum
-            raise ValueError(f"{member.filename} promises {promised} bytes and holds others")
-    values = content.view(dtype) if promised else np.empty(math.prod(shape), dtype)
-    return values.reshape(shape, order="F" if columns_first else "C")
-
-
-def _fill(stream: Any, content: np.ndarray) -> int:
-    view, filled = memoryview(content.data), 0
-    while filled < len(view) and (count := stream.readinto(view[filled : filled + 2**24])):
-        filled += count
-    return filled
+        stream.seek(0)
+        array = np.lib.format.read_array(stream, allow_pickle=False)
+        if stream.read(1):  # this also compares the checksum
+            raise ValueError(f"{member.filename} holds more than the {promised} bytes that it promises")
+    return array
 
 
 def read_array_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

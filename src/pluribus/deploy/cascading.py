@@ -139,16 +139,14 @@ class CascadeReport:
         """The promise and the cost, as text."""
         what = "its error is" if self.promise == "risk" else "its accuracy falls below the last stage's by"
         share = lambda i: f"{i.value:.2%} ({i.low:.2%} to {i.high:.2%})"  # noqa: E731
-        return "\n".join(
-            [
-                f"  with confidence {self.confidence:g}, {what} at most {self.bound:.4g} (asked: {self.asked:g}), for "
-                f"rows like the {self.rows:,} that tested it",
-                f"  accuracy {share(self.accuracy)} of {share(self.coverage)} of the rows; last stage "
-                f"{share(self.last_accuracy)}",
-                f"  rows that reach each stage: {', '.join(f'{r:.1%}' for r in self.reach)}; cost "
-                f"{self.cost.value:.3f} ({self.cost.low:.3f} to {self.cost.high:.3f}) of the last stage on every row",
-            ]
-        )  # fmt: skip
+        return (
+            f"  with confidence {self.confidence:g}, {what} at most {self.bound:.4g} (asked: {self.asked:g}), for "
+            f"rows like the {self.rows:,} that tested it\n"
+            f"  accuracy {share(self.accuracy)} of {share(self.coverage)} of the rows; last stage "
+            f"{share(self.last_accuracy)}\n"
+            f"  rows that reach each stage: {', '.join(f'{r:.1%}' for r in self.reach)}; cost "
+            f"{self.cost.value:.3f} ({self.cost.low:.3f} to {self.cost.high:.3f}) of the last stage on every row"
+        )
 
     def plain(self) -> dict[str, Any]:
         """As plain values, for a record."""
@@ -172,9 +170,7 @@ def split(stages: Any, sizes: Sequence[int] | None = None) -> list[Ensemble]:
         raise ValueError(
             f"cascade: all stages must be of classification, or all binary, but the tasks are {sorted(tasks)}."
         )
-    for one in made:
-        one.eval()
-    return made
+    return [one.eval() for one in made]
 
 
 def rows_and_labels(validation: Any) -> tuple[Any, Tensor]:
@@ -314,11 +310,19 @@ def _report(rows: StageRows, found: _Outcome, bound: float, asked: Asked) -> Cas
     reach = tuple(float((found.stage >= k).mean()) for k in range(len(rows.costs)))
     costs = rows.costs[found.stage]
     error = 1.96 * float(costs.std()) / math.sqrt(len(costs))
+    mean = float(costs.mean())
     return CascadeReport(
-        "margin" if asked.risk is None else "risk", asked.limit, bound, asked.confidence, len(found.wrong),
-        _share(~found.wrong[found.accepted]), _share(~rows.wrong[-1]), _share(found.accepted), reach,
-        Interval(float(costs.mean()), float(costs.mean()) - error, float(costs.mean()) + error),
-    )  # fmt: skip
+        promise="margin" if asked.risk is None else "risk",
+        asked=asked.limit,
+        bound=bound,
+        confidence=asked.confidence,
+        rows=len(found.wrong),
+        accuracy=_share(~found.wrong[found.accepted]),
+        last_accuracy=_share(~rows.wrong[-1]),
+        coverage=_share(found.accepted),
+        reach=reach,
+        cost=Interval(mean, mean - error, mean + error),
+    )
 
 
 def _share(flags: np.ndarray) -> Interval:
@@ -383,7 +387,7 @@ def _check_rows(rows: int, risk: float | None, margin: float | None, confidence:
             f"cascade: {'a margin' if risk is None else 'a risk'} of {limit:g} with confidence {confidence:g} needs "
             f"about {rows_needed(limit, confidence):,} validation rows or more, but there are {rows:,}. Give more, "
             "or allow more."
-        )  # fmt: skip
+        )
 
 
 def _cannot(asked: Asked, bound: float, rows: int) -> str:

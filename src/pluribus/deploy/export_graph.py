@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .._common.torch_private import is_pure_operator, pytree
+from .._common.torch_operators import is_pure_operator
+from .._common.torch_private import pytree
 from .._common.trees import Batch, flatten, logits_of, map_rows, map_tensors, repeat_votes, rows_of, stack_trees
 from ..core.ensemble import Ensemble
 from ..surgery.copying import assign_, duplicate, run_with, state
@@ -40,13 +40,12 @@ class ExportedMembers(nn.Module):
         """Every member on every row: (members, batch, ...)."""
         if self.ensemble is not None and self.ensemble.run == "once":
             return logits_of(self.ensemble(*args, **kwargs))
-        with (self.findings.around or nullcontext)():
-            return repeat_votes(_stack([logits_of(self._one(i, (args, kwargs))) for i in range(self.size)]), self.votes)
+        return repeat_votes(_stack([logits_of(self._one(i, (args, kwargs))) for i in range(self.size)]), self.votes)
 
     def train(self, mode: bool = True) -> ExportedMembers:
-        """Set the mode; dropout of MC-Dropout stays awake."""
+        """Set the mode; MC-Dropout's dropout stays active."""
         super().train(mode)
-        for name in self.findings.awake:
+        for name in self.findings.active_dropout:
             self.module.get_submodule(name).training = True
         return self
 
@@ -67,15 +66,10 @@ def _stack(outputs: list[Any]) -> Any:
 
 
 def plain_of(ensemble: nn.Module) -> nn.Module:
-    """What can be traced: members by a loop; of a frozen ensemble its plain graph."""
+    """What can be traced: members by a loop; of a frozen ensemble its graph."""
     if isinstance(ensemble, Ensemble):
         return ExportedMembers(ensemble).eval()
-    made = duplicate(ensemble).eval()
-    for part in made.modules():
-        put_back: Any = getattr(part, "plain_", None)  # a frozen ensemble packs its weights when it runs
-        if callable(put_back):
-            put_back()
-    return made
+    return duplicate(ensemble).eval()
 
 
 def trace_program(module: nn.Module, batch: Batch, dynamic: bool) -> torch.export.ExportedProgram:
@@ -121,11 +115,10 @@ def _shapes(batch: Batch, names: Sequence[str]) -> dict[str, Any]:
     return dict(zip(names, (*args, *kwargs.values()), strict=True))
 
 
-def merge_(program: torch.export.ExportedProgram) -> int:
-    """Let equal operations on equal inputs run once, unless they are random; how many were taken out."""
+def merge_(program: torch.export.ExportedProgram) -> None:
+    """Let equal operations on equal inputs run once, unless they are random."""
     outputs = {spec.arg.name for spec in program.graph_signature.output_specs if hasattr(spec.arg, "name")}
     seen: dict[Any, torch.fx.Node] = {}
-    taken_out = 0
     for node in list(program.graph.nodes):
         target = node.target
         if node.op != "call_function" or not is_pure_operator(target) or node.name in outputs:
@@ -134,9 +127,7 @@ def merge_(program: torch.export.ExportedProgram) -> int:
         if first is not node:
             node.replace_all_uses_with(first)
             program.graph.erase_node(node)
-            taken_out += 1
     program.graph_module.recompile()
-    return taken_out
 
 
 def first_words(error: BaseException) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import io
 import json
+import logging
 import os
 import re
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -84,14 +86,12 @@ class Export:
             if self.draws == "random":
                 seen = f"agrees with PyTorch in its mean over {REPEATS} runs"
             checked = f"{seen}, with batches of {', '.join(map(str, self.checked))}"
-        return "\n".join(
-            [
-                f"{self.path}: {kinds[self.format]}, {self.bytes / 1e6:.2f} MB",
-                f"  takes {', '.join(self.inputs)}; batch: {self.batch}",
-                f"  gives {', '.join(self.outputs)}",
-                f"  {chance[self.draws]}",
-                f"  {checked}",
-            ]
+        return (
+            f"{self.path}: {kinds[self.format]}, {self.bytes / 1e6:.2f} MB\n"
+            f"  takes {', '.join(self.inputs)}; batch: {self.batch}\n"
+            f"  gives {', '.join(self.outputs)}\n"
+            f"  {chance[self.draws]}\n"
+            f"  {checked}"
         )
 
     def record(self) -> dict[str, Any]:
@@ -146,9 +146,9 @@ def export(
         )
     path = Path(path)
     format = _check_arguments(ensemble, path, format, draws, tolerance)
-    _check_cascade(ensemble, format, dynamic)
     refuse_sparse("export", example)
-    batch, size = _check_example(example), rows_of(as_batch(example))
+    batch = _check_example(ensemble, example, format, dynamic)
+    size = rows_of(batch)
     given = duplicate(ensemble).eval()
     with torch.no_grad(), torch.random.fork_rng(devices=[]), refuse_chance_outside_torch("export"):
         outputs = call("export", given, example)  # here an ensemble looks at its first batch
@@ -165,30 +165,30 @@ def export(
         raise ValueError('export: draws="random" is for MC-Dropout, but this ensemble draws nothing. Leave it out.')
     draws = draws if chance else "none"
     outputs = cascade_names(given) if isinstance(given, Cascade) else answer_names(task)
-    inputs = _input_names(ensemble.stages[0] if isinstance(ensemble, Cascade) else ensemble, batch, outputs)
-    about = {"task": task, "members": str(getattr(ensemble, "size", "")), "draws": draws}
-    if isinstance(ensemble, Cascade):
-        about["members"] = str(ensemble.counts[-1])
-    about |= getattr(ensemble.stages[0] if isinstance(ensemble, Cascade) else ensemble, "about", {})
+    first: Any = ensemble.stages[0] if isinstance(ensemble, Cascade) else ensemble
+    inputs = _input_names(first, batch, outputs)
+    members = ensemble.counts[-1] if isinstance(ensemble, Cascade) else getattr(ensemble, "size", "")
+    about = {"task": task, "members": str(members), "draws": draws, **getattr(first, "about", {})}
     with torch.no_grad(), _quiet(), _beside(path) as temporary:
         if isinstance(given, Cascade):
             _write_cascade(given, resize(batch, max(size, 2)), temporary, inputs, opset, about)
         else:
             program = trace_program(AnswerModule(plain, task, class_dim).eval(), batch, dynamic)
-            _write_program(program, temporary, format, inputs, outputs, opset, about)
+            if format == "onnx":
+                _write_onnx(program, temporary, inputs, outputs, opset, about)
+            else:
+                _write_program(program, temporary, about)
         sizes: tuple[int, ...] = ()
         difference = None
         if check:
             sizes = tuple(sorted({1, size, 2 * size + 1})) if dynamic else (size,)
             run = _onnx_runner(temporary, inputs, outputs) if format == "onnx" else _torch_runner(temporary)
             compare = _compare_random if draws == "random" else _compare
-            expected = _Answers(given) if isinstance(given, Cascade) else AnswerModule(given, task, class_dim).eval()
+            expected = given.answers if isinstance(given, Cascade) else AnswerModule(given, task, class_dim).eval()
             difference = max(compare(expected, run, resize(batch, n), tolerance) for n in sizes)
         written = sum(file.stat().st_size for file in temporary.parent.iterdir())
-    return Export(
-        path, format, inputs, outputs, "dynamic" if dynamic else size, draws, difference, tolerance,
-        sizes, written,
-    )  # fmt: skip
+    rows = "dynamic" if dynamic else size
+    return Export(path, format, inputs, outputs, rows, draws, difference, tolerance, sizes, written)
 
 
 # -------------------------------------------------------------------- what is asked for
@@ -220,12 +220,16 @@ def _check_arguments(ensemble: Any, path: Path, format: str | None, draws: str, 
     return format
 
 
-def _check_cascade(ensemble: Any, format: str, dynamic: bool) -> None:
+def _check_example(ensemble: nn.Module, example: Any, format: str, dynamic: bool) -> Batch:
     if isinstance(ensemble, Cascade) and (format != "onnx" or not dynamic):
         raise ValueError(
             "export: a cascade is written as .onnx with a batch of any size. For another runtime, export each of "
             "cascade.stages and gather the rows that go on, as docs/serving.md shows."
         )
+    batch = as_batch(example)
+    if not tensors_of(batch) or not rows_of(batch):
+        raise ValueError("export: the example must hold a tensor of at least one row. Give what one call takes.")
+    return batch
 
 
 def _check_format(path: Path, format: str | None) -> str:
@@ -240,13 +244,6 @@ def _check_format(path: Path, format: str | None) -> str:
     if format == "torch" and path.suffix != ".pt2":
         raise ValueError(f'export: PyTorch needs the suffix ".pt2", but it is {path.suffix!r}. Rename the file.')
     return format
-
-
-def _check_example(example: Any) -> Batch:
-    batch = as_batch(example)
-    if not tensors_of(batch) or not rows_of(batch):
-        raise ValueError("export: the example must hold a tensor of at least one row. Give what one call takes.")
-    return batch
 
 
 def _input_names(ensemble: nn.Module, batch: Batch, taken: Sequence[str]) -> tuple[str, ...]:
@@ -294,16 +291,10 @@ def _write_cascade(
     onnx.save(model, path)
 
 
-def _write_program(
-    program: torch.export.ExportedProgram, path: Path, format: str, inputs: Sequence[str], outputs: Sequence[str],
-    opset: int | None, about: dict[str, str],
-) -> None:  # fmt: skip
-    if format == "onnx":
-        _write_onnx(program, path, inputs, outputs, opset, about)
-    else:
-        content = io.BytesIO()  # on a full disk, torch's own writing of files ends the process
-        torch.export.save(program, content, extra_files={"pluribus.json": json.dumps(about)})
-        path.write_bytes(content.getbuffer())
+def _write_program(program: torch.export.ExportedProgram, path: Path, about: dict[str, str]) -> None:
+    content = io.BytesIO()  # on a full disk, torch's own writing of files ends the process
+    torch.export.save(program, content, extra_files={"pluribus.json": json.dumps(about)})
+    path.write_bytes(content.getbuffer())
 
 
 def _write_onnx(
@@ -322,23 +313,16 @@ def _convert(program: torch.export.ExportedProgram, opset: int | None, optimize:
     try:
         made = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=opset, optimize=optimize)
     except Exception as error:
-        missing = _missing_operators(error)
+        pattern = r"No ONNX function found for <OpOverload\(op='([^']+)'"
+        missing = re.findall(pattern, "".join(traceback.format_exception(error)))
         if missing:
             raise ValueError(
-                f"export: ONNX has no operator for {quote_names(missing)}, which the model uses. "
+                f"export: ONNX has no operator for {quote_names(list(dict.fromkeys(missing)))}, which the model uses. "
                 "Write that part with other operators, or export to a .pt2 file."
             ) from error
         raise ValueError(f"export: torch.onnx cannot convert the model: {first_words(error)}.") from error
     assert made is not None
     return made
-
-
-def _missing_operators(error: BaseException | None) -> list[str]:
-    found: list[str] = []
-    while error is not None:
-        found += re.findall(r"No ONNX function found for <OpOverload\(op='([^']+)'", str(error))
-        error = error.__cause__
-    return list(dict.fromkeys(found))
 
 
 def _name_(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
@@ -391,7 +375,7 @@ def _run(run: Runner, batch: Batch) -> dict[str, Tensor]:
         ) from error
 
 
-def _compare(expected: nn.Module, run: Runner, batch: Batch, tolerance: float) -> float:
+def _compare(expected: Callable[..., Any], run: Runner, batch: Batch, tolerance: float) -> float:
     """The largest difference; one above the tolerance is an error."""
     theirs = _run(run, batch)
     ours = {name: tensor.cpu() for name, tensor in expected(*batch[0], **batch[1]).items()}
@@ -440,7 +424,7 @@ def _check_labels(ours: dict[str, Tensor], theirs: Tensor, tolerance: float) -> 
         )
 
 
-def _compare_random(expected: nn.Module, run: Runner, batch: Batch, tolerance: float) -> float:
+def _compare_random(expected: Callable[..., Any], run: Runner, batch: Batch, tolerance: float) -> float:
     """Whether a network that draws has PyTorch's mean, within what chance allows, and draws for each member."""
     ours = [expected(*batch[0], **batch[1]) for _ in range(REPEATS)]
     theirs = [_run(run, batch) for _ in range(REPEATS)]
@@ -463,31 +447,14 @@ def _compare_random(expected: nn.Module, run: Runner, batch: Batch, tolerance: f
     return float(apart.max())
 
 
-class _Answers(nn.Module):
-    """What a cascade answers."""
-
-    def __init__(self, cascade: Cascade):
-        super().__init__()
-        self.cascade = cascade
-
-    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """By name."""
-        return self.cascade.answers(*args, **kwargs)
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without what torch and onnxscript say about their own insides."""
-    import logging
-
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")]
-    levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
+        before = logging.root.manager.disable
+        logging.disable(logging.WARNING)
         try:
             yield
         finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
+            logging.disable(before)

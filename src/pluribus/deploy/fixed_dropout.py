@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -41,14 +41,23 @@ class Fixed(nn.Module):
         found = find_draws(module, batch)
         device = next((t.device for t in (*module.parameters(), *module.buffers())), torch.device("cpu"))
         for number, draw in enumerate(found):
-            for name, tensor in zip(("scale", "shift"), _affine(draw, generator), strict=True):
+            keep = (torch.rand(draw.shape, generator=generator) >= draw.rate).float()
+            for name, tensor in zip(("scale", "shift"), _scale_and_shift(keep, draw.rate, draw.kind), strict=True):
                 self.register_buffer(f"{name}_{number}", None if tensor is None else tensor.to(device))
         self.count = len(found)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's output under the stored draws."""
         stored = ((getattr(self, f"scale_{i}"), getattr(self, f"shift_{i}")) for i in range(self.count))
-        with _Replaying(stored):
+
+        def replay(x: Tensor, rate: float, kind: str) -> Tensor:
+            scale, shift = next(stored, (None, None))
+            if scale is None:
+                raise ValueError("fixed draws: dropout is called more often than on the example, so draws are missing.")
+            dropped = x * scale.to(x.dtype)
+            return dropped if shift is None else dropped + shift.to(x.dtype)
+
+        with _Dropouts(replay):
             return self.module(*args, **kwargs)
 
 
@@ -64,27 +73,37 @@ class Redrawn(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's output under new draws."""
-        with _Drawing():
+        with _Dropouts(_draw):
             return self.module(*args, **kwargs)
+
+
+def _draw(x: Tensor, rate: float, kind: str) -> Tensor:
+    keep = (torch.rand_like(_one_value_per_draw(x, kind)) >= rate).to(x.dtype)
+    scale, shift = _scale_and_shift(keep, rate, kind)
+    return x * scale if shift is None else x * scale + shift
 
 
 def find_draws(module: nn.Module, batch: Batch) -> list[Draw]:
     """Every dropout that the module calls, in order; length 1 in dimensions that grow with the batch."""
     rows = rows_of(batch)
-    seen = []
+    seen: list[list[Draw]] = []
+
+    def note(x: Tensor, rate: float, kind: str) -> Tensor:
+        seen[-1].append(Draw(tuple(_one_value_per_draw(x, kind).shape), float(rate), kind))
+        return x
+
     for more in (0, 1):
         index = torch.arange(rows + more) % rows
         args, kwargs = map_rows(batch, rows, lambda t, index=index: t[index.to(t.device)])
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            module(*args, **kwargs)  # a frozen ensemble may try things on a first batch
-            with _Noting() as noting:
+            module(*args, **kwargs)  # an ensemble may try things on a first batch
+            seen.append([])
+            with _Dropouts(note):
                 module(*args, **kwargs)
-        seen.append(noting.found)
     if len(seen[0]) != len(seen[1]):
         raise ValueError(
             "fixed draws: dropout must be called the same number of times for every batch, but it is called "
-            f"{len(seen[0])} times "
-            f'for {rows} rows and {len(seen[1])} times for {rows + 1}. Choose draws="random".'
+            f'{len(seen[0])} times for {rows} rows and {len(seen[1])} times for {rows + 1}. Choose draws="random".'
         )
     return [
         a._replace(shape=tuple(n if n == m else 1 for n, m in zip(a.shape, b.shape, strict=True)))
@@ -92,13 +111,8 @@ def find_draws(module: nn.Module, batch: Batch) -> list[Draw]:
     ]
 
 
-def _affine(draw: Draw, generator: torch.Generator | None) -> tuple[Tensor, Tensor | None]:
-    """Dropout as x * scale + shift."""
-    keep = (torch.rand(draw.shape, generator=generator) >= draw.rate).float()
-    return _scale_and_shift(keep, draw.rate, draw.kind)
-
-
 def _scale_and_shift(keep: Tensor, rate: float, kind: str) -> tuple[Tensor, Tensor | None]:
+    """Dropout as x * scale + shift."""
     if kind.startswith("alpha"):  # keeps mean 0 and variance 1 (Klambauer et al., 2017)
         a = ((1 - rate) * (1 + rate * ALPHA**2)) ** -0.5 if rate < 1 else 0.0
         return a * keep, a * ALPHA * (1 - keep) - a * ALPHA * rate
@@ -106,10 +120,11 @@ def _scale_and_shift(keep: Tensor, rate: float, kind: str) -> tuple[Tensor, Tens
 
 
 class _Dropouts(TorchFunctionMode):
-    """Everything that drops something goes through `drop`: functions, attention, layers of an RNN."""
+    """Everything that drops something goes through `drop(x, rate, kind)`: functions, attention, layers of an RNN."""
 
-    def drop(self, x: Tensor, rate: float, kind: str) -> Tensor:
-        raise NotImplementedError
+    def __init__(self, drop: Callable[[Tensor, float, str], Tensor]):
+        super().__init__()
+        self.drop = drop
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -169,45 +184,9 @@ class _Dropouts(TorchFunctionMode):
         return (x, *(torch.cat(parts) for parts in zip(*ends, strict=True)))
 
 
-class _Noting(_Dropouts):
-    """Notes every dropout, which drops as it would."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[Draw] = []
-
-    def drop(self, x: Tensor, rate: float, kind: str) -> Tensor:
-        self.found.append(Draw(tuple(_one_value_per_draw(x, kind).shape), float(rate), kind))
-        return x
-
-
-class _Drawing(_Dropouts):
-    """Draws each time."""
-
-    def drop(self, x: Tensor, rate: float, kind: str) -> Tensor:
-        keep = (torch.rand_like(_one_value_per_draw(x, kind)) >= rate).to(x.dtype)
-        scale, shift = _scale_and_shift(keep, rate, kind)
-        return x * scale if shift is None else x * scale + shift
-
-
 def _one_value_per_draw(x: Tensor, kind: str) -> Tensor:
     """What has one draw for each of its values: x, or one value of each channel."""
     return x[(slice(None), slice(None), *[slice(0, 1)] * (x.ndim - 2))] if kind.endswith("channels") else x
-
-
-class _Replaying(_Dropouts):
-    """Uses one stored draw for each dropout."""
-
-    def __init__(self, stored: Iterator[tuple[Tensor, Tensor | None]]):
-        super().__init__()
-        self.stored = stored
-
-    def drop(self, x: Tensor, rate: float, kind: str) -> Tensor:
-        scale, shift = next(self.stored, (None, None))
-        if scale is None:
-            raise ValueError("fixed draws: dropout is called more often than on the example, so draws are missing.")
-        dropped = x * scale.to(x.dtype)
-        return dropped if shift is None else dropped + shift.to(x.dtype)
 
 
 KINDS: dict[Callable[..., Any], str] = {

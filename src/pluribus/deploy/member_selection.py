@@ -97,9 +97,7 @@ class Selection:
         """What was kept, the loss by size, and how many members are needed, as text."""
         chosen = ", ".join(f"{m} ({v})" for m, v in zip(self.members, self.votes, strict=True))
         by_size = ", ".join(f"{n}: {loss:.4f}" for n, loss in enumerate(self.losses, start=1))
-        return "\n".join(
-            [f"kept members (votes): {chosen}", f"  NLL out of fold by size: {by_size}", self.law.explain()]
-        )
+        return f"kept members (votes): {chosen}\n  NLL out of fold by size: {by_size}\n{self.law.explain()}"
 
 
 @dataclass(frozen=True)

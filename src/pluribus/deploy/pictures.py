@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._common.atomic import atomic_write
 from .._common.optional import require
-from ..data.image_folders import ImageFiles, read_upright_size
+from ..data.image_folders import ImageFiles, read_header
 from ..data.masks import palette
 
 
@@ -32,7 +32,7 @@ def write_pictures(predictor: Any, split: Any, folder: Path) -> Iterator[dict[st
         prediction = predictor.predict_batch(split[[row]][0])
         size = tuple(record["shape"][1:])
         if isinstance(inputs, ImageFiles):
-            width, height = read_upright_size(inputs.paths[int(split.rows[row])])
+            height, width, _ = read_header(inputs.paths[int(split.rows[row])])
             size = (height, width)
         stem = _free_stem(name, taken)
         means = {part: float(getattr(prediction, part).mean()) for part in ("confidence", "aleatoric", "epistemic")}

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .._common.signed_files import read_signed_json, write_signed_json
+from .._common.signed_files import read_safetensors, read_signed_json, write_safetensors, write_signed_json
 from .._common.trees import tensors_of
 from .._common.untrusted import Finite, Number, check_shape
 from ..core.ensemble import Ensemble
@@ -34,6 +34,7 @@ from ..uncertainty.prediction import Prediction
 from ..uncertainty.regression import Regression
 from .cascading import split
 from .export_graph import ExportedMembers
+from .feature_distance import FeatureDistance, reading_features
 from .freezing.frozen import freeze
 from .pictures import write_pictures
 from .promises import (
@@ -53,7 +54,7 @@ from .stages import Cascade
 
 FORMAT = 1
 
-WEIGHTS, RECORD = "ensemble.safetensors", "bundle.json"
+WEIGHTS, DISTANCE, RECORD = "ensemble.safetensors", "distance.safetensors", "bundle.json"
 
 ROWS = 256  # that are predicted at once
 
@@ -67,6 +68,7 @@ class Predictor:
     Args:
         record: plain values: the network, the shape of a row, classes, encoding, threshold, figures; for an upgraded
             network also its scale and what it promises
+        distance: of inputs in one network's features, where `upgrade` chose it
 
     >>> from pluribus.study import Study, conduct
     >>> study = Study(data=["iris"], model="mlp", methods=["deep"], size=2, training={"epochs": 1})
@@ -78,6 +80,7 @@ class Predictor:
 
     ensemble: Ensemble
     record: dict[str, Any]
+    distance: FeatureDistance | None = None
 
     @property
     def threshold(self) -> Threshold | None:
@@ -96,8 +99,8 @@ class Predictor:
         found = self.record.get("conformal")
         if found is None:
             return None
-        tensors = {name: torch.tensor(found[name], dtype=torch.float64) for name in ("quantile", "most")}
-        return Conformal(None, **{**found, **tensors})
+        quantile, most = (torch.tensor(found[name], dtype=torch.float64) for name in ("quantile", "most"))
+        return Conformal(None, found["kind"], found["coverage"], quantile, found["examples"], most=most)
 
     @property
     def evidence(self) -> Evidence | None:
@@ -140,7 +143,7 @@ class Predictor:
         if risk is not None:
             kept.pop("no_threshold", None)
             kept |= find_threshold(evidence, risk)
-        return Predictor(self.ensemble, kept)
+        return Predictor(self.ensemble, kept, self.distance)
 
     def save(self, folder: str | Path) -> None:
         """Write the folder; the record comes last, so that a folder that was cut short is not taken for whole."""
@@ -148,6 +151,8 @@ class Predictor:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RECORD).unlink(missing_ok=True)
         save(self.ensemble, folder / WEIGHTS, whole=True)
+        if self.distance is not None:
+            write_safetensors(folder / DISTANCE, self.distance.reference, {})
         write_signed_json(folder / RECORD, self.record)
 
     @property
@@ -164,8 +169,8 @@ class Predictor:
         split = encoded(self.record["encoding"], source, broken=broken, unpack_limit=unpack_limit)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # as for `answers`
-            prediction: Any = self.ensemble.predict((self._normalise(x), y) for x, y in split.batches(ROWS))
-        prediction = prediction if self.calibrated is None else self.calibrated.apply(prediction)
+            found = self._answering.predict((self._normalise(x), y) for x, y in split.batches(ROWS))
+        prediction: Any = found if self.calibrated is None else self.calibrated.apply(found)
         return self._in_units(prediction) if isinstance(prediction, Regression) else prediction
 
     def sets(self, source: Any, coverage: float | None = None) -> list[list[str]]:
@@ -231,17 +236,35 @@ class Predictor:
     def _answers(self, split: Any, batch_size: int) -> Iterator[dict[str, Any]]:
         for start in range(0, len(split), batch_size):
             rows = range(start, min(start + batch_size, len(split)))
-            prediction = self.predict_batch(split[list(rows)][0])
+            with self._reading() as read:
+                prediction = self.predict_batch(split[list(rows)][0])
             ways: dict[str, Any] = {"classification": self._classify, "regression": self._estimate}
             columns = ways.get(self.task, self._label)(prediction)
+            if self.distance is not None:
+                columns |= self._unfamiliar(self.distance.of(read[-1]), columns)
             for name, *values in zip(split.names(list(rows)), *columns.values(), strict=True):
                 answer = dict(zip(columns, values, strict=True))
                 yield {"name": name, **{"predicted_name" if key == "name" else key: one for key, one in answer.items()}}
 
+    @contextmanager
+    def _reading(self) -> Iterator[list[Tensor]]:
+        """What the network's last layer reads meanwhile, where its distance is asked for."""
+        if self.distance is None:
+            yield []
+            return
+        with reading_features(self.ensemble.members[0], self.distance.head) as read:
+            yield read
+
+    def _unfamiliar(self, distances: Tensor, columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        """The distance, 1 where 95 % of the validation rows are nearer; beyond it no answer is accepted."""
+        relative = (distances.double() / self.record["distance"]["limit"]).tolist()
+        decisions = zip(columns.get("decision", ()), relative, strict=False)
+        near = [decision if far <= 1 else "abstain" for decision, far in decisions]
+        return {"distance": relative, **({"decision": near} if near else {})}
+
     def predict_batch(self, x: Tensor) -> Any:
         """The calibrated prediction for inputs as files have them."""
-        answering = self._answering
-        prediction: Any = answering.predict(self._normalise(x))
+        prediction: Any = self._answering.predict(self._normalise(x))
         return prediction if self.calibrated is None else self.calibrated.apply(prediction)
 
     @cached_property
@@ -314,7 +337,8 @@ class SelfNormalising(nn.Module):
         self.inner = ExportedMembers(ensemble) if example is None else freeze(ensemble, example)
         self.mean = nn.Buffer(torch.tensor(record["mean"]))
         self.std = nn.Buffer(torch.tensor(record["std"]))
-        self.shift, self.scale = (_number_or_buffer(record[f"target_{part}"]) for part in ("mean", "std"))
+        shift, scale = (torch.tensor(record[f"target_{part}"]) for part in ("mean", "std"))
+        self.shift, self.scale = nn.Buffer(shift), nn.Buffer(scale)  # one number, or one for each of several targets
         self.fitted: float | None = record.get("scale")  # the temperature, or the factor of variances
 
     def forward(self, x: Tensor) -> Any:
@@ -327,11 +351,6 @@ class SelfNormalising(nn.Module):
             middle = means.mean(0)
             means, variances = middle + math.sqrt(self.fitted) * (means - middle), variances * self.fitted
         return means * self.scale + self.shift, variances * self.scale**2
-
-
-def _number_or_buffer(value: Any) -> Any:
-    """One number, or a number for each of several targets."""
-    return nn.Buffer(torch.tensor(value)) if isinstance(value, list) else value
 
 
 def _describe(record: Mapping[str, Any]) -> dict[str, str]:
@@ -392,10 +411,9 @@ def make_predictor(
     rows = None
     if margin is not None:  # what is promised is found on other rows than the thresholds
         answering, rows = find_cascade(ensemble, data, margin)
-        record["cascade"] = {
-            "windows": [[low, high] for low, high in answering.windows], "score": answering.score,
-            "sizes": answering.counts, "report": answering.report.plain(),
-        }  # fmt: skip
+        windows = [list(window) for window in answering.windows]
+        found = {"windows": windows, "score": answering.score, "sizes": answering.counts}
+        record["cascade"] = {**found, "report": answering.report.plain()}
     promise &= data.task not in ("segmentation", "multilabel")
     evidence = gather_evidence(answering, data, rows) if promise else None
     if evidence is not None:
@@ -432,7 +450,8 @@ def load_predictor(folder: str | Path, device: torch.device | str = "cpu", *, mo
         )
     ensemble = load(folder / WEIGHTS, _build(spec, folder))
     _check_outputs(record, ensemble, folder)
-    return Predictor(ensemble.to(device).eval(), record)
+    ensemble = ensemble.to(device).eval()
+    return Predictor(ensemble, record, _read_distance(record, ensemble, folder))
 
 
 def open(folder: str | Path, device: torch.device | str = "cpu", *, model: str | None = None) -> Predictor:
@@ -476,9 +495,7 @@ THRESHOLD = {
 
 VECTOR = (Finite, [Finite], [[Finite]], [[[Finite]]])
 
-PROMISE = {
-    "kind": str, "coverage": Finite, "quantile": (Number, [Number]), "most": Number, "examples": int,
-}  # fmt: skip
+PROMISE = {"kind": str, "coverage": Finite, "quantile": (Number, [Number]), "most": Number, "examples": int}
 
 SHAPE = {
     "model": str,
@@ -500,6 +517,7 @@ SHAPE = {
     "no_conformal?": str,
     "evidence?": {str: Any},
     "encoding": {str: Any},
+    "distance?": {"kind": str, "head": str, "neighbours": int, "limit": Finite},
 }
 
 LARGEST_ROW = 2**26  # numbers in one input: a colour image of 4,700 pixels a side
@@ -518,56 +536,32 @@ def _check_record(record: Any) -> None:
     for name in ("mean", "std"):
         _check_vector(name, record[name], shape)
     check_encoding(encoding)
-    targets, moments = record.get("targets", []), [record["target_mean"], record["target_std"]]
+    targets = record.get("targets", [])
     if encoded_shape(encoding) != shape or encoding["classes"] != record["classes"]:
         raise ValueError("its encoding does not match its shape and classes")
     told = encoding["target"] if isinstance(encoding.get("target"), list) else []
-    if targets != told or encoding["task"] == "regression" and moments != _moments(encoding, moments):
+    if targets != told:
         raise ValueError("its encoding does not match its targets")
     each = {"regression": 2 * max(len(targets), 1), "multilabel": len(targets)}
     if record["outputs"] != each.get(encoding["task"], len(record["classes"])):
         raise ValueError(f'its "outputs" are {record["outputs"]} for {len(record["classes"])} classes')
-    threshold = record.get("threshold")
-    if threshold is not None and threshold["score"] not in SCORES:
-        raise ValueError(f'its "threshold" has the score {threshold["score"]!r}, not one of {", ".join(SCORES)}')
-    if record.get("scale") is not None and not 0 < record["scale"] < math.inf:
+    if record.get("scale") is not None and not record["scale"] > 0:
         raise ValueError(f'its "scale" must be positive, but is {record["scale"]}')
-    _check_cascade(record.get("cascade"))
-    _check_promise(record.get("conformal"), record.get("evidence"), bool(record["classes"]))
+    _check_promises(record)
 
 
-def _check_cascade(found: dict[str, Any] | None) -> None:
-    if found is None:
-        return
-    windows, sizes = found["windows"], found["sizes"]
-    pairs = all(len(pair) == 2 and not any(math.isnan(end) for end in pair) for pair in windows)
-    if (
-        not pairs
-        or len(windows) != len(sizes) - 1
-        or sizes != sorted(set(sizes))
-        or found["score"] not in CASCADE_SCORES
+def _check_promises(record: dict[str, Any]) -> None:
+    if record.get("evidence") is not None:
+        read_evidence(record["evidence"], bool(record["classes"]))
+    kinds = SETS if record["classes"] else INTERVALS
+    for name, key, known in (
+        ("threshold", "score", SCORES),
+        ("conformal", "kind", kinds),
+        ("cascade", "score", CASCADE_SCORES),
     ):
-        raise ValueError(f'its "cascade" makes no sense: {windows[:9]} for {sizes[:9]} members')
-
-
-def _moments(encoding: dict[str, Any], given: list[Any]) -> list[Any]:
-    return [encoding.get(key, one) for key, one in zip(("target_mean", "target_std"), given, strict=True)]
-
-
-def _check_promise(found: dict[str, Any] | None, evidence: dict[str, Any] | None, classes: bool) -> None:
-    if evidence is not None:
-        read_evidence(evidence, classes)
-    if found is None:
-        return
-    if unknown := set(found) - set(PROMISE):
-        raise ValueError(f'its "conformal" has unknown entries: {", ".join(sorted(unknown)[:3])}')
-    known = SETS if classes else INTERVALS
-    if found["kind"] not in known or not 0 < found["coverage"] < 1:
-        raise ValueError(
-            f'its "conformal" must be of {", ".join(known)} with a coverage between 0 and 1, but is {found}'
-        )
-    if torch.tensor([found["quantile"]]).isnan().any() or math.isnan(found["most"]):
-        raise ValueError('its "conformal" must have a quantile, but it is NaN')
+        found = record.get(name)
+        if found is not None and found[key] not in known:
+            raise ValueError(f'its "{name}" has the {key} {found[key]!r}, not one of {", ".join(known)}')
 
 
 def _check_vector(name: str, values: Any, shape: tuple[int, ...]) -> None:
@@ -578,6 +572,19 @@ def _check_vector(name: str, values: Any, shape: tuple[int, ...]) -> None:
         raise ValueError(f'its "{name}" is not a tensor for inputs of the shape {shape} ({error})') from None
     if not fits or not bool(vector.isfinite().all()) or name == "std" and bool((vector <= 0).any()):
         raise ValueError(f'its "{name}" makes no sense for inputs of the shape {shape}')
+
+
+def _read_distance(record: dict[str, Any], ensemble: Ensemble, folder: Path) -> FeatureDistance | None:
+    """The distance that the record tells of."""
+    if (found := record.get("distance")) is None:
+        return None
+    try:
+        _, tensors = read_safetensors(folder / DISTANCE)
+        return FeatureDistance(ensemble.member(0), found["kind"], found["head"], tensors, found["neighbours"]).to(
+            next(ensemble.parameters()).device
+        )
+    except (ValueError, TypeError, AttributeError, OSError) as error:
+        raise ValueError(f"predict: {str(folder / DISTANCE)!r} is damaged ({error}). Upgrade again.") from error
 
 
 def _build(spec: ModelSpec, folder: Path) -> nn.Module:

@@ -67,9 +67,8 @@ class Evidence:
     def conformal(self, coverage: float = COVERAGE) -> Conformal:
         """Sets or intervals with this coverage, for calibrated predictions."""
         one = torch.ones((), dtype=torch.float64)
-        return Conformal(
-            None, self.kind, coverage, one, len(self.nonconformity), scores=self.nonconformity
-        ).at(coverage)  # fmt: skip
+        empty = Conformal(None, self.kind, coverage, one, len(self.nonconformity), scores=self.nonconformity)
+        return empty.at(coverage)
 
     def threshold(self, risk: float = RISK) -> Threshold:
         """Below it answers are wrong at most as often as `risk`; an error names the risk that can be had."""
@@ -93,8 +92,8 @@ class Evidence:
     def plain(self) -> dict[str, Any]:
         """As plain values, for a record."""
         values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        return {key: value.tolist() if isinstance(value, Tensor) else value for key, value in values.items()
-                if value is not None}  # fmt: skip
+        known = {key: value for key, value in values.items() if value is not None}
+        return {key: value.tolist() if isinstance(value, Tensor) else value for key, value in known.items()}
 
 
 def read_evidence(found: Any, classes: bool) -> Evidence:
@@ -180,7 +179,7 @@ def find_threshold(evidence: Evidence, risk: float | None) -> dict[str, Any]:
     try:
         return {"threshold": dataclasses.asdict(evidence.threshold(wanted))}
     except ValueError as error:
-        reason = str(error)
+        reason = str(error).replace("threshold of given", "threshold of msp")  # the scores of calibration rows
     found = evidence.least_risk(wanted)
     rows = len(evidence.nonconformity)
     if found is None:
@@ -190,7 +189,7 @@ def find_threshold(evidence: Evidence, risk: float | None) -> dict[str, Any]:
         f"{rows:,} calibration rows are too few to guarantee an error of at most {wanted:g}: that needs about "
         f"{max(needed, rows + 1):,} or more"
     )
-    if risk is None:
+    if risk is None and found.coverage < 1:  # one that accepts every row selects nothing
         said = f"{few}. The threshold guarantees at most {found.risk:g}."
         return {"threshold": dataclasses.asdict(found), "no_threshold": said}
     can = f"--risk {found.risk:g} can be guaranteed, and accepts {found.coverage:.0%} of the rows"

@@ -17,7 +17,7 @@ from .._common.untrusted import check_shape, parse_json
 from ..core.ensemble import TASKS, Ensemble
 from ..core.execution import BY_HAND
 from ..methods import METHODS
-from ..methods.facts import call_method
+from ..methods.method_info import call_method
 from ..surgery.closures import refuse_hidden
 from ..surgery.copying import assign_, duplicate_mapped, hash_tensors, state
 from ..surgery.selecting import quote_names

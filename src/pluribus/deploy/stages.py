@@ -65,6 +65,8 @@ class Cascade(nn.Module):
         report: Any = None,
     ):
         super().__init__()
+        if len(windows) != len(stages) - 1 or any(len(window) != 2 for window in windows):
+            raise ValueError(f"Cascade: needs (low, high) for each stage but the last, but has {windows}.")
         self.stages = nn.ModuleList(stages)
         self.windows, self.score, self.pooled, self.keep, self.report = list(windows), score, pooled, keep, report
         first: Any = stages[0]

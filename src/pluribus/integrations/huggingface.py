@@ -68,25 +68,13 @@ class EnsembleOutput(ModelOutput):
     member_logits: Tensor | None = None
     past_key_values: MemberCaches | None = None
 
-    @property
-    def total(self) -> Tensor:
-        """Entropy of the mean probabilities."""
-        return self._answers["total"]
-
-    @property
-    def aleatoric(self) -> Tensor:
-        """Mean entropy of the members."""
-        return self._answers["aleatoric"]
-
-    @property
-    def epistemic(self) -> Tensor:
-        """What the members disagree about: total - aleatoric."""
-        return self._answers["epistemic"]
-
-    @property
-    def _answers(self) -> dict[str, Tensor]:
+    def _answer(self, name: str) -> Tensor:
         assert self.member_logits is not None, "in training, with labels, there is the loss alone"
-        return compute_answers("classification", self.member_logits.transpose(0, 1), -1)
+        return compute_answers("classification", self.member_logits.transpose(0, 1), -1)[name]
+
+    total = property(lambda self: self._answer("total"), doc="Entropy of the mean probabilities.")
+    aleatoric = property(lambda self: self._answer("aleatoric"), doc="Mean entropy of the members.")
+    epistemic = property(lambda self: self._answer("epistemic"), doc="What the members disagree about.")
 
 
 class EnsembleModel(nn.Module, huggingface_hub.ModelHubMixin):
@@ -103,6 +91,8 @@ class EnsembleModel(nn.Module, huggingface_hub.ModelHubMixin):
 
     def __init__(self, ensemble: Ensemble, tokenizer: Any = None):
         super().__init__()
+        if not isinstance(ensemble, Ensemble):
+            raise TypeError(f"needs an Ensemble, but got a {type(ensemble).__name__}. Make one with pb.single(model).")
         self.ensemble, self.tokenizer = ensemble, tokenizer
         self.config = copy.deepcopy(self._config_of(ensemble))
         # `compute_metrics` sees the logits alone
@@ -171,8 +161,6 @@ class EnsembleModel(nn.Module, huggingface_hub.ModelHubMixin):
     @classmethod
     def _config_of(cls, ensemble: Ensemble) -> Any:
         """The configuration of the network, which must be of this kind."""
-        if not isinstance(ensemble, Ensemble):
-            raise TypeError(f"needs an Ensemble, but got a {type(ensemble).__name__}. Make one with pb.single(model).")
         config = getattr(ensemble.module, "config", None)
         if config is None or not hasattr(config, "num_labels"):
             architecture = type(ensemble.module).__name__
@@ -209,25 +197,14 @@ class EnsembleModel(nn.Module, huggingface_hub.ModelHubMixin):
             ) from None
 
     @classmethod
-    def _from_pretrained(
-        cls, *, model_id: str, revision: str | None, cache_dir: Any, force_download: bool, local_files_only: bool,
-        token: Any, device: torch.device | str = "cpu", **others: Any,
-    ) -> Any:  # fmt: skip
-        if others:
-            raise TypeError(f"from_pretrained: takes only device=, but got {', '.join(others)}.")
+    def _from_pretrained(cls, *, model_id: str, device: torch.device | str = "cpu", **options: Any) -> Any:
+        names = ("revision", "cache_dir", "force_download", "local_files_only", "token")
+        source = {name: options.pop(name) for name in names if name in options}
+        if options:
+            raise TypeError(f"from_pretrained: takes only device=, but got {', '.join(options)}.")
         folder = Path(model_id)
         if not folder.is_dir():
-            folder = Path(
-                huggingface_hub.snapshot_download(
-                    model_id,
-                    revision=revision,
-                    cache_dir=cache_dir,
-                    force_download=force_download,
-                    local_files_only=local_files_only,
-                    token=token,
-                    allow_patterns=FILES,
-                )  # fmt: skip
-            )
+            folder = Path(huggingface_hub.snapshot_download(model_id, allow_patterns=FILES, **source))
         if not (folder / WEIGHTS).is_file():
             raise FileNotFoundError(
                 f"from_pretrained: {str(model_id)!r} holds no {WEIGHTS}, so it is not an ensemble. Load a single "
@@ -241,8 +218,7 @@ class EnsembleModel(nn.Module, huggingface_hub.ModelHubMixin):
             tokenizer = read_tokenizer(folder) if (folder / "tokenizer_config.json").is_file() else None
         except (ValueError, OSError) as error:
             raise ValueError(f"from_pretrained: {str(model_id)!r} cannot be used: {str(error).rstrip('.')}.") from None
-        network = build_text_classifier(config, cls.kind)
-        return cls(load(folder / WEIGHTS, network, device), tokenizer)
+        return cls(load(folder / WEIGHTS, build_text_classifier(config, cls.kind), device), tokenizer)
 
 
 class EnsembleForSequenceClassification(EnsembleModel):
@@ -278,11 +254,10 @@ class EnsembleForSequenceClassification(EnsembleModel):
         num_items_in_batch: Any = None,
     ) -> EnsembleOutput:
         """In training the loss alone; in evaluation the ensemble's answer, and its loss where there are labels."""
-        given = {
-            "input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids,
-            "position_ids": position_ids, "inputs_embeds": inputs_embeds,
-        }  # fmt: skip
-        return self.answer(given, labels, num_items_in_batch)
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        return self.answer(
+            {**given, "position_ids": position_ids, "inputs_embeds": inputs_embeds}, labels, num_items_in_batch
+        )
 
 
 class EnsembleForTokenClassification(EnsembleForSequenceClassification):
@@ -292,9 +267,9 @@ class EnsembleForTokenClassification(EnsembleForSequenceClassification):
         input_ids, attention_mask, labels: (batch, tokens)
         logits: (batch, tokens, classes); member_logits: (batch, members, tokens, classes)
 
-    >>> config = transformers.BertConfig(vocab_size=30, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-    ...                                  intermediate_size=8, num_labels=3)
-    >>> model = EnsembleForTokenClassification(pb.deep(transformers.BertForTokenClassification(config), 2)).eval()
+    >>> sizes = {"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    >>> network = transformers.BertForTokenClassification(transformers.BertConfig(**sizes, num_labels=3))
+    >>> model = EnsembleForTokenClassification(pb.deep(network, 2)).eval()
     >>> output = model(input_ids=torch.tensor([[1, 2, 3]]), labels=torch.tensor([[0, -100, 2]]))
     >>> output.logits.shape, output.epistemic.shape
     (torch.Size([1, 3, 3]), torch.Size([1, 3]))
@@ -364,12 +339,12 @@ class EnsembleForCausalLM(EnsembleModel, transformers.GenerationMixin):
     ) -> EnsembleOutput:
         """In training the loss alone; in evaluation the ensemble's answer, and its loss where there are labels."""
         if use_cache and past_key_values is None and labels is None and not self.ensemble.joint:
-            past_key_values = MemberCaches(transformers.DynamicCache(config=self.config) for _ in self._members)
-        given = {
-            "input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds, "use_cache": past_key_values is not None,
-            "logits_to_keep": logits_to_keep or None,
-        }  # fmt: skip
+            past_key_values = MemberCaches(
+                transformers.DynamicCache(config=self.config) for _ in range(self.ensemble.size)
+            )
+        given: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
+        given |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        given |= {"use_cache": past_key_values is not None, "logits_to_keep": logits_to_keep or None}
         taken = {name: value for name, value in given.items() if name in self._taken}
         output = self.answer(taken | {"past_key_values": past_key_values}, labels, num_items_in_batch, shift=1)
         if logits_to_keep and output.logits is not None and output.member_logits is not None:
@@ -407,17 +382,11 @@ class EnsembleForCausalLM(EnsembleModel, transformers.GenerationMixin):
         """As the members have it: `generate` changes nothing about it."""
         return {}
 
-    @property
-    def _members(self) -> range:
-        return range(self.ensemble.size)
-
     def _outputs(self) -> int:
         return self.config.get_text_config(decoder=True).vocab_size
 
     @classmethod
     def _config_of(cls, ensemble: Ensemble) -> Any:
-        if not isinstance(ensemble, Ensemble):
-            raise TypeError(f"needs an Ensemble, but got a {type(ensemble).__name__}. Make one with pb.single(model).")
         model, config = ensemble.module, getattr(ensemble.module, "config", None)
         if config is None or not isinstance(model, transformers.GenerationMixin) or config.is_encoder_decoder:
             raise TypeError(
@@ -435,7 +404,7 @@ class EnsembleForCausalLM(EnsembleModel, transformers.GenerationMixin):
         given = model_kwargs.get("past_key_values")
         if given is not None and not isinstance(given, MemberCaches):
             raise TypeError(f"generate: past_key_values must be MemberCaches, but they are {type(given).__name__}.")
-        kept: list[dict[str, Any]] = [dict(model_kwargs) for _ in self._members]
+        kept: list[dict[str, Any]] = [dict(model_kwargs) for _ in range(self.ensemble.size)]
         for one in kept:
             super()._prepare_cache_for_generation(generation_config, one, *details)  # type: ignore[misc]
         if given is None and kept[0].get("past_key_values") is not None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from numbers import Integral
+from dataclasses import KW_ONLY, dataclass
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .._common.names import say_unknown
 from .._common.optional import require
 from ..core.ensemble import Ensemble
 from ..data.source import list_names
 from ..data.tables import column_numbers, column_rules, encode_columns
 from ..methods import METHODS
-from ..methods.facts import call_method, facts_of
+from ..methods.method_info import call_method, info_of
 from ..models.by_name import build_network
 from ..models.small import mlp
 from ..training.batching import EpochBatchSampler, EpochSampler
@@ -43,6 +45,7 @@ from sklearn.utils import multiclass, validation  # noqa: E402
 Network = Callable[[int, int], nn.Module] | nn.Module | str | None
 
 
+@dataclass(eq=False, repr=False)
 class NetworkEstimator(base.BaseEstimator):
     """What both estimators share: rows in, a trained ensemble behind, predictions out.
 
@@ -52,23 +55,22 @@ class NetworkEstimator(base.BaseEstimator):
     (torch.Size([4]), 2)
     """
 
-    method: str
-    size: int
-    network: Network
-    hidden: Sequence[int]
-    settings: Mapping[str, Any] | None
-    epochs: int
-    batch_size: int
-    optimizer: str
-    lr: float
-    weight_decay: float
-    scale: bool
-    device: str | None
-    random_state: Any
-    ensemble_: Ensemble
-    _columns: list[dict[str, Any]] = []  # how those of a data frame become numbers, where they are not all numbers
-    _promise: Conformal | None  # of a regressor, from rows that were held out
-    _state: dict[str, Any] | None  # of the optimizer, from which `partial_fit` goes on
+    method: str = "deep"
+    size: int = 4
+    _: KW_ONLY
+    network: Network = None
+    hidden: Sequence[int] = (100,)
+    settings: Mapping[str, Any] | None = None
+    epochs: int = 100
+    batch_size: int = 64
+    optimizer: str = "adam"
+    lr: float = 3e-3
+    weight_decay: float = 0.0
+    scale: bool = True
+    device: str | None = None
+    random_state: Any = None
+
+    _columns = list[dict[str, Any]]()  # how those of a data frame become numbers, if some are not
 
     def predict_distribution(self, X: Any) -> Prediction:  # noqa: N803
         """The members' predictions as a `pb.Classification` or `pb.Regression`: aleatoric, epistemic and the rest."""
@@ -123,14 +125,11 @@ class NetworkEstimator(base.BaseEstimator):
         if weight is None:
             return np.ones(rows)
         weight = validation.check_array(weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
-        if weight.shape != (rows,):
+        if weight.shape != (rows,) or (weight < 0).any() or not weight.any():
             raise ValueError(
-                f"{self._name}: sample_weight must have one number for each of the {rows} rows, but its shape is "
-                f"{weight.shape}."
+                f"{self._name}: sample_weight must have one number for each of the {rows} rows, none negative and not "
+                f"all zero, but its shape is {weight.shape} and its least value {weight.min():g}."
             )
-        if (weight < 0).any() or not weight.any():
-            what = "are all zero" if not weight.any() else f"reach down to {weight.min():g}"
-            raise ValueError(f"{self._name}: sample weights must not be negative, nor all zero, but they {what}.")
         return weight
 
     def _begin(self, rows: WeightedRows, outputs: int, task: str) -> None:
@@ -138,18 +137,19 @@ class NetworkEstimator(base.BaseEstimator):
         self._check_settings()
         self._seed = int(validation.check_random_state(self.random_state).randint(2**31 - 1))
         identity = np.zeros(1, rows.x.dtype), np.ones(1, rows.x.dtype)
-        mean, std = rows.moments() if self.scale else identity
+        mean, std = weighted_moments(rows.x, rows.weight) if self.scale else identity
         self._scaling = mean.astype(rows.x.dtype), std.astype(rows.x.dtype)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
             self.ensemble_ = self._build(dense(rows.x[:2], *self._scaling), outputs)
         self.ensemble_.task = task
-        self._epochs, self._state = 0, None
+        self._epochs = 0
+        self._state: dict[str, Any] | None = None  # of the optimizer, from which `partial_fit` goes on
 
     def _build(self, example: Tensor, outputs: int) -> Ensemble:
         model = _network(self.network, example.shape[1], outputs, self.hidden).to(example.dtype)
         method = METHODS[self.method]
-        settings = {**facts_of(method).study_settings(model, None), **(self.settings or {})}
+        settings = {**info_of(method).study_settings(model, None), **(self.settings or {})}
         ensemble = call_method(method, model, self.size, settings, example)
         shape = tuple(ensemble.eval()(example).shape)
         if shape != (ensemble.size, len(example), outputs):
@@ -194,25 +194,20 @@ class NetworkEstimator(base.BaseEstimator):
             self._epochs += 1
 
     def _check_settings(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"{self._name}: the method {self.method!r} is unknown. Choose from {', '.join(METHODS)}.")
-        known = [name for name, function in OPTIMIZERS.items() if not getattr(function, "layerwise", False)]
-        if self.optimizer not in known:
-            raise ValueError(
-                f"{self._name}: the optimizer {self.optimizer!r} is unknown. Choose from {', '.join(known)}."
-            )
+        optimizers = [name for name, function in OPTIMIZERS.items() if not getattr(function, "layerwise", False)]
+        for name, known in (("method", METHODS), ("optimizer", optimizers)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{self._name}: the {name} {say_unknown(getattr(self, name), known)}")
         for name in ("epochs", "batch_size"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-                raise ValueError(f"{self._name}: {name} must be a whole number of at least 1, but it is {value!r}.")
-        if not self.lr > 0:
-            raise ValueError(f"{self._name}: lr must be above 0, but it is {self.lr!r}.")
+            validation.check_scalar(getattr(self, name), name, Integral, min_val=1)
+        validation.check_scalar(self.lr, "lr", Real, min_val=0, include_boundaries="neither")
 
     @property
     def _name(self) -> str:
         return type(self).__name__
 
 
+@dataclass(eq=False, repr=False)
 class EnsembleClassifier(base.ClassifierMixin, NetworkEstimator):
     """A classifier whose probabilities come from an ensemble of networks.
 
@@ -233,28 +228,7 @@ class EnsembleClassifier(base.ClassifierMixin, NetworkEstimator):
     (['no', 'yes'], (1, 2))
     """
 
-    def __init__(
-        self,
-        method: str = "deep",
-        size: int = 4,
-        *,
-        network: Network = None,
-        hidden: Sequence[int] = (100,),
-        settings: Mapping[str, Any] | None = None,
-        epochs: int = 100,
-        batch_size: int = 64,
-        optimizer: str = "adam",
-        lr: float = 3e-3,
-        weight_decay: float = 0.0,
-        scale: bool = True,
-        class_weight: Mapping[Any, float] | str | None = None,
-        device: str | None = None,
-        random_state: Any = None,
-    ):
-        self.method, self.size, self.network, self.hidden = method, size, network, hidden
-        self.settings, self.epochs, self.batch_size, self.optimizer = settings, epochs, batch_size, optimizer
-        self.lr, self.weight_decay, self.scale, self.class_weight = lr, weight_decay, scale, class_weight
-        self.device, self.random_state = device, random_state
+    class_weight: Mapping[Any, float] | str | None = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> EnsembleClassifier:  # noqa: N803
         """This estimator, trained anew; where the rows are refused, it stays as it was.
@@ -352,6 +326,7 @@ class EnsembleClassifier(base.ClassifierMixin, NetworkEstimator):
         return WeightedRows(rows.x, index, weight * factors[index])
 
 
+@dataclass(eq=False, repr=False)
 class EnsembleRegressor(base.RegressorMixin, NetworkEstimator):
     """A regressor that says how uncertain it is: each member gives a mean and a variance.
 
@@ -372,30 +347,8 @@ class EnsembleRegressor(base.RegressorMixin, NetworkEstimator):
     ((60,), (60,), (60, 2))
     """
 
-    def __init__(
-        self,
-        method: str = "deep",
-        size: int = 4,
-        *,
-        network: Network = None,
-        hidden: Sequence[int] = (100,),
-        settings: Mapping[str, Any] | None = None,
-        task: str = "gaussian",
-        epochs: int = 100,
-        batch_size: int = 64,
-        optimizer: str = "adam",
-        lr: float = 3e-3,
-        weight_decay: float = 0.0,
-        scale: bool = True,
-        calibration: float = 0.2,
-        device: str | None = None,
-        random_state: Any = None,
-    ):
-        self.calibration = calibration
-        self.method, self.size, self.network, self.hidden, self.task = method, size, network, hidden, task
-        self.settings, self.epochs, self.batch_size, self.optimizer = settings, epochs, batch_size, optimizer
-        self.lr, self.weight_decay, self.scale = lr, weight_decay, scale
-        self.device, self.random_state = device, random_state
+    task: str = "gaussian"
+    calibration: float = 0.2
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> EnsembleRegressor:  # noqa: N803
         """This estimator, trained anew; where the rows are refused, it stays as it was.
@@ -473,7 +426,7 @@ class EnsembleRegressor(base.RegressorMixin, NetworkEstimator):
         mean, std = self._target_scaling
         rows, held = self._hold_out(rows, share)
         self._train(WeightedRows(rows.x, (rows.y - mean) / std, rows.weight), CRITERIA_OF_TASKS[self.task], epochs)
-        self._promise = None
+        self._promise: Conformal | None = None
         if held is not None:
             found = self._unscaled(self._predict_rows(held.x))
             whole = bool((held.weight % 1 == 0).all()) and held.weight.sum() < 10**6  # then they count repeated rows

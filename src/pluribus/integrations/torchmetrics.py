@@ -10,7 +10,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat
 
-from ..uncertainty._columns import tensor_of
+from ..uncertainty.checks import tensor_of
 from ..uncertainty.metrics import METRICS
 from ..uncertainty.prediction import Prediction
 from ..uncertainty.summary import Summary, all_ignored

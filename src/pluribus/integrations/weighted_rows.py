@@ -40,16 +40,9 @@ class WeightedRows:
         _, first, group = np.unique(_keys(x, y), return_index=True, return_inverse=True)
         return WeightedRows(x[first], y[first], np.bincount(group.ravel(), weight))
 
-    def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of each feature under the weights; 1 for a feature that does not vary."""
-        return weighted_moments(self.x, self.weight)
-
 
 def weighted_moments(x: Any, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of each column under the weights; 1 for a column that does not vary.
-
-    Shapes:
-        x: (rows, columns); weight: (rows); results: (columns)
 
     >>> [column.tolist() for column in weighted_moments(np.array([[0.0], [4.0]]), np.array([3.0, 1.0]))]
     [[1.0], [1.7320508075688772]]
@@ -65,28 +58,13 @@ def weighted_moments(x: Any, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def dense_batches(x: Any, mean: np.ndarray, std: np.ndarray) -> Iterator[Tensor]:
-    """The rows standardised, some thousands at a time.
-
-    Shapes:
-        x: (rows, columns); mean, std: (columns); each batch: (rows of it, columns)
-
-    >>> [batch.shape for batch in dense_batches(np.ones((5, 2)), np.zeros(2), np.ones(2))]
-    [torch.Size([5, 2])]
-    """
+    """The rows standardised, some thousands at a time."""
     for start in range(0, x.shape[0], AT_ONCE):
         yield dense(x[start : start + AT_ONCE], mean, std)
 
 
 def dense(x: Any, mean: np.ndarray, std: np.ndarray) -> Tensor:
-    """The rows standardised, as a tensor in the precision of the rows.
-
-    Shapes:
-        x: (rows, columns); mean, std: (columns); result: (rows, columns)
-
-    >>> dense(np.array([[1.0], [3.0]]), np.array([1.0]), np.array([2.0]))
-    tensor([[0.],
-            [1.]], dtype=torch.float64)
-    """
+    """The rows standardised, as a tensor in the precision of the rows."""
     rows = x if isinstance(x, np.ndarray) else x.toarray()
     return torch.from_numpy(((rows - mean) / std).astype(rows.dtype, copy=False))
 

@@ -83,9 +83,6 @@ def spectrum(
     2019), both from the same random vectors. Where the whole matrix costs no more products than that, it is computed,
     and everything is exact.
 
-    Shapes:
-        data: x (rows, *features) and y (rows); values: (top)
-
     Args:
         model: a network
         top: how many eigenvalues

@@ -19,11 +19,8 @@ from .similarity import answers_and_targets, ratios
 class DiversityAccuracy:
     """Points of the plane, one for each network; `pb.figures.diversity_accuracy` draws accuracy and disagreement.
 
-    Shapes:
-        accuracy, disagreement: (networks)
-
     Args:
-        accuracy: (networks)
+        accuracy: of each network
         disagreement: the share of rows on which a network differs from the reference
         reference_accuracy: how accurate the reference is
         classes: how many there are
@@ -54,9 +51,6 @@ def diversity_accuracy(
     reference: Any, others: Any, data: Any, *, normalised: bool = True, task: str | None = None
 ) -> DiversityAccuracy:
     """How accurate networks are, and how often they differ from a reference: points of Figures 6 and 7.
-
-    Shapes:
-        data: x (rows, *features) and y (rows); points: (networks)
 
     Args:
         reference: a network; a trajectory stands for its solution
@@ -116,10 +110,8 @@ def family(
     where no p leads.
 
     Args:
-        accuracy: where the curve is wanted: a number, or an array of them
-        reference_accuracy: how accurate the reference is
-        classes: how many there are
-        normalised: divide by the error, as in the paper's figures
+        exponent: of the flips of wrong labels
+        accuracy, reference_accuracy, classes, normalised: as for `limits`
 
     >>> lower = limits([0.5], 0.8, 10)[0]
     >>> bool(abs(family([0.5], 0.8, 10, exponent=1.0) - lower) < 1e-9)  # the lower limit is the exponent 1

@@ -90,13 +90,10 @@ def tunnel(
     Args:
         a, b: the two networks; they are not changed
         data: training data: (x, y), a data set or a loader
-        points: how many are moved
-        steps: of the optimizer, for each point
-        lr: of the optimizer
-        batch_size: rows in a step
+        points: how many are moved, each by `steps` steps of the optimizer
+        lr, batch_size, optimizer: of these steps
         start: "line": every point starts on it; "neighbour": with the shift that the point before it has found
-        criterion: a name, or a function of outputs and targets; by default what the task needs
-        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
+        criterion, task: as for `surface`
         seed: of the order of rows, and of a tiny first step off the line
 
     >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
@@ -168,9 +165,6 @@ class Along:
 
 def along(path: Path, data: Any, points: int = 25, **how: Unpack[Measuring]) -> Along:
     """Loss, accuracy and agreement with both ends at evenly spread points of a path.
-
-    Shapes:
-        data: x (rows, *features) and y (rows); figures: (points)
 
     Args:
         data: (x, y), a data set or a loader
@@ -377,12 +371,8 @@ def curve(
         data: training data: (x, y), a data set or a loader
         kind: "bezier": a Bezier curve, quadratic with one bend; "polygon": a chain of straight pieces
         bends: how many are trained
-        steps: of the optimizer, all bends together
-        lr: of the optimizer
-        weight_decay: of the optimizer, on the bends
-        batch_size: rows in a step
-        criterion: a name, or a function of outputs and targets; by default what the task needs
-        task: as `Ensemble.task`; by default what the networks, labels and outputs tell
+        steps, lr, weight_decay, batch_size, optimizer: of training, all bends together
+        criterion, task: as for `surface`
         seed: of the order of rows, and of the places on the curve
 
     >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)

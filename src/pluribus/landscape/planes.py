@@ -166,8 +166,8 @@ def random_plane(model: Any, *, normalise: bool = True, seed: int = 0) -> Plane:
 def pca_plane(run: Any) -> Plane:
     """The plane of the two directions in which a trajectory varies most, through its solution at (0, 0).
 
-    Shapes:
-        run: (checkpoints, parameters) in its weights; plane.points: (networks, 2)
+    Args:
+        run: a trajectory, or checkpoints in their order
 
     >>> checkpoints = [nn.Linear(4, 3) for _ in range(5)]
     >>> sum(pca_plane(checkpoints).explained) <= 1 + 1e-6
@@ -250,10 +250,6 @@ def surface(
     """Loss, accuracy and agreement with the plane's networks at every point of a grid on it.
 
     The points are run one after the other in one module: a grid costs as many plain passes of one network.
-
-    Shapes:
-        data: x (rows, *features) and y (rows)
-        loss, accuracy: (points along u, points along v); agreement: (networks, points along u, points along v)
 
     Args:
         data: (x, y), a data set or a loader; x alone for agreement alone. It is read once and kept

@@ -78,9 +78,6 @@ def trajectories(
 ) -> list[Trajectory]:
     """Several runs of one architecture, each a trajectory; arguments as for `trajectory`.
 
-    Shapes:
-        of each: weights (checkpoints, parameters), outputs (checkpoints, rows, classes)
-
     Args:
         model: a model, or a function without arguments that builds one
         probe: x, or (x, y): where predictions are recorded

@@ -30,9 +30,6 @@ class Recorder(Callback):
 
     An ensemble with members of its own gives one trajectory for each member.
 
-    Shapes:
-        trajectory.weights: (checkpoints, parameters); trajectory.outputs: (checkpoints, rows, classes)
-
     Args:
         probe: (x, y), a data set or a loader, or x alone: where predictions are recorded; None: weights alone
         every: "epoch", or a number of steps

@@ -28,9 +28,6 @@ def cka(
     gives the same for all rows. Inner products of all pairs of rows are summed batch by batch, so that neither
     features nor products of all rows are kept, and the batch size changes nothing. `layer_names` says which layers.
 
-    Shapes:
-        result: (layers of a, layers of b)
-
     Args:
         a, b: networks, not necessarily of one architecture; a trajectory stands for its solution; b defaults to a
         data: (x, y), a data set or a loader, or x alone

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.ensemble import Ensemble
 from ..methods.building import check_number, check_size, check_whole
-from ..methods.facts import takes
+from ..methods.method_info import takes
 from ..surgery.selecting import quote_names
 from ..training.batching import mix_seeds
 from .checkpoints import Trajectory

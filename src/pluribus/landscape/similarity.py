@@ -108,9 +108,6 @@ def embedding(
 ) -> list[np.ndarray]:
     """Points in the plane for the predictions of every network: one array, (networks, 2), for each run.
 
-    Shapes:
-        result: one array of (networks, 2) for each run
-
     Args:
         runs: trajectories, or any holders of networks: subspace samples, ensembles
         method: "tsne" on the flattened predictions, as Figures 2 and 4; "pca" of them; "mds": classical scaling of

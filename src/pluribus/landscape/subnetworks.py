@@ -55,9 +55,6 @@ def subnetwork_plane(ensemble: Ensemble, members: Sequence[int] = (0, 1, 2)) -> 
     output layers, heads or branches are interpolated. Four points do not lie in one plane: it goes through the members,
     and `origin` is where the origin is projected to.
 
-    Shapes:
-        plane.points: (3, 2); plane.origin: (2)
-
     Args:
         ensemble: of `pb.mimo`, `pb.multihead`, `pb.treenet`, or any other whose members have tensors of their own
         members: which three
@@ -81,9 +78,6 @@ def subnetworks(ensemble: Ensemble) -> Networks:
 
     Of MIMO each gives what the member gives while all other members read zeros, which is not what it gives in a
     prediction, where all read the same input: that is `ensemble(x)[i]`.
-
-    Shapes:
-        each network: (batch, *features) in, (batch, *outputs) out
 
     >>> ensemble = pb.mimo(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), 3, example=torch.randn(5, 4))
     >>> [network(torch.randn(5, 4)).shape for network in subnetworks(ensemble)]
@@ -163,9 +157,6 @@ def separation(
     and half the mean square of the change is what varies with that input. Pre-activations are the outputs of
     convolutions and linear layers, but the last; a channel is a unit, whose variance is the mean over its places. In
     eval mode.
-
-    Shapes:
-        data: (rows, *features); variance: (members, units)
 
     Args:
         mimo: what `pb.mimo` gave, trained

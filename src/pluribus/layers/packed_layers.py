@@ -91,9 +91,6 @@ class _PackedConv:
 class PackedConv1d(_PackedConv, nn.Conv1d):
     """As `PackedConv2d`, for sequences.
 
-    Shapes:
-        input: (batch, members * inputs, length); output: (batch, members * outputs, length)
-
     >>> PackedConv1d(16, 32, 3, size=4, alpha=2).weight.shape
     torch.Size([64, 8, 3])
     """
@@ -120,9 +117,6 @@ class PackedConv2d(_PackedConv, nn.Conv2d):
 
 class PackedConv3d(_PackedConv, nn.Conv3d):
     """As `PackedConv2d`, for volumes.
-
-    Shapes:
-        input: (batch, members * inputs, depth, height, width); output: as the input, with members * outputs
 
     >>> PackedConv3d(16, 32, 3, size=4, alpha=2).weight.shape
     torch.Size([64, 8, 3, 3, 3])

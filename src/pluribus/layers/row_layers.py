@@ -124,9 +124,6 @@ class MaskedLinear(_Masked, nn.Linear):
 class MaskedConv1d(_Masked, nn.Conv1d):
     """As `MaskedConv2d`, for sequences.
 
-    Shapes:
-        input: (rows, in_channels, length); output: (rows, out_channels, length)
-
     >>> MaskedConv1d(8, 4, 3, size=4)(torch.zeros(4, 8, 9)).shape
     torch.Size([4, 4, 7])
     """
@@ -146,9 +143,6 @@ class MaskedConv2d(_Masked, nn.Conv2d):
 
 class MaskedConv3d(_Masked, nn.Conv3d):
     """As `MaskedConv2d`, for volumes.
-
-    Shapes:
-        input: (rows, in_channels, depth, height, width); output: as the input, with out_channels
 
     >>> MaskedConv3d(8, 4, 1, size=4)(torch.zeros(4, 8, 2, 2, 2)).shape
     torch.Size([4, 4, 2, 2, 2])
@@ -216,9 +210,6 @@ class BatchLinear(_Batch, nn.Linear):
 class BatchConv1d(_Batch, nn.Conv1d):
     """As `BatchConv2d`, for sequences.
 
-    Shapes:
-        input: (rows, in_channels, length); output: (rows, out_channels, length)
-
     >>> BatchConv1d(8, 4, 3, size=4)(torch.zeros(4, 8, 9)).shape
     torch.Size([4, 4, 7])
     """
@@ -237,9 +228,6 @@ class BatchConv2d(_Batch, nn.Conv2d):
 
 class BatchConv3d(_Batch, nn.Conv3d):
     """As `BatchConv2d`, for volumes.
-
-    Shapes:
-        input: (rows, in_channels, depth, height, width); output: as the input, with out_channels
 
     >>> BatchConv3d(8, 4, 1, size=4)(torch.zeros(4, 8, 2, 2, 2)).shape
     torch.Size([4, 4, 2, 2, 2])

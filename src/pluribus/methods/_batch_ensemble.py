@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, Literal, cast
 
 import torch
@@ -11,14 +12,12 @@ from torch import Tensor, nn
 from .._common.trees import as_batch
 from ..core.ensemble import Ensemble
 from ..core.feeds import TILE
-from ..results.styles import Style
 from ..surgery.closures import refuse_hidden
 from ..surgery.copying import state
 from ..surgery.replacing import expose_weights, restore_
 from ..surgery.selecting import dotted_name, exact_pattern, quote_names
 from .adapted_layers import RankMany, RankOne
 from .building import begin_, check_model, check_number, check_size, check_whole
-from .facts import Paper, states
 from .layer_choice import (
     check_read_inside,
     count_input_channels,
@@ -27,14 +26,21 @@ from .layer_choice import (
     leave_out_read,
     note_left_out,
 )
-from .member_check import MemberCheck
-from .warm_start import SHARES, is_batch, start_near, warn_if_trained
+from .method_info import Paper, method_info
+from .warm_start import SHARES, warn_if_trained
 
 FAR = 0.2  # a larger spread of r and s takes a trained network to chance
 
 
-@states(
-    style=Style("#E69F00", "v"),
+def _nearer(given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if given["init"] != "normal":
+        raise ValueError(f'batch_ensemble: with trained= init must be "normal", but it is {given["init"]!r}.')
+    yield {}
+    yield from ({"std": given["std"] * share} for share in SHARES[1:])
+
+
+@method_info(
+    nearer=_nearer,
     paper=Paper(
         "Wen, Yeming and Tran, Dustin and Ba, Jimmy",
         "BatchEnsemble: An Alternative Approach to Efficient Ensemble and Lifelong Learning",
@@ -83,15 +89,6 @@ def batch_ensemble(
         raise ValueError(f'batch_ensemble: init must be "normal" or "signs", but it is {init!r}.')
     rule = "positive, because members that start alike on a tiled batch stay alike for ever (choose 0.5)"
     std = check_number("batch_ensemble", "std", std, rule, lambda v: 0 < v < math.inf)
-    if is_batch(trained):
-        if init != "normal":
-            raise ValueError(f'batch_ensemble: with trained= init must be "normal", but it is {init!r}.')
-        return start_near(
-            "batch_ensemble", check_model("batch_ensemble", model), trained, [std * share for share in SHARES],
-            lambda found: batch_ensemble(
-                model, size, rank=rank, std=found, where=where, trained=False, example=example, generator=generator
-            ), generator,
-        )  # fmt: skip
     model = expose_weights(check_model("batch_ensemble", model))
     if std > FAR or init == "signs":
         warn_if_trained("batch_ensemble", model, trained, "its layers are scaled by factors far from 1")
@@ -110,7 +107,7 @@ def batch_ensemble(
     notes += note_left_out(model, names, example, where)
     made = Ensemble(
         model, size, own, method="batch_ensemble", settings=settings, feed=TILE, notes=notes,
-        first_look=MemberCheck(check_read_inside),
+        first_look=check_read_inside,
     )  # fmt: skip
     if example is not None:
         made.look_once(as_batch(example))

@@ -9,25 +9,23 @@ import torch
 from torch import nn
 
 from ..core.ensemble import Ensemble
-from ..results.styles import Style
 from ..surgery.closures import find_hidden
 from ..surgery.copying import state
 from ..surgery.initial_laws import Laws
 from .building import Init, Source, check_model, check_size, members_of, note_guesses, stack
-from .facts import Baseline, Candidate, Paper, Wish, states
+from .method_info import Baseline, Candidate, Paper, PlanRequest, method_info
 from .mixed import MixedEnsemble
 from .model_comparison import find_difference
 
 
-@states(
+@method_info(
     nests=True,
     keeps=True,
-    candidates=lambda wish: [],  # it is what others are compared with
+    candidates=lambda request: [],  # it is what others are compared with
     baselines={
         "thin": Baseline("one network of half the width (MIMO, section 4)", width=0.5),
         "wide": Baseline("one network of twice the width (MIMO, section 4)", width=2.0),
     },
-    style=Style("#000000", "o"),
 )
 def single(model: nn.Module) -> Ensemble:
     """One member, with the weights that are given: the baseline, so that everything else works on it too.
@@ -44,15 +42,14 @@ def single(model: nn.Module) -> Ensemble:
     return stack("single", [check_model("single", model, nests=True)])
 
 
-def _deep_candidates(wish: Wish) -> list[Candidate]:
-    return [Candidate({}, size, member=wish.model, capacity=1.0) for size in wish.sizes]
+def _deep_candidates(request: PlanRequest) -> list[Candidate]:
+    return [Candidate({}, size, member=request.model, capacity=1.0) for size in request.sizes]
 
 
-@states(
+@method_info(
     nests=True,
     candidates=_deep_candidates,
     baselines={"thin_ensemble": Baseline("independent networks of half the width (MIMO, Tables 1 and 2)", width=0.5)},
-    style=Style("#0072B2", "s"),
     paper=Paper(
         "Lakshminarayanan, Balaji and Pritzel, Alexander and Blundell, Charles",
         "Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles",

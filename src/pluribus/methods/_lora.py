@@ -12,24 +12,21 @@ from torch import Tensor, nn
 
 from .._common.trees import as_batch
 from ..core.ensemble import Ensemble
-from ..results.styles import Style
 from ..surgery.copying import aliases, assign_, hash_tensors, state
 from ..surgery.replacing import expose_weights
 from ..surgery.selecting import exact_pattern, pick, quote_names
 from .adapted_layers import LowRank, is_transposed, outputs_first
 from .building import begin_, check_model, check_number, check_size, check_whole
-from .facts import Paper, states
 from .layer_choice import check_read_inside, heads_of
-from .member_check import MemberCheck
+from .method_info import Paper, method_info
 
 FUSED = re.compile(r"(.*\.)?(qkv|qkv_proj|Wqkv|c_attn|in_proj)")  # queries, keys and values below each other
 PARTS = ("q", "k", "v")
 
 
-@states(
+@method_info(
     for_trained=True,
     tuning_rate=10.0,
-    style=Style("#332288", "p"),
     paper=Paper(
         r"Halbheer, Michelle and M\"uhlematter, Dominik Jan and Becker, Alexander and Narnhofer, Dominik and "
         "Aasen, Helge and Schindler, Konrad and Turkoglu, Mehmet Ozgur",
@@ -105,9 +102,9 @@ def lora(
         method="lora",
         settings=settings,
         notes=notes,
-        first_look=MemberCheck(partial(check_read_inside, keys=("weight",))),  # biases are shared
+        first_look=partial(check_read_inside, keys=("weight",)),  # biases are shared
     )
-    made.asleep = frozenset(name for name, part in model.named_modules() if _has_statistics(part))
+    made.frozen_modules = frozenset(name for name, part in model.named_modules() if _has_statistics(part))
     made.base = hash_tensors({name: t for name, t in state(model) if name not in made.own})
     if example is not None:
         made.look_once(as_batch(example))

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from .._common.trees import as_batch
 from ..core.ensemble import Ensemble
 from ..core.feeds import SHARE, TILE
-from ..results.styles import Style
 from ..surgery.copying import duplicate
 from ..surgery.replacing import expose_weights
 from ..surgery.selecting import CONVOLUTIONS, dotted_name, exact_pattern, quote_names
@@ -23,15 +22,27 @@ from ..surgery.thinning.widths import Widths, rebuild
 from . import mask_sampler as sampler
 from .adapted_layers import OWNED, Masked, MemberLayer
 from .building import begin_, check_model, check_number, check_size
-from .facts import REFUSALS, Candidate, Paper, Wish, first_line, states
 from .layer_choice import check_all_called, count_input_channels, layers_of, note_left_out
-from .member_check import MemberCheck
-from .warm_start import SHARES, is_batch, last_layers, start_near, warn_if_trained, weaker
+from .method_info import REFUSALS, Candidate, Paper, PlanRequest, first_line, method_info
+from .warm_start import SHARES, last_layers, warn_if_trained, weaker
 
 
-@states(
-    candidates=lambda wish: _candidates(wish),
-    style=Style("#009E73", "D"),
+def _nearer(given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Fewer and fewer of the last layers, then the last one with masks that overlap more and more."""
+    if given["capacity"] is not None:
+        raise ValueError(
+            "masksembles: layers that grow get new weights, so trained= and capacity= exclude each other. Give one of "
+            "them."
+        )
+    view = expose_weights(given["model"])
+    meant = layers_of("masksembles", view, given["where"], given["example"], but_first=True, per_row=True)
+    for names, share in weaker(last_layers(meant), SHARES):
+        yield {"scale": 1 + (given["scale"] - 1) * share, "where": exact_pattern(names), "example": None}
+
+
+@method_info(
+    nearer=_nearer,
+    candidates=lambda request: _candidates(request),
     paper=Paper(
         "Durasov, Nikita and Bagautdinov, Timur and Baque, Pierre and Fua, Pascal",
         "Masksembles for Uncertainty Estimation",
@@ -87,17 +98,11 @@ def masksembles(
         capacity = check_number(
             "masksembles", "capacity", capacity, "a positive fraction of a layer's width", lambda v: 0 < v < math.inf
         )
-        _check_excluded(after=after, trained=is_batch(trained))
-    if is_batch(trained):
-        meant = layers_of("masksembles", expose_weights(check_model("masksembles", model)), where, example,
-                          but_first=True, per_row=True)  # fmt: skip
-        return start_near(
-            "masksembles", model, trained, weaker(last_layers(meant), [1 + (scale - 1) * share for share in SHARES]),
-            lambda found: masksembles(
-                model, size, found[1], where=exact_pattern(found[0]), after=after, repeat=repeat, trained=False,
-                generator=generator,
-            ), generator,
-        )  # fmt: skip
+        if after:
+            raise ValueError(
+                "masksembles: capacity= lets masked layers read more channels, so after= and capacity= exclude each "
+                "other. Give one of them."
+            )
     model = expose_weights(check_model("masksembles", model))
     if scale > 1:
         warn_if_trained("masksembles", model, trained, "masks drop much of what its layers compute")
@@ -128,7 +133,7 @@ def masksembles(
     own = [dotted_name(name, "mask") for name in names]
     made = Ensemble(
         model, size, own, method="masksembles", settings=settings, feed=TILE if repeat else SHARE, notes=notes,
-        first_look=MemberCheck(check_all_called),
+        first_look=check_all_called,
     )  # fmt: skip
     if example is not None:
         made.look_once(as_batch(example))
@@ -136,20 +141,6 @@ def masksembles(
 
 
 # -------------------------------------------------------------------- masks
-
-
-def _check_excluded(after: bool, trained: bool) -> None:
-    """Refuse what does not go with capacity=."""
-    if trained:
-        raise ValueError(
-            "masksembles: layers that grow get new weights, so trained= and capacity= exclude each other. Give one of "
-            "them."
-        )
-    if after:
-        raise ValueError(
-            "masksembles: capacity= lets masked layers read more channels, so after= and capacity= exclude each other. "
-            "Give one of them."
-        )
 
 
 class MaskedAfter(MemberLayer):
@@ -196,17 +187,17 @@ def _ones(wanted: float, width: int, size: int) -> int:
 # -------------------------------------------------------------------- for plans
 
 
-def _candidates(wish: Wish) -> Iterator[Candidate]:
-    view, scales = expose_weights(wish.model), wish.options["scales"]
-    names = layers_of("masksembles", view, None, wish.example, but_first=True, per_row=True)
-    parameters = sum(p.numel() for p in wish.model.parameters())
+def _candidates(request: PlanRequest) -> Iterator[Candidate]:
+    view, scales = expose_weights(request.model), request.options["scales"]
+    names = layers_of("masksembles", view, None, request.example, but_first=True, per_row=True)
+    parameters = sum(p.numel() for p in request.model.parameters())
     masked = partial(_with_empty_masks, view, names)
-    for size, scale in itertools.product(wish.sizes, scales):  # the network keeps its widths
+    for size, scale in itertools.product(request.sizes, scales):  # the network keeps its widths
         capacity, width = _kept_share(view, names, scale, size, parameters)
         iou = sampler.expected_iou(scale)
         yield Candidate({"scale": scale}, size, family=masked, capacity=capacity, width=width, iou=iou)
-    for capacity, size, scale in itertools.product(wish.options["capacities"], wish.sizes, scales):  # layers grow
-        yield _grown_candidate(wish, view, names, size, scale, capacity)
+    for capacity, size, scale in itertools.product(request.options["capacities"], request.sizes, scales):  # layers grow
+        yield _grown_candidate(request, view, names, size, scale, capacity)
 
 
 def _with_empty_masks(view: nn.Module, names: Sequence[str], size: int) -> Ensemble:
@@ -235,7 +226,7 @@ def _kept_share(view: nn.Module, names: Sequence[str], scale: float, size: int, 
 
 
 def _grown_candidate(
-    wish: Wish, view: nn.Module, names: Sequence[str], size: int, scale: float, capacity: float
+    request: PlanRequest, view: nn.Module, names: Sequence[str], size: int, scale: float, capacity: float
 ) -> Candidate:
     """Masks of a given width m: layers grow to an expected m S (1 - (1 - 1/S)^n)."""
     settings = {"scale": scale, "capacity": capacity}
@@ -245,14 +236,14 @@ def _grown_candidate(
         return max(kept, round(kept * scale * (1 - (1 - 1 / scale) ** size)))
 
     try:
-        wide = rebuild(view, solve_widths(view, wish.example, grow, layers=names))
+        wide = rebuild(view, solve_widths(view, request.example, grow, layers=names))
     except REFUSALS as error:
         return Candidate({"size": size, **settings}, size, reason=first_line(error))
-    parameters = sum(p.numel() for p in wish.model.parameters())
+    parameters = sum(p.numel() for p in request.model.parameters())
     share = sum(cast(Tensor, view.get_submodule(name).weight).numel() for name in names) / parameters
     used = 1 + share * (capacity**2 - 1)  # inputs and outputs of the masked layers
     masked = partial(_with_empty_masks, wide, names)
     return Candidate(
-        settings, size, family=masked, exact=True, network=wide, capacity=used, width=capacity,
+        settings, size, family=masked, network=wide, capacity=used, width=capacity,
         iou=sampler.expected_iou(scale), expected=True,
     )  # fmt: skip

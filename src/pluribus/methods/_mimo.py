@@ -19,7 +19,6 @@ from .._common.trees import (
     flatten,
     logits_of,
     map_rows,
-    map_tensors,
     rows_of,
     tensors_of,
     unstack,
@@ -29,20 +28,18 @@ from ..core.execution import Runner
 from ..core.feeds import sum_losses
 from ..core.first_look import Findings
 from ..core.rows import MemberLayer, locate_rows_
-from ..results.styles import Style
 from ..surgery.calling import check_example, evaluation_mode
 from ..surgery.closures import refuse_hidden
 from ..surgery.copying import aliases, duplicate, state
-from ..surgery.dataflow import Flow, goes_around, trace_flow
+from ..surgery.dataflow import Flow, find_entrances, find_exits, trace_flow
 from ..surgery.direct_reads import find_direct_reads
 from ..surgery.initial_laws import Laws, draw_anew_
-from ..surgery.probing import find_entrances, find_exits
 from ..surgery.replacing import adapt_, expose_weights
 from ..surgery.selecting import READERS, dotted_name, exact_pattern, pick, quote_names, weighted_layers
 from .adapted_layers import INPUT_SIZES, OUTPUT_SIZES, JointInput, JointOutput, take_slice_
 from .building import Init, check_model, check_number, check_size, check_whole, note_guesses
-from .facts import Baseline, Paper, states
 from .layer_choice import refuse_reads
+from .method_info import Baseline, Paper, method_info
 from .warm_start import find_training
 
 
@@ -235,9 +232,9 @@ class MimoEnsemble(Ensemble):
         """What reaches the body beside the first layers reaches it once, for all members: it must be theirs all."""
         key = tuple((t.dtype, t.shape[1:]) for t in tensors_of(inputs[0]))
         if key not in self._flows:
-            self._flows[key] = check_flow(self.module, self.first, inputs[0], inputs[-1])
+            self._flows[key] = check_flow(self.module, self.first, inputs[0])
         for i, (first, *others) in enumerate(zip(*map(tensors_of, inputs), strict=True)):
-            if i in self._flows[key].around and not all(torch.equal(first, other) for other in others):
+            if i in self._flows[key].around() and not all(torch.equal(first, other) for other in others):
                 raise ValueError(
                     f"mimo: an input of type {first.dtype} and shape {tuple(first.shape)} does not enter through "
                     f"{quote_names(self.first)}, so it must be the same for all members, but it is not. "
@@ -245,34 +242,16 @@ class MimoEnsemble(Ensemble):
                 )
 
 
-def check_flow(module: nn.Module, first: Sequence[str], batch: Batch, other: Batch) -> Flow:
+def check_flow(module: nn.Module, first: Sequence[str], batch: Batch) -> Flow:
     """How the inputs flow; an input that enters through the first layers must not be used beside them too."""
-    flow, rows = trace_flow(module, first, batch), rows_of(batch)
-    others = [other, *(map_rows(batch, rows, lambda t, i=i: t[i].expand_as(t)) for i in range(min(rows, 4)))]
-    alone = [map_leaves(each, batch, flow.entering) for each in others]  # what does not enter is another matter
-    if flow.entering & flow.around or any(goes_around(module, first, batch, each) for each in alone):
+    flow = trace_flow(module, first, batch)
+    if flow.inputs() & flow.around():
         raise ValueError(
             f"mimo: the model reads its input in {quote_names(first)}, but also computes something else from it (a "
             "padding mask, the index of the last word, positions), and all members would get the first one's. Pass "
             "that as an input that is the same for all members, or choose another method."
         )
     return flow
-
-
-def map_leaves(batch: Batch, other: Batch, positions: frozenset[int]) -> Batch:
-    """The batch with the tensors at these positions, and the other batch's elsewhere."""
-    tensors = iter(enumerate(zip(tensors_of(batch), tensors_of(other), strict=True)))
-
-    def choose(_: Tensor) -> Tensor:
-        i, (own, others) = next(tensors)
-        return own if i in positions else others
-
-    return cast(Batch, map_tensors(batch, choose))
-
-
-def _shuffle_values(batch: Batch) -> Batch:
-    """The batch with other values: those of each row in another order."""
-    return cast(Batch, map_rows(batch, rows_of(batch), lambda t: t.roll(1, -1) if t.ndim > 1 else t.roll(1)))
 
 
 class _CapturedError(Exception):
@@ -313,9 +292,9 @@ def _check_reads(ensemble: Ensemble, batch: Batch) -> Findings:
 
 def _refuse_reads(model: nn.Module, first: Sequence[str], last: Sequence[str], batch: Batch) -> None:
     """Refuse a model that reads parameters that are widened outside of their layers."""
-    kept = {dotted_name(name, "bias") for name in first if name not in last}
-    reads = find_direct_reads(model, [*first, *last], batch)
-    refuse_reads("mimo", [name for name in reads if name not in kept], "first=", "last=")
+    weights = ("weight", "weight_ih_l0", "weight_ih_l0_reverse")  # of first layers, which keep their biases
+    reads = [*find_direct_reads(model, first, batch, weights), *find_direct_reads(model, last, batch)]
+    refuse_reads("mimo", reads, "first=", "last=")
 
 
 def widen_(module: nn.Module, size: int, first: Sequence[str], last: Sequence[str]) -> list[str]:
@@ -413,8 +392,14 @@ def _unwidenable(model: nn.Module, name: str, widened: Collection[str]) -> str:
 def check_rows(made: MimoEnsemble, reference: nn.Module, example: Any, exact: bool) -> None:
     """Members that start as the given model must give its outputs: whatever stands in the way shows here."""
     args, kwargs = as_batch(example)
-    with evaluation_mode(made), torch.random.fork_rng(devices=[]):
-        outputs = tensors_of(made(*args, **kwargs))
+    try:
+        with evaluation_mode(made), torch.random.fork_rng(devices=[]):
+            outputs = tensors_of(made(*args, **kwargs))
+    except RuntimeError as error:
+        raise ValueError(
+            f"mimo: with the members' inputs side by side the model does not run ({str(error).splitlines()[0]}), "
+            "perhaps because it uses its input outside of its first layer. Use pb.deep or pb.packed."
+        ) from error
     with evaluation_mode(reference), torch.random.fork_rng(devices=[]):
         expected = tensors_of(reference(*args, **kwargs))
     for output, single_ in zip(outputs, expected, strict=True):
@@ -439,10 +424,9 @@ MIMO = Paper(
 )
 
 
-@states(
+@method_info(
     study_settings=lambda model, dropout: {"init": "different"},  # it is trained from its start
     baselines={"wide_mimo": Baseline("MIMO in a network of twice the width", width=2.0)},
-    style=Style("#CC79A7", "X"),
     paper=MIMO,
 )
 def mimo(
@@ -488,7 +472,7 @@ def mimo(
     model = expose_weights(check_model("mimo", model))
     starts, stops = ends(model, first, last, example)
     if example is not None:
-        check_flow(model, starts, as_batch(example), _shuffle_values(as_batch(example)))
+        check_flow(model, starts, as_batch(example))
     reference = duplicate(model)
     widened = widen_(model, size, starts, stops)
     if init is None and any(p.is_meta for p in reference.parameters()):

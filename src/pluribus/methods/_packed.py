@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from ..core.ensemble import Ensemble
-from ..results.styles import Style
 from ..surgery.calling import check_example
 from ..surgery.closures import refuse_hidden
 from ..surgery.copying import duplicate, state
@@ -35,7 +34,7 @@ from .building import (
     refuse_alike,
     stack,
 )
-from .facts import REFUSALS, Candidate, Paper, Wish, first_line, states
+from .method_info import REFUSALS, Candidate, Paper, PlanRequest, first_line, method_info
 
 
 def groups_of(model: nn.Module, factor: float, gamma: int, where: str | None, least: int) -> dict[str, int]:
@@ -97,22 +96,22 @@ def split_into_groups_(model: nn.Module, groups: dict[str, int]) -> None:
         layer.weight = nn.Parameter(resize_evenly(weight, shape), weight.requires_grad)
 
 
-def _candidates(wish: Wish) -> Iterator[Candidate]:
+def _candidates(request: PlanRequest) -> Iterator[Candidate]:
     """Thinner members only; gamma where the model says which layers take it, and where it makes a difference."""
 
     @cache
     def member(factor: float, groups: tuple[tuple[str, int], ...]) -> nn.Module | str:
         try:
-            widths = solve_widths(wish.model, wish.example, factor, multiples=dict(groups))
-            if all(widths.sizes[name] == tuple(t.shape) for name, t in wish.model.named_parameters()):
+            widths = solve_widths(request.model, request.example, factor, multiples=dict(groups))
+            if all(widths.sizes[name] == tuple(t.shape) for name, t in request.model.named_parameters()):
                 return f"no hidden width of the model can be multiplied by {factor:g}"
-            return rebuild(wish.model, widths, change=partial(split_into_groups_, groups=dict(groups)))
+            return rebuild(request.model, widths, change=partial(split_into_groups_, groups=dict(groups)))
         except REFUSALS as error:
             return first_line(error)
 
-    gammas = wish.options["gammas"] if getattr(wish.model, "takes_gamma", None) else (1,)
-    for size, alpha, gamma in itertools.product(wish.sizes, wish.options["alphas"], gammas):
-        groups = groups_of(wish.model, alpha / size, gamma, None, 64) if alpha < size else {}
+    gammas = request.options["gammas"] if getattr(request.model, "takes_gamma", None) else (1,)
+    for size, alpha, gamma in itertools.product(request.sizes, request.options["alphas"], gammas):
+        groups = groups_of(request.model, alpha / size, gamma, None, 64) if alpha < size else {}
         if alpha >= size or (gamma > 1 and not any(g > 1 for g in groups.values())):
             continue  # not thinner than the model, or the same network as with gamma 1
         settings = {"alpha": alpha, "gamma": gamma}
@@ -123,9 +122,8 @@ def _candidates(wish: Wish) -> Iterator[Candidate]:
             yield Candidate(settings, size, member=made, width=alpha / size)
 
 
-@states(
+@method_info(
     candidates=_candidates,
-    style=Style("#D55E00", "^"),
     paper=Paper(
         "Laurent, Olivier and Lafage, Adrien and Tartaglione, Enzo and Daniel, Geoffrey and Martinez, Jean-Marc and "
         "Bursuc, Andrei and Franchi, Gianni",

@@ -11,19 +11,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._common.trees import as_batch
+from .._common.text_tables import some_of
 from ..core.ensemble import Ensemble
-from ..results.styles import Style
-from ..surgery.calling import evaluation_mode
 from ..surgery.closures import refuse_hidden
 from ..surgery.copying import aliases, duplicate, state
 from ..surgery.initial_laws import Laws, reinitialize
 from ..surgery.selecting import exact_pattern, matches, pick, quote_names
 from ._mimo import MIMO
 from .building import Init, check_model, check_number, check_size, note_guesses, refuse_alike, stack, start_alike
-from .facts import Candidate, Paper, Wish, candidates_by_size, states
 from .layer_choice import check_heads, heads_of
-from .warm_start import SHARES, is_batch, start_near, warn_if_trained
+from .method_info import Candidate, Paper, PlanRequest, candidates_by_size, method_info
+from .warm_start import SHARES, warn_if_trained
 
 
 def make_branches(
@@ -54,7 +52,7 @@ def make_branches(
     if freeze_trunk:
         for name, parameter in made.module.named_parameters():
             parameter.requires_grad_(name in made.own and parameter.requires_grad)
-        made.asleep = frozenset(shared_parts(made.module, made.own))
+        made.frozen_modules = frozenset(shared_parts(made.module, made.own))
         made.train(made.training)
     return made
 
@@ -88,16 +86,16 @@ def _shake(model: nn.Module, own: Sequence[str], noise: float, generator: torch.
     return copy
 
 
-def _treenet_candidates(wish: Wish) -> list[Candidate]:
-    branches = wish.options["branches"] or branch_points(wish.model, wish.example)
-    return [candidate for branch in branches for candidate in candidates_by_size(treenet, wish, branch=branch)]
+def _treenet_candidates(request: PlanRequest) -> list[Candidate]:
+    branches = request.options["branches"] or branch_points(request.model)
+    return [candidate for branch in branches for candidate in candidates_by_size(treenet, request, branch=branch)]
 
 
-@states(
+@method_info(
     nests=True,
+    nearer=lambda given: [{"init": "same", "noise": share} for share in SHARES],
     study_settings=lambda model, dropout: {"branch": last_part(model)},
     candidates=_treenet_candidates,
-    style=Style("#882255", "<"),
     paper=Paper(
         "Lee, Stefan and Purushwalkam, Senthil and Cogswell, Michael and Crandall, David and Batra, Dhruv",
         "Why M Heads are Better than One: Training a Diverse Ensemble of Deep Networks",
@@ -140,14 +138,6 @@ def treenet(
     (['1.bias', '1.weight', '2.bias', '2.weight'], torch.Size([4, 5, 3]))
     """
     size = check_size("treenet", size)
-    if is_batch(trained):
-        return start_near(
-            "treenet", check_model("treenet", model, nests=True), trained, SHARES,
-            lambda found: treenet(
-                model, size, branch, freeze_trunk=freeze_trunk, init="same", noise=found, trained=False,
-                generator=generator,
-            ), generator,
-        )  # fmt: skip
     model = check_model("treenet", model, nests=True)
     _warn_of_fresh("treenet", model, trained, init, freeze_trunk)
     every = aliases(model)
@@ -179,9 +169,9 @@ def _is_one_layer(model: nn.Module, own: Sequence[str]) -> bool:
         return False
 
 
-@states(
+@method_info(
     nests=True,
-    style=Style("#999933", ">"),
+    nearer=lambda given: [{"init": "same", "noise": share} for share in SHARES],
     paper=MIMO,  # its naive multihead
 )
 def multihead(
@@ -219,14 +209,6 @@ def multihead(
     (['2.bias', '2.weight'], torch.Size([4, 5, 3]))
     """
     size = check_size("multihead", size)
-    if is_batch(trained):
-        return start_near(
-            "multihead", check_model("multihead", model, nests=True), trained, SHARES,
-            lambda found: multihead(
-                model, size, where=where, example=example, freeze_trunk=freeze_trunk, init="same", noise=found,
-                trained=False, generator=generator,
-            ), generator,
-        )  # fmt: skip
     model = check_model("multihead", model, nests=True)
     _warn_of_fresh("multihead", model, trained, init, freeze_trunk)
     heads = heads_of(model, where, example)
@@ -263,7 +245,7 @@ def last_part(model: nn.Module) -> str:
         found.insert(0, name)
         if len(found) > 1 and any(p.ndim > 1 for p in part.parameters()):
             break
-    return "|".join(name.replace(".", r"\.") for name in found)
+    return "|".join(map(re.escape, found))
 
 
 def _parts(model: nn.Module, total: int) -> list[tuple[str, nn.Module]]:
@@ -283,28 +265,8 @@ def _with_weights(model: nn.Module) -> dict[str, nn.Module]:
     return {name: part for name, part in model.named_children() if any(True for _ in part.parameters())}
 
 
-def branch_points(model: nn.Module, x: Any, most: int = 3) -> list[str]:
+def branch_points(model: nn.Module, most: int = 3) -> list[str]:
     """Patterns of what members could own, from a part of the model on to its end; the last layer alone is multihead."""
-    parts = [name for name in _in_order(model, x) if any(True for _ in model.get_submodule(name).parameters())]
-    starts = list(range(1, len(parts) - 1))
-    if len(starts) > most:  # evenly spread
-        starts = [starts[round((i + 0.5) * len(starts) / most - 0.5)] for i in range(most)]
-    return ["|".join(map(re.escape, parts[start:])) for start in starts]
-
-
-def _in_order(model: nn.Module, x: Any) -> list[str]:
-    """The model's parts in the order in which they run first; one that holds most of it gives its own parts."""
-    parts = [name for name, _ in model.named_children()]
-    leaves = lambda m: sum(1 for c in m.modules() if next(c.children(), None) is None)  # noqa: E731
-    while heavy := [p for p in parts if leaves(model.get_submodule(p)) * 3 > leaves(model) * 2]:
-        inner = [f"{heavy[0]}.{name}" for name, _ in model.get_submodule(heavy[0]).named_children()]
-        if not inner:
-            break
-        parts = [p for p in parts if p != heavy[0]] + inner
-    order: list[str] = []
-    view = duplicate(model)
-    hooks = [view.get_submodule(p).register_forward_pre_hook(lambda *_, p=p: order.append(p)) for p in parts]
-    args, kwargs = as_batch(x)
-    with evaluation_mode(view, *hooks), torch.random.fork_rng(devices=[]):
-        view(*args, **kwargs)
-    return list(dict.fromkeys(order))
+    parts = [name for name, _ in _parts(model, sum(p.numel() for p in model.parameters()))]
+    starts = some_of(len(parts) - 2, most)
+    return ["|".join(map(re.escape, parts[1 + start :])) for start in starts]

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from .._common.trees import as_batch
 from ..core.ensemble import Ensemble
 from ..core.feeds import TILE
-from ..results.styles import Style
 from ..surgery.closures import refuse_hidden
 from ..surgery.copying import aliases, assign_, state
 from ..surgery.initial_laws import Laws, reinitialize
@@ -20,7 +19,6 @@ from ..surgery.replacing import expose_weights
 from ..surgery.selecting import dotted_name, exact_pattern, pick, quote_names
 from .adapted_layers import OwnHead, RankOne
 from .building import begin_, check_model, check_number, check_size
-from .facts import Paper, states
 from .layer_choice import (
     check_read_inside,
     count_input_channels,
@@ -29,17 +27,17 @@ from .layer_choice import (
     layers_of,
     leave_out_read,
 )
-from .member_check import MemberCheck
-from .warm_start import SHARES, is_batch, start_near, warn_if_trained
+from .method_info import Paper, method_info
+from .warm_start import SHARES, warn_if_trained
 
 
 def _study_settings(model: nn.Module, dropout: float | None) -> dict[str, Any]:
     return {"init": "normal", "chunks": model.chunks} if getattr(model, "embeds_numbers", False) else {}
 
 
-@states(
+@method_info(
+    nearer=lambda given: [{"std": 0.5 * share} for share in SHARES],
     for_tables=True,
-    style=Style("#117733", "H"),
     study_settings=_study_settings,
     paper=Paper(
         "Gorishniy, Yury and Kotelnikov, Akim and Babenko, Artem",
@@ -96,14 +94,6 @@ def tabm(
             raise ValueError(f"tabm: {name} must be one of {quote_names(known)}, but it is {value!r}.")
     if std is not None:
         std = check_number("tabm", "std", std, "positive and finite", lambda v: 0 < v < math.inf)
-    if is_batch(trained):
-        return start_near(
-            "tabm", check_model("tabm", model), trained, [0.5 * share for share in SHARES],
-            lambda found: tabm(
-                model, size, variant=variant, chunks=chunks, std=found, where=where, head=head, trained=False,
-                example=example, generator=generator,
-            ), generator,
-        )  # fmt: skip
     model = expose_weights(check_model("tabm", model))
     if std is None:
         warn_if_trained("tabm", model, trained, "the signs of its inputs are changed and its last layer is redrawn")
@@ -131,7 +121,7 @@ def tabm(
     ]
     made = Ensemble(
         model, size, own, method="tabm", settings=settings, feed=TILE, notes=notes,
-        first_look=MemberCheck(check_read_inside),
+        first_look=check_read_inside,
     )  # fmt: skip
     if example is not None:
         made.look_once(as_batch(example))

@@ -72,6 +72,19 @@ class RankOne(MemberLayer):
         y = super().forward(self.scale(input, self.r), *args, **kwargs)  # type: ignore[misc]
         return y if self.s is None else self.scale(y, self.s, self.b)
 
+    def scale(self, x: Tensor, factor: Tensor, shift: Tensor | None = None) -> Tensor:
+        """x * factor + shift, with tensors of the members', (channels) or (members, channels)."""
+        apart = self.by_member(x, factor.shape[0]) if factor.ndim > 1 else None
+        if apart is None:
+            y = x * self.own(factor, x)
+            return y if shift is None else y + self.own(shift, y)
+        channel = channel_dim(cast(nn.Module, self)) + apart.ndim
+        shape = [factor.shape[0], *(-1 if d == channel else 1 for d in range(1, apart.ndim))]
+        factor = factor.to(x.dtype).reshape(shape)
+        if shift is None:
+            return (apart * factor).flatten(0, 1)
+        return torch.addcmul(shift.to(x.dtype).reshape(shape), apart, factor).flatten(0, 1)
+
 
 class OwnHead(MemberLayer):
     """A linear layer whose weight and bias are each member's own (TabM)."""

@@ -10,15 +10,13 @@ from typing import Any, Literal, cast
 import torch
 from torch import nn
 
-from .._common.seeds import follow_generator
 from ..core.ensemble import Ensemble
 from ..core.rows import MemberLayer
 from ..surgery.closures import refuse_hidden
 from ..surgery.copying import assign_, duplicate, state
-from ..surgery.initial_laws import Laws, reinitialize
+from ..surgery.initial_laws import Laws, follow_generator, reinitialize
 from ..surgery.replacing import adapt_
 from ..surgery.selecting import quote_names
-from .member_check import refuse_unseen
 from .model_comparison import find_difference
 
 Init = Literal["different", "same"]
@@ -139,9 +137,9 @@ def check_model(method: str, model: Any, *, nests: bool = False) -> nn.Module:
         )
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         raise TypeError(f"{method}: the model is a {type(model).__name__}. Give model.module, and wrap the ensemble.")
-    refuse_unseen(method, model)
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
         raise ValueError(f"{method}: the model has lazy layers that have no size yet. Run it once on a batch first.")
+    refuse_hidden(method, model, {})
     if not any(True for _ in model.parameters()):
         raise ValueError(f"{method}: the model has no parameters, so there is nothing to own or to share.")
     if not nests and _is_nested(model):

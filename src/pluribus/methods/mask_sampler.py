@@ -7,13 +7,14 @@ channel. It is drawn by counting, without rejection, so every width, size and sc
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from .building import check_number, check_whole
 
 
 def masks(
@@ -36,7 +37,7 @@ def masks(
     >>> masks(8, 4, scale=2.0).sum(dim=1)
     tensor([4., 4., 4., 4.])
     """
-    width, size = _count("masks", "width", width), _count("masks", "size", size)
+    width, size = check_whole("masks", "width", width), check_whole("masks", "size", size)
     if (scale is None) == (capacity is None):
         given = "neither" if scale is None else "both"
         raise ValueError(f"masks: takes either scale or capacity, but got {given}. Give, say, scale=2.0.")
@@ -64,7 +65,7 @@ def ones(width: int, size: int, scale: float) -> int:
     >>> ones(64, 4, 2.0)
     34
     """
-    width, size, scale = _count("ones", "width", width), _count("ones", "size", size), _scale("ones", scale)
+    width, size, scale = check_whole("ones", "width", width), check_whole("ones", "size", size), _scale("ones", scale)
     # S (1 - (1 - 1/S)^size) as a geometric sum: nothing cancels, however large S is.
     growth = sum((1 - 1 / scale) ** power for power in range(size))
     asked = math.floor(width / growth + 1e-9)  # 16 / (4/3) is 12, also in floats
@@ -80,7 +81,7 @@ def grow_width(capacity: int, size: int, scale: float, generator: torch.Generato
     >>> grow_width(64, 4, 1.0)
     64
     """
-    capacity, size = _count("grow_width", "capacity", capacity), _count("grow_width", "size", size)
+    capacity, size = check_whole("grow_width", "capacity", capacity), check_whole("grow_width", "size", size)
     positions = float(round(capacity * _scale("grow_width", scale)))
     used = capacity
     for _ in range(1, size):
@@ -175,30 +176,13 @@ def _shuffle(positions: Tensor, generator: torch.Generator | None) -> Tensor:
     return positions[torch.randperm(len(positions), generator=generator, device="cpu")]
 
 
-def _count(function: str, name: str, value: int) -> int:
-    try:
-        count = operator.index(value)
-    except TypeError:
-        raise TypeError(
-            f"{function}: {name} must be a whole number, but is {value!r}. Choose an int of at least 1."
-        ) from None
-    if count < 1:
-        raise ValueError(f"{function}: {name} must be at least 1, but is {count}. Choose {name}=1 or more.")
-    return count
-
-
 def _scale(function: str, value: float) -> float:
-    if not (math.isfinite(value) and value >= 1):
-        raise ValueError(
-            f"{function}: scale must be a finite number of at least 1, but is {value}. "
-            "Choose 1 for masks that keep everything, 2 for masks that keep about half of the channels, more for less "
-            "overlap."
-        )
-    return float(value)
+    rule = "finite and at least 1 (1: masks keep everything; 2: about half of the channels; more: less overlap)"
+    return float(check_number(function, "scale", value, rule, lambda v: 1 <= v < math.inf))
 
 
 def _feasible(width: int, size: int, capacity: int | None) -> int:
-    count = _count("masks", "capacity", capacity)  # type: ignore[arg-type]
+    count = check_whole("masks", "capacity", capacity)
     least = -(-width // size)
     if not least <= count <= width:
         raise ValueError(

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._common.trees import Batch, stack_trees, unstack
+from .._common.trees import Batch, clone, stack_trees, unstack
 from ..core.ensemble import Ensemble
-from ..core.execution import Runner, clone
+from ..core.execution import Runner
 from ..surgery.copying import duplicate, state
 
 
@@ -70,9 +70,6 @@ class MixedRunner(Runner):
 
     def follow_modes(self) -> None:
         """The networks have modes of their own."""
-
-    def _forget_caches(self, batch: Batch) -> None:
-        """The networks have their own weights, and what they have cached of them."""
 
     def _by_loop(self, batch: Batch, per_member: bool) -> Any:
         quiet = not (self.module.training or torch.is_grad_enabled() or self.busy)

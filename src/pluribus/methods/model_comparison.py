@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -87,20 +86,14 @@ def _contents_of(function: FunctionType) -> list[Any]:
 
 
 def _parts(value: Any) -> list[Any] | None:
-    """What a value is made of, or what a copy of it would be made of; None: nobody knows."""
+    """What a copy of a value would be made of; None: nobody knows."""
     if type(value) in (list, tuple):
         return list(value)
-    if type(value) in (dict, OrderedDict):
-        return [*value.keys(), *value.values()]
-    if type(value) in (set, frozenset):
-        return sorted(value, key=lambda x: (type(x).__name__, repr(x)))
-    if isinstance(value, MethodType):
-        return [value.__func__, value.__self__]
-    if isinstance(value, weakref.ref):
+    if isinstance(value, weakref.ref):  # of recurrent layers, to their weights
         return [value()]
     try:
         made = value.__reduce_ex__(4)
-    except Exception:
+    except Exception:  # of objects that cannot be copied
         return None
     if isinstance(made, str):
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -28,9 +28,13 @@ def is_batch(trained: Any) -> bool:
 
 
 def start_near(
-    method: str, model: nn.Module, trained: Any, strengths: Sequence[Strength], make: Callable[[Strength], Ensemble],
+    method: str,
+    model: nn.Module,
+    trained: Any,
+    strengths: Iterable[Strength],
+    make: Callable[[Strength], Ensemble],
     generator: torch.Generator | None = None,
-) -> Ensemble:  # fmt: skip
+) -> Ensemble:
     """The ensemble of the first strength whose members keep 95 % of the network's answers on `trained`.
 
     A few forward passes of each find it; `explain()` says what was kept. Where none does, it is an error that says how
@@ -96,7 +100,7 @@ def kept_share(ensemble: Ensemble, model: nn.Module, x: Any) -> float:
         network = duplicate(model)
         with evaluation_mode(network):
             base = logits_of(network(*args, **kwargs))
-        ensemble.look_once((args, kwargs))  # dropout that it finds stays awake
+        ensemble.look_once((args, kwargs))  # dropout that it finds stays active
         with evaluation_mode(ensemble):
             members = logits_of(ensemble(*args, **kwargs))
     found, given = tensors_of(members)[0], tensors_of(base)[0]

@@ -45,15 +45,10 @@ def _example(run: Result, place: int) -> dict[str, Any]:
     row = int(run.columns["examples/index"][place])
     images = run.columns.get("examples/pictures")
     image = png_address(images[place]) if images is not None and len(images) > place else ""
+    text = _at(run, "examples/text", place)
     if run.record["task"] == "segmentation":
-        words = _at(run, "examples/text", place)
-        return {
-            "words": words,
-            "maps": {"Image": image, **_maps(run, place)} if image else {},
-            "text": "",
-            "row": str(row),
-            "image": "",
-        }
+        maps = {"Image": image, **_maps(run, place)} if image else {}
+        return {"maps": maps, "words": text, "image": "", "text": "", "row": str(row)}
     if has_classes(run.record["task"]):
         true, given = (_class(run, f"test/{name}", row) for name in ("target", "label"))
         sure = _at(run, "test/confidence", row)
@@ -62,7 +57,7 @@ def _example(run: Result, place: int) -> dict[str, Any]:
     else:
         numbers = [float(_at(run, f"test/{name}", row) or "nan") for name in ("target", "mean", "total")]
         words = f"true {numbers[0]:.4g}, predicted {numbers[1]:.4g} ± {math.sqrt(max(numbers[2], 0)):.2g}"
-    return {"maps": {}, "words": words, "image": image, "text": _at(run, "examples/text", place), "row": str(row)}
+    return {"maps": {}, "words": words, "image": image, "text": text, "row": str(row)}
 
 
 def _maps(run: Result, place: int) -> dict[str, str]:

@@ -96,11 +96,17 @@ def curve_panel(
     styles: Styles,
     titles: tuple[str, str],
     axes: tuple[Axis, Axis],
-    summary: Callable[[str], str],
+    summary: Callable[[str], str] | None = None,
     diagonal: bool = False,
     heading: str = "",
 ) -> Panel:
-    """Curves in one panel."""
+    """Curves in one panel; `summary` says what one of them shows, by default where it begins and ends."""
+
+    def describe(label: str) -> str:
+        points = [f"{y:.3g} at {x:.3g}" for x, y in np.stack(found[label], 1)[[0, -1]]]
+        return f"{label}: {titles[1]} {' to '.join(points)}"
+
+    said = [(summary or describe)(label) for label in found]
     chart = Chart(*axes, margin=(room_for_ticks(axes[1]), 14, 14, 44))
     if diagonal:
         ends = [(end, end) for end in (max(chart.x.low, chart.y.low), min(chart.x.high, chart.y.high))]
@@ -111,7 +117,7 @@ def curve_panel(
         chart.curve(zip(x, y, strict=True), styles[label], label, titles)
         for i in _marker_indices(len(x)):
             chart.mark(x[i], y[i], styles[label], "", 3.5)  # the curve tells its values
-    return Panel(chart.svg("; ".join(summary(label) for label in found)), heading)
+    return Panel(chart.svg(f"{titles[1]} against {titles[0]}. {'; '.join(said)}"), heading)
 
 
 def room_for_ticks(axis: Axis) -> int:

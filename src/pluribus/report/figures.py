@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._common.optional import require
-from ..results.styles import assign_styles
 from ..uncertainty import metrics
 from .curves import compute_histograms, compute_roc, divide_by_error
+from .styles import assign_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

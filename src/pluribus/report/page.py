@@ -6,15 +6,11 @@ import json
 import math
 import os
 import re
-import shlex
-import warnings
 from collections.abc import Iterable, Sequence
 from datetime import date
 from importlib import resources
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from .._common.atomic import atomic_write
 from .._common.optional import require
@@ -22,7 +18,7 @@ from .._common.signed_files import read_signed_json
 from .._common.untrusted import check_shape
 from ..results.comparison_phrases import relation
 from ..results.quantities import Differences, best, estimate, format_value, quantity
-from ..results.store import Damaged, Group, Result, group_runs, has_classes, read_all
+from ..results.store import Damaged, Group, Result, has_classes, read_all
 from ..results.verdict import Verdict, verdicts
 from .charts import CHARTS
 from .charts.outside import CHANCE
@@ -46,12 +42,14 @@ def report(
     *,
     known: Iterable[Result] = (),
     differences: Differences | None = None,
+    command: str = "",
 ) -> str:
     """The page as HTML, complete in itself: no network, no other file. Written to `path` where one is given.
 
     Args:
         results: results as `read_all` gives them, or a study folder; damaged files of a folder are named on the page
         known: results of the folder that were read before; their files are not read again
+        command: what repeats the study; by default what its folder says
         differences: those computed so far, which are not computed again
 
     >>> record = dict(run="a", method="single", label="single", data="digits", task="classification", seed=0)
@@ -60,49 +58,25 @@ def report(
     True
     """
     damaged: list[Damaged] = []
-    plan: dict[str, Any] = {}
     if isinstance(results, (str, os.PathLike)):
         folder = Path(results)
         results, damaged = read_all(folder, known)
-        plan = _plan(folder)
+        command = command or _read_command(folder)
     results = list(results)
     if not results:
         names = f" ({', '.join(error.path.name for error in damaged)} damaged)" if damaged else ""
         raise ValueError(f"report: needs at least one result, but there is none{names}. Run a comparison first.")
-    try:
-        sections = _sections(results, differences or Differences())
-    except Exception:  # a record that is valid in form can hold what no chart can show
-        results, odd = _without_odd(results)
-        damaged += odd
-        sections = _sections(results, Differences())
-    html = render(
-        "page.html",
-        {
-            "title": title,
-            "sections": sections,
-            "damaged": [f"{error.path.name}: {error.reason}" for error in damaged],
-            "command": plan.get("command") or _command(results),
-        },
-    )
+    found = enumerate(verdicts(results, differences))
+    context = {
+        "title": title,
+        "sections": [_section(number, verdict) for number, verdict in found],
+        "damaged": [f"{error.path.name}: {error.reason}" for error in damaged],
+        "command": command,
+    }
+    html = render("page.html", context)
     if path is not None:
         write_page(Path(path), html)
     return html
-
-
-def _without_odd(results: list[Result]) -> tuple[list[Result], list[Damaged]]:
-    """The results of which each alone gives a page, and the others; where none does, the error of the first."""
-    kept, odd = list[Result](), list[Damaged]()
-    for result in results:
-        try:
-            _sections([result], Differences())
-            kept.append(result)
-        except Exception as error:
-            odd.append(Damaged(result.path or Path(result.record["run"]), f"it cannot be shown ({error})"))
-    if not kept or not odd:
-        raise odd[0] if odd else ValueError("report: these results cannot be shown together.")
-    for one in odd:
-        warnings.warn(f"report: {one.path} is left out: {one.reason}.", stacklevel=3)
-    return kept, odd
 
 
 def render(template: str, context: dict[str, Any]) -> str:
@@ -118,15 +92,10 @@ def render(template: str, context: dict[str, Any]) -> str:
     return environment.get_template(template).render(context)
 
 
-def _sections(results: list[Result], differences: Differences) -> list[dict[str, Any]]:
-    """What the template shows of each data set and model."""
-    found = zip(verdicts(results, differences), group_runs(results).values(), strict=True)  # both in its order
-    return [_section(i, verdict, groups, differences) for i, (verdict, groups) in enumerate(found)]
-
-
-def _section(number: int, found: Verdict, groups: list[Group], differences: Differences) -> dict[str, Any]:
-    kind = "classification" if has_classes(found.task) else "regression"
-    summary = compose_screen(found, groups, differences)
+def _section(number: int, found: Verdict) -> dict[str, Any]:
+    """What the template shows of one data set and model."""
+    groups, kind = found.groups, "classification" if has_classes(found.task) else "regression"
+    summary = compose_screen(found)
     labels = [group.label if group else "" for group in (summary.choice, summary.top)]
     styles = number_styles(groups, *labels)
     figures, absent = _figures(groups, styles, kind)
@@ -147,13 +116,13 @@ def _section(number: int, found: Verdict, groups: list[Group], differences: Diff
         "headline": _bind(summary.sentence),
         "tiles": [[_bind(text) for text in tile] for tile in summary.tiles],
         "changes": [_bind(text) for text in summary.changes] or ["Nothing that these runs hint at."],
-        "gain": gain_chart(summary.found, summary.choice) if summary.found else None,
-        "trade_off": trade_off_chart(groups, styles, found.metric),
+        "gain": gain_chart(found.found, summary.choice) if found.found else None,
+        "trade_off": trade_off_chart(groups, styles, found.found.metric if found.found else ""),
         "others": not all(summary.stands_out(group) for group in groups),
         "facts": _facts(groups),
         "topics": {title: topics[title] for title in [*TOPICS.values(), *topics] if title in topics},
-        "table": _table(summary, names, styles, differences),
-        "more": _table(summary, more, styles, differences),
+        "table": _table(summary, names, styles),
+        "more": _table(summary, more, styles),
         "figures": figures,
         "absent": absent,
         "tables": _variants(groups, "targets", "Target") | _variants(groups, "variants", "Other test set"),
@@ -167,11 +136,8 @@ def _section(number: int, found: Verdict, groups: list[Group], differences: Diff
 def _unfrozen(run: Result) -> list[str]:
     """Why the costs of a run are not those of a frozen one."""
     why = (run.record["cost"].get("deployed") or {}).get("why")
-    return (
-        [f"{run.record['label']} is not frozen, so its costs are those of the ensemble as trained: {why}"]
-        if why
-        else []
-    )
+    text = f"{run.record['label']} is not frozen, so its costs are those of the ensemble as trained: {why}"
+    return [text] if why else []
 
 
 def _facts(groups: Sequence[Group]) -> str:
@@ -211,9 +177,9 @@ def _bind(text: str) -> str:
 # ---------------------------------------------------------------- tables
 
 
-def _table(summary: FirstScreen, names: Sequence[str], styles: Styles, differences: Differences) -> dict[str, Any]:
+def _table(summary: FirstScreen, names: Sequence[str], styles: Styles) -> dict[str, Any]:
     heads = [{"name": name, **vars(quantity(name)), "sign": SIGNS[quantity(name).better]} for name in names]
-    stars = {name: _stars(summary, name, differences) for name in names}
+    stars = {name: _stars(summary, name) for name in names}
     rows = [
         {
             "label": group.label,
@@ -223,44 +189,36 @@ def _table(summary: FirstScreen, names: Sequence[str], styles: Styles, differenc
             "kind": "chosen" if group is summary.choice else "" if summary.stands_out(group) else "other",
             "cells": [_cell(group, name, group in stars[name]) for name in names],
         }
-        for group in summary.groups
+        for group in summary.verdict.groups
     ]
     return {"heads": heads, "rows": rows}
 
 
-def _stars(summary: FirstScreen, name: str, differences: Differences) -> list[Group]:
+def _stars(summary: FirstScreen, name: str) -> list[Group]:
     """The best and what is not shown to be worse: the rule of the advice, column by column.
 
     None where nothing is shown to be worse than the best, for costs, and where the best is worse than chance.
     """
-    top = summary.top if name == summary.metric else best(summary.groups, name)
-    if top is None or name in COSTS or name == "auroc" and estimate(top, name).value < CHANCE:
+    found = summary.verdict.found
+    top = None if found is None else summary.top if name == found.metric else best(found.groups, name)
+    if found is None or top is None or name in COSTS or name == "auroc" and estimate(top, name).value < CHANCE:
         return []
-    words = {group: relation(differences.between(group, top, name), name) for group in summary.groups}
-    return (
-        [group for group in words if group is top or words[group] == "within noise"]
-        if "worse" in words.values()
-        else []
-    )
+    words = {group: relation(found.differences.between(group, top, name), name) for group in found.groups}
+    starred = [group for group in words if group is top or words[group] == "within noise"]
+    return starred if "worse" in words.values() else []
 
 
 def _cell(group: Group, name: str, star: bool) -> dict[str, Any]:
     found = estimate(group, name)
     ends = found.known and name not in COSTS
-    sort, low, high = (f"{end:.10g}" if math.isfinite(end) else "" for end in (found.value, found.low, found.high))
+    sort, low, high = (f"{end:.10g}" if math.isfinite(end) else "" for end in found)
     note = f"{format_value(found.low, name)} – {format_value(found.high, name)}" if ends else ""
     if name.startswith("auroc") and found.value < CHANCE:
         note = "worse than chance"
     if name in COSTS[:2] and not is_frozen(group):
         note = "not frozen"
-    return {
-        "text": format_value(found.value, name),
-        "note": note,
-        "best": star,
-        "sort": sort,
-        "low": low if ends else "",
-        "high": high if ends else "",
-    }
+    shown = {"text": format_value(found.value, name), "note": note, "best": star, "sort": sort}
+    return {**shown, "low": low if ends else "", "high": high if ends else ""}
 
 
 def _has(groups: Sequence[Group], name: str) -> bool:
@@ -271,19 +229,13 @@ def _variants(groups: list[Group], key: str, title: str) -> dict[str, list[list[
     """Other test sets, or the targets one by one: for each a header and a row for each label."""
     found: dict[str, list[list[str]]] = {}
     for name in dict.fromkeys(name for group in groups for name in group.record.get(key) or {}):
-        given = [(group, [(run.record.get(key) or {}).get(name, {}) for run in group.runs]) for group in groups]
-        metrics = dict.fromkeys(metric for _, runs in given for run in runs for metric in run)
-        rows = [["Method", *(quantity(metric).title for metric in metrics)]]
-        for group, runs in given:
-            rows.append([group.label, *(format_value(_mean(runs, metric), metric) for metric in metrics)])
-        found[f"{title}: {name}"] = rows
+        runs = [(run.record.get(key) or {}).get(name, {}) for group in groups for run in group.runs]
+        metrics = list(dict.fromkeys(metric for run in runs for metric in run))
+        found[f"{title}: {name}"] = [["Method", *(quantity(metric).title for metric in metrics)]]
+        for group in groups:
+            means = [estimate(group, f"{metric} {name}").value for metric in metrics]
+            found[f"{title}: {name}"].append([group.label, *map(format_value, means, metrics)])
     return found
-
-
-def _mean(runs: Sequence[dict[str, Any]], metric: str) -> float:
-    values = [run[metric]["value"] if isinstance(run.get(metric), dict) else run.get(metric) for run in runs]
-    numbers = [value for value in values if isinstance(value, (int, float))]
-    return float(np.mean(numbers)) if numbers else math.nan
 
 
 def _settings(group: Group) -> list[Any]:
@@ -305,38 +257,14 @@ def _short(value: Any) -> str:
 # ---------------------------------------------------------------- files
 
 
-def _plan(folder: Path) -> dict[str, Any]:
-    """What study.json says, where there is one that can be read."""
+def _read_command(folder: Path) -> str:
+    """What was typed to start the study, where its study.json can be read."""
     try:
         found = read_signed_json(folder / "study.json")
-        check_shape(found, {"command?": str, "choose?": (None, str)})
+        check_shape(found, {"command?": str})
     except (OSError, ValueError):
-        return {}
-    return found
-
-
-def _command(results: Sequence[Result]) -> str:
-    records = [result.record for result in results]
-    given = {
-        "--data": dict.fromkeys(record["data"] for record in records),
-        "--model": dict.fromkeys(str(record["model"]) for record in records if record.get("model")),
-        "--methods": dict.fromkeys(record["method"] for record in records),
-        "--size": [str(max(int(record.get("size") or 1) for record in records))],
-        "--seeds": [str(len({record["seed"] for record in records}))],
-        "--recipe": _common_value(str(record.get("recipe") or "") for record in records),
-        "--epochs": _common_value(str((record.get("training") or {}).get("epochs") or "") for record in records),
-    }
-    parts = [f"{option} {shlex.quote(','.join(values))}" for option, values in given.items() if values]
-    for name in dict.fromkeys(name for record in records for name in record["settings"]):
-        values = dict.fromkeys(str(record["settings"][name]) for record in records if name in record["settings"])
-        parts.append(f"--sweep {shlex.quote(f'{name}=' + ','.join(values))}")
-    return f"pluribus compare {' '.join(parts)}"
-
-
-def _common_value(values: Iterable[str]) -> list[str]:
-    """The value that all runs have, where there is one."""
-    found = set(values)
-    return [value for value in found if value and len(found) == 1]
+        return ""
+    return str(found.get("command", ""))
 
 
 def write_page(path: Path, html: str) -> None:

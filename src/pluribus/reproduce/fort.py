@@ -9,9 +9,8 @@ from typing import Any
 
 from ..landscape.studies.fort import SUBSPACES
 from ..report.claims import Claim
-from .checks.findings import Found, by_network, check_measured
-from .experiments.measurements import CHAINS, HARDER, SOURCES_OF_CHANCE, landscape
-from .experiments.stored_parts import InParts, Stored
+from .measured import CHAINS, HARDER, SOURCES_OF_CHANCE, Found, by_network, check_measured, landscape
+from .parts import InParts, Stored
 from .published import fort as published
 
 

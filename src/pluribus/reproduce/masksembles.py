@@ -8,13 +8,10 @@ from ..landscape.studies.comparisons import at_most, better, cheaper, expect, ke
 from ..landscape.studies.own_data import check_transition
 from ..landscape.studies.sweeps import HALF
 from ..report.claims import Claim
-from .checks.exact import check_drawn, check_figure1
-from .checks.findings import check_measured
-from .claims import EXACT
-from .experiments.drawn_masks import DRAWN, FIGURE1
-from .experiments.measurements import EXTREMES
-from .experiments.own_data import TRANSITION, of_one_part
+from .exact import DRAWN, FIGURE1, check_drawn, check_figure1
+from .measured import EXTREMES, TRANSITION, check_measured, of_one_part
 from .packed import FAIR_COSTS, FAIR_NOTE, FAIR_SETTINGS, SWEEP_COSTS
+from .parts import EXACT
 from .published import masksembles as published
 from .studies import (
     FAIR,

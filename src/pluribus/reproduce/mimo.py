@@ -10,14 +10,10 @@ from ..landscape.studies.own_data import check_bias
 from ..landscape.studies.sweeps import SWEEPS
 from ..report.claims import Claim
 from ..results.judgements import most_of
-from . import packed_counts as counts
-from .checks.exact import check_footnote2
-from .checks.findings import check_measured
-from .claims import EXACT
-from .experiments.counting import counting_experiment
-from .experiments.measurements import SPARSE, SUBNETWORKS
-from .experiments.own_data import BIAS, of_one_part
+from . import counts
+from .measured import BIAS, SPARSE, SUBNETWORKS, check_measured, of_one_part
 from .packed import FAIR_COSTS, FAIR_NOTE, FAIR_SETTINGS, SWEEP_COSTS
+from .parts import EXACT
 from .published import mimo as published
 from .studies import (
     AS_MIMO,
@@ -144,7 +140,7 @@ ITEMS = [
         "footnote2", "Footnote 2: what MIMO adds to a network",
         "MIMO with three members adds a few hundredths of a percent of parameters and operations to a network.",
         published={"counts": published.FOOTNOTE2, "increase": published.INCREASE}, costs=EXACT,
-        experiment=counting_experiment("counts-mimo", counts.FOOTNOTE2, ""), check=check_footnote2,
+        experiment=counts.counting_experiment("counts-mimo", counts.FOOTNOTE2, ""), check=counts.check_footnote2,
     ),
     _claim(
         "figure2", "Figure 2: bias and variance on a curve",

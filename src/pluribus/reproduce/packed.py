@@ -9,22 +9,15 @@ from ..landscape.studies.own_data import check_sparsity
 from ..landscape.studies.sweeps import SWEEPS, criteria
 from ..report.claims import Claim
 from ..results.judgements import most_of
-from . import packed_counts as counts
-from .checks.counts import check_counts
-from .checks.exact import check_forms, check_formula
-from .checks.findings import check_measured
-from .checks.regression import check_table11
-from .claims import EXACT
-from .experiments.counting import counting_experiment
-from .experiments.measurements import PACKED_SOURCES, SELECTION
-from .experiments.own_data import SPARSITY, of_one_part
-from .experiments.packed_forms import FORMS, FORMULA
-from .experiments.study_experiment import StudyExperiment
-from .experiments.uci import UCI
+from . import counts
+from .exact import FORMS, FORMULA, check_forms, check_formula
+from .measured import PACKED_SOURCES, SELECTION, SPARSITY, check_measured, of_one_part
+from .parts import EXACT
 from .published import packed as published
 from .studies import (
     AS_PACKED,
     FAIR,
+    FIXED,
     LAPTOP_RESIDUAL,
     PACKED_CIFAR,
     PACKED_IMAGENET,
@@ -34,6 +27,7 @@ from .studies import (
     SMOKE,
     TABLE6,
     WIDTHS,
+    StudyExperiment,
     control,
     fair,
     packed_cifar,
@@ -43,6 +37,7 @@ from .studies import (
     table5,
     table6,
 )
+from .uci import UCI, check_table11
 
 HYPERPARAMETERS = {
     "training": "SGD, momentum 0.9, batches of 128, weight decay 5e-4 (ResNet-18 on CIFAR-100: 1e-4), rate 0.05 for 75 "
@@ -111,9 +106,23 @@ MAIN = ("accuracy", "nll", "ece", "auroc")
 
 _OF_WIDTHS = ["single", "packed", "deep"]
 
+_WIDTHS_STUDY = {"methods": _OF_WIDTHS, "sweep": {"width": WIDTHS}}
+
 CAPACITY = fair(
-    "capacity", {"methods": ["single"], "sweep": {"width": [0.5]}}, {"methods": _OF_WIDTHS, "sweep": {"width": WIDTHS}},
+    "capacity", {"methods": ["single"], "sweep": {"width": [0.5]}}, _WIDTHS_STUDY,
     smoke=[{"methods": _OF_WIDTHS, "sweep": {"width": [4, 8]}, "training": {"epochs": 2, "lr": 0.003}}],
+)  # fmt: skip
+
+_SHARING = {
+    "methods": ["masksembles", "mimo", "batch_ensemble"],
+    "settings": {"masksembles": {"scale": 2.0, "capacity": None},
+                 "mimo": {"size": 2, "batch_repetition": 4, "init": "different"}},
+    "sweep": {"width": WIDTHS[:3]},
+}  # fmt: skip
+
+SHARING = fair(  # single and deep are the runs of `CAPACITY`
+    "capacity-sharing", _WIDTHS_STUDY, _SHARING,
+    smoke=[{"methods": ["single", "deep"], "sweep": {"width": [1, 4]}}, {**_SHARING, "sweep": {"width": [1, 4]}}],
 )  # fmt: skip
 
 RESIDUAL = fair(
@@ -122,6 +131,13 @@ RESIDUAL = fair(
     base={**FAIR, **LAPTOP_RESIDUAL, "seeds": FAIR["seeds"][:3], "severities": [3], "shift_rows": 300,
           "training": {**LAPTOP_RESIDUAL["training"], "patience": 10, "best": "likeliest"},
           "settings": {"packed": {"alpha": 2, "gamma": 2, "min_channels": 16}}},
+)  # fmt: skip
+
+SCHEDULE = fair(
+    "fixed-schedule",
+    {"methods": ["single", "thin", "packed", "masksembles", "deep"],
+     "settings": {"masksembles": {"scale": 1.6, "capacity": 1.0}}},
+    smoke=[{"methods": ["single", "thin", "packed", "masksembles", "deep"]}], base=FIXED,
 )  # fmt: skip
 
 FAIR_COSTS = {"smoke": "10 s on one core", "laptop": "two hours on one core", "paper": "as laptop: no paper ran this"}
@@ -195,6 +211,26 @@ ITEMS = [
         notes=(FAIR_NOTE, "The thin single network of a width is the single network of half of it."),
     ),
     _claim(
+        "sharing", "Section 1, made a test: other methods that share one network, against its width",
+        "As for packing, the wider the network, the closer Masksembles of its size and MIMO come to Deep Ensembles.",
+        settings=FAIR_SETTINGS, costs=FAIR_COSTS, experiment=SHARING,
+        check=expect(*(closes(f"{method} width={{}}", "deep width={}", "nll", "width", 1, 4)
+                       for method in ("masksembles", "mimo")),
+                     control=("deep width=4", "single width=4"), metrics=SHOWN),
+        notes=(FAIR_NOTE, "BatchEnsemble does not divide the network, and is shown, not judged."),
+    ),
+    _claim(
+        "schedule", "Section 1, made a test: a schedule of fixed length and its last epoch, as the papers train",
+        "Given a sufficiently large network, Packed-Ensembles of its size, and Masksembles with members of its "
+        "capacity, perform about as well as Deep Ensembles.",
+        settings=FAIR_SETTINGS, costs={**FAIR_COSTS, "laptop": "an hour on one core"}, experiment=SCHEDULE,
+        check=expect(*_keeps("packed", "deep", "single", "thin"),
+                     *(keeps_half("masksembles", "deep", metric, "single") for metric in MAIN),
+                     control=("deep", "single"), metrics=SHOWN),
+        notes=(FAIR_NOTE, "Nothing is chosen on validation data, so a single network may overfit, as in the papers. "
+               "NLL after temperature scaling is shown as well."),
+    ),
+    _claim(
         "residual", "Table 1, made a test: a residual network on small images",
         "Packed-Ensembles with alpha = gamma = 2 perform about as well as Deep Ensembles, at a ResNet's size.",
         settings=FAIR_SETTINGS, costs={**FAIR_COSTS, "laptop": "three hours on one core"}, experiment=RESIDUAL,
@@ -205,8 +241,8 @@ ITEMS = [
         "table1-cost", "Table 1: parameters and mult-adds",
         "With alpha = gamma = 2, four packed networks have fewer parameters and mult-adds than the single network.",
         published={"counts": published.TABLE1}, costs=EXACT,
-        experiment=counting_experiment("counts-table1", counts.TABLE1, "r18 c10"),
-        check=check_counts(counts.TABLE1, counts.TABLE1_REASONS, counts.packed_is_smaller),
+        experiment=counts.counting_experiment("counts-table1", counts.TABLE1, "r18 c10"),
+        check=counts.check_counts(counts.TABLE1, counts.TABLE1_REASONS, counts.packed_is_smaller),
         notes=("The caption says gamma = 1 for the Wide-ResNets, but on CIFAR-10 the printed counts are those of "
                "gamma = 2; on CIFAR-100 those of gamma = 1.",),
     ),
@@ -324,8 +360,9 @@ ITEMS = [
         "table10", "Table 10: parameters and mult-adds on ImageNet",
         "Packed-Ensembles need fewer parameters and mult-adds than Deep Ensembles.",
         published={"counts": published.TABLE10}, costs=EXACT,
-        experiment=counting_experiment("counts-table10", counts.TABLE10, ("single r50", "alpha=3 r50", "deep r50")),
-        check=check_counts(counts.TABLE10, counts.TABLE10_REASONS, counts.packed_is_cheaper_than_deep),
+        experiment=counts.counting_experiment("counts-table10", counts.TABLE10,
+                                              ("single r50", "alpha=3 r50", "deep r50")),
+        check=counts.check_counts(counts.TABLE10, counts.TABLE10_REASONS, counts.packed_is_cheaper_than_deep),
     ),
     _claim(
         "table11", "Table 11: UCI regression",

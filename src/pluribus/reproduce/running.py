@@ -15,9 +15,8 @@ from .._common.signed_files import read_signed_json, write_signed_json
 from .._common.untrusted import check_shape
 from ..report.claims import Claim, ClaimVerdict, claims_page
 from ..results.judgements import FAILS, HOLDS, OPEN, plural
-from .claims import PAPERS
-from .experiments.stored_parts import SCALES, Context
-from .registry import CLAIMS
+from .parts import SCALES, Context
+from .registry import CLAIMS, PAPERS
 
 RECORD = {
     **{"item": str, "scale": str, "judgement": str, "found": [str], "header": [str], "rows": [[str]]},

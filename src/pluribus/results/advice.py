@@ -77,8 +77,7 @@ def _keep_single(found: ComparedGroups, baseline: Group) -> str:
     if found.top is baseline:
         way = "lowest" if quantity(found.metric).better == "lower" else "highest"
         return f"Keep the single network: it has the {way} {metric}, {value}."
-    small = any(found.relation(group, baseline) == "better" for group in found.groups)
-    if small:
+    if any(found.relation(group, baseline) == "better" for group in found.groups):
         return f"Keep the single network, {metric} {value}: what is better gains too little for its cost."
     return f"Keep the single network: no method is clearly better than its {metric} of {value}."
 
@@ -88,31 +87,30 @@ def place(found: ComparedGroups) -> list[Sentence]:
     baseline, metric = found.baseline, found.metric
     if baseline is None or len(found.groups) == 1:
         return []
+    said: dict[str, list[str]] = {}
     others = [group for group in found.groups if group is not baseline]
-    kinds: dict[str, list[Group]] = {}
     for group in sorted(others, key=lambda one: abs(found.gap(one, baseline).value), reverse=True):
-        kinds.setdefault(_kind(found, group, baseline), []).append(group)
+        kind, size = _kind(found, group, baseline), say_size(found.gap(group, baseline), metric)
+        each = {
+            "better": f"{group.label} by {size}{found.say_cost(group)}",
+            "unsettled": _say_unsettled(found, group, baseline) if kind == "unsettled" else "",
+            "within noise": f"{group.label} ({say_number(group, metric)})",
+            "small": f"{group.label} (better by {size}{found.say_cost(group)})",
+            "worse": f"{group.label} by {size}",
+            "": group.label,
+        }
+        said.setdefault(kind, []).append(each[kind])
     reference = f"the single network ({name_of(metric)} {say_number(baseline, metric)})"
-    texts = []
-    if better := kinds.get("better"):
-        each = [f"{g.label} by {say_size(found.gap(g, baseline), metric)}{found.say_cost(g)}" for g in better]
-        texts.append(f"Better than {reference}: {'; '.join(each)}.")
-    if unsettled := kinds.get("unsettled"):
-        each = [_say_unsettled(found, group, baseline) for group in unsettled]
-        texts.append(f"Inconclusive against {reference}: {'; '.join(each)}.")
-    if same := kinds.get("within noise"):
-        each = [f"{group.label} ({say_number(group, metric)})" for group in same]
-        texts.append(f"No clear difference from {reference}: {join_names(each)}.")
-    if small := kinds.get("small"):
-        each = [f"{g.label} (better by {say_size(found.gap(g, baseline), metric)}{found.say_cost(g)})" for g in small]
-        least = say_size(Interval(practical_size(baseline, metric)), metric)
-        texts.append(f"No practical difference from {reference}, less than {least}: {join_names(each)}.")
-    if worse := kinds.get("worse"):
-        each = [f"{group.label} by {say_size(found.gap(group, baseline), metric)}" for group in worse]
-        texts.append(f"Worse than {reference}: {'; '.join(each)}.")
-    if unknown := [group.label for group in kinds.get("", [])]:
-        texts.append(f"Not compared with {reference}: {join_names(unknown)} (no common seed, or no stored examples).")
-    return [Sentence("result", text) for text in texts]
+    least = say_size(Interval(practical_size(baseline, metric)), metric)
+    starts = {
+        "better": f"Better than {reference}: ",
+        "unsettled": f"Inconclusive against {reference}: ",
+        "within noise": f"No clear difference from {reference}: ",
+        "small": f"No practical difference from {reference}, less than {least}: ",
+        "worse": f"Worse than {reference}: ",
+        "": f"Not compared with {reference} (no common seed, or no stored examples): ",
+    }
+    return [Sentence("result", f"{start}{'; '.join(said[kind])}.") for kind, start in starts.items() if kind in said]
 
 
 def _kind(found: ComparedGroups, group: Group, other: Group) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..uncertainty.resampling import Interval
-from .quantities import Differences, estimate, format_interval, paired_spread, quantity, relative_cost
+from .intervals import Spread
+from .quantities import Differences, best, estimate, format_interval, paired_spread, quantity
 from .store import Group, has_classes
 
 
@@ -29,6 +30,16 @@ class ComparedGroups:
     baseline: Group | None
     differences: Differences
 
+    @classmethod
+    def of(cls, groups: list[Group], differences: Differences) -> ComparedGroups | None:
+        """The groups by NLL, or by accuracy or RMSE where more groups have a finite one; None where none has any."""
+        spare = "accuracy" if has_classes(groups[0].record["task"]) else "rmse"
+        finite = {name: sum(math.isfinite(estimate(one, name).value) for one in groups) for name in ("nll", spare)}
+        metric = "nll" if finite["nll"] >= finite[spare] and finite["nll"] else spare
+        top = best(groups, metric)
+        baseline = next((group for group in groups if group.is_baseline), None)
+        return cls(groups, metric, top, baseline, differences) if top else None
+
     def gap(self, first: Group, second: Group) -> Interval:
         """How much larger the main metric of the first group is."""
         return self.differences.between(first, second, self.metric)
@@ -37,20 +48,24 @@ class ComparedGroups:
         """How the first group stands beside the second, in words."""
         return relation(self.gap(first, second), self.metric)
 
+    def spread(self, first: Group, second: Group) -> Spread | None:
+        """What the paired difference of the main metric varies with."""
+        return paired_spread(first, second, self.metric)
+
     def seeds_to_settle(self, first: Group, second: Group) -> int | None:
         """How many seeds would distinguish the two, if the difference is what it seems; None: too many to try."""
-        found = paired_spread(first, second, self.metric)
-        return None if found is None else found.seeds_to_settle()
+        found = self.spread(first, second)
+        return found.seeds_to_settle() if found else None
 
     def is_worth_its_cost(self, group: Group, baseline: Group) -> bool:
         """Whether its gain matters in practice: it is large enough (`practical_size`), or costs nothing more."""
-        if self.cost(group) <= PASS:
-            return True
-        return abs(self.gap(group, baseline).value) >= practical_size(baseline, self.metric)
+        return self.cost(group) <= PASS or (
+            abs(self.gap(group, baseline).value) >= practical_size(baseline, self.metric)
+        )
 
     def cost(self, group: Group) -> float:
         """Mult-adds of a prediction, as deployed, relative to those of one network."""
-        return relative_cost(group, self.groups)
+        return estimate(group, "relative_mult_adds").value
 
     def say_cost(self, group: Group) -> str:
         """What a prediction costs, as deployed: ", at 4x the cost", or mult-adds and time where these differ."""
@@ -88,9 +103,7 @@ def relation(gap: Interval, name: str) -> str:
     """A paired difference of a quantity in words: "better", "worse", "within noise", or "" where nobody can say."""
     if quantity(name).better == "neither" or not gap.known and gap.value != 0:
         return ""
-    if not gap.known:
-        return "within noise"  # the same in every row
-    if gap.low <= 0 <= gap.high:
+    if not gap.known or gap.low <= 0 <= gap.high:  # without an interval: the same in every row
         return "within noise"
     return "better" if (gap.value > 0) == (quantity(name).better == "higher") else "worse"
 

@@ -21,7 +21,7 @@ def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
     mean = float(np.mean(values))
     if len(values) < 2:
         return Interval(mean)
-    half = _quantile(len(values) - 1, level) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = t_quantile(len(values) - 1, level) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return Interval(mean, mean - half, mean + half)
 
 
@@ -69,7 +69,7 @@ class Spread:
         if degrees <= 0 or total <= 1e-24:  # an interval of no width would claim too much
             return Interval(self.value)
         degrees = min(total**2 * degrees / between**2, 1e9) if between else 1e9
-        half = _quantile(degrees, level) * math.sqrt(total)
+        half = t_quantile(degrees, level) * math.sqrt(total)
         return Interval(self.value, self.value - half, self.value + half)
 
     def seeds_to_settle(self) -> int | None:
@@ -91,7 +91,7 @@ PRIOR = 2.0  # seeds' worth: of 1 to 4, chosen by simulated coverage and power (
 MANY = 20  # seeds, more than anybody tries
 
 
-def _quantile(degrees: float, level: float) -> float:
+def t_quantile(degrees: float, level: float = LEVEL) -> float:
     """The quantile of Student's t."""
     return float(require("scipy.special", "an interval over seeds", "report").stdtrit(degrees, (1 + level) / 2))
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .._common.optional import require
 from .._common.text_tables import plural as plural
-from ..uncertainty.resampling import LEVEL, Interval
+from ..uncertainty.resampling import Interval
+from .intervals import t_quantile
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "inconclusive"
 
@@ -71,9 +71,9 @@ def count_judgements(judgements: Sequence[str], what: str) -> str:
     said = f"{counts[HOLDS]} of {plural(len(judgements), what)} {'holds' if counts[HOLDS] == 1 else 'hold'}"
     if counts[FAILS]:
         said += f", {counts[FAILS]} {'does' if counts[FAILS] == 1 else 'do'} not"
-    return (
-        f"{said}, {counts[OPEN]} {'is' if counts[OPEN] == 1 else 'are'} inconclusive." if counts[OPEN] else f"{said}."
-    )
+    if counts[OPEN]:
+        said += f", {counts[OPEN]} {'is' if counts[OPEN] == 1 else 'are'} inconclusive"
+    return f"{said}."
 
 
 def over_splits(differences: Sequence[float], test_share: float) -> Interval:
@@ -86,9 +86,8 @@ def over_splits(differences: Sequence[float], test_share: float) -> Interval:
     mean = float(values.mean())
     if n < 2:
         return Interval(mean)
-    error = float(values.std(ddof=1)) * math.sqrt(1 / n + test_share)
-    quantile = require("scipy.special", "an interval over splits", "report").stdtrit(n - 1, (1 + LEVEL) / 2)
-    return Interval(mean, mean - float(quantile) * error, mean + float(quantile) * error)
+    half = t_quantile(n - 1) * float(values.std(ddof=1)) * math.sqrt(1 / n + test_share)
+    return Interval(mean, mean - half, mean + half)
 
 
 def show_interval(found: Interval, digits: int = 3) -> str:

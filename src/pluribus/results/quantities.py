@@ -32,7 +32,7 @@ class Quantity:
 def quantity(name: str) -> Quantity:
     """The quantity of this name; a metric that has no line of its own below is shown by its name.
 
-    "accuracy imagenet_r" is a metric on one variant, "auroc textures" on one set of OOD data.
+    "accuracy imagenet_r" is a metric on one variant, "rmse price" of one target, "auroc textures" on one OOD set.
     """
     if name in QUANTITIES:
         return QUANTITIES[name]
@@ -55,12 +55,11 @@ def value(result: Result, name: str) -> float:
     elif (part := name.partition("_"))[0] in PARTS:
         found = (record.get(part[0]) or {}).get(part[2])
     elif where:
-        found = (record.get("variants") or {}).get(where, {}).get(metric)
+        found = {**(record.get("variants") or {}), **(record.get("targets") or {})}.get(where, {}).get(metric)
     elif name == "training":
         found = (record.get("seconds") or {}).get("training")
     elif name in COSTS:
-        places = (_look(record["cost"], place) for place in COSTS[name])
-        found = next((number for number in places if number is not None), None)
+        found = next((cost for place in COSTS[name] if (cost := _look(record["cost"], place)) is not None), None)
     else:
         found = record["metrics"].get(name)
         found = found.get("value") if isinstance(found, dict) else found
@@ -152,6 +151,28 @@ def ood_score(result: Result) -> str:
     return next((score for score in ("msp", "total") if score in scores), scores[0] if scores else "")
 
 
+def distance_groups(groups: Sequence[Group]) -> list[Group]:
+    """The single network as rows of its own, each detecting OOD data by a distance in its features."""
+    found = []
+    for group in (one for one in groups if one.is_baseline):
+        for kind, name in DISTANCES.items():
+            outside = [run.record.get("outside") or {} for run in group.runs]
+            if all(sets and all(kind in scores for scores in sets.values()) for sets in outside):
+                runs = (_scored_by(run, kind, f"{group.label} + {name}") for run in group.runs)
+                found.append(Group(f"{group.label} + {name}", tuple(runs)))
+    return found
+
+
+DISTANCES = {"neighbours": "kNN", "mahalanobis": "Mahalanobis"}  # of `pb.feature_distance`
+
+
+def _scored_by(run: Result, kind: str, label: str) -> Result:
+    """The run with this score in the place of the usual one."""
+    usual = ood_score(run)
+    outside = {name: {usual: scores[kind]} for name, scores in run.record["outside"].items()}
+    return Result({**run.record, "label": label, "outside": outside}, run.columns, run.path)
+
+
 def best(groups: Sequence[Group], name: str) -> Group | None:
     """The group with the best mean; None where no group has the quantity or no way is better."""
     found = [group for group in groups if math.isfinite(estimate(group, name).value)]
@@ -159,15 +180,6 @@ def best(groups: Sequence[Group], name: str) -> Group | None:
     if not found or way == "neither":
         return None
     return (max if way == "higher" else min)(found, key=lambda group: estimate(group, name).value)
-
-
-def relative_cost(group: Group, groups: Sequence[Group]) -> float:
-    """Mult-adds of a prediction relative to the plain single network; NaN where they are not known."""
-    relative = estimate(group, "relative_mult_adds").value
-    if math.isfinite(relative):
-        return relative
-    base = next((estimate(one, "mult_adds").value for one in groups if one.is_baseline), math.nan)
-    return estimate(group, "mult_adds").value / base if base else math.nan
 
 
 def _limits(name: str, task: str) -> tuple[float, float]:
@@ -189,9 +201,7 @@ def format_value(number: float, name: str) -> str:
     if not math.isfinite(number):
         return "–" if math.isnan(number) else ("∞" if number > 0 else "−∞")
     number *= kind.factor
-    if kind.digits is None:
-        return format_short(number)
-    return format_fixed(number, kind.digits)
+    return format_short(number) if kind.digits is None else format_fixed(number, kind.digits)
 
 
 def format_fixed(number: float, digits: int) -> str:
@@ -204,21 +214,16 @@ def format_short(number: float) -> str:
     """Three significant digits: 61.7 k, 1.20 M, 0.0123."""
     if number == 0 or not math.isfinite(number):
         return f"{number:g}"
-    size = abs(number)
-    for step, letter in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k"), (1, "")):
-        if size >= 0.9995 * step:
-            number, size, suffix = number / step, size / step, letter
-            break
-    else:
-        suffix = ""
-    digits = max(0, 2 - math.floor(math.log10(size * 1.0005)))
+    steps = ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k"))
+    step, suffix = next((pair for pair in steps if abs(number) >= 0.9995 * pair[0]), (1.0, ""))
+    number /= step
+    digits = max(0, 2 - math.floor(math.log10(abs(number) * 1.0005)))
     return format_fixed(number, min(digits, 6)) + suffix
 
 
 def format_interval(found: Interval, name: str) -> str:
     """A value with its interval and unit, with as many decimals as the interval supports: "0.112 [0.108, 0.117]"."""
-    kind = quantity(name)
-    factor = kind.factor
+    kind, factor = quantity(name), quantity(name).factor
     unit = f" {kind.unit}" if kind.unit else ""
     if not found.known or (kind.digits is None and found.low == found.high):  # a count that is the same in all runs
         return format_value(found.value, name) + unit
@@ -338,6 +343,7 @@ OOD = ("auroc", "aupr", "fpr95")
 PARTS = ("train", "scaled")  # "train_accuracy": on training rows; "scaled_nll": after temperature scaling
 
 OWN_SCORE = {f"{name}_mi": name for name in OOD}  # by mutual information, as Packed-Ensembles judges on ImageNet
+_OWN = "by mutual information; single network and MIMO: MSP"
 _SHARE = Quantity("Accuracy", "higher", "%", 2, 100, "share of test examples with the right label")
 
 COSTS = {  # where each is stored; records of earlier versions know nothing of deployed costs
@@ -372,11 +378,9 @@ QUANTITIES: dict[str, Quantity] = {
     "auroc": Quantity("AUROC OOD", "higher", "%", 1, 100, "how well out-of-distribution (OOD) data are detected"),
     "aupr": Quantity("AUPR OOD", "higher", "%", 1, 100, "average precision for out-of-distribution data"),
     "fpr95": Quantity("FPR95 OOD", "lower", "%", 1, 100, "share of test data rejected when 95 % of OOD data are"),
-    "auroc_mi": Quantity(
-        "AUROC OOD (MI)", "higher", "%", 1, 100, "by mutual information; single network and MIMO: MSP"
-    ),
-    "aupr_mi": Quantity("AUPR OOD (MI)", "higher", "%", 1, 100, "by mutual information; single network and MIMO: MSP"),
-    "fpr95_mi": Quantity("FPR95 OOD (MI)", "lower", "%", 1, 100, "by mutual information; single network and MIMO: MSP"),
+    "auroc_mi": Quantity("AUROC OOD (MI)", "higher", "%", 1, 100, _OWN),
+    "aupr_mi": Quantity("AUPR OOD (MI)", "higher", "%", 1, 100, _OWN),
+    "fpr95_mi": Quantity("FPR95 OOD (MI)", "lower", "%", 1, 100, _OWN),
     "cacc": replace(_SHARE, title="cAcc", meaning="accuracy, mean over corruptions and severities"),
     "cnll": Quantity("cNLL", "lower", meaning="NLL, mean over corruptions and severities"),
     "cece": Quantity("cECE", "lower", digits=4, meaning="ECE, mean over corruptions and severities"),
@@ -404,7 +408,7 @@ QUANTITIES: dict[str, Quantity] = {
     "relative_latency_1": Quantity("Time, 1 row", "lower", "×", 2, meaning="frozen, relative to the single network"),
     "plain_latency": Quantity("Time to PyTorch", "lower", "×", 2, meaning="relative to the network before freezing"),
     "relative_training": Quantity(
-        "Training cost", "lower", "×", 2, meaning="mult-adds of an epoch relative to the single network"
+        "Training cost", "lower", "×", 2, meaning="of an epoch, relative to the single network"
     ),
     "unfrozen_mult_adds": Quantity("Mult-adds, unfrozen", "lower", "×", 2, meaning="relative to the single network"),
     "unfrozen_latency": Quantity("Time, unfrozen", "lower", "×", 2, meaning="relative to the single network"),

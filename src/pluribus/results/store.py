@@ -82,8 +82,10 @@ def write(path: str | os.PathLike[str], record: Mapping[str, Any], columns: Mapp
     """
     path = Path(path)
     text = json.dumps({**record, "format": FORMAT}, default=_plain)
-    if reason := _wrong(json.loads(text)):
-        raise ValueError(f"write: the record of {path.name!r} is incomplete: {reason}.")
+    try:
+        _check_record(json.loads(text))
+    except ValueError as error:
+        raise ValueError(f"write: the record of {path.name!r} is incomplete: {error}.") from None
     arrays = {name: _array(name, column) for name, column in columns.items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,8 +120,7 @@ def read_all(folder: str | os.PathLike[str], known: Iterable[Result] = ()) -> tu
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"read_all: there is no folder {str(folder)!r}.")
-    if (folder / "results").is_dir():
-        folder = folder / "results"
+    folder = folder / "results" if (folder / "results").is_dir() else folder
     earlier = {result.path: result for result in known}
     results: list[Result] = []
     damaged: list[Damaged] = []
@@ -137,10 +138,8 @@ def group_runs(results: Iterable[Result]) -> dict[tuple[str, str], list[Group]]:
     """Groups of runs by data set and model; plain single networks come first, then labels in natural order."""
     found: dict[tuple[str, str], dict[str, list[Result]]] = {}
     for result in results:
-        record = result.record
-        found.setdefault((record["data"], str(record.get("model", ""))), {}).setdefault(record["label"], []).append(
-            result
-        )
+        key = result.record["data"], str(result.record.get("model", ""))
+        found.setdefault(key, {}).setdefault(result.record["label"], []).append(result)
     groups = {key: [Group(label, tuple(runs)) for label, runs in labels.items()] for key, labels in found.items()}
     return {key: sorted(groups[key], key=_order) for key in sorted(groups)}
 
@@ -181,26 +180,17 @@ def _record(text: np.ndarray | None) -> dict[str, Any]:
         raise ValueError(f"its record cannot be read: {error}") from None
     if isinstance(record, Mapping) and record.get("format", FORMAT) != FORMAT:
         raise ValueError(f"it has format {record['format']!r}, and this version reads format {FORMAT}")
-    if reason := _wrong(record):
-        raise ValueError(reason)
-    if "format" not in record:
-        raise ValueError(f"it has format None, and this version reads format {FORMAT}")
+    _check_record(record)
     return record
 
 
-def _wrong(record: Any) -> str:
-    """What is wrong with a record, or nothing."""
-    try:
-        check_shape(record, RECORD, "its record")
-        if record["task"] not in TASKS:
-            return f"its task must be one of {', '.join(TASKS)}, but is {record['task']!r}"
-        for name, rows in (record.get("shift") or {}).items():
-            check_shape(rows, [{"severity": int}], f'its record: "shift": "{name}"')
-            if not all(0 <= row["severity"] <= MOST_SEVERE for row in rows):
-                return f'its severities of "{name}" must be from 0 to {MOST_SEVERE}'
-    except ValueError as error:
-        return str(error)
-    return ""
+def _check_record(record: Any) -> None:
+    check_shape(record, RECORD, "its record")
+    if record["task"] not in TASKS:
+        raise ValueError(f"its task must be one of {', '.join(TASKS)}, but is {record['task']!r}")
+    for name, rows in (record.get("shift") or {}).items():
+        if not all(0 <= row["severity"] <= MOST_SEVERE for row in rows):
+            raise ValueError(f'its severities of "{name}" must be from 0 to {MOST_SEVERE}')
 
 
 def _check_columns(record: Mapping[str, Any], columns: Mapping[str, np.ndarray]) -> None:
@@ -250,6 +240,7 @@ DEPLOYED = {  # by `pb.freeze`; latencies by the number of rows
 }
 
 RECORD = {
+    "format": int,
     "run": str,
     "method": str,
     "label": str,
@@ -277,7 +268,7 @@ RECORD = {
     "validation?": (None, _FIGURES),
     "train?": (None, _FIGURES),
     "scaled?": (None, _FIGURES),
-    "shift?": (None, {str: [_FIGURES]}),
+    "shift?": (None, {str: [{"severity": int}]}),
     "outside?": (None, {str: {str: _FIGURES}}),
     "variants?": (None, {str: _FIGURES}),
     "seconds?": (None, _FIGURES),

@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ..uncertainty.resampling import Interval
 from ..uncertainty.summary import LEVEL
 from .advice import advise, advise_by_budget, match, place, recommend, warn_of_short_training
 from .comparison_phrases import ComparedGroups, Sentence, join_names, relation, say_gap, say_value
-from .quantities import Differences, best, estimate, format_interval, ood_score, over_seeds
-from .store import Group, Result, group_runs, has_classes
-
-
-@dataclass(frozen=True)
-class Row:
-    """One label of the table.
-
-    Args:
-        mean: the metric, mean over seeds, with its interval
-        cost: mult-adds relative to the single network, both as deployed
-        to_baseline, to_best: the paired difference of the metric
-        beside_baseline, beside_best: the same in words, "better", "worse" or "within noise"
-    """
-
-    label: str
-    mean: Interval
-    cost: float
-    to_baseline: Interval | None
-    to_best: Interval | None
-    beside_baseline: str
-    beside_best: str
+from .quantities import Differences, best, distance_groups, estimate, format_interval, ood_score, over_seeds
+from .store import Group, Result, group_runs
 
 
 @dataclass(frozen=True)
@@ -39,16 +18,26 @@ class Verdict:
     """What was found on one data set with one model; the first sentence is the headline.
 
     Args:
-        recommended: the label of what to use; empty where nothing can be recommended
+        found: the groups as they were compared; None where no run has a finite metric
+        choice: what to use; None where nothing can be recommended
     """
 
     data: str
     model: str
-    task: str
-    metric: str
+    groups: list[Group]
     sentences: list[Sentence]
-    rows: list[Row]
-    recommended: str = ""
+    found: ComparedGroups | None = None
+    choice: Group | None = None
+
+    @property
+    def task(self) -> str:
+        """The task of the data."""
+        return str(self.groups[0].record["task"])
+
+    @property
+    def recommended(self) -> str:
+        """The label of what to use, or nothing."""
+        return self.choice.label if self.choice else ""
 
 
 def verdicts(results: Iterable[Result], differences: Differences | None = None) -> list[Verdict]:
@@ -66,42 +55,16 @@ def verdicts(results: Iterable[Result], differences: Differences | None = None) 
     'Only one method ran: single, NLL 0.100.'
     """
     differences = differences or Differences()
-    return [_judge(data, model, groups, differences) for (data, model), groups in group_runs(results).items()]
+    return [_compare(data, model, groups, differences) for (data, model), groups in group_runs(results).items()]
 
 
-def _judge(data: str, model: str, groups: list[Group], differences: Differences) -> Verdict:
-    task, metric = groups[0].record["task"], _metric(groups)
-    top = best(groups, metric)
-    if top is None:
+def _compare(data: str, model: str, groups: list[Group], differences: Differences) -> Verdict:
+    found = ComparedGroups.of(groups, differences)
+    if found is None:
         text = "No run has a finite NLL, accuracy or error: there is nothing to compare."
-        return Verdict(data, model, task, metric, [Sentence("result", text)], [])
-    baseline = next((group for group in groups if group.is_baseline), None)
-    found = ComparedGroups(groups, metric, top, baseline, differences)
+        return Verdict(data, model, groups, [Sentence("result", text)])
     sentences = [sentence for part in PARTS for sentence in part(found)]
-    rows = [_row(found, group) for group in groups]
-    return Verdict(data, model, task, metric, sentences, rows, recommend(found).label)
-
-
-def _metric(groups: Sequence[Group]) -> str:
-    """NLL, unless some group has none or an infinite one (regression without variances)."""
-    spare = "accuracy" if has_classes(groups[0].record["task"]) else "rmse"
-    finite = {name: sum(math.isfinite(estimate(group, name).value) for group in groups) for name in ("nll", spare)}
-    return "nll" if finite["nll"] >= finite[spare] and finite["nll"] else spare
-
-
-def _row(found: ComparedGroups, group: Group) -> Row:
-    metric, baseline = found.metric, found.baseline
-    to_baseline = None if baseline is None or group is baseline else found.gap(group, baseline)
-    to_best = None if group is found.top else found.gap(group, found.top)
-    return Row(
-        group.label,
-        estimate(group, metric),
-        found.cost(group),
-        to_baseline,
-        to_best,
-        relation(to_baseline, metric) if to_baseline else "",
-        relation(to_best, metric) if to_best else "best",
-    )
+    return Verdict(data, model, groups, sentences, found, recommend(found))
 
 
 # ---------------------------------------------------------------- sentences about everything else
@@ -111,25 +74,25 @@ def _also(topic: str, name: str, praise: str) -> Callable[[ComparedGroups], list
     """A part that speaks of another quantity: who is best in it, and whether it beats the single network."""
 
     def part(found: ComparedGroups) -> list[Sentence]:
-        leader, baseline = best(found.groups, name), found.baseline
+        alone = distance_groups(found.groups) if name == "auroc" else []
+        leader, baseline = best([*found.groups, *alone], name), found.baseline
         if leader is None or name == found.metric or len(found.groups) == 1:
             return []
+        value = say_value(leader, name, praise)
         if name == "auroc" and estimate(leader, name).value < 0.5:
-            return [Sentence(topic, f"No method detects OOD data: the best, {leader.label}, has "
-                                    f"{say_value(leader, name)}, worse than chance.")]  # fmt: skip
-        text = f"{leader.label} {praise}, {say_value(leader, name, praise)}"
+            text = f"No method detects OOD data: the best, {leader.label}, has {value}, worse than chance."
+            return [Sentence(topic, text)]
+        text = f"{leader.label} {praise}, {value}"
         if baseline is None or baseline is leader:
             return [Sentence(topic, f"{text}.")]
-        gap = found.differences.between(leader, baseline, name)
-        word = relation(gap, name)
-        if word == "better":
-            text += (
-                f"; the single network has {say_value(baseline, name, praise)}, a difference of {say_gap(gap, name)}"
-            )
-        elif word == "within noise":
-            text += f"; no clear difference from the single network ({say_gap(gap, name)})"
-        else:
-            text += f"; the single network has {say_value(baseline, name, praise)} (one seed: no interval)"
+        gap, other = found.differences.between(leader, baseline, name), say_value(baseline, name, praise)
+        compared = {
+            "better": f"the single network has {other}, a difference of {say_gap(gap, name)}",
+            "within noise": f"no clear difference from the single network ({say_gap(gap, name)})",
+        }
+        text += f"; {compared.get(relation(gap, name), f'the single network has {other} (one seed: no interval)')}"
+        if leader in alone:
+            text += "; for that, one network and a distance in its features are enough"
         return [Sentence(topic, f"{text}.")]
 
     return part
@@ -141,16 +104,16 @@ def _coverage(found: ComparedGroups) -> list[Sentence]:
     short = [f"{label} ({format_interval(one, 'coverage')})" for label, one in estimates.items() if one.high < LEVEL]
     if not short:
         return []
-    text = f"Intervals called {100 * LEVEL:.0f} % cover less of the test examples: {join_names(short)}."
+    text = f"The {100 * LEVEL:.0f} % intervals of some methods cover too few test examples: {join_names(short)}."
     return [Sentence("coverage", text)]
 
 
 def _ood_note(found: ComparedGroups) -> list[Sentence]:
     groups = found.groups
     sets = sorted({name for group in groups for name in group.record.get("outside") or {}})
-    score = ood_score(groups[0].runs[0])
     if not sets or len(groups) == 1:
         return []
+    score = ood_score(groups[0].runs[0])
     data = f"OOD set: {sets[0]}." if len(sets) == 1 else f"OOD sets: {join_names(sets)} (averaged)."
     return [Sentence("outside", f"{data} Score: {SCORES.get(score, score.replace('_', ' '))}.")]
 

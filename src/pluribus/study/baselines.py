@@ -14,7 +14,7 @@ from ..core.ensemble import Ensemble
 from ..data.dataset import Data
 from ..data.tables import feature_sizes
 from ..methods import METHODS
-from ..methods.facts import REFUSALS, Baseline, call_method, facts_of, keeps_weights, takes
+from ..methods.method_info import REFUSALS, Baseline, call_method, info_of, keeps_weights, takes
 from ..models.by_name import ModelSpec, published_network, usual
 from ..surgery.calling import evaluation_mode
 from ..surgery.copying import duplicate_mapped
@@ -40,7 +40,7 @@ def entries() -> dict[str, Entry]:
     others = {
         name: Entry(method, baseline)
         for method, function in METHODS.items()
-        for name, baseline in facts_of(function).baselines.items()
+        for name, baseline in info_of(function).baselines.items()
     }
     return {**methods, **others}
 
@@ -162,7 +162,7 @@ def _make(run: Run, data: Data, model: nn.Module, example: Tensor) -> Ensemble:
     said = {} if run.size is None else {"size": run.size}
     method, settings = METHODS[name], {**recipe(run.recipe).settings(name), **said, **run.settings}
     size = settings.pop("size", MEMBERS) if baseline.size is None else baseline.size
-    for key, value in facts_of(method).study_settings(model, run.dropout).items():
+    for key, value in info_of(method).study_settings(model, run.dropout).items():
         if settings.get(key) is None:
             settings[key] = value
     if takes(method, "chunks") and run.model in ("auto", "mlp") and _is_table(data):

@@ -13,7 +13,7 @@ from ..data.dataset import Data
 from ..deploy.cascading import cascade, rows_needed
 from ..deploy.freezing.frozen import freeze
 from ..deploy.stages import Cascade
-from ..methods.facts import REFUSALS
+from ..methods.method_info import REFUSALS
 from ..uncertainty.evaluation import evaluate
 
 MARGINS = (0.01, 0.02, 0.05)  # of accuracy, the least that the calibration rows can promise

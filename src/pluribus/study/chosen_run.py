@@ -57,7 +57,7 @@ def choose_run(
     results = read_all(folder)[0]
     found = verdicts(choose_settings(results, study.choose) if study.choose else results)
     verdict = _of_data(found, data, folder)
-    labels = [row.label for row in verdict.rows]
+    labels = [group.label for group in verdict.groups]
     if label is not None and label not in labels:
         raise ValueError(f"--method: {say_unknown(label, labels)} These are the rows of the study.")
     chosen = label or verdict.recommended

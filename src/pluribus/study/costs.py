@@ -23,7 +23,7 @@ from ..deploy.freezing.call_signature import Example
 from ..deploy.freezing.frozen import Frozen, freeze
 from ..deploy.freezing.verification import agrees
 from ..methods import single
-from ..methods.facts import REFUSALS, first_line
+from ..methods.method_info import REFUSALS, first_line
 from ..results.store import BASELINE
 from ..training.criteria import CRITERIA, USUAL
 from .baselines import model_spec

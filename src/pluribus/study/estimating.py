@@ -12,7 +12,7 @@ from torch import Tensor
 from .._common.timing import time_once
 from ..core.ensemble import Ensemble
 from ..data.dataset import Data
-from ..methods.facts import REFUSALS
+from ..methods.method_info import REFUSALS
 from ..surgery.copying import duplicate_mapped
 from ..training.criteria import CRITERIA, USUAL
 from .baselines import build_ensemble, recipe_of

@@ -152,7 +152,7 @@ def _takes(method: str, axis: str) -> bool:
 def _check(study: Study) -> None:
     for what, values in (("data", study.data), ("methods", study.methods), ("seeds", study.seeds)):
         if not values:
-            raise ValueError(f"compare: there must be at least one of {what}, but there is none.")
+            raise ValueError(f"compare: no {what} given. Give at least one.")
     for method in study.methods:
         entry(method)
     recipe(study.recipe).changed(**study.training)

@@ -16,9 +16,11 @@ from torch import Tensor
 from .._common.trees import IGNORED
 from ..core.ensemble import Ensemble
 from ..data.corruptions.catalogue import corrupt
-from ..data.dataset import AnswerKey, Data, Split
+from ..data.dataset import AnswerKey, Data, NormalisedSplit, Split
+from ..deploy.feature_distance import KINDS, feature_distance
 from ..deploy.promises import MOST, Evidence, gather_evidence
-from ..results.store import has_classes
+from ..methods.method_info import REFUSALS
+from ..results.store import BASELINE, has_classes
 from ..uncertainty.calibration import calibrate
 from ..uncertainty.classification import Classification
 from ..uncertainty.evaluation import answered, bootstrap, by_member, evaluate, stability
@@ -57,6 +59,8 @@ def judge(
     columns |= {f"images/{name}": column.astype(np.float32) for name, column in sums.items() if "score" not in name}
     scores = SCORES if has_classes(data.task) else REGRESSION_SCORES
     uncertainty = _uncertainty(ensemble, data, scores, inside, sums, promise) if data.outside else {}
+    distances = _distances(data, ensemble) if run.method == BASELINE and not sums else {}
+    uncertainty, detectors = uncertainty | distances, (*scores, *(KINDS if distances else ()))
     columns |= {name: column.float().numpy() for name, column in uncertainty.items()}
     columns |= dense_examples(ensemble, data, sums, EXAMPLES) if sums else _examples(data, inside)
     unscaled = inside if promise is None else summarise(ensemble, data, data.test)
@@ -78,7 +82,7 @@ def judge(
         **({"targets": _by_target(data, inside), "block": len(data.targets)} if data.targets else {}),
         "members": by_member(unscaled, metrics=_of_members(data)),
         "shift": _shift(run, data, ensemble, promise),
-        "outside": {name: {score: _detect(uncertainty, name, score) for score in scores} for name in data.outside},
+        "outside": {name: {score: _detect(uncertainty, name, score) for score in detectors} for name in data.outside},
         "variants": _variants(data, ensemble),
         "cost": measure_cost(run, data, ensemble),
         "cascade": measure_cascade(data, ensemble),
@@ -117,7 +121,7 @@ def _measure(ensemble: Ensemble, data: Data, split: Split, promise: Evidence | N
     pairs = image_batches(data, split, ensemble.size)
     summary, sums = summarise_images(ensemble, pairs, len(split), SCORES)
     if summary is None:
-        raise ValueError(f"{data.name}: no pixel of {len(split)} masks has a class, so there is nothing to judge.")
+        raise ValueError(f"{data.name}: no pixel of {len(split)} masks has a class, so there is nothing to evaluate.")
     return summary, sums
 
 
@@ -138,6 +142,19 @@ def _uncertainty(
             summary = summarise(ensemble, data, split, promise, targets=False)
             found |= {f"outside/{name}/{score}": _by_row(data, summary.score(score)) for score in scores}
     return {name: _by_row(data, column) if name.startswith("inside") else column for name, column in found.items()}
+
+
+def _distances(data: Data, ensemble: Ensemble) -> dict[str, Tensor]:
+    """Of test rows and of outside data, how far they are from the training rows in one network's features."""
+    found: dict[str, Tensor] = {}
+    parts = {"inside": data.test, **{f"outside/{name}": split for name, split in data.outside.items()}}
+    for kind in KINDS if data.outside else ():
+        try:
+            distance = feature_distance(ensemble, NormalisedSplit(data.train, data), kind)
+        except REFUSALS:  # a network whose last layer cannot be told
+            return {}
+        found |= {f"{part}/{kind}": distance.score(NormalisedSplit(split, data)) for part, split in parts.items()}
+    return found
 
 
 def _by_row(data: Data, column: Tensor) -> Tensor:

@@ -81,12 +81,18 @@ def load_data(run: Run) -> Data:
     return _load(run.data, json.dumps(dict(run.source), sort_keys=True))
 
 
-def refuse_masks(command: str, data: str) -> None:
-    """Refuse data with masks before anything is read."""
-    if data.startswith("masks:"):
+def load_one_target(command: str, run: Run) -> Data:
+    """The data of a run, for a command that takes one target for each row; others are not read if the run says so."""
+    target = run.source.get("target")
+    asked = target.split(",") if isinstance(target, str) else target or ()
+    what = "masks" if run.data.startswith("masks:") else f"{len(asked)} targets" if len(asked) > 1 else ""
+    found = None if what else load_data(run)
+    if found is None or found.targets:
+        what = what or f"{len(found.targets)} targets"  # type: ignore[union-attr]
         raise ValueError(
-            f"{command}: takes data with one target for each row, but {data} has masks. Use pluribus train."
+            f"{command}: takes data with one target for each row, but {run.data} has {what}. Use pluribus train."
         )
+    return found
 
 
 @lru_cache(maxsize=1)

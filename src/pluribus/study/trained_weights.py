@@ -25,7 +25,7 @@ def read_weights(caller: str, path: str | Path, model: nn.Module) -> nn.Module:
         _check_fit(stored, model)
         return Trajectory.of([stored], model).solution
     except FileNotFoundError:
-        raise FileNotFoundError(f"{caller}: there is no file {str(path)!r}.") from None
+        raise FileNotFoundError(f"{caller}: file not found: {str(path)!r}.") from None
     except (ValueError, TypeError) as error:
         said = str(error).removeprefix("Trajectory.of: ").replace("checkpoint 0", "the file")
         if "eights only" in said:  # torch's own words advise to run what is in the file

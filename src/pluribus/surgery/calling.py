@@ -115,10 +115,7 @@ def evaluation_mode(model: nn.Module, *hooks: Any) -> Iterator[None]:
 
 @contextmanager
 def training_mode(model: nn.Module) -> Iterator[None]:
-    """Training mode for a while, in which what the user has put to sleep stays asleep; every mode is restored.
-
-    A model that is in eval mode as a whole is woken as a whole.
-    """
+    """Training mode for a while, but for parts that the user has set to eval mode; every mode is restored."""
     modes = {module: module.training for module in model.modules()}
     if not model.training:
         model.train()
@@ -129,22 +126,12 @@ def training_mode(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def track_modules(model: nn.Module, stack: list[str], order: list[str] | None = None) -> Iterator[None]:
-    """Keep the names of the running modules on a stack; after an error its top shows where it happened.
-
-    Args:
-        order: also collects the names in the order in which the modules run.
-    """
+def track_modules(model: nn.Module, stack: list[str]) -> Iterator[None]:
+    """Keep the names of the running modules on a stack; after an error its top shows where it happened."""
     stack[1:] = []
-
-    def enter(name: str) -> None:
-        stack.append(name)
-        if order is not None:
-            order.append(name)
-
     hooks = []
     for path, module in model.named_modules():
-        hooks.append(module.register_forward_pre_hook(lambda m, a, path=path: enter(path)))
+        hooks.append(module.register_forward_pre_hook(lambda m, a, path=path: stack.append(path)))
         hooks.append(module.register_forward_hook(lambda m, a, o: (stack.pop(), None)[1]))
     try:
         yield
@@ -181,3 +168,8 @@ def refuse_chance_outside_torch(method: str) -> Iterator[None]:
 def _state_outside_torch() -> tuple[Any, ...]:
     kind, keys, *rest = np.random.get_state(legacy=True)
     return random.getstate(), np.asarray(keys).tobytes(), tuple(rest)
+
+
+def is_autocast(batch: Batch) -> bool:
+    """Whether operations on the batch's device run in a lower precision now."""
+    return any(torch.is_autocast_enabled(t.device.type) for t in tensors_of(batch) if t.device.type != "meta")

@@ -1,12 +1,15 @@
 """Functions and attributes through which a model reads its own tensors beside the tables of its modules.
 
-A function in an attribute or a hook may hold the model, a part of it or a parameter: in its closure, its defaults, or
-as the bound arguments of a `functools.partial`. A copy of the model needs a function of its own.
+`deepcopy` does not copy functions: a hook `lambda *_: model.scale` of a copy would read the scale of the original. So
+`copy_bound` gives the copy functions of its own, which hold the copy's parts and tensors:
+
+    model.act = lambda x: x * model.scale        copy.act = lambda x: x * copy.scale
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from functools import partial
 from types import CellType, FunctionType, MethodType
@@ -14,156 +17,132 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .._common.torch_private import attributes_of_parts, recomputed, storage_key
+from .._common.torch_private import attributes_of_parts, recomputed, tensor_memory
 from .selecting import dotted_name, quote_names
 
-_CONTAINERS = (list, tuple, set, frozenset)
 
+def copy_bound(model: nn.Module, value: Any, memos: Iterable[dict[int, Any]]) -> list[Any]:
+    """Deep copies of a value that holds the model; functions in its attributes and hooks hold what the copy has.
 
-class BoundCopies:
-    """Deep copies of values that hold a model; functions that hold parts of the model hold those of the copy.
-
-    The model is searched once for such functions, and for attributes that are views of its parameters.
+    Args:
+        memos: for each copy what shall stand in it for what, by ids
     """
-
-    def __init__(self, model: nn.Module):
-        held = _holding(model)
-        self.model = model
-        self.inside = {id(part) for part in model.modules()}
-        self.inside.update(id(tensor) for tensor in (*model.parameters(), *model.buffers()))
-        self.functions = {id(f): f for f in _functions(held) if _reaches(_contents(f), self.inside)} if held else {}
-        self.views = _views(model, held) if held else []
-
-    def make(self, value: Any, memo: dict[int, Any]) -> Any:
-        """A copy of the value."""
-        found = {number: function for number, function in self.functions.items() if number not in memo}
-        bound = {number: _unbound(function) for number, function in found.items()}
-        memo.update(bound)
-        made = deepcopy(value, memo)
-        for number, function in found.items():
-            _bind_(bound[number], function, self.inside, memo)
-        for view, given in self.views:
-            _share_memory_(view, given, memo)
-        if found and any(id(function) in found for function in _functions(_holding(memo[id(self.model)]))):
-            raise ValueError(
-                "The model keeps a function in an attribute or a hook that refers to the model itself, and this "
-                "version of Python cannot copy functions, so a copy would run parts of the original. Make it a method."
-            )
-        return made
+    kinds = (dict, list, tuple, FunctionType, partial)
+    holders = [(part, key) for _, part, key, held in attributes_of_parts(model) if isinstance(held, kinds) and held]
+    made = []
+    for memo in memos:
+        made.append(deepcopy(value, memo))
+        for part, key in holders:
+            table = vars(memo[id(part)]) if id(part) in memo else {}  # a `__deepcopy__` of its own may make others
+            held: Any = table.get(key)
+            if type(held) in (dict, OrderedDict):  # others may refuse to be changed, as outputs of transformers do
+                held.update({name: _counterpart(inner, memo) for name, inner in held.items()})
+            elif isinstance(held, list):
+                held[:] = [_counterpart(inner, memo) for inner in held]
+            elif isinstance(held, (FunctionType, partial, tuple)):
+                table[key] = _counterpart(held, memo)
+    return made
 
 
-def _functions(held: Iterable[Any]) -> Iterator[FunctionType]:
-    """The functions among the values of a model's attributes and hooks, and those that they hold, each once."""
-    seen: set[int] = set()
-    stack = list(held)
-    while stack:
-        value = stack.pop()
-        if id(value) in seen or isinstance(value, (Tensor, nn.Module)):
-            continue
-        seen.add(id(value))
-        if isinstance(value, FunctionType):
-            if value.__module__ and value.__module__.split(".")[0] == "torch":
-                continue
-            yield value
-        stack += _contents(value)
+def _counterpart(value: Any, memo: dict[int, Any]) -> Any:
+    """What a copy has in place of a value; of functions and containers that hold nothing of the model, the value."""
+    if id(value) in memo:
+        return memo[id(value)]
+    if isinstance(value, FunctionType):
+        return _rebind(value, memo)
+    if isinstance(value, MethodType):
+        return MethodType(value.__func__, _counterpart(value.__self__, memo))
+    contents = _contents(value)
+    own = [_counterpart(inner, memo) for inner in contents]
+    if all(a is b for a, b in zip(contents, own, strict=True)):
+        return value
+    if isinstance(value, partial):
+        count = 1 + len(value.args)
+        return partial(own[0], *own[1:count], **dict(zip(value.keywords, own[count:], strict=True)))
+    if isinstance(value, dict):
+        return type(value)(zip(value, own, strict=True))
+    return type(value)(own)
 
 
-def _holding(model: nn.Module) -> list[Any]:
-    """The values of a model's attributes that may hold functions or tensors: not its numbers and empty tables."""
-    kinds = (FunctionType, MethodType, partial, dict, Tensor, *_CONTAINERS)
-    every = (value for *_, value in attributes_of_parts(model))
-    return [value for value in every if isinstance(value, kinds) and (isinstance(value, Tensor) or value)]
+def _rebind(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
+    cells = tuple(CellType() for _ in function.__closure__ or ())
+    made = FunctionType(function.__code__, function.__globals__, function.__name__, None, cells)
+    memo[id(function)] = made  # it may hold itself
+    before = _contents(function)
+    if all(a is b for a, b in zip(before, (_counterpart(value, memo) for value in before), strict=True)):
+        memo[id(function)] = function
+        return function
+    for cell, given in zip(cells, function.__closure__ or (), strict=True):
+        if _is_filled(given):
+            cell.cell_contents = _counterpart(given.cell_contents, memo)
+    made.__defaults__ = function.__defaults__ and tuple(_counterpart(value, memo) for value in function.__defaults__)
+    made.__kwdefaults__ = function.__kwdefaults__ and {
+        key: _counterpart(value, memo) for key, value in function.__kwdefaults__.items()
+    }
+    made.__qualname__ = function.__qualname__
+    made.__dict__.update(vars(function))
+    return made
 
 
 def _contents(value: Any) -> list[Any]:
     """What a container or a function holds; objects of other kinds are not looked into."""
     if isinstance(value, FunctionType):
         defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        return [*(cell.cell_contents for cell in _filled(value)), *defaults]
+        return [*(cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)), *defaults]
     if isinstance(value, MethodType):
         return [value.__self__]
     if isinstance(value, partial):
         return [value.func, *value.args, *value.keywords.values()]
     if isinstance(value, dict):
         return list(value.values())
-    return list(value) if isinstance(value, _CONTAINERS) else []
+    return list(value) if type(value) in (list, tuple, set, frozenset) else []
 
 
-def _filled(function: FunctionType) -> list[CellType]:
-    found = []
-    for cell in function.__closure__ or ():
-        try:
-            cell.cell_contents  # noqa: B018
-        except ValueError:  # nothing yet
-            continue
-        found.append(cell)
-    return found
-
-
-def _reaches(values: list[Any], inside: Collection[int]) -> bool:
-    """Whether one of the values is, or holds, one of the objects with these ids."""
-    seen: set[int] = set()
-    stack = list(values)
-    while stack:
-        value = stack.pop()
-        if id(value) in inside:
-            return True
-        if id(value) not in seen:
-            seen.add(id(value))
-            stack += _contents(value)
-    return False
-
-
-def _unbound(function: FunctionType) -> FunctionType:
-    """The same function, with nothing in its closure."""
-    cells = tuple(CellType() for _ in function.__closure__ or ())
-    made = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
-    made.__kwdefaults__, made.__qualname__ = function.__kwdefaults__, function.__qualname__
-    made.__dict__.update(vars(function))
-    return made
-
-
-def _bind_(made: FunctionType, function: FunctionType, inside: Collection[int], memo: dict[int, Any]) -> None:
-    """Let it hold what the function holds, copies of what belongs to the model; the rest is the same object."""
-
-    def own(value: Any) -> Any:
-        return deepcopy(value, memo) if _reaches([value], inside) else value
-
-    full = {id(cell) for cell in _filled(function)}
-    for cell, given in zip(made.__closure__ or (), function.__closure__ or (), strict=True):
-        if id(given) in full:
-            cell.cell_contents = own(given.cell_contents)
-    made.__defaults__ = function.__defaults__ and tuple(map(own, function.__defaults__))
-    made.__kwdefaults__ = function.__kwdefaults__ and {k: own(v) for k, v in function.__kwdefaults__.items()}
-
-
-def _views(model: nn.Module, held: Iterable[Any]) -> list[tuple[Tensor, Tensor]]:
-    """The tensors among the values of a model's attributes that are views of its parameters, with those."""
-    parameters = list(model.parameters())
-    known = {id(parameter) for parameter in parameters}
-    others = [tensor for value in held for tensor in _tensors(value) if id(tensor) not in known]
-    first = ((view, next((each for each in parameters if _holds(each, view)), None)) for view in others)
-    return [(view, given) for view, given in first if given is not None]
-
-
-def _share_memory_(view: Tensor, given: Tensor, memo: Mapping[int, Any]) -> None:
-    """Let the copy of a view of a parameter be a view of the parameter's copy."""
-    made, own = memo.get(id(view)), memo.get(id(given))
-    if made is None or own is None or made is view or own is given:
-        return
-    alike = [(t.shape, t.stride(), t.dtype, t.device) for t in (given, own)]
-    if alike[0] == alike[1] and (made.shape, made.dtype, made.device) == (view.shape, own.dtype, own.device):
-        offset = view.storage_offset() - given.storage_offset() + own.storage_offset()
-        made.data = own.detach().as_strided(view.shape, view.stride(), offset)
-
-
-def _holds(parameter: Tensor, view: Tensor) -> bool:
-    """Whether a tensor lies in the memory of a parameter; others may lie in the same storage beside it."""
-    place = memory_key(view)
-    if place is None or place != memory_key(parameter):
+def _is_filled(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:  # nothing yet
         return False
-    first, last = _reach(parameter)
-    start, stop = _reach(view)
+    return True
+
+
+# ---------------------------------------------------------------- parameters in attributes
+
+
+def find_hidden(model: nn.Module, own: Mapping[str, Tensor]) -> tuple[str, list[str]] | None:
+    """An attribute that holds some of these parameters, or views of any parameter, and the parameters' names."""
+    for path, part, key, value in attributes_of_parts(model):
+        held = [] if isinstance(part, nn.RNNBase) or key in recomputed(part) else list(_tensors(value))
+        names = {
+            name
+            for tensor in held
+            for name, parameter in model.named_parameters()
+            if (name in own if tensor is parameter else _is_view(tensor, parameter))
+        }
+        if names:
+            return dotted_name(path, key), sorted(names)
+    return None
+
+
+def refuse_hidden(method: str, model: nn.Module, own: Mapping[str, Tensor]) -> None:
+    """Refuse a model that also keeps what its members are to own, or a view of a parameter, where no copy has it.
+
+    Args:
+        own: the tensors that each member will have of its own, by name
+    """
+    if found := find_hidden(model, own):
+        raise ValueError(
+            f"{method}: the model also reads {quote_names(found[1])} from {found[0]!r}, which is not a parameter, "
+            "buffer or module, so members, or copies of the model, would read one that is not theirs there. Read it "
+            f"directly (self.{found[1][0]}) when the model runs."
+        )
+
+
+def _is_view(tensor: Tensor, parameter: Tensor) -> bool:
+    """Whether a tensor lies in the memory of a parameter; others may lie in the same storage beside it."""
+    if not tensor.numel() or tensor_memory(tensor) != tensor_memory(parameter):
+        return False
+    (start, stop), (first, last) = _reach(tensor), _reach(parameter)
     return first <= start and stop <= last
 
 
@@ -171,32 +150,6 @@ def _reach(tensor: Tensor) -> tuple[int, int]:
     """The first and the last element of a storage that a tensor reads."""
     steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     return int(tensor.storage_offset()), int(tensor.storage_offset() + steps)
-
-
-def find_hidden(model: nn.Module, own: Mapping[str, Tensor]) -> tuple[str, list[str]] | None:
-    """An attribute in which a model keeps some of these parameters, or views of them, too, and their names."""
-    parameters = [(name, tensor) for name, tensor in own.items() if isinstance(tensor, nn.Parameter)]
-    for path, part, key, value in attributes_of_parts(model):
-        held = list(_tensors(value))
-        if not held or isinstance(part, nn.RNNBase) or key in recomputed(part):  # made anew in each pass
-            continue
-        if names := sorted(name for name, p in parameters if any(_holds(p, tensor) for tensor in held)):
-            return dotted_name(path, key), names
-    return None
-
-
-def refuse_hidden(method: str, model: nn.Module, own: Mapping[str, Tensor]) -> None:
-    """Refuse a model that also keeps what its members are to own where nobody can replace it.
-
-    Args:
-        own: the tensors that each member will have of its own, by name
-    """
-    if found := find_hidden(model, own):
-        raise ValueError(
-            f"{method}: each member has {quote_names(found[1])} of its own, but the model also reads it from "
-            f"{found[0]!r}, which is not a parameter, buffer or module, so all members would read the same one "
-            f"there. Read it directly (self.{found[1][0]}) when the model runs."
-        )
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -210,11 +163,3 @@ def _tensors(value: Any) -> Iterator[Tensor]:
         elif id(value) not in seen:
             seen.add(id(value))
             stack += _contents(value)
-
-
-def memory_key(tensor: Tensor) -> int | None:
-    """Which memory a tensor is in; None where it has none of its own, or no values."""
-    try:
-        return storage_key(tensor.untyped_storage()) if tensor.numel() else None
-    except (NotImplementedError, RuntimeError):
-        return None

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from .._common.torch_private import parts_of, tables
-from .closures import BoundCopies, memory_key
+from .closures import copy_bound
 
 
 def duplicate(model: nn.Module) -> nn.Module:
@@ -63,13 +63,10 @@ def duplicate_mapped(model: nn.Module, change: Callable[[Tensor], Tensor]) -> nn
 def _duplicates(
     model: nn.Module, replacements: Mapping[int, Tensor], kept: Iterable[Tensor], count: int = 1
 ) -> list[nn.Module]:
-    copies = BoundCopies(model)
     computed = [tensor for tensor in kept if id(tensor) not in replacements and _has_history(tensor)]
     try:
-        return [
-            copies.make(model, {**replacements, **{id(tensor): tensor.data.clone() for tensor in computed}})
-            for _ in range(count)
-        ]
+        memos = ({**replacements, **{id(tensor): tensor.data.clone() for tensor in computed}} for _ in range(count))
+        return copy_bound(model, model, memos)
     except (PickleError, TypeError) as error:
         raise TypeError(
             f"the model must be copied, so that yours stays unchanged, but it cannot be: {error}. Keep what cannot be "
@@ -195,21 +192,14 @@ def replicate(model: nn.Module, shared: Iterable[Any] = ()) -> nn.Module:
 def replicas(model: nn.Module, count: int, shared: Iterable[Any] = ()) -> list[nn.Module]:
     """Copies of a model with its parameters and buffers, the same tensors, and everything else their own.
 
-    Random generators are shared as well, or all copies would draw alike, and so are tensors in plain attributes that
-    lie in the memory of a parameter.
+    Random generators are shared as well, or all copies would draw alike.
 
     Args:
         shared: further objects that the copies hold as they are
     """
-    known = {id(each): each for each in (*model.parameters(), *model.buffers(), *shared)}
-    memory: set[int | None] = set()
-    for part in model.modules():
-        known.update((id(value), value) for value in vars(part).values() if isinstance(value, GENERATORS))
-    for tensor in (kept := _kept(model)):
-        if id(tensor) not in known:
-            memory = memory or {memory_key(each) for each in known.values() if isinstance(each, Tensor)} - {None}
-            known.update({id(tensor): tensor} if memory_key(tensor) in memory else {})
-    return _duplicates(model, known, kept, count)
+    generators = [value for part in model.modules() for value in vars(part).values() if isinstance(value, GENERATORS)]
+    known = {id(each): each for each in (*model.parameters(), *model.buffers(), *shared, *generators)}
+    return _duplicates(model, known, _kept(model), count)
 
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)

@@ -1,82 +1,107 @@
-"""What of a model's inputs goes through certain layers, and what goes around them to the output."""
+"""Where a model's data flows: through which layers it enters and leaves, and which parts no member's tensor reaches.
+
+Marks are put on tensors, and every operator passes on the marks of what it reads to what it gives (`marks.Marks`). The
+outputs of layers are marked with the layer alone, so that marks say which way data came without passing a layer:
+
+    x -> enter -> h -> leave -> y      h is marked "enter", y is marked "leave": they are entrance and exit
+    x -------------------------> y     if y is marked "x" as well, x also goes around the layers
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from .._common.torch_private import (
-    TorchDispatchMode,
-    checkpoint_hooks,
-    in_backward,
-    parts_of,
-    tensor_memory,
-    transform_level,
-)
-from .._common.trees import Batch, are_close, map_tensors, tensors_of
+from .._common.torch_private import checkpoint_hooks, in_backward, parts_of, transform_level
+from .._common.trees import Batch, as_batch, clone, map_tensors, tensors_of
 from .copying import duplicate, state
+from .selecting import READERS, weighted_layers
+
+Marked = frozenset[Any]
 
 
 class Flow(NamedTuple):
-    """Positions of the tensors among a model's inputs: those that enter layers, and those that go around them."""
+    """What flows in a model, by the positions of its inputs among their tensors, and the names of layers.
 
-    entering: frozenset[int]
-    around: frozenset[int]
+    Args:
+        entering: for each layer that was called the marks of what it reads
+        leaving: the marks of the outputs
+        numbers: the marks of what Python has read as a number, which may decide about anything
+    """
+
+    entering: dict[str, Marked]
+    leaving: Marked
+    numbers: Marked
+
+    def inputs(self) -> frozenset[int]:
+        """The inputs that layers read before any other layer has."""
+        return _positions(frozenset().union(*self.entering.values()))
+
+    def around(self) -> frozenset[int]:
+        """The inputs that have a part in the output (a mask, an index) alongside what layers give."""
+        return _positions(self.leaving | self.numbers)
+
+
+def _positions(marks: Marked) -> frozenset[int]:
+    return frozenset(mark for mark in marks if isinstance(mark, int))
 
 
 def trace_flow(model: nn.Module, layers: Collection[str], batch: Batch) -> Flow:
-    """Which inputs the layers read, and which have a part in the output (a mask, an index) beside what layers give.
+    """Which inputs the layers read, and which inputs and layers reach the output past other layers.
 
-    Values count, sizes do not. A number that Python reads (`.item()`) is not followed: see `goes_around`.
+    Values count, sizes do not.
     """
-    follow = _Follow()
-    batch = map_tensors(batch, lambda t: t.detach().clone())
-    for i, leaf in enumerate(tensors_of(batch)):
-        follow.mark(leaf, frozenset([i]))
-    entering: set[int] = set()
+    from .marks import Marks  # late: running an ensemble needs nothing private of torch
 
-    def cut(inputs: Any, output: Any) -> Any:
-        entering.update(*(follow.marks_of(t) for t in tensors_of(inputs)))
+    follow, batch = Marks(), clone(batch)
+    for position, leaf in enumerate(tensors_of(batch)):
+        follow.mark(leaf, frozenset([position]))
+    entering: dict[str, Marked] = {}
+
+    def cut(name: str, inputs: Any, output: Any) -> Any:
+        marks = (follow.marks_of(tensor) for tensor in tensors_of(inputs))
+        entering[name] = entering.get(name, frozenset()).union(*marks)
         with follow.pause():
-            return map_tensors(output, lambda t: t.clone())
+            output = map_tensors(output, lambda t: t.clone())
+        for tensor in tensors_of(output):
+            follow.mark(tensor, frozenset([name]))
+        return output
 
-    with _watching(model, layers, cut) as copy, follow:
-        output = copy(*batch[0], **batch[1])
-    return Flow(frozenset(entering), frozenset().union(*(follow.marks_of(t) for t in tensors_of(output))))
-
-
-def goes_around(model: nn.Module, layers: Collection[str], one: Batch, two: Batch) -> bool:
-    """Whether the outputs for two batches differ although the layers give the same: the rest looks at the batch."""
-    given: list[Any] = []
-    with _watching(model, layers, lambda _, output: given.append(output)) as copy:
-        first = tensors_of(copy(*one[0], **one[1]))
-    again = iter(given)
-    with _watching(model, layers, lambda _, output: next(again, output)) as copy:
-        second = tensors_of(copy(*two[0], **two[1]))
-    if next(again, None) is not None or [t.shape for t in first] != [t.shape for t in second]:
-        return True
-    if any(tensor.is_meta for tensor in (*first, *second)):
-        return False  # there are no values to look at
-    return not are_close(first, second, 1e-5)
-
-
-@contextmanager
-def _watching(model: nn.Module, layers: Collection[str], change: Callable[[Any, Any], Any]) -> Iterator[nn.Module]:
-    """A copy of the model in eval mode, whose layers' outputs are what `change(inputs, output)` gives, if anything."""
     copy = duplicate(model).eval()
-    for layer in {copy.get_submodule(name) for name in layers}:
-        layer.register_forward_hook(lambda _, args, kwargs, out: change((args, kwargs), out), with_kwargs=True)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        yield copy
+    for name in layers:
+        copy.get_submodule(name).register_forward_hook(
+            lambda _, args, kwargs, output, name=name: cut(name, (args, kwargs), output), with_kwargs=True
+        )
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), follow:
+        output = copy(*batch[0], **batch[1])
+    leaving: Marked = frozenset().union(*(follow.marks_of(tensor) for tensor in tensors_of(output)))
+    return Flow(entering, leaving, follow.branched)
+
+
+def find_entrances(model: nn.Module, example: Any) -> tuple[list[str], bool]:
+    """The layers that read the model's input before any other layer has, and whether all of it goes through them."""
+    readers = [name for name, layer in model.named_modules() if isinstance(layer, READERS)]
+    flow = trace_flow(model, readers, as_batch(example))
+    found = {name: marks for name in readers if _positions(marks := flow.entering.get(name, frozenset()))}
+    pure = [name for name, marks in found.items() if _positions(marks) == marks]  # nothing of what layers give
+    mixed = frozenset().union(*(marks for name, marks in found.items() if name not in pure))
+    entering = frozenset().union(*(found[name] for name in pure))
+    if not pure or entering & (mixed | flow.around()):
+        return list(found), False
+    return pure, True  # other inputs, such as masks, may go around
+
+
+def find_exits(model: nn.Module, example: Any) -> list[str]:
+    """The convolutions and linear layers whose output reaches the model's output without passing another layer."""
+    layers = weighted_layers(model)
+    leaving = trace_flow(model, layers, as_batch(example)).leaving
+    return [name for name in layers if name in leaving]
 
 
 # -------------------------------------------------------------------- what members differ in
-
-OWN = frozenset([-1])  # the mark of what a member owns
 
 
 def find_trunk(member: nn.Module, own: Collection[str], batch: Batch, chance: bool) -> list[int]:
@@ -87,7 +112,9 @@ def find_trunk(member: nn.Module, own: Collection[str], batch: Batch, chance: bo
         own: the names of what it owns
         chance: members differ in their random draws
     """
-    flow = _Follow(chance)
+    from .marks import OWN, Marks
+
+    flow = Marks(chance)
     for name, tensor in state(member):
         if name in own:
             flow.mark(tensor, OWN)
@@ -105,7 +132,7 @@ def find_trunk(member: nn.Module, own: Collection[str], batch: Batch, chance: bo
     hooks = [part.register_forward_hook(note) for part in parts]
     try:
         with torch.random.fork_rng(devices=[]), flow:
-            args, kwargs = map_tensors(batch, lambda t: t.clone())
+            args, kwargs = clone(batch)
             member(*args, **kwargs)
     finally:
         for hook in hooks:
@@ -131,50 +158,3 @@ def _outermost(module: nn.Module, parts: list[nn.Module], free: set[nn.Module]) 
 def surroundings() -> Any:
     """What differs where a model checkpoints, or takes gradients or transforms functions itself."""
     return torch.is_grad_enabled(), in_backward(), checkpoint_hooks(), transform_level()
-
-
-class _Follow(TorchDispatchMode):
-    """Marks every tensor that is computed from marked ones; views share the marks of their memory.
-
-    Args:
-        chance: random draws are marked as a member's own
-    """
-
-    def __init__(self, chance: bool = False) -> None:
-        super().__init__()
-        self.marks: dict[int, frozenset[int]] = {}
-        self.chance, self.branched = chance, False  # branched: a marked value became a number, which nobody can follow
-        self.alive: list[Tensor] = []  # memory must not be used again for others
-        self.is_paused = False
-
-    def mark(self, tensor: Tensor, marks: frozenset[int]) -> None:
-        """Add marks to a tensor's memory."""
-        self.alive.append(tensor)
-        self.marks[tensor_memory(tensor)] = self.marks_of(tensor) | marks
-
-    def marks_of(self, tensor: Tensor) -> frozenset[int]:
-        """The inputs that a tensor was computed from."""
-        return self.marks.get(tensor_memory(tensor), frozenset())
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Compute without marks for a while."""
-        self.is_paused = True
-        try:
-            yield
-        finally:
-            self.is_paused = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator, and mark what it gives."""
-        output = func(*args, **(kwargs or {}))
-        marks = frozenset().union(*(self.marks_of(t) for t in tensors_of((args, kwargs or {}))))
-        if self.chance and torch.Tag.nondeterministic_seeded in func.tags:
-            marks |= OWN
-        self.branched |= bool(marks) and not tensors_of(output)
-        for tensor in tensors_of(output):
-            if marks and not self.is_paused:
-                self.mark(tensor, marks)
-            else:
-                self.alive.append(tensor)
-        return output

@@ -6,7 +6,8 @@ A slot is what a module draws: a parameter, or a weight that parametrizations ma
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, cast
 
@@ -14,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from .._common.seeds import follow_generator
 from .._common.torch_private import NormBase, refresh_hooked_weights_
 from .copying import duplicate, state
 from .initialization import draw_like, find_fans, is_random, keep_form_, sample_entries
@@ -23,8 +23,6 @@ from .selecting import WEIGHTED, dotted_name
 SAMPLE = 4096  # entries that are compared
 ENOUGH = 256  # entries of a law; smaller tensors are drawn several times
 MOST_ENTRIES = 2**22  # that are drawn to learn about a law
-
-Guess = Callable[[str, Tensor, tuple[int, ...]], Tensor]  # (name, the given tensor, the new shape) -> a new tensor
 
 
 class Laws:
@@ -98,11 +96,9 @@ def draw_anew_(
     generator: torch.Generator | None = None,
     names: Collection[str] | None = None,
     *,
-    guess: Guess | None = None,
     revive: bool = False,
 ) -> None:
     """Draw the tensors of a copy of a model, possibly of other sizes, by the laws of that model, in place."""
-    guess = guess or (lambda name, given, shape: draw_like(given, shape, fan=laws.fans.get(name)))
     ids = {id(tensor) for name, tensor in state(model) if names is None or name in names}
     with torch.no_grad(), follow_generator(generator):
         fresh: dict[str, Tensor] = {}
@@ -116,8 +112,9 @@ def draw_anew_(
                 module.reset_running_stats()
         for name, value in slots(model).items():
             if name in laws.values and not ids.isdisjoint(_tensor_ids(model, name)):
-                shape = tuple(value.shape)
-                _assign_(model, name, fresh[name] if name in fresh else guess(name, laws.values[name], shape))
+                if name not in fresh:
+                    fresh[name] = draw_like(laws.values[name], value.shape, fan=laws.fans.get(name))
+                _assign_(model, name, fresh[name])
         keep_form_(model, laws.given)
 
 
@@ -253,3 +250,14 @@ def _assign_(model: nn.Module, name: str, value: Tensor) -> None:
             ) from error
     else:
         model.get_parameter(name).copy_(value)
+
+
+@contextmanager
+def follow_generator(generator: torch.Generator | None) -> Iterator[None]:
+    """Let what draws from torch's global generator follow this one for a while."""
+    if generator is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        yield

@@ -1,21 +1,19 @@
-"""What a model does with its layers, found by running it: a few rows, hooks, and gradients that stop at layers."""
+"""Where layers have the rows of the batch, found by running a few rows in other orders."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from functools import partial, wraps
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from .._common.torch_private import transform_level, view_base
-from .._common.trees import Batch, as_batch, map_rows, map_tensors, rows_of, tensors_of, tile
+from .._common.torch_private import transform_level
+from .._common.trees import Batch, map_rows, rows_of, tensors_of, tile
 from .copying import duplicate, run_with
 from .dropout import no_dropout
-from .selecting import READERS, channel_dim, weighted_layers
-
-T = TypeVar("T")
+from .selecting import channel_dim
 
 
 class BatchLayout(NamedTuple):
@@ -189,112 +187,3 @@ def _flip(a: Tensor, layout: BatchLayout) -> Tensor:
     dim = layout.dim
     outside, inside = layout.unfold(a.shape[dim] // 2)
     return a.unflatten(dim, (outside, 2, inside)).flip(dim + 1).flatten(dim, dim + 2)
-
-
-# -------------------------------------------------------------------- first and last layers
-
-
-def _in_words(find: Callable[[nn.Module, Any], T]) -> Callable[[nn.Module, Any], T]:
-    """The function, whose error says what cannot be done where the model itself runs."""
-
-    @wraps(find)
-    def run(model: nn.Module, example: Any) -> T:
-        try:
-            return find(model, example)
-        except RuntimeError as error:
-            args, kwargs = _outside_inference(as_batch(example))
-            try:
-                duplicate(model).eval()(*args, **kwargs)
-            except Exception:
-                raise error from None  # the model's own
-            raise ValueError(
-                "the model cannot be traced from input to output, because it takes gradients or transforms "
-                f"functions itself ({str(error).strip().splitlines()[0]}). Name the layers with where=, "
-                "or with first= and last=, or choose pb.deep, which runs the model as it is."
-            ) from error
-
-    return run
-
-
-@_in_words
-@torch.inference_mode(False)
-def find_entrances(model: nn.Module, example: Any) -> tuple[list[str], bool]:
-    """The layers that read the model's input before any other layer has, and whether all of it goes through them."""
-    model = duplicate(model).eval().requires_grad_(False)
-    batch = _outside_inference(as_batch(example))
-    leaves = tensors_of(batch)
-    found, ends = _trace_readers(model, map_rows(batch, rows_of(batch), _track), lambda t: t.detach(), leaves)
-    later, _ = _trace_readers(model, batch, _track, [])
-    return found, not ends and not set(found) & set(later)
-
-
-def _trace_readers(
-    model: nn.Module, batch: Batch, cut: Callable[[Tensor], Tensor], leaves: list[Tensor]
-) -> tuple[list[str], bool]:
-    """The layers whose input, and whether the output, depends on what is tracked; `cut` is done to layers' outputs."""
-    found: list[str] = []
-
-    def read(name: str, inputs: Any, output: Any) -> Any:
-        x = next(iter(tensors_of(inputs)), None)
-        if x is not None and (x.requires_grad or any(_is_same(x, leaf) for leaf in leaves)):
-            found.append(name)
-        return map_tensors(output, cut)
-
-    hooks = [
-        layer.register_forward_hook(lambda _, i, k, o, name=name: read(name, (i, k), o), with_kwargs=True)
-        for name, layer in model.named_modules()
-        if isinstance(layer, READERS)
-    ]
-    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-        output = model(*batch[0], **batch[1])
-    for hook in hooks:
-        hook.remove()
-    return list(dict.fromkeys(found)), any(tensor.requires_grad for tensor in tensors_of(output))
-
-
-def _track(t: Tensor) -> Tensor:
-    """The tensor with a gradient from here on; no leaf, as it may be changed in place."""
-    return t.detach().clone().requires_grad_().clone() if t.is_floating_point() else t
-
-
-def _is_same(x: Tensor, leaf: Tensor) -> bool:
-    if x.is_floating_point() or x.dtype != leaf.dtype:
-        return False
-    if x is leaf or (view_base(x) is not x and view_base(x) is view_base(leaf)):
-        return True  # the input or a view of it
-    if x.is_meta or x.shape != leaf.shape:
-        return False
-    return torch.equal(x, leaf)
-
-
-@_in_words
-@torch.inference_mode(False)
-def find_exits(model: nn.Module, example: Any) -> list[str]:
-    """The convolutions and linear layers whose output reaches the model's output without passing another layer."""
-    model = duplicate(model).eval().requires_grad_(False)
-    args, kwargs = _outside_inference(as_batch(example))
-    starts: list[tuple[str, Tensor]] = []
-
-    def cut(name: str, output: Any) -> Any:
-        if not isinstance(output, Tensor) or not output.is_floating_point():
-            return None
-        starts.append((name, output.detach().requires_grad_()))
-        return starts[-1][1].clone()  # a copy: it may be changed in place
-
-    hooks = [
-        layer.register_forward_hook(lambda _, i, o, name=name: cut(name, o))
-        for name, layer in weighted_layers(model).items()
-    ]
-    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-        outputs = [t.sum() for t in tensors_of(model(*args, **kwargs)) if t.requires_grad]
-    for hook in hooks:
-        hook.remove()
-    if not outputs:
-        return []
-    grads = torch.autograd.grad(outputs, [t for _, t in starts], allow_unused=True)
-    return list(dict.fromkeys(name for (name, _), grad in zip(starts, grads, strict=True) if grad is not None))
-
-
-def _outside_inference(batch: Batch) -> Batch:
-    """The batch as tensors that gradients can be taken through, also in inference mode."""
-    return map_tensors(batch, lambda t: t.clone())

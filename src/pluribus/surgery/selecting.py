@@ -86,3 +86,11 @@ def channel_dim(layer: nn.Module) -> int:
     """The dimension of the layer's channels, counted from the end."""
     kernel = getattr(layer, "kernel_size", ())
     return -1 - len(kernel) if isinstance(kernel, tuple) else -1
+
+
+def is_torchs_own(kind: type) -> bool:
+    """Whether a class of modules, with all that it inherits, is torch's or made by us of torch's."""
+    return all(
+        cls.__module__.startswith(("torch.nn.", "pluribus.core", "pluribus.surgery"))
+        for cls in kind.__mro__[: kind.__mro__.index(nn.Module)]
+    )

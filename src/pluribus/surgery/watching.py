@@ -1,15 +1,19 @@
-"""Whether a module has changed: its attributes, parts and hooks, and what a copy's pass has left in it."""
+"""Whether a module has changed: its attributes, parts and hooks; and what a pass does that cannot be seen after it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from operator import getitem, is_
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from .._common.torch_private import parts_of, tables
+from .._common.torch_private import checkpoint_hooks, parts_of, tables
 
 PLAIN = (bool, int, float, str, type(None))
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {"rows", "layout", "place", "parts"}  # and of layers of ours
@@ -18,24 +22,18 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {"rows", "layout", "place", "p
 class ModuleSnapshot:
     """The attributes, parts and hooks of a module's parts as they are now, to see whether a user changes them.
 
-    One level deep: an attribute of a configuration counts, what a list inside of it holds does not.
+    Lists, dicts and plain objects (configurations) count with all that they hold, however deep.
     """
 
     def __init__(self, parts: Sequence[nn.Module]):
-        noted: list[tuple[Any, Any]] = []  # the attributes of parts, their tables and lists, with what they hold
+        # The attributes of parts, their tables and lists, with what they hold.
+        noted: list[tuple[Any, Any]] = [(hooks, hooks.items()) for hooks in _hooks(parts)]
+        values: list[Any] = []
         for part, own in zip(parts, tables(*parts), strict=True):
-            attributes = vars(part)
-            noted.append((attributes, [entry for entry in attributes.items() if entry[0] not in _OF_EVERY_MODULE]))
-            noted.append((own.children, own.children.items()))
-            for key, value in attributes.items():
-                if isinstance(value, PLAIN):
-                    continue
-                if key in _OF_EVERY_MODULE:  # of torch's own tables, those of hooks
-                    inside = value if "_hooks" in key and value else None
-                else:
-                    inside = _inside(value)
-                if inside is not None:
-                    noted.append((inside, inside.items() if isinstance(inside, dict) else enumerate(inside)))
+            attributes = {key: value for key, value in vars(part).items() if key not in _OF_EVERY_MODULE}
+            noted += [(vars(part), attributes.items()), (own.children, own.children.items())]
+            values += attributes.values()
+        noted += _inside(values)
         held = [(holder, key, value) for holder, items in noted for key, value in items]
         self.sized = [holder for holder, _ in noted]
         self.holders, self.keys, self.values = ([entry[i] for entry in held] for i in range(3))
@@ -47,8 +45,8 @@ class ModuleSnapshot:
         if sum(map(len, self.sized)) != self.length:
             return True
         if self.hooks != RemovableHandle.next_id:  # somebody has registered a hook somewhere
-            if any(value for part in self.parts for key, value in vars(part).items() if "_hooks" in key and value
-                   and not any(value is sized for sized in self.sized)):  # fmt: skip
+            known = set(map(id, self.sized))
+            if any(id(hooks) not in known for hooks in _hooks(self.parts)):
                 return True
             self.hooks = RemovableHandle.next_id
         try:
@@ -61,26 +59,40 @@ class ModuleSnapshot:
         if sum(map(len, self.sized)) != self.length:
             return None
         owners = {id(vars(part)): part for part in self.parts}
-        found = []
-        for holder, key, value in zip(self.holders, self.keys, self.values, strict=True):
-            try:
-                if holder[key] is value:
-                    continue
-            except (KeyError, IndexError):
-                return None
-            if id(holder) not in owners:
-                return None
-            found.append((owners[id(holder)], key))
-        return found
+        entries = zip(self.holders, self.keys, self.values, strict=True)
+        try:
+            changed = [(owners.get(id(holder)), key) for holder, key, value in entries if holder[key] is not value]
+        except (KeyError, IndexError):
+            return None
+        found = [(part, key) for part, key in changed if part is not None]
+        return found if len(found) == len(changed) else None
 
 
-def _inside(value: Any) -> Any:
-    """What a plain object or a container holds, to be watched; None for everything else."""
-    if isinstance(value, (dict, list)):
-        return value
-    if isinstance(value, (Tensor, nn.Module, type)) or callable(value) or not hasattr(value, "__dict__"):
-        return None
-    return None if type(value).__module__.startswith(("torch", "pluribus", "numpy")) else vars(value)
+def _hooks(parts: Sequence[nn.Module]) -> list[dict[Any, Any]]:
+    """The tables of hooks that are not empty; lists that a library calls hooks are attributes like others."""
+    every = (value for part in parts for key, value in vars(part).items() if "_hooks" in key)
+    return [value for value in every if isinstance(value, dict) and value]
+
+
+def _inside(stack: list[Any]) -> list[tuple[Any, Any]]:
+    """The containers and plain objects among values, and in these, with what they hold."""
+    found: dict[int, tuple[Any, Any]] = {}
+    while stack:
+        value = stack.pop()
+        if not isinstance(value, (dict, list)):
+            if (
+                isinstance(value, (*PLAIN, Tensor, nn.Module, type))
+                or callable(value)
+                or not hasattr(value, "__dict__")
+            ):
+                continue
+            if type(value).__module__.startswith(("torch", "pluribus", "numpy")):
+                continue
+            value = vars(value)
+        if id(value) not in found:
+            found[id(value)] = value, value.items() if isinstance(value, dict) else list(enumerate(value))
+            stack += value.values() if isinstance(value, dict) else value
+    return list(found.values())
 
 
 def take_back_(module: nn.Module, copy: nn.Module) -> None:
@@ -97,3 +109,20 @@ def _is_data(value: Any) -> bool:
     if isinstance(value, (dict, list, tuple)):
         return all(map(_is_data, value.values() if isinstance(value, dict) else value))
     return isinstance(value, (*PLAIN, Tensor))
+
+
+@contextmanager
+def noting_checkpoints() -> Iterator[list[nn.Module]]:
+    """The modules that are called inside of gradient checkpointing, which runs them again in backward."""
+    seen: list[nn.Module] = []
+    outside, thread = (torch.is_grad_enabled(), checkpoint_hooks()), threading.get_ident()
+
+    def note(module: nn.Module, _: Any) -> None:
+        if threading.get_ident() == thread and (torch.is_grad_enabled(), checkpoint_hooks()) != outside:
+            seen.append(module)
+
+    hook = register_module_forward_pre_hook(note)
+    try:
+        yield seen
+    finally:
+        hook.remove()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -84,7 +83,7 @@ class Augment:
         if self.resized_crop is not None:
             x = resized_crop(x, **self.resized_crop)
         if self.flip:
-            x = self._flip(x)
+            x = _kornia("flip").RandomHorizontalFlip(p=0.5)(x)
         if self.shift:
             x = random_shift(x, self.shift)
         if self.crop:
@@ -107,15 +106,8 @@ class Augment:
         return Split(split.inputs.random_crops(**crops), split.targets, split.rows)
 
     def __repr__(self) -> str:
-        names = (
-            *("flip", "resized_crop", "shift", "crop", "rand_augment"),
-            *("mixup", "cutmix", "switch", "smoothing", "classes"),
-        )
+        names = "flip resized_crop shift crop rand_augment mixup cutmix switch smoothing classes".split()
         return f"Augment({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
-
-    @cached_property
-    def _flip(self) -> Callable[[Tensor], Tensor]:
-        return require("kornia.augmentation", "Augment(flip=True)", "augment").RandomHorizontalFlip(p=0.5)
 
     def _mix(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         if not (self.mixup or self.cutmix):
@@ -126,18 +118,15 @@ class Augment:
         return cutmix(x, y, share) if cut else mixup(x, y, share)
 
     def _check_settings(self) -> None:
-        numbers = {"crop": self.crop, "mixup": self.mixup, "cutmix": self.cutmix}
-        for name, value in numbers.items():
-            if not 0 <= value < math.inf:
-                raise ValueError(f"Augment: {name} must be 0 or more, but it is {value}.")
-        for name, value in {"switch": self.switch, "smoothing": self.smoothing, "shift": self.shift}.items():
-            if not 0 <= value <= 1:
-                raise ValueError(f"Augment: {name} must be from 0 to 1, but it is {value}.")
-        unknown = set(self.rand_augment or ()) - {"n", "m", "mstd"}
-        if unknown:
+        least = {name: (getattr(self, name), math.inf) for name in ("crop", "mixup", "cutmix")}
+        shares = {name: (getattr(self, name), 1) for name in ("switch", "smoothing", "shift")}
+        strength = {"rand_augment's m": (self.rand_augment["m"], 10)} if self.rand_augment else {}
+        for name, (value, most) in {**least, **shares, **strength}.items():
+            if not 0 <= value <= most or value == math.inf:
+                wanted = "0 or more" if most == math.inf else f"from 0 to {most}"
+                raise ValueError(f"Augment: {name} must be {wanted}, but it is {value}.")
+        if unknown := set(self.rand_augment or ()) - {"n", "m", "mstd"}:
             raise ValueError(f"Augment: rand_augment takes n, m and mstd, but got {sorted(unknown)}.")
-        if self.rand_augment is not None and not 0 <= self.rand_augment["m"] <= 10:
-            raise ValueError(f"Augment: rand_augment's m must be from 0 to 10, but it is {self.rand_augment['m']}.")
 
     def _check(self, x: Tensor, y: Tensor) -> None:
         if not isinstance(x, Tensor) or x.dim() != 4 or not x.is_floating_point():
@@ -171,11 +160,7 @@ def augment_of(
     classes: int | Callable[[Tensor], int] | None = None,
     **changes: Any,
 ) -> Augment:
-    """The augmentation of that name in `AUGMENTATIONS`, with changes to its settings.
-
-    >>> augment_of("hflip", crop=4).crop
-    4
-    """
+    """The augmentation of that name in `AUGMENTATIONS`, with changes to its settings."""
     if name not in AUGMENTATIONS:
         raise ValueError(f"augment_of: {name!r} is unknown. Choose from {', '.join(AUGMENTATIONS)}.")
     return Augment(mean, std, classes=classes, **{**AUGMENTATIONS[name], **changes})
@@ -215,20 +200,23 @@ def resized_crop(
     x: Tensor, size: int, scale: Sequence[float] = (0.08, 1), ratio: Sequence[float] = (3 / 4, 4 / 3)
 ) -> Tensor:
     """A random part of each image, resized to a square (Szegedy et al. 2015)."""
-    crop = require("kornia.augmentation", "Augment(resized_crop=...)", "augment").RandomResizedCrop
+    crop = _kornia("resized_crop").RandomResizedCrop
     return crop((size, size), tuple(scale), tuple(ratio), cropping_mode="resample")(x)
 
 
 def random_shift(x: Tensor, share: float) -> Tensor:
     """Each image moved by up to a share of its width and of its height, filled from its border."""
-    affine = require("kornia.augmentation", "Augment(shift=...)", "augment").RandomAffine
-    return affine(0.0, translate=(share, share), padding_mode="border", align_corners=True, p=1.0)(x)
+    settings = {"translate": (share, share), "padding_mode": "border", "align_corners": True, "p": 1.0}
+    return _kornia("shift").RandomAffine(0.0, **settings)(x)
 
 
 def random_crop(x: Tensor, padding: int) -> Tensor:
     """A window of the old size, anywhere in each image padded with zeros."""
-    crop = require("kornia.augmentation", "Augment(crop=...)", "augment").RandomCrop
-    return crop(tuple(x.shape[-2:]), padding=padding)(x)
+    return _kornia("crop").RandomCrop(tuple(x.shape[-2:]), padding=padding)(x)
+
+
+def _kornia(setting: str) -> Any:
+    return require("kornia.augmentation", f"Augment({setting}=...)", "augment")
 
 
 # ---------------------------------------------------------------- RandAugment
@@ -256,7 +244,7 @@ def _enhance() -> Any:
     return require("kornia.enhance", "RandAugment", "augment")
 
 
-def _transform(x: Tensor, transform: str, *args: Tensor) -> Tensor:
+def _transform(x: Tensor, transform: str, *args: Any) -> Tensor:
     """A geometric operation; what comes in from outside the image is grey."""
     function = getattr(require("kornia.geometry.transform", "RandAugment", "augment"), transform)
     return function(x - 0.5, *args) + 0.5
@@ -281,8 +269,7 @@ def _shear(x: Tensor, amount: Tensor, axis: int) -> Tensor:
     """x + amount * y, or y + amount * x, about the upper left corner."""
     matrix = torch.eye(2, 3).to(x).repeat(len(x), 1, 1)
     matrix[:, axis, 1 - axis] = amount
-    function = require("kornia.geometry.transform", "RandAugment", "augment").warp_affine
-    return function(x - 0.5, matrix, tuple(x.shape[-2:])) + 0.5
+    return _transform(x, "warp_affine", matrix, x.shape[-2:])
 
 
 def _posterize(x: Tensor, level: Tensor, sign: Tensor) -> Tensor:
@@ -331,8 +318,9 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 AUGMENTATIONS: dict[str, dict[str, Any]] = {
     "none": {},
-    # The columns of Packed-Ensembles' Table 4; the padded crop that is usual for CIFAR is not named there: crop=4.
+    # The columns of Packed-Ensembles' Table 4; the padded crop that is usual for CIFAR is not named there: "crop".
     "hflip": {"flip": True},
+    "crop": {"flip": True, "crop": 4},
     "medium": {
         "flip": True,
         "rand_augment": {"n": 2, "m": 9, "mstd": 1},

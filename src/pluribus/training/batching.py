@@ -23,16 +23,23 @@ def loader(source: Any, batch_size: int, *, shuffle: bool = False, seed: int = 0
     >>> [len(y) for x, y in batches]
     [3, 2]
     """
-    if _is_pair(source) or _is_several(source):
+    if _is_rows(source):
         source = TensorRows(*pair_of(source))
     if isinstance(source, DataLoader) and _shuffles(source):
         order = EpochSampler(len(source.dataset), seed, shuffle=True)  # type: ignore[arg-type]
-        return _with_order(source, EpochBatchSampler(order, cast(int, source.batch_size)))
+        kept = ("collate_fn", "num_workers", "pin_memory", "worker_init_fn", "persistent_workers")
+        batches = EpochBatchSampler(order, cast(int, source.batch_size))
+        return DataLoader(source.dataset, batch_sampler=batches, **{name: getattr(source, name) for name in kept})
     if isinstance(source, list) and source:  # of batches; a trainer takes a list for several loaders
         return DataLoader(source, batch_size=None)  # type: ignore[arg-type]
     indexed = hasattr(source, "__getitem__") and hasattr(source, "__len__")
-    if not indexed or isinstance(source, (DataLoader, Tensor, np.ndarray, str, dict)):
-        return _check_source(source)
+    if not hasattr(source, "__iter__") and not indexed or isinstance(source, (Tensor, np.ndarray, str, dict)):
+        raise TypeError(
+            "loader: the data must be (x, y), a data set or a loader of (x, y), but it is a "
+            f"{type(source).__name__}. Give the targets too: (x, y)."
+        )
+    if not indexed or isinstance(source, DataLoader):
+        return source
     if batch_size < 1:
         raise ValueError(f"loader: batch_size must be at least 1, but it is {batch_size}.")
     if not len(source):
@@ -71,14 +78,13 @@ def pair_of(batch: Any, dtype: torch.dtype | None = None) -> tuple[Any, Any]:
 
 def name_nan(source: Any) -> str:
     """Where data in memory hold NaN or infinity: the row, and the column by its name or number; or nothing."""
-    if not isinstance(source, (tuple, list)) or not source:
-        return ""
-    values = source[0]
+    values = source[0] if isinstance(source, (tuple, list)) and source else None
     table = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     if table.ndim != 2 or table.dtype.kind != "f" or np.isfinite(table).all():
         return ""
     row, column = np.argwhere(~np.isfinite(table))[0].tolist()
-    name = repr(values.columns[column]) if hasattr(values, "columns") else column
+    names = getattr(values, "columns", None)
+    name = column if names is None else repr(names[column])
     return f" In the data this is row {row}, column {name}."
 
 
@@ -131,17 +137,11 @@ class EpochBatchSampler(Sampler[list[int]]):
     """
 
     def __init__(self, order: EpochSampler, batch_size: int):
-        self.order, self.batch_size = order, batch_size
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes."""
-        self.order.set_epoch(epoch)
+        self.order, self.batch_size, self.set_epoch = order, batch_size, order.set_epoch
 
     def __len__(self) -> int:
-        return max(1, -(-len(self.order) // self.batch_size) - self._alone())
-
-    def _alone(self) -> bool:
-        return self.batch_size > 1 and len(self.order) % self.batch_size == 1
+        alone = self.batch_size > 1 and len(self.order) % self.batch_size == 1
+        return max(1, -(-len(self.order) // self.batch_size) - alone)
 
     def __iter__(self) -> Iterator[list[int]]:
         rows, count = list(self.order), len(self)
@@ -192,26 +192,14 @@ def _shuffles(given: DataLoader[Any]) -> bool:
     return usual and sampler.num_samples == len(given.dataset) and not given.drop_last and given.batch_size is not None  # type: ignore[arg-type, attr-defined]
 
 
-def _with_order(given: DataLoader[Any], batches: EpochBatchSampler) -> DataLoader[Any]:
-    return DataLoader(
-        given.dataset, batch_sampler=batches, collate_fn=given.collate_fn, num_workers=given.num_workers,
-        pin_memory=given.pin_memory, worker_init_fn=given.worker_init_fn,
-        persistent_workers=given.persistent_workers,
-    )  # fmt: skip
-
-
-def _is_pair(source: Any) -> bool:
-    """(x, y); a list of batches, each a pair itself, is none."""
-    if not isinstance(source, (tuple, list)) or len(source) != 2:
+def _is_rows(source: Any) -> bool:
+    """(x, y), or tensors or arrays (x, mask, ..., y) with equally many rows; a list of batches is neither."""
+    if isinstance(source, list) and len(source) == 2:
+        return not isinstance(source[0], (tuple, list)) and not isinstance(source[1], Mapping)
+    if not isinstance(source, tuple) or len(source) < 2:
         return False
-    return isinstance(source, tuple) or not isinstance(source[0], (tuple, list)) and not isinstance(source[1], Mapping)
-
-
-def _is_several(source: Any) -> bool:
-    """(x, mask, ..., y): tensors or arrays with one row for each target."""
-    if not isinstance(source, tuple) or len(source) < 3 or not all(hasattr(part, "shape") for part in source):
-        return False
-    return len({part.shape[:1] for part in source}) == 1
+    shapes = [getattr(part, "shape", None) for part in source]
+    return len(source) == 2 or None not in shapes and len({shape[:1] for shape in shapes}) == 1  # type: ignore[index]
 
 
 def _tensors(tree: Any) -> Any:
@@ -224,12 +212,3 @@ def _tensors(tree: Any) -> Any:
     if isinstance(tree, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(tree))
     return map_tensors(tree, lambda t: t) if not isinstance(tree, Tensor) else tree
-
-
-def _check_source(source: Any) -> Any:
-    if not hasattr(source, "__iter__") or isinstance(source, (Tensor, np.ndarray, str, dict)):
-        raise TypeError(
-            "loader: the data must be (x, y), a data set or a loader of (x, y), but it is a "
-            f"{type(source).__name__}. Give the targets too: (x, y)."
-        )
-    return source

@@ -44,7 +44,11 @@ def read_checkpoint(path: Path, module: TrainingModule, trainer: Any) -> dict[st
         for callback in trainer.callbacks:
             if (state := (found.get("callbacks") or {}).get(callback.state_key)) is not None:
                 _check_alike(state, callback.state_dict(), f"its {type(callback).__name__}")
-        _check_epochs(found, trainer)
+        epochs = len(found["state_dict"]["_extra_state"]["rows"])
+        if not 1 <= epochs <= trainer.max_epochs or found["epoch"] not in (epochs - 1, epochs):
+            raise ValueError(
+                f"it tells of {epochs} epochs, the last {found['epoch']}, not of 1 to {trainer.max_epochs}"
+            )
         check_digest(path, note=True)
     except UserWarning:
         raise
@@ -55,20 +59,20 @@ def read_checkpoint(path: Path, module: TrainingModule, trainer: Any) -> dict[st
 
 def _check_weights(found: Mapping[str, Any], module: TrainingModule) -> None:
     """The weights, and those of the best epoch, are tensors of the module's own names and shapes."""
-    own = {name: tensor for name, tensor in module.state_dict().items() if name != "_extra_state"}
-    _check_tensors({name: tensor for name, tensor in found.items() if name != "_extra_state"}, own, "weights")
     extra = found["_extra_state"]
-    if extra["kept"]:
-        _check_tensors(extra["kept"], module.ensemble.module.state_dict(), "weights of the best epoch")
+    own = {name: tensor for name, tensor in module.state_dict().items() if name != "_extra_state"}
+    pairs = [({name: tensor for name, tensor in found.items() if name != "_extra_state"}, own)]
+    pairs += [(extra["kept"], module.ensemble.module.state_dict())] if extra["kept"] else []
+    for given, wanted in pairs:
+        differing = sorted(map(str, given.keys() ^ wanted.keys())) or [
+            name for name, tensor in wanted.items() if not _is_alike(given[name], tensor)
+        ]
+        if differing:
+            raise ValueError(f"its weights belong to another model: they differ in {', '.join(differing[:3])}")
 
 
-def _check_tensors(found: Mapping[str, Any], own: Mapping[str, Tensor], what: str) -> None:
-    if differing := sorted(map(str, found.keys() ^ own.keys())):
-        raise ValueError(f"its {what} belong to another model: they differ in {', '.join(differing[:3])}")
-    for name, tensor in own.items():
-        given = found[name]
-        if not is_plain_tensor(given) or given.shape != tensor.shape or given.is_complex() != tensor.is_complex():
-            raise ValueError(f"its {what} belong to another model: they differ in {name}")
+def _is_alike(given: Any, own: Tensor) -> bool:
+    return is_plain_tensor(given) and given.shape == own.shape and given.is_complex() == own.is_complex()
 
 
 def _check_optimizer(found: Mapping[str, Any], module: TrainingModule) -> None:
@@ -84,15 +88,6 @@ def _check_optimizer(found: Mapping[str, Any], module: TrainingModule) -> None:
             if not isinstance(value, float | list) and (type(one[name]), one[name]) != (type(value), value):
                 raise ValueError(f"its optimizer has a different {name}: {shorten_value(one[name])}")
     optimizer.load_state_dict(stored)
-
-
-def _check_epochs(found: Mapping[str, Any], trainer: Any) -> None:
-    """Training goes on behind the epochs that the checkpoint tells of, of which there are not too many."""
-    epochs = len(found["state_dict"]["_extra_state"]["rows"])
-    if not 1 <= epochs <= trainer.max_epochs or found["epoch"] not in (epochs - 1, epochs):
-        raise ValueError(
-            f"it tells of {epochs} epochs, of which the last is {found['epoch']}, not of 1 to {trainer.max_epochs}"
-        )
 
 
 def _check_alike(found: Any, own: Any, what: str) -> None:

@@ -30,9 +30,8 @@ def cross_entropy(output: Tensor, target: Tensor, class_dim: int | None = None) 
     if output.ndim > 2:
         places = class_places(output, target)
         dim = class_dim_of(output[None], places[0] if class_dim is None and len(places) == 1 else class_dim)
-        output, target = (
-            t[None].movedim(dim, 2)[0] if t.shape == output.shape else t for t in (output, target)
-        )  # fmt: skip
+        target = target[None].movedim(dim, 2)[0] if target.shape == output.shape else target
+        output = output[None].movedim(dim, 2)[0]
     _check_classes(output, target)
     if target.is_floating_point():
         return F.cross_entropy(output, target)
@@ -142,9 +141,4 @@ CRITERIA: dict[str, Criterion] = {
     "gaussian_nll": gaussian_nll,
 }
 
-USUAL = {
-    "classification": "cross_entropy",
-    "binary": "binary",
-    "regression": "mse",
-    "gaussian": "gaussian_nll",
-}  # by task
+USUAL = {"classification": "cross_entropy", "binary": "binary", "regression": "mse", "gaussian": "gaussian_nll"}

@@ -155,14 +155,14 @@ def fit(
     _check(ensemble, plan, train, validation, select, patience)
     if not plan.lr > 0:
         raise ValueError(f"fit: lr must be above 0, but it is {plan.lr!r}.")
-    home = _device(ensemble)
+    home = next((p.device for p in ensemble.parameters()), torch.device("cpu"))
     batches, augment = apply_recipe(plan, ensemble, train, augment, seed)
     held_out = None if validation is None else loader(validation, plan.batch_size)
     started = time.monotonic()
     with quiet_lightning(), torch.random.fork_rng(devices=[]), training_mode(ensemble):
         module = lightning_module(
             ensemble, plan, criterion=criterion, optimizer=optimizer, schedule=schedule, augment=augment,
-            select=select if held_out is not None else None, seed=seed,
+            select=select if held_out is not None and plan.best != "last" else None, seed=seed,
         )  # fmt: skip
         trainer = _trainer(module, plan, precision, device or home, devices, strategy, folder, logger, progress)
         trainer.callbacks.extend(callbacks)
@@ -201,12 +201,7 @@ def lightning_module(
         batches of the trainer's loader: (x, y), rows first; the loss is a scalar
 
     Args:
-        recipe: a name in RECIPES, or a `Recipe`
-        criterion: a name in CRITERIA, or a function
-        optimizer: a name in OPTIMIZERS, or a function of parameter groups
-        schedule: a name in SCHEDULES, or a function of the epoch
-        augment: augment(x, y) -> (x, y), on training batches; default: the recipe's, False: none
-        seed: of what the ensemble draws in training
+        recipe, criterion, optimizer, schedule, augment, seed: as for `fit`
         changes: further fields of the recipe, such as lr or epochs
 
     >>> module = lightning_module(pb.deep(nn.Linear(4, 3), 2), lr=1e-2)
@@ -225,7 +220,7 @@ def lightning_module(
         _optimizer(optimizer, plan),
         groups,
         rate=_schedule(schedule, plan),
-        augment=_augmentation(plan, ensemble) if augment is None else augment or None,
+        augment=_augmentation(plan, ensemble) if augment is None and plan.augment is not None else augment or None,
         clip=plan.clip,
         clip_by=plan.clip_by,
         l1=plan.l1,
@@ -246,41 +241,34 @@ def resolve_recipe(recipe: str | Mapping[str, Any] | Recipe | None, **changes: A
 def apply_recipe(
     plan: Recipe, ensemble: Ensemble, train: Any, augment: Augmentation | Literal[False] | None = None, seed: int = 0
 ) -> tuple[Any, Augmentation | Literal[False]]:
-    """The batches that a recipe trains on, and what is done to each of them: what every training goes through.
+    """The batches that a recipe trains on, and the augmentation of each, or False: what every training goes through.
 
     Rows of a `Data` (`NormalisedSplit`) are augmented as they are and normalised after that; other rows are augmented
     as they come.
 
     Args:
         augment: a function in place of the recipe's augmentation; False: none
-
-    Gives back the augmentation, or False for none.
     """
-    if augment is None:
-        train, augment = _augmented(plan, ensemble, train)
+    if augment is None and plan.augment is None:
+        augment = False
+    elif augment is None:
+        _check_images(train)
+        known: dict[str, Any] = {}
+        if isinstance(train, NormalisedSplit):
+            known = {"mean": train.data.mean, "std": train.data.std}
+            known |= {"classes": len(train.data.classes)} if train.data.classes else {}
+        found = _augmentation(plan, ensemble, **known)
+        train, augment = found.read_crops(train.split) if known else train, found
     batches = loader(train, plan.batch_size, shuffle=True, seed=seed)
     repetition = getattr(ensemble, "batch_repetition", 1)
     return SplitBatches(batches, repetition) if repetition > 1 else batches, augment
 
 
-def _augmented(plan: Recipe, ensemble: Ensemble, train: Any) -> tuple[Any, Augmentation | Literal[False]]:
-    """The rows, as they are before they are normalised, and the recipe's augmentation of them."""
-    if plan.augment is None:
-        return train, False
-    _check_images(train)
-    if not isinstance(train, NormalisedSplit):
-        return train, _augmentation(plan, ensemble) or False
-    data = train.data
-    found = _augmentation(plan, ensemble, mean=data.mean, std=data.std, classes=len(data.classes) or None)
-    assert found is not None
-    return found.read_crops(train.split), found
-
-
-def _augmentation(plan: Recipe, ensemble: Ensemble, **known: Any) -> Augment | None:
-    if plan.augment is None:
-        return None
+def _augmentation(plan: Recipe, ensemble: Ensemble, **known: Any) -> Augment:
     known = {"classes": partial(_count_classes, ensemble), **known}
-    return augment_of(plan.augment, **known) if isinstance(plan.augment, str) else Augment(**known, **plan.augment)
+    return (
+        augment_of(plan.augment, **known) if isinstance(plan.augment, str) else Augment(**known, **plan.augment or {})
+    )
 
 
 def _check_images(train: Any) -> None:
@@ -308,9 +296,9 @@ def kernels_apart(ensemble: Ensemble, groups: list[dict[str, Any]]) -> list[dict
     """Parameter groups in which scales and biases have groups of their own, without decay."""
     vectors, found = vectors_of(ensemble), []
     for group in groups:
-        parts = [p for p in group["params"] if id(p) not in vectors], [p for p in group["params"] if id(p) in vectors]
-        found += [{**group, "params": parts[0]}] if parts[0] else []
-        found += [{**group, "params": parts[1], "weight_decay": 0.0}] if parts[1] else []
+        for apart, change in ((False, {}), (True, {"weight_decay": 0.0})):
+            if params := [p for p in group["params"] if (id(p) in vectors) == apart]:
+                found.append({**group, "params": params, **change})
     return found
 
 
@@ -383,16 +371,10 @@ def _check(
             )
 
 
-def _look_up(table: Mapping[str, Any], what: str, name: str) -> Any:
-    if name not in table:
-        raise ValueError(f"fit: the {what} {name!r} is unknown. Choose from {', '.join(table)}.")
-    return table[name]
-
-
 def _criterion(criterion: str | Criterion | None, task: str) -> Criterion:
     if callable(criterion):
         return criterion
-    return _look_up(CRITERIA, "criterion", criterion or USUAL[task])
+    return _named(CRITERIA, "criterion", criterion or USUAL[task])
 
 
 def _optimizer(optimizer: Any, plan: Recipe) -> Any:
@@ -404,7 +386,7 @@ def _optimizer(optimizer: Any, plan: Recipe) -> Any:
             )
         return optimizer
     settings = {"name": optimizer} if optimizer else dict(plan.optimizer)
-    function = _look_up(OPTIMIZERS, "optimizer", settings.pop("name"))
+    function = _named(OPTIMIZERS, "optimizer", settings.pop("name"))
     if not settings:
         return function
     build = partial(function, **settings)
@@ -416,11 +398,13 @@ def _schedule(schedule: Any, plan: Recipe) -> Callable[[int], float]:
     if callable(schedule):
         return schedule
     settings = {"name": schedule} if schedule else dict(plan.schedule)
-    return _look_up(SCHEDULES, "schedule", settings.pop("name"))(plan.epochs, **settings)
+    return _named(SCHEDULES, "schedule", settings.pop("name"))(plan.epochs, **settings)
 
 
-def _device(ensemble: Ensemble) -> torch.device:
-    return next((p.device for p in ensemble.parameters()), torch.device("cpu"))
+def _named(table: Mapping[str, Any], what: str, name: str) -> Any:
+    if name not in table:
+        raise ValueError(f"fit: the {what} {name!r} is unknown. Choose from {', '.join(table)}.")
+    return table[name]
 
 
 def _trainer(
@@ -459,7 +443,7 @@ def _logger(logger: Any, folder: Any, pytorch: Any) -> Any:
     known = {"csv": pytorch.loggers.CSVLogger, "tensorboard": pytorch.loggers.TensorBoardLogger}
     if folder is None:
         raise ValueError(f"fit: logger={logger!r} needs a folder to write to. Give folder=.")
-    return _look_up(known, "logger", logger)(str(folder), name="logs")
+    return _named(known, "logger", logger)(str(folder), name="logs")
 
 
 @contextmanager

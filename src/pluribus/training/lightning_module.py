@@ -20,7 +20,7 @@ from ..uncertainty.prediction import Prediction, prediction_of
 from .batching import mix_seeds, pair_of, set_epoch
 from .criteria import check_target_values, class_places, cross_entropy
 from .optimizers import optimizer_of, vectors_of
-from .patience import epochs_without_improvement
+from .schedules import epochs_without_improvement
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule
@@ -72,8 +72,7 @@ class TrainingModule(LightningModule):
     ):
         super().__init__()
         self.ensemble, self.criterion, self.build, self.groups = ensemble, criterion, build, groups
-        self.rate, self.augment, self.clip, self.l1, self.l2 = rate, augment, clip, l1, l2
-        self.clip_by = clip_by
+        self.rate, self.augment, self.clip, self.clip_by, self.l1, self.l2 = rate, augment, clip, clip_by, l1, l2
         kinds = {p.dtype for p in ensemble.module.parameters() if p.is_floating_point()}
         self.precise = kinds.pop() if len(kinds) == 1 else None  # what inputs are converted to
         self.select, self.patience, self.seed, self.decays, self.by = select, patience, seed, decays, best
@@ -92,16 +91,13 @@ class TrainingModule(LightningModule):
         optimizer = optimizer_of(self.ensemble, self.build, self.groups)
         return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, self.rate)]
 
-    def on_train_start(self) -> None:
-        """Lightning leaves `on_train_epoch_start` out when it goes on after a whole epoch; `fit` has reseeded then."""
-        self._begin()
-
     def on_train_epoch_start(self) -> None:
         """An epoch's chance depends on the seed and its number alone, so that training can go on after a stop."""
-        self._begin()
+        self.on_train_start()
         self.reseed(self.current_epoch)
 
-    def _begin(self) -> None:
+    def on_train_start(self) -> None:
+        """Lightning leaves `on_train_epoch_start` out when it goes on after a whole epoch; `fit` has reseeded then."""
         self._good = {key: tensor.detach().clone() for key, tensor in self.ensemble.module.state_dict().items()}
         set_epoch(self.trainer.train_dataloader, self.current_epoch)
         self._sums, self._rate = {}, self.trainer.optimizers[0].param_groups[0]["lr"]
@@ -128,9 +124,7 @@ class TrainingModule(LightningModule):
             self._check(bool(loss.detach().isfinite()), f"the loss of step {index} is NaN or infinite", x, y)
         self._add({"loss": loss.detach()}, rows_of(as_batch(x)))
         self.log("loss", loss.detach(), prog_bar=True)
-        if not (self.l1 or self.l2):
-            return loss
-        return loss + weight_penalty(self.ensemble, self.l1, self.l2, self.decays)
+        return loss + weight_penalty(self.ensemble, self.l1, self.l2, self.decays) if self.l1 or self.l2 else loss
 
     def _criterion_for(self, x: Any) -> Callable[[Any, Any], Tensor]:
         """The criterion; the usual one asks the model where its classes are if outputs and labels leave it open."""
@@ -282,18 +276,15 @@ class LastCheckpoint(Checkpoint):
     def __init__(self, path: Path):
         self.path = path
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Write after everything else that an epoch's end does."""
-        self._write(trainer)
-
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Training that stops early is over, and is not taken up again."""
         early = trainer.current_epoch < trainer.max_epochs and bool(trainer.early_stopping_callbacks)
         if early and not pl_module.stopped:
             pl_module.stopped = True
-            self._write(trainer)
+            self.on_train_epoch_end(trainer, pl_module)
 
-    def _write(self, trainer: Any) -> None:
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Write after everything else that an epoch's end does."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not trainer.is_global_zero:
             trainer.save_checkpoint(self.path)  # takes part, and leaves the writing to the first process
@@ -330,10 +321,8 @@ def judged_part(prediction: Prediction, y: Any, rows: int) -> tuple[Any, Tensor,
 def validation_scores(prediction: Prediction, y: Tensor) -> dict[str, Tensor]:
     """What a model is chosen by, first; then the loss that it has as a whole."""
     if isinstance(prediction, Classification):
-        return {
-            "accuracy": (prediction.label == y).double().mean(),
-            "nll": -prediction.log_likelihood(y).mean(),
-        }
+        accuracy = (prediction.label == y).double().mean()
+        return {"accuracy": accuracy, "nll": -prediction.log_likelihood(y).mean()}
     target = y.reshape(prediction.mean.shape)
     error = (prediction.mean - target).square().mean()
     if prediction.variances is None:

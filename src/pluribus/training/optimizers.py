@@ -137,6 +137,8 @@ class Lamb(torch.optim.Optimizer):
     >>> optimizer = Lamb([weight], lr=0.1)
     """
 
+    layerwise = True  # each member's tensors have their own norms
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -186,35 +188,14 @@ class Lamb(torch.optim.Optimizer):
         parameter.sub_(update, alpha=group["lr"])
 
 
-# ---------------------------------------------------------------- by name
-
-
-def sgd(groups: Groups, *, momentum: float = 0.9, nesterov: bool = False) -> torch.optim.Optimizer:
-    """Stochastic gradient descent with momentum."""
-    return torch.optim.SGD(groups, momentum=momentum, nesterov=nesterov)
-
-
-def adam(groups: Groups) -> torch.optim.Optimizer:
-    """Adam; the decay of weights is part of the gradient, as in its paper."""
-    return torch.optim.Adam(groups)
-
-
-def adamw(groups: Groups) -> torch.optim.Optimizer:
-    """Adam with decoupled decay of weights."""
-    return torch.optim.AdamW(groups)
-
-
 def lamb(groups: Groups) -> torch.optim.Optimizer:
     """LAMB, for large batches; each member's tensors have their own norms."""
     return Lamb(groups)
 
 
-lamb.layerwise = True  # type: ignore[attr-defined]
-
-
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": sgd,
-    "adam": adam,
-    "adamw": adamw,
-    "lamb": lamb,
+    "sgd": partial(torch.optim.SGD, momentum=0.9),
+    "adam": torch.optim.Adam,  # the decay of weights is part of the gradient, as in its paper
+    "adamw": torch.optim.AdamW,
+    "lamb": Lamb,
 }

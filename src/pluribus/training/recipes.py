@@ -31,7 +31,8 @@ class Recipe:
         clip: the largest norm of a gradient
         clip_by: "member": each member's by itself, as if it trained alone; "all": the whole ensemble's as one
         patience: stop after so many epochs in which nothing improved on validation data
-        best: which epoch is kept: the most "accurate" on validation data (of equals, the likeliest), or the "likeliest"
+        best: which epoch is kept: the most "accurate" on validation data (of equals, the likeliest), the "likeliest",
+            or the "last", whatever validation data say
         l1, l2: penalties on the weights, added to the loss
         fast_weight_factor: of BatchEnsemble's vectors: their rate relative to `lr`
         methods: what changes for a method: fields of the recipe, or of the method under "settings"
@@ -50,7 +51,7 @@ class Recipe:
     clip: float | None = None
     clip_by: Literal["member", "all"] = "member"
     patience: int | None = None
-    best: Literal["accurate", "likeliest"] = "accurate"
+    best: Literal["accurate", "likeliest", "last"] = "accurate"
     l1: float = 0.0
     l2: float = 0.0
     fast_weight_factor: float = 0.5
@@ -58,11 +59,7 @@ class Recipe:
     source: str = ""
 
     def of(self, method: str) -> Recipe:
-        """The recipe for one method.
-
-        >>> RECIPES["packed/cifar10/resnet50"].of("batch_ensemble").lr
-        0.08
-        """
+        """The recipe for one method."""
         own = {key: value for key, value in self.methods.get(method, {}).items() if key != "settings"}
         return dataclasses.replace(self, **own, methods={})
 
@@ -71,11 +68,7 @@ class Recipe:
         return dict(self.methods.get(method, {}).get("settings", {}))
 
     def changed(self, **changes: Any) -> Recipe:
-        """The recipe with other values; a change holds for every method.
-
-        >>> RECIPES["packed/cifar10/resnet18"].changed(epochs=3).epochs
-        3
-        """
+        """The recipe with other values; a change holds for every method."""
         known = [f.name for f in dataclasses.fields(self)]
         for name in changes:
             if name not in known:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from ._columns import Column, tensor_of
-from .checks import check_one_label_each, check_share, judged_labels, refuse_multi_label
+from .checks import Column, check_one_label_each, check_share, judged_labels, refuse_multi_label, tensor_of
 from .classification import Classification, labelled_examples
 
 
@@ -48,7 +46,12 @@ def abstain(
     >>> 0.5 < found.coverage < 1 and found.bound <= 0.05
     True
     """
-    _check_abstain(prediction, risk, confidence, candidates)
+    if not isinstance(prediction, Classification):
+        raise TypeError(f"abstain: needs a Classification, but got a {type(prediction).__name__}.")
+    check_share("abstain", "risk", risk)
+    check_share("abstain", "confidence", confidence)
+    if candidates < 1:
+        raise ValueError(f"abstain: candidates must be at least 1, but it is {candidates}.")
     refuse_multi_label("abstain", prediction.log_mean, prediction.class_dim)
     shape = prediction.label.shape
     _, judged = judged_labels(prediction.log_members, tensor_of(target), prediction.class_dim, "abstain")
@@ -114,11 +117,6 @@ class Threshold:
 
         Args:
             prediction: a prediction; or its scores, where the threshold was found on given ones
-
-        >>> logits = torch.cat([6 * torch.eye(3)[torch.arange(300) % 3], torch.zeros(300, 3)])[None]  # sure; guessing
-        >>> prediction = Classification.from_logits(logits)
-        >>> abstain(prediction, torch.arange(600) % 3, risk=0.05).keep(prediction)[[0, 599]].tolist()
-        [True, False]
         """
         if not isinstance(prediction, Classification):
             scores = tensor_of(prediction)
@@ -145,20 +143,22 @@ def upper_bound(errors: int, examples: int, level: float) -> float:
     """The exact upper confidence bound of an error rate (Clopper and Pearson): it is too low at most at `level`."""
     if errors >= examples:
         return 1.0
-    low, high = errors / examples, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _binomial_cdf(errors, examples, middle) > level else (low, middle)
-    return high
+    return _bisect(errors / examples, 1.0, lambda rate: _binomial_cdf(errors, examples, rate) > level)[1]
 
 
 def lower_bound(errors: int, examples: int, level: float) -> float:
     """The exact lower confidence bound of an error rate (Clopper and Pearson): it is too high at most at `level`."""
-    low, high = 0.0, errors / examples
-    for _ in range(60 if errors else 0):
+    if not errors:
+        return 0.0
+    return _bisect(0.0, errors / examples, lambda rate: 1 - _binomial_cdf(errors - 1, examples, rate) < level)[0]
+
+
+def _bisect(low: float, high: float, is_above: Callable[[float], bool]) -> tuple[float, float]:
+    """The ends between which what is sought lies: it is above `low`, and not above `high`."""
+    for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if 1 - _binomial_cdf(errors - 1, examples, middle) < level else (low, middle)
-    return low
+        low, high = (middle, high) if is_above(middle) else (low, middle)
+    return low, high
 
 
 def _binomial_cdf(errors: int, examples: int, rate: float) -> float:
@@ -211,12 +211,3 @@ def _check_scores(score: Column, shape: Sequence[int], judged: Tensor) -> np.nda
 def _round_up(bound: float) -> float:
     digits = 1 - math.floor(math.log10(bound))
     return min(1.0, math.ceil(bound * 10**digits) / 10**digits)
-
-
-def _check_abstain(prediction: Any, risk: float, confidence: float, candidates: int) -> None:
-    if not isinstance(prediction, Classification):
-        raise TypeError(f"abstain: needs a Classification, but got a {type(prediction).__name__}.")
-    check_share("abstain", "risk", risk)
-    check_share("abstain", "confidence", confidence)
-    if candidates < 1:
-        raise ValueError(f"abstain: candidates must be at least 1, but it is {candidates}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,16 +13,15 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from .._common.trees import split_item
-from ._columns import tensor_of
-from .calibration_maps import CALIBRATIONS, CalibrationMap, Temperature, Unchanged, Variance, label_nll
-from .checks import check_values
+from .calibration_maps import CALIBRATIONS, Temperature, Unchanged, Variance, label_nll
+from .checks import check_values, tensor_of
 from .classification import Classification, LabelledExamples, judged_examples, labelled_examples
 from .metrics import ece
 from .outputs import log_mean_exp
 from .prediction import Prediction, check_any_batch
 from .regression import Regression
 
-TIMES = ("before", "after")
+TIMES, NONE = ("before", "after"), ("none", "before")
 
 IMPOSSIBLE = math.log(torch.finfo(torch.float32).tiny)  # stands for the logarithm of a probability of zero
 
@@ -68,25 +67,15 @@ def calibrate(
     observed = observe("calibrate", ensemble, validation, batch_size, device)
     source = None if isinstance(ensemble, (Classification, Regression)) else ensemble
     if isinstance(observed[0][0], Regression):
-        prediction, target = join_observed(observed)
-        return _calibrate_regression(
-            source,
-            prediction,
-            check_values("calibrate", prediction.means, prediction.total, target),
-            method,
-            folds,
-            seed,
-        )
+        return _calibrate_regression(source, *join_observed(observed), method, folds, seed)
     prediction, target, row = join_examples("calibrate", observed)
     candidates = _candidates(method, when, len(prediction.log_members))
     numbers, row = row.cpu().unique(return_inverse=True)
     fold = _folds(len(numbers), folds, seed)[row]  # labels of one image or sequence stay in one fold
     rows = {time: _rows(prediction, time) for time in TIMES}
     labels = target.cpu()
-    judged = {
-        c: _judge_held_out(CALIBRATIONS[c[0]], rows[c[1]], labels, fold) for c in {("none", "before"): 0} | candidates
-    }
-    best = min(candidates, key=lambda c: judged[c].nll.mean().item())
+    judged = {c: _judge_held_out(c[0], rows[c[1]], labels, fold) for c in dict.fromkeys([NONE, *candidates])}
+    best = min(candidates, key=lambda c: judged[c][0].mean().item())  # by NLL
     scaling = CALIBRATIONS[best[0]](rows[best[1]], labels)
     return Calibrated(source, *best, scaling, _table(judged, row), len(numbers), folds)
 
@@ -123,13 +112,7 @@ class Calibrated:
     folds: int
 
     def predict(self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None) -> Any:
-        """The calibrated prediction for what `ensemble.predict` takes.
-
-        >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
-        >>> calibrated = pb.calibrate(pb.deep(nn.Linear(4, 3), 2), (x, y), method="temperature", when="before")
-        >>> calibrated.predict(x).mean.shape
-        torch.Size([60, 3])
-        """
+        """The calibrated prediction for what `ensemble.predict` takes."""
         if self.ensemble is None:
             raise TypeError(
                 "Calibrated.predict: needs an ensemble, but this was calibrated on a prediction. Use apply(prediction)."
@@ -137,14 +120,7 @@ class Calibrated:
         return self.apply(self.ensemble.predict(x, batch_size=batch_size, device=device))
 
     def apply(self, prediction: Any) -> Any:
-        """A prediction of the same ensemble, calibrated: a new Classification or Regression.
-
-        >>> logits, target = torch.randn(3, 200, 4), torch.arange(200) % 4
-        >>> prediction = Classification.from_logits(logits)
-        >>> calibrated = calibrate(prediction, target, method="temperature", when="before")
-        >>> bool(calibrated.apply(prediction).confidence.mean() < prediction.confidence.mean())  # it was guessing
-        True
-        """
+        """A prediction of the same ensemble, calibrated: a new Classification or Regression."""
         wanted = Regression if isinstance(self.scaling, Variance) else Classification
         if not isinstance(prediction, wanted):
             raise TypeError(
@@ -191,17 +167,21 @@ def observe(
     """The predictions and targets of validation data, in one pass of a loader, whose batches may differ in length."""
     if isinstance(ensemble, (Classification, Regression)):
         return [(ensemble.detach(), tensor_of(validation))]
-    if isinstance(validation, tuple) and len(validation) == 2:
-        x, y = validation
-        if isinstance(x, (Classification, Regression)):
-            return [(x.detach(), tensor_of(y))]
-        return [(_check_ensemble(name, ensemble).predict(x, batch_size=batch_size, device=device), tensor_of(y))]
+    pair = isinstance(validation, tuple) and len(validation) == 2
+    if pair and isinstance(validation[0], (Classification, Regression)):
+        return [(validation[0].detach(), tensor_of(validation[1]))]
+    if not hasattr(ensemble, "predict"):
+        raise TypeError(
+            f"{name}: needs an ensemble with `predict`, but got a {type(ensemble).__name__}. "
+            "Make one with pb.single(model), or give (prediction, target)."
+        )
+    if pair:
+        return [(ensemble.predict(validation[0], batch_size=batch_size, device=device), tensor_of(validation[1]))]
     if isinstance(validation, (Tensor, np.ndarray, tuple, Dataset)) or not isinstance(validation, Iterable):
         raise TypeError(
             f"{name}: validation must be a loader of (x, y), or a tuple (x, y) or (prediction, y), but it is a "
             f"{type(validation).__name__}. Give the targets too; wrap a data set in a DataLoader."
         )
-    _check_ensemble(name, ensemble)
     found: Observed = []
     for item in validation:
         x, y = split_item(name, item)
@@ -230,39 +210,21 @@ def join_examples(name: str, observed: Observed) -> LabelledExamples:
         found = judged_examples(prediction, target, name)
         parts.append(found._replace(row=found.row + before))
         before += len(prediction)
-    if len(parts) == 1:
-        return labelled_examples(name, *parts[0][:2])._replace(row=parts[0].row)
-    together = Classification.cat([part.prediction for part in parts])
-    targets, rows = (torch.cat(column) for column in ([p.target for p in parts], [p.row for p in parts]))
-    return labelled_examples(name, together, targets)._replace(row=rows)
-
-
-def _check_ensemble(name: str, ensemble: Any) -> Any:
-    if not hasattr(ensemble, "predict"):
-        raise TypeError(
-            f"{name}: needs an ensemble with `predict`, but got a {type(ensemble).__name__}. "
-            "Make one with pb.single(model), or give (prediction, target)."
-        )
-    return ensemble
+    predictions, targets, rows = zip(*parts, strict=True)
+    together = predictions[0] if len(parts) == 1 else Classification.cat(predictions)
+    return labelled_examples(name, together, torch.cat(targets))._replace(row=torch.cat(rows))
 
 
 # ---------------------------------------------------------------- judging the candidates
 
 
-@dataclass(frozen=True)
-class _HeldOut:
-    nll: Tensor
-    confidence: Tensor
-    right: Tensor
-
-
-def _candidates(method: str, when: str, members: int) -> dict[tuple[str, str], int]:
+def _candidates(method: str, when: str, members: int) -> list[tuple[str, str]]:
     """What may be chosen, in the order in which ties are settled."""
     _check_name("method", method, CALIBRATIONS)
     _check_name("when", when, TIMES)
     times = [when] if when != "auto" else TIMES if members > 1 else TIMES[:1]  # one member: they are the same
     methods = [method] if method != "auto" else list(CALIBRATIONS)
-    return {(m, t): 0 for m in methods for t in (times if m != "none" else TIMES[:1])}
+    return [pair for m in methods for pair in ([NONE] if m == "none" else [(m, time) for time in times])]
 
 
 def _check_name(what: str, value: str, known: Iterable[str]) -> None:
@@ -288,30 +250,25 @@ def _without_infinities(log_p: Tensor) -> Tensor:
     return log_p.nan_to_num(nan=math.nan, neginf=IMPOSSIBLE)
 
 
-def _judge_held_out(
-    fit: Callable[[Tensor, Tensor], CalibrationMap], rows: Tensor, target: Tensor, fold: Tensor
-) -> _HeldOut:
-    found = _HeldOut(*(torch.zeros(len(target), dtype=torch.float64) for _ in range(3)))
+def _judge_held_out(method: str, rows: Tensor, target: Tensor, fold: Tensor) -> Tensor:
+    """NLL, confidence and whether the label is right, by maps that were fitted to other folds: (3, examples)."""
+    found = torch.zeros(3, len(target), dtype=torch.float64)
     for one in range(int(fold.max()) + 1):
         held, rest = (fold == one).nonzero()[:, 0], (fold != one).nonzero()[:, 0]
-        log_p = log_mean_exp(fit(rows[:, rest], target[rest])(rows[:, held])).double()
-        found.nll[held] = label_nll(log_p, target[held])
+        log_p = log_mean_exp(CALIBRATIONS[method](rows[:, rest], target[rest])(rows[:, held])).double()
         confidence, label = log_p.max(-1)
-        found.confidence[held] = confidence.exp()
-        found.right[held] = (label == target[held]).double()
+        found[:, held] = torch.stack(
+            [label_nll(log_p, target[held]), confidence.exp(), (label == target[held]).double()]
+        )
     return found
 
 
-def _table(judged: dict[tuple[str, str], _HeldOut], row: Tensor) -> list[dict[str, Any]]:
-    base, rows = judged["none", "before"], []
-    for (method, when), found in judged.items():
-        line: dict[str, Any] = {
-            "method": method,
-            "when": when if method != "none" else "",
-            "nll": found.nll.mean().item(),
-        }
-        line |= {"ece": ece(found.confidence, found.right), "accuracy": found.right.mean().item()}
-        rows.append(line | _gain(_mean_by_row(base.nll - found.nll, row)))
+def _table(judged: dict[tuple[str, str], Tensor], row: Tensor) -> list[dict[str, Any]]:
+    rows = []
+    for (method, when), (nll, confidence, right) in judged.items():
+        line = {"method": method, "when": when if method != "none" else "", "nll": nll.mean().item()}
+        line |= {"ece": ece(confidence, right), "accuracy": right.mean().item()}
+        rows.append(line | _gain(_mean_by_row(judged[NONE][0] - nll, row)))
     return sorted(rows, key=lambda row: row["nll"])
 
 
@@ -322,6 +279,7 @@ def _gain(differences: Tensor) -> dict[str, float]:
 def _calibrate_regression(
     source: Any, prediction: Regression, target: Tensor, method: str, folds: int, seed: int
 ) -> Calibrated:
+    target = check_values("calibrate", prediction.means, prediction.total, target)
     _check_name("method", method, ("none", "variance"))
     fold = _folds(len(target), folds, seed)
     variance = prediction.total.double()
@@ -343,7 +301,8 @@ def _calibrate_regression(
     best = method if method != "auto" else min(judged, key=lambda m: judged[m].mean().item())
     rmse = (target - prediction.mean).square().mean().sqrt().item()
     rows: list[dict[str, Any]] = [
-        {"method": m, "when": "", "nll": v.mean().item(), "rmse": rmse, **_gain(_mean_by_example(judged["none"] - v))}
+        {"method": m, "when": "", "nll": v.mean().item(), "rmse": rmse}
+        | _gain((judged["none"] - v).reshape(len(v), -1).mean(1))
         for m, v in judged.items()
     ]
     scaling = Variance(squares.mean().item() if best == "variance" else 1.0)
@@ -353,7 +312,3 @@ def _calibrate_regression(
 def _mean_by_row(values: Tensor, row: Tensor) -> Tensor:
     count = torch.bincount(row)
     return torch.zeros(len(count), dtype=values.dtype).index_add_(0, row, values) / count
-
-
-def _mean_by_example(values: Tensor) -> Tensor:
-    return values.reshape(len(values), -1).mean(1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,16 +14,6 @@ from .outputs import log_mean_exp
 from .regression import Regression
 
 TEMPERATURES = (0.05, 10_000.0)  # the limits of the search; the lower one is reached when every label is right
-
-
-class CalibrationMap(Protocol):
-    """A map from log probabilities to calibrated ones, (..., classes) -> (..., classes)."""
-
-    def __call__(self, log_p: Tensor) -> Tensor:
-        """The calibrated log probabilities."""
-
-    def explain(self) -> str:
-        """What the map does, in one line."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +30,14 @@ class Temperature:
         """What the map does, in one line."""
         limit = next((name for name, t in zip(("lower", "upper"), TEMPERATURES, strict=True) if t == self.value), None)
         return f"divided by {self.value:.4g}" + (f", the {limit} limit of the search" if limit else "")
+
+
+class Unchanged(Temperature):
+    """The log probabilities as they are."""
+
+    def explain(self) -> str:
+        """What the map does, in one line."""
+        return "the probabilities as they are"
 
 
 @dataclass(frozen=True)
@@ -85,19 +82,6 @@ class Isotonic:
 
 
 @dataclass(frozen=True)
-class Unchanged:
-    """The log probabilities as they are."""
-
-    def __call__(self, log_p: Tensor) -> Tensor:
-        """The calibrated log probabilities."""
-        return log_p.log_softmax(-1)
-
-    def explain(self) -> str:
-        """What the map does, in one line."""
-        return "the probabilities as they are"
-
-
-@dataclass(frozen=True)
 class Variance:
     """The mixture's variance times one factor, with its parts; the mean stays."""
 
@@ -115,11 +99,6 @@ class Variance:
 
 
 # ---------------------------------------------------------------- fitting: (members, examples, classes), (examples)
-
-
-def fit_nothing(log_p: Tensor, target: Tensor) -> Unchanged:
-    """No scaling."""
-    return Unchanged()
 
 
 def fit_temperature(log_p: Tensor, target: Tensor) -> Temperature:
@@ -248,8 +227,10 @@ def _check_classes(classes: int, log_p: Tensor) -> None:
         )
 
 
+CalibrationMap = Temperature | Vector | Isotonic  # log probabilities to calibrated ones, (..., classes) each
+
 CALIBRATIONS: dict[str, Callable[[Tensor, Tensor], CalibrationMap]] = {
-    "none": fit_nothing,
+    "none": lambda log_p, target: Unchanged(1.0),
     "temperature": fit_temperature,
     "vector": fit_vector,
     "isotonic": fit_isotonic,

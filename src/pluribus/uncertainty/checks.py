@@ -1,15 +1,46 @@
-"""Targets that fit a prediction, and shares between 0 and 1; anything else is an error that says what is wrong."""
+"""What a prediction and its targets must be: read from tensors, arrays or lists, or an error that says why not."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .._common.text_tables import align_columns, some_of
 from .._common.trees import IGNORED
-from ._columns import tensor_of
+
+Column = Tensor | np.ndarray | Sequence[float] | Sequence[int] | Sequence[bool]
+
+SHOWN = 6  # rows of a prediction that are printed
+
+
+def tensor_of(values: Any) -> Tensor:
+    """A tensor without gradients; lists in double precision, arrays in their own."""
+    if isinstance(values, Tensor):
+        return values.detach()
+    if isinstance(values, (list, tuple)) and any(isinstance(value, Tensor) for value in values):
+        values = [value.tolist() if isinstance(value, Tensor) else value for value in values]
+    try:
+        array = np.require(values, requirements=["C", "W"])  # torch warns of what it may not write
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"values must be numbers in a tensor, an array or a list, but they are a {type(values).__name__} "
+            f"that does not hold numbers ({error}). Give numbers; for class names, their positions in the list of "
+            "classes."
+        ) from None
+
+
+def rows_index(rows: Any) -> Any:
+    """An index of rows that keeps their dimension: one row stays a batch."""
+    if isinstance(rows, str):
+        raise TypeError(
+            f'rows are chosen by numbers, slices or masks, but "{rows}" is a name. For a column, use `.{rows}`.'
+        )
+    return slice(int(rows), int(rows) + 1 or None) if isinstance(rows, (int, np.integer)) else rows
 
 
 def judged_labels(
@@ -73,7 +104,8 @@ def check_numeric(name: str, members: Tensor, class_dim: int) -> None:
 def check_values(name: str, means: Tensor, variances: Tensor, target: Any) -> Tensor:
     """As `check_numbers`, for examples that a function fits or judges: not empty, and everything finite."""
     target = check_numbers(means, target, name).to(means)
-    _check_not_empty(name, target)
+    if target.numel() == 0:
+        raise ValueError(f"{name}: there must be at least one example, but there are no validation data.")
     check_finite(name, "means", means)
     check_finite(name, "variances", variances)
     return target
@@ -129,6 +161,15 @@ def check_share(name: str, what: str, value: float) -> None:
         raise ValueError(f"{name}: {what} must be above 0 and below 1, but it is {value}. Write 90 % as 0.9.")
 
 
-def _check_not_empty(name: str, target: Tensor) -> None:
-    if target.numel() == 0:
-        raise ValueError(f"{name}: there must be at least one example, but there are no validation data.")
+def show_rows(columns: Mapping[str, Tensor], rows: int) -> str:
+    """Some rows of the columns, and of many the means over all, as a table."""
+    shown = some_of(rows, SHOWN)
+    lines = [{"example": str(i), **{name: _number(column[i]) for name, column in columns.items()}} for i in shown]
+    if rows > SHOWN:
+        means = {n: "" if n == "label" else _number(c.double().mean()) for n, c in columns.items()}
+        lines.append({"example": "mean", **means})
+    return align_columns(lines)
+
+
+def _number(value: Tensor) -> str:
+    return f"{value.item():.3f}" if value.is_floating_point() else str(value.item())

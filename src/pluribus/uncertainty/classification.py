@@ -12,8 +12,7 @@ from torch import Tensor
 
 from .._common.text_tables import plural
 from .._common.trees import IGNORED
-from ._columns import rows_index, show_rows, tensor_of
-from .checks import check_classes, check_numeric, judged_labels
+from .checks import check_classes, check_numeric, judged_labels, rows_index, show_rows, tensor_of
 from .outputs import log_mean_exp, two_classes, wide
 
 SCORES = ("msp", "max_logit", "energy", "entropy", "mutual_information", "variation_ratio")
@@ -44,11 +43,7 @@ class Classification:
 
     @classmethod
     def from_logits(cls, logits: Tensor | np.ndarray, class_dim: int = -1) -> Classification:
-        """From what the networks give, (members, batch, classes); a class with the logit -inf is impossible.
-
-        >>> Classification.from_logits(torch.zeros(2, 5, 3)).mean[0].tolist()  # two members, three classes
-        [0.33..., 0.33..., 0.33...]
-        """
+        """From what the networks give, (members, batch, classes); a class with the logit -inf is impossible."""
         logits = _float(logits)
         class_dim = _check_dim("from_logits", logits, class_dim)
         if logits.shape[class_dim] == 1:
@@ -58,7 +53,12 @@ class Classification:
             )
         log_members = logits.log_softmax(class_dim)
         if bool(log_members.detach().amax().isnan()):  # NaN, +inf, or -inf in every class
-            raise ValueError(f"from_logits: {_describe_bad_row(logits, log_members, class_dim)}")
+            where, row = _first_row(log_members.isnan(), class_dim)
+            values = logits.movedim(class_dim, -1)[tuple(where)].tolist()
+            raise ValueError(
+                "from_logits: logits must be finite, or -inf in some but not all classes, but the row at "
+                f"{row} is {[round(v, 4) for v in values[:10]]}{' ...' if len(values) > 10 else ''}."
+            )
         return cls(log_members, logits, class_dim)
 
     @classmethod
@@ -123,22 +123,18 @@ class Classification:
 
     @property
     def mean(self) -> Tensor:
-        """The ensemble's probabilities: (batch, classes).
-
-        >>> Classification.from_probabilities(torch.tensor([[[0.5, 0.5]], [[1.0, 0.0]]])).mean.tolist()
-        [[0.75, 0.25]]
-        """
+        """The ensemble's probabilities: (batch, classes)."""
         return self._log_mean_and_mean[1]
 
     @cached_property
     def label(self) -> Tensor:
         """The most probable class, the first of equals: (batch)."""
-        return self._most_probable[1]
+        return self.log_mean.max(self.class_dim).indices
 
     @cached_property
     def confidence(self) -> Tensor:
         """The probability of the label: (batch)."""
-        return self._most_probable[0].exp()
+        return self.log_mean.amax(self.class_dim).exp()
 
     @cached_property
     def total(self) -> Tensor:
@@ -170,7 +166,13 @@ class Classification:
         if name not in SCORES:
             raise ValueError(f"score: {name!r} is unknown. Choose from {', '.join(SCORES)}.")
         if name in ("max_logit", "energy"):
-            return self._logit_score(name)
+            if self.logits is None:
+                raise ValueError(
+                    f"score: {name} needs logits, but this prediction was made from probabilities. "
+                    "Choose msp, entropy, mutual_information or variation_ratio, or use from_logits."
+                )
+            mean = self.logits.mean(0)  # members
+            return -(mean.amax(self.class_dim) if name == "max_logit" else mean.logsumexp(self.class_dim))
         if name == "variation_ratio":
             votes = torch.stack([(label == self.member_label).sum(0) for label in self.member_label])
             return 1 - votes.amax(0) / self.size
@@ -184,7 +186,8 @@ class Classification:
         """
         index = torch.as_tensor(classes, device=self.log_members.device)
         index = index.nonzero().flatten() if index.dtype == torch.bool and len(index) == self.classes else index.long()
-        if index.ndim != 1 or not 2 <= len(index) == len(index.unique()) or not self._has(index):
+        known = bool(((index >= 0) & (index < self.classes)).all())
+        if index.ndim != 1 or not 2 <= len(index) == len(index.unique()) or not known:
             raise ValueError(
                 f"restrict: classes must be at least two different ones from 0 to {self.classes - 1}, "
                 f"but they are {index.tolist()}."
@@ -234,11 +237,7 @@ class Classification:
         return self._map(lambda t: t[:, rows_index(rows)])
 
     def member(self, i: int) -> Classification:
-        """Member `i` alone, as an ensemble of one.
-
-        >>> Classification.from_probabilities(torch.tensor([[[0.5, 0.5]], [[1.0, 0.0]]])).member(1).confidence.tolist()
-        [1.0]
-        """
+        """Member `i` alone, as an ensemble of one."""
         if not -self.size <= i < self.size:
             raise IndexError(f"member index {i} is out of range (0-{self.size - 1}).")
         return self._map(lambda t: t[i % self.size][None])
@@ -303,11 +302,12 @@ class Classification:
         >>> pair.squared_error(torch.tensor([0])).tolist()
         [0.125]
         """
-        return self._squared_error(self.mean, self.check_target(target))
+        target, p = self.check_target(target), self.mean
+        return ((p * p).sum(self.class_dim) - 2 * self._at(p, target) + 1).clamp_min(0)
 
     def member_squared_error(self, target: Tensor | np.ndarray) -> Tensor:
         """Squared distance between each member and the one-hot target: (members, batch)."""
-        return self._squared_error(self.members, self.check_target(target))
+        return torch.stack([self.member(i).squared_error(target) for i in range(self.size)])
 
     def rank(self, target: Tensor | np.ndarray) -> Tensor:
         """How many classes are likelier than the target, ties broken by class number: (batch).
@@ -343,10 +343,6 @@ class Classification:
             log_mean[small] = log_mean_exp(self.log_members[:, small])
         return log_mean, mean
 
-    @cached_property
-    def _most_probable(self) -> tuple[Tensor, Tensor]:
-        return tuple(self.log_mean.max(self.class_dim))  # type: ignore[return-value]
-
     def _chunks(self) -> Iterator[Tensor]:
         rows = max(1, CHUNK * len(self) // max(self.log_members.numel(), 1))
         return iter(self.log_members.split(rows, 1))
@@ -355,26 +351,11 @@ class Classification:
         logits = None if self.logits is None else change(self.logits)
         return Classification(change(self.log_members), logits, self.class_dim)
 
-    def _logit_score(self, name: str) -> Tensor:
-        if self.logits is None:
-            raise ValueError(
-                f"score: {name} needs logits, but this prediction was made from probabilities. "
-                "Choose msp, entropy, mutual_information or variation_ratio, or use from_logits."
-            )
-        mean = self.logits.mean(0)  # members
-        return -(mean.amax(self.class_dim) if name == "max_logit" else mean.logsumexp(self.class_dim))
-
-    def _has(self, index: Tensor) -> bool:
-        return bool(((index >= 0) & (index < self.classes)).all())
-
     def _at(self, values: Tensor, target: Tensor) -> Tensor:
         """The values of the target's class."""
         index = target.unsqueeze(self.class_dim)
         index = index.expand(self.size, *index.shape) if values.ndim > index.ndim else index
         return values.gather(self.class_dim, index).squeeze(self.class_dim)
-
-    def _squared_error(self, p: Tensor, target: Tensor) -> Tensor:
-        return ((p * p).sum(self.class_dim) - 2 * self._at(p, target) + 1).clamp_min(0)
 
 
 class LabelledExamples(NamedTuple):
@@ -447,12 +428,3 @@ def _check_dim(name: str, tensor: Tensor, class_dim: int) -> int:
 def _first_row(bad: Tensor, class_dim: int) -> tuple[list[int], str]:
     where = bad.any(class_dim).nonzero()[0].tolist()
     return where, f"[member {where[0]}, example {', '.join(map(str, where[1:]))}]"
-
-
-def _describe_bad_row(logits: Tensor, log_members: Tensor, class_dim: int) -> str:
-    where, row = _first_row(log_members.isnan(), class_dim)
-    values = logits.movedim(class_dim, -1)[tuple(where)].tolist()
-    return (
-        "logits must be finite, or -inf in some but not all classes, but the row at "
-        f"{row} is {[round(v, 4) for v in values[:10]]}{' ...' if len(values) > 10 else ''}."
-    )

@@ -12,8 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .._common.text_tables import plural
-from ._columns import SHOWN
 from .calibration import join_examples, join_observed, observe
 from .checks import check_all_labels, check_one_label_each, check_share, check_values, is_multi_label
 from .classification import Classification, labelled_examples
@@ -70,12 +68,9 @@ def conformal(
         batch_size: rows in one call of `predict`
         device: where it predicts; by default where the ensemble is
 
-    >>> logits = torch.randn(1, 500, 3)
-    >>> target = torch.distributions.Categorical(logits=logits[0]).sample()
-    >>> conformal(Classification.from_logits(logits[:, :400]), target[:400]).sets(
-    ...     Classification.from_logits(logits[:, 400:])
-    ... ).shape
-    torch.Size([100, 3])
+    >>> prediction = Classification.from_logits(4 * torch.eye(3)[torch.arange(90) % 3][None])
+    >>> conformal(prediction, torch.arange(90) % 3).sets(prediction).shape
+    torch.Size([90, 3])
     """
     check_share("conformal", "coverage", coverage)
     observed = observe("conformal", ensemble, validation, batch_size, device)
@@ -83,9 +78,11 @@ def conformal(
     if isinstance(observed[0][0], Regression):
         prediction, target = join_observed(observed)
         target = check_values("conformal", prediction.means, prediction.total, target)
-        kind = _check_kind(kind or _default_kind(prediction), INTERVALS, "regression")
+        kind = kind or ("normalised" if bool((prediction.total > 0).all()) else "absolute")
+        if kind not in INTERVALS:
+            raise ValueError(f"conformal: {kind!r} is not a kind for regression. Choose from {', '.join(INTERVALS)}.")
         error = (target.double() - prediction.mean.double()).abs()
-        scores = INTERVALS[kind].score(error, _deviation(prediction, kind), coverage)
+        scores = INTERVALS[kind][0](error, _deviation(prediction, kind), coverage)
         return Conformal(source, kind, coverage, _quantile(scores, coverage), len(target), scores=scores)
     first: Any = observed[0][0]
     if is_multi_label(first.log_mean, first.class_dim):
@@ -94,43 +91,16 @@ def conformal(
     else:
         prediction, target, rows = join_examples("conformal", observed)
         check_one_label_each("conformal", rows)
-    kind = _check_kind(kind or "lac", SETS, "classification")
-    _check_options(kind, penalty, free, randomise)
-    made = Conformal(source, kind, coverage, ONE, len(target), penalty, free, _draws(randomise, seed), empty=empty)
+    kind = kind or "lac"
+    if kind not in SETS:
+        raise ValueError(f"conformal: {kind!r} is not a kind for classification. Choose from {', '.join(SETS)}.")
+    if kind == "raps" and not (penalty >= 0 and free >= 0):
+        raise ValueError(f"conformal: penalty and free must not be negative, but they are {penalty} and {free}.")
+    if kind == "lac" and randomise:
+        raise ValueError('conformal: randomise is only for aps and raps, but the kind is lac. Give kind="aps".')
+    draws = torch.Generator().manual_seed(seed) if randomise else None
+    made = Conformal(source, kind, coverage, ONE, len(target), penalty, free, draws, empty=empty)
     return replace(made, scores=made.excess(prediction).gather(-1, target[..., None])[..., 0]).at(coverage)
-
-
-class LabelSets(Tensor):
-    """Booleans, (batch, ..., classes), that print as sets of class numbers; what is computed with them is plain.
-
-    >>> torch.tensor([[True, False, True], [False, True, False]]).as_subclass(LabelSets)
-    2 sets of 3 classes, 1.5 classes on average: {0, 2}, {1}
-    """
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Every operation as on a plain tensor."""
-        with torch.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Copies and files hold a plain tensor."""
-        return self.as_subclass(Tensor).__reduce_ex__(protocol)
-
-    def __deepcopy__(self, memo: Any) -> Tensor:
-        """A plain tensor."""
-        return self.clone()
-
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        """The first sets, and how large they are on average."""
-        if self.is_meta or not self.numel():
-            return f"sets of shape {tuple(self.shape)}"
-        rows = self.reshape(-1, self.shape[-1])
-        first = ["{" + ", ".join(map(str, row.nonzero().flatten().tolist())) + "}" for row in rows[:SHOWN]]
-        more = ", ..." if len(rows) > SHOWN else ""
-        size = rows.sum(1).double().mean().item()
-        of = f"{plural(len(rows), 'set')} of {rows.shape[1]} classes, {size:.3g} classes on average"
-        return f"{of}: {', '.join(first)}{more}"
 
 
 @dataclass(frozen=True)
@@ -190,16 +160,12 @@ class Conformal:
 
         Args:
             x: what `ensemble.predict` takes, or a prediction
-
-        >>> prediction = Classification.from_logits(4 * torch.eye(3)[torch.arange(90) % 3][None])
-        >>> conformal(prediction, torch.arange(90) % 3).sets(prediction).sum(1).unique().tolist()  # it is always right
-        [1]
         """
         prediction = self._predict("sets", x, SETS, batch_size, device)
         sets = self.excess(prediction) <= self.most.to(prediction.log_mean.device)[..., None]
         if not self.empty:
             sets |= ~sets.any(-1, keepdim=True) & F.one_hot(prediction.label, prediction.classes).bool()
-        return sets.as_subclass(LabelSets)
+        return sets
 
     def intervals(
         self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None
@@ -213,7 +179,7 @@ class Conformal:
         """
         prediction = self._predict("intervals", x, INTERVALS, batch_size, device)
         deviation = prediction.total.double().sqrt()
-        half = INTERVALS[self.kind].half_width(self.quantile, deviation, self.coverage).clamp_min(0)
+        half = INTERVALS[self.kind][1](self.quantile, deviation, self.coverage).clamp_min(0)
         mean = prediction.mean.double()
         return mean - half, mean + half
 
@@ -307,28 +273,22 @@ class Conformal:
         return prediction
 
 
-@dataclass(frozen=True)
-class _Interval:
-    """A score of the absolute error, and the half width that a score stands for."""
-
-    score: Callable[[Tensor, Tensor, float], Tensor]
-    half_width: Callable[[Tensor, Tensor, float], Tensor]
-
-
-def _normal_half_width(coverage: float) -> float:
+def _central(coverage: float) -> float:
+    """Half the width of a central interval, in standard deviations."""
     return NormalDist().inv_cdf((1 + coverage) / 2)
 
 
 SETS = {"lac": "least ambiguous", "aps": "adaptive", "raps": "regularised adaptive"}
 
-INTERVALS = {
-    "absolute": _Interval(lambda error, deviation, coverage: error, lambda q, deviation, coverage: q + 0 * deviation),
-    "normalised": _Interval(
-        lambda error, deviation, coverage: error / deviation, lambda q, deviation, coverage: q * deviation
-    ),
-    "widened": _Interval(
-        lambda error, deviation, coverage: error - _normal_half_width(coverage) * deviation,
-        lambda q, deviation, coverage: q + _normal_half_width(coverage) * deviation,
+Interval = tuple[Callable[[Tensor, Tensor, float], Tensor], Callable[[Tensor, Tensor, float], Tensor]]
+
+# A score of the absolute error, and the half width that a score stands for, each by the deviation and the coverage.
+INTERVALS: dict[str, Interval] = {
+    "absolute": (lambda error, sd, coverage: error, lambda q, sd, coverage: q + 0 * sd),
+    "normalised": (lambda error, sd, coverage: error / sd, lambda q, sd, coverage: q * sd),
+    "widened": (
+        lambda error, sd, coverage: error - _central(coverage) * sd,
+        lambda q, sd, coverage: q + _central(coverage) * sd,
     ),
 }
 
@@ -346,14 +306,6 @@ def _quantile(scores: Tensor, coverage: float) -> Tensor:
     return scores.kthvalue(place, 0).values
 
 
-def _draws(randomise: bool, seed: int) -> torch.Generator | None:
-    return torch.Generator().manual_seed(seed) if randomise else None
-
-
-def _default_kind(prediction: Regression) -> str:
-    return "normalised" if bool((prediction.total > 0).all()) else "absolute"
-
-
 def _deviation(prediction: Regression, kind: str) -> Tensor:
     deviation = prediction.total.double().sqrt()
     if kind == "normalised" and bool((deviation == 0).any()):
@@ -362,16 +314,3 @@ def _deviation(prediction: Regression, kind: str) -> Tensor:
             f"{(deviation == 0).nonzero()[0][0].item()} has none. Use kind='absolute'."
         )
     return deviation
-
-
-def _check_kind(kind: str, known: dict[str, Any], task: str) -> str:
-    if kind not in known:
-        raise ValueError(f"conformal: {kind!r} is not a kind for {task}. Choose from {', '.join(known)}.")
-    return kind
-
-
-def _check_options(kind: str, penalty: float, free: int, randomise: bool) -> None:
-    if kind == "raps" and not (penalty >= 0 and free >= 0):
-        raise ValueError(f"conformal: penalty and free must not be negative, but they are {penalty} and {free}.")
-    if kind == "lac" and randomise:
-        raise ValueError('conformal: randomise is only for aps and raps, but the kind is lac. Give kind="aps".')

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._columns import tensor_of
+from .checks import tensor_of
 from .classification import Classification
 from .metrics import METRICS, Metric, aupr, auroc, fpr95
 from .prediction import Prediction
@@ -68,7 +68,7 @@ def by_member(
     summary = _summary("by_member", prediction, target)
     members = [summary.member(i) for i in range(summary.size)]
     names = list(_possible(members[0])) if metrics is None else metrics
-    names = [name for name in names if not _compares_members(name)]
+    names = [name for name in names if name not in METRICS or not OF_SEVERAL & set(METRICS[name].needs)]
     rows = [{name: _value(_metric("by_member", one, name), one) for name in names} for one in (summary, *members)]
     mean = {name: sum(row[name] for row in rows[1:]) / len(members) for name in names}
     return {"ensemble": rows[0], "mean": mean, **{f"member {i}": row for i, row in enumerate(rows[1:])}}
@@ -234,8 +234,7 @@ def bootstrap(
     """
     summary = _summary("bootstrap", prediction, target)
     entry = _metric("bootstrap", summary, metric)
-    columns = _columns("bootstrap", summary, metric)
-    _check_resampling("bootstrap", level, resamples)
+    (columns,) = _resampled_columns("bootstrap", metric, level, resamples, summary)
     generator = generator or torch.Generator().manual_seed(0)
     value = entry.function(*columns)  # and its checks of the columns
     if entry.each is None:
@@ -293,12 +292,11 @@ def compare(
     one, two = _summary("compare", first, target), _summary("compare", second, target)
     _check_paired(one, two)
     function = _metric("compare", one, metric).function
-    columns = list(zip(_columns("compare", one, metric), _columns("compare", two, metric), strict=True))
+    columns = list(zip(*_resampled_columns("compare", metric, level, resamples, one, two), strict=True))
     if any(a.shape != b.shape for a, b in columns):
         raise ValueError(
             f"compare: {metric} needs equally many members in both, but there are {one.size} and {two.size}."
         )
-    _check_resampling("compare", level, resamples)
     generator = generator or torch.Generator().manual_seed(0)
 
     def difference(*alternating: Tensor) -> float:
@@ -364,53 +362,49 @@ def _metric(caller: str, summary: Summary, name: str) -> Metric:
     return entry
 
 
+OF_SEVERAL = {"member_label", "pairwise_kl", "epistemic"}  # columns in which members are compared
+
+
 def _value(entry: Metric, summary: Summary) -> float:
     return entry.function(*(getattr(summary, need) for need in entry.needs))
 
 
-def _compares_members(name: str) -> bool:
-    entry = METRICS.get(name)
-    return entry is not None and bool({"member_label", "pairwise_kl", "epistemic"} & set(entry.needs))
+def _resampled_columns(
+    caller: str, metric: str, level: float, resamples: int, *summaries: Summary
+) -> list[list[Tensor]]:
+    """The columns that are resampled, of each summary."""
+    needs = _metric(caller, summaries[0], metric).needs
+    if "class_bins" in needs:
+        raise ValueError(f"{caller}: {metric} cannot be computed on resampled examples. Choose ece or adaptive_ece.")
+    if not 0 < level < 1 or resamples < 1:
+        raise ValueError(
+            f"{caller}: level must be between 0 and 1 and resamples at least 1, but they are {level} and {resamples}."
+        )
+    return [[getattr(one, need) for need in needs] for one in summaries]
 
 
 def _table(results: Mapping[str, Sequence[Mapping[str, float]]], name: str) -> list[list[float]]:
     lengths = {corruption: len(rows) for corruption, rows in results.items()}
     if not results or len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise ValueError(f"shift: every corruption must have the same severities, but there are {lengths}.")
-    for corruption, rows in results.items():
-        for severity, row in enumerate(rows):
-            if name not in row:
-                raise ValueError(f"shift: needs {name}, but {corruption} at severity {severity + 1} has none.")
+    if lacking := [corruption for corruption, rows in results.items() if any(name not in row for row in rows)]:
+        raise ValueError(f"shift: needs {name}, but {lacking[0]} has a severity without.")
     return [[row[name] for row in rows] for rows in results.values()]
-
-
-def _columns(caller: str, summary: Summary, name: str) -> list[Tensor]:
-    needs = _metric(caller, summary, name).needs
-    if "class_bins" in needs:
-        raise ValueError(f"{caller}: {name} cannot be computed on resampled examples. Choose ece or adaptive_ece.")
-    return [getattr(summary, need) for need in needs]
-
-
-def _check_resampling(caller: str, level: float, resamples: int) -> None:
-    if not 0 < level < 1 or resamples < 1:
-        raise ValueError(
-            f"{caller}: level must be between 0 and 1 and resamples at least 1, but they are {level} and {resamples}."
-        )
 
 
 def _check_one_finite(metric: str, function: Callable[..., float], columns: Sequence[tuple[Tensor, Tensor]]) -> None:
     """Refuse two unlike predictions that are both infinitely bad."""
-    first, second = function(*(a for a, _ in columns)), function(*(b for _, b in columns))
-    if math.isfinite(first) or math.isfinite(second) or all(torch.equal(a, b) for a, b in columns):
+    values = function(*(a for a, _ in columns)), function(*(b for _, b in columns))
+    if any(map(math.isfinite, values)) or all(torch.equal(a, b) for a, b in columns):
         return
     where = [
-        int(next(c.isinf().nonzero()[0, -1] for c in side if bool(c.isinf().any())))
+        int(next(c for c in side if bool(c.isinf().any())).isinf().nonzero()[0, -1])
         for side in zip(*columns, strict=True)
     ]
     raise ValueError(
-        f"compare: {metric} must be finite for at least one of them, but it is {first} for the first (example "
-        f"{where[0]}) and {second} for the second (example {where[1]}), whose targets they give probability 0. Compare "
-        'another metric, such as "brier", or predictions with probabilities above zero, as pb.calibrate gives them.'
+        f"compare: {metric} must be finite for at least one of them, but it is {values[0]} for the first (example "
+        f"{where[0]}) and {values[1]} for the second (example {where[1]}), whose targets they give probability 0. "
+        'Compare another metric, such as "brier", or predictions with probabilities above zero, as of pb.calibrate.'
     )
 
 

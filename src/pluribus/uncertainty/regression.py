@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,7 @@ import torch
 from torch import Tensor
 
 from .._common.text_tables import plural
-from ._columns import rows_index, show_rows, tensor_of
-from .checks import check_finite, check_numbers
+from .checks import check_finite, check_numbers, rows_index, show_rows, tensor_of
 
 PARTS = ("total", "aleatoric", "epistemic")
 
@@ -62,11 +62,7 @@ class Regression:
 
     @property
     def mean(self) -> Tensor:
-        """The mixture's mean: (batch, ...).
-
-        >>> Regression(torch.tensor([[1.0], [3.0]])).mean.tolist()  # two members, one example
-        [2.0]
-        """
+        """The mixture's mean: (batch, ...)."""
         return self.means.mean(0)  # members
 
     @property
@@ -76,20 +72,12 @@ class Regression:
 
     @property
     def epistemic(self) -> Tensor:
-        """The variance of the members' means.
-
-        >>> Regression(torch.tensor([[1.0], [3.0]])).epistemic.tolist()
-        [1.0]
-        """
+        """The variance of the members' means."""
         return self.means.var(0, unbiased=False)  # members
 
     @property
     def total(self) -> Tensor:
-        """The mixture's variance: mean(variance + mean^2) - mean^2.
-
-        >>> Regression(torch.tensor([[1.0], [3.0]]), torch.full((2, 1), 0.5)).total.tolist()  # aleatoric and epistemic
-        [1.5]
-        """
+        """The mixture's variance: mean(variance + mean^2) - mean^2."""
         return self.aleatoric + self.epistemic
 
     def score(self, name: str = "total") -> Tensor:
@@ -110,18 +98,13 @@ class Regression:
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
     def quantile(self, q: float) -> Tensor:
-        """Where the mixture's distribution function reaches q, by bisection; of points one of them: (batch, ...).
-
-        >>> round(Regression(torch.zeros(1, 1), torch.ones(1, 1)).quantile(0.975).item(), 3)
-        1.96
-        """
+        """Where the mixture's distribution function reaches q, by bisection; of points one of them: (batch, ...)."""
         if not 0 < q < 1:
             raise ValueError(f"quantile: q must be between 0 and 1, but it is {q}.")
         if self.variances is None:
             return self.means.sort(0).values[math.ceil(q * self.size - 1e-9) - 1]  # members
-        own = self.means.double() + self._deviations().double() * torch.special.ndtri(
-            torch.tensor(q, dtype=torch.float64)
-        )
+        standard = NormalDist().inv_cdf(q)
+        own = self.means.double() + self._deviations().double() * standard
         low, high = own.amin(0), own.amax(0)  # members: the mixture's quantile lies between theirs
         while bool(((high - low) > 1e-12 * (1 + high.abs().maximum(low.abs()))).any()):
             middle = (low + high) / 2
@@ -193,22 +176,24 @@ class Regression:
 
     def __getitem__(self, rows: Any) -> Regression:
         rows = rows_index(rows)
-        return Regression(self.means[:, rows], None if self.variances is None else self.variances[:, rows])
+        return self._map(lambda t: t[:, rows])
 
     def detach(self) -> Regression:
         """The same without gradients."""
-        return Regression(self.means.detach(), None if self.variances is None else self.variances.detach())
+        return self._map(Tensor.detach)
 
     def member(self, i: int) -> Regression:
         """Member `i` alone, as an ensemble of one."""
         if not -self.size <= i < self.size:
             raise IndexError(f"member index {i} is out of range (0-{self.size - 1}).")
-        i %= self.size
-        return Regression(self.means[i : i + 1], None if self.variances is None else self.variances[i : i + 1])
+        return self._map(lambda t: t[i % self.size][None])
 
     def flat(self) -> Regression:
         """Each output as an example of its own: (members, batch * outputs)."""
-        return Regression(self.means.flatten(1), None if self.variances is None else self.variances.flatten(1))
+        return self._map(lambda t: t.flatten(1))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Regression:
+        return Regression(change(self.means), None if self.variances is None else change(self.variances))
 
     def _deviations(self) -> Tensor:
         return torch.zeros_like(self.means) if self.variances is None else self.variances.sqrt()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .._common.trees import IGNORED
-from ._columns import rows_index, tensor_of
+from .checks import rows_index, tensor_of
 from .classification import CHUNK, SCORES, Classification, judged_examples
 from .metrics import class_bins
 from .prediction import Prediction, check_any_batch
@@ -79,15 +79,11 @@ class Summary:
             return function(*(getattr(self, need) for need in needs))
         if name not in self._columns:
             assert self._prediction is not None
-            self._columns[name] = COLUMNS[name](self._prediction, self._columns.get("target"))
+            self._columns[name] = _compute(name, self._prediction, self._columns.get("target"))
         return self._columns[name]
 
     def score(self, name: str) -> Tensor:
-        """An uncertainty, larger = less certain, as the prediction's own `score`.
-
-        >>> Summary(Classification.from_logits(torch.zeros(2, 5, 4))).score("msp").tolist()
-        [0.75, 0.75, 0.75, 0.75, 0.75]
-        """
+        """An uncertainty, larger = less certain, as the prediction's own `score`."""
         column = {"entropy": "total", "mutual_information": "epistemic"}.get(name, name)
         if column in self.names and (not self.classes or name in SCORES):
             return getattr(self, column)
@@ -97,11 +93,7 @@ class Summary:
         raise ValueError(f"score: {name!r} is unknown. Choose from {', '.join(known)}.")
 
     def kept(self) -> Summary:
-        """This summary with every column computed, on the CPU, and the probabilities let go.
-
-        >>> Summary(Classification.from_logits(torch.zeros(2, 5, 4))).kept().confidence.shape
-        torch.Size([5])
-        """
+        """This summary with every column computed, on the CPU, and the probabilities let go."""
         columns = {name: getattr(self, name).cpu() for name in self._names}
         self._prediction = None
         self._columns = {name: column.clone() for name, column in columns.items()}  # into memory that is free by now
@@ -143,7 +135,9 @@ class Summary:
             )
         starts = np.cumsum([0, *(int(part.row.max()) + 1 for part in parts)]).tolist()
         row = torch.cat([part.row + start for part, start in zip(parts, starts, strict=False)])
-        columns = {name: _join(name, [getattr(part, name) for part in parts]) for name in parts[0]._names}
+        columns = {name: torch.cat([getattr(part, name) for part in parts], -1) for name in parts[0]._names}
+        if "class_bins" in columns:
+            columns["class_bins"] = torch.stack([part.class_bins for part in parts]).sum(0)
         return parts[0]._with(columns, row)
 
     def _with(self, columns: dict[str, Tensor], row: Tensor) -> Summary:
@@ -179,12 +173,24 @@ def all_ignored(prediction: Prediction | Summary, target: Any) -> bool:
 
 
 def _column_names(prediction: Prediction, targets: bool) -> list[str]:
-    table = CLASSIFICATION if isinstance(prediction, Classification) else REGRESSION
-    names = [name for name in table if targets or name not in TARGETED]
     if isinstance(prediction, Classification):
+        names = [*CLASSIFICATION, *(CLASSES_KNOWN if targets else ())]
         return names if prediction.logits is not None else [n for n in names if n not in ("max_logit", "energy")]
     dense = prediction.variances is not None and bool((prediction.variances > 0).all())
-    return names if dense else [name for name in names if name != "log_likelihood"]
+    known = [name for name in VALUES_KNOWN if dense or name != "log_likelihood"]
+    return [*REGRESSION, *(known if targets else ())]
+
+
+def _compute(name: str, prediction: Any, target: Tensor | None) -> Tensor:
+    """A column: what the prediction has under this name, for the targets where it asks for them."""
+    if name == "class_bins":
+        return _class_bins(prediction.mean, cast(Tensor, target))
+    if name in ("max_logit", "energy", "variation_ratio"):
+        return prediction.score(name)
+    if name in ("lower", "upper"):
+        return prediction.quantile((1 - LEVEL) / 2 if name == "lower" else (1 + LEVEL) / 2)
+    found = getattr(prediction, name)
+    return found(target) if callable(found) else found
 
 
 def _class_bins(mean: Tensor, target: Tensor) -> Tensor:
@@ -194,51 +200,19 @@ def _class_bins(mean: Tensor, target: Tensor) -> Tensor:
     return torch.stack([class_bins(*piece) for piece in pieces]).sum(0)
 
 
-def _join(name: str, tensors: list[Tensor]) -> Tensor:
-    return torch.stack(tensors).sum(0) if name == "class_bins" else torch.cat(tensors, -1)
+CLASSIFICATION = (  # columns of the prediction alone
+    *("label", "confidence", "total", "aleatoric", "epistemic", "max_logit", "energy", "variation_ratio"),
+    *("pairwise_kl", "member_label", "member_confidence", "member_entropy"),
+)
 
+REGRESSION = ("mean", "total", "aleatoric", "epistemic", "lower", "upper")
 
-CLASSIFICATION: dict[str, Callable[[Any, Any], Tensor]] = {
-    "label": lambda p, y: p.label,
-    "confidence": lambda p, y: p.confidence,
-    "total": lambda p, y: p.total,
-    "aleatoric": lambda p, y: p.aleatoric,
-    "epistemic": lambda p, y: p.epistemic,
-    "max_logit": lambda p, y: p.score("max_logit"),
-    "energy": lambda p, y: p.score("energy"),
-    "variation_ratio": lambda p, y: p.score("variation_ratio"),
-    "pairwise_kl": lambda p, y: p.pairwise_kl,
-    "member_label": lambda p, y: p.member_label,
-    "member_confidence": lambda p, y: p.member_confidence,
-    "member_entropy": lambda p, y: p.member_entropy,
-    "target": lambda p, y: y,
-    "log_likelihood": lambda p, y: p.log_likelihood(y),
-    "squared_error": lambda p, y: p.squared_error(y),
-    "rank": lambda p, y: p.rank(y),
-    "member_log_likelihood": lambda p, y: p.member_log_likelihood(y),
-    "member_squared_error": lambda p, y: p.member_squared_error(y),
-    "class_bins": lambda p, y: _class_bins(p.mean, y),  # not one for each example: sums, which add up over batches
-}
-
-REGRESSION: dict[str, Callable[[Any, Any], Tensor]] = {
-    "mean": lambda p, y: p.mean,
-    "total": lambda p, y: p.total,
-    "aleatoric": lambda p, y: p.aleatoric,
-    "epistemic": lambda p, y: p.epistemic,
-    "lower": lambda p, y: p.quantile((1 - LEVEL) / 2),
-    "upper": lambda p, y: p.quantile((1 + LEVEL) / 2),
-    "target": lambda p, y: y,
-    "cumulative": lambda p, y: p.cumulative(y),
-    "crps": lambda p, y: p.crps(y),
-    "log_likelihood": lambda p, y: p.log_likelihood(y),
-}
-
-COLUMNS = {**CLASSIFICATION, **REGRESSION}
-
-TARGETED = {
+CLASSES_KNOWN = (  # columns of the prediction and the targets
     *("target", "log_likelihood", "squared_error", "rank", "member_log_likelihood", "member_squared_error"),
-    *("class_bins", "cumulative", "crps"),
-}
+    "class_bins",  # not one for each example: sums, which add up over batches
+)
+
+VALUES_KNOWN = ("target", "cumulative", "crps", "log_likelihood")
 
 OF_MEMBER = {
     "member_label": "label",

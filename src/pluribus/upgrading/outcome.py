@@ -9,13 +9,17 @@ from typing import Any
 from torch import Tensor
 
 from ..core.ensemble import Ensemble
+from ..deploy.feature_distance import FeatureDistance
 from ..deploy.freezing.frozen import Frozen
 from ..uncertainty.abstention import Threshold
 from ..uncertainty.calibration import Calibrated
 from ..uncertainty.conformal_prediction import Conformal
 from ..uncertainty.evaluation import Comparison
+from ..uncertainty.regression import Regression
 
 NETWORK, SCALED, TUNED = "your network", "your network, scaled", "your network, fine-tuned"
+
+GOALS = {"likelihood": "NLL", "abstain": "AURC", "ood": "OOD error (1 - AUROC)"}  # what is to be low
 
 
 @dataclass
@@ -25,7 +29,7 @@ class Tried:
     name: str  # of the way
     stage: str = "at once"  # "at once" or "fine-tuned"
     members: int = 1
-    chosen_by: float = float("inf")  # the held-out NLL after scaling, on the rows that choose
+    chosen_by: float = float("inf")  # the goal's metric after scaling, on the rows that choose
     figures: Mapping[str, float] = field(default_factory=dict)  # metrics after scaling, on the rows that judge
     cost: float = 1.0  # mult-adds of one prediction, relative to the network's
     seconds: float = 0.0
@@ -45,11 +49,14 @@ class Upgrade:
         ensemble: what answers, in eval mode: for `pb.save`, `pb.export`, more training
         frozen: the same for inference alone, as fast as it gets; None where it cannot be frozen
         calibrated, conformal, threshold: around it, each fitted on validation rows
-        gains: the paired differences of NLL on the rows that judge: the best way less "your network", "your network,
-            scaled" and, where it was tried, "your network, fine-tuned", with its scale fitted too
+        gains: the paired differences of the goal's metric on the rows that judge: the best way less "your
+            network", "your network, scaled" and, where it was tried, "your network, fine-tuned", with its scale fitted
         table: everything that was tried
         notes: what could not be done, and why
         rows: how many rows chose, promised and judged
+        goal: what the best is best at: "likelihood", "ood" or "abstain"
+        distance: where the best is the network with a `pb.feature_distance`, that distance
+        limit: with outside data, the uncertainty that at most 5 % of rows like the validation rows exceed
 
     >>> x = torch.randn(300, 4)
     >>> rows = x, x[:, :3].argmax(1)
@@ -69,6 +76,9 @@ class Upgrade:
     table: list[Tried]
     notes: list[str]
     rows: dict[str, int]
+    goal: str = "likelihood"
+    distance: FeatureDistance | None = None
+    limit: float | None = None
 
     def predict(self, x: Any, batch_size: int | None = None) -> Any:
         """The calibrated prediction, for what `ensemble.predict` takes."""
@@ -83,6 +93,25 @@ class Upgrade:
         """The ends between which the true value lies with the promised probability."""
         return self._promise().intervals(self.predict(x, batch_size))
 
+    def score(self, x: Any, batch_size: int | None = None) -> Tensor:
+        """The uncertainty that the goal is reached by, (batch): the distance, or that of the calibrated prediction."""
+        if self.distance is not None:
+            return self.distance.score(x)
+        return uncertainty(self.predict(x, batch_size))
+
+    def unfamiliar(self, x: Any, batch_size: int | None = None) -> Tensor:
+        """Which rows are less familiar than 95 % of the validation rows, as booleans: (batch)."""
+        if self.limit is None:
+            raise ValueError('upgrade: nothing was searched for unfamiliar rows. Give goal="ood" and outside=.')
+        return self.score(x, batch_size) > self.limit
+
+    def keep(self, x: Any, batch_size: int | None = None) -> Tensor:
+        """Which rows are certain enough to answer at the promised risk, as booleans: (batch)."""
+        if self.threshold is None:
+            raise ValueError(f"upgrade: no risk is guaranteed: {'; '.join(self.notes)}.")
+        given = self.threshold.score == "given"
+        return self.threshold.keep(self.score(x, batch_size) if given else self.predict(x, batch_size))
+
     def _promise(self) -> Conformal:
         if self.conformal is None:
             raise ValueError(f"upgrade: no coverage is guaranteed: {'; '.join(self.notes)}.")
@@ -92,17 +121,18 @@ class Upgrade:
     def verdict(self) -> str:
         """What was gained, in two sentences."""
         judged = f"on {self.rows['judge']:,} rows that were not used to choose or fit anything"
-        scaled = self.gains.get(SCALED)
+        scaled, metric = self.gains.get(SCALED), GOALS[self.goal]
         if scaled is None:
             return "Your single network is enough: with its scale fitted, it is the best of all that was tried."
         if self.enough:
             return (
-                f"Your single network is enough: {self.best}, the best of all that was tried, changes the NLL by "
+                f"Your single network is enough: {self.best}, the best of all that was tried, changes the {metric} by "
                 f"{_interval(scaled)} {judged}, with the scale of both fitted."
             )
         text = (
-            f"{self.best}, is better: its NLL is lower by {_interval(scaled, -1)} than that of your network with its "
-            f"scale fitted, and by {_interval(self.gains[NETWORK], -1)} than that of your network as it is, {judged}."
+            f"{self.best}, is better: its {metric} is lower by {_interval(scaled, -1)} than that of your network with "
+            f"its scale fitted, and by {_interval(self.gains[NETWORK], -1)} than that of your network as it is, "
+            f"{judged}."
         )
         if (tuned := self.gains.get(TUNED)) is not None:
             differs = "lower by" if tuned.high < 0 else "higher by" if tuned.low > 0 else "not shown to be lower: by"
@@ -115,16 +145,19 @@ class Upgrade:
     def explain(self) -> str:
         """The verdict, what was tried, and what stands around the ensemble, as text."""
         second = next((name for name in ("accuracy", "rmse") if any(name in t.figures for t in self.table)), "")
-        head = f"  {'':<18} {'':<11} {'members':>7} {'nll':>8} {second:>9} {'cost':>6} {'seconds':>8}"
+        third = {"ood": "auroc", "abstain": "aurc"}.get(self.goal, "")
+        wide = max(len(tried.name) for tried in self.table)
+        head = f"  {'':<{wide}} {'':<11} {'members':>7} {'nll':>8} {second:>9} {third:>7} {'cost':>6} {'seconds':>8}"
         lines = [self.verdict, "", head]
         for tried in self.table:
             if tried.reason:
-                lines.append(f"  {tried.name:<18} cannot be used: {tried.reason}")
+                lines.append(f"  {tried.name:<{wide}} cannot be used: {tried.reason}")
                 continue
             shown = tried.figures.get(second, float("nan"))
+            own = f"{tried.figures[third]:7.4f}" if third else f"{'':7}"
             lines.append(
-                f"  {tried.name:<18} {tried.stage:<11} {tried.members:>7} {tried.figures['nll']:8.4f} {shown:9.4f} "
-                f"{tried.cost:6.2f} {tried.seconds:8.1f}"
+                f"  {tried.name:<{wide}} {tried.stage:<11} {tried.members:>7} {tried.figures['nll']:8.4f} {shown:9.4f} "
+                f"{own} {tried.cost:6.2f} {tried.seconds:8.1f}"
             )
         counts = ", ".join(f"{count:,} to {what}" for what, count in self.rows.items())
         lines += ["", f"Rows: {counts}. All scales are fitted; costs are relative to the mult-adds of your network."]
@@ -133,6 +166,11 @@ class Upgrade:
 
     def __str__(self) -> str:
         return self.explain()
+
+
+def uncertainty(prediction: Any) -> Tensor:
+    """1 - confidence, or the total variance: what rows are refused by."""
+    return prediction.total if isinstance(prediction, Regression) else prediction.score("msp")
 
 
 def _interval(found: Comparison, sign: int = 1) -> str:

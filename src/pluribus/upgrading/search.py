@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from .._common.names import say_unknown
 from .._common.trees import as_batch, flatten, map_rows, map_tensors, rows_of, tensors_of
 from ..core.ensemble import Ensemble
 from ..data.dataset import divide
 from ..deploy.budget.counting import cost
-from ..deploy.freezing.frozen import Frozen, freeze
+from ..deploy.feature_distance import FeatureDistance, feature_distance
+from ..deploy.freezing.frozen import freeze
 from ..landscape.checkpoints import Trajectory
 from ..landscape.recorded_training import trajectory
 from ..methods import single
 from ..methods.building import check_model, check_size
-from ..methods.facts import REFUSALS, first_line
+from ..methods.method_info import REFUSALS, first_line
 from ..surgery.copying import duplicate
 from ..training.batching import loader
 from ..training.fitting import fit
-from ..uncertainty.abstention import Threshold, abstain
+from ..uncertainty.abstention import abstain
 from ..uncertainty.calibration import Calibrated, calibrate, join_observed, observe
 from ..uncertainty.checks import check_share
-from ..uncertainty.conformal_prediction import Conformal, conformal
+from ..uncertainty.conformal_prediction import conformal
 from ..uncertainty.evaluation import Comparison, compare, evaluate
+from ..uncertainty.metrics import aurc, auroc
 from ..uncertainty.regression import Regression
-from .outcome import NETWORK, SCALED, TUNED, Tried, Upgrade
+from ..uncertainty.resampling import percentile_interval
+from .outcome import GOALS, NETWORK, SCALED, TUNED, Tried, Upgrade, uncertainty
 from .ways import Given, Way, ways
+
+Found = TypeVar("Found")
 
 SHARES = {"choose": 0.4, "promise": 0.3, "judge": 0.3}  # of the validation rows
 
@@ -50,6 +57,8 @@ def upgrade(
     validation: Any,
     budget: Any = 2,
     *,
+    goal: str = "likelihood",
+    outside: Any = None,
     size: int = 4,
     methods: Sequence[str] | None = None,
     task: str = "classification",
@@ -72,8 +81,11 @@ def upgrade(
     is enough, and is what comes back. Validation rows are divided: 40 % choose and calibrate, 30 % set the conformal
     threshold and the one for abstaining, 30 % judge. The model is not changed.
 
+    Where uncertainty is what is wanted, `goal` says so. Then the network with a distance in its own features, which
+    needs no training, is tried as well (`pb.feature_distance`).
+
     Shapes:
-        train, validation, test: x (rows, *features) and y (rows)
+        train, validation, test: x (rows, *features) and y (rows); outside: x (rows, *features), or the same
         upgraded.predict(x).mean, upgraded.sets(x): (batch, classes)
 
     Args:
@@ -81,6 +93,9 @@ def upgrade(
         train: (x, y), a data set or a loader of (x, y): what it is fine-tuned on
         validation: the same; rows that the network was not trained on
         budget: epochs of fine-tuning for each way (0: none); or a time for all of them together, such as "20min"
+        goal: what is to be best: "likelihood" (NLL), "ood" (AUROC against the outside data) or "abstain" (the area
+            under the risk-coverage curve)
+        outside: rows unlike the data: half of them choose, half judge
         size: how many members
         methods: which ways to try; default: all, see `upgrading.ways`
         task: "classification", or what else an `Ensemble.task` may be
@@ -100,13 +115,21 @@ def upgrade(
     check_model("upgrade", model)
     size, allowed = check_size("upgrade", size), Budget.of(budget)
     check_share("upgrade", "coverage", coverage)
-    chosen = _choose_ways(methods)
+    if goal not in GOALS:
+        raise ValueError(f"upgrade: the goal {say_unknown(goal, GOALS)}")
+    if goal == "ood" and outside is None:
+        raise ValueError(
+            'upgrade: goal="ood" needs data unlike the training data. Give outside= (command line: --outside).'
+        )
+    if goal == "abstain" and task != "classification":
+        raise ValueError(f'upgrade: goal="abstain" needs one class for each row, but the task is {task}.')
+    chosen = _choose_ways(methods, goal)
     network = single(duplicate(model).eval())
     network.task = task
-    held = _HeldOut(validation, test, batch_size, device, seed, network)
-    given = Given(network.member(0), size, _first_rows(train, batch_size), train, seed)
+    held = _HeldOut(validation, test, outside, batch_size, device, seed, network)
+    given = Given(network.member(0), size, _first_rows(train, batch_size), train, seed, task)
     options = {"lr": lr, "batch_size": batch_size, "criterion": criterion, "optimizer": optimizer, "seed": seed}
-    search = _Search(held, given, task, allowed, {**options, "device": device, "schedule": "constant"}, say)
+    search = _Search(held, given, task, allowed, {**options, "device": device, "schedule": "constant"}, say, goal)
     search.judge(NETWORK, "at once", network, held.first)
     search.go(chosen)
     return search.finish(network, coverage, risk)
@@ -120,6 +143,8 @@ class _Judged:
     ensemble: Ensemble
     calibrated: Calibrated
     predicted: _Predicted
+    scores: dict[str, Tensor]  # the uncertainty of the rows of each part, and of both halves of the outside data
+    distance: FeatureDistance | None = None
 
     def scaled(self) -> Any:
         """The scaled prediction of the rows that judge."""
@@ -134,6 +159,7 @@ class _Search:
     budget: Budget
     options: dict[str, Any]
     say: Callable[[str], None]
+    goal: str = "likelihood"
     table: list[Tried] = field(default_factory=list)
     judged: dict[str, _Judged] = field(default_factory=dict)  # the best, and the network itself in its two stages
 
@@ -154,13 +180,17 @@ class _Search:
                         run, trainings = self._trajectory(trainings), trainings - 1
                     self._judge_made(name, "fine-tuned", way.of_run(run, self.given), started)
                     continue
+                if way.distance:
+                    found = feature_distance(self.given.model, self.given.train, way.distance)
+                    self.judge(name, "at once", single(self.given.model), self.held.first, started, found)
+                    continue
                 assert way.at_once is not None
                 ensemble = way.at_once(self.given)
                 self._judge_made(name, "at once", ensemble, started)
                 if way.trains and self.budget.epochs != 0:
                     self._tune(ensemble, way.rate, trainings)
                     self._judge_made(name, "fine-tuned", ensemble, started)
-            except REFUSALS as error:
+            except (*REFUSALS, ImportError) as error:  # also a package of it that is not installed
                 self.table.append(Tried(name, reason=first_line(error)))
                 self.say(f"{name}: {first_line(error)}")
             trainings -= way.trains
@@ -188,24 +218,48 @@ class _Search:
         self.judge(name, stage, ensemble, self.held.predict(ensemble), started)
 
     def judge(
-        self, name: str, stage: str, ensemble: Ensemble, predicted: _Predicted, started: float | None = None
-    ) -> None:
+        self, name: str, stage: str, ensemble: Ensemble, predicted: _Predicted, started: float | None = None,
+        distance: FeatureDistance | None = None,
+    ) -> None:  # fmt: skip
         """Fit the scale, note the figures, and keep the ensemble if it is the best so far."""
+        ensemble.task, targets = self.task, self.held.targets
         how: Any = {"method": "variance"} if isinstance(predicted.choose, Regression) else SCALING
-        scaled = calibrate(predicted.choose, self.held.targets["choose"], seed=self.given.seed, **how)
+        scaled = calibrate(predicted.choose, targets["choose"], seed=self.given.seed, **how)
+        if distance is None:
+            scores = {name: uncertainty(scaled.apply(part)) for name, part in predicted.parts()}
+        else:
+            scores = self.held.distances(distance)
+        figures = evaluate(scaled.apply(predicted.judge), targets["judge"])
+        judged = _Judged(Tried(name), ensemble, scaled, predicted, scores, distance)
         chosen_by = next(row["nll"] for row in scaled.table if row["method"] == scaled.method)
-        figures = evaluate(scaled.apply(predicted.judge), self.held.targets["judge"])
+        if self.goal != "likelihood":
+            chosen_by = self.loss(judged, "choose")
+        if "outside judge" in scores:
+            figures["auroc"] = auroc(scores["judge"], scores["outside judge"])
+        if distance is not None and "aurc" in figures:
+            figures["aurc"] = aurc(scores["judge"], self.wrong(judged, "judge"))
         factor = cost(ensemble, _row(self.given.x)).mult_adds / max(self.mult_adds, 1)
         seconds = 0.0 if started is None else time.monotonic() - started
-        tried = Tried(name, stage, ensemble.size, chosen_by, figures, factor, seconds)
-        self.table.append(tried)
-        self.say(f"{name}, {stage}: NLL {figures['nll']:.4f}")
-        judged = _Judged(tried, ensemble, scaled, predicted)
+        judged.tried = Tried(name, stage, ensemble.size, chosen_by, figures, factor, seconds)
+        self.table.append(judged.tried)
+        reached = "" if self.goal == "likelihood" else f", {GOALS[self.goal]} {self.loss(judged, 'judge'):.4f}"
+        self.say(f"{name}, {stage}: NLL {figures['nll']:.4f}{reached}")
         if name == NETWORK:
             self.judged[SCALED if stage == "at once" else TUNED] = judged
         if BEST not in self.judged or chosen_by < self.judged[BEST].tried.chosen_by:
             # It may be trained further: what is kept is as it was judged.
             self.judged[BEST] = replace(judged, ensemble=duplicate(ensemble))  # type: ignore[arg-type]
+
+    def wrong(self, judged: _Judged, part: str) -> Tensor:
+        """Which answers of a part are wrong."""
+        return (getattr(judged.predicted, part).label != self.held.targets[part]).double()
+
+    def loss(self, judged: _Judged, part: str, rows: Any = slice(None), others: Any = slice(None)) -> float:
+        """What the goal is to make low, on some rows of a part and, for "ood", of its half of the outside data."""
+        score = judged.scores[part][rows]
+        if self.goal == "ood":
+            return 1 - auroc(score, judged.scores[f"outside {part}"][others])
+        return aurc(score, self.wrong(judged, part)[rows])
 
     def finish(self, network: Ensemble, coverage: float, risk: float) -> Upgrade:
         """The best against the network itself, and everything that stands around what answers."""
@@ -215,32 +269,48 @@ class _Search:
         answering = base if enough else best
         notes: list[str] = []
         ensemble = network if enough else best.ensemble
-        frozen = self._freeze(ensemble, notes)
+        frozen = _try(lambda: freeze(ensemble, self.given.x), notes, REFUSALS)
+        notes = [f"It was not frozen: {note}" for note in notes]
         calibrated = replace(answering.calibrated, ensemble=frozen or ensemble)
         promised = calibrated.apply(answering.predicted.promise)
-        return Upgrade(
-            f"{best.tried.name}, {best.tried.stage}", enough, ensemble, frozen, calibrated,
-            _promise(promised, targets["promise"], coverage, notes),
-            _abstain(promised, targets["promise"], risk, notes), gains, self.table, notes,
-            {name: len(rows) for name, rows in targets.items()},
-        )  # fmt: skip
+        promise = _try(lambda: conformal(promised, targets["promise"], coverage), notes)
+        scores = answering.scores["promise"]
+        by = scores if self.goal == "abstain" and answering.distance is not None else "msp"
+        threshold = None
+        if not isinstance(promised, Regression):
+            threshold = _try(lambda: abstain(promised, targets["promise"], risk, score=by), notes)
+        limit = _limit(scores) if "outside judge" in answering.scores else None
+        name, rows = f"{best.tried.name}, {best.tried.stage}", {name: len(rows) for name, rows in targets.items()}
+        return Upgrade(name, enough, ensemble, frozen, calibrated, promise, threshold, gains, self.table, notes, rows,
+                       self.goal, answering.distance, limit)  # fmt: skip
 
     def _gains(self, best: _Judged) -> dict[str, Comparison]:
-        """How much lower the NLL of the best is than that of the network as it is, scaled, and fine-tuned."""
+        """How much lower the goal's metric of the best is than the network's as it is, scaled, and fine-tuned."""
         own = {name: one for name, one in self.judged.items() if name != BEST and one.tried is not best.tried}
+        if self.goal != "likelihood":
+            return {
+                name: self._compare_losses(best, other) for name, other in {NETWORK: self.judged[SCALED], **own}.items()
+            }
         others = {NETWORK: self.judged[SCALED].predicted.judge, **{name: one.scaled() for name, one in own.items()}}
         found, target = best.scaled(), self.held.targets["judge"]
         return {name: compare(found, other, target, metric="nll") for name, other in others.items()}
 
-    def _freeze(self, ensemble: Ensemble, notes: list[str]) -> Frozen | None:
-        try:
-            return freeze(ensemble, self.given.x)
-        except REFUSALS as error:
-            notes.append(f"It was not frozen: {first_line(error)}")
-            return None
+    def _compare_losses(self, first: _Judged, second: _Judged) -> Comparison:
+        """The difference of the goal's metric on the rows that judge, by a paired bootstrap."""
+        generator = torch.Generator().manual_seed(self.given.seed)
+        rows, others = len(first.scores["judge"]), len(first.scores.get("outside judge", ()))
+        drawn = []
+        for _ in range(RESAMPLES):
+            some = [torch.randint(max(count, 1), (count,), generator=generator) for count in (rows, others)]
+            drawn.append(self.loss(first, "judge", *some) - self.loss(second, "judge", *some))
+        value, low, high = percentile_interval(self.loss(first, "judge") - self.loss(second, "judge"), drawn)
+        below = sum(one <= 0 for one in drawn) / RESAMPLES
+        return Comparison(value, low, high, min(1.0, 2 * min(below, 1 - below) + 1 / RESAMPLES))
 
 
 BEST = "best"
+
+RESAMPLES = 500
 
 SCALING = {"method": "temperature", "when": "before"}  # before pooling: members keep their disagreement
 
@@ -255,12 +325,21 @@ class _Predicted:
     choose: Any
     promise: Any
     judge: Any
+    outside: Any = None
+
+    def parts(self) -> Iterator[tuple[str, Any]]:
+        """Each by its name; one half of the outside data chooses, the other judges."""
+        yield from (("choose", self.choose), ("promise", self.promise), ("judge", self.judge))
+        if self.outside is not None:
+            yield from (("outside choose", self.outside[::2]), ("outside judge", self.outside[1::2]))
 
 
 class _HeldOut:
     """The validation rows, divided; every ensemble sees the same ones in the same order."""
 
-    def __init__(self, validation: Any, test: Any, batch_size: int, device: Any, seed: int, network: Ensemble):
+    def __init__(
+        self, validation: Any, test: Any, outside: Any, batch_size: int, device: Any, seed: int, network: Ensemble
+    ):
         self.device, self.last = device, dict[str, list[float]]()
         self.sources = {"validation": loader(validation, batch_size)}
         if test is not None:
@@ -280,15 +359,23 @@ class _HeldOut:
         self.targets = {name: targets[rows] for name, rows in self.rows.items()}
         if test is not None:
             self.targets["judge"] = found["test"][1]
+        if outside is not None:
+            outside = (outside, torch.zeros(len(outside))) if isinstance(outside, Tensor) else outside
+            self.sources["outside"] = loader(outside, batch_size)
+            found["outside"] = self._observe("outside", network)
         self.first = self._divide({name: prediction for name, (prediction, _) in found.items()})
 
     def predict(self, ensemble: Ensemble) -> _Predicted:
         """What the ensemble says of every row."""
         return self._divide({name: self._observe(name, ensemble)[0] for name in self.sources})
 
+    def distances(self, distance: FeatureDistance) -> dict[str, Tensor]:
+        """The distance of every row, by part."""
+        return dict(self._divide({name: distance.score(source) for name, source in self.sources.items()}).parts())
+
     def _divide(self, found: dict[str, Any]) -> _Predicted:
         parts = {name: found["validation"][rows] for name, rows in self.rows.items()}
-        return _Predicted(**{"judge": found.get("test"), **parts})
+        return _Predicted(**{"judge": found.get("test"), "outside": found.get("outside"), **parts})
 
     def _observe(self, name: str, ensemble: Ensemble) -> tuple[Any, Tensor]:
         marks: list[float] = []
@@ -317,8 +404,8 @@ def _mark(batch: Any) -> float:
     return sum(tensor.double().sum().item() for tensor in tensors_of(batch) if not tensor.is_complex())
 
 
-def _choose_ways(methods: Sequence[str] | None) -> dict[str, Way]:
-    known = ways()
+def _choose_ways(methods: Sequence[str] | None, goal: str) -> dict[str, Way]:
+    known = {name: way for name, way in ways().items() if goal != "likelihood" or not way.distance}
     for name in methods or ():
         if name not in known:
             raise ValueError(f"upgrade: the method {name!r} is unknown. Choose from {', '.join(known)}.")
@@ -348,20 +435,20 @@ def _row(x: Any) -> Any:
     return map_rows(x, rows_of(as_batch(x)), lambda t: t[:1])
 
 
-def _promise(prediction: Any, target: Tensor, coverage: float, notes: list[str]) -> Conformal | None:
-    try:
-        return conformal(prediction, target, coverage)
-    except ValueError as error:
-        notes.append(first_line(error))
-        return None
+def _limit(scores: Tensor) -> float:
+    """What at most 5 % of rows like these exceed: the conformal quantile, infinite for fewer than 19 rows."""
+    rank = math.ceil((len(scores) + 1) * (1 - FALSE_ALARMS))
+    return scores.sort().values[rank - 1].item() if rank <= len(scores) else math.inf
 
 
-def _abstain(prediction: Any, target: Tensor, risk: float, notes: list[str]) -> Threshold | None:
-    if isinstance(prediction, Regression):
-        return None
+FALSE_ALARMS = 0.05
+
+
+def _try(find: Callable[[], Found], notes: list[str], refusals: Any = (ValueError, TypeError)) -> Found | None:
+    """What is found, or a note of why it cannot be."""
     try:
-        return abstain(prediction, target, risk)
-    except (ValueError, TypeError) as error:
+        return find()
+    except refusals as error:
         notes.append(first_line(error))
         return None
 

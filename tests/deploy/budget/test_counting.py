@@ -185,6 +185,7 @@ class TestNothingIsTouched:
         assert [m.training for m in model.modules()] == modes
         assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
         assert torch.equal(given, x) and torch.equal(chance, torch.get_rng_state())
+        assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
 
     @pytest.mark.parametrize("wrap", [nn.Sequential, LooksAtValues])
     def test_input_is_not_changed_by_a_model_that_works_in_place(self, wrap):
@@ -197,11 +198,6 @@ class TestNothingIsTouched:
         cost(self.model(), torch.zeros(2, 3, 8, 8))
         after = torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled
         assert after == before
-
-    def test_no_gradients_are_made(self):
-        model = self.model()
-        cost(model, torch.zeros(2, 3, 8, 8))
-        assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
 
 
 class TestInputs:
@@ -219,10 +215,6 @@ class TestInputs:
         model = nn.Bilinear(3, 4, 5)
         a, b = torch.zeros(2, 3), torch.zeros(2, 4)
         assert cost(model, (a, b)) == cost(model, {"input2": b, "input1": a}) == Cost(65, 60)
-
-    def test_double_precision_and_integers_stay_what_they_are(self):
-        model = nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(15, 2)).double()
-        assert cost(model, torch.zeros(2, 3, dtype=torch.long)).mult_adds == 30
 
     def test_tensor_that_is_no_buffer_goes_along(self):
         class Shifted(nn.Linear):
@@ -272,10 +264,6 @@ class TestRefusals:
             ValueError, match=r"cost: the model must run on x, .*\[\(2, 4\)\].*shapes cannot be multiplied"
         ):
             cost(nn.Linear(5, 6), torch.zeros(2, 4))
-
-    def test_missing_argument_is_named(self):
-        with pytest.raises(ValueError, match="missing 1 required positional argument"):
-            cost(nn.Bilinear(3, 4, 5), torch.zeros(2, 3))
 
     def test_model_that_looks_at_values_asks_for_values(self):
         with pytest.raises(ValueError, match="If the model depends on values, give x and the model on a real device"):

@@ -176,8 +176,30 @@ def test_ten_rows_are_printed_with_every_method_and_the_others_are_counted(every
     assert len(shown) == 10 < len(everything.rows)
     assert {row["method"] for row in shown} == {row["method"] for row in everything.rows}
     assert f"{len(everything.rows) - 10} more fit" in str(everything)
-    order = [(everything.is_thin(row), row["mult_adds"]) for row in shown]
+    order = [(everything.is_thin(row), row["forecast"]) for row in shown]
     assert order == sorted(order)
+
+
+# docs/capacity.md: the NLL of one network, of four packed members and of deep, LeNet-5 of width 1, 2 and 4.
+@pytest.mark.parametrize(
+    ("width", "one", "packed", "deep"), [(1, 0.5, 0.57, 0.47), (2, 0.46, 0.48, 0.43), (4, 0.45, 0.42, 0.42)]
+)
+def test_the_forecast_is_near_what_the_capacity_curve_measured(width, one, packed, deep):
+    network = pb.models.lenet(width=width, channels=1, image=28)
+    settings = {"sizes": (4,), "methods": ["deep", "packed"], "alphas": (2,), "gammas": (1,)}
+    found = {row["method"]: row["forecast"] for row in plan(network, torch.zeros(1, 1, 28, 28), **settings).rows}
+    assert found["packed"] == pytest.approx(packed / one, abs=0.06)
+    assert found["deep"] == pytest.approx(deep / one, abs=0.06)
+
+
+def test_eight_thin_members_of_a_network_of_19_000_weights_are_not_the_first_suggestion():
+    network = pb.models.mlp(inputs=64, num_classes=10, hidden=(112, 100))
+    found = plan(network, torch.zeros(1, 64), parameters=1.5, sizes=(8,), methods=["packed", "mc_dropout"])
+    assert 18_000 < found.single["parameters"] < 20_000
+    packed = [row for row in found.rows if row["method"] == "packed"]
+    assert packed and all(row["forecast"] > 1 for row in packed)
+    assert found.best[0]["method"] != "packed" and found.best[0]["forecast"] < 1
+    assert "packed M = 8" in str(found) and "Probably worse" in str(found)
 
 
 def test_progress_is_told_for_each_method():
@@ -209,10 +231,9 @@ def test_the_model_stays_as_it_was():
 
 
 def test_branches_begin_at_parts_in_the_order_in_which_they_run():
-    x = torch.empty(1, 3, 32, 32, device="meta")
     with torch.device("meta"):
         model = pb.models.resnet18()
-    assert branch_points(model, x)[-1] == "layer4|fc"
+    assert branch_points(model)[-1] == "layer4|fc"
 
 
 PEAK = """

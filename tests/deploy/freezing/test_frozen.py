@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from freezing import alike, expected, frozen, trained
+from freezing import alike, expected, frozen, trained, written
 from small import SMALL, make
 from torch import Tensor, nn
 from zoo import TIMM, images, timm_model
@@ -16,7 +16,6 @@ import pluribus as pb
 from pluribus import models
 from pluribus.deploy.freezing import frozen as freezing
 from pluribus.deploy.freezing import lowering
-from pluribus.deploy.freezing.call_signature import Example
 from pluribus.deploy.freezing.folding import Plain
 from pluribus.deploy.freezing.frozen import CHUNK
 from pluribus.deploy.freezing.live_channels import read_channels, slice_layer
@@ -113,16 +112,13 @@ def test_every_method_on_every_small_model_gives_the_same_outputs(method, name):
     ],
 )
 def test_each_form_is_right_by_itself(build, method, form):
-    """Without what `freeze` does when outputs differ: try the next form."""
     torch.manual_seed(0)
     model = trained(build())
     x = torch.randn(3, *((6,) if build is SMALL["mlp"].build else (3, 16, 16)))
     names = list(dict(model.named_children()))
     options = {"branch": "|".join(names[1:])} if method == "treenet" else {"example": x}
     ensemble = pb.METHODS[method](model, 3, **options).eval()
-    networks, tree, kept, arguments = freezing._networks(ensemble, Example(x), False)
-    assert not kept
-    made = pb.Frozen(ensemble, arguments, [lowering.FORMS[form](network) for network in networks], tree)
+    made = written(ensemble, x, form)
     with no_dropout():
         alike(made(x), expected(ensemble, x))
 

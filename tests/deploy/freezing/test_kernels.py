@@ -24,11 +24,28 @@ def test_a_packed_layer_gives_what_the_plain_one_gives(groups, relu, added):
     with torch.no_grad():
         conv.pack_(x.shape)
         assert conv.packed is not None
-        assert torch.equal(conv.weight, weight)  # looking at it changes nothing
-        assert conv.packed is not None
+        assert torch.equal(conv.weight, weight)
         torch.testing.assert_close(conv(x, *more), expected, rtol=1e-5, atol=1e-5)
-        conv.unpack_()
-        torch.testing.assert_close(conv(x, *more), expected, rtol=1e-5, atol=1e-5)
+        conv.weight.mul_(2.0)  # the copy is of another weight now
+        conv.bias.mul_(2.0)
+        twice = torch.nn.functional.conv2d(x, 2 * weight, conv.bias, 1, 1, 1, groups) + sum(more)
+        torch.testing.assert_close(conv(x, *more), twice.relu() if relu else twice, rtol=1e-5, atol=1e-5)
+        conv.pack_(None)
+        torch.testing.assert_close(conv(x, *more), twice.relu() if relu else twice, rtol=1e-5, atol=1e-5)
+
+
+@packs
+def test_a_second_copy_of_the_weights_is_kept_where_it_is_light_or_rows_are_few():
+    model = torch.nn.Sequential(torch.nn.Conv2d(256, 256, 3), torch.nn.Conv2d(256, 4, 3))
+    ensemble = pb.single(model).eval()
+
+    def packed(rows, **options):
+        made = pb.freeze(ensemble, torch.randn(rows, 256, 6, 6), choose="rule", **options)
+        return [part.packed is not None for part in made.modules() if isinstance(part, Convolution)]
+
+    assert packed(2) == [True, True]
+    assert packed(20) == [False, True]
+    assert packed(2, memory="small") == [False, False]
 
 
 def test_public_operators_run_where_onednns_are_missing(monkeypatch):

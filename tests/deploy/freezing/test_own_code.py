@@ -32,35 +32,6 @@ class Inside(nn.Conv2d):
         return super()._conv_forward(x, weight.abs(), bias)
 
 
-class Equalised(nn.Linear):
-    """Equalised learning rate: the weight is scaled when it is used."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """As of a linear layer."""
-        return F.linear(x, self.weight * 3, self.bias)
-
-
-class Computed(nn.Linear):
-    """Its weight is a property."""
-
-    def __init__(self, inputs: int, outputs: int):
-        super().__init__(inputs, outputs)
-        self.raw = self._parameters.pop("weight")
-
-    @property
-    def weight(self) -> Tensor:
-        """(outputs, inputs)."""
-        return self.raw.sin()
-
-
-class Doubling(nn.ReLU):
-    """A ReLU that does more."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Elementwise."""
-        return 2 * super().forward(x).roll(1, 1)
-
-
 class Shifted(nn.BatchNorm2d):
     """A normalisation that does more."""
 
@@ -121,19 +92,16 @@ def hook(module: nn.Module, args: tuple, output: Tensor) -> Tensor:
 CASES: dict[str, Callable[[], nn.Module]] = {
     "conv": lambda: replaced(2, lambda: Standardised(WIDTH, WIDTH, 3)),
     "conv_inside": lambda: replaced(2, lambda: Inside(WIDTH, WIDTH, 3)),
-    "linear": lambda: replaced(7, lambda: Equalised(WIDTH, 4)),
-    "property": lambda: replaced(7, lambda: Computed(WIDTH, 4)),
-    "relu": lambda: replaced(4, Doubling),
     "norm": lambda: replaced(3, lambda: Shifted(WIDTH)),
     "parametrization": lambda: changed(2, lambda c: parametrize.register_parametrization(c, "weight", Halved())),
     "weight_norm": lambda: changed(7, parametrizations.weight_norm),
     **{
         f"{name}_{kind}": lambda place=place, change=change: changed(place, change)
         for kind, change in (("forward", with_forward), ("hook", lambda m: m.register_forward_hook(hook)))
-        for name, place in (("conv", 2), ("norm", 3), ("relu", 4), ("pool", 5), ("flat", 6), ("linear", 7))
+        for name, place in (("conv", 2), ("relu", 4), ("pool", 5), ("linear", 7))
     },
 }
-CUSTOM = [name for name in CASES if name not in ("property", "weight_norm", "parametrization")]
+CUSTOM = [name for name in CASES if name not in ("weight_norm", "parametrization")]
 
 
 @pytest.fixture(scope="module")

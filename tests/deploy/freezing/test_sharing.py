@@ -123,9 +123,7 @@ def network() -> pb.Frozen:
     """Frozen so that its convolutions run packed, but for one."""
     torch.manual_seed(0)
     made = frozen(pb.deep(trained(models.resnet18(width=0.25)), 2), torch.randn(4, 3, 16, 16))
-    plain = convolutions(made)[0]
-    plain.unpack_()
-    plain.inputs = None
+    convolutions(made)[0].pack_(None)
     return made
 
 
@@ -161,24 +159,20 @@ def test_looking_at_the_weights_changes_nothing(network):
         assert torch.equal(network(x), outputs)
 
 
-def test_the_weights_that_are_seen_are_plain_and_those_of_the_network(network):
-    x = torch.randn(4, 3, 16, 16)
-    made, seen = copy.deepcopy(network), network.state_dict()
-    names = dict(nn.Sequential(network).named_parameters())
-    assert {name.removeprefix("0.") for name in names} == set(dict(made.plain_().named_parameters())) <= set(seen)
-    for name, parameter in made.named_parameters():
-        torch.testing.assert_close(seen[name], parameter, rtol=1e-5, atol=1e-6)
+def test_plain_weights_give_the_same(network):
+    x, made = torch.randn(4, 3, 16, 16), copy.deepcopy(network).plain_()
     assert all(part.packed is None for part in convolutions(made))
+    assert made.count_bytes() < network.count_bytes()
     alike(made(x), network(x))
-    assert all(part.packed is None for part in convolutions(made))  # for good
 
 
 def test_weights_that_are_loaded_are_those_that_run(network):
     x, other = torch.randn(4, 3, 16, 16), copy.deepcopy(network)
     other.load_state_dict({name: t * 0.5 if t.is_floating_point() else t for name, t in network.state_dict().items()})
-    halved = copy.deepcopy(network).plain_()
-    for parameter in halved.parameters():
-        parameter.data *= 0.5
+    halved = copy.deepcopy(network)
+    with torch.no_grad():
+        for parameter in halved.parameters():
+            parameter *= 0.5
     for ours, theirs in zip(other.buffers(), halved.buffers(), strict=True):
         theirs.copy_(ours)
     alike(other(x), halved(x))

@@ -6,7 +6,7 @@ from odd_networks import linear
 from torch import nn
 
 from pluribus import landscape as ls
-from pluribus.landscape.laboratory.other_questions import aligned_runs
+from pluribus.landscape.laboratory.questions import aligned_runs
 from pluribus.landscape.material import Material
 
 

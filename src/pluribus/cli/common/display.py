@@ -17,8 +17,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ..._common.untrusted import printable
-from ...results.quantities import Differences, estimate, format_value, quantity, value
-from ...results.store import Group, Result, group_runs
+from ...results.quantities import Differences, distance_groups, estimate, format_value, quantity, value
+from ...results.store import Group, Result
 from ...results.verdict import Verdict, verdicts
 from ...study.folder import Outcome, training_folder
 from ...study.progress import Progress as EpochsDone
@@ -153,11 +153,16 @@ def result_tables(results: Sequence[Result], width: int, differences: Difference
     The recommended row is bold; rows that are not clearly different from the single network are dim. What does not
     fit is left out, the least important first, and the caption says so.
     """
-    by_name = {(found.data, found.model): found for found in verdicts(results, differences)}
-    return [
-        _fitting([*groups, *cascade_rows(groups, by_name[key].recommended)], by_name[key], width)
-        for key, groups in group_runs(results).items()
-    ]
+    return [_fitting(_rows(found), found, width) for found in verdicts(results, differences)]
+
+
+def _rows(verdict: Verdict) -> list[Group]:
+    return [*verdict.groups, *derived_rows(verdict.groups, verdict.recommended)]
+
+
+def derived_rows(groups: Sequence[Group], recommended: str | None) -> list[Group]:
+    """What needs no training of its own: one network with distances in its features, and the best method's cascade."""
+    return [*distance_groups(groups), *cascade_rows(groups, recommended)]
 
 
 def cascade_rows(groups: Sequence[Group], recommended: str | None) -> list[Group]:
@@ -204,12 +209,19 @@ def _table(groups: list[Group], verdict: Verdict, names: Sequence[str], exact: b
     table.add_column("method", no_wrap=True)
     for name in names:
         table.add_column(_heading(name), justify="right", no_wrap=exact)
-    unclear = {row.label for row in verdict.rows if row.beside_baseline == "within noise"}
     for group in groups:
-        style = "bold" if group.label == verdict.recommended else "dim" if group.label in unclear else ""
+        style = "bold" if group is verdict.choice else "dim" if _is_unclear(verdict, group) else ""
         label = group.label + ("" if _is_frozen(group) else " *")
         table.add_row(safe_text(label), *(_cell(group, name, exact) for name in names), style=style)
     return table
+
+
+def _is_unclear(verdict: Verdict, group: Group) -> bool:
+    """Whether it is not clearly different from the single network."""
+    baseline = verdict.found.baseline if verdict.found else None
+    if verdict.found is None or baseline in (None, group) or group not in verdict.groups:
+        return False
+    return verdict.found.relation(group, baseline) == "within noise"
 
 
 def _caption(groups: Sequence[Group], hidden: Sequence[str]) -> str | None:
@@ -251,30 +263,23 @@ def sentences(results: Sequence[Result], differences: Differences | None = None)
 
 def as_json(outcome: Outcome, results: Sequence[Result], differences: Differences, **more: Any) -> str:
     """Everything that a script wants to know."""
-    recommended = {(found.data, found.model): found.recommended for found in verdicts(results, differences)}
+    found = verdicts(results, differences)
     rows = [
         {
-            "data": data,
-            "model": model,
+            "data": one.data,
+            "model": one.model,
             "label": group.label,
             "seeds": sorted(group.by_seed),
             "frozen": _is_frozen(group),
             **{name: _number(estimate(group, name).value) for name in _all_names(group)},
             "intervals": {name: [*map(_number, estimate(group, name)[1:3])] for name in _all_names(group)},
         }
-        for (data, model), groups in group_runs(results).items()
-        for group in [*groups, *cascade_rows(groups, recommended[data, model])]
+        for one in found
+        for group in _rows(one)
     ]
-    return json.dumps(
-        {
-            "rows": rows,
-            "verdict": sentences(results, differences),
-            "failed": outcome.failed,
-            "damaged": [str(error) for error in outcome.damaged],
-            **more,
-        },
-        indent=1,
-    )
+    said = [sentence.text for one in found for sentence in one.sentences]
+    damaged = [str(error) for error in outcome.damaged]
+    return json.dumps({"rows": rows, "verdict": said, "failed": outcome.failed, "damaged": damaged, **more}, indent=1)
 
 
 def _all_names(group: Group) -> list[str]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from ..._common.untrusted import printable
 
@@ -47,6 +49,16 @@ def say_lines(console: Console, texts: Iterable[str]) -> None:
 def safe_text(text: str) -> str:
     """A text that rich writes as it is, and in which no letter steers the terminal."""
     return escape(printable(text))
+
+
+def plain_table(head: Sequence[str], rows: Iterable[Sequence[str]], **column: Any) -> Table:
+    """A table without lines; `column` as rich has it, for all columns."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in head:
+        table.add_column(name, **column)
+    for row in rows:
+        table.add_row(*map(safe_text, row))
+    return table
 
 
 def say_notes(notes: Iterable[str]) -> None:

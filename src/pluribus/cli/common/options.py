@@ -153,6 +153,14 @@ Files = Annotated[list[Path], typer.Argument(help="Images, folders of images, .n
 
 Recipe = Annotated[str | None, typer.Option(help="The training settings of a paper, by name; see `pluribus recipes`.")]
 
+Augment = Annotated[
+    str | None,
+    typer.Option(
+        help="Augment training images: none, hflip, crop (flips and padded crops) or medium (RandAugment, mixup, "
+        "cutmix) [what the recipe says]."
+    ),
+]
+
 Epochs = Annotated[
     int | None,
     typer.Option(help="Passes over the training data [depends on the number of rows, with early stopping].", min=1),
@@ -183,7 +191,9 @@ PANELS = {
         "unpack_limit", "missing", "numbers", "train_rows", "validation", "long_texts", "corruptions", "shift_rows",
     ),
     "Model": ("model", "weights", "pretrained", "width", "dropout"),
-    "Training": ("recipe", "epochs", "patience", "batch_size", "lr", "weight_decay", "device", "threads", "settings"),
+    "Training": (
+        "recipe", "augment", "epochs", "patience", "batch_size", "lr", "weight_decay", "device", "threads", "settings",
+    ),
     "Study": (
         "study", "method", "methods", "size", "seed", "seeds", "first_seed", "sweep", "choose", "jobs", "ray", "yes",
     ),

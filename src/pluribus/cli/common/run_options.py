@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
+from ..._common.names import say_unknown
 from ...study.settings import PUBLISHED
 from . import options
 
@@ -36,6 +37,7 @@ class RunOptions:
     dropout: options.Dropout = None
     size: options.Size = None
     recipe: options.Recipe = None
+    augment: options.Augment = None
     epochs: options.Epochs = None
     patience: options.Patience = None
     batch_size: options.BatchSize = None
@@ -52,19 +54,12 @@ class RunOptions:
 
     def conditions(self, data: list[str], *, train_rows: int | None = None, **source: str) -> dict[str, Any]:
         """What these options say of the `study.settings.Conditions` of runs on `data`."""
-        training = ("epochs", "patience", "batch_size", "lr", "weight_decay")
-        described = (
-            "target",
-            "task",
-            "image_size",
-            "split",
-            "broken",
-            "unpack_limit",
-            "validation",
-            "long_texts",
-            "missing",
-            "numbers",
-        )
+        from ...training.augmentation import AUGMENTATIONS
+
+        training = ("epochs", "patience", "batch_size", "lr", "weight_decay", "augment")
+        if self.augment is not None and self.augment not in AUGMENTATIONS:
+            raise ValueError(f"--augment: {say_unknown(self.augment, AUGMENTATIONS)}")
+        described = ("target", "task", "image_size", "split", "broken", "unpack_limit", "validation", "long_texts")
         return {
             "size": self.size,
             "width": self.width or (options.DEMO_WIDTH if self.is_demo(data) else 1.0),
@@ -78,7 +73,7 @@ class RunOptions:
                 folder=self.data_dir,
                 train_rows=self.train_rows or train_rows,
                 tokenizer=(self.model or "")[3:] if self.reads_texts(data) else None,
-                **{name: getattr(self, name) for name in described},
+                **{name: getattr(self, name) for name in (*described, "missing", "numbers")},
                 **source,
             ),
             "device": self.device,

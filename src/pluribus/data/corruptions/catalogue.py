@@ -21,7 +21,6 @@ from .filters import (
     ExampleRng,
     apply_separable,
     correlate,
-    enlargements,
     gaussian_filter,
     motion,
     quantise,
@@ -164,12 +163,7 @@ def motion_blur(x: Tensor, rng: ExampleRng, radius: float, sigma: float) -> Tens
 def zoom_blur(x: Tensor, rng: ExampleRng, stop: float, step: float) -> Tensor:
     """The mean of the image and of enlargements of its middle, as of a camera that approaches."""
     factors = tuple(np.arange(1, stop, step).tolist())
-    if max(x.shape[-2:]) <= 64 and x.device.type in ("cpu", "cuda"):
-        matrix = enlargements(*x.shape[-2:], factors).to(x)
-        total = x + (matrix @ x.flatten(2).flatten(0, 1).T).T.reshape(x.shape)
-    else:
-        total = x + sum(zoom_in(x, factor) for factor in factors)
-    return total / (len(factors) + 1)
+    return (x + sum(zoom_in(x, factor) for factor in factors)) / (len(factors) + 1)
 
 
 def gaussian_blur(x: Tensor, rng: ExampleRng, sigma: float) -> Tensor:

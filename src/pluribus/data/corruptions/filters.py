@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from functools import lru_cache
 from zlib import crc32
 
@@ -121,35 +120,6 @@ def zoom_in(x: Tensor, factor: float) -> Tensor:
         x = x.narrow(axis, (x.shape[axis] - crop) // 2, crop)
     enlarged = F.interpolate(x, size=sizes, mode="bilinear", align_corners=True)
     return middle(enlarged, height, width)
-
-
-@lru_cache(16)
-def enlargements(height: int, width: int, factors: tuple[float, ...]) -> Tensor:
-    """The sum of `zoom_in` over factors as one sparse matrix of (pixels, pixels), for images that are small."""
-    indices, values = [], []
-    for factor in factors:
-        rows, columns = enlargement(height, factor), enlargement(width, factor)
-        for source, weight in rows:
-            for other, share in columns:
-                indices.append((source[:, None] * width + other).flatten())
-                values.append((weight[:, None] * share).flatten())
-    pixels = height * width
-    places = torch.stack([torch.arange(pixels).repeat(len(indices)), torch.cat(indices)])
-    matrix = torch.sparse_coo_tensor(places, torch.cat(values), (pixels, pixels), check_invariants=True).coalesce()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that this format is new to torch
-        return matrix.to_sparse_csr()
-
-
-def enlargement(n: int, factor: float) -> list[tuple[Tensor, Tensor]]:
-    """The two pixels that each of n pixels lies between in the enlarged middle of n, and their weights."""
-    crop = math.ceil(n / factor)
-    size = round(crop * factor)
-    place = torch.arange(n).double() + (size - n) // 2
-    place = place * ((crop - 1) / (size - 1)) + (n - crop) // 2
-    lower = place.floor().clamp(max=n - 2)
-    weight = place - lower
-    return [(lower.long(), 1 - weight), (lower.long() + 1, weight)]
 
 
 def middle(x: Tensor, height: int, width: int) -> Tensor:

@@ -3,66 +3,45 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..._common.torch_private import TorchDispatchMode, storage_key
+from ..._common.torch_operators import TorchDispatchMode
+from ..._common.torch_private import storage_key
 from ..._common.trees import Batch, tensors_of
 
 
-@dataclass(frozen=True)
-class Activations:
-    """Bytes of results: those alive after each operation, and the sum of all that were made.
-
-    Args:
-        timeline: after each operation, the bytes of results that are still needed
-        total: all of them together, as training keeps them for its gradients
-    """
-
-    timeline: tuple[int, ...]
-    total: int
-
-    @property
-    def peak(self) -> int:
-        """The most that is alive at once."""
-        return max(self.timeline, default=0)
-
-
 @torch.no_grad()
-def activations(module: nn.Module, batch: Batch) -> Activations:
-    """The activations of one call, as it stands (mode, device); its parameters, buffers and inputs do not count.
+def activations(module: nn.Module, batch: Batch) -> Watching:
+    """The results of one call, as it stands (mode, device); its parameters, buffers and inputs do not count.
 
     >>> activations(nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True)), ((torch.zeros(2, 4),), {})).total
     64
     """
-    known = [*module.parameters(), *module.buffers(), *tensors_of(batch)]
-    with Watching(known) as watching:
+    with Watching([*module.parameters(), *module.buffers(), *tensors_of(batch)]) as results:
         module(*batch[0], **batch[1])
-    return watching.result()
+    return results
 
 
 class Watching(TorchDispatchMode):
-    """Counts each new storage until it is freed; tensors that are `known` do not count."""
+    """Counts the bytes of each new storage until it is freed; tensors that are `known` do not count.
+
+    `peak` is the most that is alive after an operation; `total` all of them, as training keeps them for its gradients.
+    """
 
     def __init__(self, known: list[Tensor]):
         super().__init__()
         self.alive: dict[int, Any] = {}
         self.known = {storage_key(t.untyped_storage()) for t in known}
-        self.now, self.total = 0, 0
-        self.timeline: list[int] = []
-
-    def result(self) -> Activations:
-        """What has been counted."""
-        return Activations(tuple(self.timeline), self.total)
+        self.now, self.peak, self.total = 0, 0, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
         for tensor in tensors_of(output):
             self._add(tensor.untyped_storage())
-        self.timeline.append(self.now)
+        self.peak = max(self.peak, self.now)
         return output
 
     def _add(self, storage: torch.UntypedStorage) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..._common.torch_private import TRILINEAR, unwrap_compiled
+from ..._common.torch_operators import TRILINEAR
+from ..._common.torch_private import unwrap_compiled
 from ..._common.trees import Batch, as_batch, map_tensors, tensors_of
 from ...core.ensemble import Ensemble
+from ...methods.method_info import REFUSALS
 from ...surgery.copying import duplicate_mapped
 
 aten = torch.ops.aten
@@ -41,7 +43,7 @@ class Cost:
     forward_passes: float = 1.0
 
     def __str__(self) -> str:
-        return f"{_short(self.parameters, 2, 'M')} parameters, {_short(self.mult_adds, 3, 'GM')} mult-adds"
+        return f"{short_count(self.parameters, 2, 'M')} parameters, {short_count(self.mult_adds)} mult-adds"
 
 
 def cost(model: nn.Module, x: Any) -> Cost:
@@ -150,35 +152,24 @@ def _refusal(x: Any, error: Exception, hint: str = "") -> ValueError:
     )
 
 
-def _short(count: int, digits: int, units: str) -> str:
+def short_count(count: float, digits: int = 3, units: str = "GM") -> str:
     """As the papers print it, such as 11.17 M or 0.555 G; a small number in full."""
     for unit in units:
         if count >= UNITS[unit] // 10:
             return f"{count / UNITS[unit]:.{digits}f} {unit}"
-    return f"{count:,}"
+    return f"{count:,.0f}"
 
 
-def _trilinear_flops(
-    a: Sequence[int],
-    b: Sequence[int],
-    c: Sequence[int],
-    a_new: Sequence[int],
-    b_new: Sequence[int],
-    c_new: Sequence[int],
-    *_: Any,
-    **__: Any,
-) -> int:
+def _trilinear_flops(*shapes: Any, **_: Any) -> int:
     """nn.Bilinear: the three sizes, each with its new axes of length 1, broadcast."""
-    sizes = [list(size) for size in (a, b, c)]
-    for size, new in zip(sizes, (a_new, b_new, c_new), strict=True):
+    sizes = [list(size) for size in shapes[:3]]
+    for size, new in zip(sizes, shapes[3:6], strict=True):
         for axis in new:
             size.insert(axis, 1)
     return 2 * prod(map(max, *sizes))
 
 
 UNITS = {"G": 10**9, "M": 10**6}
-
-REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError, AssertionError)
 
 FORMULAS = {  # what torch's counter leaves out: 2 per mult-add
     aten.mv: lambda a, b, **_: 2 * prod(a),

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import median
 from typing import Any
@@ -22,24 +22,29 @@ from ..._common.trees import as_batch, map_tensors, tensors_of
 from ...core.ensemble import Ensemble
 from ...methods import METHODS
 from ...methods import single as baseline
-from ...methods.facts import REFUSALS, Candidate, Wish, call_method
+from ...methods.method_info import REFUSALS, Candidate, PlanRequest, call_method
 from ..freezing.frozen import freeze
 from .candidates import CostFigures, Counted, count_candidates
-from .counting import cost, duplicate_mapped
+from .counting import cost, duplicate_mapped, short_count
 
 SHOWN = 10  # rows that are printed
 
 THIN, FEW_PARAMETERS = 0.5, 100_000  # of the network, and numbers: members below both are too small
+
+# The capacity curve (docs/capacity.md): NLL over that of a large network, 11 k to 2.8 M parameters, and what four
+# independent members gain; methods that share weights gain about a third of it.
+SHORT, SHORT_AT, STEEP, GAIN, LEAST_GAIN = 0.1, 44_000, 0.75, 0.1, 1 / 3
 
 NEAR = 0.05  # what misses by no more is shown beside what fits
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What fits a budget, the cheapest first; prints as a table.
+    """What fits a budget, the cheapest first; prints the most promising as a table.
 
     Args:
-        rows: the settings that fit: mult-adds rising, then parameters, then more members first
+        rows: the settings that fit: mult-adds rising, then parameters, then more members first; `forecast` is the NLL
+            that the capacity curve lets one expect, relative to the network's own (below 1: better)
         misses: those that do not, the nearest first; `misses` in a row says by which factor
         refused: methods that cannot be applied to the model, with the reason
         single: the model's own figures
@@ -77,25 +82,26 @@ class Plan:
                 f"Probably worse than the network itself, because each member has less than half of a small network: "
                 f"{', '.join(dict.fromkeys(thin))}. Use a wider network, fewer members or a larger budget."
             )
-        parts += [f"{name}: {row['reason']}" for name, row in ((self._name(r), r) for r in self.refused)]
+        for row in self.refused:
+            settings = "".join(f" {k}={v}" for k, v in row["settings"].items())
+            parts.append(f"{row['method']}{settings} cannot be used: {row['reason']}")
         return "\n".join([*parts, *self.notes])
 
     @property
     def best(self) -> list[dict[str, Any]]:
-        """The rows that are printed: of each method what has the most members, then the next of each, up to ten."""
+        """The rows that are printed: of each method what promises most, then the next of each, up to ten."""
+        promising = sorted(self.rows, key=lambda row: (self.is_thin(row), row["forecast"], *_order(row)))
+        before: dict[str, int] = {}
         turns: dict[int, int] = {}
-        for name in {row["method"] for row in self.rows}:
-            own = sorted(
-                (row for row in self.rows if row["method"] == name), key=lambda r: (-r["size"], -r["capacity"])
-            )
-            turns |= {id(row): turn for turn, row in enumerate(own)}
-        chosen = sorted(self.rows, key=lambda row: turns[id(row)])[:SHOWN]
-        return sorted(chosen, key=lambda row: (self.is_thin(row), *_order(row)))
+        for row in promising:
+            turns[id(row)] = before[row["method"]] = before.get(row["method"], -1) + 1
+        chosen = {id(row) for row in sorted(promising, key=lambda row: turns[id(row)])[:SHOWN]}
+        return [row for row in promising if id(row) in chosen]
 
     def is_thin(self, row: Mapping[str, Any]) -> bool:
         """Whether members are too small for a gain to be likely: under half of a network that is small itself.
 
-        Members with half of the channels of a LeNet lost against it, those of a ResNet did not (docs/ordering.md).
+        Members with half of the channels of a LeNet lost against it, those of a ResNet did not (docs/capacity.md).
         """
         return row["capacity"] < THIN and row["capacity"] * self.single["parameters"] < FEW_PARAMETERS
 
@@ -106,27 +112,13 @@ class Plan:
         >>> '"method": "deep"' in found.to_json()
         True
         """
-        return json.dumps(
-            {
-                "budget": self.budget,
-                "single": self.single,
-                "rows": self.rows,
-                "misses": self.misses,
-                "refused": self.refused,
-                "notes": self.notes,
-                "seconds": round(self.seconds, 2),
-            },
-            indent=indent,
-        )
+        return json.dumps({**asdict(self), "seconds": round(self.seconds, 2)}, indent=indent)
 
     def _head(self) -> str:
         limits = ", ".join(f"{name} <= {_number(name, value)}" for name, value in self.budget.items())
         fit = f"{len(self.rows)} {'setting fits' if len(self.rows) == 1 else 'settings fit'}"
         beside = f"{fit}{': ' + limits if limits else ' (no budget)'}"
         return f"{beside}, in {self.seconds:.1f} s; the single network comes first, for comparison"
-
-    def _name(self, row: Mapping[str, Any]) -> str:
-        return " ".join([row["method"], *(f"{k}={v}" for k, v in row["settings"].items())]) + " cannot be used"
 
 
 def plan(
@@ -193,13 +185,9 @@ def plan(
     limits = {"parameters": parameters, "mult_adds": mult_adds, "memory": memory, "latency": latency}
     _check_arguments(sizes, methods, limits)
     made, x, notes = _without_values(model, example)
-    options = {
-        "alphas": alphas, "gammas": gammas, "scales": scales, "capacities": capacities, "branches": branches,
-        "rate": rate,
-    }  # fmt: skip
-    base, found = count_candidates(
-        Wish(made, x, list(sizes), options), list(METHODS if methods is None else methods), progress
-    )
+    options: dict[str, Any] = {"alphas": alphas, "gammas": gammas, "scales": scales, "capacities": capacities}
+    request = PlanRequest(made, x, list(sizes), {**options, "branches": branches, "rate": rate})
+    base, found = count_candidates(request, list(METHODS if methods is None else methods), progress)
     kind = "training_memory" if training else "memory"
     single = _row(Counted(baseline.__name__, Candidate({}, 1), base), base)
     rows = [_row(counted, base) for counted in found if counted.figures is not None]
@@ -213,7 +201,9 @@ def plan(
         if latency is not None:
             budget["latency"] = latency * single["latency"] if relative else latency
     elif any(row["iou"] is not None for row in rows):
-        notes.append("Masked channels are counted here; pb.freeze leaves them out. measure=True or --latency freezes.")
+        notes.append(
+            "≤ is an upper limit, with channels that pb.freeze cuts. measure=True or --latency counts exactly."
+        )
     for row in rows:
         row["misses"] = _misses(row, budget, kind)
     refused = [
@@ -248,20 +238,17 @@ def _without_values(model: Any, example: Any) -> tuple[nn.Module, Any, list[str]
             raise TypeError(f"plan: the model must be an nn.Module or a function that builds one, not {type(model)}.")
         with torch.device("meta"):
             model = model()
+    try:
+        cost(model, example)  # with values, where it asks for them
+    except REFUSALS as error:
+        raise ValueError(str(error).replace("cost:", "plan:", 1)) from error
     batch = map_tensors(example, lambda t: t.detach().to("meta"))
-    given = [*model.parameters(), *model.buffers(), *tensors_of(as_batch(example))]
     try:
         made = duplicate_mapped(model, lambda t: t.detach().to("meta"))
         cost(made, batch)
         return made, batch, []
-    except REFUSALS as error:
-        if any(tensor.is_meta for tensor in given):
-            raise ValueError(str(error).replace("cost:", "plan:", 1)) from error
-    try:
-        cost(model, example)
-    except REFUSALS as error:
-        raise ValueError(str(error).replace("cost:", "plan:", 1)) from error
-    return model, example, ["The model depends on values, so it was run on real ones, not on the meta device."]
+    except REFUSALS:
+        return model, example, ["The model depends on values, so it was run on real ones, not on the meta device."]
 
 
 # -------------------------------------------------------------------- rows
@@ -286,11 +273,29 @@ def _row(counted: Counted, base: CostFigures) -> dict[str, Any]:
         "latency": None,
         "call": _call(counted.method, candidate),
     }
+    row["forecast"] = 1.0 if candidate.size < 2 else forecast_nll(row, base.parameters)
     row["relative"] = {
         name: round(row[name] / max(getattr(base, name), 1), 6)
         for name in ("parameters", "mult_adds", "memory", "training_memory")
     }
     return row
+
+
+def forecast_nll(row: Mapping[str, Any], network: int) -> float:
+    """The NLL to expect, relative to that of the network with so many parameters.
+
+    Smaller members lose by the capacity curve; members gain by their number, and by how much of them is their own.
+    A guess from one task, to order settings by: `pluribus plan --data` tries the first ones.
+
+    >>> thin, whole = ({"parameters": 8 * n, "capacity": n / 19_000, "size": 8} for n in (19_000 / 16, 19_000))
+    >>> forecast_nll(thin, 19_000) > 1 > forecast_nll(whole, 19_000)
+    True
+    """
+    member = max(row["capacity"] * network, 1)
+    lost = SHORT * ((SHORT_AT / member) ** STEEP - (SHORT_AT / max(network, 1)) ** STEEP)
+    own = (row["parameters"] - member) / max((row["size"] - 1) * member, 1)
+    share = LEAST_GAIN + (1 - LEAST_GAIN) * min(max(own, 0.0), 1.0)
+    return round(1 + lost - GAIN * share * (1 - 1 / row["size"]), 4)
 
 
 def _call(method: str, candidate: Candidate) -> str:
@@ -328,13 +333,19 @@ def _measure(
             "Give them on a real device, or leave latency and measure out."
         )
     notes = []
+    args, kwargs = as_batch(example)
+    device = tensors_of((args, kwargs))[0].device
+
+    def latencies(*networks: nn.Module) -> list[float]:
+        return medians([partial(network, *args, **kwargs) for network in networks], device)
+
     alone = freeze(baseline(model), example)
     times = []
     for number, row in enumerate(rows):
         progress(f"measuring {row['call']}, {number + 1} of {len(rows)}")
         try:
             made = freeze(build_planned(row, model, example), example)
-            ours, theirs = _latencies([alone, made], example)
+            ours, theirs = latencies(alone, made)
         except REFUSALS as error:
             notes.append(f"{row['call']} was not measured: {error}")
             continue
@@ -342,18 +353,12 @@ def _measure(
         row["latency"], row["mult_adds"] = theirs, made.mult_adds[1]
         row["relative"]["mult_adds"] = round(row["mult_adds"] / max(single["mult_adds"], 1), 6)
         row["relative"]["latency"] = round(theirs / ours, 4)
-    single["latency"] = median(times) if times else _latencies([alone], example)[0]
+    single["latency"] = median(times) if times else latencies(alone)[0]
     single["relative"]["latency"] = 1.0
     for row in rows:  # each was measured beside the model: what the machine did meanwhile cancels
         if row["latency"] is not None:
             row["latency"] = row["relative"]["latency"] * single["latency"]
     return notes
-
-
-def _latencies(modules: Sequence[nn.Module], example: Any) -> list[float]:
-    """The median seconds of each module on the example."""
-    args, kwargs = as_batch(example)
-    return medians([partial(module, *args, **kwargs) for module in modules], tensors_of((args, kwargs))[0].device)
 
 
 def build_planned(row: Mapping[str, Any], model: nn.Module, example: Any) -> Ensemble:
@@ -372,19 +377,20 @@ def table(rows: Sequence[Mapping[str, Any]], *, misses: bool = False) -> str:
 def cells(row: Mapping[str, Any], misses: bool = False) -> dict[str, str]:
     """One row as text by column."""
     shown = {k: v for k, v in row["settings"].items() if v is not None}
-    relative = row["relative"]
+    relative, most = row["relative"], "≤ " if row["iou"] is not None and row["latency"] is None else ""
     texts = {
         "method": row["method"],
         "M": str(row["size"]),
         "settings": ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items()),
-        "parameters": _short(row["parameters"]),
+        "parameters": short_count(row["parameters"]),
         "x": f"{relative['parameters']:.3f}",
-        "mult-adds": _short(row["mult_adds"]),
+        "mult-adds": most + short_count(row["mult_adds"]),
         "x ": f"{relative['mult_adds']:.3f}",
         "passes": f"{row['forward_passes']:g}",
         "memory": _number("memory", row["memory"]),
         "training": _number("memory", row["training_memory"]),
         "capacity": f"{row['capacity']:.3f}",
+        "forecast": f"{row['forecast']:.2f}",
         "width": f"{row['width']:.3f}",
         "IoU": "" if row["iou"] is None else f"{row['iou']:.3f}",
         "latency": "" if row["latency"] is None else f"{1e3 * row['latency']:.2f} ms",
@@ -395,16 +401,9 @@ def cells(row: Mapping[str, Any], misses: bool = False) -> dict[str, str]:
     return texts
 
 
-def _short(count: float) -> str:
-    for unit, size in (("G", 1e9), ("M", 1e6)):
-        if count >= size / 10:
-            return f"{count / size:.3f} {unit}"
-    return f"{count:,.0f}"
-
-
 def _number(name: str, value: float) -> str:
     if name == "latency":
         return f"{1e3 * value:.2f} ms"
     if name == "memory":
         return f"{value / 2**20:.1f} MiB" if value >= 2**20 else f"{value / 2**10:.1f} KiB"
-    return _short(value)
+    return short_count(value)

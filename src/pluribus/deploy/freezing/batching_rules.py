@@ -1,6 +1,12 @@
 """Operations on all members at once: a value is (members, batch, ...) where that of one member is (batch, ...).
 
-Each rule says how one operation is written then. What has no rule runs member by member, which is always right.
+Each rule writes one operation. For y = softmax(x, dim=1) of one member it writes softmax(x, dim=2): dimensions move by
+one, as the members come first. For y = a + b, where b is shared and has fewer dimensions than a, b gets dimensions of
+length 1 between the members and its own. What works on rows (pooling, attention) gets all members' rows as one batch:
+
+    (members, batch, ...) -> flatten -> (members * batch, ...) -> the operation -> unflatten -> (members, batch, ...)
+
+What has no rule runs member by member, which is always right.
 """
 
 from __future__ import annotations
@@ -25,41 +31,28 @@ class NoRule(Exception):  # noqa: N818
 
 
 class NewValue(NamedTuple):
-    """A value of the new graph, and its form: "stacked", or "shared" by all members."""
+    """A value of the new graph, and how it is arranged: "stacked", or "shared" by all members."""
 
     value: Any
-    form: str = "stacked"
+    arrangement: str = "stacked"
 
 
-class Stacker(Protocol):
-    """What writes the graph."""
-
+class _Writer(Protocol):  # of lowering.py
     graph: fx.Graph
     network: Network
 
-    def add(self, name: str, module: nn.Module, *args: Any) -> Any:
-        """A call of a new module."""
-
-    def first(self, node: fx.Node) -> Any:
-        """The value with the members first; what they share as it is."""
-
-    def expand(self, node: fx.Node) -> Any:
-        """The value with the members first, also where they share it."""
-
-    def own(self, name: str, tensors: Sequence[Any]) -> Any:
-        """A constant of each member, stacked."""
-
-    def is_shared(self, node: fx.Node) -> bool:
-        """Whether all members have the same value."""
-
-    def keep(self, node: fx.Node, i: int = 0) -> str:
-        """The name of the module that the node calls, as member i has it."""
+    def add(self, name: str, module: nn.Module, *args: Any) -> Any: ...  # a call of a new module
+    def first(self, node: fx.Node) -> Any: ...  # the value with the members first; what they share as it is
+    def expand(self, node: fx.Node) -> Any: ...  # the same, but with the members first where they share it too
+    def own(self, name: str, tensors: Sequence[Any]) -> Any: ...  # a constant of each member, stacked
+    def is_shared(self, node: fx.Node) -> bool: ...  # whether all members have the same value
+    def keep(self, node: fx.Node, i: int = 0) -> str: ...  # the name of the module that it calls, of member i
 
 
-Rule = Callable[[Stacker, fx.Node], NewValue]
+Rule = Callable[[_Writer, fx.Node], NewValue]
 
 
-def stack_members(writer: Stacker, node: fx.Node) -> NewValue:
+def stack_members(writer: _Writer, node: fx.Node) -> NewValue:
     """The node for all members at once; `NoRule` where nothing is known about it."""
     network = writer.network
     if node.op == "get_attr":
@@ -79,13 +72,13 @@ def stack_members(writer: Stacker, node: fx.Node) -> NewValue:
 # -------------------------------------------------------------------- arguments
 
 
-def _again(writer: Stacker, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Any:
+def _again(writer: _Writer, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Any:
     if node.op == "call_module":
         return writer.graph.call_module(writer.keep(node), tuple(args), kwargs or {})
     return writer.graph.create_node(node.op, node.target, tuple(args), kwargs or {})
 
 
-def _map_arguments(writer: Stacker, node: fx.Node) -> tuple[list[Any], dict[str, Any]]:
+def _map_arguments(writer: _Writer, node: fx.Node) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of an operation on one value with the members first."""
     if writer.is_shared(node.all_input_nodes[0]):
         raise NoRule
@@ -107,7 +100,7 @@ def _several(values: Sequence[Any]) -> list[Any]:
     return list(values[0]) if len(values) == 1 and isinstance(values[0], Sequence) else list(values)
 
 
-def _align(writer: Stacker, node: fx.Node, rank: int) -> Any:
+def _align(writer: _Writer, node: fx.Node, rank: int) -> Any:
     """The value, ready to be broadcast against values of one member that have this many dimensions."""
     value = writer.first(node)
     missing = rank - len(writer.network.shapes.get(node, ()))
@@ -122,7 +115,7 @@ def _align(writer: Stacker, node: fx.Node, rank: int) -> Any:
 def _along(*places: tuple[int, str, int | None]) -> Rule:
     """An operation with dimensions among its arguments: where, under which name, and what they are if not given."""
 
-    def rule(writer: Stacker, node: fx.Node) -> NewValue:
+    def rule(writer: _Writer, node: fx.Node) -> NewValue:
         args, kwargs = _map_arguments(writer, node)
         if "axis" in kwargs:
             kwargs["dim"] = kwargs.pop("axis")
@@ -138,7 +131,7 @@ def _along(*places: tuple[int, str, int | None]) -> Rule:
     return rule
 
 
-def _join(writer: Stacker, node: fx.Node) -> NewValue:
+def _join(writer: _Writer, node: fx.Node) -> NewValue:
     """Several tensors along a dimension."""
     given = arguments(node, ("tensors", "dim"))
     tensors, dim = given["tensors"], _move(given.get("dim", given.get("axis", 0)))
@@ -146,7 +139,7 @@ def _join(writer: Stacker, node: fx.Node) -> NewValue:
     return NewValue(_again(writer, node, (parts, dim)))
 
 
-def _reorder(writer: Stacker, node: fx.Node) -> NewValue:
+def _reorder(writer: _Writer, node: fx.Node) -> NewValue:
     if node.kwargs:
         raise NoRule
     args, _ = _map_arguments(writer, node)
@@ -155,17 +148,10 @@ def _reorder(writer: Stacker, node: fx.Node) -> NewValue:
     return NewValue(writer.graph.call_function(torch.permute, (args[0], moved)))
 
 
-def _flip(writer: Stacker, node: fx.Node) -> NewValue:
-    if node.kwargs:
-        raise NoRule
-    args, _ = _map_arguments(writer, node)
-    return NewValue(writer.graph.call_function(torch.flip, (args[0], _move(_several(args[1:])))))
-
-
 def _resize(method: str, first: int | None) -> Rule:
     """An operation whose arguments are the sizes of its result; the members' comes first."""
 
-    def rule(writer: Stacker, node: fx.Node) -> NewValue:
+    def rule(writer: _Writer, node: fx.Node) -> NewValue:
         args, _ = _map_arguments(writer, node)
         sizes = _several(args[1:])
         several = len(sizes) == 1 and isinstance(sizes[0], fx.Node)  # perhaps: all of another tensor's
@@ -188,7 +174,7 @@ def after(first: int, sizes: Any) -> tuple[int, ...]:
     return (first, *sizes) if isinstance(sizes, Sequence) else (first, sizes)
 
 
-def _pointwise(writer: Stacker, node: fx.Node) -> NewValue:
+def _pointwise(writer: _Writer, node: fx.Node) -> NewValue:
     if node not in writer.network.shapes or "memory_format" in node.kwargs:
         raise NoRule
     rank = len(writer.network.shapes[node])
@@ -198,7 +184,7 @@ def _pointwise(writer: Stacker, node: fx.Node) -> NewValue:
     return NewValue(_again(writer, node, args, kwargs))
 
 
-def _product(writer: Stacker, node: fx.Node) -> NewValue:
+def _product(writer: _Writer, node: fx.Node) -> NewValue:
     """A product of matrices; whatever is before their two dimensions is broadcast."""
     shapes, factors = writer.network.shapes, node.all_input_nodes
     if len(node.args) != 2 or len(factors) != 2 or any(len(shapes.get(factor, ())) < 2 for factor in factors):
@@ -208,34 +194,18 @@ def _product(writer: Stacker, node: fx.Node) -> NewValue:
     return NewValue(writer.graph.call_function(torch.matmul, (first, second)))
 
 
-def _linear(writer: Stacker, node: fx.Node) -> NewValue:
+def _linear(writer: _Writer, node: fx.Node) -> NewValue:
     """A linear layer as a function."""
-    names = ("input", "weight", "bias")
-    given = arguments(node, names)
+    given = arguments(node, ("input", "weight", "bias"))
     rank = len(writer.network.shapes[node])
-    x, weight = (_align(writer, given[name], rank) for name in names[:2])
+    x, weight = (_align(writer, given[name], rank) for name in ("input", "weight"))
     value = writer.graph.call_function(torch.matmul, (x, writer.graph.call_function(getattr, (weight, "mT"))))
     if given.get("bias") is None:
         return NewValue(value)
     return NewValue(writer.graph.call_function(torch.add, (value, _align(writer, given["bias"], rank))))
 
 
-def _einsum(writer: Stacker, node: fx.Node) -> NewValue:
-    text, *operands = node.args
-    given, arrow, result = str(text).replace(" ", "").partition("->")
-    operands = _several(operands)
-    letter = next(c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in given)
-    if not arrow or "." in given or not all(isinstance(operand, fx.Node) for operand in operands):
-        raise NoRule
-    nodes = cast(Sequence[fx.Node], operands)
-    pairs = zip(given.split(","), nodes, strict=True)
-    letters = [part if writer.is_shared(operand) else letter + part for part, operand in pairs]
-    values = [writer.first(operand) for operand in nodes]
-    text = f"{','.join(letters)}->{letter}{result}"
-    return NewValue(writer.graph.call_function(torch.einsum, (text, *values)))
-
-
-def _rows(writer: Stacker, node: fx.Node) -> NewValue:
+def _rows(writer: _Writer, node: fx.Node) -> NewValue:
     """An operation on each row by itself: all members' rows are one batch."""
     source = node.all_input_nodes[0]
     if len(node.all_input_nodes) != 1 or node.args[:1] != (source,) or node not in writer.network.shapes:
@@ -244,11 +214,11 @@ def _rows(writer: Stacker, node: fx.Node) -> NewValue:
     return NewValue(_apart(writer, _again(writer, node, (flat, *node.args[1:]), dict(node.kwargs))))
 
 
-def _apart(writer: Stacker, value: Any) -> Any:
+def _apart(writer: _Writer, value: Any) -> Any:
     return writer.graph.call_method("unflatten", (value, 0, (writer.network.size, -1)))
 
 
-def _attention(writer: Stacker, node: fx.Node) -> NewValue:
+def _attention(writer: _Writer, node: fx.Node) -> NewValue:
     """Query, key and value with all members' rows in one batch; masks that all rows share."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = arguments(node, names)
@@ -267,11 +237,10 @@ def _attention(writer: Stacker, node: fx.Node) -> NewValue:
     return NewValue(_apart(writer, value))
 
 
-def _normalise(writer: Stacker, node: fx.Node) -> NewValue:
+def _normalise(writer: _Writer, node: fx.Node) -> NewValue:
     """Layer normalisation as a function: each member has its scale and shift, or all share them."""
-    names = ("input", "normalized_shape", "weight", "bias", "eps")
-    given = arguments(node, names)
-    weight, bias = (given.get(name) for name in names[2:4])
+    given = arguments(node, ("input", "normalized_shape", "weight", "bias", "eps"))
+    weight, bias = given.get("weight"), given.get("bias")
     if weight is None and bias is not None:
         raise NoRule
     rank = len(writer.network.shapes[node])
@@ -279,19 +248,19 @@ def _normalise(writer: Stacker, node: fx.Node) -> NewValue:
     return NewValue(_normal(writer, given["input"], given["normalized_shape"], given.get("eps", 1e-5), affine))
 
 
-def _normal(writer: Stacker, source: fx.Node, shape: Any, eps: float, affine: Sequence[Any]) -> Any:
+def _normal(writer: _Writer, source: fx.Node, shape: Any, eps: float, affine: Sequence[Any]) -> Any:
     scale, shift = affine
     value = writer.graph.call_function(F.layer_norm, (writer.first(source), shape, None, None, eps))
     return value if scale is None else _affine(writer, value, scale, shift)
 
 
-def _affine(writer: Stacker, value: Any, scale: Any, shift: Any) -> Any:
+def _affine(writer: _Writer, value: Any, scale: Any, shift: Any) -> Any:
     if shift is None:
         return writer.graph.call_function(torch.mul, (value, scale))
     return writer.graph.call_function(torch.addcmul, (shift, value, scale))
 
 
-def _norm_module(writer: Stacker, node: fx.Node) -> NewValue:
+def _norm_module(writer: _Writer, node: fx.Node) -> NewValue:
     """Layer normalisation as a module."""
     network, source = writer.network, node.all_input_nodes[0]
     module = cast(nn.LayerNorm, network.module(node))
@@ -303,13 +272,13 @@ def _norm_module(writer: Stacker, node: fx.Node) -> NewValue:
     return NewValue(_normal(writer, source, list(shape), eps, affine))
 
 
-def _vectors(writer: Stacker, node: fx.Node, name: str, shape: Sequence[int]) -> Any:
+def _vectors(writer: _Writer, node: fx.Node, name: str, shape: Sequence[int]) -> Any:
     """A tensor of the module that each member has for itself, in this shape; None, if the module has none."""
     tensors = [getattr(writer.network.module(node, i), name) for i in range(writer.network.size)]
     return None if tensors[0] is None else writer.own(f"{node.target}.{name}", [t.reshape(shape) for t in tensors])
 
 
-def _rank_one(writer: Stacker, node: fx.Node) -> NewValue:
+def _rank_one(writer: _Writer, node: fx.Node) -> NewValue:
     """One layer for all members, between the vectors that scale what each of them reads and gives."""
     network, source = writer.network, node.all_input_nodes[0]
     first: Any = network.module(node)
@@ -328,18 +297,17 @@ def _rank_one(writer: Stacker, node: fx.Node) -> NewValue:
     return NewValue(value if s is None else _affine(writer, value, s, b))
 
 
-def _flat_module(writer: Stacker, node: fx.Node) -> NewValue:
-    module = cast(nn.Flatten, writer.network.module(node))
-    dims = _move((module.start_dim, module.end_dim))
-    return NewValue(writer.graph.call_function(torch.flatten, (writer.first(node.all_input_nodes[0]), *dims)))
+def _dims_of_module(function: Callable[..., Any], *names: str) -> Rule:
+    """A module that is a function of its input and of some dimensions."""
+
+    def rule(writer: _Writer, node: fx.Node) -> NewValue:
+        dims = [_move(getattr(writer.network.module(node), name)) for name in names]
+        return NewValue(writer.graph.call_function(function, (writer.first(node.all_input_nodes[0]), *dims)))
+
+    return rule
 
 
-def _softmax_module(writer: Stacker, node: fx.Node) -> NewValue:
-    dim = _move(cast(nn.Softmax, writer.network.module(node)).dim)
-    return NewValue(writer.graph.call_function(torch.softmax, (writer.first(node.all_input_nodes[0]), dim)))
-
-
-def _pad(writer: Stacker, node: fx.Node) -> NewValue:
+def _pad(writer: _Writer, node: fx.Node) -> NewValue:
     """Around the last dimensions."""
     args, kwargs = _map_arguments(writer, node)
     mode = args[2] if len(args) > 2 else kwargs.get("mode", "constant")
@@ -348,7 +316,7 @@ def _pad(writer: Stacker, node: fx.Node) -> NewValue:
     return NewValue(_again(writer, node, args, kwargs))
 
 
-def _item(writer: Stacker, node: fx.Node) -> NewValue:
+def _item(writer: _Writer, node: fx.Node) -> NewValue:
     """One of several tensors, or a part of one."""
     source, index = node.args
     value = writer.first(cast(fx.Node, source))
@@ -361,7 +329,7 @@ def _item(writer: Stacker, node: fx.Node) -> NewValue:
     return NewValue(writer.graph.call_function(operator.getitem, (value, (slice(None), *places))))
 
 
-def _property(writer: Stacker, node: fx.Node) -> NewValue:
+def _property(writer: _Writer, node: fx.Node) -> NewValue:
     """What a tensor knows about itself."""
     source, name = node.args
     if source not in writer.network.shapes:
@@ -378,7 +346,7 @@ def _property(writer: Stacker, node: fx.Node) -> NewValue:
     raise NoRule
 
 
-def _size(writer: Stacker, node: fx.Node) -> NewValue:
+def _size(writer: _Writer, node: fx.Node) -> NewValue:
     args, kwargs = _map_arguments(writer, node)
     if kwargs:
         raise NoRule
@@ -387,7 +355,7 @@ def _size(writer: Stacker, node: fx.Node) -> NewValue:
     return NewValue(_again(writer, node, (args[0], _move(args[1]))), "shared")
 
 
-def _without_members(writer: Stacker, sizes: Any) -> Any:
+def _without_members(writer: _Writer, sizes: Any) -> Any:
     return writer.graph.call_function(operator.getitem, (sizes, slice(1, None)))
 
 
@@ -423,8 +391,6 @@ RULES: dict[str, Rule] = {
     "roll": _along((2, "dims", None)),
     "pad": _pad,
     "permute": _reorder,
-    "flip": _flip,
-    "einsum": _einsum,
     "linear": _linear,
     "layer_norm": _normalise,
     "scaled_dot_product_attention": _attention,
@@ -438,6 +404,6 @@ MODULES: dict[type | None, Rule] = {
     **dict.fromkeys(POOL_MODULES, _rows),
     RankOne: _rank_one,
     nn.LayerNorm: _norm_module,
-    nn.Flatten: _flat_module,
-    nn.Softmax: _softmax_module,
+    nn.Flatten: _dims_of_module(torch.flatten, "start_dim", "end_dim"),
+    nn.Softmax: _dims_of_module(torch.softmax, "dim"),
 }

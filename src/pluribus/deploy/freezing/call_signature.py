@@ -60,12 +60,17 @@ class Example:
 
 
 def _runs(network: Callable[..., Any], batch: Batch) -> bool:
-    args, kwargs = map_tensors(batch, lambda t: t.clone())
     try:
-        network(*args, **kwargs)
+        run_on_copies(network, batch)
     except Exception:  # whatever the model's code raises for rows that do not fit
         return False
     return True
+
+
+def run_on_copies(network: Callable[..., Any], batch: Batch) -> Any:
+    """What a network gives for copies of the batch's tensors, which it may change."""
+    args, kwargs = map_tensors(batch, Tensor.clone)
+    return network(*args, **kwargs)
 
 
 class Place:
@@ -112,21 +117,16 @@ class Call:
             found = [args[0]]
         else:
             found = self._match(args, kwargs)
-        if [t.ndim for t in found] != self.ndims:
-            raise ValueError(
-                f"frozen: the network takes tensors with {self.ndims} dimensions, as in the example, but these have "
-                f"{[t.ndim for t in found]}. Freeze the ensemble again with such an example."
-            )
-        if self.dtypes is not None and [t.dtype for t in found] != self.dtypes:
-            raise ValueError(
-                f"frozen: the model's code depends on the types of its inputs, which were {self.dtypes} in the "
-                f"example, but they are {[t.dtype for t in found]}. Freeze the ensemble again with such an example."
-            )
-        if self.sizes is not None and self._sizes(found) != self.sizes:
-            raise ValueError(
-                f"frozen: the network was traced for inputs of the sizes {self.sizes} per row, but they are "
-                f"{self._sizes(found)}. Freeze the ensemble again with such an example."
-            )
+        for what, wanted, given in (
+            ("dimensions", self.ndims, [t.ndim for t in found]),
+            ("types of its inputs", self.dtypes, self.dtypes and [t.dtype for t in found]),
+            ("sizes of a row", self.sizes, self.sizes and self._sizes(found)),
+        ):
+            if given != wanted:
+                raise ValueError(
+                    f"frozen: the network was traced for {wanted} {what}, as in the example, but got {given}. Freeze "
+                    "the ensemble again with such an example."
+                )
         return found
 
     def split(self, tensors: Sequence[Tensor], rows: int) -> list[list[Tensor]]:
@@ -177,13 +177,7 @@ def _common_signature(modules: Sequence[nn.Module]) -> inspect.Signature | None:
         given = [inspect.signature(module.forward) for module in modules]
     except (TypeError, ValueError):  # written in C
         return None
-    bare = [
-        signature.replace(
-            parameters=[p.replace(annotation=p.empty) for p in signature.parameters.values()],
-            return_annotation=inspect.Signature.empty,
-        )
-        for signature in given
-    ]
+    bare = [inspect.Signature([p.replace(annotation=p.empty) for p in one.parameters.values()]) for one in given]
     return bare[0] if all(signature == bare[0] for signature in bare) else None
 
 

@@ -27,14 +27,29 @@ class Plain(NamedTuple):
 
 
 @dataclass
-class Layer:
-    """A convolution or linear layer of the graph and what follows it at once."""
+class Folded:
+    """A node of the graph that has taken in what follows it at once.
+
+    Args:
+        last: the node whose value it gives
+        members: the tensors of each; one entry, if all members have the same
+    """
 
     node: fx.Node
-    last: fx.Node  # the node whose value it gives
-    module: nn.Module
-    members: list[Plain]  # one, if all members have the same
+    last: fx.Node
+    members: list[Any]
     relu: bool = False
+
+    def plain(self, i: int) -> Any:
+        """What member i has."""
+        return self.members[i if len(self.members) > 1 else 0]
+
+
+@dataclass
+class Layer(Folded):
+    """A convolution or linear layer, each member's `Plain`, and a sum and a ReLU behind it."""
+
+    module: nn.Module = field(default_factory=nn.Identity)
     added: fx.Node | None = None
     folded: list[str] = field(default_factory=list)
 
@@ -48,24 +63,12 @@ class Layer:
         """The groups of a convolution."""
         return int(getattr(self.module, "groups", 1))
 
-    def plain(self, i: int) -> Plain:
-        """What member i has."""
-        return self.members[i if len(self.members) > 1 else 0]
-
 
 @dataclass
-class Norm:
-    """A normalisation layer with fixed statistics that no layer could take in: x * scale + shift."""
+class Norm(Folded):
+    """Normalisation with fixed statistics that no layer could take in, x * scale + shift: each member's two vectors."""
 
-    name: str
-    node: fx.Node
-    last: fx.Node
-    members: list[tuple[Tensor, Tensor]]
-    relu: bool = False
-
-    def plain(self, i: int) -> tuple[Tensor, Tensor]:
-        """What member i has."""
-        return self.members[i if len(self.members) > 1 else 0]
+    name: str = ""
 
 
 class Network:
@@ -85,7 +88,6 @@ class Network:
         self.graph, self.trees, self.size, self.shapes = graph, trees, size, shapes
         self.joint, self.apart = joint, apart
         self._drop_before_layers()
-        self._without_flattening()
         self.own = self._find_owned(own)
         self.layers: dict[fx.Node, Layer] = {}
         self.norms: dict[fx.Node, Norm] = {}
@@ -149,15 +151,6 @@ class Network:
                 for tree in self.trees:
                     cast(Dropped, tree.get_submodule(node.target)).rate = 0.0
 
-    def _without_flattening(self) -> None:
-        """What is (batch, features) already needs no flattening."""
-        for node in list(self.graph.nodes):
-            if node.op == "call_module" and self.kind(node) is nn.Flatten and len(node.all_input_nodes) == 1:
-                source = node.all_input_nodes[0]
-                if len(self.shapes.get(source, ())) == 2 and self.shapes.get(node) == self.shapes[source]:
-                    node.replace_all_uses_with(source)
-                    self.graph.erase_node(node)
-
     def _begin(self, node: fx.Node) -> None:
         if node.target is F.batch_norm:
             self._begin_norm(node)
@@ -169,10 +162,10 @@ class Network:
         count = len(self.trees) if (own := self.holds_own(module)) else 1
         if plain_type(module) is not None and not (self.apart and own and isinstance(module, BESIDE_WEIGHTS)):
             members = [plain(self.module(node, i)) for i in range(count)]
-            self.layers[node] = Layer(node, node, module, members)
+            self.layers[node] = Layer(node, node, members, module=module)
         elif _is_fixed_norm(module):
             vectors = [_of_module(self.module(node, i)) for i in range(count)]
-            self.norms[node] = Norm(str(node.target), node, node, vectors)
+            self.norms[node] = Norm(node, node, vectors, name=str(node.target))
 
     def _begin_norm(self, node: fx.Node) -> None:
         """Normalisation as a function of a module's tensors."""
@@ -185,7 +178,7 @@ class Network:
         trees = self.trees if any(value in self.own for value in read.values()) else self.trees[:1]
         tensors = ((v and read_attribute(tree, str(v.target)) for v in read.values()) for tree in trees)
         members = [scale_and_shift(given["eps"], *each) for each in cast(Any, tensors)]
-        self.norms[node] = Norm(str(read["running_mean"].target).rpartition(".")[0], node, node, members)
+        self.norms[node] = Norm(node, node, members, name=str(read["running_mean"].target).rpartition(".")[0])
 
     # ---------------------------------------------------------------- folding
 

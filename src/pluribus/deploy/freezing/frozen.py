@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast, overload
+from typing import Any, NamedTuple, cast, overload
 
 import torch
 from torch import Tensor, nn
 
 from ..._common.timing import race
-from ..._common.torch_private import pytree, run_uncompiled
+from ..._common.torch_private import pytree
 from ..._common.trees import (
     Batch,
     as_batch,
@@ -26,6 +26,7 @@ from ..._common.trees import (
 )
 from ...core.ensemble import Ensemble
 from ...methods.adapted_layers import RankOne
+from ...methods.method_info import first_line
 from ...surgery.calling import call, refuse_chance_outside_torch, refuse_sparse
 from ...surgery.copying import duplicate, state
 from ...surgery.dropout import no_dropout
@@ -36,39 +37,31 @@ from ...uncertainty.prediction import Prediction, join_outputs, prediction_of
 from ..budget.candidates import bytes_of
 from ..budget.counting import cost
 from ..stages import Cascade
-from .call_signature import Call, Example, Unfit
+from .call_signature import Call, Example, Unfit, run_on_copies
 from .folding import Network
-from .kernels import Convolution, can_pack
-from .lowering import FORMS, Unable
+from .kernels import Convolution, channels_last
+from .lowering import FORMS
 from .tracing import SAMPLES, Holder, member_trees, shapes_of, trace
-from .verification import agrees, run_on_copies, runs_by_rows
+from .verification import agrees, runs_by_rows
 
-CHUNK = 32  # larger buffers are mapped afresh at each call, which costs more than it saves
-RACED = 256  # rows on which ways to run other values than images are timed
+CHUNK = 32  # rows; larger buffers are mapped afresh at each call, which costs more than it saves
+
+RACED = 256  # rows on which the forms are timed where there are no images
 
 MANY = 8  # rows from which on the members' convolutions run one after the other, unless they are narrow
 
 NARROW = 64  # channels of a member; convolutions with fewer waste the vector units one by one
 
+LIGHT = 2**18  # numbers of a weight whose second copy, for oneDNN, does not matter
+
 
 @overload
-def freeze(
-    ensemble: Ensemble,
-    example: Any,
-    *,
-    choose: Literal["measure", "rule"] = "measure",
-    memory: Literal["fast", "small"] = "fast",
-) -> Frozen: ...
+def freeze(ensemble: Ensemble, example: Any, *, choose: str = "measure", memory: str = "fast") -> Frozen: ...
 
 
 @overload
 def freeze(
-    ensemble: Ensemble | Cascade,
-    example: Any,
-    *,
-    choose: Literal["measure", "rule"] = "measure",
-    memory: Literal["fast", "small"] = "fast",
-    anytime: bool = True,
+    ensemble: Ensemble | Cascade, example: Any, *, choose: str = ..., memory: str = ..., anytime: bool = True
 ) -> Cascade: ...
 
 
@@ -76,8 +69,8 @@ def freeze(
     ensemble: Ensemble | Cascade,
     example: Any,
     *,
-    choose: Literal["measure", "rule"] = "measure",
-    memory: Literal["fast", "small"] = "fast",
+    choose: str = "measure",
+    memory: str = "fast",
     anytime: bool = False,
 ) -> Frozen | Cascade:
     """An inference-only module with the ensemble's outputs, to float tolerance, and the fewest operations.
@@ -91,10 +84,11 @@ def freeze(
         output: (members, batch, *outputs)
 
     Args:
-        example: what one call takes, with as many rows as there will be: the way to run is chosen for it. Any number
-            of rows works later; other sizes work unless the model's code asks about them
-        choose: "measure": the ways to run are timed on the example; "rule": always the same way for the same call
-        memory: "small": vectors (BatchEnsemble) and low-rank matrices stay beside the weights that the members share
+        example: what one call takes, with as many rows as there will be: the form is chosen for it. Any number of rows
+            works later; other sizes work unless the model's code asks about them
+        choose: "measure": the forms are timed on the example; "rule": always the same form for the same call
+        memory: "small": vectors (BatchEnsemble) and low-rank matrices stay beside the weights that the members share,
+            and no weight is kept twice
         anytime: freeze each member by itself, so that `answers(x, budget=...)` can stop after any of them
         ensemble: or a cascade: then each of its stages is frozen
 
@@ -114,15 +108,13 @@ def freeze(
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         copy.look_once(given.batch)
         few = given.find_rows_(copy)
-        parameters = {name: parameter.detach().clone() for name, parameter in copy.module.named_parameters()}
         with refuse_chance_outside_torch("freeze"):
-            outputs = call("freeze", copy, _as_example(map_tensors(few, lambda t: t.clone())))
+            outputs = call("freeze", copy, _as_example(map_tensors(few, Tensor.clone)))
         copy.locate_classes(few, logits_of(outputs))
         before = cost(copy, _as_example(few)).mult_adds
-        buffers = {name: buffer.clone() for name, buffer in copy.module.named_buffers() if buffer.is_floating_point()}
-        if buffers:  # a cache is filled by now
-            call("freeze", copy, _as_example(map_tensors(few, lambda t: t.clone())))
-        _refuse_changing(copy, {**parameters, **buffers})
+        held = {name: tensor.detach().clone() for name, tensor in state(copy.module) if tensor.is_floating_point()}
+        run_on_copies(copy, few)  # caches are filled by now
+        _refuse_changing(copy, held)
         made = _freeze(copy, given, choose, memory)
         made.mult_adds = before, cost(made, _as_example(few)).mult_adds
     return made
@@ -144,15 +136,13 @@ class Frozen(nn.Module):
     """What `pluribus.freeze` gives: (members, batch, ...) for a batch, as the ensemble in eval mode.
 
     `explain()` says what was done. It takes what the example had, by place or by name, any number of rows; what is no
-    tensor must be as it was there. On a CPU convolutions hold their weights in the order that the kernels read; whoever
-    looks at them (`parameters`, `state_dict`) gets plain copies, to rounding, and nothing changes. `load_state_dict`
-    and `to` change the weights themselves; `plain_()` puts them into plain tensors for good. Several threads may call
-    it at once.
+    tensor must be as it was there. On a CPU convolutions keep a second copy of light weights, and for few rows of all,
+    in the order that the kernels read; `plain_()` drops these for good. Several threads may call it at once.
 
     Args:
         ensemble: what was frozen
         arguments: how the example was called: by place or by name, and what was no tensor; None: as the ensemble is
-        runs: the traced networks, one for each group of members
+        graphs: the traced networks, one for each group of members
         tree: how the outputs are nested; None: a tensor
 
     >>> ensemble = pb.multihead(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)), 2)
@@ -162,15 +152,13 @@ class Frozen(nn.Module):
     """
 
     def __init__(
-        self, ensemble: Ensemble, arguments: Call | None, runs: Sequence[nn.Module], tree: pytree.TreeSpec | None
+        self, ensemble: Ensemble, arguments: Call | None, graphs: Sequence[nn.Module], tree: pytree.TreeSpec | None
     ):
         super().__init__()
-        self.method, self.size, self.task, self.class_dim = (
-            ensemble.method, ensemble.size, ensemble.task, ensemble.class_dim,
-        )  # fmt: skip
-        self.passes, self.votes = ensemble.passes, ensemble.votes
+        self.method, self.size, self.task = ensemble.method, ensemble.size, ensemble.task
+        self.class_dim, self.passes, self.votes = ensemble.class_dim, ensemble.passes, ensemble.votes
         self.arguments = arguments  # None: whatever the ensemble takes
-        self.runs = nn.ModuleList(runs)  # the structure of the outputs, with a number in place of each tensor:
+        self.graphs = nn.ModuleList(graphs)  # the structure of the outputs, with a number in place of each tensor:
         self.outline = None if tree is None else pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
         self.form, self.chunk = "loop", 0
         self.mult_adds = (0, 0)
@@ -190,9 +178,7 @@ class Frozen(nn.Module):
             with torch.no_grad():
                 return self.forward(*args, **kwargs)
         if self.arguments is None:  # as it was
-            return self.runs[0](*args, **kwargs)
-        if torch.compiler.is_compiling() and any(part.packed is not None for part in self._convolutions()):
-            run_uncompiled("the weights are put back in plain order", self.plain_)
+            return self.graphs[0](*args, **kwargs)
         tensors = self.arguments.tensors(args, kwargs)
         if not self.chunk or torch.compiler.is_compiling() or len(tensors[0]) <= self.chunk:
             return repeat_votes(self._run(tensors), self.votes)
@@ -239,7 +225,7 @@ class Frozen(nn.Module):
             *(f"  {note}" for note in self.notes),
         ]
         if packed := sum(part.packed is not None for part in self._convolutions()):
-            lines.append(f"  convolutions: {packed} with the weight in the order that oneDNN's kernels read")
+            lines.append(f"  convolutions: {packed} with a second copy of the weight, in the order of oneDNN's kernels")
         if self.chunk:
             lines.append(f"  large batches run {self.chunk} rows at a time")
         if self.arguments is not None and self.arguments.sizes is not None:
@@ -248,13 +234,13 @@ class Frozen(nn.Module):
 
     def count_bytes(self) -> int:
         """The memory of the weights."""
-        return bytes_of([*self.parameters(), *self.buffers()])
+        copies = [part.weight for part in self._convolutions() if part.packed is not None]
+        return bytes_of([*self.parameters(), *self.buffers(), *copies])
 
     def plain_(self) -> Frozen:
-        """Put all weights into plain tensors for good, as `torch.export` needs them."""
+        """Keep no weight twice, in the order of oneDNN's kernels, for good."""
         for part in self._convolutions():
-            part.unpack_()
-            part.inputs = None
+            part.pack_(None)
         return self
 
     # ---------------------------------------------------------------- running
@@ -263,39 +249,31 @@ class Frozen(nn.Module):
     def _trying(self) -> Iterator[Callable[[Batch], list[Tensor]]]:
         """What the first member gives for a batch, rows first, without dropout: to find out about it."""
         with torch.random.fork_rng(devices=[]), no_dropout():
-            yield lambda batch: [tensor[0] for tensor in tensors_of(self._on_copy(batch))]
-
-    def _on_copy(self, batch: Batch) -> Any:
-        args, kwargs = map_tensors(batch, Tensor.clone)
-        return self(*args, **kwargs)
+            yield lambda batch: [tensor[0] for tensor in tensors_of(run_on_copies(self, batch))]
 
     def _convolutions(self) -> list[Convolution]:
         return [part for part in self.modules() if isinstance(part, Convolution)]
 
     def _run(self, inputs: list[Tensor]) -> Any:
         if self.images:
-            inputs = [self._format(t) for t in inputs]
+            inputs = [channels_last(t) if t.ndim == 4 else t for t in inputs]
         rows = inputs[0].shape[0] if self.joint else 0
-        columns = [run.forward(*inputs) for run in self.runs]
+        columns = [graph.forward(*inputs) for graph in self.graphs]
         if self.outline == 0 and len(columns) == 1 and not self.joint:  # the usual network
             return columns[0][0]
         leaves = [self._members_first(list(column), rows) for column in zip(*columns, strict=True)]
         return leaves[0] if self.outline == 0 else pytree.tree_unflatten(leaves, flatten(self.outline)[1])
 
-    def _format(self, x: Tensor) -> Tensor:
-        return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
-
     def _members_first(self, column: list[Any], rows: int) -> Any:
-        if not isinstance(column[0], Tensor):
-            return column[0]
+        leaf = column[0]
+        if not isinstance(leaf, Tensor):
+            return leaf
         if len(column) > 1:
             return torch.cat(column)
-        leaf: Tensor = column[0]
         if not self.joint:
             return leaf
-        return leaf.unflatten(0, (self.size, -1)) if leaf.shape[0] == self.size * rows else self._same(leaf)
-
-    def _same(self, leaf: Tensor) -> Tensor:
+        if leaf.shape[0] == self.size * rows:
+            return leaf.unflatten(0, (self.size, -1))
         return leaf.expand(self.size, *leaf.shape)
 
     def train(self, mode: bool = True) -> Frozen:
@@ -313,11 +291,10 @@ class Frozen(nn.Module):
 def _freeze(copy: Ensemble, example: Example, choose: str, memory: str) -> Frozen:
     """The frozen ensemble; where it cannot be traced, the ensemble as it was."""
     try:
-        ways = _ways(copy, example, choose, memory)
-        for name in _order(ways, example, choose):
-            made = ways[name]
+        for made in _order(_write_forms(copy, example, memory == "small"), example, choose):
             if agrees(made, copy, example):
-                return _chunk(made, example, choose)
+                made.chunk = _choose_chunk(made, example, choose)
+                return made
         raise Unfit("the traced network gives different outputs")
     except Unfit as reason:
         made = _as_it_was(copy)
@@ -351,9 +328,8 @@ class TracedNetworks(NamedTuple):
     arguments: Call
 
 
-def _networks(copy: Ensemble, example: Example, apart: bool) -> TracedNetworks:
+def trace_members(copy: Ensemble, example: Example, apart: bool) -> TracedNetworks:
     """The ensemble as graphs."""
-    around: Callable[[], AbstractContextManager[Any]] = copy.findings.around or nullcontext
     if not copy.stacked:
         trees = [[Holder(member)] for member in cast(Any, duplicate(copy.module))]
         sizes, owned = [1] * copy.size, [{id(t) for _, t in state(tree[0])} for tree in trees]
@@ -365,9 +341,8 @@ def _networks(copy: Ensemble, example: Example, apart: bool) -> TracedNetworks:
     arguments = Call([tree[0].module for tree in trees], example)
     batches = [*map(example.repeat, SAMPLES[:-1]), example.stretch(SAMPLES[-1])]
     for members, size, own in zip(trees, sizes, owned, strict=True):
-        traced = trace(members[0], batches, around())
-        with around():
-            shapes = shapes_of(traced.graph, members[0], batches[0])
+        traced = trace(members[0], batches)
+        shapes = shapes_of(traced.graph, members[0], batches[0])
         networks.append(Network(traced.graph, members, size, own, shapes, joint=copy.joint, apart=apart))
         arguments.expect_(example, traced.sized, traced.typed)
         kept.update(traced.kept)
@@ -378,37 +353,35 @@ def _networks(copy: Ensemble, example: Example, apart: bool) -> TracedNetworks:
     return TracedNetworks(networks, tree, kept, arguments)
 
 
-def _ways(copy: Ensemble, example: Example, choose: str, memory: str) -> dict[str, Frozen]:
-    """Every way to run it, each with the best ways for its convolutions; all say which others cannot be had."""
-    rows, small = example.rows, memory == "small"
+def _write_forms(copy: Ensemble, example: Example, small: bool) -> list[Frozen]:
+    """The ensemble in every form; each says which others cannot be had."""
+    written = trace_members(copy, example, small)
+    variants = {form: (form, written) for form in FORMS}
     images = any(isinstance(module, CONVOLUTIONS) for module in copy.modules())
     vectors = any(isinstance(module, RankOne) for module in copy.modules())
-    ways: dict[str, Frozen] = {}
+    if vectors and not small and not images:  # one weight is read faster than several
+        variants["beside, with vectors apart"] = "beside", trace_members(copy, example, True)
+    forms: list[Frozen] = []
     left_out: list[str] = []
-
-    def add(name: str, form: str, written: TracedNetworks) -> None:
+    for name, (form, written) in variants.items():
+        if form == "beside" and example.rows > MANY and _widest_group(written) > NARROW:
+            continue  # groups are slower than a loop, and need more memory
         try:
-            made = _lower(copy, example, written, form)
-        except Unable as reason:
-            left_out.append(f"does not run as {name}: {reason}")
-            return
+            made = Frozen(copy, written.arguments, [FORMS[form](one) for one in written.networks], written.tree)
+            run_on_copies(made, example.first(2))
+        except Exception as error:  # an operation that takes no more dimensions than it had may raise anything
+            left_out.append(f"does not run as {name}: {first_line(error)}")
+            continue
         made.form = name
         _tell_(made, written)
-        _pack_(made, example)
-        ways[name] = made
-
-    written = _networks(copy, example, small)
-    for form in FORMS:
-        if form == "beside" and rows > MANY and _widest_group(written) > NARROW:
-            continue  # groups are slower than a loop, and need more memory
-        add(form, form, written)
-    if vectors and not small and (rows <= MANY or not images):  # reading one weight is faster than reading several
-        add("beside, with vectors apart", "beside", _networks(copy, example, True))
-    if not ways:
+        if not small:
+            _pack_(made, example)
+        forms.append(made)
+    if not forms:
         raise Unfit(f"it {left_out[-1]}")
-    for made in ways.values():
+    for made in forms:
         made.notes += left_out
-    return ways
+    return forms
 
 
 def _widest_group(written: TracedNetworks) -> int:
@@ -418,21 +391,12 @@ def _widest_group(written: TracedNetworks) -> int:
     return max((len(layer.plain(0).weight) for layer in own), default=0)
 
 
-def _lower(copy: Ensemble, example: Example, written: TracedNetworks, form: str) -> Frozen:
-    """The network in a form, if it can be written so and runs."""
-    try:
-        runs = [FORMS[form](network) for network in written.networks]
-        made = Frozen(copy, written.arguments, runs, written.tree)
-        run_on_copies(made, example.first(2))
-    except Exception as error:  # an operation that takes no more dimensions than it had may raise anything
-        raise Unable((str(error).strip() or repr(error)).split("\n")[0]) from error
-    return made
-
-
 def _pack_(made: Frozen, example: Example) -> None:
-    """Put the weights of convolutions into the order that is best for a batch like the example."""
-    if not made.images or not all(can_pack(t) for t in tensors_of(example.batch) if t.is_floating_point()):
-        return
+    """Let convolutions keep their weights in the best order for a batch like the example too, where that is worth it.
+
+    With four members that takes half off a LeNet x4 and off one row of a ResNet-18; the heavy weights of many rows gain
+    less than 1.07 from it (docs/benchmarks.md).
+    """
     shapes: dict[Convolution, tuple[int, ...]] = {}
 
     def note(part: Any, args: Any) -> None:
@@ -443,48 +407,44 @@ def _pack_(made: Frozen, example: Example) -> None:
     for hook in hooks:
         hook.remove()
     for part, shape in shapes.items():
-        part.pack_(shape)
+        if example.rows <= MANY or part.weight.numel() <= LIGHT:
+            part.pack_(shape)
 
 
-def _order(ways: dict[str, Frozen], example: Example, choose: str) -> list[str]:
-    """The names of the ways, the best first."""
+def _order(forms: list[Frozen], example: Example, choose: str) -> list[Frozen]:
+    """The forms, the best first."""
     tensors, rows = tensors_of(example.batch), example.rows
-    wide = any(made.images and not made.narrow for made in ways.values())
-    first = "loop" if rows > 2 and wide else "beside"
-    ruled = sorted(ways, key=lambda name: name != first)
-    if choose == "rule" or len(ways) < 2 or any(t.is_meta for t in tensors):
-        for made in ways.values():
+    images = any(made.images for made in forms)
+    if choose == "rule" or len(forms) < 2 or any(t.is_meta for t in tensors):
+        best = "loop" if rows > 2 and images and not forms[0].narrow else "beside"
+        for made in forms:
             made.notes.insert(0, f"runs as {made.form}, the rule for {rows} rows")
-        return ruled
-    rows = min(rows, CHUNK if any(made.images for made in ways.values()) else RACED)
+        return sorted(forms, key=lambda made: made.form != best)
+    rows = min(rows, CHUNK if images else RACED)
     args, kwargs = example.first(rows)
-    times = race({name: partial(made, *args, **kwargs) for name, made in ways.items()}, tensors[0].device)
-    for made in ways.values():
-        made.notes.insert(0, f"runs as {made.form}, chosen for {rows} rows ({_write_times(times)})")
-    return list(times)
+    times = race({made.form: partial(made, *args, **kwargs) for made in forms}, tensors[0].device)
+    told = "; ".join(f"{form} {time / min(times.values()):.2f}" for form, time in times.items())
+    for made in forms:
+        made.notes.insert(0, f"runs as {made.form}, chosen for {rows} rows ({told})")
+    return sorted(forms, key=lambda made: times[made.form])
 
 
-def _write_times(times: dict[str, float]) -> str:
-    best = min(times.values())
-    return "; ".join(f"{name} {time / best:.2f}" for name, time in times.items())
-
-
-def _chunk(made: Frozen, example: Example, choose: str) -> Frozen:
+def _choose_chunk(made: Frozen, example: Example, choose: str) -> int:
     """Images run in parts wherever they can; for other large values it is measured whether that pays."""
     tensors = tensors_of(example.batch)
     if not made.large or not runs_by_rows(made, example):
-        return made
+        return 0
     if made.images:
-        made.chunk = CHUNK
-    elif choose == "measure" and example.rows > CHUNK and not any(t.is_meta for t in tensors):
+        return CHUNK
+    if choose == "rule" or example.rows <= CHUNK or any(t.is_meta for t in tensors):
+        return 0
 
-        def run_parts(chunk: int) -> None:
-            made.chunk = chunk
-            made(*example.batch[0], **example.batch[1])
+    def run_parts(chunk: int) -> None:
+        made.chunk = chunk
+        run_on_copies(made, example.batch)
 
-        times = race({"whole": partial(run_parts, 0), "in parts": partial(run_parts, CHUNK)}, tensors[0].device)
-        made.chunk = CHUNK if next(iter(times)) == "in parts" else 0
-    return made
+    times = race({"whole": partial(run_parts, 0), "in parts": partial(run_parts, CHUNK)}, tensors[0].device)
+    return CHUNK if next(iter(times)) == "in parts" else 0
 
 
 def _tell_(made: Frozen, written: TracedNetworks) -> None:

@@ -1,34 +1,25 @@
 """The operations of a frozen network: layers with everything folded into them, run the fastest way there is.
 
-On a CPU a convolution can hold its weight in the order that its kernel reads (oneDNN's operators, which Inductor
-uses too). What is stored, moved, compiled or looked at is the plain weight.
+On a CPU a convolution keeps a second copy of its weight in the order that oneDNN's kernel reads (private operators,
+which Inductor uses too). Where they are missing, or something compiles, traces or watches, torch's own operator runs.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..._common.torch_private import (
-    convolve,
-    convolve_and_add,
-    is_dispatch_watched,
-    is_onednn_enabled,
-    reorder_weight,
-)
+from ..._common.torch_private import convolve, convolve_and_add, is_dispatch_watched, is_onednn_enabled, reorder_weight
 
 
 class Convolution(nn.Module):
     """A convolution, then what is added to it, then ReLU.
 
-    Once it is packed, its weight is held in the order that oneDNN's kernel reads, and only so; whoever looks at it
-    (`parameters`, `state_dict`, copies) gets a plain copy, and nothing changes. At one row that is worth a factor of
-    two for grouped convolutions, whose weights torch would reorder in every call.
+    `pack_` makes the second copy of the weight. It is used as long as the weight is the one that it was made of.
 
     Shapes:
         input: (batch, inputs, ...)
@@ -52,132 +43,56 @@ class Convolution(nn.Module):
         super().__init__()
         self.weight = frozen_parameter(channels_last(weight))
         self.bias = None if bias is None else frozen_parameter(bias)
-        self.stride, self.padding, self.dilation = list(stride), list(padding), list(dilation)
-        self.groups, self.relu, self.shape = groups, relu, tuple(weight.shape)
+        self.options = list(padding), list(stride), list(dilation), groups  # in the order of oneDNN
+        self.relu = relu
         self.inputs: tuple[int, ...] | None = None  # the shape that it is packed for
-        self.packed: Reordered | None = None  # no buffer: it can be neither stored nor moved
+        self.packed: Tensor | None = None  # no buffer: it can be neither stored nor moved
+        self.packed_of = (0, 0)
 
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         """Packed where it was packed and the kernels can run."""
-        packed = self.packed
-        if packed is None or not can_pack(x):
-            weight = x.new_empty(self.shape) if x.is_meta else self.weight
-            function = CONVOLUTION[x.ndim]
-            y = function(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
-        else:
-            return packed(x, self.bias, added, self.relu)
+        if self.packed is not None and can_pack(x) and self.packed_of == self._weight_now():
+            if added is None:
+                return convolve(x, self.packed, self.bias, self.options, self.relu)
+            return convolve_and_add(x, added, self.packed, self.bias, self.options, self.relu)
+        padding, stride, dilation, groups = self.options
+        weight = x.new_empty(self.weight.shape) if x.is_meta else self.weight
+        y = CONVOLUTION[x.ndim](x, weight, self.bias, stride, padding, dilation, groups)
         if added is not None:
             y = y.add_(added)
         return y.relu_() if self.relu else y
 
-    def pack_(self, shape: Sequence[int] | None = None) -> None:
-        """Put the weight into the order that is best for images of this shape, where oneDNN's operators are there."""
-        self.inputs = self.inputs if shape is None else tuple(shape)
-        if self.packed is not None or self.inputs is None or len(self.inputs) != 4:
-            return
+    def pack_(self, shape: Sequence[int] | None) -> None:
+        """Keep the weight in the order that is best for images of this shape too; None: no longer."""
+        self.inputs, self.packed = None if shape is None else tuple(shape), None
         weight = self.weight.detach()
-        if weight.device.type == "cpu" and weight.dtype == torch.float32 and is_onednn_enabled():
-            options = self.padding, self.stride, self.dilation, self.groups
-            self.packed = Reordered(weight, options, self.inputs)
-            self._parameters = _Shown(self, self._parameters)
+        if shape is not None and len(shape) == 4 and can_pack(weight):
+            self.packed, self.packed_of = reorder_weight(weight, self.options, self.inputs or ()), self._weight_now()
 
-    def unpack_(self) -> None:
-        """Hold the plain weight again."""
-        if self.packed is not None:
-            self._parameters = self._parameters.copy()  # first, so that another thread finds a weight at any time
-            self.packed = None
-
-    def show_weight(self) -> Tensor:
-        """The plain weight of a packed convolution: a copy, one and the same as long as somebody holds it."""
-        shown = self._shown() if self._shown is not None else None
-        if shown is None:
-            assert self.packed is not None
-            shown = frozen_parameter(channels_last(self.packed.plain()))
-            self._shown = weakref.ref(shown)
-        return shown
-
-    _shown: weakref.ref[Tensor] | None = None
-
-    # ---------------------------------------------------------------- what writes or copies the weight
+    def _weight_now(self) -> tuple[int, int]:
+        """What changes when the weight does: its memory and how often it was written."""
+        return self.weight.data_ptr(), self.weight._version
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a file holds: the weight in the form that it has."""
-        state = {name: value for name, value in self.__dict__.items() if name != "_shown"}
-        return {**state, "_parameters": dict.copy(self._parameters)}
+        return {**self.__dict__, "packed": None}  # a copy packs its own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if self.packed is not None:
-            self._parameters = _Shown(self, self._parameters)
-        if not is_onednn_enabled():
-            self.unpack_()
+        self.pack_(self.inputs)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self.unpack_()
         super()._apply(*args, **kwargs)
-        self.pack_()
+        self.pack_(self.inputs)
         return self
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self.unpack_()
         super()._load_from_state_dict(*args, **kwargs)
-        self.pack_()
+        self.pack_(self.inputs)
 
     def extra_repr(self) -> str:
         """What `print` shows."""
-        return f"{self.shape}, groups={self.groups}, relu={self.relu}, packed={self.packed is not None}"
-
-
-class _Shown(dict[str, Any]):
-    """The parameters of a packed convolution: whoever looks at its weight sees a plain copy."""
-
-    def __init__(self, part: Convolution, parameters: dict[str, Any]):
-        super().__init__(parameters)
-        dict.__setitem__(self, "weight", None)
-        self.part = part
-
-    def __getitem__(self, name: str) -> Any:
-        return self.part.show_weight() if name == "weight" else super().__getitem__(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return super().__iter__()  # of our own, or `dict(...)` would not ask for the weight
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """As of a dict."""
-        return self[name] if name in self else default
-
-    def values(self) -> Any:
-        """As of a dict."""
-        return [self[name] for name in self]
-
-    def items(self) -> Any:
-        """As of a dict."""
-        return [(name, self[name]) for name in self]
-
-    def copy(self) -> dict[str, Any]:
-        """A plain dict."""
-        return dict(self.items())
-
-
-class Reordered:
-    """A convolution whose weight is in the order that oneDNN's kernel reads; `options` as in `convolve`."""
-
-    def __init__(self, weight: Tensor, options: Sequence[Any], shape: Sequence[int]):
-        self.options, self.shape = options, shape
-        self.weight = reorder_weight(weight, options, shape)
-
-    def __call__(self, x: Tensor, bias: Tensor | None, added: Tensor | None, relu: bool) -> Tensor:
-        """As a `Convolution`."""
-        if added is None:
-            return convolve(x, self.weight, bias, self.options, relu)
-        return convolve_and_add(x, added, self.weight, bias, self.options, relu)
-
-    def plain(self) -> Tensor:
-        """The weight that it was made of."""
-        return self.weight.to_dense()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Reordered, (self.plain(), self.options, self.shape)
+        shape = tuple(self.weight.shape)
+        return f"{shape}, groups={self.options[3]}, relu={self.relu}, packed={self.packed is not None}"
 
 
 class Linear(nn.Module):
@@ -283,50 +198,6 @@ class Affine(nn.Module):
         return y.relu_() if self.relu else y
 
 
-class Apart(nn.Module):
-    """Members side by side in the channels, (batch, members * channels, ...), one after the other: members first."""
-
-    def __init__(self, members: int):
-        super().__init__()
-        self.members = members
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(members, batch, channels, ...)."""
-        return x.unflatten(1, (self.members, -1)).transpose(0, 1)
-
-
-class Together(nn.Module):
-    """Members first, (members, batch, channels, ...), side by side: (batch, members * channels, ...)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The opposite of `Apart`."""
-        return x.transpose(0, 1).flatten(1, 2)
-
-
-class Same(nn.Module):
-    """One value for all members: (members, ...), without a copy."""
-
-    def __init__(self, members: int):
-        super().__init__()
-        self.members = members
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The value, once per member."""
-        return x.expand(self.members, *x.shape)
-
-
-class Constant(nn.Module):
-    """A tensor that no input changes."""
-
-    def __init__(self, value: Tensor):
-        super().__init__()
-        self.value = frozen_parameter(value)
-
-    def forward(self) -> Tensor:
-        """The tensor."""
-        return self.value
-
-
 def check_channels(given: int, width: int) -> None:
     """Channels are taken by their numbers: where there are more of them, they would be others."""
     if given != width:
@@ -336,7 +207,7 @@ def check_channels(given: int, width: int) -> None:
         )
 
 
-def frozen_parameter(tensor: Tensor) -> Tensor:
+def frozen_parameter(tensor: Tensor) -> nn.Parameter:
     """The tensor as a parameter that is not trained: it moves, and is stored and counted, with its module."""
     return nn.Parameter(tensor.detach(), requires_grad=False)
 
@@ -347,12 +218,13 @@ def channels_last(tensor: Tensor) -> Tensor:
 
 
 def can_pack(x: Tensor) -> bool:
-    """Whether oneDNN's operators can run this, and whether nobody watches the operators."""
+    """Whether oneDNN's operators can run this, and whether nobody compiles, traces or watches the operators."""
     return (
         x.dtype is torch.float32
         and x.is_cpu
         and x.shape[0] > 0
         and is_onednn_enabled()
+        and not torch.compiler.is_compiling()
         and not is_dispatch_watched()
         and not torch.is_autocast_enabled("cpu")
     )

@@ -3,6 +3,11 @@
 Backwards through the graph: a masked layer reads the channels of its mask; what keeps channels apart (ReLU, sums,
 pooling, normalisation with fixed statistics, and so the residual stream) needs of its inputs what is needed of it;
 everything else needs all. The paper of Masksembles names this as future work.
+
+    conv1 (3 outputs) -> relu -> conv2, whose mask of this member is 1 0 1
+
+conv2 reads channels 0 and 2, ReLU keeps channels apart, so conv1 computes these two: its layout is [0, 2]. Side by side
+all members need equally many channels: one whose mask is 1 0 0 gets the layout [0, -1], where -1 stands for zeros.
 """
 
 from __future__ import annotations

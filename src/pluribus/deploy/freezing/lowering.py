@@ -1,4 +1,17 @@
-"""The two ways to write a frozen ensemble as one graph: a loop over the members, or the members side by side."""
+"""The two forms of a frozen ensemble: a loop over the members, or the members side by side.
+
+Take y = fc(relu(conv(x))) with two members that own everything, and a batch of n images. As a loop the graph is
+
+    y0 = fc0(conv0(x))    y1 = fc1(conv1(x))    stack([y0, y1])
+
+where `conv0` is a `Convolution` with its ReLU, and what no member owns would run once before. Side by side it is
+
+    conv(x)               one convolution with the channels of both: (n, 2 * channels, ...), arranged "beside"
+    fc(apart(...))        one product of matrices for both: (2, n, classes), arranged "stacked"
+
+A node of the traced graph becomes nodes of the new one (`lower`); `Network` has folded what can be folded by then, and
+`live_channels` says which channels each member computes. What has no rule side by side runs member by member ("each").
+"""
 
 from __future__ import annotations
 
@@ -11,27 +24,13 @@ import torch
 from torch import Tensor, fx, nn
 
 from .batching_rules import NoRule, stack_members
+from .call_signature import Unfit
 from .folding import Layer, Network, read_attribute
-from .kernels import (
-    Affine,
-    Apart,
-    Constant,
-    Convolution,
-    Linear,
-    Same,
-    StackedLinear,
-    Take,
-    TakeEach,
-    Together,
-)
+from .kernels import Affine, Convolution, Linear, StackedLinear, Take, TakeEach, frozen_parameter
 from .live_channels import Channels, axes_of, kind_of, layouts_of, read_channels, slice_channels, slice_layer, steps
 from .tracing import without_dead
 
 Slices = tuple[Tensor, Tensor | None]  # weight and bias of one member
-
-
-class Unable(Exception):  # noqa: N818
-    """Why a network cannot be written in one of the ways."""
 
 
 class Writer:
@@ -39,6 +38,9 @@ class Writer:
 
     def __init__(self, network: Network, alike: bool):
         self.network = network
+        *nodes, output = network.graph.nodes
+        self.nodes = [node for node in nodes if node not in network.absorbed]
+        self.leaves = cast(Sequence[Any], output.args[0])
         self.graph, self.root = fx.Graph(), nn.Module()
         self.axes = axes_of(network)
         self.layouts = layouts_of(network, self.axes, alike)
@@ -50,19 +52,49 @@ class Writer:
 
     def install(self, name: str, module: nn.Module) -> str:
         """The name under which the module is held."""
+        self.root.add_module(unique := self._free_name(name), module)
+        return unique
+
+    def constant(self, name: str, value: Tensor) -> fx.Node:
+        """A tensor that no input changes."""
+        self.root.register_parameter(unique := self._free_name(name), frozen_parameter(value))
+        return self.graph.get_attr(unique)
+
+    def _free_name(self, name: str) -> str:
         name = name.replace(".", "_").removeprefix("module_") or "whole"
         unique, number = name, 1
         while hasattr(self.root, unique):
             unique, number = f"{name}_{number}", number + 1
-        self.root.add_module(unique, module)
         return unique
 
-    def kept_module(self, node: fx.Node, i: int) -> str:
-        """The name of a module that stays as it was, as member i has it."""
-        key = ("kept", node.target, i)
+    def keep(self, node: fx.Node, i: int = 0) -> str:
+        """The name of the module that the node calls, which stays as it was, as member i has it."""
+        key = ("kept", node.target, i if self.network.holds_own(self.network.module(node)) else 0)
         if key not in self.made:
             self.made[key] = self.install(str(node.target), pure(self.network.module(node, i)))
         return self.made[key]
+
+    def again(self, node: fx.Node, value: Callable[[fx.Node], Any], i: int = 0) -> fx.Node:
+        """The node's own operation on these values, with the module that member i has."""
+        args, kwargs = fx.map_arg((node.args, node.kwargs), value)
+        if node.op == "call_module":
+            return self.graph.call_module(self.keep(node, i), args, kwargs)
+        return self.graph.create_node(node.op, node.target, args, kwargs)
+
+    def lower_shared(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+        """The operation of a node that all members share."""
+        network = self.network
+        if node in network.layers:
+            layer = network.layers[node]
+            read = [values[n] for n in (network.source(layer)[0], layer.added) if n is not None]
+            return self.add(str(layer.node.target), make_kernel(layer, *slice_layer(layer.plain(0), None, None)), *read)
+        if node in network.norms:
+            norm = network.norms[node]
+            scale, shift = norm.plain(0)
+            return self.add(norm.name, Affine(scale, shift, norm.relu), values[norm.node.all_input_nodes[0]])
+        if node.op == "get_attr":
+            return self.constant(str(node.target), read_attribute(network.trees[0], cast(str, node.target)))
+        return self.again(node, values.__getitem__)
 
     def finish(self, outputs: Sequence[Any]) -> fx.GraphModule:
         """The module that runs the graph."""
@@ -74,17 +106,21 @@ class Writer:
             delattr(made, name)
         return made
 
-    def same(self, value: Any) -> Any:
-        """An output that no member owns, as that of all; where one pass answers for all members it stays as it is."""
-        return self.add("same", Same(self.network.size), value) if not self.network.joint else value
+    def same(self, node: fx.Node, value: Any) -> Any:
+        """The value of a node that no member owns, once per member and without a copy."""
+        return self.graph.call_method("expand", (value, self.network.size, *[-1] * len(self.network.shapes[node])))
+
+    def output(self, node: fx.Node, value: Any) -> Any:
+        """An output that no member owns; where one pass answers for all members it stays as it is."""
+        return value if self.network.joint else self.same(node, value)
+
+    def here(self, index: Tensor) -> Tensor:
+        """The index on the network's device."""
+        return index.to(next(iter(self.network.trees[0].parameters())).device)
 
     def places(self) -> dict[fx.Node, fx.Node]:
-        """The placeholders; images enter in the format that convolutions like."""
-        found = {}
-        for node in self.network.graph.nodes:
-            if node.op == "placeholder":
-                found[node] = self.graph.placeholder(node.name)
-        return found
+        """The placeholders."""
+        return {node: self.graph.placeholder(node.name) for node in self.nodes if node.op == "placeholder"}
 
 
 # -------------------------------------------------------------------- a loop over the members
@@ -98,64 +134,51 @@ def write_loop(network: Network) -> fx.GraphModule:
 class _Loop(Writer):
     def __init__(self, network: Network):
         super().__init__(network, alike=False)
-        self.shared: dict[fx.Node, Any] = {}
-        self.member: dict[fx.Node, Any] = {}
+        self.values: dict[fx.Node, Any] = {}  # of what all share, and of member i
         self.taken: dict[tuple[fx.Node, tuple[int, ...]], fx.Node] = {}
         self.i = 0
 
     def write(self) -> fx.GraphModule:
-        self.shared.update(self.places())
-        output = next(iter(reversed(self.network.graph.nodes)))
-        nodes = [n for n in self.network.graph.nodes if n not in self.network.absorbed and n is not output]
-        for node in nodes:
-            if node not in self.network.own and node not in self.shared:
-                self.shared[node] = self.lower(node)
-        leaves = cast(Sequence[Any], output.args[0])
-        columns: list[list[Any]] = [[] for _ in leaves]
+        shared: dict[fx.Node, Any] = {**self.places()}
+        for node in self.nodes:
+            if node not in self.network.own and node not in shared:
+                shared[node] = self.lower_shared(node, shared)
+        members = []
         for i in range(self.network.size):
-            self.i, self.member, self.taken = i, {}, {}
-            for node in nodes:
+            self.i, self.values, self.taken = i, dict(shared), {}
+            for node in self.nodes:
                 if node in self.network.own:
-                    self.member[node] = self.lower(node)
-            for column, leaf in zip(columns, leaves, strict=True):
-                column.append(self.member.get(leaf) if isinstance(leaf, fx.Node) else leaf)
-        return self.finish([self._stack(leaf, column) for leaf, column in zip(leaves, columns, strict=True)])
+                    self.values[node] = self.lower(node)
+            members.append(self.values)
+        return self.finish([self._leaf(leaf, members) for leaf in self.leaves])
 
-    def _stack(self, leaf: Any, column: list[Any]) -> Any:
-        if isinstance(leaf, fx.Node) and leaf.meta.get("plain"):  # None, a number: as the first member has it
-            return column[0] if leaf in self.network.own else self.shared[leaf]
-        if isinstance(leaf, fx.Node) and leaf in self.network.own:
-            return self.graph.call_function(torch.stack, (column,))
-        return self.same(self.shared[leaf]) if isinstance(leaf, fx.Node) else leaf
+    def _leaf(self, leaf: Any, members: Sequence[dict[fx.Node, Any]]) -> Any:
+        if not isinstance(leaf, fx.Node):
+            return leaf
+        if leaf.meta.get("plain"):  # None, a number: as the first member has it
+            return members[0][leaf]
+        if leaf in self.network.own:
+            return self.graph.call_function(torch.stack, ([values[leaf] for values in members],))
+        return self.output(leaf, members[0][leaf])
 
     def lower(self, node: fx.Node) -> Any:
-        """The operations of a node, for member i or for all."""
-        network, own = self.network, node in self.network.own
-        channels = self.layouts[self.i].get(node) if own else None
+        """The operations of a node for member i."""
+        network, channels = self.network, self.layouts[self.i].get(node)
         if node in network.layers:
-            return self._layer(network.layers[node], channels, own)
+            return self._layer(network.layers[node], channels)
         if node in network.norms:
-            return self._norm(node, channels, own)
+            return self._norm(node, channels)
         if node.op == "get_attr":
-            value = read_attribute(network.trees[self.i if len(network.trees) > 1 else 0], cast(str, node.target))
-            return self.add(cast(str, node.target), Constant(value))
-        value = lambda source: self.value(source, self.axes.get(node), channels)  # noqa: E731
+            path = cast(str, node.target)
+            return self.constant(path, read_attribute(network.trees[self.i if len(network.trees) > 1 else 0], path))
         if channels is not None and kind_of(node, network) == "flatten":
-            return self.graph.call_function(
-                torch.flatten, (self.value(node.all_input_nodes[0], None, None, as_is=True), 1)
-            )
-        args, kwargs = fx.map_arg((node.args, node.kwargs), value)
-        if node.op == "call_module":
-            i = self.i if own and network.holds_own(network.module(node)) else 0
-            return self.graph.call_module(self.kept_module(node, i), args, kwargs)
-        return self.graph.create_node(node.op, node.target, args, kwargs)
+            return self.graph.call_function(torch.flatten, (self.values[node.all_input_nodes[0]], 1))
+        return self.again(node, lambda source: self.value(source, self.axes.get(node), channels), self.i)
 
-    def value(self, source: fx.Node, axis: int | None, channels: Channels, as_is: bool = False) -> Any:
+    def value(self, source: fx.Node, axis: int | None, channels: Channels) -> Any:
         """The value of a node with these channels."""
-        mine = source in self.network.own
-        value = self.member[source] if mine else self.shared[source]
-        given = self.layouts[self.i].get(source) if mine else None
-        if as_is or source not in self.network.shapes or (given is None and channels is None):
+        value, given = self.values[source], self.layouts[self.i].get(source)
+        if source not in self.network.shapes or (given is None and channels is None):
             return value
         places = steps(given, channels)
         if places is None:
@@ -163,12 +186,11 @@ class _Loop(Writer):
         key = (source, tuple(places.tolist()))
         if key not in self.taken:
             assert axis is not None
-            places = places.to(next(iter(self.network.trees[0].parameters())).device)
             width = self.network.shapes[source][axis] if given is None else len(given)
-            self.taken[key] = self.add(f"take_{source.name}", Take(places, axis, width), value)
+            self.taken[key] = self.add(f"take_{source.name}", Take(self.here(places), axis, width), value)
         return self.taken[key]
 
-    def _layer(self, layer: Layer, channels: Channels, own: bool) -> fx.Node:
+    def _layer(self, layer: Layer, channels: Channels) -> fx.Node:
         plain = layer.plain(self.i)
         reads = read_channels(plain.mask)
         args = [self.value(*self.network.source(layer), reads)]
@@ -181,7 +203,7 @@ class _Loop(Writer):
             self.made[key] = self.install(str(layer.node.target), make_kernel(layer, weight, bias))
         return self.graph.call_module(self.made[key], tuple(args))
 
-    def _norm(self, node: fx.Node, channels: Channels, own: bool) -> fx.Node:
+    def _norm(self, node: fx.Node, channels: Channels) -> fx.Node:
         norm = self.network.norms[node]
         scale, shift = (slice_channels(vector, 0, channels) for vector in norm.plain(self.i))
         x = self.value(norm.node.all_input_nodes[0], 1, channels)
@@ -222,44 +244,43 @@ def write_beside(network: Network) -> fx.GraphModule:
 
 
 class _Beside(Writer):
-    """A value is "shared", "beside": (batch, members * channels, ...), "stacked": (members, batch, ...), or "each":
-    a list with one for each member."""
+    """A value is arranged as "shared"; "beside", (batch, members * channels, ...); "stacked", (members, batch, ...); or
+    "each", a list with one for each member."""
 
     def __init__(self, network: Network):
         super().__init__(network, alike=True)
         self.values: dict[fx.Node, Any] = {}
-        self.forms: dict[fx.Node, str] = {}
+        self.arrangement: dict[fx.Node, str] = {}
         self.whole: dict[fx.Node, Any] = {}  # stacked
 
     def write(self) -> fx.GraphModule:
         for node, place in self.places().items():
-            self.values[node], self.forms[node] = place, "shared"
-        output = next(iter(reversed(self.network.graph.nodes)))
-        for node in self.network.graph.nodes:
-            if node is not output and node not in self.network.absorbed and node not in self.values:
-                self.values[node], self.forms[node] = self.lower(node)
-        return self.finish([self._leaf(leaf) for leaf in cast(Sequence[Any], output.args[0])])
+            self.values[node], self.arrangement[node] = place, "shared"
+        for node in self.nodes:
+            if node not in self.values:
+                self.values[node], self.arrangement[node] = self.lower(node)
+        return self.finish([self._leaf(leaf) for leaf in self.leaves])
 
     def _leaf(self, leaf: Any) -> Any:
         if not isinstance(leaf, fx.Node):
             return leaf
         if leaf.meta.get("plain"):  # None, a number: as the first member has it
             return self._part(0, leaf)
-        return self.stack(leaf) if leaf in self.network.own else self.same(self.values[leaf])
+        return self.stack(leaf) if leaf in self.network.own else self.output(leaf, self.values[leaf])
 
     def lower(self, node: fx.Node) -> tuple[Any, str]:
-        """The operation of a node, and the form of its value."""
+        """The operation of a node, and how its value is arranged."""
         network, kind = self.network, kind_of(node, self.network)
         if node not in network.own:
-            return self._lower_shared(node), "shared"
+            return self.lower_shared(node, self.values), "shared"
         if node in network.layers:
             layer = network.layers[node]
             return self._linear(layer) if layer.is_linear else (self._convolution(layer), "beside")
         if node in network.norms:
             return self._norm(node), "beside"
         if self._is_alike(node):
-            return self._lower_shared(node), "shared"
-        if kind == "flatten" and self.forms[node.all_input_nodes[0]] == "beside":
+            return self.lower_shared(node, self.values), "shared"
+        if kind == "flatten" and self.arrangement[node.all_input_nodes[0]] == "beside":
             return self.graph.call_function(torch.flatten, (self.values[node.all_input_nodes[0]], 1)), "beside"
         if kind in ("elementwise", "pool") and self.axes.get(node) is not None:
             return self._elementwise(node, kind)
@@ -275,54 +296,27 @@ class _Beside(Writer):
 
     def _each(self, node: fx.Node) -> list[Any]:
         """Member by member."""
-        values = []
-        for i in range(self.network.size):
-            args, kwargs = fx.map_arg((node.args, node.kwargs), partial(self._part, i))
-            if node.op == "call_module":
-                values.append(self.graph.call_module(self.keep(node, i), args, kwargs))
-            else:
-                values.append(self.graph.create_node(node.op, node.target, args, kwargs))
-        return values
+        return [self.again(node, partial(self._part, i), i) for i in range(self.network.size)]
 
     def _part(self, i: int, node: fx.Node) -> Any:
-        if self.forms[node] in ("shared", "each"):
-            return self.values[node] if self.forms[node] == "shared" else self.values[node][i]
+        if self.arrangement[node] in ("shared", "each"):
+            return self.values[node] if self.arrangement[node] == "shared" else self.values[node][i]
         if node not in self.network.shapes:
-            raise Unable(f"{node} gives several values for all members")
+            raise Unfit(f"{node} gives several values for all members")
         return self.graph.call_function(operator.getitem, (self.first(node), i))
-
-    def _lower_shared(self, node: fx.Node) -> Any:
-        network = self.network
-        if node in network.layers:
-            layer = network.layers[node]
-            read = [self.values[n] for n in (network.source(layer)[0], layer.added) if n is not None]
-            return self.add(str(layer.node.target), make_kernel(layer, *slice_layer(layer.plain(0), None, None)), *read)
-        if node in network.norms:
-            norm = network.norms[node]
-            source = self.values[norm.node.all_input_nodes[0]]
-            return self.add(norm.name, Affine(*norm.plain(0), norm.relu), source)
-        if node.op == "get_attr":
-            return self.add(str(node.target), Constant(read_attribute(network.trees[0], cast(str, node.target))))
-        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: self.values[n])
-        if node.op == "call_module":
-            return self.graph.call_module(self.kept_module(node, 0), args, kwargs)
-        return self.graph.create_node(node.op, node.target, args, kwargs)
 
     def _elementwise(self, node: fx.Node, kind: str) -> tuple[Any, str]:
         network, axis = self.network, self.axes[node]
-        forms = {self.forms[n] for n in node.all_input_nodes if n in network.own}
-        form = "beside" if kind == "pool" or forms == {"beside"} else "stacked"
+        given = {self.arrangement[n] for n in node.all_input_nodes if n in network.own}
+        arrangement = "beside" if kind == "pool" or given == {"beside"} else "stacked"
         layouts = [layout.get(node) for layout in self.layouts]
 
         def value(n: fx.Node) -> Any:
             if n not in network.shapes:
                 return self.values[n]
-            return self.stack(n, layouts, axis) if form == "stacked" else self.beside(n, layouts)
+            return self.stack(n, layouts, axis) if arrangement == "stacked" else self.beside(n, layouts)
 
-        args, kwargs = fx.map_arg((node.args, node.kwargs), value)
-        if node.op == "call_module":
-            return self.graph.call_module(self.keep(node), args, kwargs), form
-        return self.graph.create_node(node.op, node.target, args, kwargs), form
+        return self.again(node, value), arrangement
 
     def _slices(self, layer: Layer) -> tuple[list[Channels], list[Channels], list[Slices]]:
         """For each member the channels that the layer reads and makes, and its weight and bias for these."""
@@ -334,10 +328,10 @@ class _Beside(Writer):
     def _convolution(self, layer: Layer) -> Any:
         reads, channels, tensors = self._slices(layer)
         if len({None if r is None else len(r) for r in reads}) > 1:
-            raise Unable("the members read different numbers of channels")
+            raise Unfit("the members read different numbers of channels")
         weight, bias = _join(tensors)
         source, _ = self.network.source(layer)
-        one = self.forms[source] == "shared" and reads[0] is None and layer.groups == 1
+        one = self.arrangement[source] == "shared" and reads[0] is None and layer.groups == 1
         source = self.values[source] if one else self.beside(source, reads)
         args = [source] if layer.added is None else [source, self.beside(layer.added, channels)]
         times = 1 if one else self.network.size
@@ -347,9 +341,9 @@ class _Beside(Writer):
         source, axis = self.network.source(layer)
         reads, channels, tensors = self._slices(layer)
         if axis < 1:
-            raise Unable(f"{layer.node} does not read rows")
+            raise Unfit(f"{layer.node} does not read rows")
         if len({weight.shape for weight, _ in tensors}) > 1:
-            raise Unable("the members read different numbers of features")
+            raise Unfit("the members read different numbers of features")
         shared = self.is_shared(source) and reads[0] is None
         args = [self.values[source] if shared else self.stack(source, reads, axis)]
         if layer.added is not None:
@@ -365,78 +359,73 @@ class _Beside(Writer):
         source = self.beside(norm.node.all_input_nodes[0], layouts)
         return self.add(norm.name, Affine(scale, shift, norm.relu), source)
 
-    def keep(self, node: fx.Node, i: int = 0) -> str:
-        """The name of the module that the node calls, as member i has it."""
-        return self.kept_module(node, i if self.network.holds_own(self.network.module(node)) else 0)
-
-    # ---------------------------------------------------------------- forms of values
+    # ---------------------------------------------------------------- arrangements of values
 
     def is_shared(self, node: fx.Node) -> bool:
         """Whether all members have the same value."""
-        return self.forms[node] == "shared"
+        return self.arrangement[node] == "shared"
 
     def own(self, name: str, tensors: Sequence[Tensor]) -> Any:
         """A constant of each member, stacked."""
-        return self.add(name, Constant(torch.stack(list(tensors))))
+        return self.constant(name, torch.stack(list(tensors)))
 
     def first(self, node: fx.Node) -> Any:
         """The value with the members first; what they share as it is."""
-        form, value = self.forms[node], self.values[node]
-        if form in ("shared", "stacked"):
+        held, value = self.arrangement[node], self.values[node]
+        if held in ("shared", "stacked"):
             return value
         if node not in self.network.shapes:
             raise NoRule  # each member has several
         if node not in self.whole:
-            apart = form == "beside"
-            self.whole[node] = (
-                self.add("apart", Apart(self.network.size), value) if apart
-                else self.graph.call_function(torch.stack, (value,))
-            )  # fmt: skip
+            beside = held == "beside"
+            self.whole[node] = self._apart(value) if beside else self.graph.call_function(torch.stack, (value,))
         return self.whole[node]
+
+    def _apart(self, value: Any) -> Any:
+        """Of (batch, members * channels, ...): (members, batch, channels, ...)."""
+        value = self.graph.call_method("unflatten", (value, 1, (self.network.size, -1)))
+        return self.graph.call_method("transpose", (value, 0, 1))
+
+    def _together(self, value: Any) -> Any:
+        """The opposite of `_apart`."""
+        return self.graph.call_method("flatten", (self.graph.call_method("transpose", (value, 0, 1)), 1, 2))
 
     def expand(self, node: fx.Node) -> Any:
         """The value with the members first, also where they share it."""
-        return (
-            self.add("same", Same(self.network.size), self.values[node]) if self.is_shared(node) else self.first(node)
-        )
+        return self.same(node, self.values[node]) if self.is_shared(node) else self.first(node)
 
     def stack(self, node: fx.Node, layouts: Sequence[Channels] | None = None, axis: int = 1) -> Any:
         """The value of a node as (members, batch, ...), each member with its channels, which are along this axis."""
         places = self._places(node, layouts)
         if all(place is None for place in places):
             return self.expand(node)
-        if self.forms[node] in ("shared", "beside") and axis == 1:
-            return self.add("apart", Apart(self.network.size), self.beside(node, layouts))
+        if self.arrangement[node] in ("shared", "beside") and axis == 1:
+            return self._apart(self.beside(node, layouts))
         given = None if self.is_shared(node) else self.layouts[0].get(node)
         width = self.network.shapes[node][axis] if given is None else len(given)
         index = torch.stack([torch.arange(width) if place is None else place for place in places])
-        return self.add(f"take_{node.name}", TakeEach(self._here(index), axis, width), self.expand(node))
+        return self.add(f"take_{node.name}", TakeEach(self.here(index), axis, width), self.expand(node))
 
     def beside(self, node: fx.Node, layouts: Sequence[Channels] | None) -> Any:
         """The value of a node as (batch, members * channels, ...), each member with its channels."""
-        form, places = self.forms[node], self._places(node, layouts)
+        held_as, places = self.arrangement[node], self._places(node, layouts)
         total = self.network.shapes[node][1]
-        given = [layout.get(node) if form != "shared" else None for layout in self.layouts]
+        given = [layout.get(node) if held_as != "shared" else None for layout in self.layouts]
         held = [total if g is None else len(g) for g in given]
-        value = (
-            self.values[node] if form in ("shared", "beside") else self.add("together", Together(), self.first(node))
-        )
-        if form != "shared" and all(place is None for place in places):
+        value = self.values[node] if held_as in ("shared", "beside") else self._together(self.first(node))
+        if held_as != "shared" and all(place is None for place in places):
             return value
-        width = 0 if form == "shared" else held[0]
+        width = 0 if held_as == "shared" else held[0]
         pairs = enumerate(zip(places, held, strict=True))
         index = [(torch.arange(length) if place is None else place) + width * i for i, (place, length) in pairs]
-        whole = total if form == "shared" else sum(held)
-        return self.add(f"take_{node.name}", Take(self._here(torch.cat(index)), 1, whole), value)
+        whole = total if held_as == "shared" else sum(held)
+        return self.add(f"take_{node.name}", Take(self.here(torch.cat(index)), 1, whole), value)
 
     def _places(self, node: fx.Node, layouts: Sequence[Channels] | None) -> list[Tensor | None]:
         """Where each member finds the wanted channels in what it has; None: just so."""
         wants = list(layouts) if layouts is not None else [None] * self.network.size
         given = [layout.get(node) if not self.is_shared(node) else None for layout in self.layouts]
         return [steps(*pair) for pair in zip(given, wants, strict=True)]
-
-    def _here(self, index: Tensor) -> Tensor:
-        return index.to(next(iter(self.network.trees[0].parameters())).device)
 
 
 FORMS: dict[str, Callable[..., fx.GraphModule]] = {"loop": write_loop, "beside": write_beside}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import FunctionType
-from typing import Any
-
 from torch import fx, nn
 
 from ..._common.torch_private import has_forward_hooks
@@ -48,14 +45,9 @@ def _torch_ancestor(kind: type) -> type | None:
 
 
 def _is_idle(subclass: type, ancestor: type) -> bool:
-    return subclass.__module__ == PARAMETRIZED or all(
-        name in IDLE or not (hasattr(ancestor, name) or _is_computed(value)) for name, value in vars(subclass).items()
+    return subclass.__module__ == PARAMETRIZED or not any(
+        hasattr(ancestor, name) for name in vars(subclass).keys() - IDLE
     )
-
-
-def _is_computed(value: Any) -> bool:
-    """Whether an attribute of a class is computed when it is read, as a property is."""
-    return hasattr(value, "__get__") and not isinstance(value, (FunctionType, staticmethod, classmethod))
 
 
 def known_name(node: fx.Node) -> str:

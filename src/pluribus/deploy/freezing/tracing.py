@@ -1,11 +1,19 @@
-"""A network as a graph of operations; a part that cannot be traced stays one operation."""
+"""A network as a graph of operations; a part that cannot be traced stays one operation.
+
+The code runs once on proxies in place of its tensors (torch.fx), which note what it does. It may ask about sizes:
+
+    y = x.flatten(1) if x.ndim > 2 else x       answered by the example: the number of rows does not matter
+    y = x[: len(x) // 2]                        answered nowhere: this part becomes one operation of the graph
+
+What a size is for any number of rows is known from batches of `SAMPLES` rows, run as far as the code has come; the last
+has sizes alone and computes nothing. Afterwards, in-place operations become ones without side effects.
+"""
 
 from __future__ import annotations
 
 import operator
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
 from copy import deepcopy
 from typing import Any, NamedTuple, cast
 
@@ -13,9 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from ..._common.torch_private import fake_tensor_mode, has_forward_hooks, pytree
+from ..._common.torch_operators import fake_tensor_mode
+from ..._common.torch_private import has_forward_hooks, pytree
 from ..._common.trees import Batch, flatten, tensors_of
 from ...methods.adapted_layers import GroupedLinear
+from ...methods.method_info import first_line
 from ...surgery.copying import duplicate, replicate, state
 from ...surgery.dropout import DROPOUT_FUNCTIONS, RATES_AND_SWITCHES
 from ...surgery.selecting import DROPOUTS
@@ -60,7 +70,7 @@ def member_trees(module: nn.Module, size: int, own: Collection[str]) -> list[Hol
     return trees
 
 
-def trace(root: Holder, batches: Sequence[Batch], around: AbstractContextManager[Any]) -> Traced:
+def trace(root: Holder, batches: Sequence[Batch]) -> Traced:
     """The graph of one call, without side effects; `Unfit` where there is none.
 
     Args:
@@ -68,11 +78,11 @@ def trace(root: Holder, batches: Sequence[Batch], around: AbstractContextManager
     """
     tracer = _Tracer(batches)
     copy = replicate(root)  # modules may keep values that stand for tensors
-    with TRACING, around, torch.no_grad():
+    with TRACING, torch.no_grad():
         try:
             graph = tracer.trace(copy)
         except Exception as error:
-            raise Unfit(_first_line(error)) from error
+            raise Unfit(first_line(error)) from error
     vars(root).update({name: value for name, value in vars(copy).items() if name not in vars(root)})  # constants
     for name, buffer in copy.named_buffers(recurse=False):
         root.register_buffer(name, buffer)
@@ -164,7 +174,7 @@ class _Tracer(fx.Tracer):
             self._take_back(last)
             path = self.path_of_module(m)
             self.kept = {name: why for name, why in self.kept.items() if not name.startswith(f"{path}.")}
-            self.kept[path] = _first_line(error)
+            self.kept[path] = first_line(error)
             return self.create_proxy("call_module", path, args, kwargs)
 
     def is_elsewhere(self) -> bool:
@@ -231,7 +241,7 @@ class _Tracer(fx.Tracer):
             return [values[node] for values in self.values]
         except (RuntimeError, NotImplementedError) as error:
             raise fx.proxy.TraceError(
-                f"its sizes cannot be worked out for any number of rows: {_first_line(error)}"
+                f"its sizes cannot be worked out for any number of rows: {first_line(error)}"
             ) from error
         finally:
             self.running = False
@@ -309,10 +319,6 @@ def without_dead(graph: fx.Graph) -> None:
     for node in reversed(list(graph.nodes)):
         if not node.users and node.op not in ("placeholder", "output"):
             graph.erase_node(node)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _without_idle(graph: fx.Graph, root: nn.Module) -> None:
@@ -447,5 +453,5 @@ def shapes_of(graph: fx.Graph, root: nn.Module, batch: Batch) -> dict[fx.Node, t
         try:
             Noting(root, graph=graph).run(*(tensor.clone() for tensor in tensors_of(batch)))
         except Exception as error:  # what was traced is not what the code does
-            raise Unfit(_first_line(error)) from error
+            raise Unfit(first_line(error)) from error
     return shapes

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..._common.trees import Batch, are_close, map_tensors, tensors_of
 from ...surgery.dropout import no_dropout
-from .call_signature import Example
+from .call_signature import Example, run_on_copies
 
 MOST = 64  # rows of the example that are compared
 
@@ -55,12 +55,6 @@ def _without_chance(network: Network, example: Example) -> Iterator[bool]:
             if context is no_dropout or close(run_on_copies(network, batch), run_on_copies(network, batch)):
                 yield context is nullcontext or close(run_on_copies(network, batch), run_on_copies(network, batch))
                 return
-
-
-def run_on_copies(network: Network, batch: Batch) -> Any:
-    """What a network gives for copies of the batch's tensors, which it may change."""
-    args, kwargs = map_tensors(batch, lambda t: t.clone())
-    return network(*args, **kwargs)
 
 
 def _result(network: Network, batch: Batch) -> Any:

@@ -45,15 +45,10 @@ def sparsity_divergence(weight: Tensor, mean: Any, variance: Any, p: Share) -> T
 
 
 def sparsity_bound(weight: Tensor, mean: Any, variance: Any, p: Share) -> Tensor:
-    """What that divergence cannot exceed (equation 8); arguments and shapes as for `sparsity_divergence`.
-
-    Shapes:
-        weight: (outputs, inputs); result: (outputs)
+    """What that divergence cannot exceed (equation 8).
 
     Args:
-        weight: of a linear layer
-        mean, variance: of its inputs
-        p: the share of inputs that a mask keeps
+        weight, mean, variance, p: as for `sparsity_divergence`
 
     >>> sparsity_bound(torch.ones(2, 100), 0.0, 1.0, 0.5)
     tensor([0.2500, 0.2500], dtype=torch.float64)

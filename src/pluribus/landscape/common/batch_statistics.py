@@ -56,8 +56,8 @@ def refresh_(ensemble_or_model: Module, data: Any, *, batch_size: int = 128, bat
 
 def statistics_layers(model: nn.Module) -> list[Any]:
     """The layers that keep running statistics; those of a trunk that is kept as it is are left out."""
-    asleep = [model.module.get_submodule(name) for name in model.asleep] if isinstance(model, Ensemble) else []
-    kept = {part for trunk in asleep for part in trunk.modules()}
+    frozen = [model.module.get_submodule(name) for name in model.frozen_modules] if isinstance(model, Ensemble) else []
+    kept = {part for trunk in frozen for part in trunk.modules()}
     return [p for p in model.modules() if isinstance(p, NormBase) and p.running_mean is not None and p not in kept]
 
 

@@ -17,11 +17,18 @@ from ...surgery.selecting import quote_names
 from ..material import Material, material_of
 from ..studies.fort import cut
 from .animation import animate
-from .fort import FORT_SECTIONS
-from .members import MEMBERS_SECTIONS
-from .other_questions import aligned_runs, layer_similarity, loss_curvature, sparse_layers, trained_curves
-from .settings import QUESTIONS as OF_SETTINGS
-from .settings import bias_question, settings_question, sinusoid_question
+from .drawing import FORT_SECTIONS, MEMBERS_SECTIONS
+from .questions import QUESTIONS as OF_SETTINGS
+from .questions import (
+    aligned_runs,
+    bias_question,
+    layer_similarity,
+    loss_curvature,
+    settings_question,
+    sinusoid_question,
+    sparse_layers,
+    trained_curves,
+)
 
 TITLE = "Why do ensembles work?"
 

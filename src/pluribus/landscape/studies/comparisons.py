@@ -1,7 +1,12 @@
 """What a paper says of methods next to each other, as differences that are paired over seeds.
 
 The same expectations are judged on stored studies (`pluribus reproduce`) and on one's own networks (`Measured`, which
-the laboratory's page shows): whatever has `settings`, `values`, `interval` and `difference`.
+the laboratory's page shows): whatever has `settings`, `values`, `interval`, `difference`, `seeds` and `notes`.
+
+    better("packed", "single", "nll")              packed is better than single in NLL: the paired gain is above 0
+    near("packed", "deep", "accuracy", "single")   the difference lies within half of what deep gains over single
+
+A new kind of expectation is one function: a text, and what gives the interval that decides.
 """
 
 from __future__ import annotations
@@ -54,17 +59,11 @@ class SettingsBySeed(Protocol):
 
 @dataclass(frozen=True)
 class Expectation:
-    """A part of a claim.
-
-    Args:
-        text: what is expected, as a clause
-        figure: the difference that decides
-        judge: from it to a judgement
-    """
+    """A part of a claim: what is expected, as a clause, the difference that decides, and from it to a judgement."""
 
     text: str
     figure: Callable[[SettingsBySeed], Interval]
-    judge: Callable[[Interval, SettingsBySeed], str]
+    judge: Callable[[Interval, SettingsBySeed], str] = lambda found, compared: above(found)
 
     def told(self, compared: SettingsBySeed) -> tuple[Interval, str]:
         """The difference and the judgement; where a method is missing it is inconclusive."""
@@ -77,11 +76,27 @@ class Expectation:
 
 def better(first: str, second: str, metric: str) -> Expectation:
     """The first method is better than the second."""
+    text = f"{first} is better than {second} in {_name(metric)}"
+    return Expectation(text, lambda compared: _gain(compared, first, second, metric))
 
-    def gap(compared: SettingsBySeed) -> Interval:
-        return _gain(compared, first, second, metric)
 
-    return Expectation(f"{first} is better than {second} in {_name(metric)}", gap, lambda found, _: above(found))
+def not_worse(first: str, second: str, metric: str, margin: float) -> Expectation:
+    """The first method is worse than the second by less than a margin, or better."""
+    text = f"{first} is less than {margin:g} worse than {second} in {_name(metric)}"
+    gap = better(first, second, metric).figure
+    return Expectation(text, gap, lambda found, _: above(found, -margin))
+
+
+def more(first: str, second: str, metric: str) -> Expectation:
+    """The quantity of the first method is larger."""
+    text = f"{first} has more {_name(metric)} than {second}"
+    return Expectation(text, lambda compared: compared.difference(first, second, metric))
+
+
+def within(first: str, second: str, metric: str, margin: float) -> Expectation:
+    """Two methods differ by less than a margin."""
+    text = f"{first} and {second} differ by less than {margin:g} in {_name(metric)}"
+    return Expectation(text, more(first, second, metric).figure, lambda found, _: equal(found, margin))
 
 
 def near(first: str, second: str, metric: str, base: str) -> Expectation:
@@ -97,53 +112,37 @@ def near(first: str, second: str, metric: str, base: str) -> Expectation:
         return equal(found, margin) if math.isfinite(margin) else OPEN
 
     text = f"{first} is as good as {second} in {_name(metric)}, within half of what {second} gains over {base}"
-    return Expectation(text, lambda compared: compared.difference(first, second, metric), judge)
+    return Expectation(text, more(first, second, metric).figure, judge)
+
+
+def positive_control(compared: SettingsBySeed, ensemble: str, base: str) -> bool:
+    """Whether the effect is there to be seen: the ensemble is shown to beat the baseline in NLL and in ECE."""
+    return all(better(ensemble, base, metric).told(compared)[1] == HOLDS for metric in ("nll", "ece"))
 
 
 def keeps_half(first: str, second: str, metric: str, base: str) -> Expectation:
     """The first method keeps at least half of what the second gains over a baseline, for each seed; more is welcome."""
 
     def surplus(compared: SettingsBySeed) -> Interval:
-        one, two, zero = (np.array(compared.values(label, metric)) for label in (first, second, base))
-        sign = -1 if quantity(metric).better == "lower" else 1
-        return t_interval((sign * ((one - zero) - NEAR * (two - zero))).tolist())
+        one, two, zero = (_values(compared, label, metric) for label in (first, second, base))
+        return t_interval(((one - zero) - NEAR * (two - zero)).tolist())
 
     text = f"{first} keeps at least half of what {second} gains over {base} in {_name(metric)} (surplus over half)"
-    return Expectation(text, surplus, lambda found, _: above(found))
-
-
-def not_worse(first: str, second: str, metric: str, margin: float) -> Expectation:
-    """The first method is worse than the second by less than a margin, or better."""
-    return Expectation(
-        f"{first} is less than {margin:g} worse than {second} in {_name(metric)}",
-        lambda compared: _gain(compared, first, second, metric), lambda found, _: above(found, -margin),
-    )  # fmt: skip
-
-
-def positive_control(compared: SettingsBySeed, ensemble: str, base: str) -> bool:
-    """Whether the effect is there to be seen: the ensemble is shown to beat the baseline in NLL and in ECE."""
-    return all(above(_gain(compared, ensemble, base, metric)) == HOLDS for metric in ("nll", "ece"))
+    return Expectation(text, surplus)
 
 
 def closes(first: str, second: str, metric: str, axis: str, low: float, high: float) -> Expectation:
     """From one value of a setting to another, the first method gains on the second; labels hold "{}" for the value."""
 
     def gap(compared: SettingsBySeed) -> Interval:
-        behind = [np.array(compared.values(first.format(value), metric)) - compared.values(second.format(value), metric)
-                  for value in (low, high)]  # fmt: skip
-        sign = -1 if quantity(metric).better == "lower" else 1
-        return t_interval((sign * (behind[1] - behind[0])).tolist())
+        before, after = (
+            _values(compared, first.format(value), metric) - _values(compared, second.format(value), metric)
+            for value in (low, high)
+        )
+        return t_interval((after - before).tolist())
 
     text = f"from {axis} {low:g} to {high:g}, {first.split()[0]} gains on {second.split()[0]} in {_name(metric)}"
-    return Expectation(text, gap, lambda found, _: above(found))
-
-
-def within(first: str, second: str, metric: str, margin: float) -> Expectation:
-    """Two methods differ by less than a margin."""
-    text = f"{first} and {second} differ by less than {margin:g} in {_name(metric)}"
-    return Expectation(
-        text, lambda compared: compared.difference(first, second, metric), lambda found, _: equal(found, margin)
-    )
+    return Expectation(text, gap)
 
 
 def improves(method: str, axis: str, metric: str, **fixed: float) -> Expectation:
@@ -153,15 +152,7 @@ def improves(method: str, axis: str, metric: str, **fixed: float) -> Expectation
         labels = list(sweep_labels(_of(compared, method), axis, **fixed).values())
         return _gain(compared, labels[-1], labels[0], metric) if len(labels) > 1 else NOTHING
 
-    return Expectation(f"{method} gets better in {_name(metric)} with {axis}", gap, lambda found, _: above(found))
-
-
-def more(first: str, second: str, metric: str) -> Expectation:
-    """The quantity of the first method is larger."""
-    return Expectation(
-        f"{first} has more {_name(metric)} than {second}",
-        lambda compared: compared.difference(first, second, metric), lambda found, _: above(found),
-    )  # fmt: skip
+    return Expectation(f"{method} gets better in {_name(metric)} with {axis}", gap)
 
 
 def cheaper(first: str, second: str, metric: str) -> Expectation:
@@ -180,14 +171,14 @@ def at_most(first: str, second: str, metric: str, share: float, text: str = "") 
         return t_interval(gaps) if gaps else NOTHING
 
     text = text or f"{first} takes at most {share:g} times the {_name(metric)} of {second} (log ratio)"
-    return Expectation(text, ratio, lambda found, _: above(Interval(-found.value, -found.high, -found.low)))
+    return Expectation(text, ratio, lambda found, _: above(_negative(found)))
 
 
 def steadier(first: str, second: str, metric: str) -> Expectation:
     """The first method varies less over seeds: the log of the ratio of variances, with its F-interval."""
 
     def ratio(compared: SettingsBySeed) -> Interval:
-        one, other = (np.array(compared.values(label, metric)) for label in (first, second))
+        one, other = (_values(compared, label, metric) for label in (first, second))
         if min(len(one), len(other)) < 2 or not one.var() or not other.var():
             return NOTHING
         value = float(np.log(other.var(ddof=1) / one.var(ddof=1)))
@@ -195,8 +186,9 @@ def steadier(first: str, second: str, metric: str) -> Expectation:
         ends = [f.ppf(share, len(other) - 1, len(one) - 1) for share in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)]
         return Interval(value, value - math.log(ends[1]), value - math.log(ends[0]))
 
-    text = f"{first} varies less over seeds than {second} in {_name(metric)} (log ratio of variances)"
-    return Expectation(text, ratio, lambda found, _: above(found))
+    return Expectation(
+        f"{first} varies less over seeds than {second} in {_name(metric)} (log ratio of variances)", ratio
+    )
 
 
 def detects(label: str, first: str, second: str, figure: str) -> Expectation:
@@ -207,7 +199,7 @@ def detects(label: str, first: str, second: str, figure: str) -> Expectation:
         return t_interval([a - b for a, b in zip(one, other, strict=True)])
 
     text = f"{first.replace('_', ' ')} detects OOD data better than {second.replace('_', ' ')} ({figure}, {label})"
-    return Expectation(text, gap, lambda found, _: above(found))
+    return Expectation(text, gap)
 
 
 def sensitivity(method: str, axis: str, metric: str) -> Expectation:
@@ -217,21 +209,18 @@ def sensitivity(method: str, axis: str, metric: str) -> Expectation:
     """
 
     def gap(compared: SettingsBySeed) -> Interval:
-        sizes = list(sweep_labels(_of(compared, method), "size"))
-        if len(sizes) < 2:
+        labels = _of(compared, method)
+        sizes = list(sweep_labels(labels, "size"))
+        paths = [list(sweep_labels(labels, axis, size=size).values()) for size in (*sizes[:1], *sizes[1:][-1:])]
+        if len(paths) < 2 or min(map(len, paths)) < 2:
             return NOTHING
-        losses = []
-        for size in (sizes[0], sizes[-1]):
-            path = sweep_labels(_of(compared, method), axis, size=size)
-            values = [np.array(compared.values(label, metric)) for label in path.values()]
-            if len(values) < 2:
-                return NOTHING
-            losses.append(values[0] - np.mean(values[1:], axis=0))
-        sign = -1 if quantity(metric).better == "lower" else 1
-        return t_interval((sign * (losses[1] - losses[0])).tolist())
+        small, large = ([_values(compared, label, metric) for label in path] for path in paths)
+        losses = [np.mean(values[1:], axis=0) - values[0] for values in (small, large)]
+        return t_interval((losses[0] - losses[1]).tolist())
 
-    text = f"{method} with more members loses more {_name(metric)} to {axis}, on average over its path"
-    return Expectation(text, gap, lambda found, _: above(found))
+    return Expectation(
+        f"{method} with more members loses more {_name(metric)} to {axis}, on average over its path", gap
+    )
 
 
 def over_settings(method: str, axis: str, metric: str) -> Expectation:
@@ -239,20 +228,19 @@ def over_settings(method: str, axis: str, metric: str) -> Expectation:
 
     def gap(compared: SettingsBySeed) -> Interval:
         labels = _of(compared, method)
-        values = sorted({float(part.split("=")[1]) for label in labels for part in label.split()
-                         if part.startswith(f"{axis}=")})  # fmt: skip
+        values = list(sweep_labels(labels, axis))
         if len(values) < 2:
             return NOTHING
         low, high = (f"{axis}={values[i]:g}" for i in (0, -1))
-        pairs = [(label, " ".join(high if part == low else part for part in label.split()))
-                 for label in labels if low in label.split()]  # fmt: skip
-        sign = -1 if quantity(metric).better == "lower" else 1
-        gaps = [sign * (b - a) for one, other in pairs
-                for a, b in zip(compared.values(one, metric), compared.values(other, metric), strict=True)]  # fmt: skip
-        return t_interval(gaps)
+        pairs = [
+            (label, " ".join(high if part == low else part for part in label.split()))
+            for label in labels
+            if low in label.split()
+        ]
+        gaps = [_values(compared, other, metric) - _values(compared, one, metric) for one, other in pairs]
+        return t_interval(np.concatenate(gaps).tolist())
 
-    text = f"{method} gets better in {_name(metric)} with {axis}, on average over other settings"
-    return Expectation(text, gap, lambda found, _: above(found))
+    return Expectation(f"{method} gets better in {_name(metric)} with {axis}, on average over other settings", gap)
 
 
 def expect(
@@ -270,7 +258,7 @@ def expect(
     """
 
     def check(found: Mapping[str, SettingsBySeed], published: Mapping[str, Any]) -> ClaimVerdict:
-        blind = [where for where, compared in found.items() if control and not _controlled(compared, control)]
+        blind = [where for where, compared in found.items() if control and not positive_control(compared, *control)]
         told = [
             (f"{where}: " if len(found) > 1 else "", one, gap, OPEN if where in blind else judgement)
             for where, compared in found.items()
@@ -293,27 +281,13 @@ def expect(
     return check
 
 
-def _controlled(compared: SettingsBySeed, control: tuple[str, str]) -> bool:
-    try:
-        return positive_control(compared, *control)
-    except (KeyError, ValueError):  # one of them is missing
-        return False
-
-
 def _pictures(told: Sequence[tuple[str, Expectation, Interval, str]]) -> list[Any]:
-    scaled = {
-        f"{where}{one.text} ({judgement})"[:90]: Interval(*(end / _size(gap) for end in gap))
-        for where, one, gap, judgement in told
-        if gap.known and _size(gap) > 0
-    }
-    if not scaled:
-        return []
+    scaled = {}
+    for where, one, gap, judgement in told:
+        if gap.known and (size := max(map(abs, gap))) > 0:
+            scaled[f"{where}{one.text} ({judgement})"[:90]] = Interval(*(end / size for end in gap))
     caption = "Each difference with its 95 % interval over seeds, in units of its own largest end."
-    return [intervals_figure("parts", "The parts of the claim", caption, {"difference": scaled})]
-
-
-def _size(gap: Interval) -> float:
-    return max(abs(gap.low), abs(gap.high), abs(gap.value))
+    return [intervals_figure("parts", "The parts of the claim", caption, {"difference": scaled})] if scaled else []
 
 
 def _table(
@@ -335,17 +309,14 @@ def _table(
 def settings_figure(where: str, compared: SettingsBySeed, metrics: Sequence[str]) -> Figure:
     """A panel for each metric that was measured: the mean of every setting with its interval, in their order."""
     names = [str(setting) for setting in compared.settings]
-    measured = {metric: np.array([tuple(_interval(compared, one, metric)) for one in compared.settings])
-                for metric in metrics}  # fmt: skip
-    panels = [Panel(_chart(names, rows, quantity(metric).title)) for metric, rows in measured.items()
-              if np.isfinite(rows[:, 0]).all()]  # fmt: skip
-    caption = f"Means over seeds; vertical lines are 95 % intervals. {_numbered(names)}"
-    title = f"Every setting, {where}" if where else "Every setting"
-    return Figure("settings", title, caption, panels, "wide")
-
-
-def _numbered(names: Sequence[str]) -> str:
-    return " ".join(f"{i}: {name}." for i, name in enumerate(names, 1)) if len(names) > 4 else ""
+    panels = []
+    for metric in metrics:
+        rows = np.array([tuple(_interval(compared, one, metric)) for one in compared.settings])
+        if np.isfinite(rows[:, 0]).all():
+            panels.append(Panel(_chart(names, rows, quantity(metric).title)))
+    numbered = " ".join(f"{i}: {name}." for i, name in enumerate(names, 1)) if len(names) > 4 else ""
+    caption = f"Means over seeds; vertical lines are 95 % intervals. {numbered}"
+    return Figure("settings", f"Every setting, {where}" if where else "Every setting", caption, panels, "wide")
 
 
 def _chart(names: Sequence[str], rows: np.ndarray, title: str) -> str:
@@ -396,10 +367,19 @@ def _of(compared: SettingsBySeed, method: str) -> list[str]:
     return [label for label in compared.settings if label == method or label.startswith(f"{method} ")]
 
 
+def _values(compared: SettingsBySeed, label: str, metric: str) -> np.ndarray:
+    """A metric of every seed, turned so that larger is better."""
+    return np.array(compared.values(label, metric)) * (-1 if quantity(metric).better == "lower" else 1)
+
+
 def _gain(compared: SettingsBySeed, first: str, second: str, metric: str) -> Interval:
     """How much better the first is: positive is better, whichever way the metric goes."""
     gap = compared.difference(first, second, metric)
-    return gap if quantity(metric).better != "lower" else Interval(-gap.value, -gap.high, -gap.low)
+    return gap if quantity(metric).better != "lower" else _negative(gap)
+
+
+def _negative(found: Interval) -> Interval:
+    return Interval(-found.value, -found.high, -found.low)
 
 
 def _name(metric: str) -> str:

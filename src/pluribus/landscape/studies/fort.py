@@ -587,9 +587,6 @@ def findings(
 
     With a constant rate, disagreement within a trajectory is as large as across trajectories.
 
-    Shapes:
-        data: x (rows, *features) and y (rows); outside: (rows, *features); a value for each seed in each finding
-
     Args:
         model: a model, or a function without arguments that builds one
         train: (x, y): what the runs are trained on

@@ -17,9 +17,7 @@ from ...core.ensemble import Ensemble
 from ...methods import deep, masksembles, mc_dropout, mimo, multihead, packed
 from ...training.batching import mix_seeds
 from ...uncertainty.evaluation import evaluate
-from ..analyses.masks import masked_layers
-from ..analyses.setting_sweeps import member_figures, weight_share
-from ..analyses.trained_settings import train_from_seeds
+from ..analyses.settings import masked_layers, member_figures, train_from_seeds, weight_share
 from ..material import Material, first_rows, material_of
 from ..paths import along, line
 from ..planes import surface

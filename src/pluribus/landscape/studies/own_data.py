@@ -25,8 +25,8 @@ from ...results.intervals import t_interval
 from ...results.judgements import FAILS, HOLDS, OPEN, above, all_of, below, equal, show_interval
 from ...uncertainty.resampling import Interval
 from ..analyses.bias_variance import mimo_on_a_curve
+from ..analyses.settings import Try, judge_settings, redraw, seeds_of, train_each
 from ..analyses.sparsity import sparsity_curves
-from ..analyses.trained_settings import Try, judge_settings, redraw, seeds_of, train_each
 from .comparisons import NEAR
 
 Given = tuple[dict[str, Any], dict[str, np.ndarray]]

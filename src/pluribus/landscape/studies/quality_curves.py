@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...methods.building import check_whole
-from ...methods.facts import takes
+from ...methods.method_info import takes
 from ...uncertainty.classification import Classification
 from ...uncertainty.evaluation import evaluate
 from ..common.examples import Examples, is_classifying, target_labels
@@ -78,9 +78,6 @@ def quality(
     """The curves of Figures 8 to 10: with one run the baseline and the subspaces, with more the ensembles of each.
 
     Every run is sampled once; a figure for `size` runs is the mean over choices of so many of them.
-
-    Shapes:
-        data: x (rows, *features) and y (rows); curve(figure, sampler): sizes and figures, as many of each
 
     Args:
         runs: trajectories

@@ -143,14 +143,12 @@ def chain_against_runs(
     """Disagreement between the cycles of one cSG-MCMC run, and between independent runs of it (Figure S5).
 
     Args:
-        model: a model, or a function without arguments that builds one
-        train: (x, y), a data set or a loader
+        model, train, probe, seed: as for `randomness`
         chains: independent runs, each from an initialisation of its own
         cycles: of each; the last sample of a cycle stands for it
         epochs: of each run, in all its cycles
         lr: at the start of each cycle
         temperature: of the posterior; 1 is Bayes'
-        seed: of all random numbers: the same seed gives the same result
         options: as for `csgmcmc`
 
     Returns "within": one value for each chain, the mean over pairs of its cycles; "between": one for each pair of

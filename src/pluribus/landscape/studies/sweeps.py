@@ -15,12 +15,11 @@ from typing import Any
 
 from ...core.ensemble import Ensemble
 from ...methods import METHODS
-from ...methods.facts import call_method, facts_of, takes
+from ...methods.method_info import call_method, info_of, takes
 from ...report.claims import ClaimVerdict
 from ...results.judgements import all_of
 from ...surgery.thinning.rescaling import thin
-from ..analyses.setting_sweeps import member_figures, weight_share
-from ..analyses.trained_settings import Measured, Try, judge_settings, seeds_of, train_each
+from ..analyses.settings import Measured, Try, judge_settings, member_figures, seeds_of, train_each, weight_share
 from ..material import Material, first_rows
 from .comparisons import (
     NOTHING,
@@ -142,7 +141,7 @@ def _make(material: Material, name: str, size: int, settings: Mapping[str, Any])
     model = material.training.build()
     if (width := chosen.pop("width", 1.0)) != 1:
         model = thin(model, width, example)
-    chosen = {**facts_of(method).study_settings(model, None), **chosen}
+    chosen = {**info_of(method).study_settings(model, None), **chosen}
     return call_method(method, model, chosen.pop("size", size), chosen, example)
 
 

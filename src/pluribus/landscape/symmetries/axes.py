@@ -1,5 +1,10 @@
 """Axes of tensors as ordered sets of units, and the equations between them.
 
+    a, b = fresh(3), fresh(5)
+    both = joined(a, b)                  # 8 units: those of a, then those of b
+    equate(both, other := fresh(8))      # settle(other) is that sum
+    cut_axis(other, 3)                   # (a, b) again
+
 A shape check says which sizes are equal; here the same is said of axes. Where a size is a sum or a product of sizes, an
 axis is so with order: a "sum" is one axis after the other (a concatenation), a "product" is an outer axis with an inner
 one inside each of its units (a view). What no equation fixes may be permuted.

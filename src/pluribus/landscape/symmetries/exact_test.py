@@ -1,4 +1,14 @@
-"""The exact test: random orders of all groups, in double precision, on the example and on another input."""
+"""The exact test: random orders of all groups, in double precision, on the example and on another input.
+
+The rules that found the groups may be wrong, and this is what keeps a wrong one from doing harm. `confirm` draws an
+order of every group, puts a copy of the network into it and compares the outputs:
+
+    all groups together     equal: done. Not equal: the groups are halved until those that change the outputs are alone
+    each that held          must matter: groups whose weights the outputs never show are left out, too
+
+Equal units would hide a mistake, so the copies have other values: each number is changed by up to a half, zeros (a
+branch that starts at zero) become small numbers. What one draw of values keeps silent may speak in another.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +19,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..._common.torch_private import OperatorMode, SlowPath
+from ..._common.torch_operators import OperatorMode
+from ..._common.torch_private import SlowPath
 from ..._common.trees import Batch, logits_of, map_tensors, tensors_of
 from ...surgery.copying import clear_caches_, duplicate, duplicate_mapped
 from .axis_tracing import lasting_state

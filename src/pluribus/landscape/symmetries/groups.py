@@ -1,4 +1,17 @@
-"""Groups of units that may change places: where each stands in a network's tensors, and tensors in another order."""
+"""Groups of units that may change places: where each stands in a network's tensors, and tensors in another order.
+
+In `nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))` the 8 hidden units are group 0. A layout says of each
+dimension of each tensor which units stand there:
+
+    0.weight   (units of group 0, fixed)        rows change places with the units
+    0.bias     (units of group 0)
+    2.weight   (fixed, units of group 0)        columns follow
+
+An order is a permutation for each group, and `reorder` puts a tensor into it by indexing each dimension. A dimension
+may hold several groups: one after the other (a "sum"), or one inside the units of another (a "product"), as the width
+of attention stands inside its heads. A group inside another has an order of its own in each unit of the outer one:
+`orders[inner]` then has a row for each outer unit, and moving a head takes its own order along.
+"""
 
 from __future__ import annotations
 

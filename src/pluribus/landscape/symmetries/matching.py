@@ -19,7 +19,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from ..._common.torch_private import OperatorMode, SlowPath
+from ..._common.torch_operators import OperatorMode
+from ..._common.torch_private import SlowPath
 from ..._common.trees import Batch, as_batch, rows_of, tensors_of
 from ...core.ensemble import Ensemble
 from ...methods.building import check_whole

@@ -1,4 +1,10 @@
-"""One operation of a running model: its arguments by name, what comes out, and the axes of these."""
+"""One operation of a running model: its arguments by name, what comes out, and the axes of these.
+
+A rule reads `call["dim"]` for an argument and `call.axes("self")` for the axes of a tensor among them, and gives the
+axes of each output. Two kinds of outputs have more to say than a list of axes: a `Stack` (queries, keys and values as
+layers of one tensor, each with axes of its own) and `Places` (the indices of `max` or `topk`, which fix the units that
+they count once anything looks at them).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..._common.torch_private import changes_inputs, named_arguments
+from ..._common.torch_operators import changes_inputs, named_arguments
 from ..._common.trees import tensors_of
 from .axes import UnitAxis, fix, fixed
 

@@ -1,4 +1,14 @@
-"""The permutation symmetries of any network, found by running it, and tested before they are given back."""
+"""The permutation symmetries of any network, found by running it, and tested before they are given back.
+
+`permutations` has three steps:
+
+    1. axis_tracing.walk    runs a copy on a few rows; every operation says which axes of tensors are the same units
+    2. _as_groups           numbers the axes that nothing fixed: those are the groups, and where they stand the layout
+    3. exact_test.confirm   tries random orders of all groups, and leaves out what changes the outputs
+
+For `nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))` that is one group of 8 units, in 0.weight[0],
+0.bias[0] and 2.weight[1]. `permute` and `align` (matching.py) then only reorder tensors.
+"""
 
 from __future__ import annotations
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ...uncertainty.resampling import Interval
-from ..figure import Figure, Panel, finite_range
+from ..figure import Figure, Panel, Styles, finite_range, legend
 from ..svg import CHARACTER, Axis, Chart, tick_text
 
 ROW = 26  # height of a line of intervals
@@ -75,18 +75,32 @@ def curves_figure(
     ends = [end for _, found in points for end in (found if found.known else found[:1])]
     across = Axis(*finite_range(x for x, _ in points))
     chart = Chart(across, Axis(*finite_range(ends)), (520, 340)).axes(*axes)
-    for style, (label, curve) in enumerate(curves.items(), 1):
-        chart.line([(x, found.value) for x, found in curve], style)
-        for x, found in curve:
-            if found.known:
-                chart.line([(x, found.low), (x, found.high)], style, "whisker")
-            chart.mark(x, found.value, style, f"{label}: {x:g}, {found.value:.4g}", 4)
-    header = ["", *(f"{part}" for part in (axes[0] or "x", "value", "low", "high"))]
+    styles = {label: style for style, label in enumerate(curves, 1)}
+    draw_lines(chart, curves, styles, lambda label, x, found: f"{label}: {x:g}, {found.value:.4g}")
+    header = ["", axes[0] or "x", "value", "low", "high"]
     rows = [
         [label, f"{x:g}", *(f"{end:.4g}" for end in found)] for label, curve in curves.items() for x, found in curve
     ]
-    keys = [(style, label) for style, label in enumerate(curves, 1)]
+    keys = legend(curves, styles)
     return Figure(name, title, caption, [Panel(chart.svg(f"{title}: {', '.join(curves)}"))], "wide", keys, header, rows)
+
+
+def draw_lines(
+    chart: Chart,
+    lines: Mapping[str, Sequence[Point]],
+    styles: Styles,
+    say: Callable[[str, float, Interval], str],
+) -> list[str]:
+    """A line for each label, with an interval at each point, and what each point says."""
+    told = []
+    for label, points in lines.items():
+        chart.line([(x, found.value) for x, found in points], styles[label])
+        for x, found in points:
+            if found.known:
+                chart.line([(x, found.low), (x, found.high)], styles[label], "whisker")
+            told.append(say(label, x, found))
+            chart.mark(x, found.value, styles[label], told[-1], 4)
+    return told
 
 
 class IntervalRow(NamedTuple):

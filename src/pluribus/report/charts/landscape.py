@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from ..._common.optional import require
 from ..figure import Styles, finite_range
-from ..svg import CHARACTER, Axis, Chart, tick_text
+from ..svg import CHARACTER, Axis, Chart, short_ticks, tick_text
 
 PLANE = 420  # width of a picture of a plane
 LEVELS = 9  # contour lines at most
 BAR, BAR_STEPS = 62, 24  # the room for a colour bar, and its shades
 
 Place = tuple[float, float]
+NOTHING: Mapping[str, Any] = {}
 
 
 def surface_chart(
@@ -26,12 +28,12 @@ def surface_chart(
     values: np.ndarray,
     name: str,
     *,
-    others: Mapping[str, np.ndarray] | None = None,
-    paths: Mapping[str, np.ndarray] | None = None,
-    points: Mapping[str, tuple[float, float]] | None = None,
-    rows: Mapping[str, np.ndarray] | None = None,
-    samples: Mapping[str, np.ndarray] | None = None,
-    styles: Styles | None = None,
+    others: Mapping[str, np.ndarray] = NOTHING,
+    paths: Mapping[str, np.ndarray] = NOTHING,
+    points: Mapping[str, Place] = NOTHING,
+    rows: Mapping[str, np.ndarray] = NOTHING,
+    samples: Mapping[str, np.ndarray] = NOTHING,
+    styles: Mapping[str, int] = NOTHING,
     titles: tuple[str, str] = ("", ""),
     decades: bool = False,
     ends: tuple[float, float] | None = None,
@@ -44,19 +46,19 @@ def surface_chart(
     6
     """
     chart, scale = _plane(u, v).axes(*titles), height_scale(values if ends is None else np.array(ends), decades)
-    _patches(chart, u, v, {name: values, **(others or {})}, scale)
+    _patches(chart, u, v, {name: values, **others}, scale)
     if contours:
         _contours(chart, u, v, values, scale)
-    for label, places in (rows or {}).items():
+    for label, places in rows.items():
         for x, y in places.tolist():
-            chart.mark(x, y, (styles or {})[label], "", 1.6)
-    for label, path in (paths or {}).items():
-        _path(chart, path, (styles or {})[label], label)
-    for label, places in (samples or {}).items():
+            chart.mark(x, y, styles[label], "", 1.6)
+    for label, path in paths.items():
+        _path(chart, path, styles[label], label)
+    for label, places in samples.items():
         for x, y in places.tolist():
-            chart.mark(x, y, (styles or {})[label], f"{label}: ({x:.3g}, {y:.3g})", 5, filled=False)
-    for label, (x, y) in (points or {}).items():
-        chart.mark(x, y, (styles or {})[label], f"{label}: ({x:.3g}, {y:.3g})", 6)
+            chart.mark(x, y, styles[label], f"{label}: ({x:.3g}, {y:.3g})", 5, filled=False)
+    for label, (x, y) in points.items():
+        chart.mark(x, y, styles[label], f"{label}: ({x:.3g}, {y:.3g})", 6)
     _bar(chart, scale)
     low, high = finite_range(np.asarray(values, float).flatten())
     return _readable(chart.svg(f"{name} on a plane, from {low:.3g} to {high:.3g}"), 1, len(v))
@@ -67,7 +69,7 @@ def fan_chart(
     values: np.ndarray,
     name: str,
     *,
-    others: Mapping[str, np.ndarray] | None = None,
+    others: Mapping[str, np.ndarray] = NOTHING,
     corners: np.ndarray,
     ends: Sequence[str],
     styles: Styles,
@@ -80,7 +82,7 @@ def fan_chart(
     height = round((PLANE - 12 - BAR) * min(max((high - low) / (right - left), 0.4), 1.2)) + 24
     chart = Chart(Axis(left, right, room=0), Axis(low, high, room=0), (PLANE, height), (12, BAR, 12, 12))
     scale = height_scale(values if decades else values[:, values.shape[1] // 2 :], decades)
-    _fan_patches(chart, places, {name: values, **(others or {})}, scale)
+    _fan_patches(chart, places, {name: values, **others}, scale)
     for x, y in corners.tolist():
         chart.line([(0.0, 0.0), (x, y)], None, "spoke")
     across, out = np.arange(len(places), dtype=float), np.arange(places.shape[1], dtype=float)
@@ -131,8 +133,8 @@ def heat_map(
     for i in range(n):
         for j in range(n):
             value = float(matrix[i, j])
-            share, hint = scale.share(value), f"{names[i]} and {names[j]}: {name} {value:.3f}"
-            _patch(chart, (j, j + 1), (n - i - 1, n - i), share if math.isfinite(value) else math.nan, hint)
+            share, hint = _share(scale, value), f"{names[i]} and {names[j]}: {name} {value:.3f}"
+            _patch(chart, (j, j + 1), (n - i - 1, n - i), share, hint)
             if n <= 8:
                 x, y = chart.at(j + 0.5, n - i - 0.5)
                 chart.text(x, y + 4, f"{value:.2f}", "middle", "cell-text light" if share > 0.6 else "cell-text")
@@ -164,7 +166,7 @@ def _bar(chart: Chart, scale: Axis) -> None:
         y = top + height * (1 - (step + 1) / BAR_STEPS)
         shape = f'x="{left}" y="{y:.1f}" width="12" height="{height / BAR_STEPS + 0.6:.1f}"'
         chart.parts.append(f'<rect class="shade" style="--s:{_strength(step / (BAR_STEPS - 1))}" {shape}/>')
-    text = tick_text(scale.ticks) if not scale.log else lambda tick: f"{tick:g}"
+    text = _height_text(scale)
     for tick in scale.ticks[:: max(1, len(scale.ticks) // 4)]:
         chart.text(left + 16, top + height * (1 - scale.share(tick)) + 4, text(tick))
 
@@ -173,10 +175,10 @@ def scatter_chart(
     runs: Mapping[str, np.ndarray],
     styles: Styles,
     hints: Mapping[str, Sequence[str]],
-    samples: Mapping[str, Sequence[tuple[float, float, str]]] | None = None,
+    samples: Mapping[str, Sequence[tuple[float, float, str]]] = NOTHING,
 ) -> str:
     """Points in two dimensions, one colour for each run, joined from first to last; the last is the larger one."""
-    further = {label: np.array([point[:2] for point in own]) for label, own in (samples or {}).items()}
+    further = {label: np.array([point[:2] for point in own]) for label, own in samples.items()}
     places = np.concatenate([*runs.values(), *further.values()])
     chart = Chart(
         Axis(*finite_range(places[:, 0])), Axis(*finite_range(places[:, 1])), (PLANE, PLANE), (14, 14, 14, 14)
@@ -186,25 +188,23 @@ def scatter_chart(
         for (x, y), hint in zip(path.tolist(), hints[label], strict=True):
             chart.mark(x, y, styles[label], f"{label}: {hint}", 3)
         chart.mark(float(path[-1, 0]), float(path[-1, 1]), styles[label], f"{label}: {hints[label][-1]}", 6)
-    for label, own in (samples or {}).items():
+    for label, own in samples.items():
         for x, y, hint in own:
             chart.mark(x, y, styles[label], f"{label}: {hint}", 4.5, filled=False)
     return chart.svg(f"{len(places)} networks of {len(runs)} runs in two dimensions")
 
 
 def diversity_chart(
-    points: Mapping[str, np.ndarray],
-    styles: Styles,
-    limits: Mapping[str, np.ndarray] | None = None,
+    points: Mapping[str, np.ndarray], styles: Styles, limits: Mapping[str, np.ndarray] = NOTHING
 ) -> str:
     """Accuracy against difference from a reference: Fort et al., Figure 6."""
     given = np.concatenate(list(points.values()))
     x, (_, top) = finite_range(given[:, 0]), finite_range([0.0, *given[:, 1]])
-    lines = np.concatenate([given[:0], *(limits or {}).values()])
+    lines = np.concatenate([given[:0], *limits.values()])
     near = lines[(lines[:, 0] >= x[0]) & (lines[:, 0] <= x[1]) & (lines[:, 1] <= 3 * top), 1]
     chart = Chart(Axis(*x), Axis(0.0, max([top, *near.tolist()])))
     chart.axes("accuracy", "disagreement / error")
-    for name, line in (limits or {}).items():
+    for name, line in limits.items():
         inside = [(a, b) for a, b in line.tolist() if chart.x.low <= a <= chart.x.high and b <= chart.y.high]
         chart.curve(inside, None, f"limit, {name}", ("accuracy", "disagreement"), "line diagonal")
     for label, own in points.items():
@@ -235,6 +235,10 @@ def height_scale(values: np.ndarray, decades: bool = False) -> Axis:
     return Axis(low, high, log=decades and low > 0 and high / low > 15, room=0, ticks=LEVELS)
 
 
+def _height_text(scale: Axis) -> Callable[[float], str]:
+    return short_ticks if scale.log else tick_text(scale.ticks)
+
+
 def _readable(svg: str, up: int, right: int) -> str:
     """The chart with patches that can be read off: by pointer, by touch, and by arrow keys where it has the focus."""
     steps = f'tabindex="0" data-step-up="{up}" data-step-right="{right}"'
@@ -255,37 +259,36 @@ def _strength(share: float) -> str:
 
 def _shade(element: str, shape: str, share: float, hint: str) -> str:
     """An element with a shade, hatched where there is no number."""
-    known = math.isfinite(share)
-    look, kind = (f'style="--s:{_strength(share)}"', "patch") if known else ("", "gap")
+    look, kind = (f'style="--s:{_strength(share)}"', "patch") if math.isfinite(share) else ("", "gap")
     return f'<{element} class="{kind}" {look} {shape}><title>{escape(hint)}</title></{element}>'
 
 
 def _patches(chart: Chart, u: np.ndarray, v: np.ndarray, values: Mapping[str, np.ndarray], scale: Axis) -> None:
-    first = next(iter(values.values()))
     ends = (u, chart.x.low, chart.x.high), (v, chart.y.low, chart.y.high)
     across, up = (np.concatenate([[low], (a[:-1] + a[1:]) / 2, [high]]) for a, low, high in ends)
-    for i in range(len(u)):
-        for j in range(len(v)):
-            value = float(first[i, j])
-            told = ", ".join(f"{name} {float(array[i, j]):.4g}" for name, array in values.items())
-            share = scale.share(value) if math.isfinite(value) else math.nan
-            _patch(chart, across[i : i + 2], up[j : j + 2], share, f"({u[i]:.3g}, {v[j]:.3g}): {told}")
+    for i, j, share, told in _cells(values, scale):
+        _patch(chart, across[i : i + 2], up[j : j + 2], share, f"({u[i]:.3g}, {v[j]:.3g}): {told}")
+
+
+def _share(scale: Axis, value: float) -> float:
+    return scale.share(value) if math.isfinite(value) else math.nan
+
+
+def _cells(values: Mapping[str, np.ndarray], scale: Axis) -> Iterator[tuple[int, int, float, str]]:
+    """Row and column of each cell, how dark the first of its values is, and all of them in words."""
+    for (i, j), value in np.ndenumerate(next(iter(values.values()))):
+        yield i, j, _share(scale, value), ", ".join(f"{name} {array[i, j]:.4g}" for name, array in values.items())
 
 
 def _fan_patches(chart: Chart, places: np.ndarray, values: Mapping[str, np.ndarray], scale: Axis) -> None:
     along, out = places.shape[:2]
-    first = next(iter(values.values()))
     sides = [np.concatenate([[0], np.arange(n - 1) + 0.5, [n - 1]]) for n in (along, out)]
-    for i in range(along):
-        for j in range(out):
-            corners = [(a, b) for a, b in ((i, j), (i + 1, j), (i + 1, j + 1), (i, j + 1))]
-            points = [chart.at(*_between(places, sides[0][a], sides[1][b])) for a, b in corners]
-            value = float(first[i, j])
-            told = ", ".join(f"{name} {float(array[i, j]):.4g}" for name, array in values.items())
-            where = f"{i / max(along - 1, 1):.2f} of the way, {j / max(out - 1, 1):.2f} of the radius"
-            share = scale.share(value) if math.isfinite(value) else math.nan
-            shape = 'd="M' + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) + 'Z"'
-            chart.parts.append(_shade("path", shape, share, f"{where}: {told}"))
+    for i, j, share, told in _cells(values, scale):
+        corners = (i, j), (i + 1, j), (i + 1, j + 1), (i, j + 1)
+        points = [chart.at(*_between(places, sides[0][a], sides[1][b])) for a, b in corners]
+        where = f"{i / max(along - 1, 1):.2f} of the way, {j / max(out - 1, 1):.2f} of the radius"
+        shape = 'd="M' + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) + 'Z"'
+        chart.parts.append(_shade("path", shape, share, f"{where}: {told}"))
 
 
 def _between(places: np.ndarray, a: float, b: float) -> Place:
@@ -307,16 +310,8 @@ def _upright(corners: np.ndarray) -> np.ndarray:
     return rotated @ np.diag([-1.0 if angles[-1] > angles[0] else 1.0, 1.0])
 
 
-def _contours(
-    chart: Chart,
-    u: np.ndarray,
-    v: np.ndarray,
-    values: np.ndarray,
-    scale: Axis,
-    at: Callable[[float, float], Place] | None = None,
-) -> None:
-    at, taken = at or chart.at, list[Place]()
-    text = tick_text(scale.ticks) if not scale.log else lambda tick: f"{tick:g}"
+def _contours(chart: Chart, u: Any, v: Any, values: Any, scale: Axis, at: Callable[..., Place] | None = None) -> None:
+    at, taken, text = at or chart.at, list[Place](), _height_text(scale)
     for level in scale.ticks:
         pieces = [[at(*point) for point in piece] for piece in contour_segments(u, v, values, level)]
         if not pieces:
@@ -329,9 +324,7 @@ def _contours(
             chart.text(spot[0], spot[1] + 4, text(level), "middle", "contour-text")
 
 
-def _free_spot(
-    chart: Chart, pieces: list[list[tuple[float, float]]], taken: list[tuple[float, float]]
-) -> tuple[float, float] | None:
+def _free_spot(chart: Chart, pieces: list[list[Place]], taken: list[Place]) -> Place | None:
     """A place on the line for its value, away from the edges and from other values."""
     left, right, top, bottom = chart.margin
     room = 4 * CHARACTER * chart.font
@@ -351,41 +344,12 @@ def _path(chart: Chart, path: np.ndarray, style: int, label: str) -> None:
         chart.mark(x, y, style, f"{label}, checkpoint {number}: ({x:.3g}, {y:.3g})", 3)
 
 
-Point = tuple[float, float]
-
-# The sides of a square (0 bottom, 1 right, 2 top, 3 left) that a line crosses, by which corners are above the level;
-# corners count 1, 2, 4, 8 from the lower left around. In the two saddles the middle of the square decides.
-_CROSSED: dict[int, list[tuple[int, int]]] = {
-    1: [(3, 0)], 2: [(0, 1)], 3: [(3, 1)], 4: [(1, 2)], 6: [(0, 2)], 7: [(3, 2)],
-    8: [(2, 3)], 9: [(2, 0)], 11: [(2, 1)], 12: [(1, 3)], 13: [(1, 0)], 14: [(0, 3)],
-}  # fmt: skip
-
-_SADDLES = {(5, True): [(3, 2), (1, 0)], (5, False): [(3, 0), (1, 2)],
-            (10, True): [(0, 3), (2, 1)], (10, False): [(0, 1), (2, 3)]}  # fmt: skip
-
-
-def contour_segments(u: np.ndarray, v: np.ndarray, z: np.ndarray, level: float) -> list[tuple[Point, Point]]:
+def contour_segments(u: np.ndarray, v: np.ndarray, z: np.ndarray, level: float) -> list[tuple[Place, Place]]:
     """The pieces of the line on which z, given at (u[i], v[j]), is `level`; none beside NaN and infinities.
 
     >>> contour_segments(np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.array([[0.0, 0.0], [1.0, 1.0]]), 0.25)
-    [((0.25, 0.0), (0.25, 1.0))]
+    [((0.25, 1.0), (0.25, 0.0))]
     """
-    found = []
-    for i in range(len(u) - 1):
-        for j in range(len(v) - 1):
-            corners = np.array([z[i, j], z[i + 1, j], z[i + 1, j + 1], z[i, j + 1]], float)
-            if not np.isfinite(corners).all():
-                continue
-            case = int(((corners >= level) * (1, 2, 4, 8)).sum())
-            sides = _CROSSED.get(case) or _SADDLES.get((case, bool(corners.mean() >= level)), [])
-            places = [(u[i], v[j]), (u[i + 1], v[j]), (u[i + 1], v[j + 1]), (u[i], v[j + 1])]
-            found += [tuple(_crossing(side, places, corners, level) for side in pair) for pair in sides]
-    return found  # type: ignore[return-value]
-
-
-def _crossing(side: int, places: list[Point], corners: np.ndarray, level: float) -> Point:
-    """Where the level is met on a side, by linear interpolation."""
-    first, second = side, (side + 1) % 4
-    share = (level - corners[first]) / (corners[second] - corners[first])
-    (a, b), (c, d) = places[first], places[second]
-    return float(a + share * (c - a)), float(b + share * (d - b))
+    contourpy = require("contourpy", "a surface", "report")
+    generator = contourpy.contour_generator(u, v, np.ma.masked_invalid(z.T), corner_mask=False)
+    return [pair for line in generator.lines(level) for pair in pairwise(map(tuple, line.tolist()))]

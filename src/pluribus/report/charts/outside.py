@@ -56,24 +56,18 @@ def roc_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     panels, rows, below = list[Panel](), list[list[str]](), list[str]()
     labels: dict[str, Curve] = {}
     for name in sorted({name for group in groups for name in group.record.get("outside") or {}}):
-        found, areas = {}, {}
+        found = dict[str, Curve]()
         for group in groups:
-            parts = _inside_outside(group, name, ood_score(group.runs[0]))
-            if parts:
+            if parts := _inside_outside(group, name, ood_score(group.runs[0])):
                 found[group.label] = GRID, np.mean([np.interp(GRID, *compute_roc(*part)) for part in parts], axis=0)
-                areas[group.label] = float(np.mean([metrics.auroc(*part) for part in parts]))
-        if not found:
-            continue
-
-        def summary(label: str, name: str = name, areas: dict[str, float] = areas) -> str:
-            return f"{label} on {name}: AUROC {areas[label]:.3f}"
-
-        titles = ("share of test data rejected", f"share of {name} rejected")
-        axes = Axis(0, 1, room=0.02), Axis(0, 1, room=0.02)
-        panels.append(curve_panel(found, styles, titles, axes, summary, True, _beside("", name, groups)))
-        labels |= found
-        rows += _outside_rows(groups, name)
-        below += [f"{label} on {name}" for label, area in areas.items() if area < CHANCE]
+                if np.mean([metrics.auroc(*part) for part in parts]) < CHANCE:
+                    below.append(f"{group.label} on {name}")
+        if found:
+            titles = ("share of test data rejected", f"share of {name} rejected")
+            axes = Axis(0, 1, room=0.02), Axis(0, 1, room=0.02)
+            panels.append(curve_panel(found, styles, titles, axes, None, True, _beside("", name, groups)))
+            labels |= found
+            rows += _outside_rows(groups, name)
     if not panels:
         return None
     caption = (
@@ -104,15 +98,10 @@ def _outside_rows(groups: Sequence[Group], name: str) -> list[list[str]]:
     rows = []
     for group in groups:
         for score in (group.record.get("outside") or {}).get(name, {}):
-            cells = []
-            for kind in ("auroc", "aupr", "fpr95"):
-                found = [
-                    run.record["outside"][name][score].get(kind, math.nan)
-                    for run in group.runs
-                    if name in (run.record.get("outside") or {})
-                ]
-                cells.append(format_value(float(np.mean(found)), kind))
-            rows.append([group.label, name, score.replace("_", " "), *cells])
+            runs = [outside[name] for run in group.runs if name in (outside := run.record.get("outside") or {})]
+            kinds = ("auroc", "aupr", "fpr95")
+            means = {kind: float(np.mean([run[score].get(kind, math.nan) for run in runs])) for kind in kinds}
+            rows.append([group.label, name, score.replace("_", " "), *(format_value(means[one], one) for one in kinds)])
     return rows
 
 
@@ -126,13 +115,10 @@ def shift_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
         found = {group.label: curve for group in groups if (curve := _by_severity(group, name, clean))}
         if not found:
             continue
-
-        def summary(label: str, title: str = title, found: dict[str, Curve] = found) -> str:
-            return f"{label}: {title} {found[label][1][0]:.3f} at first, {found[label][1][-1]:.3f} at the end"
-
         across, up = (finite_range(value for curve in found.values() for value in curve[side]) for side in (0, 1))
-        axes = Axis(*across, whole=True, room=0.03), Axis(*up)
-        panels.append(curve_panel(found, styles, ("severity", title), axes, summary))
+        panels.append(
+            curve_panel(found, styles, ("severity", title), (Axis(*across, whole=True, room=0.03), Axis(*up)))
+        )
         rows += [
             [label, title, "; ".join(f"{severity:g}: {value:.4f}" for severity, value in zip(*curve, strict=True))]
             for label, curve in found.items()

@@ -171,12 +171,9 @@ def risk_coverage_chart(groups: Sequence[Group], styles: Styles) -> Figure | Non
     def at(label: str, coverage: float) -> str:
         return f"{100 * np.interp(coverage, *found[label]):.2f}"
 
-    def summary(label: str) -> str:
-        return f"{label}: error {at(label, 0.5)} % of the surest half, {at(label, 1)} % of all"
-
     top = max(float(y.max()) for _, y in found.values())
     titles = ("share answered", "error of the answers")
-    panel = curve_panel(found, styles, titles, (Axis(0, 1, room=0.02), Axis(0, top or 1, room=0.02)), summary)
+    panel = curve_panel(found, styles, titles, (Axis(0, 1, room=0.02), Axis(0, top or 1, room=0.02)))
     caption = (
         "Answer only the most certain examples: the error of the answers, against the share answered. Lower is better."
     )
@@ -197,13 +194,9 @@ def training_curves_chart(groups: Sequence[Group], styles: Styles) -> Figure | N
         found = {group.label: curve for group in groups if (curve := _history(group, key))}
         if not found:
             continue
-
-        def summary(label: str, key: str = key, found: dict = found) -> str:
-            return f"{label}: {key.replace('_', ' ')} {found[label][1][-1]:.4g} at the end"
-
         x, y = (finite_range(number for curve in found.values() for number in curve[side]) for side in (0, 1))
-        titles, axes = ("epoch", key.replace("_", " ")), (Axis(*x, whole=True), Axis(*y))
-        panels.append(curve_panel(found, styles, titles, axes, summary))
+        axes = Axis(*x, whole=True), Axis(*y)
+        panels.append(curve_panel(found, styles, ("epoch", key.replace("_", " ")), axes))
         labels |= found
     if not panels:
         return None

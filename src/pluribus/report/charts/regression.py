@@ -46,13 +46,8 @@ def coverage_curve_chart(groups: Sequence[Group], styles: Styles) -> Figure | No
     if not found:
         return None
 
-    def summary(label: str) -> str:
-        x, y = found[label]
-        return f"{label}: 90 % intervals contain {100 * np.interp(0.9, x, y):.0f} % of the targets"
-
-    titles = ("nominal coverage", "share inside")
     axes = Axis(0, 1, room=0.02), Axis(0, 1, room=0.02)
-    panel = curve_panel(found, styles, titles, axes, summary, diagonal=True)
+    panel = curve_panel(found, styles, ("nominal coverage", "share inside"), axes, diagonal=True)
     caption = (
         "Share of targets inside the central intervals, against the nominal share (normal distributions with the "
         "predicted mean and total variance). Below the diagonal the method is overconfident."
@@ -78,14 +73,10 @@ def error_by_deviation_chart(groups: Sequence[Group], styles: Styles) -> Figure 
     if not found:
         return None
 
-    def summary(label: str) -> str:
-        x, y = found[label]
-        return f"{label}: error {y[0]:.3g} where it is surest, {y[-1]:.3g} where it is least sure"
-
     both = finite_range([0.0, *(v for curve in found.values() for side in curve for v in side)])
     titles = ("predicted deviation", "root mean squared error")
     axes = Axis(*both, room=0.03), Axis(*both, room=0.03)
-    panel = curve_panel(found, styles, titles, axes, summary, diagonal=True)
+    panel = curve_panel(found, styles, titles, axes, diagonal=True)
     caption = (
         "Test examples in ten groups by predicted standard deviation, and the error in each group. If the curve rises "
         "along the diagonal, the method knows where it is wrong; if it is flat, it does not."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...results.quantities import difference, estimate, format_interval, format_short, format_value, quantity
@@ -11,6 +11,9 @@ from ...results.store import BASELINE, Group
 from ...uncertainty.resampling import Interval
 from ..figure import Figure, Panel, Styles, finite_range, legend, values
 from ..svg import Axis, Chart
+from .intervals import Point, draw_lines
+
+Lines = Mapping[str, Sequence[Point]]
 
 
 def sweeps_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
@@ -24,9 +27,18 @@ def sweeps_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
         numbers = {name: i + 1 for i, name in enumerate(series)}
         if len(series) > 1:
             entries += legend(series, numbers)
-        panels += [
-            Panel(_panel(method, axis, series, numbers, name), f"{method} · {quantity(name).title}") for name in names
-        ]
+        numeric = all(_number(x) for line in series.values() for x, _ in line)
+        found = list(dict.fromkeys(x for line in series.values() for x, _ in line))
+        place = {_text(x): float(x) if numeric else float(i) for i, x in enumerate(found)}
+        texts = {at: text for text, at in place.items()}
+        for name in names:
+            lines = {label: sorted((place[_text(x)], estimate(one, name)) for x, one in line)
+                     for label, line in series.items()}  # fmt: skip
+            title = quantity(name).title
+            start = f"{method}: {title} against {axis}"
+            panels.append(
+                Panel(_panel(lines, numbers, name, axis.replace("_", " "), texts, start), f"{method} · {title}")
+            )
         for group in members:
             shown = [f"{name} {format_interval(estimate(group, name), name)}" for name in names]
             rows.append([group.label, _text(_settings(group).get(axis)), "; ".join(shown)])
@@ -39,15 +51,23 @@ def sweeps_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
 
 def capacity_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """The gain of every method over the single network of the same width, against the width."""
-    names = [name for name in ("nll", "ece", "accuracy") if compute_gains(groups, name)]
-    curves = {name: compute_gains(groups, name) for name in names}
+    curves = {name: gains for name in ("nll", "ece", "accuracy") if (gains := compute_gains(groups, name))}
     if not curves:
         return None
     series = list(next(iter(curves.values())))
     numbers = {one: styles.get(one, i + 1) for i, one in enumerate(series)}
-    panels = [Panel(_gains_panel(found, numbers, name), quantity(name).title) for name, found in curves.items()]
-    rows = [[one, f"{width:g}", quantity(name).title, format_interval(gain, name)]
-            for name, found in curves.items() for one, line in found.items() for width, gain in line]  # fmt: skip
+    panels, rows = list[Panel](), list[list[str]]()
+    for name, found in curves.items():
+        title, widths = quantity(name).title, sorted({width for line in found.values() for width, _ in line})
+        texts = {float(i): f"{width:g}" for i, width in enumerate(widths)}
+        lines = {one: [(float(widths.index(width)), gain) for width, gain in line] for one, line in found.items()}
+        start = f"Gain in {title} over the single network"
+        panels.append(Panel(_panel(lines, numbers, name, "width", texts, start, zero=True), title))
+        rows += [
+            [one, f"{width:g}", title, format_interval(gain, name)]
+            for one, line in found.items()
+            for width, gain in line
+        ]
     caption = (
         "Above zero: better than one network of the same width. An efficient ensemble divides the network among its "
         "members: it gains where the network has capacity to spare. The thin network is a single one of half the width."
@@ -56,7 +76,7 @@ def capacity_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     return Figure("capacity", "Capacity to spare", caption, panels, "small", legend(series, numbers), header, rows)
 
 
-def compute_gains(groups: Sequence[Group], name: str) -> dict[str, list[tuple[float, Interval]]]:
+def compute_gains(groups: Sequence[Group], name: str) -> dict[str, list[Point]]:
     """How much better than the single network of the same width: by method, at each width; none without a sweep."""
     found: dict[str, dict[float, Group]] = {}
     for group in groups:
@@ -68,33 +88,13 @@ def compute_gains(groups: Sequence[Group], name: str) -> dict[str, list[tuple[fl
         return {}
     found["thin single"] = {width: single[width / 2] for width in single if width / 2 in single}
     sign = -1 if quantity(name).better == "lower" else 1
-    gains: dict[str, list[tuple[float, Interval]]] = {}
+    gains: dict[str, list[Point]] = {}
     for method, by_width in found.items():
         for width in sorted(by_width.keys() & single.keys()):
             gap = difference(by_width[width], single[width], name)
             ends = sorted((sign * gap.low, sign * gap.high)) if gap.known else (math.nan, math.nan)
             gains.setdefault(method, []).append((width, Interval(sign * gap.value, *ends)))
     return gains
-
-
-def _gains_panel(found: dict[str, list[tuple[float, Interval]]], numbers: Styles, name: str) -> str:
-    widths, factor = sorted({width for line in found.values() for width, _ in line}), quantity(name).factor
-    ends = [end * factor for line in found.values() for _, gain in line for end in gain if math.isfinite(end)]
-    x, y = Axis(0, max(len(widths) - 1, 1), room=0.1), Axis(*finite_range([*ends, 0.0]))
-    chart = Chart(x, y, size=(240, 200), margin=(52, 8, 8, 40), font=12)
-    chart.axes("width", x_labels=[(float(i), f"{width:g}") for i, width in enumerate(widths)])
-    chart.line([(0, 0), (max(len(widths) - 1, 1), 0)], None, "zero")
-    words = []
-    for method, line in found.items():
-        number = numbers[method]
-        chart.line([(widths.index(width), gain.value * factor) for width, gain in line], number)
-        for width, gain in line:
-            if gain.known:
-                chart.line([(widths.index(width), end * factor) for end in (gain.low, gain.high)], number, "whisker")
-            told = f"{method}, width {width:g}: {format_value(gain.value, name)}"
-            chart.mark(widths.index(width), gain.value * factor, number, told, 4)
-            words.append(told)
-    return chart.svg(f"Gain in {quantity(name).title} over the single network. {'; '.join(words)}")
 
 
 def _find_sweeps(groups: Sequence[Group]) -> dict[str, list[Group]]:
@@ -134,34 +134,27 @@ def _series(members: Sequence[Group]) -> tuple[str, dict[str, list[tuple[Any, Gr
     return axis, found
 
 
-def _panel(method: str, axis: str, series: dict[str, list[tuple[Any, Group]]], styles: Styles, name: str) -> str:
-    points = [point for line in series.values() for point in line]
-    numeric = all(_number(x) for x, _ in points)
-    texts = list(dict.fromkeys(_text(x) for x, _ in points))
-    ends = [end for _, group in points for end in estimate(group, name) if math.isfinite(end)]
+def _panel(
+    lines: Lines, styles: Styles, name: str, axis: str, texts: Mapping[float, str], start: str, zero: bool = False
+) -> str:
+    """Lines of a quantity with their intervals; `texts` says how the places on the x-axis are called."""
     factor = quantity(name).factor
-    place = {_text(x): float(x) if numeric else float(texts.index(_text(x))) for x, _ in points}
-    chart = Chart(
-        Axis(*finite_range(place.values()), room=0.1),
-        Axis(*finite_range(end * factor for end in ends)),
-        size=(240, 200),
-        margin=(52, 8, 8, 40),
-        font=12,
-    )
-    large = max((abs(end) for end in ends), default=0) >= 1e4
-    labels = [(place[text], text) for text in texts] if len(texts) <= 8 else None
-    chart.axes(axis.replace("_", " "), x_labels=labels, y_text=_large if large else None)
-    words = []
-    for label, line in series.items():
-        number = styles[label]
-        found = sorted(((place[_text(x)], estimate(group, name)) for x, group in line), key=lambda pair: pair[0])
-        chart.line([(x, value.value * factor) for x, value in found], number)
-        for x, value in found:
-            if value.known:
-                chart.line([(x, value.low * factor), (x, value.high * factor)], number, "whisker")
-            chart.mark(x, value.value * factor, number, f"{label}, {axis}={x:g}: {format_value(value.value, name)}", 4)
-            words.append(f"{x:g}: {format_value(value.value, name)}")
-    return chart.svg(f"{method}: {quantity(name).title} against {axis}. {'; '.join(words)}")
+    scaled = {
+        label: [(x, Interval(*(factor * end for end in found))) for x, found in line] for label, line in lines.items()
+    }
+    points = [point for line in scaled.values() for point in line]
+    ends = [end for _, found in points for end in found if math.isfinite(end)] + [0.0] * zero
+    across, up = finite_range(x for x, _ in points), finite_range(ends)
+    chart = Chart(Axis(*across, room=0.1), Axis(*up), size=(240, 200), margin=(52, 8, 8, 40))
+    labels = list(texts.items()) if len(texts) <= 8 else None
+    chart.axes(axis, x_labels=labels, y_text=_large if max(map(abs, up)) >= 1e4 else None)
+    if zero:
+        chart.line([(x, 0.0) for x in across], None, "zero")
+
+    def say(label: str, x: float, found: Interval) -> str:
+        return f"{label}, {axis} {texts[x]}: {format_value(found.value / factor, name)}"
+
+    return chart.svg(f"{start}. {'; '.join(draw_lines(chart, scaled, styles, say))}")
 
 
 def _large(value: float) -> str:

@@ -13,10 +13,10 @@ from ...results.store import Group
 from ...uncertainty import metrics
 from ...uncertainty.resampling import Interval
 from ..curves import divide_by_error
-from ..figure import Figure, Panel, Styles, column, columns_by_group, finite_range, legend, small_chart
-from ..svg import HUES, Axis, Chart
+from ..figure import Figure, Panel, Styles, column, columns_by_group, legend, small_chart
+from ..svg import HUES, Axis
 from .intervals import IntervalRow, row_chart
-from .landscape import heat_map
+from .landscape import diversity_chart, heat_map
 
 STRONG, WEAK = 0.8, 0.5  # rank correlations at least so high, and less than that, are put into words
 
@@ -118,39 +118,25 @@ def reliability_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
 
 def member_diversity_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """Disagreement with the first member, divided by the error, against accuracy: Fort et al. 2019, Figure 6."""
-    points = []
+    points: dict[str, np.ndarray] = {}
     for group, runs in columns_by_group(groups, "test/member_label", "test/target"):
+        found = []
         for members, target in runs:
             accuracy = (members == target).mean(-1)
             heights = divide_by_error((members != members[0]).mean(-1), accuracy)
-            points += [
-                (group.label, number, float(accuracy[number]), float(heights[number]))
-                for number in range(1, len(members))
-                if accuracy[number] < 1
-            ]
+            found.append(np.stack([accuracy, heights], 1)[1:][accuracy[1:] < 1])
+        if len(both := np.concatenate(found)):
+            points[group.label] = both
     if not points:
         return None
-    x, y = finite_range(p[2] for p in points), finite_range([0.0, *(p[3] for p in points)])
-    chart = Chart(Axis(*x), Axis(*y))
-    chart.axes("accuracy of a member", "disagreement / error")
-    for label, number, accuracy, differs in points:
-        hint = f"{label}, member {number}: accuracy {accuracy:.3f}, disagreement by error {differs:.2f}"
-        chart.mark(accuracy, differs, styles[label], hint, 4, filled=False)
-    labels = list(dict.fromkeys(p[0] for p in points))
-    means = {label: np.mean([p[2:] for p in points if p[0] == label], axis=0) for label in labels}
-    summary = "; ".join(
-        f"{label}: accuracy {mean[0]:.3f}, disagreement by error {mean[1]:.2f}" for label, mean in means.items()
-    )
     caption = (
         "One point for each member except the first: its own accuracy, and how often it differs from the first "
         "member, divided by its error. Higher is more diverse at the same accuracy; 0 is a copy."
     )
-    rows = [[label, f"{mean[0]:.4f}", f"{mean[1]:.3f}"] for label, mean in means.items()]
+    rows = [[label, *(f"{mean:.4f}" for mean in own.mean(0))] for label, own in points.items()]
     header = ["Method", "Mean accuracy of members", "Mean disagreement / error"]
-    entries = legend(labels, styles)
-    return Figure(
-        "diversity", "Diversity of members", caption, [Panel(chart.svg(summary))], "wide", entries, header, rows
-    )
+    panels, entries = [Panel(diversity_chart(points, styles))], legend(points, styles)
+    return Figure("diversity", "Diversity of members", caption, panels, "wide", entries, header, rows)
 
 
 def methods_agreement_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:

@@ -4,51 +4,64 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from typing import Any
 
 import torch
 from torch import nn
 
+from ..._common.torch_operators import OperatorMode
 from ..._common.torch_private import ConvNd, NormBase
 from ..._common.trees import as_batch, tensors_of
 from ..copying import duplicate_with
 from ..selecting import dotted_name
 from .attributes import Attribute, named_tensors
 from .dependent_values import note_ranked
-from .shape_runs import RunError, ShapeRun, dry_run, run_on_values
+from .shape_runs import Rankings, Shapes, dry_mode, output_shapes
 from .solver import Factor, RoundedWidth
 from .widths import Widths, rebuild
-
-UNSCALED = re.compile("position|vocab|length|layer|block|depth|heads|head$|patch|image|window|token|class|label|seed")
 
 LAYERS = (nn.Linear, ConvNd, nn.Embedding)
 
 
+class ValueRun(OperatorMode):
+    """A run on real tensors: the shapes of the outputs in each mode, the order of the modules, and what is ranked."""
+
+    def __init__(self, model: nn.Module, example: Any):
+        super().__init__()
+        self.shapes: dict[bool, Shapes] = {}
+        self.order: list[str] = []
+        self.ranked: set[int] = set()  # sizes whose entries the model ranks
+        self.rankings = Rankings(self.ranked.add)
+        for name, module in model.named_modules():
+            module.register_forward_pre_hook(lambda *_, name=name: self.order.append(name))
+        args, kwargs = as_batch(example)
+        for training in (True, False):
+            with dry_mode(), torch.random.fork_rng(devices=[]), self:
+                self.shapes[training] = output_shapes(model.train(training)(*args, **kwargs))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The operator itself."""
+        self.rankings.look_at_inputs(args)
+        result = func(*args, **(kwargs or {}))
+        self.rankings.note(func, args, kwargs or {}, result)
+        return result
+
+
 def scale_layer_by_layer(model: nn.Module, example: Any, factor: Factor) -> Widths | None:
-    """The plain rule, for models that cannot run with unknown sizes: scale every layer but the first and the last."""
+    """New widths by the plain rule; None where the model does not run with them, or has no values to run on."""
+    if any(tensor.is_meta for tensor in (*named_tensors(model).values(), *tensors_of(as_batch(example)))):
+        return None
     try:
-        before = _attempt(model, example)
+        before = ValueRun(duplicate_with(model, {}), example)
         widths = _scale_widths(model, before, factor)
-        after = _attempt(model, example, widths)
-    except RunError:
+        with torch.random.fork_rng(devices=[]):
+            after = ValueRun(rebuild(model, widths), example)
+    except Exception:  # whatever the model's code raises with widths that do not fit
         return None
     return widths if after.shapes == before.shapes else None
 
 
-def _attempt(model: nn.Module, example: Any, widths: Widths | None = None) -> ShapeRun:
-    """Run a model on fake tensors, or on real ones if it looks at their values."""
-    try:
-        return dry_run(model, example, *((widths.sizes, widths.attributes) if widths else ()))
-    except RunError:
-        given = [*named_tensors(model).values(), *tensors_of(as_batch(example))]
-        if any(tensor.is_meta for tensor in given):
-            raise
-    with torch.random.fork_rng():
-        return run_on_values(rebuild(model, widths) if widths else duplicate_with(model, {}), example)
-
-
-def _scale_widths(model: nn.Module, run: ShapeRun, factor: Factor) -> Widths:
+def _scale_widths(model: nn.Module, run: ValueRun, factor: Factor) -> Widths:
     """New sizes of the layers that are known: first input, last output and what is ranked stay, all else is scaled."""
     modules = dict(model.named_modules())
     ran = [name for name in run.order if isinstance(modules[name], LAYERS)]

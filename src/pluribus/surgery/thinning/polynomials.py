@@ -26,7 +26,6 @@ ONE: Term = (((), 1),)
 class Symbol:
     """A positive integer to be found, and its value in the original model."""
 
-    name: str
     value: int
 
 
@@ -58,9 +57,9 @@ class Terms:
         self._quotients: dict[tuple[Term, Term], Term] = {}
         self._busy: set[int] = set()
 
-    def symbol(self, name: str, value: int) -> Term:
+    def symbol(self, value: int) -> Term:
         """A new symbol, as a term."""
-        self.atoms.append(Symbol(name, value))
+        self.atoms.append(Symbol(value))
         return (((len(self.atoms) - 1,), 1),)
 
     def lone(self, term: Term) -> int | None:
@@ -145,10 +144,6 @@ class Terms:
         """The power of the factor by which a monomial grows when the scaled symbols grow by it."""
         return sum(self._atom_degree(atom, scaled) for atom in monomial)
 
-    def text(self, term: Term) -> str:
-        """The term for people to read."""
-        return " + ".join(self._monomial_text(*part) for part in term) or "0"
-
     def _is_operation(self, atom: int) -> bool:
         return isinstance(self.atoms[atom], Operation)
 
@@ -212,7 +207,7 @@ class Terms:
         ratio = self.value(p) // self.value(q)
         if not self.free(p) or ratio < 1:
             return None
-        result = ONE if ratio == 1 else self.symbol(f"({self.text(p)}) / ({self.text(q)})", ratio)
+        result = ONE if ratio == 1 else self.symbol(ratio)
         if self.free(p) & self.measured:
             self.measured |= self.free(result)
         self._quotients[p, q] = result
@@ -246,16 +241,6 @@ class Terms:
         if "div" in inner.method:
             return degrees[0] - degrees[1]
         return degrees[0] if inner.method == "mod" else max(degrees)
-
-    def _monomial_text(self, monomial: Monomial, coefficient: int) -> str:
-        number = [str(coefficient)] if coefficient != 1 or not monomial else []
-        return "*".join(number + [self._atom_text(atom) for atom in monomial])
-
-    def _atom_text(self, atom: int) -> str:
-        inner = self.atoms[atom]
-        if isinstance(inner, Symbol):
-            return inner.name
-        return f"{inner.method}({', '.join(map(self.text, inner.arguments))})"
 
 
 def constant_term(value: Any) -> Term:

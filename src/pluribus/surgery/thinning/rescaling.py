@@ -7,6 +7,7 @@ and finds new widths that satisfy them (`solver`); `rebuild` in `widths` makes t
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -15,12 +16,15 @@ from torch import nn
 from ..selecting import dotted_name
 from .attributes import Attribute, holders, named_tensors
 from .dependent_values import follow_floats, note_ranked, note_tables
-from .plain_rule import UNSCALED, scale_layer_by_layer
-from .shape_runs import RunError, ShapeRun, dry_run
+from .plain_rule import scale_layer_by_layer
+from .shape_runs import RunError, Shapes, dry_run
 from .solver import Factor, SizeTrace, UnsolvableError, WidthSolver, find_roots
 from .widths import ThinError, Widths, rebuild
 
 BUILDER = "Give a function width_factor -> nn.Module instead of the model"
+
+# Attributes that keep their numbers although a tensor of the module has a size like them.
+UNSCALED = re.compile("position|vocab|length|layer|block|depth|heads|head$|patch|image|window|token|class|label|seed")
 
 
 def thin(model: nn.Module, factor: Factor, example: Any) -> nn.Module:
@@ -61,10 +65,9 @@ def solve_widths(
     try:
         return _solve_equations(model, example, factor, layers, multiples)
     except ThinError as error:
-        if layers is None and not multiples:
-            widths = scale_layer_by_layer(model, example, factor)
-            if widths is not None:
-                return widths
+        plain = layers is None and not multiples
+        if plain and (widths := scale_layer_by_layer(model, example, factor)) is not None:
+            return widths
         raise ThinError(f"thin: {error}. {BUILDER}.") from error
 
 
@@ -98,12 +101,12 @@ def _solve_equations(
         raise ThinError(f"{place}{error}") from error
     except (ImportError, AttributeError, TypeError) as error:  # also where private parts of PyTorch have changed
         raise ThinError(f"the model cannot be copied or run with unknown sizes: {error}") from error
-    if after.shapes != before.shapes:
-        raise ThinError(f"with new widths the model gives {after.shapes} instead of {before.shapes}")
+    if after != before:
+        raise ThinError(f"with new widths the model gives {after} instead of {before}")
     return widths
 
 
-def _trace_sizes(model: nn.Module, example: Any, run: ShapeRun) -> SizeTrace:
+def _trace_sizes(model: nn.Module, example: Any, modes: dict[bool, Shapes]) -> SizeTrace:
     """Run with unknown sizes; modules that insist on plain integers as attributes get them."""
     from .symbolic_run import trace_sizes  # which loads torch's symbolic shapes
 
@@ -111,7 +114,7 @@ def _trace_sizes(model: nn.Module, example: Any, run: ShapeRun) -> SizeTrace:
     plain_parts = False
     while True:
         try:
-            return trace_sizes(model, example, run.shapes, plain, plain_parts)
+            return trace_sizes(model, example, modes, plain, plain_parts)
         except RunError as error:
             if error.module in plain and plain_parts:
                 raise

@@ -5,32 +5,19 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..._common.torch_private import OperatorMode, fake_tensor_mode, named_arguments, pytree
-from ..._common.trees import Batch, as_batch, tensors_of
+from ..._common.torch_operators import fake_tensor_mode, named_arguments
+from ..._common.torch_private import pytree
+from ..._common.trees import as_batch, tensors_of
 from ..calling import track_modules
 from ..copying import duplicate_with
 from .attributes import Attribute, named_tensors, set_attributes_
 
 Shapes = list[tuple[int, ...]]
-
-
-@dataclass
-class ShapeRun:
-    """The shapes of the outputs in each mode (True: train) in which a model runs, and the order of its modules.
-
-    Args:
-        ranked: sizes whose entries the model ranks, where values were seen
-    """
-
-    shapes: dict[bool, Shapes] = field(default_factory=dict)
-    order: list[str] = field(default_factory=list)
-    ranked: set[int] = field(default_factory=set)
 
 
 class Rankings:
@@ -67,18 +54,6 @@ class Rankings:
             self.places[id(found)] = found, args[0].shape[dim]
 
 
-class _RankingObserver(OperatorMode):
-    def __init__(self, ranked: set[int]):
-        super().__init__()
-        self.rankings = Rankings(ranked.add)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.rankings.look_at_inputs(args)
-        result = func(*args, **(kwargs or {}))
-        self.rankings.note(func, args, kwargs or {}, result)
-        return result
-
-
 class RunError(Exception):
     """The model does not run; `module` says where it stopped."""
 
@@ -92,41 +67,23 @@ def dry_run(
     example: Any,
     sizes: Mapping[str, tuple[int, ...]] | None = None,
     attributes: Iterable[Attribute] = (),
-) -> ShapeRun:
-    """Run a model without memory, possibly with other sizes and attributes, in train and in eval mode."""
-    result, error = ShapeRun(), None
-    changed = ChangedModel(model, example, sizes, tuple(attributes))
+) -> dict[bool, Shapes]:
+    """The shapes of the outputs in each mode (True: train) in which a model runs, possibly with other sizes.
+
+    It runs on fake tensors, which have shapes and no memory.
+    """
+    found: dict[bool, Shapes] = {}
     for training in (True, False):
-        for run in (changed.run_on_meta, changed.run_on_fakes):
-            stack = [""]
-            try:
-                result.shapes[training] = run(training, stack, result.order)
-                break
-            except Exception as cause:
-                error = RunError(stack[-1], cause)
-    if error and not result.shapes:
+        stack = [""]
+        try:
+            mode, copy = make_fake(model, example, sizes)
+            set_attributes_(copy, attributes)
+            found[training] = run_fake(copy, example, mode, training, stack)
+        except Exception as cause:
+            error = RunError(stack[-1], cause)
+    if not found:
         raise error
-    return result
-
-
-def run_on_values(copy: nn.Module, example: Any) -> ShapeRun:
-    """Run a copy of the model on real tensors, for models that look at their values."""
-    result, stack = ShapeRun(), [""]
-    with dry_mode():
-        for training in (True, False):
-            try:
-                with track_modules(copy, stack, result.order), _RankingObserver(result.ranked):
-                    output = _forward(copy.train(training), as_batch(example))
-            except Exception as cause:
-                raise RunError(stack[-1], cause) from cause
-            result.shapes[training] = output_shapes(output)
-    return result
-
-
-def _forward(model: nn.Module, batch: Batch) -> Any:
-    """What the model gives for positional and named arguments."""
-    arguments, named = batch
-    return model(*arguments, **named)
+    return found
 
 
 def output_shapes(output: Any) -> Shapes:
@@ -145,34 +102,6 @@ def dry_mode() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-
-
-@dataclass
-class ChangedModel:
-    """A model as it would be with other sizes and attributes; each run makes a copy without memory."""
-
-    model: nn.Module
-    example: Any
-    sizes: Mapping[str, tuple[int, ...]] | None
-    attributes: tuple[Attribute, ...]
-
-    def run_on_meta(self, training: bool, stack: list[str], order: list[str]) -> Shapes:
-        """On tensors without memory: fast, but code that makes tensors of its own elsewhere fails."""
-        own = named_tensors(self.model)
-        shapes = self.sizes or {name: tuple(t.shape) for name, t in own.items()}
-        empty = {id(t): torch.empty(shapes[name], dtype=t.dtype, device="meta") for name, t in own.items()}
-        copy = duplicate_with(self.model, empty).train(training)
-        set_attributes_(copy, self.attributes)
-        given = as_batch(self.example)
-        batch = pytree.tree_map(lambda value: value.to("meta") if isinstance(value, Tensor) else value, given)
-        with track_modules(copy, stack, order), dry_mode(), torch.device("meta"):
-            return output_shapes(_forward(copy, batch))
-
-    def run_on_fakes(self, training: bool, stack: list[str], order: list[str]) -> Shapes:
-        """On tensors that stand for others with memory."""
-        mode, copy = make_fake(self.model, self.example, self.sizes)
-        set_attributes_(copy, self.attributes)
-        return run_fake(copy, self.example, mode, training, stack, order)
 
 
 def make_fake(
@@ -199,7 +128,6 @@ def run_fake(
     mode: Any,
     training: bool,
     stack: list[str],
-    order: list[str] | None = None,
     watchers: Iterable[Any] = (),
 ) -> Shapes:
     """The shapes of the outputs on fake tensors; the stack holds the names of the running modules."""
@@ -215,10 +143,10 @@ def run_fake(
 
     batch = pytree.tree_map(as_fake, as_batch(example))
     fake.train(training)
-    with track_modules(fake, stack, order), dry_mode(), mode, contextlib.ExitStack() as entered:
+    with track_modules(fake, stack), dry_mode(), mode, contextlib.ExitStack() as entered:
         for watcher in watchers:
             entered.enter_context(watcher)
-        output = _forward(fake, batch)
+        output = fake(*batch[0], **batch[1])
     return output_shapes(output)
 
 

@@ -41,18 +41,11 @@ class SizeTrace:
 
 @dataclass(frozen=True)
 class RoundedWidth:
-    """A hidden width that could not be scaled exactly.
+    """A hidden width that could not be scaled exactly."""
 
-    Args:
-        layer: the name of a module whose weight has that width.
-        width: the width in the given model.
-        exact: the width that was asked for.
-        chosen: the width that it got.
-    """
-
-    layer: str
-    width: int
-    exact: float
+    layer: str  # the name of a module whose weight has that width
+    width: int  # in the given model
+    exact: float  # as it was asked for
     chosen: int
 
 
@@ -288,8 +281,8 @@ class WidthSolver:
             candidates = set().union(*map(self.terms.free, broken[:8])) - self._fixed_symbols - set(kept)
             moves = [move for symbol in sorted(candidates) if (move := self._move(symbol))]
             if not moves:
-                shown = " and ".join(f'{self.terms.text(e)} = 0 (module "{self.terms.left[e]}")' for e in broken[:3])
-                raise UnsolvableError(f"no widths near the target satisfy {shown}")
+                shown = " and ".join(f'"{self.terms.left[e]}"' for e in broken[:3])
+                raise UnsolvableError(f"no widths near the target satisfy the equations of module {shown}")
             _, symbol, value = min(moves)
             self.new[symbol] = value
 
@@ -361,4 +354,4 @@ class WidthSolver:
     def _check(self) -> None:
         for term in self._sizes:
             if self.terms.value(term, self.new) < 1:
-                raise UnsolvableError(f"nothing would be left of {self.terms.text(term)}")
+                raise UnsolvableError(f"nothing would be left of a width of {self.terms.value(term)}")

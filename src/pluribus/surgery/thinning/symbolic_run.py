@@ -18,15 +18,8 @@ import torch.nn.functional as F
 from torch import SymInt, Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..._common.torch_private import (
-    ATTENTION,
-    EMBEDDING_BAGS,
-    TO_COPY,
-    ConvNd,
-    TorchDispatchMode,
-    fake_tensor_mode,
-    view_base,
-)
+from ..._common.torch_operators import ATTENTION, EMBEDDING_BAGS, TO_COPY, TorchDispatchMode, fake_tensor_mode
+from ..._common.torch_private import ConvNd, view_base
 from ..._common.torch_symbolic import (
     ShapeEnv,
     SymNode,
@@ -58,7 +51,7 @@ def trace_sizes(
     trace = recorder.trace
     mode = fake_tensor_mode(shape_env=recorder, allow_non_fake_inputs=True)
     mode.cache_enabled = False
-    unknown = {name: recorder.lift(tuple(t.shape), name) for name, t in named_tensors(model).items()}
+    unknown = {name: recorder.lift(tuple(t.shape)) for name, t in named_tensors(model).items()}
     trace.sizes = {name: tuple(map(_term, sizes)) for name, sizes in unknown.items()}
     trace.terms.measured = set(range(len(trace.terms.atoms)))
     _, fake = make_fake(model, example, unknown, mode)
@@ -73,7 +66,6 @@ def trace_sizes(
                 mode,
                 training,
                 recorder.stack,
-                None,
                 (enable_python_dispatcher(), observer, ShapeRules(observer)),
             )
         except Exception as cause:
@@ -154,14 +146,14 @@ class EquationRecorder(ShapeEnv):
             self.names[term] = sympy.Symbol(f"s{len(self.names)}", positive=True, integer=True)
         return self.names[term]
 
-    def lift(self, value: Any, name: str) -> Any:
+    def lift(self, value: Any) -> Any:
         """The value with its integers, at any depth, replaced by new symbols."""
         if type(value) is int and value > 1:
-            return SymInt(SizeNode(self, self.terms.symbol(name, value), value))
+            return SymInt(SizeNode(self, self.terms.symbol(value), value))
         if type(value) in (tuple, list):
-            return type(value)(self.lift(inner, f"{name}[{i}]") for i, inner in enumerate(value))
+            return type(value)(map(self.lift, value))
         if type(value) is dict and all(type(key) in (str, int) for key in value):
-            return {key: self.lift(inner, f"{name}[{key!r}]") for key, inner in value.items()}
+            return {key: self.lift(inner) for key, inner in value.items()}
         return value
 
     def note(self, term: Term, value: Any) -> None:
@@ -240,15 +232,18 @@ class SizeObserver(TorchDispatchMode):
         self._width(inputs, weight, is_input=True)
         self._width(outputs, weight, is_input=False)
 
-    def _convolution(self, x: Tensor, weight: Tensor, *rest: Any) -> None:
-        transposed, groups = rest[4], rest[6]
+    def _convolution(self, x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> None:
+        transposed, groups = rest[3], rest[5]
         for size in weight.shape[2:]:
             int(size)
         self.group(groups)
         inputs, outputs = weight.shape[:2] if transposed else weight.shape[1::-1]
+        made = outputs * groups if transposed else outputs
+        check(weight.shape[0] % groups == 0)  # of 1D convolutions, older releases of torch ask neither this
+        _check_sizes([bias], (made,))  # nor that
         self.trace.contracted.add(_term(inputs))
         self._width(x.shape[1], weight, is_input=True)
-        self._width(outputs * groups if transposed else outputs, weight, is_input=False)
+        self._width(made, weight, is_input=False)
 
     def group(self, groups: Any) -> None:
         """Note that a size is a number of groups."""
@@ -417,12 +412,12 @@ def _known_sizes(
             found[key] = size[0]
     weight = unknown.get(dotted_name(path, "weight"), ())
     if isinstance(module, ConvNd) and len(weight) > 1:
-        found["groups"] = recorder.lift(module.groups, dotted_name(path, "groups"))
+        found["groups"] = recorder.lift(module.groups)
         found["out_channels" if module.transposed else "in_channels"] = weight[1] * found["groups"]
     if isinstance(module, nn.LayerNorm) and tuple(map(_hint, weight)) == module.normalized_shape:
         found["normalized_shape"] = weight
     if isinstance(module, nn.MultiheadAttention) and "embed_dim" in found:
-        found["num_heads"] = recorder.lift(module.num_heads, dotted_name(path, "num_heads"))
+        found["num_heads"] = recorder.lift(module.num_heads)
         found["head_dim"] = found["embed_dim"] // found["num_heads"]
     return found
 
@@ -446,7 +441,7 @@ def _lift_attributes(
         known = {} if part else _known_sizes(fake.get_submodule(path), path, recorder, unknown)
         for key, value in list(attributes.items()):
             if key not in base and key not in GEOMETRY:
-                new = known[key] if key in known else recorder.lift(value, dotted_name(path, part, key))
+                new = known[key] if key in known else recorder.lift(value)
                 _set_attribute(attributes, holder, key, new, recorder.trace)
 
 

@@ -1,0 +1,361 @@
+"""Questions with answers of their own: alignment, curves, curvature, layers, and settings of methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from ...report.charts.landscape import heat_map
+from ...report.claims import Claim, ClaimVerdict, section, yes_or_no
+from ...report.figure import Curve, Figure, Panel, curve_panel, finite_range, legend
+from ...report.svg import Axis
+from ...results.judgements import FAILS, HOLDS, OPEN, all_of
+from ..analyses.settings import Measured, mask_overlap, ood_criteria
+from ..analyses.sparsity import layer_sparsity
+from ..curvature import Spectrum, spectrum
+from ..material import Material, spread
+from ..paths import along, barrier, curve, line
+from ..representations import cka, layer_names
+from ..studies import own_data
+from ..studies.sweeps import SWEEPS, measure_sweep
+from ..symmetries.groups import Groups
+from ..symmetries.matching import align
+from ..symmetries.symmetry_search import permutations
+from .drawing import curves_panel, lines_figure
+
+STYLES = {"as trained": 2, "aligned by weights": 3, "aligned by activations": 4}
+
+TITLE = "Is it one valley, up to the order of units?"
+
+CLAIM = (
+    "Hidden units can be permuted without changing the function; once the units of two networks are aligned, the "
+    "straight line between them crosses a lower ridge, or none (Ainsworth et al., Git Re-Basin, 2023)."
+)
+
+
+def aligned_runs(material: Material) -> Claim:
+    """The straight line between the solutions of two runs, as they are and with their units in one order."""
+    material.say("the order of units")
+    first, second = material.solutions[:2]
+    try:
+        groups = permutations(first, material.train[0])
+    except ValueError as error:
+        return section("alignment", TITLE, CLAIM, [f"There is nothing to align: {error}"])
+    ways = {"as trained": first, "aligned by weights": align(first, second, material.train[0], groups=groups)}
+    with suppress(ValueError):  # of networks whose activations cannot be compared, such as one row at a time
+        ways["aligned by activations"] = align(first, second, material.train[0], "activations", groups=groups)
+    return alignment_question(ways, second, groups, material.test, material.train)
+
+
+def alignment_question(
+    ways: Mapping[str, nn.Module], reference: nn.Module, groups: Groups, data: Any, refresh: Any, points: int = 25
+) -> Claim:
+    """Loss and accuracy along the lines from several forms of one network to another, and the ridge on each."""
+    found = {name: along(line(model, reference), data, points, refresh=refresh) for name, model in ways.items()}
+    heights = {name: max(one.barrier, 0.0) for name, one in found.items()}
+    before, *after = heights.items()
+    best = min(after, key=lambda pair: pair[1])
+    answer = "yes" if best[1] < 0.1 * before[1] else "partly" if best[1] < 0.5 * before[1] else "no"
+    said = [
+        f"{answer.capitalize()}: along the straight line the loss rises {before[1]:.3g} above its ends, and "
+        + ", ".join(f"{value:.3g} once units are {name}" for name, value in after)
+        + ".",
+        f"{groups.number_in_words} of hidden units can be permuted, in 10^{groups.log10_orders:.0f} orders.",
+    ]
+    caption = (
+        "From the first network (0), with its units in their trained order or in that of the second, to the second "
+        f"(1). The function at 0 is the same in every case. Here {found[before[0]].statistics}."
+    )
+    panels = [
+        curves_panel({label: (one.t, getattr(one, name)) for label, one in found.items()}, STYLES,
+                     "from the first network to the second", name)
+        for name in ("loss", "accuracy") if getattr(found[before[0]], name) is not None
+    ]  # fmt: skip
+    rows = [[name, f"{one.loss[0]:.4f}", f"{one.loss.max():.4f}", f"{heights[name]:.4f}"]
+            for name, one in found.items() if one.loss is not None]  # fmt: skip
+    header = ["Order of units", "Loss of the first", "Largest loss", "Ridge"]
+    figure = Figure("alignment", "Along the line", caption, panels, "wide", legend(found, STYLES), header, rows)
+    number = f"Rise of the loss {best[1]:.3g} once aligned, {before[1]:.3g} before"
+    return section("alignment", TITLE, CLAIM, said, [figure], answer, number)
+
+
+def trained_curves(material: Material) -> Claim:
+    """Loss along curves that are trained as a whole, beside the straight line."""
+    material.say("curves between two solutions")
+    first, second = material.runs[:2]
+    ways = {"straight line": line(first, second)}
+    for kind in ("bezier", "polygon"):
+        ways[f"{kind} curve"] = curve(
+            first, second, material.train, kind, steps=5 * material.steps, lr=1e-3, seed=material.seed
+        )
+    found = {name: along(way, material.test, refresh=material.train) for name, way in ways.items()}
+    heights = {name: barrier(way, material.test, refresh=material.train) for name, way in ways.items()}
+    curves: dict[str, Curve] = {name: (one.t, np.asarray(one.loss)) for name, one in found.items()}
+    best = min(list(ways)[1:], key=lambda name: heights[name])
+    lower = heights[best] < 0.25 * heights["straight line"]
+    told = ", ".join(f"{name} {height:.3g}" for name, height in heights.items())
+    answer = [f"{'Yes' if lower else 'Not by these'}: the loss rises above its ends by: {told}."]
+    caption = (
+        "Loss on test rows from the solution of run 1 (0) to that of run 2 (1). Both curves have one bend, trained "
+        f"for {5 * material.steps} steps on training rows, each at a random place on the curve."
+    )
+    heads = "Path", "at {:.2f}"
+    figure = lines_figure(
+        "curves", "Along trained curves", caption, {"loss": curves}, "place on the path", heads, zero=True
+    )
+    claim = "Two optima are connected by simple curves along which the loss is nearly constant (Garipov et al., 2018)."
+    title = "Is there a simple curve of low loss between two runs?"
+    number = f"Rise of the loss {heights[best]:.3g}, {heights['straight line']:.3g} on the straight line"
+    return section("curve", title, claim, answer, [figure], "yes" if lower else "no", number)
+
+
+def loss_curvature(material: Material) -> Claim:
+    """The spectra of the loss's Hessian at two solutions."""
+    material.say("curvature at two solutions")
+    train = tuple(part[:200] for part in material.train)
+    spectra: dict[str, Spectrum] = {
+        name: spectrum(run, train, top=5, probes=3, steps=30, tolerance=1e-2, exact=False, seed=material.seed)
+        for name, run in zip(material.names[:2], material.runs, strict=False)
+    }
+    low = min(float(one.nodes.min()) for one in spectra.values())
+    high = max(float(one.nodes.max()) for one in spectra.values())
+    points = np.linspace(low - 0.05 * (high - low), high + 0.05 * (high - low), 200)
+    curves: dict[str, Curve] = {name: (points, np.maximum(one.density(points), 1e-7)) for name, one in spectra.items()}
+    top = max(float(values.max()) for _, values in curves.values())
+    panel = curve_panel(
+        curves, material.styles, ("eigenvalue", "density"), (Axis(points[0], points[-1]), Axis(1e-7, top, log=True)),
+        lambda label: f"{label}: largest eigenvalue {spectra[label].values[0]:.3g}",
+    )  # fmt: skip
+    found = [
+        f"{name}: the largest eigenvalues are {', '.join(f'{value:.3g}' for value in one.values)}, the smallest one "
+        f"found {one.lowest:.3g}; the trace is {one.trace:.4g} with a standard error of {one.trace_error:.2g}."
+        for name, one in spectra.items()
+    ]
+    shares = [float(one.weights[np.abs(one.nodes) < 0.01 * one.values[0]].sum()) for one in spectra.values()]
+    few = min(shares) > 0.9
+    found.insert(
+        0,
+        f"{'In few' if few else 'Not only in a few'}: a share of {spread(np.array(shares))} of all directions has less "
+        "than a hundredth of the largest curvature.",
+    )
+    caption = (
+        f"Density of the eigenvalues of the Hessian of the mean loss on {len(train[1])} training rows, by stochastic "
+        "Lanczos quadrature; each eigenvalue is smoothed by a hundredth of the range."
+    )
+    figure = Figure("bending", "Spectra at two solutions", caption, [panel], "wide", legend(spectra, material.styles))
+    claim = (
+        "The Hessian has a bulk of eigenvalues around zero and a few large ones beside it (Sagun et al., 2017; "
+        "Ghorbani et al., 2019)."
+    )
+    return section("curvature", "In how many directions does the loss bend?", claim, found, [figure])
+
+
+def layer_similarity(material: Material) -> Claim:
+    """CKA between the layers of two runs."""
+    material.say("layers of two solutions")
+    first, second = material.solutions[:2]
+    names = layer_names(first, material.test)
+    across = cka(first, second, material.test, debiased=True)
+    own = cka(first, data=material.test, debiased=True)
+    same = np.diag(across)
+    nearest = int((np.nanargmax(across, 1) == np.arange(len(names))).sum()) if np.isfinite(across).all() else 0
+    ends = (min(0.0, float(np.nanmin(across))), 1.0)
+    parts = [(name, [""]) for name in names] if len(names) <= 20 else [("layers", names)]
+    panels = [
+        Panel(heat_map(matrix, parts, "CKA", ends=ends), title)
+        for matrix, title in ((across, "run 1 (rows) and run 2"), (own, "run 1 with itself"))
+    ]
+    found = [
+        f"CKA of a layer with the same layer of the other run is {spread(same)}; for {nearest} of {len(names)} layers "
+        "that is also the most similar layer.",
+        f"Layer by layer: {', '.join(f'{name} {value:.2f}' for name, value in zip(names, same, strict=True))}.",
+    ]
+    caption = "Linear CKA, debiased, on test rows: 1 where outputs are equal up to a rotation and a scale."
+    figure = Figure("layers", "Layers of two runs", caption, panels)
+    claim = (
+        "Layers of networks trained from different initialisations correspond to each other, early layers "
+        "more than late ones (Kornblith et al., 2019)."
+    )
+    answer = yes_or_no([nearest == len(names), nearest > 0])
+    number = f"The same layer is the most similar one for {nearest} of {len(names)} layers"
+    return section("layers", "Do the layers of two runs correspond?", claim, found, [figure], answer, number)
+
+
+def sparse_layers(material: Material) -> Claim | None:
+    """How far each layer is from itself with a share of its weights: Packed-Ensembles, Proposition C.1 and Figure 5."""
+    material.say("layers with a share of their weights")
+    try:
+        found = layer_sparsity(material.solutions[0], material.test, seed=material.seed)
+    except ValueError as error:
+        return section("sparsity", SPARSE, SPARSE_CLAIM, [f"There is nothing to look at: {error}"])
+    shown = {name: one for name, one in list(found.items())[:6]}
+    styles = {name: number for number, name in enumerate(shown, 2)}
+    low, high = finite_range(value for one in shown.values() for kind in COLUMNS for value in one[kind])
+    panels = []
+    for kind in ("measured", "bound"):
+        curves: dict[str, Curve] = {name: (one["shares"], one[kind]) for name, one in shown.items()}
+        axes = Axis(0, 1), Axis(max(low, 1e-5), high, log=True)
+        titles = "share of weights that stay", f"{kind}, nats"
+        panels.append(curve_panel(curves, styles, titles, axes, str, heading=kind.capitalize()))
+    above = {name: float((one["measured"] > one["bound"]).mean()) for name, one in found.items()}
+    worst = max(float((one["measured"] / one["bound"]).max()) for one in found.values())
+    over = [name for name, share in above.items() if share > 0]
+    answer = (
+        f"Not below the bound in every layer: {', '.join(over)} exceed it, by a factor of {worst:.2g} at most; the "
+        "proposition assumes that the inputs of a layer are independent, which they are not here."
+        if over
+        else f"Below the bound in all {len(found)} layers: the measured divergence is at most {worst:.2g} of it."
+    )
+    half = {name: float(np.interp(0.5, one["shares"], one["measured"])) for name, one in found.items()}
+    told = ", ".join(f"{name} {value:.3g}" for name, value in half.items())
+    caption = (
+        "Divergence of a layer's outputs from those with a random share of its weights, between Gaussians with "
+        "their moments, on test rows; and the bound from the mean and variance of each input. Means over the units of "
+        f"a layer{f'; the first {len(shown)} of {len(found)} layers' if len(shown) < len(found) else ''}."
+    )
+    rows = [
+        [name, *(f"{np.interp(p, one['shares'], one[kind]):.4g}" for p in (0.25, 0.5) for kind in COLUMNS)]
+        for name, one in found.items()
+    ]
+    header = ["Layer", *(f"{kind} at p = {p:g}" for p in (0.25, 0.5) for kind in COLUMNS)]
+    figure = Figure(
+        "sparsity", "Layers and their sparse approximations", caption, panels, "wide", legend(shown, styles),
+        header, rows,
+    )  # fmt: skip
+    held = yes_or_no([name not in over for name in found])
+    number = f"At most {worst:.2g} of the bound"
+    said = [answer, f"With half the weights, in nats: {told}."]
+    return section("sparsity", SPARSE, SPARSE_CLAIM, said, [figure], held, number)
+
+
+COLUMNS = ("measured", "divergence", "bound")
+
+SPARSE = "Does the bound for sparse layers hold?"
+
+SPARSE_CLAIM = (
+    "The divergence of a layer's outputs from those of its sparse approximation is bounded, and the bound falls fast "
+    "as more weights stay (Laurent et al., Packed-Ensembles, Proposition C.1 and Figure 5)."
+)
+
+
+SINUSOIDS: dict[str, Any] = {"hidden": 100, "points": 41, "epochs": 30, "lr": 0.01}
+
+CURVE: dict[str, Any] = {"sizes": 5, "repeats": 20, "steps": 1000}
+
+ANSWERS = {HOLDS: "yes", FAILS: "no", OPEN: "inconclusive"}
+
+QUESTIONS = {name: [name] for name in SWEEPS if name not in ("l1", "l2")} | {"penalties": ["l1", "l2"]}
+
+
+def settings_question(name: str, material: Material) -> Claim | None:
+    """The sweeps of a question, on the network and the data of the runs."""
+    sweeps, rows, found = [SWEEPS[one] for one in QUESTIONS[name]], [], []
+    for sweep in sweeps:
+        measured = measure_sweep(material, sweep)
+        if measured is None:
+            return None
+        rows.append(measured)
+        found.append(sweep.verdict(measured))
+    says = " ".join(
+        f"{' '.join(one.says for one in sweep.claims.values()).removesuffix('.')} ({sweep.source})." for sweep in sweeps
+    )
+    title = sweeps[0].title if len(sweeps) == 1 else "Who suffers more from a penalty on the weights?"
+    pictures = [picture for one in found for picture in one.pictures]
+    further = FURTHER.get(name, lambda measured: [])(rows[0])
+    rows_told = [row for one in found for row in one.rows]
+    number = found[0].found[1].removesuffix(".") if len(found[0].found) > 1 else ""  # the first comparison
+    lines = [line for one in found for line in one.found]
+    verdict = ClaimVerdict(all_of([one.judgement for one in found]), lines, found[0].header, rows_told,
+                           [*pictures, *further], number)  # fmt: skip
+    return Claim("", name, title, says, verdict=_as_answer(verdict))
+
+
+def _as_answer(verdict: ClaimVerdict) -> ClaimVerdict:
+    return replace(verdict, judgement=ANSWERS.get(verdict.judgement, ""))
+
+
+def reliability_and_overlap(found: Measured) -> list[Figure]:
+    """Accuracy against confidence for every setting (Figure 14), and the overlap of drawn masks (Figures 3 and 12)."""
+    curves: dict[str, Curve] = {}
+    for setting in found.settings:
+        parts = np.nan_to_num([row["reliability"] for row in found.rows if row["setting"] == setting])  # seeds, 3, bins
+        total = parts[:, 2].sum(0)
+        kept = total >= max(1, 0.005 * total.sum())
+        confidence, accuracy = ((parts[:, i] * parts[:, 2]).sum(0)[kept] / total[kept] for i in (0, 1))
+        curves[setting] = confidence, accuracy
+    caption = "Accuracy against confidence, all seeds together, for bins with at least half a percent of the rows."
+    scales, sizes = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0), (2, 4, 8)
+    drawn = mask_overlap(sizes, scales, ones=64, draws=5)
+    overlap: dict[str, Curve] = {"1 / (2 S - 1)": (np.array(scales), drawn["iou_paper"])}
+    overlap |= {f"N = {size}": (np.array(scales), drawn["iou"][i, :, 0]) for i, size in enumerate(sizes)}
+    return [
+        _curves("calibration", "Calibration", caption, curves, ("confidence", "accuracy"), Axis(0, 1), True),
+        _curves("overlap", "Overlap of masks", "Drawn masks with 64 ones, and the closed form.", overlap,
+                ("S", "IoU of two masks"), Axis(1, scales[-1])),
+    ]  # fmt: skip
+
+
+def _curves(
+    name: str,
+    title: str,
+    caption: str,
+    curves: dict[str, Curve],
+    axes: tuple[str, str],
+    x: Axis,
+    diagonal: bool = False,
+) -> Figure:
+    styles = {label: number for number, label in enumerate(curves, 2)}
+    panel = curve_panel(curves, styles, axes, (x, Axis(0, 1)), str, diagonal=diagonal)
+    return Figure(name, title, caption, [panel], legend=legend(curves, styles))
+
+
+def criteria_table(found: Measured) -> list[Figure]:
+    """How well each criterion detects outside rows (Packed-Ensembles, Table 6)."""
+    if "auroc msp" not in found.figures:
+        return []
+    told = ood_criteria(found, "auroc")
+    header = ["Setting", *(name.replace("_", " ") for name in next(iter(told.values())))]
+    rows = [[setting, *(f"{one.value:.4g} [{one.low:.4g}, {one.high:.4g}]" for one in own.values())]
+            for setting, own in told.items()]  # fmt: skip
+    caption = "How well each criterion detects out-of-distribution (OOD) rows: AUROC with its interval (Table 6)."
+    return [Figure("criteria", "Criteria for OOD data", caption, header=header, rows=rows)]
+
+
+FURTHER: Mapping[str, Callable[[Measured], list[Figure]]] = {
+    "masks": reliability_and_overlap,
+    "packing": criteria_table,
+}
+
+
+def sinusoid_question(material: Material) -> Claim | None:
+    """Masksembles, Figure 4, for as many seeds as networks are trained again."""
+    if material.retrained < 2:
+        return None
+    verdict = own_data.check_transition(
+        *own_data.measure_sinusoids(**SINUSOIDS, seeds=material.retrained, say=material.say)
+    )
+    says = (
+        "The entropy outside the training range rises as masks overlap less, from one network's to an ensemble's "
+        "(Durasov et al., Figure 4). The data are the paper's, not those of the runs."
+    )
+    title = "Does uncertainty beyond the data grow as masks overlap less?"
+    return Claim("", "sinusoids", title, says, verdict=_as_answer(verdict))
+
+
+def bias_question(material: Material) -> Claim | None:
+    """MIMO, Figure 2: bias, variance and error on the paper's curve, as members become more."""
+    if material.retrained < 2:
+        return None
+    material.say(f"bias and variance on a curve: {CURVE['repeats']} training sets for each of {CURVE['sizes']} sizes")
+    verdict = own_data.check_bias(*own_data.measure_bias(**CURVE, say=material.say))
+    says = (
+        "As M grows the variance falls and the bias rises, and the best M is not 1 (Havasi et al., Figure 2). The data "
+        "are the paper's, not those of the runs: 64 rows of a noisy curve, a perceptron of 32 and 128 units. The noise "
+        "of the test rows is part of the bias."
+    )
+    return Claim("", "bias", "What do more members trade off?", says, verdict=_as_answer(verdict))

@@ -1,1 +1,0 @@
-"""The checks: what an experiment gave in, a verdict out. Each can come out each way."""

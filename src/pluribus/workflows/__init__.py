@@ -1,0 +1,1 @@
+"""Work of several rooms together: a predictor trained or upgraded, checkpoints aligned, material for the landscape."""
