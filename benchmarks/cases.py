@@ -101,7 +101,9 @@ def tree(rows: int) -> Row:
     return Row("treenet from layer4, frozen, of trunk + 4 suffixes", rows, runs, ("parts",), bar=1.1)
 
 
-def training(name: str, rows: int, method: Any, bar: float | None) -> Row:
+def training(
+    name: str, rows: int, method: Any, bar: float | None, build: Callable[[], nn.Module] = models.resnet18
+) -> Row:
     """A step with its optimizer against that of the plain network."""
 
     def step(network: nn.Module, loss: Callable[[], Tensor]) -> Run:
@@ -119,8 +121,8 @@ def training(name: str, rows: int, method: Any, bar: float | None) -> Row:
         x = batch_of(rows, IMAGE, device)
         y = torch.randint(10, (rows,), device=device)
         xc = x.contiguous(memory_format=torch.channels_last)
-        one, last = models.resnet18().to(device), models.resnet18().to(device, memory_format=torch.channels_last)
-        made = method(models.resnet18(), x[:2]).to(device).train()
+        one, last = build().to(device), build().to(device, memory_format=torch.channels_last)
+        made = method(build(), x[:2]).to(device).train()
         made.run = "auto"
         return {
             "plain": step(one, lambda: F.cross_entropy(one(x), y)),

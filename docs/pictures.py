@@ -8,10 +8,7 @@ import tempfile
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
-PAGES = [
-    *("first-ensemble", "own-data", "calibration"),
-    *("what-a-member-owns", "why-ensembles-work", "aleatoric-epistemic"),
-]
+PAGES = ["first-ensemble", "calibration", "methods", "why-ensembles-work", "uncertainty"]
 BLOCK = re.compile(r"(?ms)^```python\n(.*?)^```$")
 
 

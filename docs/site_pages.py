@@ -45,7 +45,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **rest: Any) -> str:
     A link that reads as the name of a file, as it should in a repository, reads as the page's title.
     """
     for name, other in TOP.items():
-        markdown = re.sub(rf"\]\((?:\.\./)?{name}\.md", f"]({other}.md", markdown)
+        markdown = re.sub(rf"\]\((?:\.\./)?((?:\.\./)?){name}\.md", rf"](\1{other}.md", markdown)
     markdown = re.sub(r"\]\((?:\.\./)?(examples/[\w/]+)\.(?:py|ipynb)\)", r"](\1.md)", markdown)
     if drawing(config).is_file():
         markdown = markdown.replace("](gallery.md#an-ensemble-in-the-browser)", f"]({DRAWING})")
