@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import OrderedDict, namedtuple
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from pluribus._common.trees import (
 )
 from pluribus.methods._shared_trunk import shared_parts
 from pluribus.surgery.calling import restore_on_error
-from pluribus.surgery.row_splitting import batches_and_targets, long_tensors
+from pluribus.surgery.row_splitting import rows_to_predict
 
 CPU = torch.device("cpu")
 Pair = namedtuple("Pair", ["first", "second"])
@@ -148,8 +149,14 @@ def test_answer_is_what_is_called_logits():
 # -------------------------------------------------------------------- batches
 
 
-def batches(*args):
-    return (batch for batch, _ in batches_and_targets(*args, find_rows=long_tensors, takes=lambda batch: False))
+def batches(x, batch_size, device, dtype):
+    def run(batch):
+        """A model that takes its own precision alone, and gives a row for each row of its first input."""
+        if any(t.is_floating_point() and t.dtype != dtype for t in tensors_of(batch)):
+            raise TypeError
+        return tensors_of(batch)[:1]
+
+    return (batch for batch, _ in rows_to_predict(x, batch_size, device, dtype, lambda: nullcontext(run)))
 
 
 def first_arguments(x, batch_size: int | None = None, dtype: torch.dtype = torch.float32) -> list[Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
-from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -114,15 +113,6 @@ def join_objects(objects: Sequence[Any]) -> Any:
     if isinstance(first, np.ndarray):
         return first if all(np.array_equal(first, other) for other in objects) else MemberObjects(objects)
     return MemberObjects(objects) if any(hidden_tensors(each) for each in objects) else first
-
-
-def leave_vmap(leaf: Any, stacked: Sequence[Tensor], size: int) -> Any:
-    """An output of vmap: a stacked tensor; of an object that holds tensors a copy for each member, with its own."""
-    if isinstance(leaf, Tensor) or not stacked:
-        return stacked[0] if stacked else leaf
-    inside = hidden_tensors(leaf)
-    copies = ({id(old): new[i] for old, new in zip(inside, stacked, strict=True)} for i in range(size))
-    return MemberObjects(deepcopy(leaf, memo) for memo in copies)
 
 
 def unstack(tree: Any, size: int) -> list[Any]:
