@@ -136,7 +136,7 @@ def test_a_packed_layer_starts_by_torchs_law_for_a_member():
         (lambda: pl.MaskedLinear(8, 3, size=2, masks=torch.full((2, 8), 0.5)), "masks must be zeros and ones"),
         (lambda: pl.MaskedLinear(8, 3, size=2, masks=torch.eye(2, 8) * torch.tensor([[1.0], [0.0]])), "a one in each"),
         (lambda: pl.BatchLinear(8, 3, size=2, std=0.0), "members with equal vectors would stay the same"),
-        (lambda: pl.BatchLinear(8, 3, size=2, init="ones"), 'init must be "normal" or "signs"'),
+        (lambda: pl.BatchLinear(8, 3, size=2, init="ones"), "init must be one of 'normal', 'signs'"),
         (lambda: pl.MaskedConv2d(8, 3, 1, size=2)(torch.zeros(8, 4, 4)), "the input must be"),
     ],
 )

@@ -37,7 +37,7 @@ from ..surgery.initial_laws import Laws, draw_anew_
 from ..surgery.replacing import adapt_, expose_weights
 from ..surgery.selecting import READERS, dotted_name, exact_pattern, pick, quote_names, weighted_layers
 from .adapted_layers import INPUT_SIZES, OUTPUT_SIZES, JointInput, JointOutput, take_slice_
-from .building import Init, check_model, check_number, check_size, check_whole, note_guesses
+from .building import INITS, Init, check_choice, check_model, check_number, check_size, check_whole, note_guesses
 from .layer_choice import refuse_reads
 from .method_info import Baseline, Paper, method_info
 from .warm_start import find_training
@@ -467,8 +467,7 @@ def mimo(
     size = check_size("mimo", size)
     input_repetition = check_number("mimo", "input_repetition", input_repetition, "from 0 to 1", lambda v: 0 <= v <= 1)
     batch_repetition = check_whole("mimo", "batch_repetition", batch_repetition)
-    if init not in ("different", "same", None):
-        raise ValueError(f'mimo: init must be "different" or "same", but it is {init!r}.')
+    check_choice("mimo", "init", init, (*INITS, None))
     model = expose_weights(check_model("mimo", model))
     starts, stops = ends(model, first, last, example)
     if example is not None:

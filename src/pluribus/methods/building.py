@@ -21,6 +21,8 @@ from .model_comparison import find_difference
 
 Init = Literal["different", "same"]
 
+INITS = ("different", "same")
+
 Source = nn.Module | Callable[[], nn.Module]
 
 
@@ -44,8 +46,7 @@ def members_of(
     laws: Laws | None = None,
 ) -> list[nn.Module]:  # fmt: skip
     """The models to stack: built, drawn anew (by laws that are known already) or all alike."""
-    if init not in ("different", "same"):
-        raise ValueError(f'{method}: init must be "different" or "same", but it is {init!r}.')
+    check_choice(method, "init", init, INITS)
     if isinstance(model, nn.Module):
         check_model(method, model, nests=nests)
         refuse_hidden(method, model, dict(state(model)))
@@ -108,6 +109,12 @@ def check_size(method: str, size: Any) -> int:
             f"{method}: size, the number of members, must be a whole number of at least 1, but it is {size!r}."
         )
     return int(size)
+
+
+def check_choice(method: str, name: str, value: Any, known: Sequence[Any]) -> None:
+    """Refuse a word that is none of those known."""
+    if value not in known:
+        raise ValueError(f"{method}: {name} must be one of {quote_names(known)}, but it is {value!r}.")
 
 
 LARGEST = 2.0**63  # no width or rate is so large

@@ -34,7 +34,7 @@ def rows_to_predict(
     dtype: torch.dtype,
     trying: Callable[[], AbstractContextManager[Try]],
 ) -> Iterator[tuple[Batch, Any]]:
-    """The batches of a tensor, an array, a tree of them or a loader, each with the targets of a loader of (x, y), or None.
+    """The batches of a tensor, an array, a tree of them or a loader, with the targets that a loader gives, or None.
 
     Only what has rows is cut, and what runs as it is keeps its precision.
 
