@@ -138,13 +138,6 @@ def test_attention_drops_weights_in_training_only():
     assert 1 - len(kept) / dropped.numel() == pytest.approx(0.25, abs=0.03)
 
 
-def test_attention_keeps_what_must_not_learn_as_it_is():
-    mha = attention()
-    mha.in_proj_weight.requires_grad_(False)
-    made = Attention.of(mha)
-    assert [n for n, p in made.named_parameters() if not p.requires_grad] == [f"{n}_proj.weight" for n in "qkv"]
-
-
 class Sequences(nn.Module):
     """A whole transformer in the three forms that torch has, and what it is called with."""
 
@@ -225,11 +218,6 @@ def test_grouped_linear_equals_a_block_diagonal_matrix_and_a_grouped_convolution
     close(found, F.conv1d(points, layer.weight[..., None], layer.bias, groups=groups).reshape(*shape, 12))
 
 
-def test_grouped_linear_takes_one_vector_as_linear_does():
-    layer, x = GroupedLinear(6, 4, 2), torch.randn(6)
-    close(layer(x), layer(x[None])[0])
-
-
 def test_grouped_linear_starts_as_a_convolution_with_groups_does():
     layer, conv = GroupedLinear(256, 256, 4), nn.Conv1d(256, 256, 1, groups=4)
     assert layer.weight.abs().max().item() == pytest.approx(conv.weight.abs().max().item(), rel=0.01)
@@ -281,17 +269,6 @@ def test_grouped_convolution_has_the_deviation_of_one_made_with_groups(conv):
 def test_groups_that_do_not_divide_name_the_layer():
     with pytest.raises(ValueError, match=r'5 groups must divide the channels of layer "1", but it has 128 and 128'):
         group_(chain(), {"1": 5}, None)
-
-
-def test_generator_decides_grouped_linear_layers():
-    model = chain()
-    first, second = (group_(copy.deepcopy(model), {"3": 2}, torch.Generator().manual_seed(1)) for _ in range(2))
-    assert torch.equal(first[3].weight, second[3].weight)
-
-
-def test_grouped_layers_that_must_not_learn_still_do_not():
-    model = group_(chain().requires_grad_(False), {"1": 2, "3": 2}, None)
-    assert not any(p.requires_grad for p in model.parameters())
 
 
 # -------------------------------------------------------------------- rows of several members

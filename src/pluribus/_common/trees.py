@@ -150,11 +150,17 @@ def rows_of(batch: Any, dim: int = 0) -> int:
     raise ValueError("a batch must hold a tensor whose first dimension counts its rows, but there is none.")
 
 
-def batch_kind(batch: Batch) -> Hashable:
-    """What decides how a model treats a batch: shapes and types of its tensors, and all that is no tensor."""
+def batch_kind(batch: Batch, rows: int | None = None) -> Hashable:
+    """What decides how a model treats a batch: shapes and types of its tensors, and all that is no tensor.
+
+    Args:
+        rows: so long first dimensions do not count
+    """
     leaves, tree = flatten(batch)
     return str(tree), tuple(
-        (tuple(leaf.shape), leaf.dtype, leaf.device.type) if isinstance(leaf, Tensor) else repr(leaf)[:100]
+        (tuple(leaf.shape[1:] if leaf.ndim and leaf.shape[0] == rows else leaf.shape), leaf.dtype, leaf.device.type)
+        if isinstance(leaf, Tensor)
+        else repr(leaf)[:100]
         for leaf in leaves
     )
 

@@ -1,4 +1,18 @@
-"""New widths for a model whose sizes are terms: dimensional analysis, then repair of what rounding broke."""
+"""New widths for a model whose sizes are terms: scale what may be scaled, then mend what rounding broke.
+
+A run with unknown sizes has left symbols, one for each size, and equations between them (`polynomials`). For attention with heads:
+
+    embed = heads * head          heads is counted: it keeps its number, so that head is scaled
+    mlp's input = embed           solved: there is one symbol for both
+    classes, channels of images   sizes of data: fixed
+
+1. Each lone width gets its target, the old one times the factor, rounded up.
+2. `_spread`: dimensional analysis. Where a product of two symbols is a width, one of them is scaled and not both; the
+   terms of a sum are scaled alike.
+3. `_repair`: rounding may have broken equations (7 and 7 become 4 and 4, while 14, their concatenation, becomes 7). One
+   symbol at a time is moved to the nearest value with which fewer equations are broken, until none is.
+4. `_round_up`: widths that must be multiples of a number of groups are raised, and repaired again.
+"""
 
 from __future__ import annotations
 
