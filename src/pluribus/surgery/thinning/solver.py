@@ -1,6 +1,6 @@
 """New widths for a model whose sizes are terms: scale what may be scaled, then mend what rounding broke.
 
-A run with unknown sizes has left symbols, one for each size, and equations between them (`polynomials`). For attention with heads:
+A run with unknown sizes has left symbols, one for each size, and equations between them (`polynomials`):
 
     embed = heads * head          heads is counted: it keeps its number, so that head is scaled
     mlp's input = embed           solved: there is one symbol for both
