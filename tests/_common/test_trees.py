@@ -211,20 +211,6 @@ def test_tensors_without_rows_go_into_every_batch():
     assert scales == [3, 3, 3]
 
 
-def test_what_is_no_batch_is_an_error():
-    with pytest.raises(TypeError, match="x must be a tensor, an array, a tuple, a dict or a loader, but it is"):
-        list(batches(3, None, CPU, torch.float32))
-
-
-def test_tensors_in_a_dataclass_are_made_ready_from_the_first_time_on():
-    @dataclasses.dataclass
-    class Input:
-        x: Tensor
-
-    (args, _), *_ = batches((Input(torch.ones(2, 2, dtype=torch.float64)),), None, CPU, torch.float32)
-    assert args[0].x.dtype == torch.float32
-
-
 def test_arrays_that_must_not_be_written_are_taken_without_a_warning():
     array = X.numpy().copy()
     array.flags.writeable = False

@@ -161,18 +161,6 @@ def test_gaussian_needs_two_outputs_per_row():
         ensemble.predict(torch.randn(5, 6))
 
 
-def test_uncertainty_splits_into_two_parts():
-    ensemble, x = make("deep", "mlp")
-    prediction = ensemble.predict(x)
-    p = ensemble(x).softmax(-1).detach()
-    entropy = lambda q: -(q * q.log()).sum(-1)  # noqa: E731
-    close(prediction.total, entropy(p.mean(0)))
-    close(prediction.aleatoric, entropy(p).mean(0))
-    close(prediction.epistemic, entropy(p.mean(0)) - entropy(p).mean(0))
-    one = pb.single(mlp()).predict(x)
-    assert one.epistemic.abs().max() == 0
-
-
 def test_predict_takes_tensors_arrays_and_loaders():
     ensemble, x = make("deep", "mlp")
     expected = ensemble.predict(x).mean

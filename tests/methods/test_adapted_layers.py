@@ -341,20 +341,6 @@ def test_rows_of_convolutions_equal_rows_run_one_by_one(kind, function, windows)
     close(adapted(conv, RankOne, BatchLayout(), INDEX, r=r, s=s, b=b)(x.flatten(0, 1)), expected)
 
 
-def test_rows_may_stand_behind_the_channels():
-    conv, mask = nn.Conv1d(4, 3, 1), torch.randint(2, (MEMBERS, 4)).float()
-    x = torch.randn(ROWS, 4)
-    expected = F.linear(x * mask[INDEX], conv.weight[..., 0], conv.bias)
-    close(adapted(conv, Masked, BatchLayout(2), INDEX, mask=mask)(x.T[None])[0].T, expected)
-
-
-def test_outside_such_a_pass_the_tensor_is_the_members():
-    linear, mask = nn.Linear(6, 2), torch.tensor([1.0, 0, 1, 1, 0, 1])
-    x = torch.randn(2, 3, 6)
-    expected = F.linear(x * mask, linear.weight, linear.bias)
-    close(adapted(linear, Masked, BatchLayout(), None, mask=mask)(x), expected)
-
-
 @pytest.mark.parametrize("mixin", [Masked, RankOne, Dropped])
 def test_adapted_layers_take_their_input_by_its_name(mixin):
     ones = torch.ones(3)
@@ -387,15 +373,6 @@ def test_split_gives_each_members_outputs_as_rows(layout, fold):
     layer = adapted(linear, JointOutput, layout, torch.arange(ROWS))
     layer.members = MEMBERS
     close(layer(fold(x)), fold(expected))
-
-
-def test_split_of_a_convolution_gives_each_members_outputs_as_rows():
-    conv = nn.Conv2d(4, MEMBERS * 2, 3)
-    x = torch.randn(ROWS, 4, 5, 5)
-    expected = torch.cat([F.conv2d(x, w, b) for w, b in zip(conv.weight.chunk(3), conv.bias.chunk(3), strict=True)])
-    layer = adapted(conv, JointOutput, BatchLayout(), torch.arange(ROWS))
-    layer.members = MEMBERS
-    close(layer(x), expected)
 
 
 @pytest.mark.parametrize("given", [True, False])

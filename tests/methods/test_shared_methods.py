@@ -67,23 +67,6 @@ def test_batch_ensemble_starts():
         pb.batch_ensemble(nn.Linear(4, 4), 4, std=0.0)
 
 
-def test_a_layer_that_is_read_but_not_called_is_not_ignored():
-    class Reader(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
-
-        def forward(self, x):
-            return self.head(F.linear(x, self.inner.weight).relu())
-
-    x = torch.randn(5, 6)
-    with pytest.raises(ValueError, match="parameter of 'inner' directly, without calling"):
-        pb.batch_ensemble(Reader(), 3)(x)
-    ensemble = pb.batch_ensemble(Reader(), 3, example=x)
-    assert ensemble.own == {"head.r", "head.s", "head.b"}
-    assert ensemble(x).shape == (3, 5, 3)
-
-
 # -------------------------------------------------------------------- dropout
 
 
@@ -232,19 +215,6 @@ def test_mimo_and_mc_dropout_refuse_members():
     for method in ("mimo", "mc_dropout"):
         with pytest.raises(TypeError, match=f"{method}: .*member"):
             make(method, "mlp")[0].member(0)
-
-
-def test_an_input_that_goes_around_the_first_layer_is_refused():
-    class Around(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
-
-        def forward(self, x):
-            return self.head(x + self.first(x))
-
-    with pytest.raises(ValueError, match="also goes around|must enter through"):
-        pb.mimo(Around(), 3, example=torch.randn(2, 6))
 
 
 # -------------------------------------------------------------------- trees

@@ -155,14 +155,6 @@ class TestOutputs:
             y = y.relu() if i < 4 else y
         torch.testing.assert_close(model(x), functional.linear(y.flatten(1), model.fc.weight, model.fc.bias))
 
-    def test_cifar_stem_keeps_the_size_and_imagenet_stem_quarters_it(self):
-        sides = {}
-        for style in ("cifar", "imagenet"):
-            model = models.resnet18(style=style, width=0.1)
-            model.layer1.register_forward_pre_hook(lambda _, x, style=style: sides.update({style: x[0].shape[-1]}))
-            model(torch.zeros(2, 3, 64, 64))
-        assert sides == {"cifar": 64, "imagenet": 16}
-
     @pytest.mark.parametrize("image", [28, 32, 45])
     @pytest.mark.parametrize("name", ["lenet", "small_cnn", "medium_cnn"])
     def test_plain_network_takes_any_image_size(self, name, image):
@@ -251,17 +243,6 @@ def layers(model: nn.Module) -> list[tuple[str, Layer]]:
 class TestOptions:
     def test_width_is_rounded_up_but_not_by_rounding_errors(self):
         assert [scale_width(10, width) for width in (1e-9, 0.11, 0.7, 1.1)] == [1, 2, 7, 11]
-
-    def test_wide_resnet_drops_out_in_every_block_and_resnet_before_the_last_layer(self):
-        wide, plain = models.wide_resnet16_4(dropout=0.3, width=0.1), models.resnet18(dropout=0.3, width=0.1)
-        names = lambda model: [n for n, m in model.named_modules() if isinstance(m, nn.Dropout)]  # noqa: E731
-        assert names(plain) == ["dropout"]
-        assert names(wide) == [f"layer{stage}.{block}.dropout" for stage in (1, 2, 3) for block in (0, 1)]
-
-    def test_gamma_of_resnets_leaves_out_the_first_convolution_of_a_block(self):
-        model = models.resnet50(width=0.1)
-        names = [name for name, _ in layers(model) if re.fullmatch(model.takes_gamma, name)]
-        assert {name.split(".", 2)[2] for name in names} == {"conv2", "conv3", "downsample.0"}
 
     def test_unknown_style_is_refused(self):
         with pytest.raises(ValueError, match='style must be "cifar" or "imagenet", not \'mnist\''):

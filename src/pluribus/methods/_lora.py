@@ -104,7 +104,8 @@ def lora(
         first_look=partial(check_read_inside, keys=("weight",)),  # biases are shared
         example=example,
     )
-    made.frozen_modules = frozenset(name for name, part in model.named_modules() if _has_statistics(part))
+    statistics = [name for name, p in model.named_modules() if isinstance(getattr(p, "running_mean", None), Tensor)]
+    made.frozen_modules = frozenset(statistics)
     made.base = hash_tensors({name: t for name, t in state(model) if name not in made.own})
     return made.train(made.training)
 
@@ -156,10 +157,6 @@ def _heads(model: nn.Module, example: Any) -> list[str]:
 
 def _is_linear(part: nn.Module) -> bool:
     return isinstance(part, nn.Linear) or is_transposed(part)
-
-
-def _has_statistics(part: nn.Module) -> bool:
-    return isinstance(getattr(part, "running_mean", None), Tensor)
 
 
 # -------------------------------------------------------------------- matrices

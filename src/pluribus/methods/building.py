@@ -149,15 +149,11 @@ def check_model(method: str, model: Any, *, nests: bool = False) -> nn.Module:
     refuse_hidden(method, model, {})
     if not any(True for _ in model.parameters()):
         raise ValueError(f"{method}: the model has no parameters, so there is nothing to own or to share.")
-    if not nests and _is_nested(model):
+    if not nests and any(isinstance(part, Ensemble) for part in model.modules()):
         raise ValueError(
             f"{method}: the model already contains an ensemble. Use pb.deep to make an ensemble of ensembles."
         )
     return model
-
-
-def _is_nested(model: nn.Module) -> bool:
-    return any(isinstance(module, Ensemble) for module in model.modules())
 
 
 def check_whole(method: str, name: str, value: Any) -> int:

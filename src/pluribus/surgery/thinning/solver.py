@@ -213,7 +213,7 @@ class WidthSolver:
         for use in self.trace.uses:
             term = self.terms.rewrite(use.term)
             for symbol in self.terms.free(term):
-                if self._is_alone(symbol, term):
+                if len(term) == 1 and term[0][0].count(symbol) == 1 and term[0][1] > 0:  # times a number, or others
                     factor = self.terms.value(term) // self.terms.hint(symbol)
                     if symbol not in units or factor < units[symbol].factor:
                         units[symbol] = Unit(factor, term, use.layer)
@@ -221,9 +221,6 @@ class WidthSolver:
             for symbol in self.terms.free(self.terms.rewrite(use.term)):
                 units.setdefault(symbol, Unit(1, (((symbol,), 1),), use.layer))
         return units
-
-    def _is_alone(self, symbol: int, term: Term) -> bool:
-        return len(term) == 1 and term[0][0].count(symbol) == 1 and term[0][1] > 0
 
     @cached_property
     def _heads(self) -> set[int]:
@@ -286,8 +283,7 @@ class WidthSolver:
         twice = any(self.terms.degree(m, new) > 1 for m in self._products.get(symbol, ()))
         broken = sum(self.terms.value(e, new) != 0 for e in self._equations.get(symbol, ()))
         error = abs(new[symbol] * self._unit(symbol).factor / self.wish(symbol) - 1)
-        count = -self.terms.hint(symbol)
-        return twice, broken, error, symbol in self._groups, count, symbol
+        return twice, broken, error, symbol in self._groups, -self.terms.hint(symbol), symbol
 
     def _repair(self, kept: Collection[int] = ()) -> None:
         """Rounding may have broken equations: move one symbol to the nearest value that helps, repeat."""
