@@ -182,16 +182,6 @@ def test_a_way_that_fails_is_left_out():
     assert not next(iter(ensemble.runner.measured.values())).channels_last
 
 
-def test_chance_goes_on_as_if_nothing_was_measured():
-    ensemble, x = make("deep", "mlp")
-    ensemble.run = "auto"
-    torch.manual_seed(3)
-    wanted = torch.rand(3)
-    torch.manual_seed(3)
-    ensemble(x)
-    assert torch.equal(torch.rand(3), wanted)
-
-
 # ---------------------------------------------------------------- devices without a rule
 
 

@@ -109,13 +109,6 @@ def test_gamma_is_lowered_until_a_group_has_the_least_channels():
     assert pl.PackedConv2d(128, 128, 3, M, 2, 2, min_channels=32).groups == 2 * M
 
 
-def test_a_packed_layer_starts_by_torchs_law_for_a_member():
-    made = pl.PackedConv2d(64, 64, 3, M, 2)
-    bound = 1 / (32 * 9) ** 0.5
-    assert made.weight.abs().max() <= bound and made.weight.abs().max() > 0.95 * bound
-    assert pl.PackedLinear(64, 64, M).weight.abs().max() <= 1 / 32**0.5
-
-
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -216,16 +209,3 @@ def test_masks_of_ones_own_are_used_and_saved_with_the_weights():
     other = pl.MaskedLinear(8, 3, size=4)
     other.load_state_dict(layer.state_dict())
     assert torch.equal(other.masks, own)
-
-
-def test_drawn_masks_and_vectors_follow_the_generator():
-    def make(seed):
-        generator = torch.Generator().manual_seed(seed)
-        return pl.MaskedConv2d(16, 4, 3, size=4, generator=generator), pl.BatchLinear(
-            16, 4, size=4, generator=generator
-        )
-
-    (one, first), (same, second), (other, third) = make(0), make(0), make(1)
-    assert torch.equal(one.masks, same.masks) and not torch.equal(one.masks, other.masks)
-    assert torch.equal(first.r, second.r) and not torch.equal(first.r, third.r)
-    assert set(pl.BatchLinear(16, 4, size=4, init="signs").r.unique().tolist()) == {-1.0, 1.0}

@@ -239,14 +239,6 @@ def test_gamma_is_lowered_where_a_group_would_get_too_few_channels():
     assert groups_of(chain(), 0.5, 1, None, least=32) == {}
 
 
-def test_gamma_asks_which_layers_it_is_for():
-    with pytest.raises(ValueError, match=r"where= among: '0', '1', '3'"):
-        groups_of(chain(), 0.5, 2, None, least=1)
-    model = chain()
-    model.takes_gamma = "1"
-    assert groups_of(model, 0.5, 2, None, least=1) == {"1": 2}
-
-
 def test_grouped_layers_mix_no_channels_of_different_groups():
     model = group_(chain(), {"1": 4, "3": 2}, None)
     x = torch.randn(1, 128, 3, requires_grad=True)

@@ -125,12 +125,6 @@ def test_widths_are_rounded_up_said_and_refused_when_strict():
     assert pb.packed(plain_mlp(8), 4, alpha=2, example=x, strict=True).size == 4
 
 
-def test_alpha_may_be_a_fraction_and_more_than_the_size():
-    x = torch.randn(2, 6)
-    for alpha, width in ((1.5, 6), (4, 16), (6, 24), (0.5, 2)):
-        assert pb.packed(plain_mlp(16), 4, alpha=alpha, example=x).module[0].weight.shape == (4, width, 6)
-
-
 def test_a_builder_needs_no_example():
     seen = []
 
@@ -161,11 +155,6 @@ def test_gamma_rounds_widths_up_to_its_groups():
     assert isinstance(grouped, GroupedLinear)
     assert (grouped.in_features, grouped.out_features, grouped.groups) == (6, 6, 2)
     assert ensemble(torch.randn(5, 6)).shape == (4, 5, 3)
-
-
-def test_gamma_needs_to_know_where():
-    with pytest.raises(ValueError, match="Choose with where= among"):
-        pb.packed(plain_mlp(), 4, gamma=2, example=torch.randn(2, 6))
 
 
 # -------------------------------------------------------------------- masks
@@ -200,18 +189,6 @@ def test_disjoint_masks_equal_separate_thin_networks():
         thin[2].weight.data, thin[2].bias.data = model[2].weight[b][:, a], model[2].bias[b]
         thin[4].weight.data, thin[4].bias.data = model[4].weight[:, b], model[4].bias
         close(ensemble(x)[i], thin(x))
-
-
-def test_disjoint_masks_train_like_separate_thin_networks():
-    model = plain_mlp(12)
-    ensemble = pb.masksembles(model, 3, scale=10.0, example=torch.randn(2, 6))
-    x, y = torch.randn(3, 4, 6), torch.stack([targets(4) for _ in range(3)])
-    ensemble.train().loss(x, y, F.cross_entropy, per_member=True).backward()
-    hidden = ensemble.module[4].mask.bool()
-    for i in range(3):
-        member = ensemble.member(i)
-        (F.cross_entropy(member(x[i]), y[i]) / 3).backward()  # the mean over all rows
-        close(ensemble.module[4].weight.grad[:, hidden[i]], member[4].weight.grad[:, hidden[i]])
 
 
 def test_masks_share_normalisation_and_each_row_has_one_member_in_all_layers():

@@ -71,32 +71,15 @@ def test_rows_that_are_equal_do_not_hide_the_batch(turn, expected):
     assert layout(Seen(turn, words=9), torch.tensor([[1, 2, 3, 4]]).expand(3, -1)) == expected
 
 
-def test_batch_of_a_convolution_comes_before_its_channels():
-    conv = nn.Conv2d(6, 6, 1)
-    assert layout(Seen(lambda x: x, layer=conv), torch.randn(3, 6, 4, 4)) == BatchLayout(0)
-
-
 def test_named_arguments_and_tensors_without_rows_are_passed_on():
     x = {"x": torch.randn(3, 4, 6), "times": torch.tensor(2.0)}
     assert layout(Seen(lambda x: x.transpose(0, 1)), x) == BatchLayout(1)
-
-
-def test_layer_that_is_never_called_has_no_layout():
-    class Idle(Seen):
-        def forward(self, x):
-            return x
-
-    assert layout(Idle(None), torch.randn(3, 6)) is None
 
 
 def test_layer_whose_input_has_no_batch_is_named():
     model = Seen(lambda x: x.mean((0, 1), keepdim=True))
     with pytest.raises(ValueError, match="masksembles: .* cannot be found in the input of layer 'layer'"):
         layout(model, torch.randn(3, 4, 6))
-
-
-def test_rows_that_look_the_same_to_a_layer_are_found_by_their_number():
-    assert layout(Seen(lambda x: torch.ones(6).expand(len(x), 5, 6)), torch.randn(3, 4, 6)) == BatchLayout(0)
 
 
 class Table(nn.Module):

@@ -129,13 +129,6 @@ def test_reset_keeps_constants_of_the_models_own():
     assert torch.equal(other[1].weight, model[1].weight)
 
 
-@pytest.mark.parametrize("norm", [nn.LayerNorm, lambda c: nn.GroupNorm(2, c), nn.RMSNorm])
-def test_reset_keeps_the_constants_with_which_a_normalisation_began(norm):
-    layer = norm(8)
-    nn.init.constant_(layer.weight, 0.1)
-    assert torch.equal(reinitialize(layer).weight, layer.weight)
-
-
 @pytest.mark.parametrize("norm", [nn.BatchNorm1d, nn.LayerNorm, nn.RMSNorm])
 def test_reset_starts_trained_normalisation_anew(norm):
     layer = norm(8)
@@ -183,16 +176,6 @@ def test_reset_of_names_changes_only_those():
 # -------------------------------------------------------------------- copies and names
 
 
-def test_duplicate_copies_tensors_that_were_computed_and_kept():
-    model = nn.Linear(3, 3)
-    model.seen = model(torch.randn(2, 3))
-    other = duplicate(model)
-    assert torch.equal(other.seen, model.seen)
-    assert not other.seen.requires_grad
-    assert model.seen.requires_grad
-    assert other.weight is not model.weight
-
-
 def test_state_names_a_tied_tensor_once_and_aliases_all_its_names():
     names = [name for name, _ in state(Tied())]
     assert names == ["enter.weight", "enter.bias", "one.weight", "one.bias", "head.weight", "head.bias"]
@@ -238,18 +221,6 @@ def mixed() -> nn.Module:
 
 def modes(model: nn.Module) -> list[bool]:
     return [m.training for m in model.modules()]
-
-
-def test_quiet_is_eval_mode_without_gradients_for_a_while():
-    model = mixed()
-    before = modes(model)
-    hook = model[1].register_forward_hook(lambda *_: None)
-    with evaluation_mode(model, hook):
-        assert not any(modes(model))
-        assert not torch.is_grad_enabled()
-    assert modes(model) == before
-    assert torch.is_grad_enabled()
-    assert not model[1]._forward_hooks
 
 
 def test_quiet_restores_everything_after_an_error():
