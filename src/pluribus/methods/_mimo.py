@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from .._common.torch_private import pytree
 from .._common.trees import (
     Batch,
+    are_close,
     as_batch,
     check_members,
     check_rows_given,
@@ -405,9 +405,7 @@ def check_rows(made: MimoEnsemble, reference: nn.Module, example: Any, exact: bo
     for output, single_ in zip(outputs, expected, strict=True):
         same = output.shape[1:] == single_.shape
         if same and exact and output.device.type != "meta" and single_.is_floating_point():
-            scale = 1 + float(single_.nan_to_num().abs().max())
-            close = partial(torch.allclose, rtol=1e-2, atol=1e-3 * scale, equal_nan=True)
-            same = all(close(member, single_) for member in output)
+            same = are_close([*output], [single_] * len(output), 1e-3)
         if not same:
             raise ValueError(
                 f"mimo: the part between {quote_names(made.last)} and the model's output does not work row by row. "

@@ -55,7 +55,7 @@ def start_near(
             if i == 0:
                 raise
             continue
-        kept, differ = compare(made, model, trained)
+        kept, differ = _compare_answers(made, model, trained)
         if kept >= KEPT and (made.size == 1 or differ):
             made.notes.append(f"starts near the trained network: members keep {100 * kept:.1f} % of its answers")
             return made
@@ -89,7 +89,7 @@ def find_training(model: nn.Module, laws: Laws) -> str:
 
 
 @torch.no_grad()
-def compare(ensemble: Ensemble, model: nn.Module, x: Any) -> tuple[float, bool]:
+def _compare_answers(ensemble: Ensemble, model: nn.Module, x: Any) -> tuple[float, bool]:
     """The share of the model's answers that members give too, in eval mode, and whether members differ at all.
 
     Answers are labels where a row has several outputs in one dimension; elsewhere it is 1 - (squared difference /
