@@ -135,31 +135,6 @@ def test_what_a_pass_draws_and_keeps_is_each_members_own(run, grad):
     torch.testing.assert_close(torch.stack([member(x) for member in members]), first, rtol=1e-4, atol=1e-5)
 
 
-class FailsLate(Model):
-    def begin(self):
-        self.cache, self.fails = None, False
-
-    def inside(self, h):
-        if self.cache is None:
-            self.cache = 2 * self.leave.weight.detach().sum()
-        if self.fails:
-            raise RuntimeError("it fails")
-        return h * self.cache
-
-
-@pytest.mark.parametrize("run", ["vmap", "loop"])
-def test_a_pass_that_fails_leaves_nothing_of_a_member(run):
-    models, x = apart(FailsLate)
-    ensemble, expected = pb.deep(models), torch.stack([copy.deepcopy(model)(x) for model in models])
-    ensemble.run = run
-    ensemble(x)
-    ensemble.module.fails = True
-    with pytest.raises(RuntimeError, match="it fails"):
-        ensemble(x)
-    ensemble.module.fails = False
-    torch.testing.assert_close(ensemble(x), expected, rtol=1e-4, atol=1e-5)
-
-
 class KeepsInDict(Model):
     """A cache that the compiler can follow."""
 

@@ -1,7 +1,5 @@
 """Members start in the law of freshly built models, of their own width: Kolmogorov and Smirnov over many draws."""
 
-import math
-
 import pytest
 import scipy.stats
 import torch
@@ -69,13 +67,6 @@ class Own(nn.Module):
         return self.head(self.enter(x) * self.scale)
 
 
-def orthogonal(width: float = 1.0) -> nn.Module:
-    """Orthogonal matrices, drawn once."""
-    model = mlp(width)
-    nn.init.orthogonal_(model[2].weight, gain=math.sqrt(2))
-    return model
-
-
 def parametrized(change):
     """A chain whose inner weight is made by a parametrization."""
 
@@ -92,7 +83,6 @@ FAMILIES = {
     "convolutions": (convolutions, lambda: torch.randn(2, 3, 8, 8)),
     "tokens": (Tokens, lambda: torch.randn(2, 12)),
     "own": (Own, lambda: torch.randn(2, 12)),
-    "orthogonal": (orthogonal, lambda: torch.randn(2, 12)),
     "spectral norm": (parametrized(nn.utils.parametrizations.spectral_norm), lambda: torch.randn(2, 12)),
     "weight norm": (parametrized(nn.utils.parametrizations.weight_norm), lambda: torch.randn(2, 12)),
     "weight norm by hooks": (parametrized(nn.utils.weight_norm), lambda: torch.randn(2, 12)),

@@ -154,13 +154,6 @@ def test_where_the_classes_are_is_asked_if_the_model_does_not_show_it():
     close(ensemble.pooled()(x).exp(), ensemble(x).softmax(2).mean(0))
 
 
-def test_gaussian_needs_two_outputs_per_row():
-    ensemble = pb.deep(nn.Sequential(nn.Linear(6, 1), nn.Flatten(0)), 3)
-    ensemble.task = "gaussian"
-    with pytest.raises(ValueError, match="means and raw variances in equal numbers"):
-        ensemble.predict(torch.randn(5, 6))
-
-
 def test_predict_takes_tensors_arrays_and_loaders():
     ensemble, x = make("deep", "mlp")
     expected = ensemble.predict(x).mean

@@ -103,12 +103,6 @@ def test_a_packed_linear_layer_is_a_block_diagonal_matrix():
     assert made.in_features == M * 6 and made.out_features == M * 6  # 4 outputs, rounded up to three groups of two
 
 
-def test_gamma_is_lowered_until_a_group_has_the_least_channels():
-    assert pl.PackedConv2d(128, 128, 3, M, 2, 2).groups == M  # 64 inputs of a member: two groups would have 32
-    assert pl.PackedConv2d(256, 128, 3, M, 2, 2).groups == 2 * M
-    assert pl.PackedConv2d(128, 128, 3, M, 2, 2, min_channels=32).groups == 2 * M
-
-
 @pytest.mark.parametrize(
     ("make", "words"),
     [

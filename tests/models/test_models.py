@@ -244,10 +244,6 @@ class TestOptions:
     def test_width_is_rounded_up_but_not_by_rounding_errors(self):
         assert [scale_width(10, width) for width in (1e-9, 0.11, 0.7, 1.1)] == [1, 2, 7, 11]
 
-    def test_unknown_style_is_refused(self):
-        with pytest.raises(ValueError, match='style must be "cifar" or "imagenet", not \'mnist\''):
-            models.resnet18(style="mnist")
-
     def test_lenet_refuses_images_that_vanish(self):
         with pytest.raises(ValueError, match="side of at least 16 pixels, but image=12"):
             models.lenet(image=12)

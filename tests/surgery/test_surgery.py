@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import pluribus as pb
 from pluribus.core.rows import Rows
-from pluribus.methods.adapted_layers import Dropped, JointOutput, Masked
+from pluribus.methods.adapted_layers import Dropped, Masked
 from pluribus.surgery.calling import call, call_order, evaluation_mode
 from pluribus.surgery.copying import aliases, assign_, duplicate, state
 from pluribus.surgery.initial_laws import reinitialize
@@ -303,13 +303,6 @@ def test_layer_can_be_adapted_twice():
     x = torch.randn(4, 3)
     close(copy.deepcopy(layer).eval()(x), F.linear(x * mask, layer.weight, layer.bias))
     assert not torch.allclose(layer.train()(x), layer.eval()(x))
-
-
-def test_layer_adapted_twice_can_be_pickled():
-    layer = nn.Linear(3, 2)
-    adapt_(layer, JointOutput)
-    adapt_(layer, Dropped)
-    assert type(pickle.loads(pickle.dumps(layer))) is type(layer)
 
 
 class Conv1D(nn.Module):

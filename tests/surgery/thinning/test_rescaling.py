@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from plain import Attention, Caching, Decoder, Grouped, Looking, Stubborn, call, cnn, count, mlp, sizes
+from plain import Attention, Caching, Grouped, Looking, Stubborn, call, cnn, count, mlp, sizes
 from torch import Tensor, nn
 from zoo import TIMM, ZOO, shorten_
 
@@ -75,14 +75,6 @@ def test_number_of_heads_is_kept_and_their_width_scaled(heads, head, factor):
     assert sizes(result) == sizes(Attention(int(24 * factor), heads, int(head * factor)))
     assert (result.heads, result.head) == (heads, head * factor)
     assert result.scale == pytest.approx((head * factor) ** -0.5)
-
-
-def test_heads_of_torch_are_kept():
-    example = torch.zeros(2, 5, dtype=torch.long), torch.zeros(2, 4, dtype=torch.long)
-    result = thin(Decoder(), 0.5, example)
-    for module in result.modules():
-        if isinstance(module, nn.MultiheadAttention):
-            assert (module.embed_dim, module.num_heads, module.head_dim) == (16, 16, 1)
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
