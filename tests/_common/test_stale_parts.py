@@ -54,13 +54,6 @@ def test_a_part_of_another_machine_is_removed_after_a_day(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["b.json"]
 
 
-def test_a_folder_with_the_name_of_a_part_stays(tmp_path):
-    (tmp_path / f".a.pluribus-{HERE}-999999999-01234567").mkdir()
-    with atomic_write(tmp_path / "b.json") as temporary:
-        temporary.write_text("whole")
-    assert len(list(tmp_path.iterdir())) == 2
-
-
 FOLDER_KILLED = """
 import os, pathlib, signal, sys
 from pluribus._common.atomic import temporary_folder

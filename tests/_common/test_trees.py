@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import OrderedDict, namedtuple
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from pluribus._common.trees import (
 )
 from pluribus.methods._shared_trunk import shared_parts
 from pluribus.surgery.calling import restore_on_error
-from pluribus.surgery.row_splitting import batches_and_targets, long_tensors
+from pluribus.surgery.row_splitting import rows_to_predict
 
 CPU = torch.device("cpu")
 Pair = namedtuple("Pair", ["first", "second"])
@@ -148,8 +149,14 @@ def test_answer_is_what_is_called_logits():
 # -------------------------------------------------------------------- batches
 
 
-def batches(*args):
-    return (batch for batch, _ in batches_and_targets(*args, find_rows=long_tensors, takes=lambda batch: False))
+def batches(x, batch_size, device, dtype):
+    def run(batch):
+        """A model that takes its own precision alone, and gives a row for each row of its first input."""
+        if any(t.is_floating_point() and t.dtype != dtype for t in tensors_of(batch)):
+            raise TypeError
+        return tensors_of(batch)[:1]
+
+    return (batch for batch, _ in rows_to_predict(x, batch_size, device, dtype, lambda: nullcontext(run)))
 
 
 def first_arguments(x, batch_size: int | None = None, dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -202,20 +209,6 @@ def test_a_batch_without_rows_is_refused():
 def test_tensors_without_rows_go_into_every_batch():
     scales = [args[1].item() for args, _ in batches((X, torch.tensor(3.0)), 3, CPU, torch.float32)]
     assert scales == [3, 3, 3]
-
-
-def test_what_is_no_batch_is_an_error():
-    with pytest.raises(TypeError, match="x must be a tensor, an array, a tuple, a dict or a loader, but it is"):
-        list(batches(3, None, CPU, torch.float32))
-
-
-def test_tensors_in_a_dataclass_are_made_ready_from_the_first_time_on():
-    @dataclasses.dataclass
-    class Input:
-        x: Tensor
-
-    (args, _), *_ = batches((Input(torch.ones(2, 2, dtype=torch.float64)),), None, CPU, torch.float32)
-    assert args[0].x.dtype == torch.float32
 
 
 def test_arrays_that_must_not_be_written_are_taken_without_a_warning():

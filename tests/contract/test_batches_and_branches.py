@@ -86,9 +86,7 @@ class Late(nn.Module):
 
 WRITES = {
     "add": lambda buffer, y: buffer.add_(y),
-    "copy": lambda buffer, y: buffer.copy_(y),
     "count": lambda buffer, y: buffer.add_(1),
-    "data": lambda buffer, y: buffer.data.add_(y),
 }
 
 

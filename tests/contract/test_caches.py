@@ -6,7 +6,6 @@ what another member has left behind.
 
 import copy
 import functools
-from collections import OrderedDict
 
 import pytest
 import torch
@@ -29,65 +28,12 @@ class Attribute(Model):
         return self.cache
 
 
-class Shapes(Model):
-    def begin(self):
-        self.cache = OrderedDict()
-
-    def kept(self, rows):
-        if rows not in self.cache:
-            self.cache[rows] = (self.make(), "made")
-        return self.cache[rows][0]
-
-
-class LazyBuffer(Model):
-    def kept(self, rows):
-        if not hasattr(self, "cache"):
-            self.register_buffer("cache", self.make(), persistent=False)
-        return self.cache
-
-
-class NoneBuffer(Model):
-    def begin(self):
-        self.register_buffer("cache", None)
-
-    def kept(self, rows):
-        if self.cache is None:
-            self.cache = self.make()
-        return self.cache
-
-
 class Property(Model):
     @functools.cached_property
     def cache(self):
         return self.make()
 
     def kept(self, rows):
-        return self.cache
-
-
-class Slots:
-    __slots__ = ("value",)
-
-
-class InSlots(Model):
-    def begin(self):
-        self.store = Slots()
-
-    def kept(self, rows):
-        if not hasattr(self.store, "value"):
-            self.store.value = self.make()
-        return self.store.value
-
-
-class Flagged(Model):
-    """Says in another attribute that it is made."""
-
-    def begin(self):
-        self.ready, self.cache = False, None
-
-    def kept(self, rows):
-        if not self.ready:
-            self.ready, self.cache = True, self.make()
         return self.cache
 
 
@@ -105,7 +51,7 @@ class FlaggedBuffer(Model):
         return self.cache
 
 
-KINDS = Attribute, Shapes, LazyBuffer, NoneBuffer, Property, InSlots, Flagged, FlaggedBuffer
+KINDS = Attribute, Property, FlaggedBuffer
 
 
 def apart(kind) -> list[nn.Module]:
@@ -135,7 +81,7 @@ def test_each_member_keeps_its_own(kind, run, grad):
 
 @pytest.mark.parametrize("run", ["vmap", "loop"])
 @pytest.mark.parametrize("method", [m for m in pb.METHODS if m not in ("mimo", "mc_dropout", "single")])
-@pytest.mark.parametrize("kind", [Attribute, Shapes, NoneBuffer, FlaggedBuffer])
+@pytest.mark.parametrize("kind", [Attribute, FlaggedBuffer])
 def test_members_of_all_methods_change_with_their_weights(kind, method, run):
     """A shared weight may be cached for all, what a member owns may not: compared with a model without a cache."""
     model, x = kind(), torch.randn(5, 6)
@@ -165,16 +111,6 @@ def test_cached_parametrizations_are_each_members_own(run):
             torch.testing.assert_close(ensemble(x), expected, rtol=1e-4, atol=1e-5)
 
 
-class Carries(Model):
-    def begin(self):
-        self.state = None
-
-    def kept(self, rows):
-        state = self.make() if self.state is None else 0.7 * self.state + self.make()
-        self.state = state
-        return state
-
-
 class CarriesInPlace(Model):
     def begin(self):
         self.state = torch.zeros(8)
@@ -185,31 +121,12 @@ class CarriesInPlace(Model):
 
 
 @pytest.mark.parametrize("run", ["vmap", "loop"])
-@pytest.mark.parametrize("kind", [Carries, CarriesInPlace])
-def test_what_is_carried_on_from_call_to_call_is_each_members_own(kind, run):
-    models, x = apart(kind), torch.randn(5, 6)
+def test_what_is_carried_on_from_call_to_call_is_each_members_own(run):
+    models, x = apart(CarriesInPlace), torch.randn(5, 6)
     ensemble, others = pb.deep(models), copy.deepcopy(models)
     ensemble.run = run
     for _ in range(3):
         torch.testing.assert_close(ensemble(x), torch.stack([model(x) for model in others]), rtol=1e-4, atol=1e-5)
-
-
-def test_a_buffer_is_carried_on_by_each_member():
-    class Buffered(Model):
-        def begin(self):
-            self.register_buffer("state", torch.zeros(8))
-
-        def kept(self, rows):
-            self.state = 0.7 * self.state + self.make()
-            return self.state
-
-    models, x = apart(Buffered), torch.randn(5, 6)
-    for run in ("vmap", "loop"):
-        ensemble = pb.deep(models)
-        ensemble.run = run
-        others = copy.deepcopy(models)
-        for _ in range(3):
-            torch.testing.assert_close(ensemble(x), torch.stack([model(x) for model in others]))
 
 
 def test_what_the_given_model_has_cached_is_forgotten_where_training_forgets_it():

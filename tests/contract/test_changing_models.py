@@ -46,30 +46,6 @@ class Records(Model):
         self.recorded.append(output)
 
 
-class Once(Model):
-    """A hook that takes itself away when it has run: the first call is another one."""
-
-    def begin(self):
-        self.handle = self.middle[0].register_forward_hook(self.hook)
-
-    def hook(self, layer, args, output):
-        self.handle.remove()
-        return output + 5
-
-    def inside(self, h):
-        return h
-
-
-class MakesActivation(Model):
-    def begin(self):
-        self.act = None
-
-    def inside(self, h):
-        if self.act is None:
-            self.act = nn.Sequential(nn.Tanh(), nn.BatchNorm1d(8, affine=False).eval())
-        return self.act(h)
-
-
 def apart(kind: type[nn.Module], rows: int = 5) -> tuple[list[nn.Module], Tensor]:
     torch.manual_seed(3)
     return [kind().eval() for _ in range(3)], torch.randn(rows, 6)
@@ -77,9 +53,8 @@ def apart(kind: type[nn.Module], rows: int = 5) -> tuple[list[nn.Module], Tensor
 
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("run", ["vmap", "loop"])
-@pytest.mark.parametrize("kind", [Records, MakesActivation])
-def test_what_a_pass_registers_is_there_with_its_mark_or_not_at_all(kind, run, grad):
-    models, x = apart(kind)
+def test_hooks_that_a_pass_registers_are_each_members_own(run, grad):
+    models, x = apart(Records)
     with torch.set_grad_enabled(grad):
         ensemble = pb.deep(models)
         ensemble.run = run
@@ -88,18 +63,6 @@ def test_what_a_pass_registers_is_there_with_its_mark_or_not_at_all(kind, run, g
             torch.testing.assert_close(ensemble(x), expected, rtol=1e-4, atol=1e-5)
             members = torch.stack([copy.deepcopy(ensemble).member(i)(x) for i in range(3)])
             torch.testing.assert_close(members, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("run", ["vmap", "loop"])
-def test_a_hook_that_runs_once_runs_for_each_member(run):
-    (model, *_), x = apart(Once)
-    ensemble = pb.deep(model, 3)
-    models = [ensemble.member(i) for i in range(3)]
-    ensemble.run = run
-    with torch.no_grad():
-        for _ in range(2):
-            expected = torch.stack([model(x) for model in models])
-            torch.testing.assert_close(ensemble(x), expected, rtol=1e-4, atol=1e-5)
 
 
 class MakesLayer(Model):
@@ -112,13 +75,6 @@ class MakesLayer(Model):
         return self.made(h)
 
 
-class MakesInList(Model):
-    def inside(self, h):
-        if len(self.middle) == 1:
-            self.middle.append(nn.Linear(8, 8))
-        return self.middle[1](h)
-
-
 class MakesParameter(Model):
     def begin(self):
         self.register_parameter("made", None)
@@ -129,24 +85,11 @@ class MakesParameter(Model):
         return h * self.made
 
 
-class Fuses(Model):
-    """A layer takes another one's place: as many parts as before."""
-
-    def forward(self, x):
-        if hasattr(self, "leave"):
-            self.made = nn.Linear(8, 3)
-            self.made.load_state_dict(self.leave.state_dict())
-            del self.leave
-        return self.made(self.enter(x))
-
-
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("method", ["deep by vmap", "deep by loop", "batch_ensemble", "mc_dropout", "multihead"])
-@pytest.mark.parametrize("kind", [MakesLayer, MakesInList, MakesParameter, Fuses])
+@pytest.mark.parametrize("kind", [MakesLayer, MakesParameter])
 def test_parameters_that_a_pass_makes_are_refused_before_anything_is_given(kind, method, grad):
     name, _, run = method.partition(" by ")
-    if kind is Fuses and name != "deep":
-        pytest.skip("the layer that is replaced is another one then")
     (model, *_), x = apart(kind)
     options = {"mc_dropout": {"rate": 0.1}}.get(name, {})
     ensemble = pb.METHODS[name](model, 3, **options)
@@ -173,17 +116,11 @@ class Draws(Model):
         return h * self.drawn
 
 
-class DrawsInBuffer(Draws):
-    def begin(self):
-        self.register_buffer("drawn", None)
-
-
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("run", ["vmap", "loop"])
-@pytest.mark.parametrize("kind", [Draws, DrawsInBuffer])
-def test_what_a_pass_draws_and_keeps_is_each_members_own(kind, run, grad):
-    models, x = apart(kind)
-    fresh, drawn = pb.deep(models), kind().eval()
+def test_what_a_pass_draws_and_keeps_is_each_members_own(run, grad):
+    models, x = apart(Draws)
+    fresh, drawn = pb.deep(models), Draws().eval()
     fresh.run = run
     with torch.set_grad_enabled(grad):
         torch.testing.assert_close(fresh(x), fresh(x))
@@ -196,48 +133,6 @@ def test_what_a_pass_draws_and_keeps_is_each_members_own(kind, run, grad):
     members = [ensemble.member(i) for i in range(3)]
     assert all(torch.equal(member.drawn, drawn.drawn) for member in members)
     torch.testing.assert_close(torch.stack([member(x) for member in members]), first, rtol=1e-4, atol=1e-5)
-
-
-class FailsLate(Model):
-    def begin(self):
-        self.cache, self.fails = None, False
-
-    def inside(self, h):
-        if self.cache is None:
-            self.cache = 2 * self.leave.weight.detach().sum()
-        if self.fails:
-            raise RuntimeError("it fails")
-        return h * self.cache
-
-
-@pytest.mark.parametrize("run", ["vmap", "loop"])
-def test_a_pass_that_fails_leaves_nothing_of_a_member(run):
-    models, x = apart(FailsLate)
-    ensemble, expected = pb.deep(models), torch.stack([copy.deepcopy(model)(x) for model in models])
-    ensemble.run = run
-    ensemble(x)
-    ensemble.module.fails = True
-    with pytest.raises(RuntimeError, match="it fails"):
-        ensemble(x)
-    ensemble.module.fails = False
-    torch.testing.assert_close(ensemble(x), expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore")  # of torch.compile, about what it cannot
-@pytest.mark.parametrize("first", ["run", "compiled"])
-@pytest.mark.parametrize("run", ["vmap", "loop"])
-@pytest.mark.slow
-def test_compiled_members_have_their_own_caches_too(run, first):
-    """Parts of a call run uncompiled, where the model does what torch.compile cannot: its hooks are registered."""
-    models, x = apart(RecordsAndCaches)
-    ensemble, expected = pb.deep(models), torch.stack([copy.deepcopy(model)(x) for model in models])
-    ensemble.run = run
-    if first == "run":
-        ensemble(x)
-    compiled = torch.compile(ensemble, backend="eager")
-    for _ in range(2):
-        torch.testing.assert_close(compiled(x), expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(ensemble(x), expected, rtol=1e-4, atol=1e-5)
 
 
 class KeepsInDict(Model):
@@ -303,22 +198,6 @@ def test_an_input_that_is_changed_in_place_later_than_the_first_is_refused_and_c
         ensemble(x.clone())
     expected = torch.stack([copy.deepcopy(model)(x.clone()) for model in models])
     torch.testing.assert_close(ensemble(x), expected, rtol=1e-4, atol=1e-5)
-
-
-class RecordsAndCaches(Model):
-    def begin(self):
-        self.hooked, self.cache, self.recorded = False, None, []
-
-    def forward(self, x):
-        if not self.hooked:
-            self.enter.register_forward_hook(self.record)
-            self.hooked = True
-        if self.cache is None:
-            self.cache = self.enter.weight.sum(1)
-        return self.leave((self.enter(x) + self.cache).relu())
-
-    def record(self, layer, args, output):
-        self.recorded = [output]
 
 
 @pytest.mark.parametrize("run", ["vmap", "loop"])

@@ -56,7 +56,7 @@ def test_a_model_with_a_scripted_part_is_refused(method):
         ("packed", {"example": None}, "there is no example. Give example=x"),
         ("packed", {"example": torch.zeros(2, 7)}, r"does not run on the example, whose shape is \[\(2, 7\)\]"),
         ("packed", {"gamma": 2, "where": "nothing"}, "'nothing' matches none.*'0', '3', '5'"),
-        ("packed", {"init": "some"}, 'init must be "different" or "same"'),
+        ("packed", {"init": "some"}, "init must be one of 'different', 'same'"),
         ("masksembles", {"scale": 0.5}, "scale must be finite and at least 1, but it is 0.5"),
         ("masksembles", {"scale": float("inf")}, "scale must be finite and at least 1, but it is inf"),
         ("masksembles", {"capacity": -1.0}, "capacity must be a positive fraction.*but it is -1.0"),
@@ -65,7 +65,7 @@ def test_a_model_with_a_scripted_part_is_refused(method):
         ("masksembles", {"where": "3|conv"}, "'conv' matches none"),
         ("masksembles", {"where": "("}, "is not a regular expression"),
         ("masksembles", {"example": torch.zeros(2, 7)}, "does not run on the example"),
-        ("batch_ensemble", {"init": "ones"}, 'init must be "normal" or "signs", but it is \'ones\''),
+        ("batch_ensemble", {"init": "ones"}, "init must be one of 'normal', 'signs', but it is 'ones'"),
         ("batch_ensemble", {"where": "conv"}, "'conv' matches none"),
         ("mc_dropout", {"rate": 1.0}, "rate must be between 0 and 1.*, but it is 1.0"),
         ("mc_dropout", {"rate": 0.0}, "rate must be between 0 and 1.*, but it is 0.0"),
@@ -77,7 +77,7 @@ def test_a_model_with_a_scripted_part_is_refused(method):
         ("mimo", {"first": "nothing"}, "'nothing' matches none"),
         ("treenet", {"branch": "layer4|fc"}, "'layer4' matches none of the model's tensors.*'0.weight'"),
         ("multihead", {"where": "fc"}, "'fc' matches none"),
-        ("deep", {"init": "ones"}, 'init must be "different" or "same", but it is \'ones\''),
+        ("deep", {"init": "ones"}, "init must be one of 'different', 'same', but it is 'ones'"),
     ],
 )
 def test_bad_settings_say_rule_value_and_way_out(method, options, message):

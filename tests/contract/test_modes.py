@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from small import cnn, make
+from small import make
 from torch import nn
 
 import pluribus as pb
@@ -25,7 +25,6 @@ MODELS = {
     "alike": lambda: [trained() for _ in range(3)],
     "unlike": lambda: [trained(8), trained(12), trained(16)],
     "asleep in part": lambda: [awake_but_for_normalisation() for _ in range(3)],
-    "unlike, asleep in part": lambda: [awake_but_for_normalisation(width) for width in (8, 12, 16)],
     "one awake": lambda: [trained().train(), trained(), trained()],
 }
 
@@ -126,13 +125,6 @@ def test_modules_that_change_their_weights_with_their_mode_are_switched_back():
         for _ in range(2):
             torch.testing.assert_close(ensemble(x), expected)
             torch.testing.assert_close(ensemble.predict(x).members, expected.softmax(-1).detach())
-
-
-def test_the_mode_of_the_whole_is_set_as_ever():
-    for models in (MODELS["unlike"](), MODELS["one awake"](), [cnn(), cnn()]):
-        ensemble = pb.deep(models)
-        assert all(modes(ensemble.train()))
-        assert not any(modes(ensemble.eval()))
 
 
 @pytest.mark.parametrize("run", ["vmap", "loop"])

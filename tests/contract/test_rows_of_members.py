@@ -37,15 +37,6 @@ class Siamese(Base):
         return (one * two).unflatten(0, x.shape[:2]) + self.layer(x)
 
 
-class Pair(Base):
-    """Once on a row for each example, and once on two inputs below each other."""
-
-    def turn(self, x: Tensor) -> Tensor:
-        """The mean and the last step, compared."""
-        one, two = torch.tanh(self.layer(torch.cat([x.mean(1), x[:, -1]]))).chunk(2)
-        return (one * two + self.layer(x[:, 0]))[:, None]
-
-
 class Axial(Base):
     """Along one axis, time first, and then along another."""
 
@@ -54,17 +45,6 @@ class Axial(Base):
         x = torch.tanh(self.layer(x.transpose(0, 1))).transpose(0, 1)
         x = torch.tanh(self.layer(x.transpose(0, 1).flatten(0, 1))).unflatten(0, (x.shape[1], -1)).transpose(0, 1)
         return self.layer(x.flatten(0, 1)).unflatten(0, x.shape[:2])
-
-
-class Unrolled(Base):
-    """A step for each word: as many calls as there are words."""
-
-    def turn(self, x: Tensor) -> Tensor:
-        """The last state."""
-        state = torch.zeros_like(x[:, 0])
-        for step in x.unbind(1):
-            state = torch.tanh(self.layer(state) + step)
-        return state[:, None]
 
 
 class TrainingOnly(Base):
@@ -80,7 +60,7 @@ class TrainingOnly(Base):
         return y + self.extra(F.dropout(x, 0.0).transpose(0, 1)).transpose(0, 1) if self.training else y
 
 
-MODELS = [Siamese, Pair, Axial, Unrolled, TrainingOnly]
+MODELS = [Siamese, Axial, TrainingOnly]
 
 
 def apart(ensemble: pb.Ensemble, model: nn.Module) -> list[dict[str, Tensor]]:
@@ -200,40 +180,6 @@ def test_members_whose_experts_see_some_rows_only_run_one_by_one(method):
         members = torch.stack([F.cross_entropy(ensemble.member(i)(x), y) for i in range(ensemble.size)])
         torch.testing.assert_close(ensemble.loss(x, y, F.cross_entropy), members.mean(), rtol=1e-4, atol=1e-5)
     assert "not as rows" in ensemble.explain()
-
-
-@pytest.mark.parametrize(("outer", "inner"), [("masksembles", "batch_ensemble"), ("batch_ensemble", "masksembles")])
-def test_a_member_of_one_method_is_a_plain_network_to_another(outer, inner):
-    torch.manual_seed(0)
-    model, x = Axial(), torch.randn(5, 4, 6)
-    given = make(inner, model).member(1)
-    ensemble = make(outer, given)
-    rows = ensemble.train()(x)
-    torch.testing.assert_close(rows, ensemble.eval()(x), rtol=1e-4, atol=1e-5)  # it has no chance, no statistics
-    plain = apart(make(inner, model), model)[1]
-    for name, tensor in model.named_parameters():
-        tensor.data = plain[name].detach()
-    torch.testing.assert_close(given(x), model(x), rtol=1e-4, atol=1e-5)
-    expected = [functional_call(model, own, x) for own in apart_of_plain(ensemble, plain, outer)]
-    torch.testing.assert_close(rows, torch.stack(expected), rtol=1e-4, atol=1e-5)
-
-
-def apart_of_plain(ensemble: pb.Ensemble, plain: dict[str, Tensor], outer: str) -> list[dict[str, Tensor]]:
-    """The tensors of each member where the given network is a plain one."""
-    state = dict(ensemble.module.named_parameters()) | dict(ensemble.module.named_buffers())
-    members = []
-    for i in range(ensemble.size):
-        own = {}
-        for name, tensor in plain.items():
-            layer, _, key = name.rpartition(".")
-            if outer == "masksembles" and key == "weight" and f"{layer}.mask" in state:
-                tensor = tensor * state[f"{layer}.mask"][i]
-            if outer == "batch_ensemble":
-                scale = state[f"{layer}.s"][i]
-                tensor = tensor * state[f"{layer}.r"][i] * scale[:, None] if key == "weight" else state[f"{layer}.b"][i]
-            own[name] = tensor
-        members.append(own)
-    return members
 
 
 @methods

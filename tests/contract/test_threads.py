@@ -117,18 +117,6 @@ def test_what_reads_an_ensemble_waits_for_the_members(run, tmp_path):
     torch.testing.assert_close(pb.load(tmp_path / "saved.safetensors", SMALL["cnn"].build())(x), expected)
 
 
-def test_two_ensembles_over_one_module_wait_for_each_other():
-    module = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-    module[2].bias = nn.Parameter(torch.randn(4, 3))
-    whole, part = pb.Ensemble(module, 4, ["2.bias"]), pb.Ensemble(module[2], 4, ["bias"])
-    x, hidden = torch.randn(5, 6), torch.randn(5, 8)
-    expected = whole(x).detach(), part(hidden).detach()
-    for run in ("vmap", "loop"):
-        whole.run = part.run = run
-        a, b = in_threads(lambda: whole(x).detach(), lambda: part(hidden).detach())
-        assert (wrong(a, expected[0]), wrong(b, expected[1])) == (0, 0)
-
-
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_one_trains_while_eight_predict_and_torch_keeps_its_switches():
     """What torch has once for all threads: the fast path of attention, warnings."""

@@ -1,6 +1,5 @@
 """What every function on predictions promises: the same answer in any form of its input, or an error that says why."""
 
-import copy
 import math
 import pickle
 import threading
@@ -8,7 +7,6 @@ import threading
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import pluribus as pb
 from pluribus.uncertainty.metrics import METRICS
@@ -216,61 +214,6 @@ def test_no_metric_of_saturated_predictions_has_a_nan_end(metric):
 
 
 # ---------------------------------------------------------------- the outer forms of an ensemble
-
-
-def norm_net():
-    return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 4))
-
-
-def outer(kind):
-    torch.manual_seed(0)
-    ensemble = pb.deep(norm_net, 3)
-    x, y = torch.randn(80, 6), torch.randint(4, (80,))
-    if kind == "calibrated":
-        fitted = pb.calibrate(ensemble, (x, y), method="temperature")
-        return ensemble, x, lambda: fitted.predict(x).mean, fitted
-    fitted = pb.conformal(ensemble, (x, y), 0.8)
-    return ensemble, x, lambda: fitted.sets(x), fitted
-
-
-@pytest.mark.parametrize("kind", ["calibrated", "conformal"])
-@pytest.mark.parametrize("asleep", ["all awake", "all asleep", "one asleep"])
-def test_modes_stay_as_they_were(kind, asleep):
-    ensemble, x, call, _ = outer(kind)
-    ensemble.train(asleep != "all asleep")
-    if asleep == "one asleep":
-        next(m for m in ensemble.modules() if isinstance(m, nn.BatchNorm1d)).eval()
-    before = {name: module.training for name, module in ensemble.named_modules()}
-    state = copy.deepcopy(ensemble.state_dict())
-    call()
-    y = torch.randint(4, (80,))
-    pb.calibrate(ensemble, (x, y), method="temperature")
-    pb.conformal(ensemble, (x, y), 0.8)
-    assert {name: module.training for name, module in ensemble.named_modules()} == before
-    assert all(torch.equal(value, state[name]) for name, value in ensemble.state_dict().items())
-
-
-@pytest.mark.parametrize("kind", ["calibrated", "conformal"])
-def test_two_threads_get_what_one_gets(kind):
-    ensemble, x, call, fitted = outer(kind)
-    expected, wrong = call(), []
-
-    def ask():
-        for _ in range(100):
-            try:
-                found = call()
-                wrong.extend([] if torch.allclose(found.double(), expected.double(), atol=1e-6) else ["another answer"])
-            except Exception as error:
-                wrong.append(repr(error))
-
-    threads = [threading.Thread(target=ask) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong, (len(wrong), wrong[0])
-    assert torch.equal(call(), expected)
-    assert torch.equal(copy.deepcopy(fitted).ensemble.predict(x).mean, ensemble.predict(x).mean)
 
 
 def test_randomised_sets_survive_copies_and_threads():

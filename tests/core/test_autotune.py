@@ -53,16 +53,6 @@ def test_a_training_step_under_auto_equals_one_without(method, name):
         torch.testing.assert_close(b, a, msg=n, **LIKE)  # measuring left no trace in statistics
 
 
-def test_explain_says_what_was_chosen_and_why():
-    ensemble, x = make("deep", "cnn")
-    ensemble.run = "auto"
-    ensemble(x)
-    text = ensemble.explain()
-    assert "runs with auto" in text
-    assert "(5, 3, 8, 8), eval: " in text
-    assert "measured: " in text
-
-
 def test_the_fastest_way_is_taken(monkeypatch):
     ensemble, x = make("deep", "cnn")
     ensemble.run = "auto"
@@ -171,14 +161,6 @@ def test_what_masks_leave_out_is_counted_all_the_same(monkeypatch):
     assert counter.get_total_flops() == 2 * 7 * (6 * 12 + 4 * 12 * 5)  # what comes before the masks runs once
 
 
-def test_masked_channels_are_left_out_in_eval_mode_alone(monkeypatch):
-    x = torch.randn(8, 6)
-    ensemble, _ = masked(nn.Linear(12, 5), nn.Linear(6, 12), x, monkeypatch)
-    batches = torch.randn(4, 8, 6)
-    ensemble.train().loss(batches, torch.zeros(4, 8).long(), F.cross_entropy, per_member=True)
-    assert auto.LEAN not in ensemble.explain() and not ensemble.runner.rows.skips_masked
-
-
 class Viewing(nn.Module):
     """A model that cannot take channels-last images: it views what is not contiguous then."""
 
@@ -198,47 +180,6 @@ def test_a_way_that_fails_is_left_out():
     ensemble.run = "auto"
     torch.testing.assert_close(ensemble(x), expected, **LIKE)
     assert not next(iter(ensemble.runner.measured.values())).channels_last
-
-
-def test_chance_goes_on_as_if_nothing_was_measured():
-    ensemble, x = make("deep", "mlp")
-    ensemble.run = "auto"
-    torch.manual_seed(3)
-    wanted = torch.rand(3)
-    torch.manual_seed(3)
-    ensemble(x)
-    assert torch.equal(torch.rand(3), wanted)
-
-
-def test_a_masked_layer_leaves_out_what_a_member_never_reads():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 8, 3), nn.Flatten(), nn.Linear(128, 3))
-    x = torch.randn(2, 3, 8, 8)
-    ensemble = pb.masksembles(model, 3, example=x).eval()
-    ensemble.run = "vmap"  # which multiplies by the mask
-    expected = ensemble(x)
-    ensemble.run = "loop"
-    torch.testing.assert_close(ensemble(x), expected, **LIKE)
-    last = x.contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(ensemble(last), expected, **LIKE)
-    gradient = torch.autograd.grad(ensemble(x).square().sum(), ensemble.module[2].weight)[0]
-    ensemble.run = "vmap"
-    torch.testing.assert_close(gradient, torch.autograd.grad(ensemble(x).square().sum(), ensemble.module[2].weight)[0])
-
-
-def test_members_gradients_come_from_one_stacked_operation():
-    ensemble, x = make("deep", "cnn")
-    ensemble.run = "loop"
-    ensemble.loss(x, targets(), F.cross_entropy).backward()
-    seen, pending, kinds = set(), [ensemble.loss(x, targets(), F.cross_entropy).grad_fn], []
-    while pending:
-        node = pending.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            kinds.append(node.name())
-            pending.extend(n for n, _ in node.next_functions)
-    owned = sum(name in ensemble.own for name, _ in ensemble.module.named_parameters())
-    assert kinds.count("UnbindBackward0") == owned
 
 
 # ---------------------------------------------------------------- devices without a rule

@@ -138,13 +138,6 @@ def test_attention_drops_weights_in_training_only():
     assert 1 - len(kept) / dropped.numel() == pytest.approx(0.25, abs=0.03)
 
 
-def test_attention_keeps_what_must_not_learn_as_it_is():
-    mha = attention()
-    mha.in_proj_weight.requires_grad_(False)
-    made = Attention.of(mha)
-    assert [n for n, p in made.named_parameters() if not p.requires_grad] == [f"{n}_proj.weight" for n in "qkv"]
-
-
 class Sequences(nn.Module):
     """A whole transformer in the three forms that torch has, and what it is called with."""
 
@@ -225,11 +218,6 @@ def test_grouped_linear_equals_a_block_diagonal_matrix_and_a_grouped_convolution
     close(found, F.conv1d(points, layer.weight[..., None], layer.bias, groups=groups).reshape(*shape, 12))
 
 
-def test_grouped_linear_takes_one_vector_as_linear_does():
-    layer, x = GroupedLinear(6, 4, 2), torch.randn(6)
-    close(layer(x), layer(x[None])[0])
-
-
 def test_grouped_linear_starts_as_a_convolution_with_groups_does():
     layer, conv = GroupedLinear(256, 256, 4), nn.Conv1d(256, 256, 1, groups=4)
     assert layer.weight.abs().max().item() == pytest.approx(conv.weight.abs().max().item(), rel=0.01)
@@ -249,14 +237,6 @@ def test_gamma_is_lowered_where_a_group_would_get_too_few_channels():
     assert groups_of(chain(), 0.5, 4, "0|1|3", least=32) == {"0": 1, "1": 2, "3": 4}
     assert groups_of(chain(), 1.0, 4, "0|1|3", least=32) == {"0": 1, "1": 4, "3": 4}
     assert groups_of(chain(), 0.5, 1, None, least=32) == {}
-
-
-def test_gamma_asks_which_layers_it_is_for():
-    with pytest.raises(ValueError, match=r"where= among: '0', '1', '3'"):
-        groups_of(chain(), 0.5, 2, None, least=1)
-    model = chain()
-    model.takes_gamma = "1"
-    assert groups_of(model, 0.5, 2, None, least=1) == {"1": 2}
 
 
 def test_grouped_layers_mix_no_channels_of_different_groups():
@@ -281,17 +261,6 @@ def test_grouped_convolution_has_the_deviation_of_one_made_with_groups(conv):
 def test_groups_that_do_not_divide_name_the_layer():
     with pytest.raises(ValueError, match=r'5 groups must divide the channels of layer "1", but it has 128 and 128'):
         group_(chain(), {"1": 5}, None)
-
-
-def test_generator_decides_grouped_linear_layers():
-    model = chain()
-    first, second = (group_(copy.deepcopy(model), {"3": 2}, torch.Generator().manual_seed(1)) for _ in range(2))
-    assert torch.equal(first[3].weight, second[3].weight)
-
-
-def test_grouped_layers_that_must_not_learn_still_do_not():
-    model = group_(chain().requires_grad_(False), {"1": 2, "3": 2}, None)
-    assert not any(p.requires_grad for p in model.parameters())
 
 
 # -------------------------------------------------------------------- rows of several members
@@ -364,20 +333,6 @@ def test_rows_of_convolutions_equal_rows_run_one_by_one(kind, function, windows)
     close(adapted(conv, RankOne, BatchLayout(), INDEX, r=r, s=s, b=b)(x.flatten(0, 1)), expected)
 
 
-def test_rows_may_stand_behind_the_channels():
-    conv, mask = nn.Conv1d(4, 3, 1), torch.randint(2, (MEMBERS, 4)).float()
-    x = torch.randn(ROWS, 4)
-    expected = F.linear(x * mask[INDEX], conv.weight[..., 0], conv.bias)
-    close(adapted(conv, Masked, BatchLayout(2), INDEX, mask=mask)(x.T[None])[0].T, expected)
-
-
-def test_outside_such_a_pass_the_tensor_is_the_members():
-    linear, mask = nn.Linear(6, 2), torch.tensor([1.0, 0, 1, 1, 0, 1])
-    x = torch.randn(2, 3, 6)
-    expected = F.linear(x * mask, linear.weight, linear.bias)
-    close(adapted(linear, Masked, BatchLayout(), None, mask=mask)(x), expected)
-
-
 @pytest.mark.parametrize("mixin", [Masked, RankOne, Dropped])
 def test_adapted_layers_take_their_input_by_its_name(mixin):
     ones = torch.ones(3)
@@ -410,15 +365,6 @@ def test_split_gives_each_members_outputs_as_rows(layout, fold):
     layer = adapted(linear, JointOutput, layout, torch.arange(ROWS))
     layer.members = MEMBERS
     close(layer(fold(x)), fold(expected))
-
-
-def test_split_of_a_convolution_gives_each_members_outputs_as_rows():
-    conv = nn.Conv2d(4, MEMBERS * 2, 3)
-    x = torch.randn(ROWS, 4, 5, 5)
-    expected = torch.cat([F.conv2d(x, w, b) for w, b in zip(conv.weight.chunk(3), conv.bias.chunk(3), strict=True)])
-    layer = adapted(conv, JointOutput, BatchLayout(), torch.arange(ROWS))
-    layer.members = MEMBERS
-    close(layer(x), expected)
 
 
 @pytest.mark.parametrize("given", [True, False])

@@ -10,7 +10,7 @@ from torch import nn
 
 import pluribus as pb
 from pluribus._common.trees import as_batch
-from pluribus.methods._mc_dropout import dropout_modules, droppers, set_rate_
+from pluribus.methods._mc_dropout import droppers, set_rate_
 from pluribus.surgery.replacing import expose_weights
 
 X = torch.randn(4, 16, 8, generator=torch.Generator().manual_seed(0))
@@ -80,21 +80,6 @@ def test_what_drops_nothing_in_training_is_not_found(function):
     assert found(Calls(function)) == {}
 
 
-def test_torch_dropout_that_is_switched_off_by_name_is_not_found():
-    assert found(Calls(lambda x, training: torch.dropout(x, p=0.5, train=False))) == {}
-
-
-@pytest.mark.parametrize("kind", [nn.Dropout, nn.Dropout1d, nn.AlphaDropout, nn.FeatureAlphaDropout])
-def test_dropout_modules_are_found(kind):
-    model = nn.Sequential(kind(0.3), nn.Linear(8, 8), nn.Sequential(kind(0.1), kind(0.0)))
-    assert found(model) == {"0": 0.3, "2.0": 0.1}
-
-
-def test_dropout_module_used_twice_is_found_once():
-    drop = nn.Dropout(0.3)
-    assert found(nn.Sequential(drop, nn.ReLU(), drop)) == {"0": 0.3}
-
-
 class Attending(nn.Module):
     def __init__(self, rate):
         super().__init__()
@@ -116,13 +101,6 @@ def test_dropout_between_the_layers_of_a_recurrent_network_is_found(kind):
     assert found(kind(8, 8, num_layers=2)) == {}
     with pytest.warns(UserWarning, match="num_layers"):
         assert found(kind(8, 8, num_layers=1, dropout=0.3)) == {}
-
-
-def test_every_dropout_of_a_transformer_layer_is_found():
-    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1)
-    names = {"self_attn", "dropout", "dropout1", "dropout2"}
-    assert found(layer) == found(expose_weights(layer)) == dict.fromkeys(names, 0.1)
-    assert found(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0)) == {}
 
 
 def vision_transformer(**rates):
@@ -178,19 +156,6 @@ def test_looking_for_dropout_leaves_model_and_chance_alone():
 # -------------------------------------------------------------------- rates
 
 
-def test_modules_that_drop_are_those_of_dropout_and_those_with_a_rate():
-    model = nn.ModuleDict(
-        {
-            "drop": nn.Dropout(0.0),
-            "attention": expose_weights(Attending(0.0)),
-            "one": nn.LSTM(8, 8, num_layers=2, dropout=0.1),
-            "none": nn.LSTM(8, 8),
-            "linear": nn.Linear(8, 8),
-        }
-    )
-    assert dropout_modules(model) == ["drop", "attention.attention", "one"]
-
-
 @pytest.mark.parametrize(
     "build", [lambda: nn.Dropout(0.1), lambda: Attending(0.1).attention, lambda: nn.LSTM(8, 8, 2, dropout=0.1)]
 )
@@ -198,14 +163,6 @@ def test_rate_is_set_however_a_module_drops(build):
     model = build()
     set_rate_(model, 0.7)
     assert found(model, (X, X, X) if isinstance(model, nn.MultiheadAttention) else X) == {"": 0.7}
-
-
-@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
-def test_what_is_found_drops_in_eval_mode(function):
-    ensemble = pb.mc_dropout(Calls(function), 2, example=X).eval()
-    ensemble.run = "loop"
-    outputs = ensemble(X)
-    assert not torch.equal(outputs[0], outputs[1])
 
 
 class Drops(nn.Module):

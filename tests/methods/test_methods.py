@@ -41,30 +41,6 @@ def test_deep_of_unlike_models_runs_them_by_the_loop():
         ensemble.run = "vmap"
 
 
-def test_models_that_differ_in_a_setting_only_are_unlike():
-    a, b = (nn.Sequential(nn.Linear(6, 8), nn.LeakyReLU(slope), nn.Linear(8, 3)) for slope in (0.1, 0.9))
-    x = torch.randn(5, 6)
-    close(pb.deep([a, b])(x), torch.stack([a(x), b(x)]))
-
-
-def test_models_that_differ_in_a_function_a_list_or_a_hook_are_unlike():
-    class Act(nn.Module):
-        def __init__(self, act, order=()):
-            super().__init__()
-            self.layer, self.act, self.order = nn.Linear(6, 3), act, list(order)
-
-        def forward(self, x):
-            return self.act(self.layer(x)) + sum(self.order)
-
-    x = torch.randn(5, 6)
-    hooked = Act(F.relu)
-    hooked.register_forward_hook(lambda _, __, y: y + 1)
-    for other in (Act(torch.tanh), Act(F.relu, [7.0]), hooked):
-        model = Act(F.relu)
-        close(pb.deep([model, other])(x), torch.stack([model(x), other(x)]))
-    assert pb.deep([Act(F.relu), Act(F.relu)]).stacked
-
-
 def test_deep_draws_every_tensor_anew_also_raw_parameters_and_attention():
     class Model(nn.Module):
         def __init__(self):
@@ -92,23 +68,6 @@ def test_rows_of_padding_and_spectral_norms_survive_a_new_draw():
     for i in range(3):
         weight = pb.deep(normed, 3).eval().member(i)[0].weight
         assert torch.linalg.matrix_norm(weight.detach(), 2) == pytest.approx(1, abs=0.2)
-
-
-def test_tiny_layers_are_drawn_too():
-    ensemble = pb.deep(nn.Linear(1, 1), 3)
-    assert len(set(ensemble.module.weight.flatten().tolist())) == 3
-    assert len(set(ensemble.module.bias.flatten().tolist())) == 3
-
-
-def test_a_builder_is_called_for_each_member():
-    calls = []
-
-    def build():
-        calls.append(1)
-        return mlp()
-
-    assert pb.deep(build, 3).size == 3
-    assert len(calls) == 3
 
 
 @pytest.mark.parametrize("method", ["deep", "packed", "treenet", "multihead"])
@@ -166,12 +125,6 @@ def test_widths_are_rounded_up_said_and_refused_when_strict():
     assert pb.packed(plain_mlp(8), 4, alpha=2, example=x, strict=True).size == 4
 
 
-def test_alpha_may_be_a_fraction_and_more_than_the_size():
-    x = torch.randn(2, 6)
-    for alpha, width in ((1.5, 6), (4, 16), (6, 24), (0.5, 2)):
-        assert pb.packed(plain_mlp(16), 4, alpha=alpha, example=x).module[0].weight.shape == (4, width, 6)
-
-
 def test_a_builder_needs_no_example():
     seen = []
 
@@ -202,11 +155,6 @@ def test_gamma_rounds_widths_up_to_its_groups():
     assert isinstance(grouped, GroupedLinear)
     assert (grouped.in_features, grouped.out_features, grouped.groups) == (6, 6, 2)
     assert ensemble(torch.randn(5, 6)).shape == (4, 5, 3)
-
-
-def test_gamma_needs_to_know_where():
-    with pytest.raises(ValueError, match="Choose with where= among"):
-        pb.packed(plain_mlp(), 4, gamma=2, example=torch.randn(2, 6))
 
 
 # -------------------------------------------------------------------- masks
@@ -241,18 +189,6 @@ def test_disjoint_masks_equal_separate_thin_networks():
         thin[2].weight.data, thin[2].bias.data = model[2].weight[b][:, a], model[2].bias[b]
         thin[4].weight.data, thin[4].bias.data = model[4].weight[:, b], model[4].bias
         close(ensemble(x)[i], thin(x))
-
-
-def test_disjoint_masks_train_like_separate_thin_networks():
-    model = plain_mlp(12)
-    ensemble = pb.masksembles(model, 3, scale=10.0, example=torch.randn(2, 6))
-    x, y = torch.randn(3, 4, 6), torch.stack([targets(4) for _ in range(3)])
-    ensemble.train().loss(x, y, F.cross_entropy, per_member=True).backward()
-    hidden = ensemble.module[4].mask.bool()
-    for i in range(3):
-        member = ensemble.member(i)
-        (F.cross_entropy(member(x[i]), y[i]) / 3).backward()  # the mean over all rows
-        close(ensemble.module[4].weight.grad[:, hidden[i]], member[4].weight.grad[:, hidden[i]])
 
 
 def test_masks_share_normalisation_and_each_row_has_one_member_in_all_layers():
@@ -313,10 +249,3 @@ def test_fixed_capacity_grows_layers():
         assert ensemble(x).shape == (4, 5, 3)
     expected = 16 * 2 * (1 - (1 - 1 / 2) ** 4)
     assert sum(widths) / len(widths) == pytest.approx(expected, abs=0.5)
-
-
-def test_fixed_capacity_grows_a_residual_network():
-    ensemble, x = make("masksembles", "cnn", 4, scale=3.0, capacity=1.0)
-    assert ensemble.module[3].conv.in_channels > 8
-    assert (ensemble.module[3].conv.mask.sum(1) == 8).all()
-    assert ensemble(x).shape == (4, 5, 3)

@@ -42,16 +42,6 @@ class Last(Words):
         return hidden[torch.arange(len(words)), (words != 0).sum(1) - 1]
 
 
-class Written(Words):
-    """A mask that is written into a table of the model's own."""
-
-    def pool(self, hidden: Tensor, words: Tensor) -> Tensor:
-        """The mean over some words."""
-        table = torch.zeros(*words.shape, 2)
-        table[..., 0] = (words != 0).to(hidden.dtype)
-        return (hidden * table[..., :1]).mean(1)
-
-
 class Counted(Words):
     """A number that Python reads."""
 
@@ -72,7 +62,7 @@ class Placed(Words):
         return (hidden * self.places(torch.arange(words.shape[1]))).mean(1)
 
 
-DERIVED = {"mask": Masked, "last word": Last, "mask in a table": Written, "number": Counted}
+DERIVED = {"mask": Masked, "last word": Last, "number": Counted}
 
 
 def sentences(rows: int = 6) -> Tensor:
@@ -145,8 +135,6 @@ def test_checkpointing_over_the_first_layer_gives_the_same_gradients(between):
 CHANGES = {
     "weight norm": nn.utils.parametrizations.weight_norm,
     "spectral norm": nn.utils.parametrizations.spectral_norm,
-    "orthogonal": nn.utils.parametrizations.orthogonal,
-    "spectral norm by hooks": nn.utils.spectral_norm,
 }
 
 

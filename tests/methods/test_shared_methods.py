@@ -67,23 +67,6 @@ def test_batch_ensemble_starts():
         pb.batch_ensemble(nn.Linear(4, 4), 4, std=0.0)
 
 
-def test_a_layer_that_is_read_but_not_called_is_not_ignored():
-    class Reader(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
-
-        def forward(self, x):
-            return self.head(F.linear(x, self.inner.weight).relu())
-
-    x = torch.randn(5, 6)
-    with pytest.raises(ValueError, match="parameter of 'inner' directly, without calling"):
-        pb.batch_ensemble(Reader(), 3)(x)
-    ensemble = pb.batch_ensemble(Reader(), 3, example=x)
-    assert ensemble.own == {"head.r", "head.s", "head.b"}
-    assert ensemble(x).shape == (3, 5, 3)
-
-
 # -------------------------------------------------------------------- dropout
 
 
@@ -174,19 +157,6 @@ def test_mimo_starts_as_the_model_given_where_that_is_asked_for(name):
     close(ensemble(x), model(x).expand(3, -1, -1))
 
 
-def test_mimo_training_sees_each_member_s_own_rows():
-    """Members answer for their own input: with the others' slices at zero the network is one member's."""
-    model = plain_mlp(8)
-    ensemble = pb.mimo(model, 2, example=torch.randn(2, 6), init="same")
-    ensemble.module[0].weight.data[:, 6:] = 0  # only the first member's input is read
-    x, rows = torch.randn(4, 6), []
-    ensemble.loss(x, x, lambda o, t: rows.append((o.detach(), t)) or o.sum())
-    outputs, own = rows[0]
-    half = model[0].weight / 2
-    expected = model[4](model[2](F.linear(own, half, model[0].bias).relu()).relu())
-    close(outputs, expected)
-
-
 def test_mimo_trains_what_stands_before_its_first_layer():
     model = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 3))
     ensemble = pb.mimo(model, 3, example=torch.randn(4, 6)).train()
@@ -226,25 +196,6 @@ def test_repetition_is_exact(repetition, fraction):
     assert (orders[:, 10 * repetition - together :] == orders[0, 10 * repetition - together :]).all()
     if fraction == 0 and repetition > 1:
         assert (orders[0] != orders[1]).any()
-
-
-def test_mimo_and_mc_dropout_refuse_members():
-    for method in ("mimo", "mc_dropout"):
-        with pytest.raises(TypeError, match=f"{method}: .*member"):
-            make(method, "mlp")[0].member(0)
-
-
-def test_an_input_that_goes_around_the_first_layer_is_refused():
-    class Around(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
-
-        def forward(self, x):
-            return self.head(x + self.first(x))
-
-    with pytest.raises(ValueError, match="also goes around|must enter through"):
-        pb.mimo(Around(), 3, example=torch.randn(2, 6))
 
 
 # -------------------------------------------------------------------- trees
@@ -297,15 +248,6 @@ def test_a_trunk_may_share_a_layer_between_its_blocks(branch, training):
     for i in range(3):
         own = {name: t[i] if name in ensemble.own else t for name, t in ensemble.module.named_parameters()}
         close(outputs[i], functional_call(model, own, x))
-
-
-def test_trees_keep_the_trunk_and_branch_where_they_are_told():
-    model = cnn().eval()
-    ensemble = pb.treenet(model, 3, branch="3|6")
-    assert ensemble.own == {n for n, _ in state(model) if n.startswith(("3.", "6."))}
-    assert torch.equal(ensemble.module[0].weight, model[0].weight)
-    heads = pb.multihead(model, 3)
-    assert heads.own == {"6.weight", "6.bias"}
 
 
 def test_a_frozen_trunk_stays_as_it_is():

@@ -273,7 +273,7 @@ class TestWays:
 
             def shutdown(self, **_): ...
 
-        monkeypatch.setattr("pluribus._common.executors.ProcessPoolExecutor", Pool)
+        monkeypatch.setattr("pluribus.training.executors.ProcessPoolExecutor", Pool)
         outcome = conduct(Study(**SMALL), tmp_path, jobs=2)
         assert (Pool.refused, outcome.failed) == (2, {})
         same(undisturbed, tmp_path)

@@ -70,19 +70,6 @@ class Attention(nn.Module):
         return self.out(self.leave((weights @ v).transpose(1, 2).reshape(batch, tokens, -1)).mean(1))
 
 
-class Decoder(nn.Module):
-    """An encoder and a decoder with two inputs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(30, 32)
-        self.transformer = nn.Transformer(32, 16, 1, 1, 64, batch_first=True)
-        self.head = nn.Linear(32, 30)
-
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        return self.head(self.transformer(self.embedding(source), self.embedding(target)))
-
-
 class Caching(nn.Module):
     """Plain tensors as attributes, and a cache that eval mode fills from a parameter."""
 

@@ -31,27 +31,10 @@ def test_normal_tensor_is_redrawn_normal_with_its_deviation(dtype):
     assert scipy.stats.kstest(fresh.flatten().double(), "norm", (0, 0.02)).statistic < 0.02
 
 
-def test_truncated_normal_keeps_its_deviation():
-    tensor = nn.init.trunc_normal_(torch.empty(200, 100), std=0.5, a=-1, b=1)
-    assert draw_like(tensor).std().item() == pytest.approx(tensor.std().item(), rel=0.03)
-
-
-def test_redrawn_values_are_independent_of_the_given_ones():
-    tensor = torch.randn(300, 300)
-    correlation = torch.corrcoef(torch.stack([tensor.flatten(), draw_like(tensor).flatten()]))[0, 1]
-    assert abs(correlation) < 5 / 300
-
-
 def test_mean_is_kept_where_it_differs_from_zero():
     fresh = draw_like(1 + 0.1 * torch.randn(5000))
     assert fresh.mean().item() == pytest.approx(1, abs=0.01)
     assert fresh.std().item() == pytest.approx(0.1, rel=0.05)
-
-
-def test_mean_of_a_centred_tensor_is_not_copied():
-    tensor = torch.randn(10000)
-    means = torch.stack([draw_like(tensor).mean() for _ in range(50)])
-    assert abs(means.mean()) < 4 / math.sqrt(50 * 10000)
 
 
 INITIALISERS = {
@@ -115,31 +98,6 @@ def test_spread_takes_evenly_spaced_entries():
     assert resize_evenly(torch.arange(2), (4,)).tolist() == [0, 0, 1, 1]
 
 
-def test_small_random_vectors_are_rarely_taken_for_tables():
-    kept = [torch.equal(draw_like(t), t) for t in torch.randn(500, 10)]
-    assert sum(kept) == 0
-
-
-def test_generator_decides_the_draw():
-    tensor = torch.randn(20, 20)
-    draws = [draw_like(tensor, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
-    assert torch.equal(draws[0], draws[1])
-    assert not torch.equal(draws[0], draws[2])
-
-
-def test_global_random_state_stays_where_a_generator_is_given():
-    before = torch.get_rng_state()
-    draw_like(torch.linspace(-1, 1, 50)[torch.randperm(50, generator=torch.Generator())], generator=torch.Generator())
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_given_tensor_stays_as_it_is():
-    tensor = torch.randn(20, 20)
-    before = tensor.clone()
-    draw_like(tensor, (10, 10))
-    assert torch.equal(tensor, before)
-
-
 def test_tensor_without_memory_gives_one_of_the_new_shape():
     fresh = draw_like(torch.empty(8, 4, device="meta", dtype=torch.float16), (4, 2))
     assert (fresh.device.type, fresh.shape, fresh.dtype) == ("meta", (4, 2), torch.float16)
@@ -150,10 +108,6 @@ def test_complex_tensor_is_redrawn():
     fresh = draw_like(tensor, (50, 25))
     assert fresh.shape == (50, 25)
     assert fresh.std().item() == pytest.approx(1, rel=0.05)
-
-
-def test_parameter_gives_a_plain_tensor():
-    assert not draw_like(nn.Linear(8, 8).weight).requires_grad
 
 
 def test_a_law_that_one_tensor_fits_by_chance_gives_way_to_that_of_all():

@@ -66,31 +66,9 @@ def test_batch_is_found_where_it_is(turn, expected, rows):
 
 
 @turns
-def test_batch_of_words_is_found_where_it_is(turn, expected):
-    assert layout(Seen(turn, words=9), torch.randint(9, (3, 4))) == expected
-
-
-@turns
 def test_rows_that_are_equal_do_not_hide_the_batch(turn, expected):
     assert layout(Seen(turn), torch.randn(1, 4, 6).expand(3, -1, -1)) == expected
     assert layout(Seen(turn, words=9), torch.tensor([[1, 2, 3, 4]]).expand(3, -1)) == expected
-
-
-def test_words_that_are_all_equal_do_not_hide_the_batch():
-    assert layout(Seen(lambda x: x.transpose(0, 1), words=9), torch.zeros(3, 4, dtype=torch.long)) == BatchLayout(1)
-
-
-def test_small_values_do_not_hide_the_batch():
-    assert layout(Seen(lambda x: 1e-5 * x.transpose(0, 1)), torch.randn(3, 4, 6)) == BatchLayout(1)
-
-
-def test_large_common_part_does_not_hide_the_batch():
-    assert layout(Seen(lambda x: 100 + 0.01 * x.transpose(0, 1)), torch.randn(3, 4, 6)) == BatchLayout(1)
-
-
-def test_batch_of_a_convolution_comes_before_its_channels():
-    conv = nn.Conv2d(6, 6, 1)
-    assert layout(Seen(lambda x: x, layer=conv), torch.randn(3, 6, 4, 4)) == BatchLayout(0)
 
 
 def test_named_arguments_and_tensors_without_rows_are_passed_on():
@@ -98,26 +76,10 @@ def test_named_arguments_and_tensors_without_rows_are_passed_on():
     assert layout(Seen(lambda x: x.transpose(0, 1)), x) == BatchLayout(1)
 
 
-def test_layer_that_is_never_called_has_no_layout():
-    class Idle(Seen):
-        def forward(self, x):
-            return x
-
-    assert layout(Idle(None), torch.randn(3, 6)) is None
-
-
 def test_layer_whose_input_has_no_batch_is_named():
     model = Seen(lambda x: x.mean((0, 1), keepdim=True))
     with pytest.raises(ValueError, match="masksembles: .* cannot be found in the input of layer 'layer'"):
         layout(model, torch.randn(3, 4, 6))
-
-
-def test_rows_that_look_the_same_to_a_layer_are_found_by_their_number():
-    assert layout(Seen(lambda x: torch.ones(6).expand(len(x), 5, 6)), torch.randn(3, 4, 6)) == BatchLayout(0)
-
-
-def test_rows_that_look_the_same_and_stand_second_are_found_by_their_number():
-    assert layout(Seen(lambda x: torch.ones(6).expand(4, len(x), 6)), torch.randn(3, 4, 6)) == BatchLayout(1)
 
 
 class Table(nn.Module):
@@ -156,12 +118,6 @@ def test_probing_leaves_mode_and_statistics_alone():
     assert model.training
     assert model.words.num_batches_tracked == 0
     assert not model.layer._forward_pre_hooks
-
-
-def test_probing_leaves_chance_alone():
-    model, before = Seen(lambda x: x + 0 * F.dropout(x, 0.5)), torch.get_rng_state()
-    layout(model, torch.ones(3, 4, 6))
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 # -------------------------------------------------------------------- where the input enters
@@ -225,34 +181,6 @@ def test_sequences_enter_through_a_recurrent_layer():
             return self.head(self.lstm(x)[0][:, -1])
 
     assert find_entrances(Sequence(), torch.randn(2, 7, 5)) == (["lstm"], True)
-
-
-def test_input_that_is_named_enters_too():
-    assert find_entrances(Branches(), {"x": torch.randn(2, 3, 5, 5)}) == (["wide", "narrow"], True)
-
-
-def test_input_enters_a_layer_that_takes_it_by_name():
-    class Named(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.layer(input=x)
-
-    assert find_entrances(Named(), torch.randn(2, 4)) == (["layer"], True)
-
-
-def test_words_enter_time_first():
-    class Columns(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.words, self.head = nn.Embedding(11, 4), nn.Linear(4, 2)
-
-        def forward(self, words):
-            return self.head(self.words(words.t()).mean(0))
-
-    assert find_entrances(Columns(), torch.randint(11, (2, 7))) == (["words"], True)
 
 
 # -------------------------------------------------------------------- where the output leaves
@@ -336,11 +264,3 @@ def test_layer_whose_weight_is_read_without_a_call_is_found():
     assert find_bypassed(Reader(), ["head"], batch) == []
     with torch.no_grad():
         assert find_bypassed(Reader(), names, batch) == ["read"]
-
-
-@pytest.mark.parametrize("frozen", [["read", "idle"], ["read", "idle", "head"]])
-def test_layer_that_must_not_learn_is_found_too(frozen):
-    model = Reader()
-    for name in frozen:
-        model.get_submodule(name).requires_grad_(False)
-    assert find_bypassed(model, ["read", "idle", "head"], as_batch(torch.randn(2, 4))) == ["read"]

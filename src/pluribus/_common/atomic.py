@@ -21,9 +21,7 @@ except ModuleNotFoundError:  # Windows
 
 HERE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # a folder may be shared by machines
 
-PART = re.compile(r"\..+\.pluribus-([0-9a-f]{8})-([0-9]+)-[0-9a-f]{8}")
-
-FOLDER = re.compile(r"(?:\..+\.)?pluribus-([0-9a-f]{8})-([0-9]+)-[0-9a-f]{8}-folder")
+PART = re.compile(r"(?:\..+\.)?pluribus-([0-9a-f]{8})-([0-9]+)-[0-9a-f]{8}(-folder)?")
 
 DAY = 86400  # seconds after which a part is stale wherever it was written
 
@@ -68,7 +66,7 @@ def temporary_folder(beside: Path | None = None) -> Iterator[Path]:
     False
     """
     place = Path(tempfile.gettempdir()) if beside is None else beside.parent
-    remove_stale_parts(place, FOLDER)
+    remove_stale_parts(place)
     folder = place / f"{'' if beside is None else f'.{beside.name}.'}{_mark()}-folder"
     folder.mkdir(mode=0o700)
     try:
@@ -111,15 +109,15 @@ def move_aside(path: Path) -> None:
         path.rename(next(to for i in range(1000) if not (to := path.with_name(f"{path.name}.damaged-{i}")).exists()))
 
 
-def remove_stale_parts(folder: Path, pattern: re.Pattern[str] = PART) -> None:
+def remove_stale_parts(folder: Path) -> None:
     """Remove what our own processes were still writing to a folder when they died, and nothing else."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            found = pattern.fullmatch(entry.name)
+            found = PART.fullmatch(entry.name)
             if found and _is_stale(entry, found[1], int(found[2])):
-                if pattern is FOLDER and entry.is_dir(follow_symlinks=False):
+                if found[3] and entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path, ignore_errors=True)
-                elif pattern is PART and entry.is_file(follow_symlinks=False):
+                elif not found[3] and entry.is_file(follow_symlinks=False):
                     with suppress(OSError):
                         os.unlink(entry.path)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
-from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -116,15 +115,6 @@ def join_objects(objects: Sequence[Any]) -> Any:
     return MemberObjects(objects) if any(hidden_tensors(each) for each in objects) else first
 
 
-def leave_vmap(leaf: Any, stacked: Sequence[Tensor], size: int) -> Any:
-    """An output of vmap: a stacked tensor; of an object that holds tensors a copy for each member, with its own."""
-    if isinstance(leaf, Tensor) or not stacked:
-        return stacked[0] if stacked else leaf
-    inside = hidden_tensors(leaf)
-    copies = ({id(old): new[i] for old, new in zip(inside, stacked, strict=True)} for i in range(size))
-    return MemberObjects(deepcopy(leaf, memo) for memo in copies)
-
-
 def unstack(tree: Any, size: int) -> list[Any]:
     """The tree of each member."""
     leaves, structure = flatten(tree)
@@ -160,11 +150,17 @@ def rows_of(batch: Any, dim: int = 0) -> int:
     raise ValueError("a batch must hold a tensor whose first dimension counts its rows, but there is none.")
 
 
-def batch_kind(batch: Batch) -> Hashable:
-    """What decides how a model treats a batch: shapes and types of its tensors, and all that is no tensor."""
+def batch_kind(batch: Batch, rows: int | None = None) -> Hashable:
+    """What decides how a model treats a batch: shapes and types of its tensors, and all that is no tensor.
+
+    Args:
+        rows: so long first dimensions do not count
+    """
     leaves, tree = flatten(batch)
     return str(tree), tuple(
-        (tuple(leaf.shape), leaf.dtype, leaf.device.type) if isinstance(leaf, Tensor) else repr(leaf)[:100]
+        (tuple(leaf.shape[1:] if leaf.ndim and leaf.shape[0] == rows else leaf.shape), leaf.dtype, leaf.device.type)
+        if isinstance(leaf, Tensor)
+        else repr(leaf)[:100]
         for leaf in leaves
     )
 

@@ -52,7 +52,8 @@ class Measurements(dict[tuple[Any, ...], Backend]):
 
     def fastest(self, module: nn.Module, batch: Batch, runs: Runs, training: bool, kind: Any) -> Backend:
         """The fastest of the runs for this batch, measured at most once; runs of another `kind` are measured anew."""
-        key = measurement_key(training, batch, kind)
+        tensors = [(tuple(t.shape), t.dtype, t.device.type) for t in tensors_of(batch)]
+        key = (*tensors, training, torch.is_grad_enabled(), torch.get_num_threads(), kind)
         if key not in self:
             self[key] = fastest(module, batch, runs, training)
         return self[key]
@@ -63,12 +64,6 @@ class Measurements(dict[tuple[Any, ...], Backend]):
             f"    {key[0][0]}, {'training' if key[-4] else 'eval'}: {backend} ({backend.why})"
             for key, backend in self.items()
         ]
-
-
-def measurement_key(training: bool, batch: Batch, *more: Any) -> tuple[Any, ...]:
-    """What a measurement holds for."""
-    tensors = [(tuple(t.shape), t.dtype, t.device.type) for t in tensors_of(batch)]
-    return (*tensors, training, torch.is_grad_enabled(), torch.get_num_threads(), *more)
 
 
 def fastest(module: nn.Module, batch: Batch, runs: Runs, training: bool) -> Backend:
@@ -118,18 +113,14 @@ class Weights:
         layers = [part for part in module.modules() if both and isinstance(part, nn.Conv2d)]
         held = {id(p): p for part in layers for name, p in part.named_parameters(recurse=False) if name == "weight"}
         with torch.inference_mode(False):  # or they could not be trained later
-            self.both = [(p, p.data, _inputs_last(p.data)) for p in held.values()]
+            # (..., inputs, height, width) with the inputs next to each other in memory, as in images channels-last
+            self.both = [(p, p.data, p.data.movedim(-3, -1).contiguous().movedim(-1, -3)) for p in held.values()]
 
     def use(self, channels_last: bool) -> None:
         """Let the module have its weights in one of the formats."""
         with torch.inference_mode(False):
             for parameter, plain, last in self.both:
                 parameter.data = last if channels_last else plain
-
-
-def _inputs_last(weight: Tensor) -> Tensor:
-    """(..., inputs, height, width) with the inputs next to each other in memory, as images channels-last have them."""
-    return weight.movedim(-3, -1).contiguous().movedim(-1, -3)
 
 
 def _works(module: nn.Module, backend: Backend, once: Callable[[Backend], None]) -> bool:

@@ -58,6 +58,7 @@ class Ensemble(nn.Module):
         method, settings, notes: what made it, its arguments, and further lines of `explain`
         feed: what the members see in training, one of `core.feeds`
         first_look: what the method wants to know of the model, found on the first batch
+        example: a first batch that is known already, as one call takes it
 
     >>> ensemble = pb.deep(nn.Linear(4, 3), 2)
     >>> ensemble(torch.zeros(5, 4)).shape, ensemble.own == {"weight", "bias"}, ensemble.module.weight.shape
@@ -78,6 +79,7 @@ class Ensemble(nn.Module):
         feed: Feed = EVERY,
         notes: Sequence[str] = (),
         first_look: Callable[[Ensemble, Batch], Findings] | None = None,
+        example: Any = None,
     ):
         super().__init__()
         self.module, self.size, self.own = module, size, frozenset(own)
@@ -94,6 +96,8 @@ class Ensemble(nn.Module):
         self.class_dim: int | None = None
         self.runner = self._make_runner()
         self.training = module.training
+        if example is not None:
+            self.look_once(as_batch(example))
 
     def _make_runner(self) -> Runner:
         return Runner(self.module, self.size, self.own, self.method)

@@ -44,7 +44,6 @@ from .._common.trees import (
     flatten,
     have_same_numbers,
     hidden_tensors,
-    leave_vmap,
     map_tensors,
     rows_of,
     stack_trees,
@@ -361,7 +360,9 @@ class Runner:
         def run(_: Tensor, own: dict[str, Tensor], leaves: list[Any]) -> Any:
             output, changed = run_with(module, {**(shared or {}), **own}, *pytree.tree_unflatten(leaves, tree))
             seen["leaves"], seen["tree"] = flatten(output)
-            return [hidden_tensors(leaf) for leaf in seen["leaves"]], changed
+            if any(hidden_tensors(leaf) for leaf in seen["leaves"] if not isinstance(leaf, Tensor)):
+                raise ValueError("its output holds tensors inside of objects")
+            return [leaf for leaf in seen["leaves"] if isinstance(leaf, Tensor)], changed
 
         mapped = [0 if per_member and isinstance(leaf, Tensor) else None for leaf in leaves]
         count = torch.arange(self.size)  # mapped over even when nothing is owned
@@ -369,8 +370,9 @@ class Runner:
         with torch.no_grad():
             for name, tensor in changed.items():
                 own[name].copy_(tensor)  # a shared one cannot hold what members have computed: that is an error
-        joined = [leave_vmap(leaf, stacked, self.size) for leaf, stacked in zip(seen["leaves"], tensors, strict=True)]
-        return pytree.tree_unflatten(joined, seen["tree"])
+        stacked = iter(tensors)
+        outputs = [next(stacked) if isinstance(leaf, Tensor) else leaf for leaf in seen["leaves"]]
+        return pytree.tree_unflatten(outputs, seen["tree"])
 
     # ---------------------------------------------------------------- members as rows of one batch
 

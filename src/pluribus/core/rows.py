@@ -9,7 +9,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from .._common.torch_private import parts_of
-from .._common.trees import Batch, flatten, rows_of
+from .._common.trees import Batch, batch_kind, rows_of
 from ..surgery.probing import BatchLayout, find_layouts
 from ..surgery.selecting import channel_dim
 
@@ -128,7 +128,8 @@ def locate_rows_(method: str, module: nn.Module, stacked: Mapping[str, Tensor], 
     layers = member_layers(module)
     if not layers:
         return
-    key, located = _kind_of(module, batch), next(iter(layers.values())).rows.located
+    modes = tuple(part.training for part in parts_of(module))
+    key, located = (modes, batch_kind(batch, rows_of(batch))), next(iter(layers.values())).rows.located
     if key not in located:
         found = find_layouts(module, layers, {name: tensor[0] for name, tensor in stacked.items()}, batch)
         if lost := [name for name, layouts in found.items() if layouts is None or len(layouts) > 1]:
@@ -139,15 +140,3 @@ def locate_rows_(method: str, module: nn.Module, stacked: Mapping[str, Tensor], 
         located[key] = {name: layouts[0] for name, layouts in found.items() if layouts is not None}
     for name, layer in layers.items():
         layer.layout, layer.place = located[key].get(name), name
-
-
-def _kind_of(module: nn.Module, batch: Batch) -> Hashable:
-    """The shapes of the tensors without the number of rows, all that is no tensor, and the modes."""
-    rows, modes = rows_of(batch), tuple(part.training for part in parts_of(module))
-    leaves = (
-        (leaf.shape[1:] if leaf.ndim and leaf.shape[0] == rows else leaf.shape, leaf.dtype)
-        if isinstance(leaf, Tensor)
-        else repr(leaf)[:100]
-        for leaf in flatten(batch)[0]
-    )
-    return modes, tuple(leaves)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .._common.trees import as_batch, rows_of
 from ..surgery.calling import evaluation_mode
-from ..surgery.probing import BatchLayout, Layouts, find_layouts, record_outputs
+from ..surgery.probing import BatchLayout, Layouts, find_layouts, record_calls
 from ..surgery.selecting import READERS, pick, quote_names
 from .common.examples import Examples, answer_of, ready
 from .common.networks import network_of
@@ -91,7 +91,7 @@ class _Features:
     def _outputs(self, i: int) -> list[tuple[str, Tensor]]:
         x = ready(self.model, self.examples.batches[i][0])
         with evaluation_mode(self.model):
-            seen = record_outputs(self.model, self.layouts, {}, as_batch(x))
+            seen = record_calls(self.model, self.layouts, {}, as_batch(x), outputs=True)
         found = []
         for name, calls in seen.items():
             places = self.layouts[name] if len(self.layouts[name]) > 1 else self.layouts[name] * len(calls)

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from ..methods.building import check_number, check_size
+from ..methods.building import check_choice, check_number, check_size
 from ..methods.mask_sampler import masks as draw_masks
 
 
@@ -163,8 +163,7 @@ class _Batch(_Rows):
     ):  # fmt: skip
         super().__init__(inputs, outputs, *kernel, bias=bias, **options)  # type: ignore[call-arg]
         self.size, name = check_size(type(self).__name__, size), type(self).__name__
-        if init not in ("normal", "signs"):
-            raise ValueError(f'{name}: init must be "normal" or "signs", but it is {init!r}.')
+        check_choice(name, "init", init, ("normal", "signs"))
         check_number(name, "std", std, "positive: members with equal vectors would stay the same", lambda v: v > 0)
 
         layer = cast(nn.Linear, self)

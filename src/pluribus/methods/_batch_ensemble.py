@@ -9,7 +9,6 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from .._common.trees import as_batch
 from ..core.ensemble import Ensemble
 from ..core.feeds import TILE
 from ..surgery.closures import refuse_hidden
@@ -17,7 +16,7 @@ from ..surgery.copying import state
 from ..surgery.replacing import expose_weights, restore_
 from ..surgery.selecting import dotted_name, exact_pattern, quote_names
 from .adapted_layers import RankMany, RankOne
-from .building import begin_, check_model, check_number, check_size, check_whole
+from .building import begin_, check_choice, check_model, check_number, check_size, check_whole
 from .layer_choice import (
     check_read_inside,
     count_input_channels,
@@ -85,8 +84,7 @@ def batch_ensemble(
     (torch.Size([4, 5, 3]), 192)
     """
     size, rank = check_size("batch_ensemble", size), check_whole("batch_ensemble", "rank", rank)
-    if init not in ("normal", "signs"):
-        raise ValueError(f'batch_ensemble: init must be "normal" or "signs", but it is {init!r}.')
+    check_choice("batch_ensemble", "init", init, ("normal", "signs"))
     rule = "positive, because members that start alike on a tiled batch stay alike for ever (choose 0.5)"
     std = check_number("batch_ensemble", "std", std, rule, lambda v: 0 < v < math.inf)
     model = expose_weights(check_model("batch_ensemble", model))
@@ -105,13 +103,10 @@ def batch_ensemble(
     settings = {"rank": rank, "init": init, "std": std, "where": exact_pattern(names)}
     notes = [f"r, s and b in {len(names)} layers: {quote_names(names, 6)}"]
     notes += note_left_out(model, names, example, where)
-    made = Ensemble(
+    return Ensemble(
         model, size, own, method="batch_ensemble", settings=settings, feed=TILE, notes=notes,
-        first_look=check_read_inside,
+        first_look=check_read_inside, example=example,
     )  # fmt: skip
-    if example is not None:
-        made.look_once(as_batch(example))
-    return made
 
 
 # -------------------------------------------------------------------- rank-1 vectors

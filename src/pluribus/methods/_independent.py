@@ -13,7 +13,7 @@ from ..surgery.closures import find_hidden
 from ..surgery.copying import state
 from ..surgery.initial_laws import Laws
 from .building import Init, Source, check_model, check_size, members_of, note_guesses, stack
-from .method_info import Baseline, Candidate, Paper, PlanRequest, method_info
+from .method_info import Baseline, Candidate, Paper, method_info
 from .mixed import MixedEnsemble
 from .model_comparison import find_difference
 
@@ -42,13 +42,9 @@ def single(model: nn.Module) -> Ensemble:
     return stack("single", [check_model("single", model, nests=True)])
 
 
-def _deep_candidates(request: PlanRequest) -> list[Candidate]:
-    return [Candidate({}, size, member=request.model, capacity=1.0) for size in request.sizes]
-
-
 @method_info(
     nests=True,
-    candidates=_deep_candidates,
+    candidates=lambda request: [Candidate({}, size, member=request.model, capacity=1.0) for size in request.sizes],
     baselines={"thin_ensemble": Baseline("independent networks of half the width (MIMO, Tables 1 and 2)", width=0.5)},
     paper=Paper(
         "Lakshminarayanan, Balaji and Pritzel, Alexander and Blundell, Charles",

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._common.trees import as_batch
 from ..core.ensemble import Ensemble
 from ..surgery.copying import aliases, assign_, hash_tensors, state
 from ..surgery.replacing import expose_weights
@@ -103,11 +102,11 @@ def lora(
         settings=settings,
         notes=notes,
         first_look=partial(check_read_inside, keys=("weight",)),  # biases are shared
+        example=example,
     )
-    made.frozen_modules = frozenset(name for name, part in model.named_modules() if _has_statistics(part))
+    statistics = [name for name, p in model.named_modules() if isinstance(getattr(p, "running_mean", None), Tensor)]
+    made.frozen_modules = frozenset(statistics)
     made.base = hash_tensors({name: t for name, t in state(model) if name not in made.own})
-    if example is not None:
-        made.look_once(as_batch(example))
     return made.train(made.training)
 
 
@@ -158,10 +157,6 @@ def _heads(model: nn.Module, example: Any) -> list[str]:
 
 def _is_linear(part: nn.Module) -> bool:
     return isinstance(part, nn.Linear) or is_transposed(part)
-
-
-def _has_statistics(part: nn.Module) -> bool:
-    return isinstance(getattr(part, "running_mean", None), Tensor)
 
 
 # -------------------------------------------------------------------- matrices

@@ -11,7 +11,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .._common.trees import as_batch
 from ..core.ensemble import Ensemble
 from ..core.feeds import SHARE, TILE
 from ..surgery.copying import duplicate
@@ -131,13 +130,10 @@ def masksembles(
     notes = [f"masks {'after' if after else 'before'} {len(names)} layers: {quote_names(names, 6)}"]
     notes += note_left_out(model, names, example, where)
     own = [dotted_name(name, "mask") for name in names]
-    made = Ensemble(
+    return Ensemble(
         model, size, own, method="masksembles", settings=settings, feed=TILE if repeat else SHARE, notes=notes,
-        first_look=check_all_called,
+        first_look=check_all_called, example=example,
     )  # fmt: skip
-    if example is not None:
-        made.look_once(as_batch(example))
-    return made
 
 
 # -------------------------------------------------------------------- masks

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .._common.torch_private import NormBase
-from .._common.trees import Batch, are_close, as_batch, clone, tensors_of
+from .._common.trees import Batch, are_close, clone, tensors_of
 from ..core.ensemble import Ensemble
 from ..core.feeds import ONCE
 from ..core.first_look import Findings
@@ -205,15 +205,12 @@ def mc_dropout(
             set_rate_(model.get_submodule(name), rate)
         notes.append(f"dropout {rate} in {len(own_dropout)} modules: {quote_names(own_dropout, 6)}")
     settings = {"rate": rate, "where": where}
-    made = Ensemble(
-        model, size, method="mc_dropout", settings=settings, feed=ONCE, notes=notes, first_look=find_dropout
-    )
-    if example is not None:
-        made.look_once(as_batch(example))
-    return made
+    return Ensemble(
+        model, size, method="mc_dropout", settings=settings, feed=ONCE, notes=notes, first_look=find_dropout,
+        example=example,
+    )  # fmt: skip
 
 
 def dropout_rate(model: nn.Module) -> float:
     """The largest rate of the model's own dropout; 0 without any."""
-    kinds = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
-    return max((part.p for part in model.modules() if isinstance(part, kinds)), default=0.0)
+    return max((part.p for part in model.modules() if isinstance(part, DROPOUTS)), default=0.0)

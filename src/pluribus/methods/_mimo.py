@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from .._common.torch_private import pytree
 from .._common.trees import (
     Batch,
+    are_close,
     as_batch,
     check_members,
     check_rows_given,
@@ -37,7 +37,7 @@ from ..surgery.initial_laws import Laws, draw_anew_
 from ..surgery.replacing import adapt_, expose_weights
 from ..surgery.selecting import READERS, dotted_name, exact_pattern, pick, quote_names, weighted_layers
 from .adapted_layers import INPUT_SIZES, OUTPUT_SIZES, JointInput, JointOutput, take_slice_
-from .building import Init, check_model, check_number, check_size, check_whole, note_guesses
+from .building import INITS, Init, check_choice, check_model, check_number, check_size, check_whole, note_guesses
 from .layer_choice import refuse_reads
 from .method_info import Baseline, Paper, method_info
 from .warm_start import find_training
@@ -405,9 +405,7 @@ def check_rows(made: MimoEnsemble, reference: nn.Module, example: Any, exact: bo
     for output, single_ in zip(outputs, expected, strict=True):
         same = output.shape[1:] == single_.shape
         if same and exact and output.device.type != "meta" and single_.is_floating_point():
-            scale = 1 + float(single_.nan_to_num().abs().max())
-            close = partial(torch.allclose, rtol=1e-2, atol=1e-3 * scale, equal_nan=True)
-            same = all(close(member, single_) for member in output)
+            same = are_close([*output], [single_] * len(output), 1e-3)
         if not same:
             raise ValueError(
                 f"mimo: the part between {quote_names(made.last)} and the model's output does not work row by row. "
@@ -467,8 +465,7 @@ def mimo(
     size = check_size("mimo", size)
     input_repetition = check_number("mimo", "input_repetition", input_repetition, "from 0 to 1", lambda v: 0 <= v <= 1)
     batch_repetition = check_whole("mimo", "batch_repetition", batch_repetition)
-    if init not in ("different", "same", None):
-        raise ValueError(f'mimo: init must be "different" or "same", but it is {init!r}.')
+    check_choice("mimo", "init", init, (*INITS, None))
     model = expose_weights(check_model("mimo", model))
     starts, stops = ends(model, first, last, example)
     if example is not None:

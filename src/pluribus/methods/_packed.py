@@ -23,8 +23,10 @@ from ..surgery.thinning.rescaling import solve_widths
 from ..surgery.thinning.widths import Widths, rebuild
 from .adapted_layers import GroupedLinear
 from .building import (
+    INITS,
     Init,
     call_builder,
+    check_choice,
     check_model,
     check_number,
     check_size,
@@ -211,8 +213,7 @@ def _members(
     generator: torch.Generator | None, example: Any,
 ) -> tuple[list[nn.Module], list[str]]:  # fmt: skip
     """Thin models, each drawn by the laws of the given one, and notes about what was guessed."""
-    if init not in ("different", "same"):
-        raise ValueError(f'packed: init must be "different" or "same", but it is {init!r}.')
+    check_choice("packed", "init", init, INITS)
     if widths is None and init == "same":
         return members_of("packed", group_(model, groups, generator), size, init, generator), []
     laws = Laws(model)

@@ -18,7 +18,18 @@ from ..surgery.copying import aliases, duplicate, state
 from ..surgery.initial_laws import Laws, reinitialize
 from ..surgery.selecting import exact_pattern, matches, pick, quote_names
 from ._mimo import MIMO
-from .building import Init, check_model, check_number, check_size, note_guesses, refuse_alike, stack, start_alike
+from .building import (
+    INITS,
+    Init,
+    check_choice,
+    check_model,
+    check_number,
+    check_size,
+    note_guesses,
+    refuse_alike,
+    stack,
+    start_alike,
+)
 from .layer_choice import check_heads, heads_of
 from .method_info import Candidate, Paper, PlanRequest, candidates_by_size, method_info
 from .warm_start import SHARES, warn_if_trained
@@ -33,8 +44,7 @@ def make_branches(
     With `revive`, weights that are constant (zeros) are drawn by PyTorch's law at once; otherwise only where the
     members would be alike.
     """
-    if init not in ("different", "same"):
-        raise ValueError(f'{method}: init must be "different" or "same", but it is {init!r}.')
+    check_choice(method, "init", init, INITS)
     refuse_hidden(method, model, {name: tensor for name, tensor in state(model) if name in own})
     noise = check_number(method, "noise", noise, "at least 0 and finite", lambda v: 0 <= v < math.inf)
     if noise and init == "different":

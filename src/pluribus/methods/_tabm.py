@@ -9,7 +9,6 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from .._common.trees import as_batch
 from ..core.ensemble import Ensemble
 from ..core.feeds import TILE
 from ..surgery.closures import refuse_hidden
@@ -18,7 +17,7 @@ from ..surgery.initial_laws import Laws, reinitialize
 from ..surgery.replacing import expose_weights
 from ..surgery.selecting import dotted_name, exact_pattern, pick, quote_names
 from .adapted_layers import OwnHead, RankOne
-from .building import begin_, check_model, check_number, check_size
+from .building import begin_, check_choice, check_model, check_number, check_size
 from .layer_choice import (
     check_read_inside,
     count_input_channels,
@@ -89,9 +88,8 @@ def tabm(
     (torch.Size([4, 5, 3]), 220)
     """
     size = check_size("tabm", size)
-    for name, value, known in (("variant", variant, ("full", "mini")), ("init", init, ("signs", "normal"))):
-        if value not in known:
-            raise ValueError(f"tabm: {name} must be one of {quote_names(known)}, but it is {value!r}.")
+    check_choice("tabm", "variant", variant, ("full", "mini"))
+    check_choice("tabm", "init", init, ("signs", "normal"))
     if std is not None:
         std = check_number("tabm", "std", std, "positive and finite", lambda v: 0 < v < math.inf)
     model = expose_weights(check_model("tabm", model))
@@ -119,13 +117,10 @@ def tabm(
         f"r{', s and b' * (variant == 'full')} in {len(names)} layers: {quote_names(names, 6)}",
         f"heads: {quote_names(heads)}",
     ]
-    made = Ensemble(
+    return Ensemble(
         model, size, own, method="tabm", settings=settings, feed=TILE, notes=notes,
-        first_look=check_read_inside,
+        first_look=check_read_inside, example=example,
     )  # fmt: skip
-    if example is not None:
-        made.look_once(as_batch(example))
-    return made
 
 
 def _choose_layers(

@@ -236,10 +236,7 @@ def take_slice_(layer: nn.Module, mixin: type[JointInput] | type[JointOutput], m
             dim = 0 if key == "bias" or inputs == turned else 1
             own = tensor.detach().chunk(size, dim)[member].clone()
             setattr(layer, key, nn.Parameter(own, tensor.requires_grad))
-    widened = (
-        ("in_features", "in_channels", "num_embeddings", "input_size") if inputs else ("out_features", "out_channels")
-    )
-    for name in widened:
+    for name in INPUT_SIZES if inputs else OUTPUT_SIZES:
         if isinstance(getattr(layer, name, None), int):
             setattr(layer, name, getattr(layer, name) // size)
     if not isinstance(layer, (JointInput, JointOutput)):  # one layer alone is the first and the last

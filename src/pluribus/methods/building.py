@@ -21,6 +21,8 @@ from .model_comparison import find_difference
 
 Init = Literal["different", "same"]
 
+INITS = ("different", "same")
+
 Source = nn.Module | Callable[[], nn.Module]
 
 
@@ -44,8 +46,7 @@ def members_of(
     laws: Laws | None = None,
 ) -> list[nn.Module]:  # fmt: skip
     """The models to stack: built, drawn anew (by laws that are known already) or all alike."""
-    if init not in ("different", "same"):
-        raise ValueError(f'{method}: init must be "different" or "same", but it is {init!r}.')
+    check_choice(method, "init", init, INITS)
     if isinstance(model, nn.Module):
         check_model(method, model, nests=nests)
         refuse_hidden(method, model, dict(state(model)))
@@ -110,6 +111,12 @@ def check_size(method: str, size: Any) -> int:
     return int(size)
 
 
+def check_choice(method: str, name: str, value: Any, known: Sequence[Any]) -> None:
+    """Refuse a word that is none of those known."""
+    if value not in known:
+        raise ValueError(f"{method}: {name} must be one of {quote_names(known)}, but it is {value!r}.")
+
+
 LARGEST = 2.0**63  # no width or rate is so large
 
 
@@ -142,15 +149,11 @@ def check_model(method: str, model: Any, *, nests: bool = False) -> nn.Module:
     refuse_hidden(method, model, {})
     if not any(True for _ in model.parameters()):
         raise ValueError(f"{method}: the model has no parameters, so there is nothing to own or to share.")
-    if not nests and _is_nested(model):
+    if not nests and any(isinstance(part, Ensemble) for part in model.modules()):
         raise ValueError(
             f"{method}: the model already contains an ensemble. Use pb.deep to make an ensemble of ensembles."
         )
     return model
-
-
-def _is_nested(model: nn.Module) -> bool:
-    return any(isinstance(module, Ensemble) for module in model.modules())
 
 
 def check_whole(method: str, name: str, value: Any) -> int:

@@ -1,108 +1,84 @@
-"""Whether two models differ in nothing but the values of their tensors; what cannot be shown to be equal is unlike."""
+"""Whether two models differ in nothing but the values of their tensors; what cannot be shown to be equal is unlike.
+
+Parts and tensors correspond by their names. Everything else that a module holds must be made of the same: it is
+pickled, with names in place of the model's own parts, and the bytes are compared.
+"""
 
 from __future__ import annotations
 
+import io
+import pickle
 import weakref
+from collections.abc import Mapping
 from types import FunctionType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from .._common.torch_private import plain_attributes, tables
 from ..surgery.copying import aliases, state
 
-PLAIN = (int, bool, str, bytes, type(None), torch.dtype, torch.device)
-
 
 def find_difference(a: nn.Module, b: nn.Module) -> str | None:
     """Where two models differ in more than the values of their parameters and buffers, in words; None: nowhere."""
-    return None if a is b else _Comparison(a, b).difference()
-
-
-class _Comparison:
-    """Two models side by side: their parts and tensors correspond by name, all else must be equal."""
-
-    def __init__(self, *pair: nn.Module):
-        self.pair = pair
-        named = [{id(part): name for name, part in (*m.named_modules(), *state(m))} for m in pair]
-        self.names = named or [{}, {}]  # without models no tensor and no module has a place
-        self.seen: dict[tuple[int, int], Any] = {}  # with what was compared, so that no identity is used twice
-
-    def difference(self) -> str | None:
-        """Where they differ, in words."""
-        a, b = self.pair
-        first, second = (list(m.named_modules(remove_duplicate=False)) for m in self.pair)
-        if [(name, _kind(part)) for name, part in first] != [(name, _kind(part)) for name, part in second]:
-            return "the types or names of their modules"
-        if [self.names[0][id(m)] for _, m in first] != [self.names[1][id(m)] for _, m in second]:
-            return "which modules are used twice"
-        if _tensors(a) != _tensors(b) or aliases(a) != aliases(b):
-            return "the names, shapes, types or ties of their tensors"
-        for (name, x), (_, y) in zip(first, second, strict=True):
-            one, two = _settings(x), _settings(y)
-            for key in {**one, **two}:
-                if key not in one or key not in two or not self.same(one[key], two[key]):
-                    return f"{key!r} of module {name!r}"
+    if a is b:
         return None
-
-    def same(self, a: Any, b: Any) -> bool:
-        """Whether two values are shown to be equal, however they are nested."""
-        if a is b or (id(a), id(b)) in self.seen:
-            return True
-        if isinstance(a, (Tensor, nn.Module)):
-            return self._same_place(a, b)
-        if type(a) is not type(b) or isinstance(a, type):
-            return False
-        self.seen[id(a), id(b)] = a, b
-        if isinstance(a, PLAIN):
-            return bool(a == b)
-        if isinstance(a, (float, complex)):
-            return repr(a) == repr(b)  # of NaN, and of a zero's sign
-        if isinstance(a, FunctionType):
-            return a.__code__ is b.__code__ and _Comparison().same(_contents_of(a), _contents_of(b))
-        one, two = _parts(a), _parts(b)
-        if one is None or two is None or len(one) != len(two):
-            return False
-        return all(self.same(x, y) for x, y in zip(one, two, strict=True))
-
-    def _same_place(self, a: Any, b: Any) -> bool:
-        """Tensors and modules: at the same place of the models, or hidden in attributes and equal."""
-        places = self.names[0].get(id(a)), self.names[1].get(id(b))
-        if places != (None, None):
-            return places[0] == places[1]
-        if isinstance(a, Tensor):
-            return isinstance(b, Tensor) and _same_tensor(a, b)
-        if not self.names[0] or not isinstance(b, nn.Module) or find_difference(a, b):
-            return False
-        return all(_same_tensor(x, y) for (_, x), (_, y) in zip(state(a), state(b), strict=True))
+    first, second = (list(model.named_modules(remove_duplicate=False)) for model in (a, b))
+    if [(name, _kind(part)) for name, part in first] != [(name, _kind(part)) for name, part in second]:
+        return "the types or names of their modules"
+    names = [{id(part): name for name, part in (*m.named_modules(), *state(m))} for m in (a, b)]
+    if [names[0][id(part)] for _, part in first] != [names[1][id(part)] for _, part in second]:
+        return "which modules are used twice"
+    if _tensors(a) != _tensors(b) or aliases(a) != aliases(b):
+        return "the names, shapes, types or ties of their tensors"
+    for (name, x), (_, y) in zip(first, second, strict=True):
+        one, two = _settings(x), _settings(y)
+        for key in {**one, **two}:
+            if key not in one or key not in two or not _is_same(one[key], two[key], names):
+                return f"{key!r} of module {name!r}"
+    return None
 
 
-def _contents_of(function: FunctionType) -> list[Any]:
-    """What a function brings along; it is not copied with a model, so no part of a model may be in it."""
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    return [function.__defaults__, function.__kwdefaults__, vars(function), cells, id(function.__globals__)]
-
-
-def _parts(value: Any) -> list[Any] | None:
-    """What a copy of a value would be made of; None: nobody knows."""
-    if type(value) in (list, tuple):
-        return list(value)
-    if isinstance(value, weakref.ref):  # of recurrent layers, to their weights
-        return [value()]
+def _is_same(a: Any, b: Any, names: list[dict[int, str]]) -> bool:
+    if a is b and not isinstance(a, (Tensor, nn.Module)):
+        return True
     try:
-        made = value.__reduce_ex__(4)
-    except Exception:  # of objects that cannot be copied
-        return None
-    if isinstance(made, str):
-        return None
-    return [list(part) if i in (3, 4) and part is not None else part for i, part in enumerate(made)]
+        return _content(a, names[0]) == _content(b, names[1])
+    except Exception:  # what cannot be pickled
+        return False
 
 
-def _same_tensor(a: Tensor, b: Tensor) -> bool:
-    kinds = [(t.shape, t.dtype, t.device, t.requires_grad, t.is_meta, t.layout) for t in (a, b)]
-    return kinds[0] == kinds[1] and not a.is_meta and a.layout == torch.strided and torch.equal(a, b)
+def _content(value: Any, names: Mapping[int, str]) -> bytes:
+    buffer = io.BytesIO()
+    pickler = _Pickler(buffer)
+    pickler.names, pickler.fast = names, True  # equal strings are equal, whether they are one object or two
+    pickler.dump(value)
+    return buffer.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    """Names the model's parts, and writes out what functions and other tensors are made of."""
+
+    names: Mapping[int, str] = {}
+
+    def persistent_id(self, value: Any) -> str | None:
+        """The name of a part or a tensor of the model."""
+        return self.names.get(id(value))
+
+    def reducer_override(self, value: Any) -> Any:
+        """A function is its code and what it brings along, in which no part of the model may be: it is not copied."""
+        if isinstance(value, Tensor):
+            kept = value.detach()
+            return tuple, ((value.shape, value.requires_grad, str(kept.dtype), kept.cpu().numpy()),)
+        if isinstance(value, weakref.ref):  # as recurrent layers have of their weights
+            return tuple, ((value(),),)
+        if isinstance(value, FunctionType):
+            cells = [cell.cell_contents for cell in value.__closure__ or ()]
+            held = [value.__defaults__, value.__kwdefaults__, vars(value), cells]
+            inside = b"" if value.__module__.startswith("torch") else _content(held, {})
+            return tuple, ((id(value.__code__), id(value.__globals__), inside),)
+        return NotImplemented
 
 
 def _tensors(model: nn.Module) -> list[Any]:

@@ -55,8 +55,8 @@ def start_near(
             if i == 0:
                 raise
             continue
-        kept = kept_share(made, model, trained)
-        if kept >= KEPT and (made.size == 1 or _differ(made, trained)):
+        kept, differ = _compare_answers(made, model, trained)
+        if kept >= KEPT and (made.size == 1 or differ):
             made.notes.append(f"starts near the trained network: members keep {100 * kept:.1f} % of its answers")
             return made
         most = max(most, kept if kept < KEPT else 0.0)  # members that are all the same are no ensemble
@@ -89,11 +89,11 @@ def find_training(model: nn.Module, laws: Laws) -> str:
 
 
 @torch.no_grad()
-def kept_share(ensemble: Ensemble, model: nn.Module, x: Any) -> float:
-    """The share of the model's answers that members give too, in the mean over members, in eval mode.
+def _compare_answers(ensemble: Ensemble, model: nn.Module, x: Any) -> tuple[float, bool]:
+    """The share of the model's answers that members give too, in eval mode, and whether members differ at all.
 
     Answers are labels where a row has several outputs in one dimension; elsewhere it is 1 - (squared difference /
-    variance of the model's outputs), at least 0.
+    variance of the model's outputs), at least 0. Members differ where it is more than rounding.
     """
     args, kwargs = as_batch(x)
     with torch.random.fork_rng(devices=[]):
@@ -104,18 +104,10 @@ def kept_share(ensemble: Ensemble, model: nn.Module, x: Any) -> float:
         with evaluation_mode(ensemble):
             members = logits_of(ensemble(*args, **kwargs))
     found, given = tensors_of(members)[0], tensors_of(base)[0]
+    differ = bool((found - found[:1]).abs().max() > 1e-3 * found.std())
     if given.ndim == 2 and given.shape[1] > 1:
-        return (found.argmax(-1) == given.argmax(-1)).float().mean().item()
-    return max(0.0, 1 - (((found - given) ** 2).mean() / given.var().clamp_min(1e-12)).item())
-
-
-@torch.no_grad()
-def _differ(ensemble: Ensemble, x: Any) -> bool:
-    """Whether members give outputs that differ by more than rounding."""
-    args, kwargs = as_batch(x)
-    with torch.random.fork_rng(devices=[]), evaluation_mode(ensemble):
-        found = tensors_of(logits_of(ensemble(*args, **kwargs)))[0]
-    return bool((found - found[:1]).abs().max() > 1e-3 * found.std())
+        return (found.argmax(-1) == given.argmax(-1)).float().mean().item(), differ
+    return max(0.0, 1 - (((found - given) ** 2).mean() / given.var().clamp_min(1e-12)).item()), differ
 
 
 def last_layers(names: Sequence[str]) -> list[list[str]]:

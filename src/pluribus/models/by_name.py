@@ -232,17 +232,14 @@ def _import(name: str) -> Any:
     module, _, function = name.rpartition(":")
     if not module:
         raise ValueError(f"model: python:{name} must be python:MODULE:FUNCTION, such as python:nets.py:build.")
+    path = Path(module).resolve()
     try:
-        loaded = _load_file(Path(module).resolve()) if module.endswith(".py") else importlib.import_module(module)
+        loaded = _run_file(path, path.stat().st_mtime_ns) if path.suffix == ".py" else importlib.import_module(module)
         return getattr(loaded, function)
     except Exception as error:  # whatever the code of a user raises
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f", line {place.lineno} of {place.filename}" if Path(place.filename).name == Path(module).name else ""
         raise ValueError(f"model: python:{name} cannot be loaded: {type(error).__name__}: {error}{where}.") from error
-
-
-def _load_file(path: Path) -> ModuleType:
-    return _run_file(path, path.stat().st_mtime_ns)
 
 
 @cache

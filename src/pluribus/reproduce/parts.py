@@ -15,12 +15,12 @@ import numpy as np
 import torch
 
 from .._common.atomic import move_aside, refuse_links
-from .._common.executors import run_here, run_in_processes, run_on_ray
 from .._common.signed_files import write_npz
 from .._common.untrusted import check_shape, parse_json
 from ..data.unpacking import read_npz
 from ..report.claims import COMPUTED
 from ..training.batching import mix_seeds
+from ..training.executors import run_here, run_in_processes, run_on_ray
 
 SCALES = ("smoke", "laptop", "paper")
 

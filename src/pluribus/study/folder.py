@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from .._common.atomic import move_aside, refuse_links
-from .._common.executors import run_here, run_in_processes, run_on_ray
 from .._common.signed_files import read_signed_json, write_signed_json
 from .._common.untrusted import check_shape
 from ..deploy.predictor import RECORD
 from ..results.quantities import value
 from ..results.store import Damaged, Result, has_classes, read, write
+from ..training.executors import run_here, run_in_processes, run_on_ray
 from .estimating import estimate_seconds
 from .grid import Study, prepare
 from .run import compute

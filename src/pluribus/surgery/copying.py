@@ -19,12 +19,12 @@ from .closures import copy_bound
 
 def duplicate(model: nn.Module) -> nn.Module:
     """A deep copy of `model`; tensors that were computed from others and kept are copied without their history."""
-    return _duplicates(model, {}, _kept(model))[0]
+    return _duplicates(model, {})[0]
 
 
 def duplicate_with(model: nn.Module, replacements: Mapping[int, Tensor]) -> nn.Module:
     """A copy of `model` with other tensors in place of those with the given ids, and without what it had cached."""
-    copy = _duplicates(model, replacements, _kept(model))[0]
+    copy = _duplicates(model, replacements)[0]
     clear_caches_(copy)
     return copy
 
@@ -57,13 +57,11 @@ def duplicate_mapped(model: nn.Module, change: Callable[[Tensor], Tensor]) -> nn
                 changed[id(value)] = nn.Parameter(change(value), value.requires_grad)
             elif isinstance(value, Tensor):
                 changed[id(value)] = change(value)
-    return _duplicates(model, changed, _kept(model))[0]
+    return _duplicates(model, changed)[0]
 
 
-def _duplicates(
-    model: nn.Module, replacements: Mapping[int, Tensor], kept: Iterable[Tensor], count: int = 1
-) -> list[nn.Module]:
-    computed = [tensor for tensor in kept if id(tensor) not in replacements and _has_history(tensor)]
+def _duplicates(model: nn.Module, replacements: Mapping[int, Any], count: int = 1) -> list[nn.Module]:
+    computed = [tensor for tensor in _kept(model) if id(tensor) not in replacements and _has_history(tensor)]
     try:
         memos = ({**replacements, **{id(tensor): tensor.data.clone() for tensor in computed}} for _ in range(count))
         return copy_bound(model, model, memos)
@@ -199,7 +197,7 @@ def replicas(model: nn.Module, count: int, shared: Iterable[Any] = ()) -> list[n
     """
     generators = [value for part in model.modules() for value in vars(part).values() if isinstance(value, GENERATORS)]
     known = {id(each): each for each in (*model.parameters(), *model.buffers(), *shared, *generators)}
-    return _duplicates(model, known, _kept(model), count)
+    return _duplicates(model, known, count)
 
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)

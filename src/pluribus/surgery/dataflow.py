@@ -5,6 +5,13 @@ outputs of layers are marked with the layer alone, so that marks say which way d
 
     x -> enter -> h -> leave -> y      h is marked "enter", y is marked "leave": they are entrance and exit
     x -------------------------> y     if y is marked "x" as well, x also goes around the layers
+
+The same marks find the trunk of an ensemble. There, what a member owns is marked, and a part none of whose outputs is
+marked gives all members the same:
+
+    x -> body -> h -> head -> y        head's weight is owned, so y is marked; h is not: body is the trunk
+
+What becomes a number of Python (`if score > 0`) can decide about anything, so its marks count for all that follows.
 """
 
 from __future__ import annotations

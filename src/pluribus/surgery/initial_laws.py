@@ -47,7 +47,11 @@ class Laws:
                 known |= {dotted_name(path, key) for key in self.own[path]}
             self.guessed = [name for name, value in self.values.items() if name not in known and is_random(value)]
             self.fans = find_fans({name: self.values[name] for name in self.guessed})
-        self.packed = [path for path, module in self.given.named_modules() if _is_packed(module)]
+        self.packed = [
+            path
+            for path, module in self.given.named_modules()
+            if any(isinstance(value, torch.ScriptObject) for value in vars(module).values())
+        ]
 
     def _names_drawn_by(self, path: str, module: nn.Module, known: Collection[str]) -> list[str]:
         if not callable(getattr(module, "reset_parameters", None)):
@@ -62,10 +66,6 @@ class Laws:
         smallest = min(value.numel() for value in values.values())
         draws = _draw_by_class(module, max(2, ENOUGH // max(1, smallest)))
         return [k for k, v in values.items() if draws and k in draws[0] and fits(v, [draw[k] for draw in draws])]
-
-
-def _is_packed(module: nn.Module) -> bool:
-    return any(isinstance(value, torch.ScriptObject) for value in vars(module).values())
 
 
 def reinitialize(

@@ -19,12 +19,7 @@ NO_FAN = 3  # beside 0, 1 and 2: the fan in, the fan out and their mean
 GAINS = (1 / 3, 1.0, 2.0)  # variance times fan: torch's default, LeCun or Xavier, He
 
 
-def draw_like(
-    tensor: Tensor,
-    shape: Sequence[int] | None = None,
-    generator: torch.Generator | None = None,
-    fan: int | None = None,
-) -> Tensor:
+def draw_like(tensor: Tensor, shape: Sequence[int] | None = None, fan: int | None = None) -> Tensor:
     """A tensor of the same kind, drawn anew, possibly in another shape with as many dimensions.
 
     Constants, integers, tables of few values and smooth tables (positions, frequencies) are not random: they keep
@@ -45,13 +40,13 @@ def draw_like(
     if tensor.is_meta or 0 in shape:
         return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
     if tensor.is_complex():
-        return torch.view_as_complex(draw_like(torch.view_as_real(tensor), (*shape, 2), generator, fan))
+        return torch.view_as_complex(draw_like(torch.view_as_real(tensor), (*shape, 2), fan))
     if not is_random(tensor):
         return resize_evenly(tensor, shape)
     gain = orthogonal_gain(tensor)
     if gain is not None:
-        return _draw_orthogonal(tensor, shape, gain, generator)
-    return _draw_independent(tensor, shape, generator, fan)
+        return _draw_orthogonal(tensor, shape, gain)
+    return _draw_independent(tensor, shape, fan)
 
 
 def keep_form_(model: nn.Module, given: nn.Module) -> None:
@@ -178,9 +173,7 @@ def find_fans(tensors: Mapping[str, Tensor]) -> dict[str, int]:
     return {name: -max(found)[1] for name, found in fitting.items() if found}
 
 
-def _draw_independent(
-    tensor: Tensor, shape: tuple[int, ...], generator: torch.Generator | None, fan: int | None
-) -> Tensor:
+def _draw_independent(tensor: Tensor, shape: tuple[int, ...], fan: int | None) -> Tensor:
     entries = sample_entries(tensor, SAMPLE).double()
     count = entries.numel()
     mean, std = entries.mean().item(), _std(tensor)
@@ -191,9 +184,9 @@ def _draw_independent(
     result = torch.empty(shape, dtype=torch.float32, device=tensor.device)
     if kurtosis < 2.2:  # 1.8 if uniform, 2.4 if normal within two deviations, 3 if normal
         width = std * math.sqrt(3)
-        result.uniform_(mean - width, mean + width, generator=generator)
+        result.uniform_(mean - width, mean + width)
     else:
-        result.normal_(mean, std, generator=generator)
+        result.normal_(mean, std)
     return result.to(tensor.dtype)
 
 
@@ -218,10 +211,10 @@ def _fans(shape: Sequence[int]) -> tuple[float, float, float]:
     return shape[1] * kernel, shape[0] * kernel, kernel * (shape[0] + shape[1]) / 2
 
 
-def _draw_orthogonal(tensor: Tensor, shape: tuple[int, ...], gain: float, generator: torch.Generator | None) -> Tensor:
+def _draw_orthogonal(tensor: Tensor, shape: tuple[int, ...], gain: float) -> Tensor:
     rows, columns = shape[0], math.prod(shape[1:])
     tall = torch.empty(max(rows, columns), min(rows, columns), dtype=torch.float32, device=tensor.device)
-    q, r = torch.linalg.qr(tall.normal_(generator=generator))
+    q, r = torch.linalg.qr(tall.normal_())
     q = q * r.diagonal().sign()  # uniform over the orthogonal matrices
     return (gain * (q if rows >= columns else q.T)).reshape(shape).to(tensor.dtype)
 

@@ -1,9 +1,21 @@
-"""Where layers have the rows of the batch, found by running a few rows in other orders."""
+"""Where layers have the rows of the batch, found by running a few rows in other orders.
+
+Members as rows of one batch need to know which entries of a layer's input belong to which row. A layer may read
+(batch, channels), but also (time, batch, channels), or (batch * windows, channels). So two rows are run, then the same
+two exchanged, then both twice:
+
+    rows  a, b        the layer reads  a1 b1 a2 b2       time outermost, batch innermost
+    rows  b, a                         b1 a1 b2 a2       exchanging neighbours explains this, exchanging halves does not
+    rows  a, b, a, b                   a1 b1 a1 b1 ...   twice as long in that dimension
+
+Each possible place (`BatchLayout`) makes a prediction of the second input; those that hold are kept. A layer whose
+input does not change with the rows (a table of positions) has no such place. This proposes; whether a pass over rows is
+right shows where it is compared with the members one by one (`core.execution`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -63,13 +75,13 @@ def _layouts_in_mode(
     module: nn.Module, names: Collection[str], own: Mapping[str, Tensor], batch: Batch, outputs: bool
 ) -> dict[str, Layouts | None]:
     channels = {name: None if outputs else channel_dim(module.get_submodule(name)) for name in names}
-    record = record_outputs if outputs else _record_inputs
     seen: dict[str, list[list[set[BatchLayout]]]] = {}
     with torch.random.fork_rng(devices=[]), no_dropout(), torch.no_grad():
         for draw in range(DRAWS):
             pair = _two_rows(batch, draw)
             try:
-                runs = [record(module, names, own, b) for b in (pair, _swap_rows(pair), tile(pair, 2, 2))]
+                batches = pair, map_rows(pair, 2, lambda t: t.flip(0)), tile(pair, 2, 2)
+                runs = [record_calls(module, names, own, each, outputs=outputs) for each in batches]
             except (RuntimeError, IndexError) as error:
                 run_with(module, own, *batch)  # torch's own words for an input that does not fit
                 raise ValueError(
@@ -112,31 +124,11 @@ def _two_rows(batch: Batch, draw: int = 0) -> Batch:
     return map_rows(batch, rows_of(batch), two)
 
 
-def _swap_rows(pair: Batch) -> Batch:
-    return map_rows(pair, 2, lambda t: t.flip(0))
-
-
-def _record_inputs(
-    module: nn.Module, layers: Collection[str], own: Mapping[str, Tensor], batch: Batch
+def record_calls(
+    module: nn.Module, layers: Collection[str], own: Mapping[str, Tensor], batch: Batch, *, outputs: bool = False
 ) -> dict[str, list[Tensor]]:
-    """The inputs of the layers, call by call."""
-    hook = lambda record: lambda _, args, kwargs: record((args, kwargs))  # noqa: E731
-    return _record(module, layers, own, batch, "register_forward_pre_hook", hook)
-
-
-def record_outputs(
-    module: nn.Module, layers: Collection[str], own: Mapping[str, Tensor], batch: Batch
-) -> dict[str, list[Tensor]]:
-    """The outputs of the layers, call by call; of several tensors the first."""
-    hook = lambda record: lambda _, args, kwargs, output: record(output)  # noqa: E731
-    return _record(module, layers, own, batch, "register_forward_hook", hook)
-
-
-def _record(
-    module: nn.Module, layers: Collection[str], own: Mapping[str, Tensor], batch: Batch, register: str, hook: Any
-) -> dict[str, list[Tensor]]:
+    """The first tensor that each call of the layers reads, or gives, call by call."""
     seen: dict[str, list[Tensor]] = {}
-
     level = transform_level()
 
     def record(name: str, tree: Any) -> None:
@@ -149,8 +141,12 @@ def _record(
         if found := tensors_of(tree):
             seen.setdefault(name, []).append(found[0].clone())  # it may be changed in place
 
+    register = "register_forward_hook" if outputs else "register_forward_pre_hook"
     hooks = [
-        getattr(module.get_submodule(name), register)(hook(partial(record, name)), with_kwargs=True) for name in layers
+        getattr(module.get_submodule(name), register)(
+            lambda _, args, kwargs, *output, name=name: record(name, output or (args, kwargs)), with_kwargs=True
+        )
+        for name in layers
     ]
     try:
         run_with(module, own, *batch)

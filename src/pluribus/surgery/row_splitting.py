@@ -34,25 +34,48 @@ def rows_to_predict(
     dtype: torch.dtype,
     trying: Callable[[], AbstractContextManager[Try]],
 ) -> Iterator[tuple[Batch, Any]]:
-    """The batches that `predict` runs, with targets: only what has rows is cut, and what runs as it is is not rounded.
+    """The batches of a tensor, an array, a tree of them or a loader, with the targets that a loader gives, or None.
+
+    Only what has rows is cut, and what runs as it is keeps its precision.
 
     Args:
+        dtype: of the model's weights, to which other floats are rounded where the model does not take them
         trying: gives the model without chance, rows first, to find out what it takes
     """
-
-    def rows(batch: Batch) -> Sequence[int]:
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"predict: batch_size must be at least 1, but it is {batch_size}. Leave it out for all rows.")
+    if hasattr(x, "to_numpy"):  # a data frame
+        x = x.to_numpy()
+    if isinstance(x, (Tensor, np.ndarray, Mapping, tuple)):
+        items: Iterable[tuple[Any, Any]] = [(x, None)]
+    elif isinstance(x, Iterable):
+        items = (split_item("predict", item) for item in x)
+    else:
+        raise TypeError(f"predict: x must be a tensor, an array, a tuple, a dict or a loader, but it is {type(x)}.")
+    for given, targets in items:
+        leaves, structure = flatten(as_batch(given))
+        batch = pytree.tree_unflatten([_as_input(leaf, device) for leaf in leaves], structure)
+        check_rows_given("predict", batch)
+        others = any(t.is_floating_point() and t.dtype != dtype for t in tensors_of(batch))
+        if others and not _runs(cut_rows(batch, slice(0, 2), long_tensors(batch)), trying):
+            batch = map_tensors(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
+        rows = rows_of(batch)
+        if batch_size is None or batch_size >= rows:
+            yield batch, targets
+            continue
         with trying() as run:
-            return find_rows(batch, run)
+            places = find_rows(batch, run)
+        for some in (slice(start, start + batch_size) for start in range(0, rows, batch_size)):
+            yield cut_rows(batch, some, places), targets if targets is None else targets[some]
 
-    def takes(batch: Batch) -> bool:
-        try:
-            with trying() as run:
-                run(batch)
-        except Exception:  # whatever the model's code raises
-            return False
-        return True
 
-    return batches_and_targets(x, batch_size, device, dtype, rows, takes)
+def _runs(batch: Batch, trying: Callable[[], AbstractContextManager[Try]]) -> bool:
+    try:
+        with trying() as run:
+            run(batch)
+    except Exception:  # whatever the model's code raises
+        return False
+    return True
 
 
 def find_rows(batch: Batch, run: Try) -> Sequence[int]:
@@ -103,54 +126,6 @@ def _rows_are_apart(batch: Batch, places: Sequence[int], run: Try) -> bool:
     if counts != {(2, 2 if last else 1)}:
         return False
     return are_close([t[1] for t in first if t.ndim], [t[0] for t in second if t.ndim])
-
-
-def batches_and_targets(
-    x: Any,
-    batch_size: int | None,
-    device: torch.device,
-    dtype: torch.dtype,
-    find_rows: Callable[[Batch], Sequence[int]],
-    takes: Callable[[Batch], bool],
-) -> Iterator[tuple[Batch, Any]]:
-    """The batches of a tensor, an array, a tree of them or a loader, on the device and in the model's precision.
-
-    Each comes with the targets of a loader that gives (x, y), or None.
-
-    Args:
-        find_rows: the numbers of a batch's tensors that have its rows
-        takes: whether the model takes some rows of another precision than its own; then they are not rounded
-    """
-
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"predict: batch_size must be at least 1, but it is {batch_size}. Leave it out for all rows.")
-
-    def split(batch: Batch, targets: Any = None) -> Iterator[tuple[Batch, Any]]:
-        leaves, structure = flatten(batch)
-        batch = pytree.tree_unflatten([_as_input(leaf, device) for leaf in leaves], structure)
-        check_rows_given("predict", batch)
-        others = any(t.is_floating_point() and t.dtype != dtype for t in tensors_of(batch))
-        if others and not takes(cut_rows(batch, slice(0, 2), long_tensors(batch))):
-            batch = map_tensors(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
-        rows = rows_of(batch)
-        step = batch_size or rows
-        if step >= rows:
-            yield batch, targets
-            return
-        places = find_rows(batch)
-        for some in (slice(start, start + step) for start in range(0, rows, step)):
-            yield cut_rows(batch, some, places), targets if targets is None else targets[some]
-
-    if hasattr(x, "to_numpy"):  # a data frame
-        x = x.to_numpy()
-    if isinstance(x, (Tensor, np.ndarray, Mapping, tuple)):
-        yield from split(as_batch(x))
-    elif isinstance(x, Iterable):
-        for item in x:
-            given, targets = split_item("predict", item)
-            yield from split(as_batch(given), targets)
-    else:
-        raise TypeError(f"predict: x must be a tensor, an array, a tuple, a dict or a loader, but it is {type(x)}.")
 
 
 def _as_input(leaf: Any, device: torch.device) -> Any:

@@ -23,11 +23,6 @@ def timm_vit(factor: int) -> nn.Module:
     return models.VisionTransformer(32, 8, num_classes=3, embed_dim=32 // factor, depth=2, num_heads=4)
 
 
-def timm_mixer(factor: int) -> nn.Module:
-    models = pytest.importorskip("timm.models.mlp_mixer")
-    return models.MlpMixer(num_classes=3, img_size=32, patch_size=8, num_blocks=2, embed_dim=32 // factor)
-
-
 def timm_convnext(factor: int) -> nn.Module:
     models = pytest.importorskip("timm.models.convnext")
     dims = tuple(d // factor for d in (16, 32, 32, 64))
@@ -41,26 +36,17 @@ def bert(factor: int) -> nn.Module:
     return tr.BertForSequenceClassification(config)
 
 
-def distilbert(factor: int) -> nn.Module:
-    tr = pytest.importorskip("transformers")
-    sizes = {"dim": 32 // factor, "hidden_dim": 64 // factor, "n_heads": 4}
-    config = tr.DistilBertConfig(vocab_size=40, n_layers=2, max_position_embeddings=16, num_labels=3, **sizes)
-    return tr.DistilBertForSequenceClassification(config)
-
-
 WORDS = {"input_ids": torch.arange(12).reshape(2, 6) + 1}
 CASES: dict[str, tuple[Callable[[int], nn.Module], Any]] = {
     "own mlp": (own_mlp, torch.zeros(2, 12)),
     "own resnet": (own_resnet, torch.zeros(2, 3, 32, 32)),
     "timm vit": (timm_vit, torch.zeros(2, 3, 32, 32)),
-    "timm mixer": (timm_mixer, torch.zeros(2, 3, 32, 32)),
     "timm convnext": (timm_convnext, torch.zeros(2, 3, 32, 32)),
     "bert": (bert, WORDS),
-    "distilbert": (distilbert, WORDS),
 }
 
 
-GUESSED = {"timm mixer", "timm convnext"}  # custom laws, of which one network shows one width; `explain()` names them
+GUESSED = {"timm convnext"}  # custom laws, of which one network shows one width; `explain()` names them
 
 
 def outputs(model: nn.Module, x: Any) -> Tensor:

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from ..._common.atomic import temporary_folder
-from ..._common.executors import run_in_processes
 from ..._common.signed_files import write_npz
 from ..._common.trees import rows_of
 from ...data.unpacking import read_npz
 from ...surgery.copying import duplicate
 from ...surgery.selecting import quote_names
+from ...training.executors import run_in_processes
 from ..similarity import ratios
 from .batch_statistics import refresh_, statistics_layers
 from .examples import (

@@ -1,9 +1,19 @@
-"""Integer terms and the equations between them.
+"""Integer terms and the equations between them: what is known of the sizes of a model.
 
 A term is a polynomial over atoms with integer coefficients: a sorted tuple of (monomial, coefficient), a
 monomial being a sorted tuple of atoms. An atom is the index of a symbol (a positive integer that is not known
 yet, with its value in the original model) or of an operation that is no polynomial (floor division, remainder,
 maximum, ...). A computer algebra system could do the same a hundred times slower.
+
+An equation says that a term is zero. Where a symbol stands alone in it, it is solved for that symbol, which is replaced
+wherever it occurs from then on; other equations wait in `left`.
+
+>>> from operator import floordiv, mod
+>>> terms = Terms({"int_floordiv": floordiv, "mod": mod}.__getitem__)
+>>> width, heads = terms.symbol(32), terms.symbol(4)
+>>> head = terms.apply("int_floordiv", (width, heads))  # 32 // 4: what divides evenly shall divide evenly
+>>> terms.rewrite(width) == multiply(heads, head), terms.value(head)
+(True, 8)
 """
 
 from __future__ import annotations

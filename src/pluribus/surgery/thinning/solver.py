@@ -1,4 +1,18 @@
-"""New widths for a model whose sizes are terms: dimensional analysis, then repair of what rounding broke."""
+"""New widths for a model whose sizes are terms: scale what may be scaled, then mend what rounding broke.
+
+A run with unknown sizes has left symbols, one for each size, and equations between them (`polynomials`):
+
+    embed = heads * head          heads is counted: it keeps its number, so that head is scaled
+    mlp's input = embed           solved: there is one symbol for both
+    classes, channels of images   sizes of data: fixed
+
+1. Each lone width gets its target, the old one times the factor, rounded up.
+2. `_spread`: dimensional analysis. Where a product of two symbols is a width, one of them is scaled and not both; the
+   terms of a sum are scaled alike.
+3. `_repair`: rounding may have broken equations (7 and 7 become 4 and 4, while 14, their concatenation, becomes 7). One
+   symbol at a time is moved to the nearest value with which fewer equations are broken, until none is.
+4. `_round_up`: widths that must be multiples of a number of groups are raised, and repaired again.
+"""
 
 from __future__ import annotations
 
@@ -199,7 +213,7 @@ class WidthSolver:
         for use in self.trace.uses:
             term = self.terms.rewrite(use.term)
             for symbol in self.terms.free(term):
-                if self._is_alone(symbol, term):
+                if len(term) == 1 and term[0][0].count(symbol) == 1 and term[0][1] > 0:  # times a number, or others
                     factor = self.terms.value(term) // self.terms.hint(symbol)
                     if symbol not in units or factor < units[symbol].factor:
                         units[symbol] = Unit(factor, term, use.layer)
@@ -207,9 +221,6 @@ class WidthSolver:
             for symbol in self.terms.free(self.terms.rewrite(use.term)):
                 units.setdefault(symbol, Unit(1, (((symbol,), 1),), use.layer))
         return units
-
-    def _is_alone(self, symbol: int, term: Term) -> bool:
-        return len(term) == 1 and term[0][0].count(symbol) == 1 and term[0][1] > 0
 
     @cached_property
     def _heads(self) -> set[int]:
@@ -272,8 +283,7 @@ class WidthSolver:
         twice = any(self.terms.degree(m, new) > 1 for m in self._products.get(symbol, ()))
         broken = sum(self.terms.value(e, new) != 0 for e in self._equations.get(symbol, ()))
         error = abs(new[symbol] * self._unit(symbol).factor / self.wish(symbol) - 1)
-        count = -self.terms.hint(symbol)
-        return twice, broken, error, symbol in self._groups, count, symbol
+        return twice, broken, error, symbol in self._groups, -self.terms.hint(symbol), symbol
 
     def _repair(self, kept: Collection[int] = ()) -> None:
         """Rounding may have broken equations: move one symbol to the nearest value that helps, repeat."""

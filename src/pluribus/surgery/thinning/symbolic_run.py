@@ -2,8 +2,21 @@
 
 Every size of a tensor and every integer attribute of a module becomes a symbol; the model runs on fake tensors
 (shapes without memory); whenever PyTorch or the model asks whether two sizes agree, the answer is the one of the
-original model and the question is noted as an equation. It rests on private parts of PyTorch
-(`_common.torch_symbolic`): import it late, and expect it to fail.
+original model and the question is noted as an equation.
+
+    Linear(8, 64) then Linear(64, 3)      weights (a, b) and (c, d), with a=64, b=8, c=3, d=64
+    x @ weight.T                          "is 8 the same as b?"  yes; noted: b = 8, the input stays
+    the second layer                      "is a the same as d?"  yes; noted: a = d, one symbol for both
+    the output                            c is never asked about a hidden width: it is the number of classes
+
+| class | what it does |
+|---|---|
+| `SizeNode` | what a symbolic integer holds: a term, and its value in the original model |
+| `EquationRecorder` | is asked by PyTorch for values, answers with the original's, and notes the question |
+| `SizeObserver` | sees every operator: fixes what is indexed, notes what weights contract and make |
+| `ShapeRules` | states the shapes of operations that take plain integers only, or are slow |
+
+It rests on private parts of PyTorch (`_common.torch_symbolic`): import it late, and expect it to fail.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pluribus._common import executors
+from pluribus.training import executors
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ ORPHAN = """
 import os, time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pluribus._common.executors import _watch
+from pluribus.training.executors import _watch
 if __name__ == "__main__":
     pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_watch, initargs=(os.getpid(),))
     print(pool.submit(os.getpid).result(), flush=True)
@@ -23,7 +23,7 @@ if __name__ == "__main__":
 STUBBORN = """
 import signal, sys, time
 from collections import namedtuple
-from pluribus._common.executors import run_in_processes
+from pluribus.training.executors import run_in_processes
 Job = namedtuple("Job", "name seconds")
 def work(job):
     if job.seconds:

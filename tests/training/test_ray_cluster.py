@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pluribus._common.executors import HOW_TO_START
+from pluribus.training.executors import HOW_TO_START
 
 DOCS = Path(__file__).parents[2] / "docs" / "compare.md"
 

@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from .optional import require
+from .._common.optional import require
 
 TRIES = 3  # of a job whose worker died
 
