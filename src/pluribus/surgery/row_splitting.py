@@ -18,6 +18,7 @@ from .._common.trees import (
     as_batch,
     check_rows_given,
     flatten,
+    map_arrays,
     map_tensors,
     rows_of,
     split_item,
@@ -126,8 +127,7 @@ def batches_and_targets(
         raise ValueError(f"predict: batch_size must be at least 1, but it is {batch_size}. Leave it out for all rows.")
 
     def split(batch: Batch, targets: Any = None) -> Iterator[tuple[Batch, Any]]:
-        leaves, structure = flatten(batch)
-        batch = pytree.tree_unflatten([_as_input(leaf, device) for leaf in leaves], structure)
+        batch = map_tensors(map_arrays(batch), lambda t: t.to(device))
         check_rows_given("predict", batch)
         others = any(t.is_floating_point() and t.dtype != dtype for t in tensors_of(batch))
         if others and not takes(cut_rows(batch, slice(0, 2), long_tensors(batch))):
@@ -141,23 +141,14 @@ def batches_and_targets(
         for some in (slice(start, start + step) for start in range(0, rows, step)):
             yield cut_rows(batch, some, places), targets if targets is None else targets[some]
 
-    if hasattr(x, "to_numpy"):  # a data frame
-        x = x.to_numpy()
-    if isinstance(x, (Tensor, np.ndarray, Mapping, tuple)):
+    if isinstance(x, (Tensor, np.ndarray, Mapping, tuple)) or hasattr(x, "to_numpy"):  # as data frames have
         yield from split(as_batch(x))
     elif isinstance(x, Iterable):
         for item in x:
-            given, targets = split_item("predict", item)
+            given, targets = split_item(item)
             yield from split(as_batch(given), targets)
     else:
         raise TypeError(f"predict: x must be a tensor, an array, a tuple, a dict or a loader, but it is {type(x)}.")
-
-
-def _as_input(leaf: Any, device: torch.device) -> Any:
-    """A tensor or an array as a tensor on the device; everything else as it is."""
-    if isinstance(leaf, np.ndarray):
-        leaf = torch.from_numpy(np.require(leaf, requirements=["C", "W"]))
-    return leaf.to(device) if isinstance(leaf, Tensor) else leaf
 
 
 def long_tensors(batch: Batch) -> list[int]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .._common.atomic import atomic_write
 from .._common.optional import require
 from .._common.signed_files import sign
-from .._common.trees import as_batch, logits_of, rows_of, tensors_of
+from .._common.trees import LARGEST, as_batch, logits_of, rows_of, tensors_of
 from ..core.ensemble import Ensemble
 from ..uncertainty.classification import Classification, judged_examples
 from ..uncertainty.prediction import Prediction, prediction_of
@@ -141,8 +141,10 @@ class TrainingModule(LightningModule):
     def _loss(self, x: Any, y: Any) -> Tensor:
         try:
             return self.ensemble.loss(x, y, self._criterion_for(x))
-        except IndexError as error:  # what torch says of a label that is none of the classes
-            if "out of bounds" not in str(error) or not isinstance(y, Tensor):
+        except (IndexError, RuntimeError) as error:
+            if "same dtype" in str(error) and not any(t.is_floating_point() for t in tensors_of(x)):
+                raise ValueError(f"fit: the network takes no whole numbers ({error}). Give x.float().") from error
+            if "out of bounds" not in str(error) or not isinstance(y, Tensor):  # labels that are none of the classes
                 raise
             raise ValueError(
                 "fit: labels must be whole numbers from 0 to the model's outputs - 1, but those of this batch are from "
@@ -292,9 +294,6 @@ class LastCheckpoint(Checkpoint):
         with atomic_write(self.path) as temporary:
             trainer.save_checkpoint(temporary)
             sign(temporary)
-
-
-LARGEST = 1e18  # the square of a larger number overflows float32
 
 
 def _diagnose(data: tuple[Any, ...]) -> str:
