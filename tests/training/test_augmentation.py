@@ -188,7 +188,7 @@ def test_names_are_the_columns_of_table_4():
     "make, words",
     [
         (lambda x: augment_of("strong"), "'strong' is unknown. Choose from none, hflip, crop, medium"),
-        (lambda x: Augment(mixup=-1), "mixup must be 0 or more, but it is -1"),
+        (lambda x: Augment(mixup=-1), "mixup must be from 0 to inf, but it is -1"),
         (lambda x: Augment(smoothing=2), "smoothing must be from 0 to 1, but it is 2"),
         (lambda x: Augment(rand_augment={"m": 30}), "m must be from 0 to 10, but it is 30"),
         (lambda x: Augment(rand_augment={"k": 1}), r"n, m and mstd, but got \['k'\]"),

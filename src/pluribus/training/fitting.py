@@ -214,23 +214,12 @@ def lightning_module(
     plan = resolve_recipe(recipe, **changes).of(ensemble.method)
     groups = ensemble.parameter_groups(plan.lr, plan.weight_decay, plan.fast_weight_factor)
     groups = groups if plan.decays == "all" else kernels_apart(ensemble, groups)
+    if augment is None and plan.augment is not None:
+        augment = _augmentation(plan, ensemble)
     return TrainingModule(
-        ensemble,
-        _criterion(criterion or plan.criterion, ensemble.task),
-        _optimizer(optimizer, plan),
-        groups,
-        rate=_schedule(schedule, plan),
-        augment=_augmentation(plan, ensemble) if augment is None and plan.augment is not None else augment or None,
-        clip=plan.clip,
-        clip_by=plan.clip_by,
-        l1=plan.l1,
-        l2=plan.l2,
-        decays=plan.decays,
-        select=select,
-        patience=plan.patience,
-        best=plan.best,
-        seed=seed,
-    )
+        ensemble, plan, _criterion(criterion or plan.criterion, ensemble.task), _optimizer(optimizer, plan), groups,
+        rate=_schedule(schedule, plan), augment=augment or None, select=select, seed=seed,
+    )  # fmt: skip
 
 
 def resolve_recipe(recipe: str | Mapping[str, Any] | Recipe | None, **changes: Any) -> Recipe:
