@@ -325,9 +325,7 @@ def _mnist_like(name: str, folder: str, page: str, description: str, classes: tu
 
 
 _CIFAR = "The CIFAR-10 and CIFAR-100 data sets (https://www.cs.toronto.edu/~kriz/cifar.html)"
-
 _IMAGENET_A = "ImageNet-A and ImageNet-O (https://github.com/hendrycks/natural-adv-examples)"
-
 _VIDEOS = "ImageNet-Vid-Robust and YTBB-Robust (https://modestyachts.github.io/robust-vid)"
 
 DATA: dict[str, Source] = {

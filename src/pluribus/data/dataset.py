@@ -18,7 +18,6 @@ Shape = tuple[int, int, int]  # channels, height, width
 Index = int | Sequence[int] | np.ndarray | Tensor | slice
 
 CHANNELS = (1, 3, 4)  # that an image may have
-
 NO_CLASS = -1  # the label of a row whose class is unknown or none of those trained on
 
 

@@ -15,15 +15,10 @@ _SCALED = {
 }  # fmt: skip
 
 _CATEGORY = {"name": str, "kind": str, "levels": [str]}
-
 _TARGETS = {"task": str, "classes": [str]}
-
 IMAGES = {"kind": str, "shape": [int], **_TARGETS}
-
 TABLE = {"kind": str, "target": (str, [str]), "columns": [{"name": str, "kind": str}], "missing?": [str], **_TARGETS}
-
 TABLE_TASKS = ("classification", "regression", "multilabel")
-
 LARGEST_SIDE = 2**14  # pixels of an image that is made of another
 
 

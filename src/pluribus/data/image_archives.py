@@ -27,13 +27,9 @@ from .unpacking import Limit, TooLargeError
 CIFAR_10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
-
 KUZUSHIJI = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
-
 SEVERITIES = 5
-
 MOST = 100_000  # classes of a published set
-
 LARGEST = 2.0**63  # no whole number from there on has its own place among labels
 
 

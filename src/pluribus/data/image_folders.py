@@ -24,23 +24,14 @@ from .source import ImageParts, Request, argument_path, missing_error, reading
 from .unpacking import Limit, Timed, TooLargeError, limit_for, seconds_for
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # of Pillow's others some start programs, as EPS does
-
 DECODED = 2**28  # bytes of one image when it is decoded
-
 BLOCK = 2**12  # bytes that are decoded at once; the time is looked at in between
-
 LARGE = 2**24  # images of more bytes are decoded one at a time
-
 ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
-
 TRAINING, VALIDATION, TEST = ("train", "training"), ("val", "valid", "validation"), ("test", "testing")
-
 LARGEST_KEPT = 256  # images of one size up to this keep it
-
 SIZE = 224  # of images that differ in size, or are larger than that
-
 CHECKED_FIRST = 5_000  # more images than these are checked when they are read, not before
-
 CACHE_BYTES = 2**28  # bytes of decoded images that are kept in memory
 
 

@@ -33,11 +33,8 @@ from .image_folders import (
 from .source import ImageParts, Request, argument_path, list_names
 
 VOID = 255  # what masks hold where a pixel has no class
-
 UNKNOWN = -1  # the class of numbers that training has not seen
-
 NAMES = "classes.txt"  # the name of class 0 in its first line, and so on
-
 LOSSY = (".jpg", ".jpeg", ".webp")
 
 

@@ -32,9 +32,7 @@ from .tables import (
 from .texts import text_rule
 
 TEST_SHARE = 0.2
-
 IMAGENET_CLASSES = 1000
-
 MEASURED_FILES = 2000  # files that are read for the mean and the standard deviation of a large folder
 
 

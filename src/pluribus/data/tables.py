@@ -40,25 +40,15 @@ Frame = Any  # a pandas.DataFrame
 Series = Any
 
 LARGEST = 1e150  # of a column; the square of a larger number is infinite
-
 FARTHEST = 1e15  # standard deviations from the mean; squares of their sums are finite in single precision
-
 KNOTS = 200  # values of a column whose quantiles are kept; between them lines are drawn
-
 MANY = 1000  # columns: of more, rows are taken of all columns of one kind at once
-
 LEVELS = 100  # of a category; rarer ones share a column
-
 CLASSES = 20  # whole numbers with more values than these are predicted as numbers
-
 ALWAYS = 2**24  # bytes that any packed table may unpack to; in memory it takes many times as much
-
 LONGEST_LINE = 2**26  # letters of a header
-
 DECIMAL = r"[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][-+]?\d+)?"  # with a decimal comma
-
 ROW_NUMBER = re.compile(r"(?i:(^|[\W_])(id|index|idx|key|row|nr|no|rownames|unnamed: 0)$)|[a-z](Id|ID)$")
-
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 NO_VALUE = frozenset(
@@ -66,7 +56,6 @@ NO_VALUE = frozenset(
 )  # in a column of numbers, flags or dates
 
 EXACT = 2**53  # larger whole numbers are not exact as floats
-
 PARTS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 
 UCI_PAGE = (

@@ -18,11 +18,8 @@ from .._common.untrusted import LONGEST_JSON, check_shape, open_file, read_json,
 from .unpacking import check_claim
 
 OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-
 CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
-
 ADAPTER, INDEX = "adapter_config.json", "model.safetensors.index.json"
-
 READ = (".json", ".txt", ".model", ".jinja", ".safetensors")  # what transformers may open
 
 SHAPE = {
@@ -36,9 +33,7 @@ SHAPE = {
 }
 
 COUNTS = re.compile(r"layer|block|expert|depth|stage|^num_|^n_")  # so many parts are built one after the other
-
 SIZES = re.compile(r"size$|position|ctx|embd|token|vocab|bucket|inner|words|label")
-
 MOST_PARTS, MOST_LABELS, LARGEST = 1024, 100_000, 2**31
 
 Given = TypeVar("Given")

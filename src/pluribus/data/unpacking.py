@@ -26,13 +26,9 @@ from .._common.signed_files import check_digest
 from .._common.untrusted import is_disk_error, open_file
 
 VARIABLE = "PLURIBUS_UNPACK_LIMIT"
-
 ALWAYS = 2**29  # bytes that any file may unpack to
-
 GROWTH = 20  # times its own size that a file may unpack to; images and tables shrink to a tenth at best
-
 SECONDS, BYTES_A_SECOND = 5.0, 2**23  # of decoding; honest files need a tenth of it
-
 MEMBERS = 10_000  # of an archive
 
 Limit = int | str | None  # bytes, or a text such as "4G"; None: what `limit_for` says
