@@ -103,10 +103,12 @@ def load(
     >>> load("moons")
     Data('moons': table of shape (2,), 2 classes; 700 training, 100 validation and 200 test rows)
     """
-    known = {"task": (None, *get_args(Task)), "broken": get_args(Broken), "long_texts": LONG, "numbers": NUMBERS}
-    for name, value in {"task": task, "broken": broken, "long_texts": long_texts, "numbers": numbers}.items():
-        if value not in known[name]:
-            raise ValueError(f"load, {name}: {say_unknown(str(value), filter(None, known[name]))}")
+    for name, value, known in (
+        ("task", task or "regression", get_args(Task)), ("broken", broken, get_args(Broken)),
+        ("long_texts", long_texts, LONG), ("numbers", numbers, NUMBERS),
+    ):  # fmt: skip
+        if value not in known:
+            raise ValueError(f"load, {name}: {say_unknown(str(value), known)}")
     if unpack_limit is not None:
         parse_bytes(unpack_limit)
     if not 0 <= validation < 1 - TEST_SHARE:
@@ -206,7 +208,7 @@ def _read_images(request: Request, source: Any) -> ImageParts:
     named, notes = list(map(str, paths)), list[str]()
     resize = folders.stretch if request.whole else None
     inputs = folders.ImageFiles(named, request.shape, None, request.unpack_limit, resize=resize)
-    return ImageParts(test=folders.take_readable(request, unlabelled_split(inputs), notes), notes=notes)
+    return ImageParts(test=folders.take_readable(request, unlabelled_split(inputs), notes, always=True), notes=notes)
 
 
 # ---------------------------------------------------------------- from a spec to rows

@@ -17,7 +17,7 @@ from typing import Any
 
 from .._common.untrusted import LONGEST_JSON, check_shape, open_file, read_json
 from .dataset import Split, labelled_split
-from .image_folders import CHECKED_FIRST, ImageFiles, build_parts, choose_shape, list_images, take_readable
+from .image_folders import ImageFiles, build_parts, choose_shape, list_images, take_readable
 from .source import ImageParts, Request, missing_error, reading
 
 BORDER = 2  # pixels: ObjectNet's images have a red frame, which must not be shown to a network
@@ -228,8 +228,7 @@ def _answered_parts(
     shape = request.shape or choose_shape(request, [at for at, _ in found], notes)
     inputs = ImageFiles([at for at, _ in found], shape, root, request.unpack_limit, border)
     rows = labelled_split(inputs, [number[label] for _, label in found])
-    if request.broken == "skip" or len(rows) <= CHECKED_FIRST:
-        rows = take_readable(request, rows, notes)
+    rows = take_readable(request, rows, notes)
     if sets is not None:
         rows, sets = _whole_sets(request, rows, sets, notes)
     return ImageParts(test=rows, classes=tuple(number), answers=answers, sets=sets, notes=notes, numbered=True)

@@ -166,8 +166,8 @@ def _check_config(config: Any) -> None:
 
 def _check_tokenizer(settings: Any) -> None:
     check_shape(settings, {str: Any}, TOKENIZER)
-    most = settings.get("model_max_length", 1)  # often 1e30, for as many as one likes
-    if isinstance(most, bool) or not isinstance(most, int | float) or not most >= 1:
+    most = settings.get("model_max_length", 1)  # often a whole number of 31 digits, for as many as one likes
+    if not isinstance(most, int | float) or not most >= 1:
         raise ValueError(f"{TOKENIZER}: model_max_length must be a number of at least 1, but is {shorten_value(most)}")
 
 
