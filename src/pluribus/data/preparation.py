@@ -23,11 +23,11 @@ from .tables import (
     Frame,
     Series,
     add_quantiles_,
+    class_numbers,
     column_rules,
     encode_table,
     label_counts,
     label_of,
-    map_values,
 )
 from .texts import text_rule
 
@@ -197,7 +197,8 @@ def build_table_data(request: Request, frames: TableParts, share: float) -> Data
         check_task(request, frames.task, ("classification", "regression"))
         task = frames.task or _task(parts["train"][targets[0]], request, notes)
         classes = _classes(request, parts, targets[0], task, notes)
-    codes, whole = _class_numbers(parts["train"][targets[0]], classes), parts["train"]
+    whole = parts["train"]
+    codes = torch.from_numpy(class_numbers(whole[targets[0]], classes)) if classes else torch.zeros(len(whole))
     rows = _divide(request, parts, codes, bool(classes), share)
     divided = {**parts, **{name: whole.iloc[some.tolist()] for name, some in rows.items()}}
     some = _some_rows(request, codes[rows["train"]], bool(classes), notes)
@@ -352,14 +353,6 @@ def check_seen(request: Request, part: str, unseen: list[str]) -> None:
             f"{request.spec}: every class of the {part} part must occur in training, but {list_names(unseen)} never "
             "does. Remove these rows, or give them as out-of-distribution (OOD) data."
         )
-
-
-def _class_numbers(values: Series, classes: tuple[str, ...]) -> torch.Tensor:
-    """The number of each row's class; zeros for regression."""
-    if not classes:
-        return torch.zeros(len(values))
-    number = {name: i for i, name in enumerate(classes)}
-    return torch.from_numpy(map_values(values, lambda value: number[label_of(value)], NO_CLASS))
 
 
 def _target_moments(values: Any) -> dict[str, Any]:
