@@ -134,16 +134,6 @@ def test_training_that_was_stopped_goes_on_to_the_same_weights(tmp_path):
     assert again.state.global_step == 6 and distance(whole, stopped) < 1e-6
 
 
-@pytest.mark.slow
-def test_half_precision_trains_and_keeps_single_precision_weights(tmp_path):
-    ensemble = pb.batch_ensemble(network(), 2)
-    before = {name: tensor.clone() for name, tensor in ensemble.state_dict().items()}
-    trainer(EnsembleForSequenceClassification(ensemble), tmp_path, bf16=True).train()
-    after = ensemble.state_dict()
-    assert {tensor.dtype for tensor in after.values() if tensor.is_floating_point()} == {torch.float32}
-    assert max(float((before[name] - after[name]).abs().max()) for name in after) > 1e-3
-
-
 def test_evaluation_is_that_of_the_mean_probability(tmp_path):
     ensemble = pb.deep(network(), 3)
     run = trainer(EnsembleForSequenceClassification(ensemble), tmp_path)

@@ -12,7 +12,6 @@ from timm.data import Mixup, auto_augment
 
 import pluribus as pb
 from pluribus.training.augmentation import (
-    AUGMENTATIONS,
     OPERATIONS,
     Augment,
     augment_of,
@@ -173,15 +172,6 @@ def test_soft_targets_reach_the_loss_of_every_method(method):
 
 
 # ---------------------------------------------------------------- by name
-
-
-def test_names_are_the_columns_of_table_4():
-    assert {"none", "hflip", "medium"} <= AUGMENTATIONS.keys()
-    medium = augment_of("medium", classes=100)
-    assert (medium.mixup, medium.cutmix, medium.switch, medium.smoothing) == (0.5, 0.2, 0.5, 0.1)
-    assert medium.rand_augment == {"n": 2, "m": 9, "mstd": 1} and medium.flip
-    hflip = augment_of("hflip")
-    assert hflip.flip and not hflip.is_soft and hflip.crop == 0
 
 
 @pytest.mark.parametrize(

@@ -353,10 +353,6 @@ class TestErrors:
         with pytest.raises(ValueError, match="readable once per epoch"):
             pb.fit(pb.deep(network(), 2), (batch for batch in [(self.x, self.y)]), epochs=2)
 
-    def test_targets_of_another_length_are_refused(self):
-        with pytest.raises(ValueError, match="one target for each of the 8 rows"):
-            pb.fit(pb.deep(network(), 2), (self.x, self.y[:5]), epochs=1)
-
 
 def test_users_of_lightning_get_a_module():
     x, y = examples()
@@ -380,11 +376,6 @@ class TestLoading:
         assert sorted(first) == list(range(20))
         assert list(order) != first
         assert first == list(EpochSampler(20, seed=1, shuffle=True))
-
-    def test_dictionaries_of_inputs_are_batched(self):
-        x = {"a": torch.arange(5), "b": torch.arange(10).reshape(5, 2)}
-        batch, y = next(iter(loader((x, torch.arange(5)), 3)))
-        assert batch["b"].shape == (3, 2)
 
     def test_a_row_is_never_left_alone(self):
         x = torch.arange(9)
