@@ -68,13 +68,6 @@ def test_idx_files_give_what_was_written(tmp_path, name, at, packed):
     assert len(data.classes) == 10 and (len(data.train), len(data.validation)) == (36, 4)
 
 
-def test_missing_idx_file_is_named_with_its_folder_and_page(tmp_path):
-    write_mnist(tmp_path / "mnist")
-    (tmp_path / "mnist" / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(FileNotFoundError, match=r't10k-labels-idx1-ubyte".* in .*mnist.*yann\.lecun\.com'):
-        load("mnist", folder=tmp_path)
-
-
 # ---------------------------------------------------------------- CIFAR
 
 
@@ -135,15 +128,6 @@ def write_tar(path, files):
             member = tarfile.TarInfo(f"some-folder/{name}")
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-
-
-def test_class_names_of_cifar_are_read(tmp_path):
-    files, _ = cifar_files(hundred=True, binary=False)
-    files["meta"] = pickle.dumps({b"fine_label_names": [f"kind {i}".encode() for i in range(100)]}, 2)
-    (tmp_path / "cifar-100-python").mkdir()
-    for name, content in files.items():
-        (tmp_path / "cifar-100-python" / name).write_bytes(content)
-    assert load("cifar100", folder=tmp_path).classes[41] == "kind 41"
 
 
 class Evil:
@@ -265,14 +249,6 @@ def test_images_with_values_as_targets_are_a_regression(tmp_path):
     back = data.test.y * data.target_std + data.target_mean
     assert torch.allclose(back, torch.from_numpy(y[data.test.rows]).float(), atol=1e-5)
     assert data.train.y.mean().abs() < 1e-5 and abs(data.train.y.std(correction=0) - 1) < 1e-5
-
-
-def test_npz_of_rows_of_numbers_is_a_table(tmp_path):
-    x = np.random.default_rng(0).normal(3, 2, (50, 4))
-    np.savez(tmp_path / "a.npz", x_train=x, y_train=labels_of(50, 2), x_test=x, y_test=labels_of(50, 2))
-    data = load("a", folder=tmp_path, validation=0)
-    assert data.kind == "table" and data.shape == (4,)
-    assert np.allclose(filed(data.test)[:][0], (x - x.mean(0)) / x.std(0), atol=1e-5)
 
 
 def test_npz_of_rows_of_numbers_may_have_several_targets(tmp_path):

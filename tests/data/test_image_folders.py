@@ -63,13 +63,6 @@ def test_train_val_and_test_folders_are_the_parts(tmp_path):
     assert filed(data.test).names() == ["test/cat/000.png", "test/cat/001.png", "test/dog/000.png", "test/dog/001.png"]
 
 
-def test_val_is_judged_on_where_there_is_no_test_folder(tmp_path):
-    write(tmp_path / "train", count=10)
-    write(tmp_path / "val", count=3)
-    data = load(f"folder:{tmp_path}")
-    assert (len(data.train), len(data.validation), len(data.test)) == (18, 2, 6)
-
-
 def test_test_folder_without_classes_is_left_out_with_a_note(tmp_path):
     write(tmp_path / "train", count=10)
     write(tmp_path / "val", count=3)
@@ -126,13 +119,6 @@ def test_variants_of_imagenet_are_numbered_as_the_training_classes(tmp_path, nam
     assert data.classes == WNIDS and len(data.test) == 12
     assert data.subsets == {name: [1, 3]}
     assert filed(data.variants[name]).y.tolist() == [1, 1, 3, 3] and data.variants[name][:][0].shape == (4, *data.shape)
-
-
-def test_variant_leaves_out_classes_that_training_does_not_have(tmp_path):
-    imagenet(tmp_path)
-    write(tmp_path / "imagenet-r", (WNIDS[0], "n99999999"), 2)
-    data = load("imagenet", folder=tmp_path, variants=["imagenet_r"])
-    assert data.variants["imagenet_r"].y.tolist() == [0, 0] and "2 examples of classes not in" in data.notes[-1]
 
 
 def test_outside_images_have_no_class(tmp_path):
@@ -195,31 +181,6 @@ def test_broken_images_are_left_out_with_a_note_that_names_them(tmp_path):
     assert len(data.train) + len(data.validation) + len(data.test) == 20
     assert all(name in data.notes[0] for name in names)
     assert not set(names) & set(data.train.names() + data.validation.names() + data.test.names())
-
-
-def test_image_that_breaks_later_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_folders, "CHECKED_FIRST", 0)
-    write(tmp_path)
-    data = load(f"folder:{tmp_path}", image_size=10)
-    name = data.test.names()[0]
-    (tmp_path / name).write_text("no image")
-    with pytest.raises(ValueError, match=f"{name}: the image cannot be read"):
-        load(f"folder:{tmp_path}", image_size=10).test[:]
-
-
-def test_images_without_class_folders_are_refused_as_data_and_taken_as_outside_data(tmp_path):
-    write(tmp_path, ("x",))
-    with pytest.raises(ValueError, match="one folder per class"):
-        load(f"folder:{tmp_path / 'x'}")
-    data = load("sklearn_digits", outside=[f"folder:{tmp_path / 'x'}"])
-    assert data.outside["x"][:][0].shape == (10, 1, 8, 8)
-
-
-def test_class_with_one_image_is_kept_for_training(tmp_path):
-    write(tmp_path)
-    write(tmp_path, ("rare",), 1)
-    data = load(f"folder:{tmp_path}")
-    assert "rare" in data.notes[-1] and 2 in data.train.y and 2 not in data.test.y and 2 not in data.validation.y
 
 
 # ---------------------------------------------------------------- new files

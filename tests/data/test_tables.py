@@ -120,16 +120,6 @@ def test_separators_are_recognised(tmp_path, separator):
     assert list(read_table(tmp_path / "x.csv").columns) == list(houses().columns)
 
 
-def test_question_marks_and_infinities_are_missing_numbers(tmp_path):
-    frame = houses().astype({"area": object})
-    frame.loc[:9, "area"], frame.loc[10:19, "area"] = "?", np.inf
-    data = load(f"table:{written(frame, tmp_path)}", target="price")
-    assert "area missing" in feature_names(data.encoding)
-    missing = data.train[:][0][:, feature_names(data.encoding).index("area missing")]
-    assert missing.sum() == sum(row < 20 for row in rows(data.train))
-    assert data.train[:][0].isfinite().all()
-
-
 def test_nullable_columns_of_parquet_are_read(tmp_path):
     frame = houses().convert_dtypes()
     frame.loc[3, "rooms"], frame.loc[4, "garden"], frame.loc[5, "town"] = pd.NA, pd.NA, pd.NA
@@ -220,23 +210,6 @@ def test_columns_without_use_are_left_out_with_a_note(tmp_path):
     assert data.shape == load(f"table:{written(houses(), tmp_path)}", target="price").shape
     said = " ".join(data.notes)
     assert '"same" has only one value' in said and '"empty" has no value' in said and '"name" has 140 different' in said
-
-
-def test_many_levels_share_the_column_of_unknown_ones(tmp_path):
-    g = np.random.default_rng(0)
-    frame = houses(3000).assign(code=[f"c{int(v)}" for v in g.integers(0, 150, 3000)])
-    data = load(f"table:{written(frame, tmp_path)}", target="price")
-    names = feature_names(data.encoding)
-    assert sum(name.startswith("code = ") for name in names) == 100 and any("code" in note for note in data.notes)
-    assert data.train[:][0][:, names.index("code unknown")].sum() > 0
-
-
-def test_text_among_numbers_of_a_new_table_is_named(path):
-    data = load(f"table:{path}", target="price")
-    new = houses(5).astype({"area": object})
-    new.loc[3, "area"] = "large"
-    with pytest.raises(ValueError, match="column \"area\" held numbers in training, but row 3 has 'large'"):
-        encoded(data.encoding, new)
 
 
 # ---------------------------------------------------------------- UCI

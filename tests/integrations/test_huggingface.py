@@ -230,12 +230,6 @@ def test_long_texts_are_refused_or_cut_as_told():
     assert pipe("very " * 20, truncation=True, max_length=12)[0]["label"]
 
 
-def test_labels_without_an_output_are_refused():
-    model = EnsembleForSequenceClassification(pb.deep(network(), 2))
-    with pytest.raises(ValueError, match="from 0 to 2, .* but there is 5. Load the model with num_labels=6"):
-        model(**{**together(rows(2)), "labels": torch.tensor([0, 5])})
-
-
 def test_what_is_no_ensemble_of_text_classifiers_is_refused(tmp_path):
     with pytest.raises(TypeError, match="needs an Ensemble, but got a Linear"):
         EnsembleForSequenceClassification(nn.Linear(2, 2))

@@ -8,7 +8,6 @@ from PIL import Image
 from torch import nn
 
 import pluribus as pb
-from pluribus import landscape as ls
 from pluribus.data.dataset import NormalisedSplit
 from pluribus.study.run import compute
 from pluribus.study.settings import Run
@@ -58,18 +57,6 @@ def test_members_see_what_the_augmentation_gives(monkeypatch):
     assert sum(one in known for one in found) > 4 and sum(one in mirrored for one in found) > 4
 
 
-@pytest.mark.parametrize("together", [None, False])
-@pytest.mark.parametrize("batches", ["same", "different"])
-def test_trajectories_augment_as_their_recipe_says(seen, together, batches):
-    ls.trajectories(network(), images(), runs=2, recipe=WHOLE, together=together, batches=batches)
-    assert sum(len(x) for x, _ in seen) == 2 * 2 * 24
-
-
-def test_runs_that_augment_cannot_train_as_one_ensemble():
-    with pytest.raises(ValueError, match="together=True does not support augment"):
-        ls.trajectories(network(), images(), runs=2, recipe=WHOLE, together=True)
-
-
 def test_studies_augment_images_as_they_are_and_normalise_after(seen):
     run = Run(data="sklearn_digits", model="mlp", method="single", training=WHOLE)
     compute(run)
@@ -94,14 +81,6 @@ def test_a_function_or_false_takes_the_place_of_the_recipes_augmentation(seen):
     pb.fit(pb.single(network()), images(), recipe=WHOLE, augment=lambda x, y: own.append(len(x)) or (x, y))
     pb.fit(pb.single(network()), images(), recipe=WHOLE, augment=False)
     assert not seen and sum(own) == 48
-
-
-def test_soft_targets_have_as_many_classes_as_the_members(monkeypatch):
-    targets, loss, (x, y) = [], pb.Ensemble.loss, images()
-    monkeypatch.setattr(pb.Ensemble, "loss", lambda self, x, y, *rest: targets.append(y) or loss(self, x, y, *rest))
-    pb.fit(pb.deep(network(classes=5), 2), (x, y), recipe={**WHOLE, "augment": "medium"})
-    assert {one.shape[1] for one in targets} == {5}  # though no row is of the last two
-    torch.testing.assert_close(torch.cat(targets).sum(1), torch.ones(48))
 
 
 def test_rows_that_no_recipe_can_augment_are_refused_before_training():
