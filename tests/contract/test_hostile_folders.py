@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import warnings
-import zipfile
 from types import SimpleNamespace
 
 import fakes
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from hostile import TEXTS, header_of, npy, npy_header, npz, with_header
-from hostile_folders import ABOUT, CHECKPOINTS, CLAIMS, KINDS_OF_NUMBERS, LIES, TRAINED, header, kind_of_number, rewrite
+from hostile_folders import CHECKPOINTS, TRAINED, rewrite
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory import peak_memory
@@ -104,24 +103,6 @@ def test_code_that_a_folder_names_is_not_run(folder, table, monkeypatch, capsys,
     assert not (folder / "canary").exists() and not (folder / "x.onnx").exists()
 
 
-RUNS = [None, [], {"data": 1}, {"data": "iris"}, {"data": "iris", "source": {"nothing": 1}}]
-
-
-@pytest.mark.parametrize("told", RUNS, ids=str)
-def test_the_landscape_of_a_folder_that_tells_of_no_run_is_refused(folder, monkeypatch, capsys, told):
-    whole = json.loads(json.dumps(dataclasses.asdict(Run(data="iris")), default=list))
-    changed(folder, run={**whole, **told} if isinstance(told, dict) and "source" in told else told)
-    code, _, said = run(monkeypatch, capsys, "landscape", "--ensemble", folder, "--out", folder / "page.html")
-    assert code == 2 and RECORD in said and not (folder / "page.html").exists()
-
-
-def test_the_landscape_runs_no_code_of_a_folder(folder, monkeypatch, capsys):
-    (folder / "net.py").write_text(NETWORK)
-    changed(folder, model=f"python:{folder}/net.py:build")
-    assert run(monkeypatch, capsys, "landscape", "--ensemble", folder, "--out", folder / "page.html")[0] == 2
-    assert not (folder / "canary").exists()
-
-
 def test_code_that_the_user_names_is_run(flowers, table, tmp_path, monkeypatch, capsys):
     (tmp_path / "net.py").write_text(NETWORK)
     spec = ModelSpec(f"python:{tmp_path / 'net.py'}:build", (4,), 3)
@@ -131,59 +112,14 @@ def test_code_that_the_user_names_is_run(flowers, table, tmp_path, monkeypatch, 
     assert (tmp_path / "canary").exists()
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_a_record_that_is_no_record_is_named(folder, table, monkeypatch, capsys, name):
-    (folder / RECORD).write_text(TEXTS[name])
-    code, _, said = run(monkeypatch, capsys, "predict", folder, table)
-    assert code == 2 and RECORD in said and len(said) < 1000
-
-
-@pytest.mark.parametrize("put", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
-@pytest.mark.parametrize("name", [RECORD, WEIGHTS])
-def test_what_is_no_file_is_not_waited_for(folder, table, monkeypatch, capsys, name, put):
-    (folder / name).unlink()
-    put(folder / name)
-    code, _, said = run(monkeypatch, capsys, "predict", folder, table)
-    assert code == 2 and name in said
-
-
-@pytest.mark.parametrize("claim", CLAIMS, ids=str)
-def test_a_claim_that_does_not_fit_is_refused_before_anything_is_allocated(folder, claim):
-    with pytest.raises(ValueError, match=r"bundle\.json|model: "):
-        load_predictor(changed(folder, **claim))
-
-
-@pytest.mark.parametrize("about", ABOUT, ids=str)
-def test_weights_with_a_header_that_does_not_fit_are_refused(folder, about):
-    header(about)(folder, folder)
-    with pytest.raises(ValueError, match="load: "):
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_spoiled_folder_is_refused_in_words_and_little_memory(folder, name):
+    TRAINED[name](folder, folder / "canary")
+    before = peak_memory()
+    with pytest.raises((ValueError, FileNotFoundError)) as refused:
         load_predictor(folder)
-
-
-@pytest.mark.parametrize("lie", LIES, ids=str)
-def test_tensors_that_lie_about_their_place_are_refused(folder, lie):
-    header(**lie)(folder, folder)
-    with pytest.raises(ValueError, match="not a complete safetensors file"):
-        load_predictor(folder)
-
-
-@pytest.mark.parametrize("dtype, factor", KINDS_OF_NUMBERS)
-def test_weights_of_another_kind_of_number_are_refused(folder, dtype, factor):
-    kind_of_number(dtype, factor)(folder, folder)
-    with pytest.raises(ValueError, match="load: .* must hold numbers as"):
-        load_predictor(folder)
-
-
-def test_weights_that_are_no_numbers_are_refused(folder):
-    TRAINED["weights of NaN"](folder, folder)
-    with pytest.raises(ValueError, match="hold NaN"):
-        load_predictor(folder)
-
-
-def test_weights_in_a_million_tensors_are_refused(folder):
-    TRAINED["weights in 100,001 tensors"](folder, folder)
-    with pytest.raises(ValueError, match="100001 tensors"):
-        load_predictor(folder)
+    assert 0 < len(str(refused.value)) < 1000
+    assert peak_memory() - before < 500 and not (folder / "canary").exists()
 
 
 # ---------------------------------------------------------------- names that steer a terminal, a table or a page
@@ -255,15 +191,6 @@ def test_what_is_no_file_is_named_and_the_rest_is_shown(study, monkeypatch, caps
     put(study / "results" / "other.npz")
     code, _, said = run(monkeypatch, capsys, "report", study)
     assert code == 0 and "other.npz" in said and (study / "report.html").exists()
-
-
-@pytest.mark.parametrize("values", [np.inf, np.nan, 1.5])
-def test_examples_with_numbers_that_are_no_rows_are_named(study, values):
-    with np.load(study / "results" / "deep.npz") as found:
-        rows = found["examples/index"]
-    spoil(study / "results" / "deep.npz", **{"examples/index": np.full(rows.shape, values)})
-    with pytest.raises(Damaged, match="must hold whole numbers"):
-        read(study / "results" / "deep.npz")
 
 
 def test_a_choice_by_what_was_not_measured_is_refused(study, monkeypatch, capsys):
@@ -397,23 +324,6 @@ def test_any_header_of_a_trajectory_gives_one_or_a_message(tmp_path):
 # ---------------------------------------------------------------- what an attacker who has read the code would try
 
 
-def test_no_name_of_a_column_is_a_formula(folder, tmp_path, monkeypatch, capsys):
-    names = ["sepal length (cm)", "sepal width (cm)", "petal length (cm)", "petal width (cm)", "=cmd|' /C calc'!A0"]
-    (tmp_path / "new.csv").write_text(",".join(names) + "\n5,3,1,0.2,1\n")
-    code, out, _ = run(monkeypatch, capsys, "predict", folder, tmp_path / "new.csv", "--format", "csv")
-    assert code == 0 and "'=cmd" in out and ",=cmd" not in out
-
-
-def test_a_checkpoint_that_unpacks_to_gigabytes_is_refused_before_it_does(tmp_path):
-    torch.save({"weight": torch.zeros(300_000)}, tmp_path / "x.pt")
-    assert state_dict_of(tmp_path / "x.pt")["weight"].shape == (300_000,)
-    with zipfile.ZipFile(tmp_path / "x.pt") as stored, zipfile.ZipFile(tmp_path / "y.pt", "w", 8) as packed:
-        for name in stored.namelist():
-            packed.writestr(name, stored.read(name))
-    with pytest.raises(ValueError, match="holds more than its own bytes"):
-        state_dict_of(tmp_path / "y.pt")
-
-
 @pytest.mark.parametrize("name", [name for name in CHECKPOINTS if "9 GB" in name])
 def test_a_checkpoint_that_asks_for_a_gigabyte_in_a_number_is_refused(tmp_path, name):
     CHECKPOINTS[name](tmp_path, tmp_path / "canary")
@@ -421,13 +331,6 @@ def test_a_checkpoint_that_asks_for_a_gigabyte_in_a_number_is_refused(tmp_path, 
     with pytest.raises(ValueError, match="it asks for a bytearray"):
         state_dict_of(tmp_path / "one.pt")
     assert peak_memory() - before < 500
-
-
-def test_images_of_a_size_that_the_network_does_not_take_are_not_made(folder):
-    whole = json.loads(json.dumps(dataclasses.asdict(Run(data="digits")), default=list))
-    told = {"shape": [1, 8, 8], "run": {**whole, "source": {"image_size": 20_000}}}
-    with pytest.raises(ValueError, match="its images are not of the size 20000"):
-        _run_of(told, folder)
 
 
 def test_a_network_whose_layers_would_take_gigabytes_for_one_image_is_refused(tmp_path):

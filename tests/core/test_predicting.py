@@ -1,6 +1,7 @@
 """What `predict` gives the network: its inputs as they are, all of them, and rows that are rows."""
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch import nn
@@ -20,14 +21,24 @@ class Masked(nn.Module):
         return self.head(x if mask is None else x * mask)
 
 
-def test_a_loader_of_more_than_pairs_is_an_error_instead_of_dropping_inputs():
+def test_the_last_of_what_a_loader_gives_are_the_targets_and_all_else_is_given_to_the_network():
     ensemble, x, mask, y = pb.deep(Masked(), 2), torch.randn(6, 4), torch.rand(6, 4).round(), torch.arange(6) % 3
+    expected = ensemble(x, mask).softmax(-1).detach()
     three = DataLoader(TensorDataset(x, mask, y), batch_size=3)
-    for use in (ensemble.predict, lambda data: pb.calibrate(ensemble, data)):
-        with pytest.raises(TypeError, match=r"it gives 3 things.*\(\(x, mask\), y\)"):
-            use(three)
     nested = [((x[:3], mask[:3]), y[:3]), ((x[3:], mask[3:]), y[3:])]
-    torch.testing.assert_close(ensemble.predict(nested).members, ensemble(x, mask).softmax(-1).detach())
+    named = [{"x": x[:3], "mask": mask[:3], "labels": y[:3]}, {"x": x[3:], "mask": mask[3:], "labels": y[3:]}]
+    for given in (three, nested, named):
+        torch.testing.assert_close(ensemble.predict(given).members, expected)
+        assert pb.calibrate(ensemble, given).examples == 6
+
+
+def test_a_number_that_is_none_is_named_by_its_row_and_column():
+    table = pandas.DataFrame(torch.randn(6, 4).numpy(), columns=list("abcd"))
+    table.iloc[4, 2] = float("nan")
+    with pytest.raises(ValueError, match=r"row 4, column 'c'"):
+        pb.deep(Masked(), 2).predict(table)
+    with pytest.raises(ValueError, match=r"must hold numbers .*red"):
+        pb.deep(Masked(), 2).predict(table.assign(d="red"))
 
 
 class Clock(nn.Module):

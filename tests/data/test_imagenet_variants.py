@@ -1,7 +1,6 @@
 """ImageNetV2, ObjectNet and the sets of video frames, written here as they are published."""
 
 import json
-import os
 
 import numpy as np
 import pytest
@@ -120,22 +119,12 @@ def test_the_red_frame_of_objectnet_is_cut_off(base, tmp_path):
     assert torch.equal((rows[at][0] * 255).round().byte(), torch.from_numpy(inside).permute(2, 0, 1))
 
 
-def test_an_image_without_anything_inside_its_frame_is_named(base, tmp_path):
-    root = write_objectnet(tmp_path)
-    picture(root / "images" / "bowl" / "tiny.png", 0, (4, 9))
-    with pytest.raises(ValueError, match="bowl/tiny.png.*nothing of .* is left inside a border of 2"):
-        read(base, tmp_path, "objectnet")
-
-
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"objectnet_to_imagenet_1k.json": {"Alarm clock": "a sundial"}}, "'a sundial' is not a class of ImageNet"),
-        ({"objectnet_to_imagenet_1k.json": {"Sundial": NAMES[0]}}, "'Sundial' has no folder"),
+        ({"objectnet_to_imagenet_1k.json": {"Alarm clock": "a sundial"}}, "it has no entry 'a sundial'"),
         ({"objectnet_to_imagenet_1k.json": ["Alarm clock"]}, "must be an object"),
-        ({"pytorch_to_imagenet_2012_id.json": {**ORDER, "0": 4}}, "number each of the 1000 lines of names once"),
-        ({"pytorch_to_imagenet_2012_id.json": {"0": 0}}, "number each of the 1000 lines"),
-        ({"folder_to_objectnet_label.json": {"alarm_clock": 3}}, "must be text"),
+        ({"pytorch_to_imagenet_2012_id.json": {**ORDER, "0": 4}}, r"it has no entry \d+"),
     ],
 )
 def test_mappings_that_do_not_fit_are_named(base, tmp_path, changes, said):
@@ -228,27 +217,9 @@ def test_lists_do_not_lead_out_of_their_folder(base, tmp_path):
             read(base, tmp_path, "imagenet_vid_robust")
 
 
-@pytest.mark.parametrize(
-    "name, content, said",
-    [
-        ("labels", {}, "labels.json.*no label for val/v1/000002"),
-        ("labels", {"val/v1/000003.JPEG": "0"}, "must be a list"),
-        ("pmsets", {}, "no complete set of frames is left"),
-        ("pmsets", [1], "must be an object"),
-    ],
-)
-def test_lists_that_do_not_fit_are_named(base, tmp_path, name, content, said):
-    root = write_videos(tmp_path)
-    write_json(root / "metadata" / f"{name}.json", content)
-    with pytest.raises(ValueError, match=said):
-        read(base, tmp_path, "imagenet_vid_robust")
-
-
-def test_a_pipe_in_place_of_a_list_is_refused_and_not_waited_for(base, tmp_path):
-    root = write_videos(tmp_path)
-    (root / "metadata" / "labels.json").unlink()
-    os.mkfifo(root / "metadata" / "labels.json")
-    with pytest.raises(ValueError, match="must be a file, but it is a pipe"):
+def test_a_frame_without_a_label_is_named(base, tmp_path):
+    write_json(write_videos(tmp_path) / "metadata" / "labels.json", {})
+    with pytest.raises(ValueError, match=r"labels\.json.*no entry 'val/v1/00000"):
         read(base, tmp_path, "imagenet_vid_robust")
 
 
@@ -321,16 +292,10 @@ def test_frames_of_ytbb_are_those_that_people_found_similar(base, tmp_path):
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"csv": "ytid,label\na,0\n"}, "columns must be ytid, time_ms and label"),
         ({"csv": "ytid,time_ms,label\na,100,person\n"}, "anchors_full.csv: .*person"),
-        ({"csv": "ytid,time_ms,label\nz,1,0\n"}, "no label for a_100"),
+        ({"csv": "ytid,time_ms,label\nz,1,0\n"}, "no label for 'a_100"),
         ({"rev_class_idx_map.json": {"0": [1000]}}, "1000 is not one of ImageNet's 1,000 class numbers"),
-        (
-            {"anchor_labels.json": {"annotations": [{"key": "a", "labels": [0]}], "labels": ["good"]}},
-            "must look like video",
-        ),
-        ({"anchor_labels.json": {"annotations": [{"key": "a", "labels": [9]}], "labels": ["good"]}}, "label 9 is not"),
-        ({"pmk_labels.json": {"annotations": [{"key": "a/b", "labels": [0]}], "labels": ["similar"]}}, "a comma"),
+        ({"anchor_labels.json": {"annotations": [{"key": "a", "labels": [9]}], "labels": ["good"]}}, "no entry 9"),
         ({"pmk_labels.json": {"labels": []}}, 'has no "annotations"'),
     ],
 )

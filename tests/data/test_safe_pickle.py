@@ -33,11 +33,3 @@ def test_pickle_of_objects_in_an_array_is_refused(tmp_path):
     data = pickle.dumps({"data": np.array([1, "x"], dtype=object)}, 2)
     with pytest.raises(ValueError, match="an array of O"):
         unpickle(data, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "data", [b"", b"\x80\x02", b"nothing of a pickle", pickle.dumps([1]), b"cposix\nsystem\n(S'x'\ntR."]
-)
-def test_damaged_pickle_is_named(tmp_path, data):
-    with pytest.raises(ValueError, match="batch"):
-        unpickle(data, tmp_path / "batch")

@@ -134,16 +134,6 @@ def test_training_that_was_stopped_goes_on_to_the_same_weights(tmp_path):
     assert again.state.global_step == 6 and distance(whole, stopped) < 1e-6
 
 
-@pytest.mark.slow
-def test_half_precision_trains_and_keeps_single_precision_weights(tmp_path):
-    ensemble = pb.batch_ensemble(network(), 2)
-    before = {name: tensor.clone() for name, tensor in ensemble.state_dict().items()}
-    trainer(EnsembleForSequenceClassification(ensemble), tmp_path, bf16=True).train()
-    after = ensemble.state_dict()
-    assert {tensor.dtype for tensor in after.values() if tensor.is_floating_point()} == {torch.float32}
-    assert max(float((before[name] - after[name]).abs().max()) for name in after) > 1e-3
-
-
 def test_evaluation_is_that_of_the_mean_probability(tmp_path):
     ensemble = pb.deep(network(), 3)
     run = trainer(EnsembleForSequenceClassification(ensemble), tmp_path)
@@ -238,12 +228,6 @@ def test_long_texts_are_refused_or_cut_as_told():
     with pytest.raises(ValueError, match="has 22 tokens, but the model takes 12. Cut it with truncation=True"):
         pipe("very " * 20)
     assert pipe("very " * 20, truncation=True, max_length=12)[0]["label"]
-
-
-def test_labels_without_an_output_are_refused():
-    model = EnsembleForSequenceClassification(pb.deep(network(), 2))
-    with pytest.raises(ValueError, match="from 0 to 2, .* but there is 5. Load the model with num_labels=6"):
-        model(**{**together(rows(2)), "labels": torch.tensor([0, 5])})
 
 
 def test_what_is_no_ensemble_of_text_classifiers_is_refused(tmp_path):

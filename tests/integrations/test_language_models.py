@@ -17,7 +17,6 @@ from pluribus.integrations.huggingface import (  # noqa: E402
     EnsembleForCausalLM,
     EnsembleForTokenClassification,
     EnsembleTrainer,
-    MemberCaches,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -148,19 +147,6 @@ def test_evaluation_is_that_of_the_mean_over_labels_that_are_not_ignored(tmp_pat
     torch.testing.assert_close(output.epistemic, prediction.epistemic, rtol=1e-4, atol=1e-6)
 
 
-def test_a_row_without_labels_changes_nothing():
-    torch.manual_seed(0)
-    model, batch = EnsembleForTokenClassification(pb.deep(tagger(), 2)), together(rows())
-    alone = {**together(rows(2)), "labels": torch.full((2, 8), -100)}
-    loss = model.train()(**alone).loss
-    loss.backward()
-    assert loss.item() == 0 and not any(bool(p.grad.any()) for p in model.parameters() if p.grad is not None)
-    more = {name: torch.cat([batch[name], alone[name]]) for name in batch}
-    torch.testing.assert_close(model(**more).loss, model(**batch).loss)
-    with pytest.raises(ValueError, match="from 0 to 3, the model's outputs, or -100, which is ignored, but there is 9"):
-        model(**{**batch, "labels": torch.full((8, 8), 9)})
-
-
 @pytest.mark.parametrize("kind", ["tokens", "gpt2", "llama"])
 def test_what_was_saved_comes_back(kind, tmp_path):
     wrap, build = (EnsembleForTokenClassification, tagger) if kind == "tokens" else (
@@ -236,20 +222,6 @@ def test_members_that_share_weights_have_caches_of_their_own(method):
     assert torch.equal(model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False), expected)
 
 
-def test_passes_with_a_cache_are_shorter_and_each_member_keeps_its_own_keys():
-    networks, (ids, _) = apart(LANGUAGE_MODELS["llama"]), prompts()
-    model = EnsembleForCausalLM(pb.deep(networks)).eval()
-    with torch.no_grad():
-        first = model(ids, use_cache=True)
-        assert isinstance(first.past_key_values, MemberCaches) and first.past_key_values.get_seq_length() == 5
-        second = model(ids[:, :2], past_key_values=first.past_key_values)
-        whole = torch.stack([network(torch.cat([ids, ids[:, :2]], 1)).logits for network in networks], 1)
-        keys = [network(ids, use_cache=True).past_key_values.layers[1].keys for network in networks]
-    torch.testing.assert_close(torch.cat([first.member_logits, second.member_logits], 2), whole)
-    for cache, expected in zip(first.past_key_values.members, keys, strict=True):
-        torch.testing.assert_close(cache.layers[1].keys[:, :, :5], expected)
-
-
 def test_sampling_draws_from_the_mean_probability():
     networks, (ids, _) = apart(LANGUAGE_MODELS["llama"]), prompts()
     model = EnsembleForCausalLM(pb.deep(networks)).eval()
@@ -295,16 +267,6 @@ def test_the_uncertainty_of_a_token_is_that_of_the_distribution_it_comes_from(na
         expected["log_probability"] = mean.log_prob(ids[row, t])
         for part, value in expected.items():
             torch.testing.assert_close(found[part][row, t - 1], value, rtol=1e-4, atol=1e-5)
-
-
-def test_language_models_predict_as_every_ensemble():
-    networks, (ids, _) = apart(LANGUAGE_MODELS["gpt2"]), prompts()
-    ensemble = pb.deep(networks)
-    prediction = ensemble.predict({"input_ids": ids})
-    with torch.no_grad():
-        expected = torch.stack([network(ids).logits.softmax(-1) for network in networks])
-    torch.testing.assert_close(prediction.members, expected)
-    assert ensemble.class_dim == -1
 
 
 def test_other_networks_and_caches_are_refused():

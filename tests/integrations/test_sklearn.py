@@ -120,15 +120,6 @@ def test_intervals_without_rows_held_out_are_an_error(table):
         small(EnsembleRegressor, calibration=1.5).fit(x, y)
 
 
-def test_uncertainties_are_in_the_units_of_the_targets(table):
-    x, _, y = table
-    first = small(EnsembleRegressor).fit(x, y)
-    second = small(EnsembleRegressor).fit(x, 1000 * y)
-    np.testing.assert_allclose(second.predict(x, return_std=True)[1], 1000 * first.predict(x, return_std=True)[1])
-    parts = first.predict_distribution(x)
-    np.testing.assert_allclose(parts.total.sqrt(), first.predict(x, return_std=True)[1])
-
-
 def test_several_targets_have_intervals_each(table):
     x, _, y = table
     regressor = small(EnsembleRegressor, calibration=0.25).fit(x, np.stack([y, -y], 1))
@@ -161,24 +152,6 @@ def test_pipelines_searches_copies_and_pickles_work(table):
     regressor = small(EnsembleRegressor).fit(x, y)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(regressor)).predict(x), regressor.predict(x))
     assert not hasattr(clone(regressor), "ensemble_")
-
-
-def test_mapie_makes_conformal_intervals_of_a_regressor(table):
-    regression = pytest.importorskip("mapie.regression", reason="MAPIE is not installed")
-    x, _, y = table
-    conformal = regression.SplitConformalRegressor(small(EnsembleRegressor), confidence_level=0.8, prefit=False)
-    conformal.fit(x[:20], y[:20]).conformalize(x[20:], y[20:])
-    mean, ends = conformal.predict_interval(x)
-    residual = np.sort(np.abs(y[20:] - small(EnsembleRegressor).fit(x[:20], y[:20]).predict(x[20:])))[16]
-    np.testing.assert_allclose(ends[:, 1, 0] - mean, residual)  # the 17th of 20: ceil(0.8 * 21)
-
-
-def test_mapie_makes_sets_of_a_classifier(table):
-    classification = pytest.importorskip("mapie.classification", reason="MAPIE is not installed")
-    x, labels, _ = table
-    conformal = classification.SplitConformalClassifier(small(EnsembleClassifier), confidence_level=0.8, prefit=False)
-    conformal.fit(x[:20], labels[:20]).conformalize(x[20:], labels[20:])
-    assert conformal.predict_set(x)[1].shape == (40, 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -283,12 +256,6 @@ def test_after_a_frame_with_texts_nothing_else_is_taken(houses):
         fitted.predict(frame.drop(columns="town"))
     with pytest.raises(ValueError, match="column \"area\" held numbers in training, but row 0 has 'wide'"):
         fitted.predict(frame.assign(area="wide"))
-
-
-def test_columns_that_are_left_out_are_said(houses):
-    frame, y = houses
-    with pytest.warns(UserWarning, match='"name" has 120 different texts'):
-        small(EnsembleRegressor).fit(frame.assign(name=[f"house {i}" for i in range(120)]), y)
 
 
 def test_weights_of_frames_are_repetitions_and_large_classes_stay_apart(houses):

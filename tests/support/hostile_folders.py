@@ -138,61 +138,38 @@ def _code(spec: str) -> Spoil:
 
 CLAIMS = [
     {"width": 1e5},
-    {"width": float("inf")},
-    {"width": -1.0},
     {"outputs": 10**12},
-    {"shape": [10**12]},
     {"shape": [3, 10**6, 10**6]},
-    {"dropout": 2.0},
     {"model": "timm:hf-hub:someone/something"},
     {"model": "nothing"},
     {"mean": [[1.0, 2.0], [3.0]]},
-    {"mean": [1e300] * 4},
     {"std": [0.0]},
-    {"std": [1e300] * 4},
     {"classes": ["a", "b"]},
-    {"classes": [1, 2, 3]},
     {"threshold": {"value": 1.0}},
-    {"threshold": "x"},
     {"encoding": None},
     {"encoding": {"kind": "images", "task": "classification", "classes": [], "shape": [3, 10**5, 10**5]}},
-    {"no_threshold": 3},
     {"format": 2},
 ]
 
 ABOUT = [
     {"size": 10**9},
-    {"size": 3},
-    {"size": True},
-    {"method": ["deep"]},
     {"method": "packed", "settings": {"alpha": 10**6}},
     {"method": "batch_ensemble", "settings": {"rank": 10**9}},
     {"method": "mc_dropout", "size": 10**9},
-    {"method": "lora", "settings": {"rank": 10**9}},
     {"method": "lora", "settings": {"rank": 10**7}},
-    {"base": "x"},
     {"settings": {"unknown": 1}},
-    {"settings": {"init": {"a": 1}}},
     {"settings": {"init": nested(400)}},
-    {"method": "treenet", "settings": {"branch": "nothing"}},
     {"method": "treenet", "settings": {"branch": "("}},
     {"method": "packed", "settings": {"widths": {"sizes": {"a": [10**12]}, "attributes": [], "rounded": []}}},
-    {"method": "packed", "settings": {"widths": []}},
     {"format": "x"},
-    {"training": None},
-    {"task": []},
-    {"class_dim": "x"},
     {"unlike": True},
 ]
 
 LIES = [
     {"data_offsets": [0, 10**12]},
-    {"data_offsets": [4, 0]},
     {"data_offsets": [-4, 0]},
-    {"shape": [10**9, 10**9]},
     {"shape": [2**63, 2**63]},
     {"dtype": "X9"},
-    {"dtype": "F4"},
 ]
 
 KINDS_OF_NUMBERS = [("I32", 1), ("BOOL", 0.25), ("F8_E4M3", 0.25), ("C64", 2)]
@@ -201,9 +178,7 @@ IN_PLACE: dict[str, Callable[[Path], object]] = {
     "a pipe": os.mkfifo,
     "a folder": os.mkdir,
     "a link to nothing": link("nowhere"),
-    "a link to itself": lambda path: path.symlink_to(path.name),
     "a link to /dev/zero": link("/dev/zero"),
-    "a link to /proc/self/mem": link("/proc/self/mem"),
     "nothing": lambda path: None,
     "an empty file": Path.touch,
     "a terabyte of nothing": sparse,
@@ -216,16 +191,13 @@ TRAINED: dict[str, Spoil] = {
     **{f"weights with a tensor of {lie}": header(**lie) for lie in LIES},
     **{f"weights in {dtype}": kind_of_number(dtype, factor) for dtype, factor in KINDS_OF_NUMBERS},
     **{f"{what} in place of {name}": put(name, make) for what, make in IN_PLACE.items() for name in (RECORD, WEIGHTS)},
-    "a record in UTF-32": lambda f, c: (f / RECORD).write_bytes((f / RECORD).read_text().encode("utf-32")[:-3]),
     "a record of 68 MB": lambda f, c: sparse(f / RECORD, b"{", 2**26 + 2),
-    "a record of half a letter": lambda f, c: (f / RECORD).write_bytes(b'{"format": "\xc3'),
     "a record whose encoding has no columns": entries(RECORD, encoding={"kind": "table", "columns": []}),
     "code of its own": _code("python:../net.py:build"),
     "code of its own as a module": _code("python:net:build"),
     "a program of Python's as its network": _code("python:os:system"),
     "timm's network for inputs that it cannot take": entries(RECORD, model="timm:vit_tiny_patch16_224"),
     "a folder of transformers that is not there": entries(RECORD, model="hf:/nowhere"),
-    "a folder of transformers that is a device": entries(RECORD, model="hf:/dev/zero"),
     "a network named by a line break": entries(RECORD, model="mlp\n\x1b[2J"),
     "weights in 100,001 tensors": _many_tensors,
     "weights of a terabyte": _terabyte_of_weights,
@@ -322,19 +294,13 @@ CHECKPOINTS: dict[str, Spoil] = {
     ),
     "a checkpoint that is a whole network": saved(lambda canary: torch.nn.Linear(2, 2)),
     "a checkpoint of one list a billion times": saved(_laughs),
-    "a checkpoint of nested lists": saved(lambda canary: {"weight": nested(300)}),
-    "a checkpoint of numbers": saved(lambda canary: {"weight": 3}),
     "a checkpoint whose names are numbers": saved(lambda canary: {1: torch.zeros(3)}),
     "a checkpoint of one weight seen a billion times": _first(lambda t: torch.zeros(1).expand(10**6, 10**6)),
     "a checkpoint of complex numbers": _first(lambda t: t.to(torch.complex64)),
-    "a checkpoint of whole numbers": _first(lambda t: t.to(torch.int64)),
     "a sparse checkpoint": _first(lambda t: t.to_sparse()),
     "a checkpoint of nested tensors": _first(lambda t: torch.nested.as_nested_tensor(list(t))),
-    "a checkpoint without values": _first(lambda t: t.to("meta")),
     "a quantized checkpoint": _first(lambda t: torch.quantize_per_tensor(t, 0.1, 0, torch.quint8)),
-    "a checkpoint with a list for weights": _first(lambda t: t.tolist()),
     "a checkpoint of NaN": _first(lambda t: t * float("nan")),
-    "a checkpoint that is text": lambda f, c: (f / "one.pt").write_text("hello"),
     "a checkpoint cut off": lambda f, c: os.truncate(f / "one.pt", 700),
     "a checkpoint that is an archive of arrays": lambda f, c: npz(f / "one.pt", x=npy(np.zeros(3))),
     **{f"{what} in place of a checkpoint": put("one.pt", make) for what, make in IN_PLACE.items()},
@@ -391,10 +357,7 @@ _part, _part_record = partial(stored_arrays, "*/*.npz"), partial(stored_record, 
 FILES_IN_PLACE = {what: make for what, make in IN_PLACE.items() if what not in ("nothing", "a link to nothing")}
 
 DAMAGED_PARTS: dict[str, Spoil] = {
-    **{
-        f"{what} in place of a part": _in_place_of("*/*.npz", make)
-        for what, make in FILES_IN_PLACE.items() if what != "a link to itself"  # no file is there: it is computed
-    },
+    **{f"{what} in place of a part": _in_place_of("*/*.npz", make) for what, make in FILES_IN_PLACE.items()},
     **{f"a part whose record is {name}": _part(record=np.array(told)) for name, told in TEXTS.items()},
     "a part that runs code": _pickled_record("*/*.npz"),
     "a part that promises terabytes": _part(record=npy_header("(1000000, 100000000)")),
@@ -470,11 +433,7 @@ def _checkpoint(change: Callable[[dict], object]) -> Spoil:
 LAST = "training/last.ckpt"
 
 STOPPED: dict[str, Spoil] = {
-    **{
-        f"{what} in place of a checkpoint": put(LAST, make)
-        for what, make in FILES_IN_PLACE.items()
-        if what != "a link to itself"  # no file is there
-    },
+    **{f"{what} in place of a checkpoint": put(LAST, make) for what, make in FILES_IN_PLACE.items()},
     "a checkpoint that runs code": lambda f, c: torch.save({"state_dict": Trap(c)}, f / LAST),
     "a checkpoint that is text": text(LAST, "hello"),
     "a checkpoint that is a list": lambda f, c: torch.save([], f / LAST),

@@ -3,9 +3,7 @@
 What torch alone takes differs between its builds by gigabytes: limits are beyond that.
 """
 
-import functools
 import resource
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,15 +12,6 @@ def data_memory() -> int:
     """The bytes of this program that `RLIMIT_DATA` counts."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmData")) * 1024
-
-
-@functools.cache
-def cost_of_torch() -> tuple[int, int]:
-    """What a program has used that has imported torch and nothing else: bytes of data, and seconds of the processor."""
-    code = "import math, time, torch, memory; print(memory.data_memory(), math.ceil(time.process_time()))"
-    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    size, seconds = map(int, printed.split())
-    return size, seconds
 
 
 def limit_data_memory(size: int) -> None:

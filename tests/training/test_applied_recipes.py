@@ -8,7 +8,6 @@ from PIL import Image
 from torch import nn
 
 import pluribus as pb
-from pluribus import landscape as ls
 from pluribus.data.dataset import NormalisedSplit
 from pluribus.study.run import compute
 from pluribus.study.settings import Run
@@ -58,18 +57,6 @@ def test_members_see_what_the_augmentation_gives(monkeypatch):
     assert sum(one in known for one in found) > 4 and sum(one in mirrored for one in found) > 4
 
 
-@pytest.mark.parametrize("together", [None, False])
-@pytest.mark.parametrize("batches", ["same", "different"])
-def test_trajectories_augment_as_their_recipe_says(seen, together, batches):
-    ls.trajectories(network(), images(), runs=2, recipe=WHOLE, together=together, batches=batches)
-    assert sum(len(x) for x, _ in seen) == 2 * 2 * 24
-
-
-def test_runs_that_augment_cannot_train_as_one_ensemble():
-    with pytest.raises(ValueError, match="together=True does not support augment"):
-        ls.trajectories(network(), images(), runs=2, recipe=WHOLE, together=True)
-
-
 def test_studies_augment_images_as_they_are_and_normalise_after(seen):
     run = Run(data="sklearn_digits", model="mlp", method="single", training=WHOLE)
     compute(run)
@@ -96,14 +83,6 @@ def test_a_function_or_false_takes_the_place_of_the_recipes_augmentation(seen):
     assert not seen and sum(own) == 48
 
 
-def test_soft_targets_have_as_many_classes_as_the_members(monkeypatch):
-    targets, loss, (x, y) = [], pb.Ensemble.loss, images()
-    monkeypatch.setattr(pb.Ensemble, "loss", lambda self, x, y, *rest: targets.append(y) or loss(self, x, y, *rest))
-    pb.fit(pb.deep(network(classes=5), 2), (x, y), recipe={**WHOLE, "augment": "medium"})
-    assert {one.shape[1] for one in targets} == {5}  # though no row is of the last two
-    torch.testing.assert_close(torch.cat(targets).sum(1), torch.ones(48))
-
-
 def test_rows_that_no_recipe_can_augment_are_refused_before_training():
     table, y = torch.randn(12, 4), torch.arange(12) % 3
     model = pb.single(nn.Linear(4, 3))
@@ -114,11 +93,6 @@ def test_rows_that_no_recipe_can_augment_are_refused_before_training():
     with pytest.raises(ValueError, match="iris is a table"):
         pb.fit(model, NormalisedSplit(iris.train, iris), recipe=WHOLE)
     assert torch.equal(model.module.weight, before)
-
-
-def test_rand_augment_refuses_images_that_are_normalised_already():
-    with pytest.raises(ValueError, match="RandAugment takes images from 0 to 1, but these are from -1 to 1"):
-        Augment(rand_augment={"n": 1})(torch.tensor([-1.0, 1.0]).reshape(1, 1, 1, 2), torch.zeros(1).long())
 
 
 # ---------------------------------------------------------------- what A3 needs
@@ -194,11 +168,3 @@ def test_a_recipe_trains_on_crops_of_one_size_and_predicts_on_images_of_another(
     pb.fit(ensemble, train, validation, recipe=plan)
     assert {size for training, size in shapes if training} == {(12, 12)}
     assert {size for training, size in shapes if not training} == {(16, 16)}
-
-
-def test_rows_of_a_data_set_come_as_batches_only():
-    data = pb.data.load("iris")
-    rows = NormalisedSplit(data.train, data)
-    assert rows[[0, 2]][0].shape == (2, 4) and rows[:3][1].shape == (3,)
-    with pytest.raises(TypeError, match=r"rows come as batches, but 1 is one row. Give \[1\]"):
-        rows[1]

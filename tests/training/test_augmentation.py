@@ -12,7 +12,6 @@ from timm.data import Mixup, auto_augment
 
 import pluribus as pb
 from pluribus.training.augmentation import (
-    AUGMENTATIONS,
     OPERATIONS,
     Augment,
     augment_of,
@@ -175,20 +174,11 @@ def test_soft_targets_reach_the_loss_of_every_method(method):
 # ---------------------------------------------------------------- by name
 
 
-def test_names_are_the_columns_of_table_4():
-    assert {"none", "hflip", "medium"} <= AUGMENTATIONS.keys()
-    medium = augment_of("medium", classes=100)
-    assert (medium.mixup, medium.cutmix, medium.switch, medium.smoothing) == (0.5, 0.2, 0.5, 0.1)
-    assert medium.rand_augment == {"n": 2, "m": 9, "mstd": 1} and medium.flip
-    hflip = augment_of("hflip")
-    assert hflip.flip and not hflip.is_soft and hflip.crop == 0
-
-
 @pytest.mark.parametrize(
     "make, words",
     [
         (lambda x: augment_of("strong"), "'strong' is unknown. Choose from none, hflip, crop, medium"),
-        (lambda x: Augment(mixup=-1), "mixup must be 0 or more, but it is -1"),
+        (lambda x: Augment(mixup=-1), "mixup must be from 0 to inf, but it is -1"),
         (lambda x: Augment(smoothing=2), "smoothing must be from 0 to 1, but it is 2"),
         (lambda x: Augment(rand_augment={"m": 30}), "m must be from 0 to 10, but it is 30"),
         (lambda x: Augment(rand_augment={"k": 1}), r"n, m and mstd, but got \['k'\]"),

@@ -3,16 +3,12 @@
 import copy
 import math
 
-import lightning.pytorch as pytorch
 import pytest
 import torch
 from fitting_cases import examples, network
 from torch import nn
 
 import pluribus as pb
-from pluribus.training.batching import loader
-from pluribus.training.fitting import quiet_lightning
-from pluribus.training.lightning_module import NotFinite
 
 
 def normed():
@@ -164,33 +160,3 @@ def test_a_stopped_training_does_not_spoil_its_checkpoint(tmp_path):
     again = pb.deep(network(), 2)
     history = pb.fit(again, (x, y), epochs=3, batch_size=len(x) // 4, folder=tmp_path)
     assert len(history.rows) == 3 and finite(again)
-
-
-def test_users_of_lightning_get_an_error_and_good_weights():
-
-    x, y = torch.randn(32, 6), torch.randint(3, (32,))
-    x[0] = math.nan
-    ensemble = pb.deep(normed(), 2)
-    before = state(ensemble)
-    trainer = pytorch.Trainer(
-        max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu",
-        enable_model_summary=False,
-    )  # fmt: skip
-    with pytest.raises(NotFinite, match="x holds nan"), quiet_lightning():
-        trainer.fit(pb.lightning_module(ensemble), loader((x, y), 16))
-    assert same(before, state(ensemble))
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_validation_targets_that_are_not_finite_are_named(value):
-    ensemble = pb.deep(nn.Linear(6, 2), 2)
-    ensemble.task = "gaussian"
-    before, x, y = state(ensemble), torch.randn(32, 6), torch.randn(32)
-    bad = y.clone()
-    bad[5] = value
-    history = fitted(ensemble, (x, y), (x, bad))
-    assert (
-        f"of the validation data gives NaN or infinity at the end of epoch 0: y holds {value:g} at [5]"
-        in history.failure
-    )
-    assert same(before, state(ensemble))

@@ -136,21 +136,6 @@ def test_per_member_follows_schedules_and_state_dicts():
     assert len(other.state) == 6 and all(one.state is other.state for one in other.inner)
 
 
-def test_per_member_slices_have_gradients_that_others_may_scale():
-    ensemble = pb.deep(nn.Linear(4, 2), 3)
-    optimizer = pb.PerMember(ensemble, torch.optim.SGD, ensemble.parameter_groups(lr=0.1))
-    ensemble.loss(torch.randn(3, 4), torch.randn(3, 2), F.mse_loss).backward()
-    slices = [p for group in optimizer.param_groups for p in group["params"]]
-    assert all(p.grad is not None for p in slices)
-    nn.utils.clip_grad_norm_(slices, 1e-3)
-    assert ensemble.module.weight.grad.norm() < 1e-3
-    before = ensemble.module.weight.clone()
-    optimizer.step()
-    torch.testing.assert_close(ensemble.module.weight, before - 0.1 * ensemble.module.weight.grad)
-    optimizer.zero_grad()
-    assert all(p.grad is None for p in (*slices, *ensemble.parameters()))
-
-
 def test_what_is_shared_is_clipped_as_one_group():
     ensemble = pb.treenet(network(), 3, branch="8")
     x, y = batches(1)[0]

@@ -15,6 +15,8 @@ from .torch_private import pytree
 
 IGNORED = -100  # the label of what is not evaluated, as torch's losses and transformers have it
 
+LARGEST = 1e18  # the square of a larger number overflows float32
+
 Batch = tuple[tuple[Any, ...], dict[str, Any]]  # positional and named arguments of one call
 
 
@@ -217,16 +219,60 @@ def logits_of(output: Any) -> Any:
     return getattr(output, "logits", output)
 
 
-def split_item(action: str, item: Any) -> tuple[Any, Any]:
-    """What a loader gives, as (x, y): y is None where it gives x alone. More than two are not told apart."""
+LABELS = ("labels", "label", "targets", "target", "y")  # what the targets of a batch that is a dict are called
+
+
+def split_item(item: Any) -> tuple[Any, Any]:
+    """The inputs and targets of what a loader gives: x, (x, y), (x, mask, ..., y) or a dict; None for no targets.
+
+    >>> split_item({"x": 1, "labels": 2}), split_item((1, 2, 3)), split_item([1])
+    (({'x': 1}, 2), ((1, 2), 3), (1, None))
+    """
+    if isinstance(item, Mapping):
+        name = next((name for name in LABELS if name in item), None)
+        return (item, None) if name is None else ({key: item[key] for key in item if key != name}, item[name])
     if not isinstance(item, (tuple, list)) or not item:
         return item, None
     if len(item) > 2:
-        raise TypeError(
-            f"{action}: a loader must give x or pairs (x, y), but it gives {len(item)} things, and which of them are "
-            "inputs is not known. Give several inputs as a tuple or a dict: ((x, mask), y)."
-        )
+        return tuple(item[:-1]), item[-1]
     return item[0], item[1] if len(item) > 1 else None
+
+
+def map_arrays(tree: Any) -> Any:
+    """The tree with tensors in place of arrays and data frames."""
+    leaves, structure = flatten(tree)
+    return pytree.tree_unflatten([_tensor_from(leaf) for leaf in leaves], structure)
+
+
+def _tensor_from(leaf: Any) -> Any:
+    try:
+        if hasattr(leaf, "columns") and hasattr(leaf, "to_numpy"):  # a data frame, of numbers and flags
+            leaf = leaf.to_numpy(dtype=float)
+        elif hasattr(leaf, "to_numpy"):
+            leaf = leaf.to_numpy()
+        return torch.from_numpy(np.require(leaf, requirements=["C", "W"])) if isinstance(leaf, np.ndarray) else leaf
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"arrays and data frames must hold numbers ({error}). Encode texts first, labels too; pluribus train and "
+            "the estimators of pluribus.integrations.sklearn do it themselves."
+        ) from None
+
+
+def name_nan(data: Any) -> str:
+    """Where (x, y) in memory hold NaN or a number too large: the row, and the column by its name or number."""
+    for name, values in zip(("", " of y"), data if isinstance(data, (tuple, list)) else (), strict=False):
+        if not hasattr(values, "shape"):
+            continue
+        table = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+        if table.ndim not in (1, 2) or table.dtype.kind != "f" or (good := abs(table) < LARGEST).all():
+            continue
+        row, *column = np.argwhere(~good)[0].tolist()
+        where = f"row {row}{name}"
+        if column:
+            names = getattr(values, "columns", None)
+            where += f", column {column[0] if names is None else repr(names[column[0]])}"
+        return f" In the data this is {where}."
+    return ""
 
 
 def have_same_numbers(one: Any, other: Any) -> bool:

@@ -21,6 +21,7 @@ from .._common.trees import (
     logits_of,
     map_tensors,
     members_first,
+    name_nan,
     repeat_votes,
     rows_of,
     tensors_of,
@@ -194,7 +195,10 @@ class Ensemble(nn.Module):
         batches = self.predictions(x, batch_size, device)
         if keep == "members":
             outputs = join_outputs(batches)
-            return prediction_of(self.task, outputs, self.class_dim)
+            try:
+                return prediction_of(self.task, outputs, self.class_dim)
+            except ValueError as error:
+                raise ValueError(f"{error}{name_nan((x,))}") from None
         from ..uncertainty.summary import summarize
 
         return summarize((prediction_of(self.task, outputs, self.class_dim), y) for outputs, y in batches)

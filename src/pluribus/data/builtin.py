@@ -27,11 +27,8 @@ FONTS = (
 )
 
 VERSIONS = 3  # of a letter in a font
-
 SIDE, BOX = 28, 20  # MNIST: the ink fits a box of 20 pixels, its centre of mass is the centre of 28
-
 NOISE_SHAPE = (3, 28, 28)  # where the noise is not outside data of images with a shape of their own
-
 ROWS = 1000  # of a toy
 
 

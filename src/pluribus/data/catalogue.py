@@ -103,10 +103,12 @@ def load(
     >>> load("moons")
     Data('moons': table of shape (2,), 2 classes; 700 training, 100 validation and 200 test rows)
     """
-    known = {"task": (None, *get_args(Task)), "broken": get_args(Broken), "long_texts": LONG, "numbers": NUMBERS}
-    for name, value in {"task": task, "broken": broken, "long_texts": long_texts, "numbers": numbers}.items():
-        if value not in known[name]:
-            raise ValueError(f"load, {name}: {say_unknown(str(value), filter(None, known[name]))}")
+    for name, value, known in (
+        ("task", task or "regression", get_args(Task)), ("broken", broken, get_args(Broken)),
+        ("long_texts", long_texts, LONG), ("numbers", numbers, NUMBERS),
+    ):  # fmt: skip
+        if value not in known:
+            raise ValueError(f"load, {name}: {say_unknown(str(value), known)}")
     if unpack_limit is not None:
         parse_bytes(unpack_limit)
     if not 0 <= validation < 1 - TEST_SHARE:
@@ -206,7 +208,7 @@ def _read_images(request: Request, source: Any) -> ImageParts:
     named, notes = list(map(str, paths)), list[str]()
     resize = folders.stretch if request.whole else None
     inputs = folders.ImageFiles(named, request.shape, None, request.unpack_limit, resize=resize)
-    return ImageParts(test=folders.take_readable(request, unlabelled_split(inputs), notes), notes=notes)
+    return ImageParts(test=folders.take_readable(request, unlabelled_split(inputs), notes, always=True), notes=notes)
 
 
 # ---------------------------------------------------------------- from a spec to rows
@@ -325,9 +327,7 @@ def _mnist_like(name: str, folder: str, page: str, description: str, classes: tu
 
 
 _CIFAR = "The CIFAR-10 and CIFAR-100 data sets (https://www.cs.toronto.edu/~kriz/cifar.html)"
-
 _IMAGENET_A = "ImageNet-A and ImageNet-O (https://github.com/hendrycks/natural-adv-examples)"
-
 _VIDEOS = "ImageNet-Vid-Robust and YTBB-Robust (https://modestyachts.github.io/robust-vid)"
 
 DATA: dict[str, Source] = {
@@ -342,153 +342,82 @@ DATA: dict[str, Source] = {
     "wine": Source(builtin.sklearn_table("wine"), "178 wines, 13 numbers, 3 classes", "table"),
     "breast_cancer": Source(builtin.sklearn_table("breast_cancer"), "569 tumours, 30 numbers, 2 classes", "table"),
     "diabetes": Source(
-        builtin.sklearn_table("diabetes", "regression"), "442 patients, 10 numbers, regression", "table"
-    ),
+        builtin.sklearn_table("diabetes", "regression"), "442 patients, 10 numbers, regression", "table"),
     "mnist": _mnist_like(
-        "mnist",
-        "MNIST",
-        "The MNIST database (http://yann.lecun.com/exdb/mnist/)",
-        "70,000 handwritten digits, 28x28",
-        builtin.DIGITS,
-    ),
+        "mnist", "MNIST", "The MNIST database (http://yann.lecun.com/exdb/mnist/)",
+        "70,000 handwritten digits, 28x28", builtin.DIGITS),
     "fashion_mnist": _mnist_like(
-        "fashion_mnist",
-        "FashionMNIST",
-        "Fashion-MNIST (https://github.com/zalandoresearch/fashion-mnist)",
-        "70,000 garments, 28x28",
-        archives.FASHION,
-    ),
+        "fashion_mnist", "FashionMNIST", "Fashion-MNIST (https://github.com/zalandoresearch/fashion-mnist)",
+        "70,000 garments, 28x28", archives.FASHION),
     "kmnist": _mnist_like(
-        "kmnist",
-        "KMNIST",
-        "Kuzushiji-MNIST (https://github.com/rois-codh/kmnist)",
-        "70,000 Japanese letters, 28x28",
-        archives.KUZUSHIJI,
-    ),
+        "kmnist", "KMNIST", "Kuzushiji-MNIST (https://github.com/rois-codh/kmnist)",
+        "70,000 Japanese letters, 28x28", archives.KUZUSHIJI),
     "notmnist": file_source(
-        "letters A to J in many fonts, 28x28",
-        "notMNIST (http://yaroslavvb.blogspot.com/2011/09/notmnist-dataset.html)",
-        folders.read_image_folder,
-        *("notMNIST_small", "notmnist.npz"),
-    ),
+        "letters A to J in many fonts, 28x28", "notMNIST (http://yaroslavvb.blogspot.com/2011/09/notmnist-dataset.html)",
+        folders.read_image_folder, "notMNIST_small", "notmnist.npz"),
     "cifar10": file_source(
-        "60,000 images in 10 classes, 32x32",
-        _CIFAR,
-        archives.read_cifar,
-        *("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-10-python.tar.gz", "cifar-10-binary.tar.gz"),
-        "cifar10.npz",
-        classes=archives.CIFAR_10,
-    ),
+        "60,000 images in 10 classes, 32x32", _CIFAR, archives.read_cifar, "cifar-10-batches-py",
+        "cifar-10-batches-bin", "cifar-10-python.tar.gz", "cifar-10-binary.tar.gz", "cifar10.npz",
+        classes=archives.CIFAR_10),
     "cifar100": file_source(
-        "60,000 images in 100 classes, 32x32",
-        _CIFAR,
-        archives.read_cifar,
-        *("cifar-100-python", "cifar-100-binary", "cifar-100-python.tar.gz", "cifar-100-binary.tar.gz"),
-        "cifar100.npz",
-    ),
+        "60,000 images in 100 classes, 32x32", _CIFAR, archives.read_cifar, "cifar-100-python", "cifar-100-binary",
+        "cifar-100-python.tar.gz", "cifar-100-binary.tar.gz", "cifar100.npz"),
     "cifar10_c": file_source(
-        "CIFAR-10's test part, corrupted 19 ways",
-        "CIFAR-10-C (https://zenodo.org/records/2535967)",
-        archives.read_cifar_c,
-        "CIFAR-10-C",
-        role="shifted",
-    ),
+        "CIFAR-10's test part, corrupted 19 ways", "CIFAR-10-C (https://zenodo.org/records/2535967)",
+        archives.read_cifar_c, "CIFAR-10-C", role="shifted"),
     "cifar100_c": file_source(
-        "CIFAR-100's test part, corrupted 19 ways",
-        "CIFAR-100-C (https://zenodo.org/records/3555552)",
-        archives.read_cifar_c,
-        "CIFAR-100-C",
-        role="shifted",
-    ),
+        "CIFAR-100's test part, corrupted 19 ways", "CIFAR-100-C (https://zenodo.org/records/3555552)",
+        archives.read_cifar_c, "CIFAR-100-C", role="shifted"),
     "svhn": file_source(
         "99,289 house numbers, 32x32",
-        "The Street View House Numbers (http://ufldl.stanford.edu/housenumbers/), format 2",
-        archives.read_svhn,
-        *("svhn/test_32x32.mat", "SVHN/test_32x32.mat", "test_32x32.mat", "svhn.npz"),
-        classes=builtin.DIGITS,
-    ),
+        "The Street View House Numbers (http://ufldl.stanford.edu/housenumbers/), format 2", archives.read_svhn,
+        "svhn/test_32x32.mat", "SVHN/test_32x32.mat", "test_32x32.mat", "svhn.npz", classes=builtin.DIGITS),
     "tiny_imagenet": file_source(
-        "120,000 images in 200 classes, 64x64",
-        "Tiny ImageNet (http://cs231n.stanford.edu/tiny-imagenet-200.zip)",
-        folders.read_tiny_imagenet,
-        *("tiny-imagenet-200", "tiny_imagenet.npz", "tiny_imagenet32.npz"),
-    ),
+        "120,000 images in 200 classes, 64x64", "Tiny ImageNet (http://cs231n.stanford.edu/tiny-imagenet-200.zip)",
+        folders.read_tiny_imagenet, "tiny-imagenet-200", "tiny_imagenet.npz", "tiny_imagenet32.npz"),
     "imagenet": file_source(
         "1.3 million photographs in 1,000 classes",
         "ImageNet (https://www.image-net.org), ILSVRC 2012, the validation images moved into class folders",
-        folders.read_image_folder,
-        *("imagenet", "ILSVRC/Data/CLS-LOC", "ILSVRC2012"),
-    ),
+        folders.read_image_folder, "imagenet", "ILSVRC/Data/CLS-LOC", "ILSVRC2012"),
     "imagenet_c": file_source(
-        "ImageNet's validation part, corrupted",
-        "ImageNet-C (https://zenodo.org/records/2235448)",
-        folders.read_imagenet_c,
-        "ImageNet-C",
-        role="shifted",
-    ),
+        "ImageNet's validation part, corrupted", "ImageNet-C (https://zenodo.org/records/2235448)",
+        folders.read_imagenet_c, "ImageNet-C", role="shifted"),
     "imagenet_r": file_source(
-        "art and renditions of 200 classes of ImageNet",
-        "ImageNet-R (https://github.com/hendrycks/imagenet-r)",
-        folders.read_variant,
-        "imagenet-r",
-        role="variant",
-    ),
+        "art and renditions of 200 classes of ImageNet", "ImageNet-R (https://github.com/hendrycks/imagenet-r)",
+        folders.read_variant, "imagenet-r", role="variant"),
     "imagenet_a": file_source(
-        "difficult photographs of 200 classes of ImageNet",
-        _IMAGENET_A,
-        folders.read_variant,
-        "imagenet-a",
-        role="variant",
-    ),
+        "difficult photographs of 200 classes of ImageNet", _IMAGENET_A, folders.read_variant, "imagenet-a",
+        role="variant"),
     "imagenet_v2": file_source(
         "10,000 new photographs of ImageNet's classes",
-        "ImageNetV2 (https://github.com/modestyachts/ImageNetV2), matched frequency",
-        others.read_imagenet_v2,
-        *("imagenetv2-matched-frequency-format-val", "ImageNetV2-matched-frequency"),
-        role="variant",
-    ),
+        "ImageNetV2 (https://github.com/modestyachts/ImageNetV2), matched frequency", others.read_imagenet_v2,
+        "imagenetv2-matched-frequency-format-val", "ImageNetV2-matched-frequency", role="variant"),
     "objectnet": file_source(
-        "objects in unusual places and poses, 113 classes of ImageNet",
-        "ObjectNet (https://objectnet.dev)",
-        others.read_objectnet,
-        *("objectnet-1.0", "objectnet"),
-        role="variant",
-    ),
+        "objects in unusual places and poses, 113 classes of ImageNet", "ObjectNet (https://objectnet.dev)",
+        others.read_objectnet, "objectnet-1.0", "objectnet", role="variant"),
     "imagenet_vid_robust": file_source(
-        "1,109 sets of similar video frames, 30 classes",
-        _VIDEOS,
-        others.read_vid_robust,
-        *("imagenet-vid-robust", "imagenet_vid_ytbb_robust/imagenet-vid-robust"),
-        role="variant",
-    ),
+        "1,109 sets of similar video frames, 30 classes", _VIDEOS, others.read_vid_robust, "imagenet-vid-robust",
+        "imagenet_vid_ytbb_robust/imagenet-vid-robust", role="variant"),
     "ytbb_robust": file_source(
-        "2,530 sets of similar frames from Youtube-BB, 24 classes",
-        _VIDEOS,
-        others.read_ytbb_robust,
-        *("ytbb-robust", "imagenet_vid_ytbb_robust/ytbb-robust"),
-        role="variant",
-    ),
+        "2,530 sets of similar frames from Youtube-BB, 24 classes", _VIDEOS, others.read_ytbb_robust, "ytbb-robust",
+        "imagenet_vid_ytbb_robust/ytbb-robust", role="variant"),
     "imagenet_o": file_source(
-        "photographs of classes not in ImageNet", _IMAGENET_A, folders.read_variant, "imagenet-o", role="outside"
-    ),
+        "photographs of classes not in ImageNet", _IMAGENET_A, folders.read_variant, "imagenet-o", role="outside"),
     "textures": file_source(
         "5,640 textures in 47 classes",
         "The Describable Textures Dataset (https://www.robots.ox.ac.uk/~vgg/data/dtd/)",
-        folders.read_image_folder,
-        *("dtd/images", "textures.npz"),
-    ),
+        folders.read_image_folder, "dtd/images", "textures.npz"),
     "uci": Source(
-        tables.load_uci, "nine regression tables with their standard splits", "table", ("uci",), tables.UCI_PAGE, "name"
-    ),
+        tables.load_uci, "nine regression tables with their standard splits", "table", ("uci",), tables.UCI_PAGE,
+        "name"),
     "folder": Source(
-        folders.read_image_folder, "one folder of images per class, optionally in train, val and test", argument="path"
-    ),
+        folders.read_image_folder, "one folder of images per class, optionally in train, val and test",
+        argument="path"),
     "masks": Source(masks.load_masks, "images/ and masks/ side by side, for segmentation", argument="path"),
     "idx": Source(archives.load_idx, "a folder of idx files, like MNIST's", argument="path"),
     "npz": Source(archives.load_npz, "an archive with x_train, y_train, x_test, y_test", "any", argument="path"),
     "npy": Source(archives.load_npy, "a folder with x_train.npy and so on, mapped from disk", "any", argument="path"),
     "table": Source(
-        tables.load_table, "a CSV or Parquet file, or train and test in a folder", "table", argument="path"
-    ),
+        tables.load_table, "a CSV or Parquet file, or train and test in a folder", "table", argument="path"),
     "text": Source(tables.load_text, "a table with a column of texts, for hf:PATH", "table", argument="path"),
-}
+}  # fmt: skip

@@ -18,7 +18,6 @@ Shape = tuple[int, int, int]  # channels, height, width
 Index = int | Sequence[int] | np.ndarray | Tensor | slice
 
 CHANNELS = (1, 3, 4)  # that an image may have
-
 NO_CLASS = -1  # the label of a row whose class is unknown or none of those trained on
 
 
@@ -89,6 +88,10 @@ class Split(Dataset[tuple[Tensor, Tensor]]):
         """A part of the same rows; nothing is read or copied."""
         return Split(self.inputs, self.targets, torch.atleast_1d(self.rows[rows]))
 
+    def with_targets(self, targets: Any) -> Split:
+        """The same rows with other targets, one for each row of the inputs."""
+        return Split(self.inputs, targets, self.rows)
+
     def batches(self, size: int = 512) -> Iterator[tuple[Tensor, Tensor]]:
         """All rows in order, `size` at a time."""
         for start in range(0, len(self), size):
@@ -107,7 +110,7 @@ def unlabelled_split(inputs: Inputs) -> Split:
 
 def without_targets(split: Split) -> Split:
     """The same rows as data of no known class."""
-    return Split(split.inputs, torch.full((len(split.targets),), NO_CLASS), split.rows)
+    return split.with_targets(torch.full((len(split.targets),), NO_CLASS))
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 from .._common.untrusted import Finite, check_shape
 from .source import MOST_COLUMNS
 from .tables import feature_names
-from .texts import LONG, TEXT_COLUMN
+from .texts import TEXT_COLUMN
 
 _SCALED = {
     "name": str, "kind": str, "mean": Finite, "std": Finite, "missing": bool, "knots?": [Finite], "scores?": [Finite]
 }  # fmt: skip
 
 _CATEGORY = {"name": str, "kind": str, "levels": [str]}
-
 _TARGETS = {"task": str, "classes": [str]}
-
 IMAGES = {"kind": str, "shape": [int], **_TARGETS}
-
 TABLE = {"kind": str, "target": (str, [str]), "columns": [{"name": str, "kind": str}], "missing?": [str], **_TARGETS}
-
 TABLE_TASKS = ("classification", "regression", "multilabel")
-
 LARGEST_SIDE = 2**14  # pixels of an image that is made of another
 
 
@@ -55,37 +49,32 @@ def check_encoding(encoding: Any) -> None:
 
 
 def _check_targets(encoding: dict[str, Any]) -> None:
-    several = None if isinstance(encoding["target"], str) else len(encoding["target"])
-    if encoding["task"] == "classification" and several is not None:
-        raise ValueError("the encoding has several targets, but one set of classes")
-    if encoding["task"] == "multilabel":
-        check_shape(encoding, {"target": [str], "values": [[str]]}, "the encoding")
-        if not several or [len(pair) for pair in encoding["values"]] != several * [2]:
-            raise ValueError("the encoding must have two values for each label")
-    elif encoding["task"] == "regression":
-        kind = Finite if several is None else [Finite]
-        check_shape(encoding, {"target_mean": kind, "target_std": kind}, "the encoding")
-        mean, std = ([encoding[key]] if several is None else encoding[key] for key in ("target_mean", "target_std"))
-        if not len(mean) == len(std) == (several or 1) or min(std, default=0) <= 0:
-            raise ValueError("the encoding has a target_std that is not above 0, or not one for each target")
+    several = not isinstance(encoding["target"], str)
+    count = len(encoding["target"]) if several else 1
+    if encoding["task"] == "regression":
+        check_shape(
+            encoding, dict.fromkeys(("target_mean", "target_std"), [Finite] if several else Finite), "its target"
+        )
+        fits = not several or len(encoding["target_mean"]) == len(encoding["target_std"]) == count > 0
+    elif encoding["task"] == "multilabel":
+        check_shape(encoding, {"values": [[str]]}, "the encoding")
+        fits = several and [len(pair) for pair in encoding["values"]] == count * [2] != []
+    else:
+        fits = not several
+    if not fits:
+        raise ValueError(f"the encoding does not have what {count} targets of {encoding['task']} need")
 
 
 def _check_column(column: dict[str, Any]) -> None:
     where = f'the encoding, column "{column["name"]}"'
-    if column["kind"] == "category":
-        return check_shape(column, _CATEGORY, where)
-    if column["kind"] == "text":
-        check_shape(column, TEXT_COLUMN, where)
-        if not 1 <= column["length"] <= column["most"] <= LARGEST_SIDE or column["long"] not in LONG:
-            raise ValueError(f"{where}: {column['length']} of {column['most']} tokens make no sense")
-        return None
-    if column["kind"] not in ("number", "flag", "date"):
+    shapes = {"category": _CATEGORY, "text": TEXT_COLUMN, "number": _SCALED, "flag": _SCALED, "date": _SCALED}
+    if column["kind"] not in shapes:
         raise ValueError(f"{where}: the kind {column['kind']!r} is unknown")
-    check_shape(column, _SCALED, where)
-    if column["std"] <= 0:
-        raise ValueError(f"{where}: its std must be above 0, but is {column['std']}")
-    knots = column.get("knots", [0.0])
-    if len(knots) != len(column.get("scores", [0.0])) or any(a >= b for a, b in itertools.pairwise(knots)) or not knots:
+    check_shape(column, shapes[column["kind"]], where)
+    if column["kind"] == "text" and not 1 <= column["length"] <= column["most"] <= LARGEST_SIDE:
+        raise ValueError(f"{where}: {column['length']} of {column['most']} tokens make no sense")
+    knots = column.get("knots", [])
+    if len(knots) != len(column.get("scores", [])) or sorted(set(knots)) != knots:
         raise ValueError(f"{where}: its knots must increase, with a score for each")
 
 

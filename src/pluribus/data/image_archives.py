@@ -27,13 +27,9 @@ from .unpacking import Limit, TooLargeError
 CIFAR_10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
-
 KUZUSHIJI = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
-
 SEVERITIES = 5
-
 MOST = 100_000  # classes of a published set
-
 LARGEST = 2.0**63  # no whole number from there on has its own place among labels
 
 
@@ -149,9 +145,14 @@ def _read_pickle(data: bytes, path: Path) -> tuple[np.ndarray, np.ndarray]:
     pixels, labels = batch["data"], np.asarray(batch.get("fine_labels", batch.get("labels")))
     if pixels.dtype.kind not in "iu" or pixels.size and not 0 <= pixels.min() <= pixels.max() <= 255:
         raise ValueError(f"its pixels must be whole numbers from 0 to 255, but are {pixels.dtype}")
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not 0 <= labels.min() <= labels.max() < MOST:
-        raise ValueError("it has no list of labels")
-    return _channels_last(pixels.astype(np.uint8)), labels.astype(np.int64)
+    return _channels_last(pixels.astype(np.uint8)), _check_labels(path, labels)
+
+
+def _check_labels(path: Path, labels: np.ndarray) -> np.ndarray:
+    with reading(path):
+        if labels.ndim != 1 or labels.dtype.kind not in "iu" or not 0 <= labels.min() <= labels.max() < MOST:
+            raise ValueError(f"its labels are {labels.shape} of {labels.dtype}, not one row of numbers below {MOST}")
+    return labels.astype(np.int64)
 
 
 def _channels_last(rows: np.ndarray) -> np.ndarray:
@@ -211,11 +212,7 @@ def read_cifar_c(request: Request, path: Path) -> ImageParts:
     """CIFAR-10-C or CIFAR-100-C: one .npy file per corruption, the severities one after the other, and labels.npy."""
     if not (path / "labels.npy").is_file():
         raise missing_error(request, ["labels.npy"], path)
-    labels = _map_npy(path / "labels.npy")
-    with reading(path / "labels.npy"):
-        if labels.ndim != 1 or labels.dtype.kind not in "iu" or not 0 <= labels.min() <= labels.max() < MOST:
-            raise ValueError(f"it is {labels.shape} of {labels.dtype}, not one row of numbers below {MOST}")
-    labels, shifted = labels.astype(np.int64), {}
+    labels, shifted = _check_labels(path / "labels.npy", _map_npy(path / "labels.npy")), {}
     for file in sorted(path.glob("*.npy")):
         if file.stem == "labels":
             continue
@@ -236,8 +233,7 @@ def read_cifar_c(request: Request, path: Path) -> ImageParts:
 def _map_npy(path: Path) -> np.ndarray:
     """An array mapped from disk: only the rows that are asked for are read."""
     with reading(path):
-        with open_file(path) as file:
-            unpacking.read_array_header(file)
+        open_file(path).close()  # a pipe would be waited for
         return np.load(path, mmap_mode="r", allow_pickle=False)
 
 

@@ -20,27 +20,18 @@ from torch import Tensor
 from .._common.optional import require
 from .._common.untrusted import open_file
 from .dataset import NO_CLASS, Shape, Split, covering_size, labelled_split, part_in_view
-from .source import ImageParts, Request, argument_path, missing_error, reading
+from .source import ImageParts, Request, argument_path, list_names, missing_error, reading
 from .unpacking import Limit, Timed, TooLargeError, limit_for, seconds_for
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # of Pillow's others some start programs, as EPS does
-
 DECODED = 2**28  # bytes of one image when it is decoded
-
 BLOCK = 2**12  # bytes that are decoded at once; the time is looked at in between
-
 LARGE = 2**24  # images of more bytes are decoded one at a time
-
 ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
-
 TRAINING, VALIDATION, TEST = ("train", "training"), ("val", "valid", "validation"), ("test", "testing")
-
 LARGEST_KEPT = 256  # images of one size up to this keep it
-
 SIZE = 224  # of images that differ in size, or are larger than that
-
 CHECKED_FIRST = 5_000  # more images than these are checked when they are read, not before
-
 CACHE_BYTES = 2**28  # bytes of decoded images that are kept in memory
 
 
@@ -100,8 +91,8 @@ def read_tiny_imagenet(request: Request, path: Path) -> ImageParts:
     if not labels.is_file():
         return read_image_folder(request, path)
     images = path / "val" / "images"
-    there = set(_list_folder(str(images))[1])
     with reading(labels):
+        there = set(os.listdir(images))
         with open_file(labels) as file:
             lines = file.read().decode("latin-1").splitlines()
         rows = [line.split("\t") for line in lines if line]
@@ -131,9 +122,9 @@ def list_images(path: Path, notes: list[str] | None = None) -> Listing:
             if is_image(name):
                 found.append((os.path.join(at, name), label))
     if left_out and notes is not None:
-        shown = ", ".join(left_out[:5]) + (f" and {len(left_out) - 5} more" if len(left_out) > 5 else "")
         notes.append(
-            f"{path}: links were left out that lead to folders that are already read or that contain this one: {shown}."
+            f"{path}: links were left out that lead to folders that are already read or that contain this one: "
+            f"{list_names(left_out, 5)}."
         )
     return sorted(found, key=lambda one: one[1])
 
@@ -149,36 +140,23 @@ def walk_once(root: Path, left_out: list[str]) -> Iterator[tuple[str, tuple[str,
     A link out of the root is followed, the first to a folder only; one to a folder inside or around the root is not.
     """
     home = os.path.realpath(root)
-    seen, waiting = {home}, list[tuple[str, tuple[str, ...]]]([(str(root), ())])
-    while waiting:
-        at, inside = waiting.pop()
-        folders, files = _list_folder(at)
-        yield at, inside, files
-        below = list[tuple[str, tuple[str, ...]]]()
-        for name in folders:
+    seen = {home}
+    for at, folders, files in os.walk(root, followlinks=True, onerror=_refuse_folder):
+        kept = []
+        for name in sorted(folders):
             path = os.path.join(at, name)
             place = os.path.realpath(path)
-            is_link = os.path.islink(path)
-            if place in seen or is_link and (_is_inside(place, home) or _is_inside(home, place)):
+            if place in seen or os.path.islink(path) and os.path.commonpath([place, home]) in (place, home):
                 left_out.append(os.path.relpath(path, root))
                 continue
             seen.add(place)
-            below.append((path, (*inside, name)))
-        waiting += reversed(below)
+            kept.append(name)
+        folders[:] = kept  # what os.walk goes on with
+        yield at, Path(at).relative_to(root).parts, sorted(files)
 
 
-def _is_inside(path: str, folder: str) -> bool:
-    return os.path.commonpath([path, folder]) == folder
-
-
-def _list_folder(path: str) -> tuple[list[str], list[str]]:
-    """The names of the folders and of the files in a folder, in order."""
-    try:
-        with os.scandir(path) as entries:
-            found = sorted((entry.name, entry.is_dir()) for entry in entries)
-    except OSError as error:
-        raise ValueError(f"{path}: the folder cannot be read ({error.strerror}).") from None
-    return [name for name, is_folder in found if is_folder], [name for name, is_folder in found if not is_folder]
+def _refuse_folder(error: OSError) -> None:
+    raise ValueError(f"{error.filename}: the folder cannot be read ({error.strerror}).") from None
 
 
 def _class_names(found: Listing) -> tuple[str, ...]:
@@ -202,15 +180,18 @@ def build_parts(
         resize = stretch if request.whole else None
         inputs = ImageFiles([at for at, _ in images], shape, path, request.unpack_limit, resize=resize)
         split = labelled_split(inputs, [number.get(label, NO_CLASS) for _, label in images])
-        splits[name] = (
-            split if request.broken == "stop" and len(split) > CHECKED_FIRST else take_readable(request, split, notes)
-        )
+        splits[name] = take_readable(request, split, notes)
     return ImageParts(splits.get("train"), splits.get("validation"), splits.get("test"), classes, notes=notes)
 
 
-def take_readable(request: Request, split: Split, notes: list[str]) -> Split:
-    """The images that can be read; the others are an error or a note, as the request says."""
+def take_readable(request: Request, split: Split, notes: list[str], *, always: bool = False) -> Split:
+    """The images that can be read; the others are an error or a note, as the request says.
+
+    Very many are checked only where they are to be left out; otherwise one that is broken is an error when it is read.
+    """
     assert isinstance(split.inputs, ImageFiles)
+    if request.broken == "stop" and len(split) > CHECKED_FIRST and not always:
+        return split
     broken = split.inputs.find_broken()
     if not broken:
         return split
@@ -266,14 +247,13 @@ class ImageFiles:
     border: int = 0
     resize: Callable[[Any, Shape], Tensor] | None = None  # by default the short side, and the centre is cut out
     fixed: bool = True  # whether an image is the same each time it is read
-    _decoded: Tensor | None = field(default=None, init=False)
-    _is_decoded: Tensor | None = field(default=None, init=False)
+    _decoded: dict[int, Tensor] = field(default_factory=dict, init=False)
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_decoded": None, "_is_decoded": None}
+        return {**self.__dict__, "_decoded": {}}
 
     def with_shape(self, shape: Shape) -> ImageFiles:
         """The same images in another size or number of channels."""
@@ -292,7 +272,6 @@ class ImageFiles:
 
     def batch(self, rows: Tensor) -> Tensor:
         """These images, (rows, channels, height, width) in [0, 1]."""
-        self._prepare()
         images = [self._decode(row) for row in rows.tolist()]
         return torch.stack(images).float() / 255 if images else torch.empty(0, *self.shape)
 
@@ -314,23 +293,16 @@ class ImageFiles:
                 return str(error.__cause__ or error)
             return ""
 
-        self._prepare()
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:  # decoding lets other threads run
             return {row: said for row, said in enumerate(pool.map(why, range(len(self)))) if said}
 
-    def _prepare(self) -> None:
-        _pillow()  # without Pillow it is not the image that is broken
-        if self.fixed and self._decoded is None and len(self) * math.prod(self.shape) <= CACHE_BYTES:
-            self._is_decoded = torch.zeros(len(self), dtype=torch.bool)
-            self._decoded = torch.empty(len(self), *self.shape, dtype=torch.uint8)
-
     def _decode(self, row: int) -> Tensor:
-        if self._decoded is None or self._is_decoded is None or not self._is_decoded[row]:
-            image = decode(self.paths[row], self.shape, self.unpack_limit, self.border, self.resize)
-            if self._decoded is None or self._is_decoded is None:
-                return image
-            self._decoded[row], self._is_decoded[row] = image, True
-        return self._decoded[row]
+        if row in self._decoded:
+            return self._decoded[row]
+        image = decode(self.paths[row], self.shape, self.unpack_limit, self.border, self.resize)
+        if self.fixed and len(self) * math.prod(self.shape) <= CACHE_BYTES:
+            self._decoded[row] = image
+        return image
 
 
 def decode(

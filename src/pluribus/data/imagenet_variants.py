@@ -15,13 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .._common.untrusted import check_shape, open_file, read_json
+from .._common.untrusted import LONGEST_JSON, check_shape, open_file, read_json
 from .dataset import Split, labelled_split
-from .image_folders import CHECKED_FIRST, ImageFiles, build_parts, choose_shape, list_images, take_readable
+from .image_folders import ImageFiles, build_parts, choose_shape, list_images, take_readable
 from .source import ImageParts, Request, missing_error, reading
 
 BORDER = 2  # pixels: ObjectNet's images have a red frame, which must not be shown to a network
-
 REACH = 10  # frames on either side of an anchor
 
 PROBLEMS = frozenset(
@@ -29,7 +28,6 @@ PROBLEMS = frozenset(
     "bad-anchor".split("|")
 )
 
-LONGEST_TABLE = 2**26  # bytes
 
 # ---------------------------------------------------------------- readers that DATA names
 
@@ -74,9 +72,8 @@ def read_vid_robust(request: Request, path: Path) -> ImageParts:
     answers, wnids = _vid_classes(request, path / "misc")
     named = {at for anchor, others in sets.items() for at in (anchor, *others)}
     with reading(path / "metadata/labels.json"):
-        if unlabelled := sorted(named - set(labels)):
-            raise ValueError(f"it has no label for {unlabelled[0]}")
-    return _video_parts(request, path, sets, {at: frozenset(labels[at]) for at in named}, answers, wnids)
+        kinds = {at: frozenset(labels[at]) for at in named}
+    return _video_parts(request, path, sets, kinds, answers, wnids)
 
 
 def read_ytbb_robust(request: Request, path: Path) -> ImageParts:
@@ -88,11 +85,9 @@ def read_ytbb_robust(request: Request, path: Path) -> ImageParts:
     notes_at = next((path / name for name in ("metadata", ".") if (path / name / "anchor_labels.json").is_file()), path)
     classes = _read(request, notes_at, "ytbb_class_index.json", {str: str})
     found = _read(request, notes_at, "rev_class_idx_map.json", {str: [int]})
-    with reading(notes_at / "rev_class_idx_map.json"):
-        if wrong := [number for numbers in found.values() for number in numbers if not 0 <= number < 1000]:
-            raise ValueError(f"{wrong[0]} is not one of ImageNet's 1,000 class numbers")
+    with reading(notes_at):
         answers = {int(key): numbers for key, numbers in found.items()}
-    index = {name: int(number) for number, name in classes.items() if number.isdigit()}
+        index = {name: int(number) for number, name in classes.items()}
     sets, labels = _ytbb_frames(request, notes_at, index)
     root = next((path / name for name in ("ytbb_videos", "frames") if (path / name).is_dir()), path)
     return _video_parts(request, root, sets, labels, answers, {})
@@ -107,21 +102,11 @@ def _objectnet_answers(request: Request, folder: Path) -> dict[str, list[int]]:
     meanings = _read(request, folder, "objectnet_to_imagenet_1k.json", {str: str})
     order = _read(request, folder, "pytorch_to_imagenet_2012_id.json", {str: int})
     names = _text(request, folder, "imagenet_to_label_2012_v2").splitlines()
-    place = {line: int(number) for number, line in order.items() if number.isdigit()}
-    with reading(folder / "pytorch_to_imagenet_2012_id.json"):
-        if sorted(place) != list(range(len(names))) or sorted(place.values()) != list(range(len(names))):
-            raise ValueError(f"it must number each of the {len(names)} lines of names once")
-    number = {name.strip(): place[line] for line, name in enumerate(names)}
-    of_title = {title: name for name, title in titles.items()}
-    found = {}
-    for title, meant in meanings.items():
-        unknown = [name for name in meant.split("; ") if name not in number]
-        with reading(folder / "objectnet_to_imagenet_1k.json"):
-            if unknown or title not in of_title:
-                what = f"{unknown[0]!r} is not a class of ImageNet" if unknown else f"{title!r} has no folder"
-                raise ValueError(what)
-        found[of_title[title]] = [number[name] for name in meant.split("; ")]
-    return found
+    with reading(folder):  # a name or a number that is not there is a KeyError
+        place = {line: int(number) for number, line in order.items()}
+        number = {name.strip(): place[line] for line, name in enumerate(names)}
+        of_title = {title: name for name, title in titles.items()}
+        return {of_title[title]: [number[name] for name in meant.split("; ")] for title, meant in meanings.items()}
 
 
 # ---------------------------------------------------------------- videos
@@ -181,10 +166,7 @@ def _ytbb_frames(
     first = _first_labels(request, folder)
     anchors = _annotations(request, folder, "anchor_labels.json")
     pairs = _annotations(request, folder, "pmk_labels.json")
-    split = {key: tuple(_key(part) for part in key.split(",")) for key in pairs}
-    with reading(folder / "pmk_labels.json"):
-        if odd := [key for key, parts in split.items() if len(parts) != 2]:
-            raise ValueError(f"{odd[0]!r} must be an anchor, a comma and a frame")
+    split = {key: tuple(_key(part) for part in key.split(",")) for key in pairs}  # an anchor and a frame
     bad = {split[key][0] for key, said in pairs.items() if "bad-anchor" in said}
     similar = {split[key] for key, said in pairs.items() if "similar" in said and not said & PROBLEMS}
     frames, labels = dict[str, list[str]](), dict[str, frozenset[int]]()
@@ -192,14 +174,10 @@ def _ytbb_frames(
         anchor = _key(path)
         if anchor in bad or "good" not in said or said & {"bad", "unsure"}:
             continue
-        with reading(folder / "anchor_labels.json"):
-            if not (found := re.fullmatch(r"([^/]+)/frame-([0-9]{1,9})\..*", anchor)):
-                raise ValueError(f"{anchor!r} must look like video_12000/frame-360.jpg")
+        if not (found := re.fullmatch(r"([^/]+)/frame-([0-9]{1,9})\..*", anchor)) or found[1] not in first:
+            raise ValueError(f"{folder / ANCHORS}: it has no label for {anchor!r}, as for video_12000/frame-360.jpg.")
         video, number = found[1], int(found[2])
         around = [f"{video}/frame-{number + i}.jpg" for i in range(-REACH, REACH + 1) if i]
-        with reading(folder / ANCHORS):
-            if video not in first:
-                raise ValueError(f"it has no label for {video}")
         kind = frozenset({first[video], *(index[name] for name in said if name in index)})
         frames[anchor] = [at for at in around if (anchor, at) in similar]
         labels |= dict.fromkeys((anchor, *frames[anchor]), kind)
@@ -214,19 +192,15 @@ def _first_labels(request: Request, folder: Path) -> dict[str, int]:
     rows = csv.DictReader(io.StringIO(_text(request, folder, ANCHORS)))
     exchanged = {22: 23, 23: 22}
     with reading(folder / ANCHORS):
-        if not {"ytid", "time_ms", "label"} <= set(rows.fieldnames or ()):
-            raise ValueError("its columns must be ytid, time_ms and label")
         return {f"{row['ytid']}_{row['time_ms']}": exchanged.get(int(row["label"]), int(row["label"])) for row in rows}
 
 
 def _annotations(request: Request, folder: Path, name: str) -> dict[str, set[str]]:
     """What was said of each key; of several entries the last counts."""
     found = _read(request, folder, name, {"annotations": [{"key": str, "labels": [int]}], "labels": [str]})
-    words: list[str] = found["labels"]
     with reading(folder / name):
-        if wrong := [n for row in found["annotations"] for n in row["labels"] if not 0 <= n < len(words)]:
-            raise ValueError(f"label {wrong[0]} is not one of {len(words)}")
-    return {row["key"]: {words[n] for n in row["labels"]} for row in found["annotations"]}
+        words = dict(enumerate(found["labels"]))
+        return {row["key"]: {words[n] for n in row["labels"]} for row in found["annotations"]}
 
 
 def _key(path: str) -> str:
@@ -249,11 +223,12 @@ def _answered_parts(
     sets: list[int] | None = None,
 ) -> ImageParts:
     """Rows whose targets are numbers into `answers`."""
+    if wrong := [place for places in answers for place in places if not 0 <= place < 1000]:
+        raise ValueError(f"{request.spec}: {wrong[0]} is not one of ImageNet's 1,000 class numbers.")
     shape = request.shape or choose_shape(request, [at for at, _ in found], notes)
     inputs = ImageFiles([at for at, _ in found], shape, root, request.unpack_limit, border)
     rows = labelled_split(inputs, [number[label] for _, label in found])
-    if request.broken == "skip" or len(rows) <= CHECKED_FIRST:
-        rows = take_readable(request, rows, notes)
+    rows = take_readable(request, rows, notes)
     if sets is not None:
         rows, sets = _whole_sets(request, rows, sets, notes)
     return ImageParts(test=rows, classes=tuple(number), answers=answers, sets=sets, notes=notes, numbered=True)
@@ -286,6 +261,4 @@ def _text(request: Request, folder: Path, name: str) -> str:
     if not path.exists():
         raise missing_error(request, [name], folder)
     with reading(path), open_file(path) as file:
-        if len(content := file.read(LONGEST_TABLE + 1)) > LONGEST_TABLE:
-            raise ValueError(f"it is longer than {LONGEST_TABLE // 2**20} MB")
-        return content.decode()
+        return file.read(LONGEST_JSON).decode()

@@ -18,7 +18,6 @@ from .._common.trees import IGNORED
 from .._common.untrusted import open_file
 from .dataset import Shape, Split, unlabelled_split
 from .image_folders import (
-    CHECKED_FIRST,
     TEST,
     TRAINING,
     VALIDATION,
@@ -33,11 +32,8 @@ from .image_folders import (
 from .source import ImageParts, Request, argument_path, list_names
 
 VOID = 255  # what masks hold where a pixel has no class
-
 UNKNOWN = -1  # the class of numbers that training has not seen
-
 NAMES = "classes.txt"  # the name of class 0 in its first line, and so on
-
 LOSSY = (".jpg", ".jpeg", ".webp")
 
 
@@ -110,8 +106,8 @@ def _split(request: Request, path: Path, pairs: list[tuple[str, str]], shape: Sh
     masks = MaskFiles([mask for _, mask in pairs], (1, *shape[1:]), path, request.unpack_limit, resize=_read_mask)
     kept = set(range(len(pairs)))
     for one in (images, masks):
-        if one is masks or request.broken == "skip" or len(pairs) <= CHECKED_FIRST:
-            kept &= set(take_readable(request, unlabelled_split(one), notes).rows.tolist())
+        readable = take_readable(request, unlabelled_split(one), notes, always=one is masks)
+        kept &= set(readable.rows.tolist())
     for row in kept:
         (height, width, _), (high, wide, _) = (read_header(at) for at in pairs[row])
         if (height, width) != (high, wide):
@@ -179,7 +175,6 @@ class MaskFiles(ImageFiles):
 
     def read(self, row: int) -> Tensor:
         """The numbers in one mask, (height, width)."""
-        self._prepare()
         return self._decode(row)[0]
 
 

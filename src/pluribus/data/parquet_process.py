@@ -9,9 +9,7 @@ import sys
 import time
 
 ROOM = 2**29  # bytes for pyarrow itself, and for the rows that are decoded at once
-
 ROWS = 2**12  # that are decoded at once
-
 TOO_MUCH = 3  # the exit code where the limits do not suffice; any other error is 1
 
 

@@ -23,34 +23,30 @@ from .tables import (
     Frame,
     Series,
     add_quantiles_,
+    class_numbers,
     column_rules,
     encode_table,
     label_counts,
     label_of,
-    map_values,
 )
 from .texts import text_rule
 
+NEEDS = {
+    "classification": "one class for each row",
+    "regression": "numbers to predict",
+    "multilabel": "a table with several targets, as in --target a,b,c",
+    "segmentation": "masks, as in --data masks:FOLDER",
+}
+
 TEST_SHARE = 0.2
-
 IMAGENET_CLASSES = 1000
-
 MEASURED_FILES = 2000  # files that are read for the mean and the standard deviation of a large folder
 
 
 def build_image_data(request: Request, parts: ImageParts, share: float) -> Data:
     """The images as data: divided, and brought to one shape."""
     masks, classes, notes = bool(parts.mask_values), parts.classes, list(parts.notes)
-    if request.task in (("classification", "regression", "multilabel") if masks else ("multilabel", "segmentation")):
-        needs = "a table with several targets" if request.task == "multilabel" else "--data masks:FOLDER"
-        raise ValueError(
-            f"{request.spec}: the task is {request.task}, "
-            + (
-                "but masks are for segmentation."
-                if masks
-                else f"which needs {needs}, but these are images with labels."
-            )
-        )
+    check_task(request, request.task, ("segmentation",) if masks else ("classification", "regression"))
     given = {"train": parts.train, "validation": parts.validation, "test": parts.test}
     kept = {name: part for name, part in given.items() if part}
     if not masks:
@@ -66,7 +62,8 @@ def build_image_data(request: Request, parts: ImageParts, share: float) -> Data:
     kept |= {name: kept["train"].take(rows) for name, rows in _divide(request, kept, codes, by_class, share).items()}
     codes = kept["train"].y if by_class else torch.zeros(len(kept["train"]))
     train = kept["train"].take(_some_rows(request, codes, by_class, notes))
-    shape = _image_shape(train, request.image_size)
+    shape = train.inputs.shape  # type: ignore[attr-defined]
+    shape = (shape[0], request.image_size, request.image_size) if request.image_size else shape
     train, validation, test = (with_shape(part, shape) for part in (train, kept["validation"], kept["test"]))
     many = isinstance(train.inputs, ImageFiles) and len(train) > MEASURED_FILES
     mean, std = moments(train.take(torch.linspace(0, len(train) - 1, MEASURED_FILES).long()) if many else train)
@@ -98,6 +95,14 @@ def build_image_data(request: Request, parts: ImageParts, share: float) -> Data:
     return replace(data, encoding=encoding | ({"values": parts.mask_values} if masks else {}))
 
 
+def check_task(request: Request, task: Task | None, fitting: Sequence[Task]) -> None:
+    """Refuse a task that the data do not have."""
+    if task is not None and task not in fitting:
+        raise ValueError(
+            f"{request.spec}: the task {task} needs {NEEDS[task]}, but these data are for {' or '.join(fitting)}."
+        )
+
+
 def _divide(
     request: Request, parts: Mapping[str, Any], codes: torch.Tensor, stratified: bool, share: float
 ) -> dict[str, torch.Tensor]:
@@ -117,11 +122,8 @@ def _divide(
 def _standardise_targets(data: Data) -> Data:
     """Targets of a regression with the mean 0 and the standard deviation 1 of the training part."""
     mean, std = float(data.train.y.double().mean()), float(data.train.y.double().std(correction=0)) or 1.0
-
-    def standardise(part: Split) -> Split:
-        return Split(part.inputs, (part.targets - mean) / std, part.rows)
-
-    train, validation, test = standardise(data.train), standardise(data.validation), standardise(data.test)
+    parts = (data.train, data.validation, data.test)
+    train, validation, test = (part.with_targets((part.targets - mean) / std) for part in parts)
     return replace(data, train=train, validation=validation, test=test, target_mean=mean, target_std=std)
 
 
@@ -170,12 +172,6 @@ def _some_rows(request: Request, targets: torch.Tensor, stratified: bool, notes:
     return chosen
 
 
-def _image_shape(split: Split, image_size: int | None) -> Shape:
-    inputs = split.inputs
-    assert isinstance(inputs, ImageArrays | ImageFiles)
-    return (inputs.shape[0], image_size, image_size) if image_size else inputs.shape
-
-
 def with_shape(split: Split, shape: Shape) -> Split:
     """The same rows in this shape."""
     inputs = split.inputs
@@ -197,13 +193,12 @@ def build_table_data(request: Request, frames: TableParts, share: float) -> Data
     if len(targets) > 1:
         classes: tuple[str, ...] = ()
         task: Task = _task_of_several(request, frames.task, parts["train"][targets], notes)
-    elif frames.task in ("multilabel", "segmentation"):
-        needs = "several targets, as in --target a,b,c" if frames.task == "multilabel" else "--data masks:FOLDER"
-        raise ValueError(f"{request.spec}: the task {frames.task} needs {needs}, but this is one column of a table.")
     else:
+        check_task(request, frames.task, ("classification", "regression"))
         task = frames.task or _task(parts["train"][targets[0]], request, notes)
         classes = _classes(request, parts, targets[0], task, notes)
-    codes, whole = _class_numbers(parts["train"][targets[0]], classes), parts["train"]
+    whole = parts["train"]
+    codes = torch.from_numpy(class_numbers(whole[targets[0]], classes)) if classes else torch.zeros(len(whole))
     rows = _divide(request, parts, codes, bool(classes), share)
     divided = {**parts, **{name: whole.iloc[some.tolist()] for name, some in rows.items()}}
     some = _some_rows(request, codes[rows["train"]], bool(classes), notes)
@@ -293,13 +288,12 @@ def _task_of_several(request: Request, task: Task | None, values: Frame, notes: 
     texts = [name for name, kind in values.dtypes.items() if kind.kind not in "iufb"]
     many = [name for name in values.columns if values[name].nunique() > 2]
     task = task or ("regression" if many and not texts else "multilabel")
-    wrong = texts if task == "regression" else many
-    if wrong or task not in ("regression", "multilabel"):
-        found = [label_of(value) for value in values[wrong[0]].unique()[:3]] if wrong else []
-        said = f'"{wrong[0]}" has values such as {", ".join(found)}' if wrong else f"the task is {task}"
+    check_task(request, task, ("regression", "multilabel"))
+    if wrong := texts if task == "regression" else many:
+        found = ", ".join(label_of(value) for value in values[wrong[0]].unique()[:3])
         raise ValueError(
             f"{request.spec}: several targets must all be numbers (regression), or all have two values (multilabel), "
-            f"but {said}. Choose other targets, or one."
+            f'but "{wrong[0]}" has values such as {found}. Choose other targets, or one.'
         )
     if task == "regression":
         notes.append(
@@ -361,14 +355,6 @@ def check_seen(request: Request, part: str, unseen: list[str]) -> None:
         )
 
 
-def _class_numbers(values: Series, classes: tuple[str, ...]) -> torch.Tensor:
-    """The number of each row's class; zeros for regression."""
-    if not classes:
-        return torch.zeros(len(values))
-    number = {name: i for i, name in enumerate(classes)}
-    return torch.from_numpy(map_values(values, lambda value: number[label_of(value)], NO_CLASS))
-
-
 def _target_moments(values: Any) -> dict[str, Any]:
     """Of one target, or lists of several."""
     numbers = values.to_numpy(float)
@@ -402,7 +388,7 @@ def encode_labelled_rows(data: Data, request: Request, parts: SourceParts, notes
     if data.classes and (rows.y == NO_CLASS).all() or rows.y.is_floating_point() and rows.y.isnan().all():
         raise ValueError(f"load: {request.spec} has no targets that {data.name} knows, so it cannot be evaluated.")
     if not data.classes and data.kind == "images":
-        return Split(rows.inputs, (rows.targets - data.target_mean) / data.target_std, rows.rows)
+        return rows.with_targets((rows.targets - data.target_mean) / data.target_std)
     return rows
 
 
@@ -453,4 +439,4 @@ def place_of_numbers(data: Data, request: Request, parts: ImageParts) -> dict[in
 def renumber(rows: Split, numbers: Sequence[int]) -> Split:
     """The same rows, with the number of each class replaced by another."""
     table = torch.tensor([*numbers, NO_CLASS])  # the last row is that of NO_CLASS itself
-    return Split(rows.inputs, table[rows.targets], rows.rows)
+    return rows.with_targets(table[rows.targets])

@@ -19,13 +19,9 @@ Task = Literal["classification", "regression", "multilabel", "segmentation"]
 Broken = Literal["stop", "skip"]
 
 FOLDER_VARIABLE = "PLURIBUS_DATA"
-
 DEFAULT_FOLDER = "data"
-
 MOST_COLUMNS = 100_000
-
 MOST_OTHER_COLUMNS = 5_000  # of texts, dates and flags: each takes a millisecond or more
-
 COLUMNS_VARIABLE = "PLURIBUS_COLUMN_LIMIT"
 
 
@@ -192,7 +188,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        said = str(error) or type(error).__name__
+        said = f"it has no entry {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
         if isinstance(error, ModuleNotFoundError) or isinstance(error, OSError) and is_disk_error(error):
             raise
         if isinstance(error, ValueError) and said.startswith(f"{path}: "):  # it says so itself

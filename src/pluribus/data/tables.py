@@ -40,25 +40,15 @@ Frame = Any  # a pandas.DataFrame
 Series = Any
 
 LARGEST = 1e150  # of a column; the square of a larger number is infinite
-
 FARTHEST = 1e15  # standard deviations from the mean; squares of their sums are finite in single precision
-
 KNOTS = 200  # values of a column whose quantiles are kept; between them lines are drawn
-
 MANY = 1000  # columns: of more, rows are taken of all columns of one kind at once
-
 LEVELS = 100  # of a category; rarer ones share a column
-
 CLASSES = 20  # whole numbers with more values than these are predicted as numbers
-
 ALWAYS = 2**24  # bytes that any packed table may unpack to; in memory it takes many times as much
-
 LONGEST_LINE = 2**26  # letters of a header
-
 DECIMAL = r"[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][-+]?\d+)?"  # with a decimal comma
-
 ROW_NUMBER = re.compile(r"(?i:(^|[\W_])(id|index|idx|key|row|nr|no|rownames|unnamed: 0)$)|[a-z](Id|ID)$")
-
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 NO_VALUE = frozenset(
@@ -66,7 +56,6 @@ NO_VALUE = frozenset(
 )  # in a column of numbers, flags or dates
 
 EXACT = 2**53  # larger whole numbers are not exact as floats
-
 PARTS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 
 UCI_PAGE = (
@@ -104,7 +93,8 @@ def load_uci(request: Request) -> TableParts:
     """A UCI regression set with one of the field's standard splits: data.txt, index_train_0.txt and so on."""
     root = request.folder / "uci"
     known = sorted(at.parent.name for at in root.glob("*/data.txt"))
-    folder = next((at for at in (root / request.argument, root / request.argument / "data") if _has_table(at)), None)
+    places = (root / request.argument, root / request.argument / "data") if request.argument else ()
+    folder = next((at for at in places if (at / "data.txt").is_file()), None)
     if folder is None:
         here = f" There are: {', '.join(known)}." if known else ""
         raise FileNotFoundError(
@@ -125,10 +115,6 @@ def load_uci(request: Request) -> TableParts:
         for part in ("train", "test")
     )
     return TableParts(train, test=test, target="target", task="regression")
-
-
-def _has_table(folder: Path) -> bool:
-    return bool(folder.name) and (folder / "data.txt").is_file()
 
 
 def _read_numbers(path: Path, below: int | None = None, columns: Literal[1, 2] = 1) -> np.ndarray:
@@ -300,7 +286,7 @@ def _separator(text: TextIO) -> str:
 
 def column_rules(frame: Frame, notes: list[str], *, scale: bool = True) -> list[dict[str, Any]]:
     """How each column of a table becomes numbers, as these rows say; what is left out is said in the notes."""
-    others = sum(not _is_plain(kind) for kind in frame.dtypes)
+    others = sum(not isinstance(kind, np.dtype) or kind.kind not in "iuf" for kind in frame.dtypes)
     check_columns("the table", others, MOST_OTHER_COLUMNS, " that are not numbers")
     rules = (_column_rule(frame[name], notes, scale) for name in frame.columns)
     return [rule for rule in rules if rule is not None]
@@ -319,16 +305,6 @@ def add_quantiles_(rules: list[dict[str, Any]], frame: Frame) -> None:
         rule |= {"knots": knots.tolist(), "scores": scores.tolist()}
 
 
-def _scale(column: dict[str, Any], numbers: np.ndarray) -> np.ndarray:
-    """Numbers in standard deviations from the mean, or as normal scores."""
-    scaled = (numbers - column["mean"]) / column["std"]
-    return np.interp(scaled, column["knots"], column["scores"]) if "knots" in column else scaled
-
-
-def _is_plain(kind: Any) -> bool:
-    return isinstance(kind, np.dtype) and kind.kind in "iuf"
-
-
 def _column_rule(values: Series, notes: list[str], scale: bool) -> dict[str, Any] | None:
     kind = _column_kind(values)
     if kind == "category":
@@ -338,7 +314,9 @@ def _column_rule(values: Series, notes: list[str], scale: bool) -> dict[str, Any
     if not len(known) or known.min() == known.max():
         notes.append(f'Column "{values.name}" has {"only one" if len(known) else "no"} value: left out.')
         return None
-    if kind == "number" and _numbers_rows(values.dropna()):
+    present = values.dropna()
+    named = kind == "number" and ROW_NUMBER.search(str(values.name)) and CLASSES < len(present) == present.nunique()
+    if named and (present == present.round()).all():
         notes.append(f'Column "{values.name}" has a different whole number in every row, like an id: left out.')
         return None
     if kind == "date":
@@ -350,12 +328,6 @@ def _column_rule(values: Series, notes: list[str], scale: bool) -> dict[str, Any
         )
     mean, std = (float(np.nanmean(numbers)), float(np.nanstd(numbers))) if scale else (0.0, 1.0)
     return {"name": values.name, "kind": kind, "mean": mean, "std": std, "missing": len(known) < len(numbers)}
-
-
-def _numbers_rows(present: Series) -> bool:
-    """Whether a column of numbers is called an identifier and is one: whole, and no two alike."""
-    named = ROW_NUMBER.search(str(present.name)) and CLASSES < len(present) == present.nunique()
-    return bool(named and (present == present.round()).all())
 
 
 def _column_kind(values: Series) -> str:
@@ -487,7 +459,10 @@ def _encode_column(column: dict[str, Any], values: Series) -> np.ndarray:
     known = ~np.isnan(numbers)
     if values.dtype.kind not in {"number": "iuf", "flag": "b", "date": "M"}[column["kind"]]:
         _check_readable(column, values, ~known & (values.notna() & ~values.isin(NO_VALUE)).to_numpy())
-    scaled = np.where(known, _scale(column, np.where(known, numbers, 0.0)), 0.0)
+    scaled = (np.where(known, numbers, 0.0) - column["mean"]) / column["std"]
+    if "knots" in column:  # as normal scores
+        scaled = np.interp(scaled, column["knots"], column["scores"])
+    scaled = np.where(known, scaled, 0.0)
     return np.stack([scaled, ~known], axis=1) if column["missing"] else scaled[:, None]
 
 
@@ -532,23 +507,22 @@ def _as_dates(values: Series) -> Series:
 
 def _encode_targets(encoding: dict[str, Any], frame: Frame) -> Tensor:
     """Class numbers, or standardised values: (rows), or (rows, targets)."""
-    if not isinstance(encoding["target"], str):
-        singles = [_one_target(encoding, i, name) for i, name in enumerate(encoding["target"])]
-        return torch.stack([_encode_targets(one, frame) for one in singles], dim=1)
-    known = encoding["target"] in frame.columns
+    several = not isinstance(encoding["target"], str)
+    names = encoding["target"] if several else [encoding["target"]]
     if encoding["task"] == "regression":
-        values = _as_floats(frame[encoding["target"]]) if known else np.full(len(frame), math.nan)
-        return torch.from_numpy((values - encoding["target_mean"]) / encoding["target_std"]).float()
-    number = {name: i for i, name in enumerate(encoding["classes"])}
-    if not known:
-        return torch.full((len(frame),), NO_CLASS)
-    labels = map_values(frame[encoding["target"]], lambda value: number.get(label_of(value), NO_CLASS), NO_CLASS)
-    return torch.from_numpy(labels).long()
+        absent = np.full(len(frame), math.nan)
+        values = np.stack([_as_floats(frame[name]) if name in frame.columns else absent for name in names], axis=1)
+        found = torch.from_numpy((values - encoding["target_mean"]) / encoding["target_std"]).float()
+    else:
+        absent = np.full(len(frame), NO_CLASS)
+        classes = encoding["values"] if several else [encoding["classes"]]
+        pairs = zip(names, classes, strict=True)
+        columns = [class_numbers(frame[name], known) if name in frame.columns else absent for name, known in pairs]
+        found = torch.from_numpy(np.stack(columns, axis=1)).long()
+    return found if several else found[:, 0]
 
 
-def _one_target(encoding: dict[str, Any], i: int, name: str) -> dict[str, Any]:
-    """What an encoding of several targets says of one of them."""
-    if encoding["task"] == "regression":
-        moments = {key: encoding[key][i] for key in ("target_mean", "target_std")}
-        return {"task": "regression", "target": name, **moments}
-    return {"task": "classification", "target": name, "classes": encoding["values"][i]}
+def class_numbers(values: Series, classes: Sequence[str]) -> np.ndarray:
+    """The number of each row's class, NO_CLASS for others."""
+    number = {name: i for i, name in enumerate(classes)}
+    return map_values(values, lambda value: number.get(label_of(value), NO_CLASS), NO_CLASS)

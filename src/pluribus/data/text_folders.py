@@ -18,11 +18,8 @@ from .._common.untrusted import LONGEST_JSON, check_shape, open_file, read_json,
 from .unpacking import check_claim
 
 OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-
 CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
-
 ADAPTER, INDEX = "adapter_config.json", "model.safetensors.index.json"
-
 READ = (".json", ".txt", ".model", ".jinja", ".safetensors")  # what transformers may open
 
 SHAPE = {
@@ -36,9 +33,7 @@ SHAPE = {
 }
 
 COUNTS = re.compile(r"layer|block|expert|depth|stage|^num_|^n_")  # so many parts are built one after the other
-
 SIZES = re.compile(r"size$|position|ctx|embd|token|vocab|bucket|inner|words|label")
-
 MOST_PARTS, MOST_LABELS, LARGEST = 1024, 100_000, 2**31
 
 Given = TypeVar("Given")
@@ -171,8 +166,8 @@ def _check_config(config: Any) -> None:
 
 def _check_tokenizer(settings: Any) -> None:
     check_shape(settings, {str: Any}, TOKENIZER)
-    most = settings.get("model_max_length", 1)  # often 1e30, for as many as one likes
-    if isinstance(most, bool) or not isinstance(most, int | float) or not most >= 1:
+    most = settings.get("model_max_length", 1)  # often a whole number of 31 digits, for as many as one likes
+    if not isinstance(most, int | float) or not most >= 1:
         raise ValueError(f"{TOKENIZER}: model_max_length must be a number of at least 1, but is {shorten_value(most)}")
 
 

@@ -15,9 +15,7 @@ from .source import Request, list_names
 from .text_folders import quietly, read_config, read_tokenizer
 
 LONG = ("cut", "refuse")  # what becomes of texts that are longer than the model takes
-
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")  # theirs begin behind the padding's
-
 TEXT_COLUMN = {"name": str, "kind": str, "tokenizer": str, "length": int, "most": int, "long": str}
 
 

@@ -177,7 +177,7 @@ def rows_and_labels(validation: Any) -> tuple[Any, Tensor]:
     """Inputs and labels of (x, y), or of all batches of a loader."""
     if isinstance(validation, (tuple, list)) and len(validation) == 2:
         return validation[0], torch.as_tensor(validation[1])
-    pairs = [split_item("cascade", item) for item in validation]
+    pairs = [split_item(item) for item in validation]
     if not pairs or any(y is None for _, y in pairs):
         raise ValueError("cascade: validation must be (x, y) or a loader of pairs (x, y), but it has no labels.")
     return torch.cat([torch.as_tensor(x) for x, _ in pairs]), torch.cat([torch.as_tensor(y) for _, y in pairs])

@@ -45,7 +45,6 @@ import transformers  # noqa: E402
 from transformers.utils import ModelOutput  # noqa: E402
 
 WEIGHTS = "ensemble.safetensors"
-
 FILES = ["*.json", "*.txt", "*.model", WEIGHTS]  # of a repository: nothing that could be executed
 
 

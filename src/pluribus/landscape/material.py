@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._common.trees import map_arrays
 from ..core.ensemble import Ensemble
 from ..data.corruptions import corrupt
 from ..data.dataset import Data, Split
 from .checkpoints import Trajectory
-from .common.examples import Examples, map_arrays
+from .common.examples import Examples
 from .common.networks import networks_of
 
 Rows = tuple[Tensor, Tensor]  # inputs and labels

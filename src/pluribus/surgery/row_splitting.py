@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._common.torch_private import pytree
 from .._common.trees import (
     Batch,
     are_close,
     as_batch,
     check_rows_given,
     flatten,
+    map_arrays,
     map_tensors,
     rows_of,
     split_item,
@@ -44,17 +44,14 @@ def rows_to_predict(
     """
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"predict: batch_size must be at least 1, but it is {batch_size}. Leave it out for all rows.")
-    if hasattr(x, "to_numpy"):  # a data frame
-        x = x.to_numpy()
-    if isinstance(x, (Tensor, np.ndarray, Mapping, tuple)):
+    if isinstance(x, (Tensor, np.ndarray, Mapping, tuple)) or hasattr(x, "to_numpy"):  # as data frames have
         items: Iterable[tuple[Any, Any]] = [(x, None)]
     elif isinstance(x, Iterable):
-        items = (split_item("predict", item) for item in x)
+        items = (split_item(item) for item in x)
     else:
         raise TypeError(f"predict: x must be a tensor, an array, a tuple, a dict or a loader, but it is {type(x)}.")
     for given, targets in items:
-        leaves, structure = flatten(as_batch(given))
-        batch = pytree.tree_unflatten([_as_input(leaf, device) for leaf in leaves], structure)
+        batch = map_tensors(map_arrays(as_batch(given)), lambda t: t.to(device))
         check_rows_given("predict", batch)
         others = any(t.is_floating_point() and t.dtype != dtype for t in tensors_of(batch))
         if others and not _runs(cut_rows(batch, slice(0, 2), long_tensors(batch)), trying):
@@ -126,13 +123,6 @@ def _rows_are_apart(batch: Batch, places: Sequence[int], run: Try) -> bool:
     if counts != {(2, 2 if last else 1)}:
         return False
     return are_close([t[1] for t in first if t.ndim], [t[0] for t in second if t.ndim])
-
-
-def _as_input(leaf: Any, device: torch.device) -> Any:
-    """A tensor or an array as a tensor on the device; everything else as it is."""
-    if isinstance(leaf, np.ndarray):
-        leaf = torch.from_numpy(np.require(leaf, requirements=["C", "W"]))
-    return leaf.to(device) if isinstance(leaf, Tensor) else leaf
 
 
 def long_tensors(batch: Batch) -> list[int]:

@@ -105,10 +105,6 @@ class Augment:
         crops, self.resized_crop = self.resized_crop, None
         return Split(split.inputs.random_crops(**crops), split.targets, split.rows)
 
-    def __repr__(self) -> str:
-        names = "flip resized_crop shift crop rand_augment mixup cutmix switch smoothing classes".split()
-        return f"Augment({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
-
     def _mix(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         if not (self.mixup or self.cutmix):
             return x, y
@@ -118,15 +114,13 @@ class Augment:
         return cutmix(x, y, share) if cut else mixup(x, y, share)
 
     def _check_settings(self) -> None:
-        least = {name: (getattr(self, name), math.inf) for name in ("crop", "mixup", "cutmix")}
-        shares = {name: (getattr(self, name), 1) for name in ("switch", "smoothing", "shift")}
-        strength = {"rand_augment's m": (self.rand_augment["m"], 10)} if self.rand_augment else {}
-        for name, (value, most) in {**least, **shares, **strength}.items():
-            if not 0 <= value <= most or value == math.inf:
-                wanted = "0 or more" if most == math.inf else f"from 0 to {most}"
-                raise ValueError(f"Augment: {name} must be {wanted}, but it is {value}.")
-        if unknown := set(self.rand_augment or ()) - {"n", "m", "mstd"}:
-            raise ValueError(f"Augment: rand_augment takes n, m and mstd, but got {sorted(unknown)}.")
+        for name in ("crop", "mixup", "cutmix", "switch", "smoothing", "shift"):
+            value, most = getattr(self, name), 1 if name in ("switch", "smoothing", "shift") else math.inf
+            if not (0 <= value <= most and value < math.inf):
+                raise ValueError(f"Augment: {name} must be from 0 to {most}, but it is {value}.")
+        wrong = set(self.rand_augment or ()) - {"n", "m", "mstd"}
+        if wrong or self.rand_augment and not 0 <= self.rand_augment["m"] <= 10:
+            raise ValueError(f"Augment: rand_augment takes n, m from 0 to 10 and mstd, but got {self.rand_augment}.")
 
     def _check(self, x: Tensor, y: Tensor) -> None:
         if not isinstance(x, Tensor) or x.dim() != 4 or not x.is_floating_point():

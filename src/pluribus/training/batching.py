@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler
 
-from .._common.trees import map_rows, map_tensors, rows_of, tensors_of
+from .._common.trees import LABELS, map_arrays, map_rows, map_tensors, rows_of, split_item, tensors_of
 
 
 def loader(source: Any, batch_size: int, *, shuffle: bool = False, seed: int = 0, workers: int = 0) -> Any:
@@ -50,9 +50,6 @@ def loader(source: Any, batch_size: int, *, shuffle: bool = False, seed: int = 0
     return DataLoader(source, batch_sampler=batches, num_workers=workers)
 
 
-LABELS = ("labels", "label", "targets", "target", "y")  # what the targets of a batch that is a dict are called
-
-
 def pair_of(batch: Any, dtype: torch.dtype | None = None) -> tuple[Any, Any]:
     """The inputs and targets of a batch: (x, y), (x, mask, ..., y), or a dict with one of LABELS.
 
@@ -62,30 +59,13 @@ def pair_of(batch: Any, dtype: torch.dtype | None = None) -> tuple[Any, Any]:
     >>> pair_of((torch.zeros(2, 3), torch.ones(2, 3), torch.tensor([0, 1])))[1]
     tensor([0, 1])
     """
-    if isinstance(batch, Mapping):
-        name = next((name for name in LABELS if name in batch), None)
-        if name is None:
-            known = ", ".join(map(str, batch))
-            raise ValueError(f"fit: a dict batch needs its targets as one of {', '.join(LABELS)}, but it has {known}.")
-        pair: tuple[Any, Any] = {key: value for key, value in batch.items() if key != name}, batch[name]
-    else:
-        pair = (tuple(batch[:-1]), batch[-1]) if isinstance(batch, (tuple, list)) and len(batch) > 2 else tuple(batch)
-    x, y = pair
+    x, y = split_item(batch)
+    if y is None:
+        what = f"a dict of {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else f"a {type(batch).__name__}"
+        raise ValueError(f"fit: a batch must be (x, y), or a dict with one of {', '.join(LABELS)}, but it is {what}.")
     if dtype is None:
         return x, y
     return map_tensors(x, lambda t: t.to(dtype) if t.is_floating_point() else t), y
-
-
-def name_nan(source: Any) -> str:
-    """Where data in memory hold NaN or infinity: the row, and the column by its name or number; or nothing."""
-    values = source[0] if isinstance(source, (tuple, list)) and source else None
-    table = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    if table.ndim != 2 or table.dtype.kind != "f" or np.isfinite(table).all():
-        return ""
-    row, column = np.argwhere(~np.isfinite(table))[0].tolist()
-    names = getattr(values, "columns", None)
-    name = column if names is None else repr(names[column])
-    return f" In the data this is row {row}, column {name}."
 
 
 class TensorRows(Dataset[Any]):
@@ -94,7 +74,7 @@ class TensorRows(Dataset[Any]):
     whole_batches = True
 
     def __init__(self, x: Any, y: Any):
-        self.x, self.y = _tensors(x), _tensors(y)
+        self.x, self.y = map_arrays(x), map_arrays(y)
         self.length = rows_of(self.x)
         if any(tensor.ndim == 0 or len(tensor) != self.length for tensor in tensors_of(self.y)):
             shapes = [tuple(tensor.shape) for tensor in tensors_of(self.y)]
@@ -200,15 +180,3 @@ def _is_rows(source: Any) -> bool:
         return False
     shapes = [getattr(part, "shape", None) for part in source]
     return len(source) == 2 or None not in shapes and len({shape[:1] for shape in shapes}) == 1  # type: ignore[index]
-
-
-def _tensors(tree: Any) -> Any:
-    if hasattr(tree, "to_numpy"):  # a data frame or a column of one
-        tree = tree.to_numpy(copy=True)
-        if tree.dtype == object:
-            raise ValueError("fit: the columns of a data frame must hold numbers. Encode texts, or use pluribus train.")
-    if isinstance(tree, tuple):
-        return tuple(map(_tensors, tree))
-    if isinstance(tree, np.ndarray):
-        return torch.from_numpy(np.ascontiguousarray(tree))
-    return map_tensors(tree, lambda t: t) if not isinstance(tree, Tensor) else tree

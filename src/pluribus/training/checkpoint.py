@@ -39,7 +39,11 @@ def read_checkpoint(path: Path, module: TrainingModule, trainer: Any) -> dict[st
         check_shape(found, PIECES, "the checkpoint")
         check_shape(found["state_dict"].get("_extra_state"), EXTRA, "its state")
         _check_weights(found["state_dict"], module)
-        _check_optimizer(found, module)
+        (optimizer,), (schedule,) = module.configure_optimizers()
+        (stored,), (rate,) = found["optimizer_states"], found["lr_schedulers"]
+        _check_alike(stored["param_groups"], optimizer.state_dict()["param_groups"], "its optimizer", exact=True)
+        optimizer.load_state_dict(stored)  # tried on one that is thrown away
+        _check_alike(rate, schedule.state_dict(), "its schedule")
         _check_alike(found["loops"]["fit_loop"], trainer.fit_loop.state_dict(), "its loop")
         for callback in trainer.callbacks:
             if (state := (found.get("callbacks") or {}).get(callback.state_key)) is not None:
@@ -59,45 +63,32 @@ def read_checkpoint(path: Path, module: TrainingModule, trainer: Any) -> dict[st
 
 def _check_weights(found: Mapping[str, Any], module: TrainingModule) -> None:
     """The weights, and those of the best epoch, are tensors of the module's own names and shapes."""
-    extra = found["_extra_state"]
-    own = {name: tensor for name, tensor in module.state_dict().items() if name != "_extra_state"}
-    pairs = [({name: tensor for name, tensor in found.items() if name != "_extra_state"}, own)]
-    pairs += [(extra["kept"], module.ensemble.module.state_dict())] if extra["kept"] else []
-    for given, wanted in pairs:
-        differing = sorted(map(str, given.keys() ^ wanted.keys())) or [
-            name for name, tensor in wanted.items() if not _is_alike(given[name], tensor)
-        ]
-        if differing:
+    kept = found["_extra_state"]["kept"]
+    for given, own in ((found, module.state_dict()), (kept, module.ensemble.module.state_dict() if kept else {})):
+        names = given.keys() | own.keys()
+        if differing := sorted(str(name) for name in names if not _is_same_kind(given.get(name), own.get(name))):
             raise ValueError(f"its weights belong to another model: they differ in {', '.join(differing[:3])}")
 
 
-def _is_alike(given: Any, own: Tensor) -> bool:
+def _is_same_kind(given: Any, own: Any) -> bool:
+    if not isinstance(own, Tensor):
+        return type(given) is type(own)
     return is_plain_tensor(given) and given.shape == own.shape and given.is_complex() == own.is_complex()
 
 
-def _check_optimizer(found: Mapping[str, Any], module: TrainingModule) -> None:
-    """They are of the kind and the settings of the module's own; tried on some that are thrown away."""
-    (optimizer,), (schedule,) = module.configure_optimizers()
-    if len(found["optimizer_states"]) != 1 or len(found["lr_schedulers"]) != 1:
-        raise ValueError("it must have one optimizer and one schedule")
-    _check_alike(found["lr_schedulers"][0], schedule.state_dict(), "its schedule")
-    stored, own = found["optimizer_states"][0], optimizer.state_dict()
-    for one, other in zip(stored["param_groups"], own["param_groups"], strict=True):
-        _check_alike(one, other, "its optimizer")
-        for name, value in other.items():  # what is no number is the optimizer's own way, and not learned
-            if not isinstance(value, float | list) and (type(one[name]), one[name]) != (type(value), value):
-                raise ValueError(f"its optimizer has a different {name}: {shorten_value(one[name])}")
-    optimizer.load_state_dict(stored)
-
-
-def _check_alike(found: Any, own: Any, what: str) -> None:
-    """The same keys and kinds of values as ours, at any depth."""
+def _check_alike(found: Any, own: Any, what: str, exact: bool = False) -> None:
+    """The same keys and kinds of values as ours, at any depth; with `exact`, the same values of what is no number."""
     if isinstance(own, Mapping):
         if not isinstance(found, Mapping) or found.keys() != own.keys():
             raise ValueError(f"{what} does not have the entries {', '.join(map(str, own))}")
         for key, value in own.items():
-            _check_alike(found[key], value, f"{what}, {key}")
+            _check_alike(found[key], value, f"{what}, {key}", exact)
+    elif isinstance(own, list | tuple) and isinstance(found, list | tuple) and len(own) == len(found):
+        for one, other in zip(found, own, strict=True):
+            _check_alike(one, other, what, exact)
+    elif exact and isinstance(own, bool | str | None) and (type(found) is not type(own) or found != own):
+        raise ValueError(f"{what} is different: {shorten_value(found)}")
     elif isinstance(own, bool | int | float) and not isinstance(found, bool | int | float):
         raise ValueError(f"{what} must be a number, but is {shorten_value(found)}")
-    elif isinstance(own, list | str | Tensor) and not isinstance(found, type(own)):
+    elif isinstance(own, list | tuple | str | Tensor) and not isinstance(found, type(own)):
         raise ValueError(f"{what} must be a {type(own).__name__}, but is {shorten_value(found)}")

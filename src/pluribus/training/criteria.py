@@ -35,6 +35,7 @@ def cross_entropy(output: Tensor, target: Tensor, class_dim: int | None = None) 
     _check_classes(output, target)
     if target.is_floating_point():
         return F.cross_entropy(output, target)
+    target = target.long()  # pandas and numpy have whole numbers of other kinds, and flags
     return F.cross_entropy(output, target, reduction="sum") / (target != IGNORED).sum().clamp_min(1)
 
 

@@ -18,12 +18,12 @@ import torch
 from .._common.atomic import move_aside
 from .._common.optional import require
 from .._common.text_tables import align_columns, some_of
-from .._common.trees import as_batch, logits_of
+from .._common.trees import as_batch, logits_of, name_nan
 from ..core.ensemble import Ensemble
 from ..data.dataset import NormalisedSplit
 from ..surgery.calling import evaluation_mode, training_mode
 from .augmentation import Augment, Augmentation, augment_of
-from .batching import SplitBatches, loader, name_nan
+from .batching import SplitBatches, loader
 from .checkpoint import read_checkpoint
 from .criteria import CRITERIA, USUAL, Criterion
 from .optimizers import OPTIMIZERS, vectors_of
@@ -153,7 +153,7 @@ def fit(
         patience=patience,
     ).of(ensemble.method)  # fmt: skip
     _check(ensemble, plan, train, validation, select, patience)
-    if not plan.lr > 0:
+    if isinstance(plan.lr, str) or not plan.lr > 0:
         raise ValueError(f"fit: lr must be above 0, but it is {plan.lr!r}.")
     home = next((p.device for p in ensemble.parameters()), torch.device("cpu"))
     batches, augment = apply_recipe(plan, ensemble, train, augment, seed)
@@ -214,23 +214,12 @@ def lightning_module(
     plan = resolve_recipe(recipe, **changes).of(ensemble.method)
     groups = ensemble.parameter_groups(plan.lr, plan.weight_decay, plan.fast_weight_factor)
     groups = groups if plan.decays == "all" else kernels_apart(ensemble, groups)
+    if augment is None and plan.augment is not None:
+        augment = _augmentation(plan, ensemble)
     return TrainingModule(
-        ensemble,
-        _criterion(criterion or plan.criterion, ensemble.task),
-        _optimizer(optimizer, plan),
-        groups,
-        rate=_schedule(schedule, plan),
-        augment=_augmentation(plan, ensemble) if augment is None and plan.augment is not None else augment or None,
-        clip=plan.clip,
-        clip_by=plan.clip_by,
-        l1=plan.l1,
-        l2=plan.l2,
-        decays=plan.decays,
-        select=select,
-        patience=plan.patience,
-        best=plan.best,
-        seed=seed,
-    )
+        ensemble, plan, _criterion(criterion or plan.criterion, ensemble.task), _optimizer(optimizer, plan), groups,
+        rate=_schedule(schedule, plan), augment=augment or None, select=select, seed=seed,
+    )  # fmt: skip
 
 
 def resolve_recipe(recipe: str | Mapping[str, Any] | Recipe | None, **changes: Any) -> Recipe:

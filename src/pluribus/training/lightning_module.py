@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from .._common.atomic import atomic_write
 from .._common.optional import require
 from .._common.signed_files import sign
-from .._common.trees import as_batch, logits_of, rows_of, tensors_of
+from .._common.trees import LARGEST, as_batch, logits_of, rows_of, tensors_of
 from ..core.ensemble import Ensemble
 from ..uncertainty.classification import Classification, judged_examples
 from ..uncertainty.prediction import Prediction, prediction_of
 from .batching import mix_seeds, pair_of, set_epoch
 from .criteria import check_target_values, class_places, cross_entropy
 from .optimizers import optimizer_of, vectors_of
+from .recipes import Recipe
 from .schedules import epochs_without_improvement
 
 if TYPE_CHECKING:
@@ -44,38 +45,31 @@ class TrainingModule(LightningModule):
     Once a loss or a weight is NaN or infinite, the weights of the last whole epoch are put back: `NotFinite`.
 
     Args:
+        recipe: penalties, clipping, patience, and which epoch is the best one
         build: takes parameter groups and gives an optimizer
         rate: rate(epoch), what the learning rate is multiplied by
         select: "ensemble" keeps the weights of the best epoch, "member" each member's best (see `pb.fit`)
-        patience: stop after so many epochs without an improvement on validation data
-        best: which epoch is the best one, as in a `Recipe`
     """
 
     def __init__(
         self,
         ensemble: Ensemble,
+        recipe: Recipe,
         criterion: Callable[[Any, Any], Tensor],
         build: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
         groups: list[dict[str, Any]],
         *,
         rate: Callable[[int], float],
         augment: Callable[[Any, Any], tuple[Any, Any]] | None = None,
-        clip: float | None = None,
-        clip_by: str = "member",
-        l1: float = 0.0,
-        l2: float = 0.0,
-        decays: str = "all",
         select: str | None = None,
-        patience: int | None = None,
-        best: str = "accurate",
         seed: int = 0,
     ):
         super().__init__()
-        self.ensemble, self.criterion, self.build, self.groups = ensemble, criterion, build, groups
-        self.rate, self.augment, self.clip, self.clip_by, self.l1, self.l2 = rate, augment, clip, clip_by, l1, l2
+        self.ensemble, self.recipe, self.criterion = ensemble, recipe, criterion
+        self.build, self.groups, self.rate, self.augment = build, groups, rate, augment
         kinds = {p.dtype for p in ensemble.module.parameters() if p.is_floating_point()}
         self.precise = kinds.pop() if len(kinds) == 1 else None  # what inputs are converted to
-        self.select, self.patience, self.seed, self.decays, self.by = select, patience, seed, decays, best
+        self.select, self.seed = select, seed
         self.rows: list[dict[str, float]] = []  # one for each finished epoch
         self.best: dict[str, tuple[list[float], int]] = {}  # figures and epoch of the ensemble and of each member
         self.kept: State = {}
@@ -124,7 +118,8 @@ class TrainingModule(LightningModule):
             self._check(bool(loss.detach().isfinite()), f"the loss of step {index} is NaN or infinite", x, y)
         self._add({"loss": loss.detach()}, rows_of(as_batch(x)))
         self.log("loss", loss.detach(), prog_bar=True)
-        return loss + weight_penalty(self.ensemble, self.l1, self.l2, self.decays) if self.l1 or self.l2 else loss
+        plan = self.recipe
+        return loss + weight_penalty(self.ensemble, plan.l1, plan.l2, plan.decays) if plan.l1 or plan.l2 else loss
 
     def _criterion_for(self, x: Any) -> Callable[[Any, Any], Tensor]:
         """The criterion; the usual one asks the model where its classes are if outputs and labels leave it open."""
@@ -141,8 +136,10 @@ class TrainingModule(LightningModule):
     def _loss(self, x: Any, y: Any) -> Tensor:
         try:
             return self.ensemble.loss(x, y, self._criterion_for(x))
-        except IndexError as error:  # what torch says of a label that is none of the classes
-            if "out of bounds" not in str(error) or not isinstance(y, Tensor):
+        except (IndexError, RuntimeError) as error:
+            if "same dtype" in str(error) and not any(t.is_floating_point() for t in tensors_of(x)):
+                raise ValueError(f"fit: the network takes no whole numbers ({error}). Give x.float().") from error
+            if "out of bounds" not in str(error) or not isinstance(y, Tensor):  # labels that are none of the classes
                 raise
             raise ValueError(
                 "fit: labels must be whole numbers from 0 to the model's outputs - 1, but those of this batch are from "
@@ -153,8 +150,8 @@ class TrainingModule(LightningModule):
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         """Each member's gradient is clipped by itself, or all as one network's."""
-        most = gradient_clip_val or self.clip
-        if most and self.clip_by == "all":
+        most = gradient_clip_val or self.recipe.clip
+        if most and self.recipe.clip_by == "all":
             nn.utils.clip_grad_norm_(self.ensemble.parameters(), most)
         elif most:
             self.ensemble.clip_grad_norm_(most)
@@ -198,7 +195,7 @@ class TrainingModule(LightningModule):
         """Keep the weights if they are better: by accuracy and then likelihood, or by likelihood alone."""
         prefix = "validation/" if who == "ensemble" else f"{who}/"
         own = [name for name in figures if name.startswith(prefix)]
-        if self.by == "likeliest":
+        if self.recipe.best == "likeliest":
             own = [name for name in own if name.endswith("nll")] or own
         better = [-figures[name] if name.endswith("accuracy") else figures[name] for name in own]
         if who in self.best and not better < self.best[who][0]:
@@ -215,7 +212,8 @@ class TrainingModule(LightningModule):
         self.rows.append(
             {"epoch": self.current_epoch, "lr": self._rate} | {names[n]: v for n, v in self._means().items()}
         )
-        if self.patience and names.keys() - {"loss"} and epochs_without_improvement(self.rows) >= self.patience:
+        most = self.recipe.patience
+        if most and names.keys() - {"loss"} and epochs_without_improvement(self.rows) >= most:
             self.trainer.should_stop = self.stopped = True
 
     def restore(self) -> None:
@@ -292,9 +290,6 @@ class LastCheckpoint(Checkpoint):
         with atomic_write(self.path) as temporary:
             trainer.save_checkpoint(temporary)
             sign(temporary)
-
-
-LARGEST = 1e18  # the square of a larger number overflows float32
 
 
 def _diagnose(data: tuple[Any, ...]) -> str:

@@ -188,11 +188,6 @@ class Lamb(torch.optim.Optimizer):
         parameter.sub_(update, alpha=group["lr"])
 
 
-def lamb(groups: Groups) -> torch.optim.Optimizer:
-    """LAMB, for large batches; each member's tensors have their own norms."""
-    return Lamb(groups)
-
-
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, momentum=0.9),
     "adam": torch.optim.Adam,  # the decay of weights is part of the gradient, as in its paper

@@ -184,7 +184,7 @@ def observe(
         )
     found: Observed = []
     for item in validation:
-        x, y = split_item(name, item)
+        x, y = split_item(item)
         if y is None:
             raise TypeError(
                 f"{name}: the loader must give pairs (x, y), but it gives a {type(item).__name__} without targets."

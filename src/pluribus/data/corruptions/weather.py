@@ -13,7 +13,6 @@ from ..dataset import luminance
 from .filters import ExampleRng, correlate, gaussian_filter, motion, quantise, zoom_in
 
 WATER, MUD = (175 / 255, 238 / 255, 238 / 255), (63 / 255, 42 / 255, 20 / 255)
-
 FROST_IMAGES = 5
 
 

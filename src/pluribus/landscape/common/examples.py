@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..._common.trees import as_batch, logits_of, map_tensors, rows_of, split_item, tensors_of
+from ..._common.trees import as_batch, logits_of, map_arrays, map_tensors, rows_of, split_item, tensors_of
 from ...core.ensemble import TASKS
 from ...data.unpacking import format_bytes, memory
 from ...surgery.calling import evaluation_mode, find_class_dim
@@ -71,7 +71,7 @@ def read_batches(caller: str, data: Any, batch_size: int = 256) -> Iterator[tupl
     if alone:
         data = (map_arrays(data), torch.arange(rows_of(map_arrays(data))))
     for item in loader(data, batch_size):
-        x, y = split_item(caller, item)
+        x, y = split_item(item)
         yield map_arrays(x), None if alone or y is None else torch.as_tensor(y)
 
 
@@ -86,7 +86,7 @@ def endless(caller: str, batches: Any) -> Iterator[tuple[Any, Tensor]]:
         set_epoch(batches, epoch)
         empty = True
         for item in batches:
-            x, y = split_item(caller, item)
+            x, y = split_item(item)
             if y is None:
                 raise ValueError(f"{caller}: needs labels, but the data has none. Give (x, y), or a loader of (x, y).")
             empty = False
@@ -99,15 +99,6 @@ def loss_of(caller: str, networks: Any, examples: Examples, criterion: str | Cri
     """The criterion for networks on examples: as told, or what the task needs that is told, known or inferred."""
     kind = task or networks.task or ("regression" if callable(criterion) else None)
     return choose_criterion(caller, criterion, choose_task(caller, kind, None, examples, networks[0]))
-
-
-def map_arrays(tree: Any) -> Any:
-    """The tree with tensors in place of arrays."""
-    if isinstance(tree, np.ndarray):
-        return torch.from_numpy(np.ascontiguousarray(tree))
-    if isinstance(tree, Mapping):
-        return {name: map_arrays(value) for name, value in tree.items()}
-    return type(tree)(map(map_arrays, tree)) if type(tree) in (tuple, list) else tree
 
 
 def ready(model: nn.Module, x: Any) -> Any:

@@ -21,11 +21,10 @@ from torch import Tensor, nn
 
 from ..._common.torch_operators import OperatorMode
 from ..._common.torch_private import SlowPath
-from ..._common.trees import Batch, as_batch, rows_of, tensors_of
+from ..._common.trees import Batch, as_batch, map_arrays, rows_of, tensors_of
 from ...core.ensemble import Ensemble
 from ...methods.building import check_whole
 from ...surgery.row_splitting import cut_rows, long_tensors
-from ..common.examples import map_arrays
 from ..common.networks import networks_of
 from ..sampling import weight_average
 from .axis_tracing import lasting_state

@@ -23,14 +23,13 @@ import torch
 from torch import nn
 
 from ..._common.torch_private import plain_attributes
-from ..._common.trees import Batch, as_batch, map_tensors, rows_of
+from ..._common.trees import Batch, as_batch, map_arrays, map_tensors, rows_of
 from ...core.ensemble import Ensemble
 from ...methods.building import check_model
 from ...surgery.calling import check_example
 from ...surgery.copying import clear_caches_, duplicate, state, tensors_in
 from ...surgery.row_splitting import cut_rows, long_tensors
 from ...surgery.selecting import quote_names
-from ..common.examples import map_arrays
 from ..common.networks import network_of
 from .axes import UnitAxis, free_axes, settle
 from .axis_tracing import Walk, lasting_state, walk
