@@ -77,7 +77,6 @@ def tunnel(
     lr: float = 1e-3,
     batch_size: int = 128,
     optimizer: str = "adam",
-    start: Literal["line", "neighbour"] = "line",
     criterion: str | Criterion | None = None,
     task: str | None = None,
     seed: int = 0,
@@ -92,7 +91,6 @@ def tunnel(
         data: training data: (x, y), a data set or a loader
         points: how many are moved, each by `steps` steps of the optimizer
         lr, batch_size, optimizer: of these steps
-        start: "line": every point starts on it; "neighbour": with the shift that the point before it has found
         criterion, task: as for `surface`
         seed: of the order of rows, and of a tiny first step off the line
 
@@ -107,8 +105,6 @@ def tunnel(
     check_number("tunnel", "lr", lr, "positive", lambda value: value > 0)
     if optimizer not in OPTIMIZERS:
         raise ValueError(f"tunnel: the optimizer {optimizer!r} is unknown. Choose from {quote_names(OPTIMIZERS)}.")
-    if start not in ("line", "neighbour"):
-        raise ValueError(f'tunnel: start must be "line" or "neighbour", but it is {start!r}.')
     first = Examples("tunnel", [next(shuffled("tunnel", data, batch_size, seed))], labelled=True)
     loss = loss_of("tunnel", ends, first, criterion, task)
     along = (ends.weights[1] - ends.weights[0]).double()
@@ -121,8 +117,6 @@ def tunnel(
         base = ends.mix([1 - t, t])
         module = ends.build(base, ends.mix_buffers([1 - t, t]))
         moved = _descend(module, ends, base, shift, along, loss, data, steps, lr, batch_size, optimizer, seed)
-        if start == "neighbour":
-            shift = moved - base
         refresh_(module, data)
         corners.append(moved)
         buffers.append({name: dict(state(module))[name].detach().cpu().clone() for name in ends.buffers})
@@ -207,7 +201,6 @@ def stitched(
     grid: int | tuple[int, int] = 25,
     *,
     reach: float = 1.25,
-    file: Any = None,
     **how: Unpack[Measuring],
 ) -> Fan:
     """The cut of Figure S3: triangles of the origin and each piece of the path, side by side.
@@ -219,7 +212,6 @@ def stitched(
         data: (x, y), a data set or a loader
         grid: how many points along the path and along each radius
         reach: radii go from 0, the origin, to so many times the path's
-        file: as `path` of `surface`
         how: as for `surface`
 
     >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
@@ -235,9 +227,7 @@ def stitched(
     corners, angles = _unfold(path, path.t), _unfold(path, t)
     mixtures = np.repeat(path.mixtures(t)[:, None], columns, 1)
     radii, normalised = r[None, :, None], how.get("normalised", False)
-    found = measure_points(
-        "stitched", path.span, mixtures * radii, mixtures, data, references=path.ends(), file=file, **how
-    )
+    found = measure_points("stitched", path.span, mixtures * radii, mixtures, data, references=path.ends(), **how)
     ends, fan = corners[[0, -1]], angles[:, None] * radii
     return Fan(path, t, r, *found[:3], ends, normalised, found.statistics, fan, corners)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -119,7 +119,6 @@ def low_rank_gaussian(
     rank: int = 4,
     last: int | None = None,
     *,
-    scale: Literal["covariance", "unit"] = "covariance",
     data: Any = None,
     seed: int = 0,
 ) -> Ensemble:
@@ -130,8 +129,6 @@ def low_rank_gaussian(
     Args:
         rank: how many components
         last: how many checkpoints; by default the last quarter, and at least five, or one more than the rank
-        scale: "covariance": samples vary along the components as the checkpoints do; "unit": with deviation 1, as in
-            the authors' notebook, which destroys small networks
         run, size, data, seed: as for `diagonal_gaussian`
 
     >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
@@ -139,22 +136,16 @@ def low_rank_gaussian(
     torch.Size([4, 2, 3])
     """
     size, rank = check_size("low_rank_gaussian", size), check_whole("low_rank_gaussian", "rank", rank)
-    if scale not in ("covariance", "unit"):
-        raise ValueError(f'low_rank_gaussian: scale must be "covariance" or "unit", but it is {scale!r}.')
     checkpoints = _last("low_rank_gaussian", run, last, least=rank + 1, why=f"rank {rank}")
     count = len(checkpoints)
     centre = np.eye(count) - 1 / count
-    values, vectors = np.linalg.eigh(centre @ gram(checkpoints.weights) @ centre)
-    values, vectors = values[::-1][:rank], vectors[:, ::-1][:, :rank]
-    if scale == "unit" and values[-1] <= 1e-12 * values[0]:
-        raise ValueError(f"low_rank_gaussian: the checkpoints vary in fewer than {rank} directions. Lower rank.")
+    vectors = np.linalg.eigh(centre @ gram(checkpoints.weights) @ centre)[1][:, ::-1][:, :rank]
     # A component is X' u / s, with X the centred checkpoints, and s / sqrt(K - 1) the deviation along it.
-    factors = np.full(rank, 1 / math.sqrt(count - 1)) if scale == "covariance" else 1 / np.sqrt(values)
     generator = torch.Generator().manual_seed(seed)
     samples = []
     for _ in range(size):
         z = torch.randn(rank, generator=generator, dtype=torch.float64).numpy()
-        samples.append(checkpoints.mix(centre @ (vectors @ (factors * z)) + 1 / count))
+        samples.append(checkpoints.mix(centre @ vectors @ z / math.sqrt(count - 1) + 1 / count))
     return _gather("low_rank_gaussian", checkpoints, samples, data)
 
 

@@ -314,8 +314,8 @@ def record_activations(
         )
     found = []
     for network in (model, reference):
-        network = as_precise(network, groups.is_exact)
-        runs = [precisely(_record, network, chunk, groups.is_exact, groups.activations) for chunk in chunks]
+        network = as_precise(network)
+        runs = [precisely(_record, network, chunk, groups.activations) for chunk in chunks]
         if any(set(run) != set(layout) for run in runs):
             raise ValueError(
                 f"{caller}: for some rows of the example the networks run other code than for the rows that the groups "
