@@ -18,7 +18,6 @@ from .common.examples import naming_data
 from .common.networks import network_of
 
 Source = nn.Module | Callable[[], nn.Module]
-
 RECORDED = ("keep", "start", "dtype")  # options of the recorder; the others are for training
 
 

@@ -48,9 +48,7 @@ COSTS = {
 }
 
 IMAGENET_COSTS = {**COSTS, "paper": "455 GPU hours by the times of Table 2, 16 GB per GPU"}
-
 _FULL = {"masksembles": {"scale": 1.6, "capacity": 1.0}}  # of a LeNet-5: 2.4 times its size
-
 _FIXED = {"masksembles": {"capacity": None}}  # the network keeps its widths
 
 CIFAR = study("methods-masksembles", MASKS_CIFAR, methods=list(MASKS_METHODS), laptop=LAPTOP_MASKS, settings=_FULL,
@@ -72,9 +70,7 @@ FIXED_CAPACITY = sweep_study("masks-fixed-capacity", "masks", MASKS_CIFAR, lapto
                              smoke={"sweep": {"scale": [1.0, 4.0], "capacity": [1.0]}})  # fmt: skip
 
 GRID = sweep_study("masks-grid", "span", MASKS_CIFAR, laptop=LAPTOP_MASKS, choose={"mc_dropout": "nll"})
-
 BEST = "masksembles scale=1.5"
-
 _ALL = ["single", "mc_dropout", "masksembles", "deep"]
 
 FAIR_MASKS = fair(

@@ -48,7 +48,6 @@ IMAGENET = {
 }
 
 INSIDE = {"network": "SmallCNN, CIFAR-10", "M": 3}
-
 INSIDE_COSTS = {"smoke": "seconds", "laptop": "15 minutes on one core", "paper": "an hour"}
 
 COSTS = {
@@ -58,19 +57,12 @@ COSTS = {
 }
 
 IMAGENET_COSTS = {**COSTS, "paper": "TPU or 8 GPUs for days: ImageNet, 90 to 150 epochs per run"}
-
 _SMALL: dict[str, Any] = {"settings": AS_MIMO}
-
 CIFAR10 = study("methods-mimo-cifar10", MIMO_CIFAR10, methods=list(MIMO_METHODS), **_SMALL)
-
 CIFAR100 = study("methods-mimo-cifar100", MIMO_CIFAR100, methods=list(MIMO_METHODS), **_SMALL)
-
 LARGE = study("methods-mimo-imagenet", MIMO_IMAGENET, methods=list(MIMO_LARGE_METHODS), **_SMALL)
-
 SIZES = sweep_study("mimo-sizes", "members", MIMO_CIFAR10)
-
 REPETITION = sweep_study("mimo-repetition", "repetition", [{**one, "size": 2} for one in MIMO_IMAGENET])
-
 _TWELVE = {"batch_size": [256, 512], "lr": [0.05, 0.1]}  # by three sizes
 
 BATCH_REPETITION = sweep_study(
@@ -86,11 +78,8 @@ L1 = sweep_study("mimo-l1", "l1", [{**one, "training": {"l2": 0.0}} for one in _
                  smoke={"sweep": {"size": [1, 3], "l1": [0.0, 1e-4]}})  # fmt: skip
 
 L2 = sweep_study("mimo-l2", "l2", _THREE, smoke={"sweep": {"size": [1, 3], "l2": [0.0, 1e-2]}})
-
 ONE_PASS = ("single", "dropout_single_pass", "multihead")
-
 PATHS = "The strengths of the path are left open; L2 is zero while L1 varies, as the paper says."
-
 ALL_FILES = "Of the published corruptions, all 19 files are used; the paper does not say which."
 
 TIES = (

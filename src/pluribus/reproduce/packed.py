@@ -77,13 +77,9 @@ CONTROL_COSTS = {
 }
 
 _SMALL: dict[str, Any] = {"methods": list(PACKED_METHODS), "settings": AS_PACKED}
-
 METHODS = study("methods", PACKED_CIFAR, **_SMALL)
-
 ON_CIFAR100 = study("methods-cifar100", packed_cifar("cifar100"), **_SMALL)  # what is said of CIFAR-100 alone
-
 RESNET50 = study("methods-resnet50", [{**one, "methods": list(PACKED_METHODS)} for one in PACKED_R50], **_SMALL)
-
 LAPTOP_GROUPS = {**LAPTOP_RESIDUAL, "settings": {"packed": {"min_channels": 16}}}
 
 ALPHA_GAMMA = StudyExperiment(
@@ -101,11 +97,8 @@ CRITERIA = StudyExperiment(
 )
 
 CONTROL = control("resnext", ("resnet50", "packed"), ("resnext50", "single"))
-
 MAIN = ("accuracy", "nll", "ece", "auroc")
-
 _OF_WIDTHS = ["single", "packed", "deep"]
-
 _WIDTHS_STUDY = {"methods": _OF_WIDTHS, "sweep": {"width": WIDTHS}}
 
 CAPACITY = fair(
@@ -141,7 +134,6 @@ SCHEDULE = fair(
 )  # fmt: skip
 
 FAIR_COSTS = {"smoke": "10 s on one core", "laptop": "two hours on one core", "paper": "as laptop: no paper ran this"}
-
 FAIR_SETTINGS = {"protocol": "docs/protocol.md: no paper ran this, it is its claim made a test"}
 
 FAIR_NOTE = (

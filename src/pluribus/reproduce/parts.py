@@ -23,9 +23,7 @@ from ..report.claims import COMPUTED
 from ..training.batching import mix_seeds
 
 SCALES = ("smoke", "laptop", "paper")
-
 EXACT = dict.fromkeys(SCALES, COMPUTED)  # the costs of what needs no training
-
 RECORD = {"experiment": str, "part": str, "settings": {str: Any}, "figures": {str: Any}, "seconds": (int, float)}
 
 

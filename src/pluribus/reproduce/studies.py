@@ -143,11 +143,8 @@ def choose_labels(compared: Compared, choose: Mapping[str, str]) -> Compared:
 
 
 Given = Mapping[str, Any]
-
 PACKED_BASELINES = ("single", "batch_ensemble", "mimo", "deep")  # of Table 2 for both networks
-
 PACKED_METHODS = (*PACKED_BASELINES, "masksembles", "packed")  # of Table 1
-
 MASKS_METHODS = ("single", "mc_dropout", "masksembles", "deep")
 
 MIMO_METHODS = (
@@ -162,7 +159,6 @@ MIMO_METHODS = (
 )
 
 MIMO_LARGE_METHODS = ("single", "multihead", "mimo", "treenet", "batch_ensemble", "deep", "wide", "wide_mimo")
-
 RATES = (0.05, 0.1, 0.2, 0.3)  # of MC-Dropout: the best on validation data stands for it
 
 AS_MIMO = {  # members as the paper has them, where no recipe says so
@@ -210,7 +206,6 @@ IMAGENET: dict[str, Any] = {
 # ---------------------------------------------------------------- fair tests: docs/protocol.md
 
 FRESH = [200, 201, 202, 203, 204]  # seeds that no setting was chosen with
-
 WIDTHS = [1, 2, 4, 8]
 
 FAIR: dict[str, Any] = {
@@ -322,9 +317,7 @@ def packed_cifar(data: str) -> list[dict[str, Any]]:
 
 
 PACKED_CIFAR = [*packed_cifar("cifar10"), *packed_cifar("cifar100")]
-
 PACKED_R50 = [_cifar("cifar100", "resnet50", "packed/cifar100/resnet50")]
-
 PACKED_WIDTHS = [_cifar("cifar100", model, f"packed/cifar100/{model}") for model in ("resnet18", "resnet50")]
 
 _PACKED_LARGE = {
@@ -369,7 +362,6 @@ MASKS_IMAGENET = [
 # ---------------------------------------------------------------- MIMO
 
 MIMO_CIFAR10 = [_cifar("cifar10", "wide_resnet28_10", "mimo/cifar/wide_resnet28_10", size=None)]
-
 MIMO_CIFAR100 = [_cifar("cifar100", "wide_resnet28_10", "mimo/cifar/wide_resnet28_10", size=None)]
 
 MIMO_IMAGENET = [

@@ -30,13 +30,9 @@ from .parts import Given, InParts, Part, Stored
 from .published import decimals, parse_printed
 
 VALIDATION = 0.2  # of the training rows: hyper-parameters are chosen on them, and test rows have no say
-
 SPREAD_SMALL = ((0.01, 10, 0.0), (0.01, 20, 0.0), (0.01, 40, 0.0), (0.01, 40, 0.01), (0.01, 40, 0.03))
-
 SMALL = (*SPREAD_SMALL, (0.01, 160, 0.01), (0.01, 160, 0.03))  # candidates: rate, epochs, L2
-
 LARGE = ((0.01, 20, 0.0), (0.01, 40, 0.0), (0.01, 40, 0.001))
-
 AT_ONCE = 10  # splits trained as one stacked ensemble: more of them leave the processor's caches
 
 
@@ -277,11 +273,8 @@ def split_rmse(means: Tensor, target: Tensor) -> Tensor:
 
 
 TEST_SHARE = 1 / 9  # test rows to training rows in the standard splits
-
 MARGIN = 0.5  # of Deep's spread over splits: differences below it are called equal
-
 EQUAL = {HOLDS: "equal", FAILS: "different", OPEN: "inconclusive"}
-
 NAMES = {"rmse": "RMSE", "nll": "NLL"}
 
 

@@ -21,7 +21,6 @@ from ...uncertainty.resampling import Interval
 
 Rows = tuple[Tensor, Tensor]
 Train = Callable[[Ensemble, Tensor, Tensor, int], Any]
-
 TEST_ROWS = 1000  # at least, of draws that nothing is trained on
 
 

@@ -31,11 +31,8 @@ from .questions import (
 )
 
 TITLE = "Why do ensembles work?"
-
 Ask = Callable[[Material], Claim | None]
-
 SECTIONS = {**FORT_SECTIONS, **MEMBERS_SECTIONS}
-
 ANSWERS: dict[str, Ask] = {name: partial(one.answer, name) for name, one in SECTIONS.items()}
 
 QUESTIONS: dict[str, Ask] = {  # by the anchor on the page, in its order

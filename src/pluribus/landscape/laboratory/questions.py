@@ -28,7 +28,6 @@ from ..symmetries.symmetry_search import permutations
 from .drawing import curves_panel, lines_figure
 
 STYLES = {"as trained": 2, "aligned by weights": 3, "aligned by activations": 4}
-
 TITLE = "Is it one valley, up to the order of units?"
 
 CLAIM = (
@@ -233,7 +232,6 @@ def sparse_layers(material: Material) -> Claim | None:
 
 
 COLUMNS = ("measured", "divergence", "bound")
-
 SPARSE = "Does the bound for sparse layers hold?"
 
 SPARSE_CLAIM = (
@@ -243,11 +241,8 @@ SPARSE_CLAIM = (
 
 
 SINUSOIDS: dict[str, Any] = {"hidden": 100, "points": 41, "epochs": 30, "lr": 0.01}
-
 CURVE: dict[str, Any] = {"sizes": 5, "repeats": 20, "steps": 1000}
-
 ANSWERS = {HOLDS: "yes", FAILS: "no", OPEN: "inconclusive"}
-
 QUESTIONS = {name: [name] for name in SWEEPS if name not in ("l1", "l2")} | {"penalties": ["l1", "l2"]}
 
 

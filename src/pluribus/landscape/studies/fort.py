@@ -42,7 +42,6 @@ from .quality_curves import BASE, rows_of_part, sample_runs
 from .randomness import KINDS, answer_together, chain_against_runs, randomness, shared_information
 
 SUBSPACES = {"random": "random", "dropout": "dropout", "diagonal": "diagonal Gaussian", "low_rank": "low-rank Gaussian"}
-
 CURVES = {BASE: "solutions", **SUBSPACES, "low_rank_random": "low-rank random", "weight_average": "weight averages"}
 
 SPREADS = {
@@ -52,17 +51,11 @@ SPREADS = {
 }  # whose divergence is compared
 
 DRAWN = 5  # networks of each kind whose divergence is compared: like with like
-
 KEEP = (0.9, 1.0)  # shares of weights that dropout keeps
-
 REACH = (0.02, 0.2)  # distances of random samples, relative to the weight vector
-
 REACHES = (0.05, 0.1, 0.2, 0.3)  # the same, for the plane of diversity
-
 KEPT = (0.98, 0.95, 0.9, 0.8)  # shares of weights that are kept by dropout, for the same
-
 RATES = (0.25, 1.0, 4.0)  # learning rates, relative to that of the runs
-
 CYCLES = 3  # of a chain
 
 

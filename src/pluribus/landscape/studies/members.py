@@ -30,11 +30,8 @@ from .fort import Measurement
 from .randomness import randomness
 
 MEMBERS = 3  # of one network, so that a plane goes through them
-
 OWNED = 0.9  # of a unit's variance, from one input: it is separated
-
 KINDS: dict[str, Callable[..., Ensemble]] = {"mimo": mimo, "multihead": multihead}
-
 SOURCES = ("both", "initialisation", "batches", "neither")  # neither: on a GPU its algorithms alone, on a CPU nothing
 
 
@@ -249,7 +246,6 @@ def _pairs() -> list[tuple[int, int]]:
 # ---------------------------------------------------------------- what is asked of the numbers
 
 _SOURCE = {"initialisation": "different initialisations", "batches": "different batches"}
-
 _COURSES = "ratio of disagreement, between subnetworks / within the last quarter of a course"
 
 ASKED: dict[str, dict[str, Asked]] = {  # of every measure, by its name

@@ -31,7 +31,6 @@ WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 WIDER |= {torch.float16: torch.float64, torch.bfloat16: torch.float64}
 
 DRAWS = 4  # of values, until every group has been seen to matter
-
 Result = TypeVar("Result")
 
 

@@ -26,16 +26,15 @@ from ...core.ensemble import Ensemble
 from ...methods.building import check_whole
 from ...surgery.row_splitting import cut_rows, long_tensors
 from ..common.examples import map_arrays
-from ..common.networks import networks_of
+from ..common.networks import networks_of, real
 from ..sampling import weight_average
 from .axis_tracing import lasting_state
 from .exact_test import as_precise, precisely
 from .groups import DimensionPart, Groups, Orders, elsewhere, reorder, units_at
-from .operations import PRODUCERS, operator_name
+from .rules import PRODUCERS, operator_name
 from .symmetry_search import check_groups, one_network, permutations, reorder_network
 
 Layout = Mapping[Any, tuple[DimensionPart, ...]]
-
 SWEEPS = 100  # over all groups, at most; a descent ends when none changes
 
 
@@ -225,11 +224,7 @@ def _assign(gain: Any) -> tuple[Tensor, float]:
 def _weights(model: nn.Module, groups: Groups) -> dict[str, Tensor]:
     """The parameters that hold units, without statistics of normalisation."""
     named = {name: t for name, t in lasting_state(model).items() if isinstance(t, nn.Parameter)}
-    return {name: _real(t.detach()).cpu().double() for name, t in named.items() if name in groups.layout}
-
-
-def _real(tensor: Tensor) -> Tensor:
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return {name: real(t.detach()).cpu().double() for name, t in named.items() if name in groups.layout}
 
 
 ROUNDS = 10
@@ -296,7 +291,6 @@ def _spread(networks: list[nn.Module]) -> float:
 
 MOST_CHUNKS = 128  # of the few rows that the groups were found with
 MOST_NUMBERS = 2**20  # of one tensor that are compared
-
 ActivationLayout = dict[int, tuple[DimensionPart, ...]]  # by the turn of an operation among those that make activations
 
 
@@ -337,8 +331,7 @@ def _chunks(batch: Batch, groups: Groups) -> Iterator[Batch]:
 
 
 def _record(model: nn.Module, batch: Batch, layout: ActivationLayout) -> dict[int, Tensor]:
-    recorder = _Recorder(layout)
-    with torch.no_grad(), SlowPath(), recorder:
+    with torch.no_grad(), SlowPath(), _Recorder(layout) as recorder:
         model(*batch[0], **batch[1])
     return recorder.found
 

@@ -33,7 +33,7 @@ from .axes import UnitAxis, free_axes, settle
 from .axis_tracing import Walk, lasting_state, walk
 from .exact_test import as_precise, confirm, precisely, same_function
 from .groups import DimensionPart, Groups, Orders, outer_groups
-from .operations import Places, Stack
+from .rules import Places, Stack
 
 MOST_ROWS = 8  # more are not needed to see what is connected with what
 
