@@ -174,7 +174,7 @@ def test_sources_of_difference_are_told_as_they_were_measured(small):
     for kind, (init, batches) in {"initialisation": ("different", "same"), "batches": ("same", "different")}.items():
         one, two = ls.trajectories(
             start, small.train, runs=2, init=init, batches=batches, lr=0.02, epochs=4, batch_size=30, optimizer="adam",
-            seed=mix_seeds(4, 3), schedule=lambda epoch: 0.5**epoch, together=False,
+            seed=mix_seeds(4, 3), schedule=lambda epoch: 0.5**epoch,
         )  # fmt: skip
         apart = (one.solution(x).argmax(-1) != two.solution(x).argmax(-1)).double().mean().item()
         assert found.arrays[kind].tolist() == pytest.approx([apart])

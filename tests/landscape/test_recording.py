@@ -65,17 +65,6 @@ def test_runs_differ_in_what_was_asked_for_alone():
     assert not torch.equal(*first_weights(init="different", batches="same")[0])
 
 
-@pytest.mark.parametrize("batches", ["same", "different"])
-def test_runs_that_train_together_end_where_runs_apart_do(batches):
-    options = {"runs": 3, "epochs": 2, "batch_size": 30, "batches": batches, "optimizer": "sgd", "lr": 0.1}
-    together, apart = (ls.trajectories(network(), (X, Y), X, together=t, **options) for t in (True, False))
-    for one, other in zip(together, apart, strict=True):
-        assert torch.allclose(one.weights, other.weights, atol=1e-5)
-        assert torch.allclose(one.outputs, other.outputs, atol=1e-5)
-        assert torch.allclose(one.buffers["1.running_var"], other.buffers["1.running_var"], atol=1e-5)
-        assert torch.allclose(flat(one.solution), other.weights[-1], atol=1e-5)
-
-
 def test_a_recorder_serves_loops_of_ones_own():
     model, recorder = network(), ls.Recorder((X, Y), every=1, keep=3)
     optimizer, seen = torch.optim.SGD(model.parameters(), 0.1), []

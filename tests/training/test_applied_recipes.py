@@ -58,16 +58,10 @@ def test_members_see_what_the_augmentation_gives(monkeypatch):
     assert sum(one in known for one in found) > 4 and sum(one in mirrored for one in found) > 4
 
 
-@pytest.mark.parametrize("together", [None, False])
 @pytest.mark.parametrize("batches", ["same", "different"])
-def test_trajectories_augment_as_their_recipe_says(seen, together, batches):
-    ls.trajectories(network(), images(), runs=2, recipe=WHOLE, together=together, batches=batches)
+def test_trajectories_augment_as_their_recipe_says(seen, batches):
+    ls.trajectories(network(), images(), runs=2, recipe=WHOLE, batches=batches)
     assert sum(len(x) for x, _ in seen) == 2 * 2 * 24
-
-
-def test_runs_that_augment_cannot_train_as_one_ensemble():
-    with pytest.raises(ValueError, match="together=True does not support augment"):
-        ls.trajectories(network(), images(), runs=2, recipe=WHOLE, together=True)
 
 
 def test_studies_augment_images_as_they_are_and_normalise_after(seen):

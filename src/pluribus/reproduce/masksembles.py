@@ -19,6 +19,7 @@ from .studies import (
     MASKS_CIFAR,
     MASKS_IMAGENET,
     MASKS_METHODS,
+    ONE_SEED,
     RATES,
     fair,
     study,
@@ -59,7 +60,7 @@ OVERLAPS = {"0.7": 1.21, "0.5": 1.5, "0.3": 2.17, "0.2": 3.0}  # IoU = 1 / (2 S 
 
 LARGE = study("methods-masksembles-imagenet", MASKS_IMAGENET, methods=list(MASKS_METHODS), laptop=LAPTOP_MASKS,
               sweep={"rate": list(RATES), "scale": list(OVERLAPS.values())}, choose={"mc_dropout": "nll"},
-              smoke={"sweep": {"rate": [0.1, 0.3], "scale": [1.5, 3.0]}})  # fmt: skip
+              smoke={**ONE_SEED, "sweep": {"rate": [0.1, 0.3], "scale": [1.5, 3.0]}})  # fmt: skip
 
 FIXED_WIDTH = sweep_study("masks-fixed-width", "thin", [{**one, "settings": _FIXED} for one in MASKS_CIFAR],
                           laptop=LAPTOP_MASKS)  # fmt: skip

@@ -24,6 +24,7 @@ from .studies import (
     MIMO_IMAGENET,
     MIMO_LARGE_METHODS,
     MIMO_METHODS,
+    ONE_SEED,
     fair,
     study,
     sweep_study,
@@ -60,7 +61,7 @@ IMAGENET_COSTS = {**COSTS, "paper": "TPU or 8 GPUs for days: ImageNet, 90 to 150
 _SMALL: dict[str, Any] = {"settings": AS_MIMO}
 CIFAR10 = study("methods-mimo-cifar10", MIMO_CIFAR10, methods=list(MIMO_METHODS), **_SMALL)
 CIFAR100 = study("methods-mimo-cifar100", MIMO_CIFAR100, methods=list(MIMO_METHODS), **_SMALL)
-LARGE = study("methods-mimo-imagenet", MIMO_IMAGENET, methods=list(MIMO_LARGE_METHODS), **_SMALL)
+LARGE = study("methods-mimo-imagenet", MIMO_IMAGENET, methods=list(MIMO_LARGE_METHODS), smoke=ONE_SEED, **_SMALL)
 SIZES = sweep_study("mimo-sizes", "members", MIMO_CIFAR10)
 REPETITION = sweep_study("mimo-repetition", "repetition", [{**one, "size": 2} for one in MIMO_IMAGENET])
 _TWELVE = {"batch_size": [256, 512], "lr": [0.05, 0.1]}  # by three sizes

@@ -19,6 +19,7 @@ from .studies import (
     FAIR,
     FIXED,
     LAPTOP_RESIDUAL,
+    ONE_SEED,
     PACKED_CIFAR,
     PACKED_IMAGENET,
     PACKED_METHODS,
@@ -244,7 +245,7 @@ ITEMS = [
         published={"table": {name.split()[0]: _table2(row) for name, row in published.TABLE2.items()
                              if name.endswith("r50")}, "all rows": published.TABLE2},
         settings=IMAGENET, costs=IMAGENET_COSTS,
-        experiment=study("methods-imagenet", PACKED_IMAGENET, **_SMALL),
+        experiment=study("methods-imagenet", PACKED_IMAGENET, smoke=ONE_SEED, **_SMALL),
         check=expect(better("packed", "single", "accuracy"), better("packed", "deep", "auroc_mi"),
                         metrics=("accuracy", "ece", *(f"{metric}_mi {where}" for where in ("textures", "imagenet_o")
                                                       for metric in ("aupr", "auroc", "fpr95")),

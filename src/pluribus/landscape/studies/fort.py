@@ -600,7 +600,7 @@ def findings(
     >>> {finding.verdict for finding in found} <= {"holds", "does not hold", "open"}
     True
     """
-    seeds, runs = check_whole("findings", "seeds", seeds), check_whole("findings", "runs", runs)
+    seeds = check_whole("findings", "seeds", seeds)
     parts = {
         name: Examples("findings", part, labelled=name != "outside")
         for name, part in (("train", train), ("validation", validation), ("test", test), ("outside", outside))
@@ -613,7 +613,7 @@ def findings(
             model, train, parts["test"], runs=runs, epochs=epochs, lr=lr, seed=mix_seeds(seed, 7), keep=None,
             **{"schedule": "quarters", **options},
         )  # fmt: skip
-        given = {name: (_inputs(part), part.targets) for name, part in parts.items()}
+        given = {name: (torch.cat([x for x, _ in part.batches]), part.targets) for name, part in parts.items()}
         material = Material(
             list(made), given["train"], given["validation"], given["test"], outside=given["outside"][0], reach=distance,  # type: ignore[arg-type]
             least=floor, seed=seed,
@@ -627,10 +627,6 @@ def findings(
 
 
 FOUND = ("functions", "shift", "size", "weights", "tunnel", "stitched")
-
-
-def _inputs(examples: Examples) -> Any:
-    return torch.cat([x for x, _ in examples.batches])
 
 
 def _pairs(matrix: np.ndarray) -> np.ndarray:
