@@ -217,7 +217,7 @@ def rest_of(layout: Layout, tensors: Mapping[str, Tensor]) -> Buffers:
 
 def real(tensor: Tensor) -> Tensor:
     """Complex numbers as pairs of real ones."""
-    return torch.view_asreal(tensor) if tensor.is_complex() else tensor
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _rows(model: nn.Module, states: Sequence[Mapping[str, Tensor]], task: str | None, dim: int | None) -> Networks:
