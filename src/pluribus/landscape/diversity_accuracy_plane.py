@@ -43,9 +43,6 @@ class DiversityAccuracy:
         """Up: disagreement, divided by 1 - accuracy if it is normalised; infinite where no error is made."""
         return ratios(self.disagreement, 1 - self.accuracy) if self.normalised else self.disagreement
 
-    def __len__(self) -> int:
-        return len(self.accuracy)
-
 
 def diversity_accuracy(
     reference: Any, others: Any, data: Any, *, normalised: bool = True, task: str | None = None

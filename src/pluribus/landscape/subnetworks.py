@@ -125,15 +125,6 @@ class Separation:
     layers: list[str]
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """(members, units)."""
-        return self.variance.shape
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """The variances, as NumPy takes them."""
-        return np.array(self.variance, dtype=dtype, copy=copy is not False)
-
-    @property
     def share(self) -> np.ndarray:
         """The owner's share of the variance over all inputs, (units): 1 where a unit is separated; NaN without one."""
         total = self.variance.sum(0)

@@ -81,20 +81,8 @@ def align(
         search = Search(groups, groups.layout, _weights(model, groups), _weights(reference, groups))
     else:
         recorded = record_activations("align", model, reference, groups, example)
-        search = Search(groups, *_with_silent(groups, recorded, _weights(model, groups), _weights(reference, groups)))
+        search = Search(groups, *recorded)
     return reorder_network("align", model, groups, search.best(count, generator))
-
-
-def _with_silent(groups: Groups, recorded: Any, own: Mapping[Any, Tensor], goal: Mapping[Any, Tensor]) -> Any:
-    """Activations, and the weights of groups that stand in none of them, too small to outweigh any activation."""
-    layout, first, second = recorded
-    heard = {group for parts in layout.values() for part in parts for group in part.groups}
-    silent = set(range(len(groups))) - heard
-    for name, parts in groups.layout.items():
-        if silent & {group for part in parts for group in part.groups}:
-            size = 30 * goal[name].norm().clamp(min=1e-12)
-            layout[name], first[name], second[name] = parts, own[name] / size, goal[name] / size
-    return layout, first, second
 
 
 class Search:
@@ -227,9 +215,6 @@ def _weights(model: nn.Module, groups: Groups) -> dict[str, Tensor]:
     return {name: real(t.detach()).cpu().double() for name, t in named.items() if name in groups.layout}
 
 
-ROUNDS = 10
-
-
 def soup(
     models: Any,
     example: Any,
@@ -240,7 +225,6 @@ def soup(
 ) -> Ensemble:
     """An ensemble of one: the mean of networks whose units were brought into the order of the first (Git Re-Basin).
 
-    With three networks or more, by weights, each is then aligned with the mean of the others, until no order changes.
     Networks that were trained from one start have one order already: for those, `weight_average` is enough.
 
     Args:
@@ -263,30 +247,10 @@ def soup(
     groups = permutations(networks[0], example)
     options: Any = {"groups": groups, "generator": generator}
     aligned = [networks[0], *(align(one, networks[0], example, by, **options) for one in networks[1:])]
-    if by == "weights" and len(aligned) > 2:
-        aligned = _align_to_mean(aligned, example, options)
     made = weight_average(aligned, len(aligned), data=data)
     made.task, made.class_dim = held.task or made.task, held.class_dim
     made.notes.append(f"soup of {len(aligned)} networks, aligned by {by}")
     return made
-
-
-def _align_to_mean(networks: list[nn.Module], example: Any, options: Any) -> list[nn.Module]:
-    """The networks when each is in the order that fits the mean of the others best, or nearly so."""
-    for _ in range(ROUNDS):
-        before = _spread(networks)
-        for i in range(len(networks)):
-            others = networks_of("soup", [one for k, one in enumerate(networks) if k != i])
-            mean = others.build(others.mix(np.full(len(others), 1 / len(others))))
-            networks[i] = align(networks[i], mean, example, **options)
-        if not _spread(networks) < before * (1 - 1e-6):
-            break
-    return networks
-
-
-def _spread(networks: list[nn.Module]) -> float:
-    weights = networks_of("soup", networks).weights
-    return float((weights - weights.mean(0)).square().sum())
 
 
 MOST_CHUNKS = 128  # of the few rows that the groups were found with
