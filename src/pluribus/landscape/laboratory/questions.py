@@ -15,6 +15,7 @@ from ...report.claims import Claim, ClaimVerdict, section, yes_or_no
 from ...report.figure import Curve, Figure, Panel, curve_panel, finite_range, legend
 from ...report.svg import Axis
 from ...results.judgements import FAILS, HOLDS, OPEN, all_of, plural
+from ..analyses.settings import Measured, mask_overlap, ood_criteria
 from ..analyses.sparsity import layer_sparsity
 from ..curvature import Spectrum, spectrum
 from ..material import Material, spread
@@ -252,6 +253,7 @@ def settings_question(name: str, material: Material) -> Claim | None:
         if measured is None:
             return None
         found.append(sweep.verdict(measured))
+        further = FURTHER[name](measured) if name in FURTHER else []
     says = " ".join(
         f"{' '.join(one.says for one in sweep.claims.values()).removesuffix('.')} ({sweep.source})." for sweep in sweeps
     )
@@ -260,6 +262,7 @@ def settings_question(name: str, material: Material) -> Claim | None:
     rows, pictures, lines = (
         [each for one in found for each in getattr(one, kind)] for kind in ("rows", "pictures", "found")
     )
+    pictures += further
     verdict = ClaimVerdict(all_of([one.judgement for one in found]), lines, found[0].header, rows, pictures, number)
     return Claim("", name, title, says, verdict=_as_answer(verdict))
 
@@ -268,19 +271,59 @@ def _as_answer(verdict: ClaimVerdict) -> ClaimVerdict:
     return replace(verdict, judgement=ANSWERS.get(verdict.judgement, ""))
 
 
+def calibration_and_overlap(found: Measured) -> list[Figure]:
+    """Accuracy against confidence for every setting (Figure 14), and the overlap of drawn masks (Figures 3 and 12)."""
+    calibration: dict[str, Curve] = {}
+    for setting in found.settings:
+        parts = np.nan_to_num([row["reliability"] for row in found.rows if row["setting"] == setting])  # seeds, 3, bins
+        total = parts[:, 2].sum(0)
+        kept = total >= max(1, 0.005 * total.sum())
+        confidence, accuracy = ((parts[:, i] * parts[:, 2]).sum(0)[kept] / total[kept] for i in (0, 1))
+        calibration[setting] = confidence, accuracy
+    scales, sizes = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0), (2, 4, 8)
+    drawn = mask_overlap(sizes, scales, ones=64, draws=5)
+    overlap: dict[str, Curve] = {"1 / (2 S - 1)": (np.array(scales), drawn["iou_paper"])}
+    overlap |= {f"N = {size}": (np.array(scales), drawn["iou"][i, :, 0]) for i, size in enumerate(sizes)}
+    told = "All seeds together, for bins with at least half a percent of the rows."
+    figures = []
+    for name, caption, curves, axes in (
+        ("calibration", told, calibration, ("confidence", "accuracy")),
+        ("overlap of masks", "Drawn masks with 64 ones, and the closed form.", overlap, ("S", "IoU of two masks")),
+    ):
+        styles = {label: number for number, label in enumerate(curves, 2)}
+        across = Axis(0, 1) if curves is calibration else Axis(1, scales[-1])
+        panel = curve_panel(curves, styles, axes, (across, Axis(0, 1)), str, diagonal=curves is calibration)
+        figures.append(Figure(name.split()[0], name.capitalize(), caption, [panel], legend=legend(curves, styles)))
+    return figures
+
+
+def criteria_table(found: Measured) -> list[Figure]:
+    """How well each criterion detects outside rows (Packed-Ensembles, Table 6)."""
+    if "auroc msp" not in found.figures:
+        return []
+    told = ood_criteria(found, "auroc")
+    header = ["Setting", *(name.replace("_", " ") for name in next(iter(told.values())))]
+    rows = [[setting, *(f"{one.value:.4g} [{one.low:.4g}, {one.high:.4g}]" for one in own.values())]
+            for setting, own in told.items()]  # fmt: skip
+    caption = "How well each criterion detects out-of-distribution (OOD) rows: AUROC with its interval (Table 6)."
+    return [Figure("criteria", "Criteria for OOD data", caption, header=header, rows=rows)]
+
+
+FURTHER = {"masks": calibration_and_overlap, "packing": criteria_table}
+
+
 def sinusoid_question(material: Material) -> Claim | None:
     """Masksembles, Figure 4, for as many seeds as networks are trained again."""
-    if material.retrained < 2:
-        return None
-    verdict = own_data.check_transition(
-        *own_data.measure_sinusoids(**SINUSOIDS, seeds=material.retrained, say=material.say)
-    )
+    given = {**SINUSOIDS, "seeds": material.retrained, "say": material.say}
     says = (
         "The entropy outside the training range rises as masks overlap less, from one network's to an ensemble's "
         "(Durasov et al., Figure 4). The data are the paper's, not those of the runs."
     )
+    if material.retrained < 2:
+        return None
+    verdict = _as_answer(own_data.check_transition(*own_data.measure_sinusoids(**given)))
     title = "Does uncertainty beyond the data grow as masks overlap less?"
-    return Claim("", "sinusoids", title, says, verdict=_as_answer(verdict))
+    return Claim("", "sinusoids", title, says, verdict=verdict)
 
 
 def bias_question(material: Material) -> Claim | None:
