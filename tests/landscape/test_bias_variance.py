@@ -79,18 +79,8 @@ def curve(seed):
     return x, torch.sin(6 * x) + 0.1 * torch.randn(20, 1, generator=generator)
 
 
-def test_side_by_side_is_one_after_the_other(monkeypatch):
-    make = lambda size: pb.deep(mlp(), size)  # noqa: E731
-    options = {"steps": 10, "lr": 0.05, "repeats": 3}
-    one = ls.bias_variance(make, curve, [1, 2], **options)
-    monkeypatch.setattr("pluribus.landscape.analyses.bias_variance._can_stack", lambda *_: False)
-    other = ls.bias_variance(make, curve, [1, 2], **options)
-    assert one.predictions == pytest.approx(other.predictions, abs=1e-4)
-    assert one.variance[0] != pytest.approx(one.variance[1])
-
-
 @pytest.mark.parametrize("method", ["mimo", "masksembles", "packed"])
-def test_every_method_is_trained_side_by_side_and_the_mean_of_members_is_judged(method):
+def test_the_mean_of_the_members_of_every_method_is_judged(method):
     example = torch.zeros(2, 1)
     options = {"init": "different"} if method == "mimo" else {}
     found = ls.bias_variance(
@@ -105,17 +95,6 @@ def test_the_default_training_reaches_the_minimum_and_sizes_are_compared_on_the_
     sets = [draw(i)[1].mean().item() for i in range(4)]
     assert found.predictions[:, :, 0] == pytest.approx(np.array([sets, sets]), abs=1e-3)
     assert found.difference("error", 1, 3).value == pytest.approx(0, abs=1e-3)
-
-
-def test_normalised_networks_are_trained_one_after_the_other():
-    made = []
-
-    def make(size):
-        made.append(pb.single(nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))))
-        return made[-1]
-
-    ls.bias_variance(make, curve, [1], 2, steps=5)
-    assert not torch.equal(made[0].module[1].running_mean, made[1].module[1].running_mean)
 
 
 def test_bad_input_is_refused():

@@ -19,7 +19,6 @@ from pluribus.landscape.laboratory.drawing import FORT_SECTIONS
 from pluribus.landscape.laboratory.exploration import QUESTIONS, explore
 from pluribus.landscape.material import Material, RunTraining
 from pluribus.landscape.studies.fort import MEASURES, cut, dig
-from pluribus.report.claims import section
 from pluribus.training.batching import mix_seeds
 
 CENTRES = torch.tensor([[2.0, 0.0], [-1.0, 1.7], [-1.0, -1.7]])
@@ -174,7 +173,7 @@ def test_sources_of_difference_are_told_as_they_were_measured(small):
     for kind, (init, batches) in {"initialisation": ("different", "same"), "batches": ("same", "different")}.items():
         one, two = ls.trajectories(
             start, small.train, runs=2, init=init, batches=batches, lr=0.02, epochs=4, batch_size=30, optimizer="adam",
-            seed=mix_seeds(4, 3), schedule=lambda epoch: 0.5**epoch, together=False,
+            seed=mix_seeds(4, 3), schedule=lambda epoch: 0.5**epoch,
         )  # fmt: skip
         apart = (one.solution(x).argmax(-1) != two.solution(x).argmax(-1)).double().mean().item()
         assert found.arrays[kind].tolist() == pytest.approx([apart])
@@ -302,13 +301,6 @@ def test_what_python_gets_wrong_is_said_before_anything_is_written(call, error, 
 # ---------------------------------------------------------------- the page
 
 
-def test_a_question_is_added_by_one_line(small, tmp_path, monkeypatch):
-    monkeypatch.setitem(QUESTIONS, "new", lambda material: section("new", "New?", "Yes.", [f"{len(material.runs)}"]))
-    found = explore(small, tmp_path / "page.html", only=["weights", "new"])
-    assert [question.name for question in found] == ["weights", "new"]
-    assert "<h2>New?</h2>" in (tmp_path / "page.html").read_text()
-
-
 def test_the_page_answers_every_question_and_the_animation_moves(small, tmp_path):
     said = []
     told = replace(small, say=said.append, training=TRAINING, outside=3 * small.test[0], retrained=2)
@@ -349,14 +341,6 @@ def test_networks_without_a_past_are_asked_what_they_can_answer(tmp_path):
     with pytest.raises(ValueError, match="have no training history"):
         explore(members, tmp_path / "other.html", animation=tmp_path / "a.gif")
     assert not (tmp_path / "other.html").exists()
-
-
-@pytest.mark.parametrize(("runs", "animation", "words"), [(1, None, "at least 2 runs"), (2, "a.mp4", ".gif or .svg")])
-def test_what_cannot_be_done_is_said_before_anything_is_computed(small, tmp_path, runs, animation, words):
-    few = replace(small, runs=small.runs[:runs])
-    with pytest.raises(ValueError, match=words):
-        explore(few, tmp_path / "page.html", animation=animation)
-    assert list(tmp_path.iterdir()) == []
 
 
 # ---------------------------------------------------------------- the command

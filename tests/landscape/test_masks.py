@@ -89,12 +89,6 @@ def test_figures_are_those_of_the_ensemble_trained_apart():
     assert sum(row["reliability"][2]) == 40 and row["parameters"] == 2 * sum(p.numel() for p in network().parameters())
 
 
-def test_layers_grow_with_the_scale_at_a_fixed_capacity():
-    found = ls.mask_transition(network(), TRAIN, TEST, scales=(1.0, 2.0), capacity=1.0, **QUICK)
-    small, large = (np.mean(found.values(setting, "parameters")) for setting in ("S 1", "S 2"))
-    assert small == found.values("single", "parameters")[0] < large < found.values("deep", "parameters")[0]
-
-
 @pytest.mark.slow
 def test_many_masks_lead_to_dropout_of_the_same_layers():
     found = ls.dropout_transition(network(), TRAIN, TEST, sizes=(2, 8), scale=2.0, **QUICK)
@@ -119,9 +113,6 @@ def test_the_rate_of_dropout_is_the_best_on_validation_data():
     best, found = ls.dropout_grid(network(), TRAIN, TEST, rates=(0.05, 0.9), **QUICK)
     losses = {rate: np.mean(found.values(f"rate {rate:g}", "nll")) for rate in (0.05, 0.9)}
     assert best == min(losses, key=losses.get)
-    best, found = ls.dropout_grid(network(), TRAIN, TEST, rates=(0.05, 0.9), figure="accuracy", **QUICK)
-    right = {rate: np.mean(found.values(f"rate {rate:g}", "accuracy")) for rate in (0.05, 0.9)}
-    assert right[best] == max(right.values())
 
 
 def test_what_was_not_measured_is_named():

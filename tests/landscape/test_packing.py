@@ -141,12 +141,3 @@ def test_criteria_are_judged_by_every_seed():
     assert ls.ood_criteria(found)["single"]["variation_ratio"].value == 0.5  # one member has no dissent
     with pytest.raises(ValueError, match="no 'auroc msp'"):
         ls.ood_criteria(ls.measure_settings({"one": lambda: pb.single(nn.Linear(6, 3))}, TRAIN, TEST, **QUICK))
-
-
-def test_networks_of_every_width_are_judged():
-    found = ls.network_widths(
-        lambda width: pb.models.mlp(inputs=6, num_classes=3, hidden=(16,), width=width), TRAIN, TEST,
-        widths=(0.5, 1.0, 2.0), **QUICK,
-    )  # fmt: skip
-    assert found.settings == ["width 0.5", "width 1", "width 2"]
-    assert [found.values(name, "parameters")[0] for name in found.settings] == [8 * 10 + 3, 16 * 10 + 3, 32 * 10 + 3]

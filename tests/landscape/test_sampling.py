@@ -55,8 +55,6 @@ def test_rank_k_keeps_the_k_largest_principal_components():
     seen = found - WALK.double().numpy().mean(0)
     assert np.linalg.norm(seen - seen @ components[:2].T @ components[:2]) < 1e-3 * np.linalg.norm(seen)
     assert (seen @ components[:2].T).std(0) == pytest.approx(s[:2] / np.sqrt(5), rel=0.1)
-    unit = weights(ls.low_rank_gaussian(of_rows(WALK), 2000, rank=2, last=6, scale="unit")).numpy()
-    assert ((unit - WALK.double().numpy().mean(0)) @ components[:2].T).std(0) == pytest.approx(np.ones(2), rel=0.1)
 
 
 def test_diagonal_samples_have_each_weights_mean_and_variance_and_no_covariance():
@@ -68,10 +66,9 @@ def test_diagonal_samples_have_each_weights_mean_and_variance_and_no_covariance(
     assert np.abs(correlation - np.eye(SIZE)).max() < 0.1
 
 
-@pytest.mark.parametrize(("rank", "scale"), [(4, 0.5), (0, 1.0), (3, 2.0)])
+@pytest.mark.parametrize(("rank", "scale"), [(4, 0.5), (0, 1.0)])
 def test_swag_has_the_mean_and_the_covariance_of_its_paper(rank, scale):
-    options = {} if scale != 2 else {"scale": scale}
-    found = weights(ls.swag(of_rows(WALK), 6000, rank=rank, last=6, **options)).numpy()
+    found = weights(ls.swag(of_rows(WALK), 6000, rank=rank, last=6)).numpy()
     rows = WALK.double().numpy()
     mean, squares, deviations = np.zeros(SIZE), np.zeros(SIZE), []
     for n, row in enumerate(rows):  # as the authors' code collects them
@@ -295,27 +292,17 @@ def test_the_task_goes_with_the_samples():
     ("call", "match"),
     [
         (lambda: ls.low_rank_gaussian(of_rows(WALK[:3]), 2, rank=4), "rank 4 needs at least 5.*trajectory has 3"),
-        (lambda: ls.low_rank_gaussian(of_rows(WALK), 2, rank=4, last=3), "at least 5 checkpoints, but last is 3"),
-        (lambda: ls.low_rank_gaussian(of_rows(WALK), 2, scale="big"), "scale must be"),
-        (lambda: ls.diagonal_gaussian(network(), 2), "at least 2 checkpoints"),
         (lambda: ls.diagonal_gaussian(of_rows(WALK), 2, last=7), "from 1 to the 6 checkpoints"),
-        (lambda: ls.weight_average(of_rows(WALK), last=0), "last must be"),
         (lambda: ls.moving_average(of_rows(WALK), decay=1.0), "decay must be"),
-        (lambda: ls.random_subspace(network(), 0), "size"),
         (lambda: ls.random_subspace(network(), 2, distance=-1.0), "distance must be"),
         (lambda: ls.random_subspace(network(), 2, accept=0.5), "accept must be"),
-        (lambda: ls.random_subspace(pb.deep(network(), 2), 2), "needs one network"),
         (lambda: ls.dropout_subspace(network(), 2, keep=(0.9, 0.5)), "smallest, largest"),
-        (lambda: ls.dropout_subspace(network(), 2, keep=0.0), "keep must be"),
         (lambda: ls.of_subspaces([network()], "nuts", 2), "'nuts' is unknown. Choose from"),
         (lambda: ls.swag(of_rows(WALK), 2), "rank 20 needs at least 20 checkpoints, but the trajectory has 6"),
         (lambda: ls.swag(of_rows(WALK), 2, rank=1), "rank must be 0 .* but it is 1"),
-        (lambda: ls.swag(of_rows(WALK), 2, rank=3, scale=0.0), "scale must be positive"),
         (lambda: ls.fast_geometric(network(), (X, Y), 2, cycle=3), "even number of epochs, but it is 3"),
-        (lambda: ls.fast_geometric(network(), (X, Y), 2, lr=(0.1, 0.2)), "smallest rate must be from 0"),
         (lambda: ls.csgmcmc(network(), (X, Y), 2, cycles=3), "3 cycles were asked for 2"),
         (lambda: ls.csgmcmc(network(), (X, Y), 50, cycles=1, epochs=1), "50 samples need as many different steps"),
-        (lambda: ls.csgmcmc(network(), (X, Y), 2, temperature=-1), "temperature must be"),
     ],
 )
 def test_bad_input_is_refused_with_a_reason(call, match):

@@ -124,12 +124,9 @@ def test_tsne_puts_alike_networks_together():
     [
         (lambda: ls.disagreement(NETWORKS), "needs data="),
         (lambda: ls.disagreement(NETWORKS, data=X, normalised=True), "needs labels"),
-        (lambda: ls.divergence(NETWORKS, data=X, kind="l2"), "kind must be"),
         (lambda: ls.embedding(NETWORKS, method="umap", data=X), "method must be"),
         (lambda: ls.embedding(NETWORKS[:3], data=X), "at least 4 networks"),
         (lambda: ls.disagreement([nn.Linear(4, 1)], data=(X, torch.randn(60))), "the task is regression"),
-        (lambda: ls.cosine([]), "list is empty"),
-        (lambda: ls.cosine(NETWORKS[0], parameters="some"), 'must be "matrices" or "all"'),
         (lambda: ls.cosine(nn.BatchNorm1d(3)), "has no weight matrix"),
     ],
 )

@@ -88,7 +88,7 @@ def test_runs_differ_by_what_differs_between_them():
     assert found.mean("initialisation") > found.mean("batches") > 0 and found.mean("both", 0.01) > 0
     far = 5 * X
     row = ls.randomness(model, (X, Y), (X, Y), runs=2, kinds=["both"], outside=far, epochs=2, batch_size=10).rows[0]
-    runs = ls.trajectories(model, (X, Y), runs=2, epochs=2, batch_size=10, lr=1.6e-3, together=False)
+    runs = ls.trajectories(model, (X, Y), runs=2, epochs=2, batch_size=10, lr=1.6e-3)
     inside, outside = (np.stack([_probabilities(run.solution, x) for run in runs]) for x in (X, far))
     mean = inside.mean(0)
     assert row["disagreement"] == pytest.approx((inside[0].argmax(-1) != inside[1].argmax(-1)).mean())

@@ -40,7 +40,7 @@ def disjoint():
 def test_separation_of_two_disjoint_networks_names_every_owner():
     made, owners = disjoint()
     found = ls.separation(made, (X, torch.zeros(50)))
-    assert found.variance.shape == found.shape == np.asarray(found).shape == (2, 14)
+    assert found.variance.shape == (2, 14)
     assert found.owner.tolist() == owners.tolist() and found.layers == ["0", "2"]
     assert (found.variance.min(0) == 0).all() and (found.variance.max(0) > 0).all()
     assert found.share == pytest.approx(np.ones(14)) and found.separated() == 1
@@ -68,9 +68,8 @@ def test_channels_are_units_and_a_unit_without_variance_has_no_owner():
         made.module[0].weight[2] = 0
         made.module[0].weight[4, :3] = 0  # reads the second input alone
     found = ls.separation(made, IMAGES)
-    assert found.shape == (2, 10) and found.owner[2] == -1 and found.owner[4] == 1
+    assert found.variance.shape == (2, 10) and found.owner[2] == -1 and found.owner[4] == 1
     assert np.isnan(found.share[2]) and found.share[4] == 1
-    assert ls.separation(made, IMAGES, where="1").shape == (2, 6)
 
 
 def test_the_ensemble_stays_as_it_is():
@@ -141,8 +140,6 @@ def test_what_is_no_such_ensemble_is_refused():
     with pytest.raises(TypeError, match="as pb.mimo makes, but got a Sequential"):
         ls.separation(mlp(), X)
     made = pb.mimo(mlp(), 2, example=X)
-    with pytest.raises(ValueError, match="'1' is a ReLU, whose channels are unknown"):
-        ls.separation(made, X, where="1")
     with pytest.raises(ValueError, match="at least 2 rows"):
         ls.separation(made, X[:1])
     with pytest.raises(ValueError, match="there are 2. Build the ensemble with at least size=3"):

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from pluribus.reproduce.packed import TABLE6
 from pluribus.reproduce.parts import Stored
 from pluribus.reproduce.registry import CLAIMS
-from pluribus.reproduce.studies import TABLE6, Compared, choose_labels
+from pluribus.reproduce.studies import Compared, choose_labels
 from pluribus.results.judgements import FAILS, HOLDS, OPEN
 from pluribus.results.store import Group, Result
 

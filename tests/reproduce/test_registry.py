@@ -6,7 +6,7 @@ import pytest
 
 from pluribus.reproduce.parts import SCALES
 from pluribus.reproduce.registry import CLAIMS, PAPERS
-from pluribus.reproduce.running import check_scale, find_claim
+from pluribus.reproduce.running import find_claim
 
 FIGURES = {
     "masksembles": [f"figure{i}" for i in (1, *range(3, 15))] + ["table1", "table2"],
@@ -60,8 +60,3 @@ def test_an_unknown_item_lists_those_of_its_paper_or_all():
         find_claim("packed/table12")
     with pytest.raises(ValueError, match="masksembles/figure1, .*fort/figureS6"):
         find_claim("table11")
-
-
-def test_an_unknown_scale_is_refused():
-    with pytest.raises(ValueError, match="'huge' is unknown. Choose from smoke, laptop, paper"):
-        check_scale("huge")

@@ -198,10 +198,3 @@ def test_the_study_of_a_scale_is_looked_for_in_the_given_folder(tmp_path):
     (study,) = CLAIMS["packed/table1"].experiment.studies(Context("laptop", tmp_path, tmp_path / "data"))
     assert study.source == {"folder": str(tmp_path / "data"), "outside": ["kmnist"], "train_rows": 3000}
     assert study.seeds == [0, 1, 2] and len(study.methods) == 6
-
-
-@pytest.mark.parametrize("name", [name for name, claim in CLAIMS.items() if hasattr(claim.experiment, "studies")])
-def test_the_runs_of_every_scale_can_be_listed(tmp_path, name):
-    for scale in ("smoke", "laptop", "paper"):
-        for study in CLAIMS[name].experiment.studies(Context(scale, tmp_path)):
-            assert study.runs()

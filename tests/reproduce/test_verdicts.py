@@ -6,6 +6,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from pluribus import landscape as ls
+from pluribus.reproduce.parts import Context
+from pluribus.reproduce.registry import CLAIMS
+from pluribus.reproduce.running import scope_of
 from pluribus.reproduce.studies import Compared
 from pluribus.results.judgements import FAILS, HOLDS, OPEN, above, all_of, below, equal, most_of, over_splits
 from pluribus.results.store import Group, Result
@@ -74,3 +78,30 @@ def test_differences_between_methods_are_intervals_over_seeds_alone():
     found = Compared({"a": group("a", first), "b": group("b", second)}).difference("a", "b", "nll")
     wanted = scipy.stats.ttest_rel(first, second).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high))
+
+
+class Everything(ls.Measured):
+    """Any metric of the settings that there are, drawn at random."""
+
+    def values(self, setting, figure):
+        if setting not in self.settings:
+            raise ValueError(f"{setting} is not run")
+        return np.random.default_rng(sum(map(ord, f"{setting}{figure}"))).uniform(0.1, 1, 3).tolist()
+
+
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+@pytest.mark.parametrize("name", [name for name, claim in CLAIMS.items() if hasattr(claim.experiment, "studies")])
+def test_every_part_of_a_claim_is_about_settings_that_are_run(name, scale, tmp_path):
+    """So that each item has a verdict with a scope: no part is inconclusive for want of a setting."""
+    claim, labels = CLAIMS[name], {}
+    for study in claim.experiment.studies(Context(scale, tmp_path)):
+        network = study.model.partition("?")[0]
+        where = "" if claim.experiment.merge else f"{study.data}, {network}"
+        for run in study.runs():
+            label = run.method if run.method in claim.experiment.choose else run.label
+            labels.setdefault(where, []).append(f"{label}, {network}" if claim.experiment.merge else label)
+    found = {where: Everything([{"setting": label} for label in own]) for where, own in labels.items()}
+    said = claim.judge(found).found
+    parts = [line for line in said if line.endswith((", holds.", ", does not hold.", ", inconclusive."))]
+    assert parts and all("[" in line for line in parts), parts
+    assert " on " in scope_of(claim, scale) and scope_of(claim, scale).endswith("seeds")

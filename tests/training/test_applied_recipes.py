@@ -8,6 +8,7 @@ from PIL import Image
 from torch import nn
 
 import pluribus as pb
+from pluribus import landscape as ls
 from pluribus.data.dataset import NormalisedSplit
 from pluribus.study.run import compute
 from pluribus.study.settings import Run
@@ -55,6 +56,12 @@ def test_members_see_what_the_augmentation_gives(monkeypatch):
     found = [tuple(one.flatten().tolist()) for one in rows]
     assert all(one in known | mirrored for one in found)
     assert sum(one in known for one in found) > 4 and sum(one in mirrored for one in found) > 4
+
+
+@pytest.mark.parametrize("batches", ["same", "different"])
+def test_trajectories_augment_as_their_recipe_says(seen, batches):
+    ls.trajectories(network(), images(), runs=2, recipe=WHOLE, batches=batches)
+    assert sum(len(x) for x, _ in seen) == 2 * 2 * 24
 
 
 def test_studies_augment_images_as_they_are_and_normalise_after(seen):

@@ -356,10 +356,8 @@ def _is_alike(given: Tensor, own: Tensor) -> bool:
 
 
 def _describe(given: Any) -> str:
-    if given is None:
-        return "is not there"
     if not isinstance(given, Tensor):
-        return f"is a {type(given).__name__}"
+        return "is not there" if given is None else f"is a {type(given).__name__}"
     if not is_plain_tensor(given):
         return "is sparse, nested, quantized or without values"
     return f"has the shape {tuple(given.shape)} and holds {str(given.dtype)[6:]}"

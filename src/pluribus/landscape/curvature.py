@@ -105,7 +105,10 @@ def spectrum(
         raise ValueError(f"spectrum: top must be at most {size}, one eigenvalue per weight, but it is {top}.")
     steps = min(check_whole("spectrum", "steps", steps), size)
     if exact or top == size or (exact is None and size <= probes * steps):
-        return _exact(hessian, top)
+        matrix = torch.stack([hessian(row) for row in torch.eye(size, dtype=torch.float64)]).numpy()
+        values = np.linalg.eigvalsh((matrix + matrix.T) / 2)[::-1].copy()
+        even = np.full(size, 1 / size)
+        return Spectrum(values[:top], float(values[-1]), float(values.sum()), 0.0, values, even, size, True)
     generator = torch.Generator().manual_seed(seed)
     values = _largest(hessian, size, top, tolerance, seed)
     nodes, weights, first, lows = [], [], [], []
@@ -189,16 +192,6 @@ class _Hessian:
             if self.kept:
                 self.held = found
             yield found
-
-
-def _exact(hessian: _Hessian, top: int) -> Spectrum:
-    size = hessian.size
-    matrix = torch.stack([hessian(row) for row in torch.eye(size, dtype=torch.float64)]).numpy()
-    values = np.linalg.eigvalsh((matrix + matrix.T) / 2)[::-1]
-    return Spectrum(
-        values[:top].copy(), float(values[-1]), float(values.sum()), 0.0, values.copy(), np.full(size, 1 / size), size,
-        True,
-    )  # fmt: skip
 
 
 def _largest(product: Product, size: int, top: int, tolerance: float, seed: int) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._common.trees import rows_of
+from .._common.trees import rows_of, split_item
 from ..core.ensemble import Ensemble
 from ..methods.building import check_number, check_size, check_whole
 from ..surgery.copying import state
@@ -215,7 +215,8 @@ def _run(
             f"{plan.caller}: the learning rate falls step by step, so train must have a known number of batches, at "
             "least one. Give (x, y)."
         )
-    steps, rows = len(batches) * plan.epochs, _rows(batches)
+    steps, data = len(batches) * plan.epochs, getattr(batches, "dataset", None)
+    rows = sum(rows_of(split_item(plan.caller, item)[0]) for item in batches) if data is None else len(data)
     wanted = set(plan.samples(steps))
     if len(wanted) < plan.size:
         raise ValueError(
@@ -271,11 +272,3 @@ def _move_(
         if deviation:
             velocity.add_(torch.randn_like(velocity), alpha=deviation)
         parameter.add_(velocity)
-
-
-def _rows(batches: Any) -> int:
-    """How many rows an epoch has."""
-    data = getattr(batches, "dataset", None)
-    if data is not None:
-        return len(data)
-    return sum(rows_of(item[0] if isinstance(item, (tuple, list)) else item) for item in batches)

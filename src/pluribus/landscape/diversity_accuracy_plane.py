@@ -43,9 +43,6 @@ class DiversityAccuracy:
         """Up: disagreement, divided by 1 - accuracy if it is normalised; infinite where no error is made."""
         return ratios(self.disagreement, 1 - self.accuracy) if self.normalised else self.disagreement
 
-    def __len__(self) -> int:
-        return len(self.accuracy)
-
 
 def diversity_accuracy(
     reference: Any, others: Any, data: Any, *, normalised: bool = True, task: str | None = None
@@ -65,7 +62,7 @@ def diversity_accuracy(
     0.0
     """
     examples = Examples("diversity_accuracy", data, labelled=True)
-    base = _solution("diversity_accuracy", reference)
+    base = network_of("diversity_accuracy", reference) if isinstance(reference, Networks) else reference
     first, kind, targets = answers_and_targets("diversity_accuracy", base, examples, task)
     rest, _, _ = answers_and_targets("diversity_accuracy", others, examples, task)
     if not is_classifying(kind) or targets is None:
@@ -173,11 +170,6 @@ def fit_exponent(
     bounds = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
     found = require("scipy.optimize", "ls.fit_exponent", "data").minimize_scalar(loss, bounds=bounds, method="bounded")
     return math.exp(found.x)
-
-
-def _solution(caller: str, reference: Any) -> Any:
-    """A trajectory stands for its solution; a module is asked as it is, of whatever architecture."""
-    return network_of(caller, reference) if isinstance(reference, Networks) else reference
 
 
 def _peak(reference: float, classes: int, exponent: float) -> float:

@@ -19,9 +19,7 @@ from .common.examples import Examples
 from .common.networks import networks_of
 
 Rows = tuple[Tensor, Tensor]  # inputs and labels
-
 Made = TypeVar("Made")
-
 MOST = 10  # checkpoints of a run in a matrix
 
 

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from ..methods.building import check_number, check_whole
 from ..surgery.copying import state
-from ..surgery.selecting import quote_names
-from ..training.optimizers import OPTIMIZERS
 from .common.batch_statistics import refresh_, statistics_layers
 from .common.examples import Criterion, Examples, answer_of, loss_of, shuffled
 from .common.networks import Networks, network_of, networks_of, put_
@@ -76,8 +74,6 @@ def tunnel(
     steps: int = 80,
     lr: float = 1e-3,
     batch_size: int = 128,
-    optimizer: str = "adam",
-    start: Literal["line", "neighbour"] = "line",
     criterion: str | Criterion | None = None,
     task: str | None = None,
     seed: int = 0,
@@ -91,8 +87,7 @@ def tunnel(
         a, b: the two networks; they are not changed
         data: training data: (x, y), a data set or a loader
         points: how many are moved, each by `steps` steps of the optimizer
-        lr, batch_size, optimizer: of these steps
-        start: "line": every point starts on it; "neighbour": with the shift that the point before it has found
+        lr, batch_size: of these steps, by Adam
         criterion, task: as for `surface`
         seed: of the order of rows, and of a tiny first step off the line
 
@@ -105,10 +100,6 @@ def tunnel(
     ends = networks_of("tunnel", [network_of("tunnel", part) for part in (a, b)])
     points, steps = check_whole("tunnel", "points", points), check_whole("tunnel", "steps", steps)
     check_number("tunnel", "lr", lr, "positive", lambda value: value > 0)
-    if optimizer not in OPTIMIZERS:
-        raise ValueError(f"tunnel: the optimizer {optimizer!r} is unknown. Choose from {quote_names(OPTIMIZERS)}.")
-    if start not in ("line", "neighbour"):
-        raise ValueError(f'tunnel: start must be "line" or "neighbour", but it is {start!r}.')
     first = Examples("tunnel", [next(shuffled("tunnel", data, batch_size, seed))], labelled=True)
     loss = loss_of("tunnel", ends, first, criterion, task)
     along = (ends.weights[1] - ends.weights[0]).double()
@@ -120,9 +111,7 @@ def tunnel(
     for t in positions[1:-1]:
         base = ends.mix([1 - t, t])
         module = ends.build(base, ends.mix_buffers([1 - t, t]))
-        moved = _descend(module, ends, base, shift, along, loss, data, steps, lr, batch_size, optimizer, seed)
-        if start == "neighbour":
-            shift = moved - base
+        moved = _descend(module, ends, base, shift, along, loss, data, steps, lr, batch_size, seed)
         refresh_(module, data)
         corners.append(moved)
         buffers.append({name: dict(state(module))[name].detach().cpu().clone() for name in ends.buffers})
@@ -207,7 +196,6 @@ def stitched(
     grid: int | tuple[int, int] = 25,
     *,
     reach: float = 1.25,
-    file: Any = None,
     **how: Unpack[Measuring],
 ) -> Fan:
     """The cut of Figure S3: triangles of the origin and each piece of the path, side by side.
@@ -219,7 +207,6 @@ def stitched(
         data: (x, y), a data set or a loader
         grid: how many points along the path and along each radius
         reach: radii go from 0, the origin, to so many times the path's
-        file: as `path` of `surface`
         how: as for `surface`
 
     >>> a, b = nn.Linear(4, 3), nn.Linear(4, 3)
@@ -235,9 +222,7 @@ def stitched(
     corners, angles = _unfold(path, path.t), _unfold(path, t)
     mixtures = np.repeat(path.mixtures(t)[:, None], columns, 1)
     radii, normalised = r[None, :, None], how.get("normalised", False)
-    found = measure_points(
-        "stitched", path.span, mixtures * radii, mixtures, data, references=path.ends(), file=file, **how
-    )
+    found = measure_points("stitched", path.span, mixtures * radii, mixtures, data, references=path.ends(), **how)
     ends, fan = corners[[0, -1]], angles[:, None] * radii
     return Fan(path, t, r, *found[:3], ends, normalised, found.statistics, fan, corners)
 
@@ -289,14 +274,14 @@ def _first_shift(ends: Networks, along: Tensor, seed: int) -> Tensor:
 
 def _descend(
     module: nn.Module, ends: Networks, base: Tensor, shift: Tensor, along: Tensor, loss: Criterion, data: Any,
-    steps: int, lr: float, batch_size: int, optimizer: str, seed: int,
+    steps: int, lr: float, batch_size: int, seed: int,
 ) -> Tensor:  # fmt: skip
     """The weights after this many steps orthogonal to the line; the module is left with them."""
     layout = ends.layout
     put_(module, layout, base + shift, {})
     own = dict(state(module))
     moving = [own[name].requires_grad_() for name, moves in zip(layout.names, layout.moves, strict=True) if moves]
-    made = OPTIMIZERS[optimizer]([{"params": moving, "lr": lr}])
+    made = torch.optim.Adam(moving, lr)
     for layer in statistics_layers(module):
         layer.training = True
     moved = base + shift
@@ -354,7 +339,6 @@ def curve(
     lr: float = 1e-2,
     weight_decay: float = 0.0,
     batch_size: int = 128,
-    optimizer: str = "adam",
     criterion: str | Criterion | None = None,
     task: str | None = None,
     seed: int = 0,
@@ -371,7 +355,7 @@ def curve(
         data: training data: (x, y), a data set or a loader
         kind: "bezier": a Bezier curve, quadratic with one bend; "polygon": a chain of straight pieces
         bends: how many are trained
-        steps, lr, weight_decay, batch_size, optimizer: of training, all bends together
+        steps, lr, weight_decay, batch_size: of training by Adam, all bends together
         criterion, task: as for `surface`
         seed: of the order of rows, and of the places on the curve
 
@@ -384,8 +368,6 @@ def curve(
     ends = networks_of("curve", [network_of("curve", part) for part in (a, b)])
     if kind not in ("bezier", "polygon"):
         raise ValueError(f'curve: kind must be "bezier" or "polygon", but it is {kind!r}.')
-    if optimizer not in OPTIMIZERS:
-        raise ValueError(f"curve: the optimizer {optimizer!r} is unknown. Choose from {quote_names(OPTIMIZERS)}.")
     bends, steps = check_whole("curve", "bends", bends), check_whole("curve", "steps", steps)
     check_number("curve", "lr", lr, "positive", lambda value: value > 0)
     if torch.equal(ends.weights[0], ends.weights[1]):
@@ -394,12 +376,13 @@ def curve(
     first = Examples("curve", [next(shuffled("curve", data, batch_size, seed))], labelled=True)
     loss = loss_of("curve", ends, first, criterion, task)
     trained = nn.Parameter(path.networks.weights[1:-1].clone())
-    made = OPTIMIZERS[optimizer]([{"params": [trained], "lr": lr, "weight_decay": weight_decay}])
+    made = torch.optim.Adam([trained], lr, weight_decay=weight_decay)
     walk = _Walk(path, loss)
     draws = np.random.default_rng(seed).random(steps)
     for step, (t, batch) in enumerate(zip(draws, shuffled("curve", data, batch_size, seed), strict=False)):
         for group in made.param_groups:
-            group["lr"] = lr * _rate((step + 1) / steps)
+            done = (step + 1) / steps  # the rate is constant, then falls along a line to a hundredth
+            group["lr"] = lr if done <= 0.5 else lr * max(0.01, 1 - 0.99 * (done - 0.5) / 0.4)
         trained.grad = walk.gradient(t, trained.detach(), *batch)
         made.step()
     if not bool(trained.isfinite().all()):
@@ -440,8 +423,3 @@ class _Walk:
             slopes = torch.autograd.grad(value, self.moving, materialize_grads=True)
         whole = self.layout.vector(dict(zip(self.layout.names, slopes, strict=True))) * self.free
         return torch.outer(torch.as_tensor(shares[1:-1], dtype=whole.dtype), whole)
-
-
-def _rate(done: float) -> float:
-    """What the rate is multiplied by when this share of the steps is done: 1, then a line down to 0.01."""
-    return 1.0 if done <= 0.5 else max(0.01, 1 - 0.99 * (done - 0.5) / 0.4)

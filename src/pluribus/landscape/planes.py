@@ -111,13 +111,12 @@ def plane(a: Any, b: Any = None, c: Any = None) -> Plane:
     >>> plane(a, b).points.shape
     (2, 2)
     """
-    if b is None:
-        parts = [network_of("plane", part) for part in a] if isinstance(a, (list, tuple)) else a
-        networks = networks_of("plane", parts)
-        if len(networks) not in (2, 3):
-            raise ValueError(f"plane: needs two or three networks, but got {len(networks)}. Give a, b and c.")
-    else:
-        networks = networks_of("plane", [network_of("plane", part) for part in (a, b, c) if part is not None])
+    held = a if b is None else [part for part in (a, b, c) if part is not None]
+    networks = networks_of(
+        "plane", [network_of("plane", one) for one in held] if isinstance(held, (list, tuple)) else held
+    )
+    if len(networks) not in (2, 3):
+        raise ValueError(f"plane: needs two or three networks, but got {len(networks)}. Give a, b and c.")
     products = gram(networks.weights)
     if len(networks) == 2:
         edges, base, axes = np.eye(2), np.zeros(2), ("along the first network", "towards the second")

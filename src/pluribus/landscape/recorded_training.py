@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from .._common.trees import Batch, stack_trees
 from ..core.ensemble import Ensemble
-from ..core.execution import Runner
-from ..core.feeds import Criterion, Every
 from ..methods import deep, single
 from ..methods.building import check_size
-from ..training.batching import loader, mix_seeds, set_epoch
+from ..training.batching import loader, mix_seeds
 from ..training.fitting import fit, resolve_recipe
 from .checkpoints import Trajectory
 from .common.examples import naming_data
 from .common.networks import network_of
 
 Source = nn.Module | Callable[[], nn.Module]
-
 RECORDED = ("keep", "start", "dtype")  # options of the recorder; the others are for training
 
 
@@ -70,7 +66,6 @@ def trajectories(
     runs: int = 3,
     init: str = "different",
     batches: str = "different",
-    together: bool | None = None,
     every: str | int = "epoch",
     task: str | None = None,
     seed: int = 0,
@@ -83,8 +78,6 @@ def trajectories(
         probe: x, or (x, y): where predictions are recorded
         init: "different": each run starts from weights of its own, in law like the model's; "same": from the model's
         batches: "different": each run has an order of the rows of its own; "same": all have one
-        together: train them as one ensemble, which gives the same weights except for the draws of dropout; by default
-            where that is faster: where the members run by vmap, and nothing must be done to each alone
         every: "epoch", or a number of steps between checkpoints
         task: as `Ensemble.task`; by default what the networks, labels and outputs tell
         seed: of starts and orders of rows; each run has one of its own that follows from it
@@ -106,23 +99,8 @@ def trajectories(
             'trajectories: batches="different" needs rows that can be shuffled, but train is a list of batches. '
             'Give (x, y), a data set or a loader that shuffles, or batches="same".'
         )
-    plan = resolve_recipe(options.get("recipe"), batch_size=options.get("batch_size")).of("single")
-    augment = plan.augment if options.get("augment") is None else options["augment"]
-    alone = bool(augment) or options.get("validation") is not None or options.get("devices", 1) != 1
-    if together is None:
-        together = runs > 1 and whole.run == "vmap" and not alone
-    if not together:
-        starts = [_begin(whole.member(i), whole.task) for i in range(runs)]
-        return [
-            _train(one, train, probe, every, seed=own, **options)[0] for one, own in zip(starts, seeds, strict=True)
-        ]
-    if alone:
-        raise ValueError(
-            "trajectories: together=True does not support augment, validation and devices. Use together=False."
-        )
-    if batches == "different":
-        whole.feed, train = _APART, _Zip([loader(train, plan.batch_size, shuffle=True, seed=own) for own in seeds])
-    return _train(whole, train, probe, every, seed=seed, **options)
+    starts = [_begin(whole.member(i), whole.task) for i in range(runs)]
+    return [_train(one, train, probe, every, seed=own, **options)[0] for one, own in zip(starts, seeds, strict=True)]
 
 
 def _begin(model: Any, task: str | None) -> Ensemble:
@@ -168,33 +146,3 @@ def _train(ensemble: Ensemble, train: Any, probe: Any, every: str | int, **optio
         run.model = ensemble.member(i).eval()
         run.history = history
     return found
-
-
-class _Apart(Every):
-    """Each member sees a batch of its own."""
-
-    sees = "batches of its own"
-
-    def loss(self, runner: Runner, batch: Batch, y: Any, criterion: Criterion, per_member: bool) -> Tensor:
-        return super().loss(runner, batch, y, criterion, True)
-
-
-_APART = _Apart()
-
-
-class _Zip:
-    """Loaders side by side: batches of (members, batch, ...)."""
-
-    def __init__(self, loaders: list[Any]):
-        self.loaders = loaders
-
-    def set_epoch(self, epoch: int) -> None:
-        for one in self.loaders:
-            set_epoch(one, epoch)
-
-    def __len__(self) -> int:
-        return len(self.loaders[0])
-
-    def __iter__(self) -> Iterator[Any]:
-        for items in zip(*self.loaders, strict=True):
-            yield stack_trees([item[0] for item in items]), stack_trees([item[1] for item in items])

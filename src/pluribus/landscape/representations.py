@@ -13,7 +13,7 @@ from ..surgery.calling import evaluation_mode
 from ..surgery.probing import BatchLayout, Layouts, find_layouts, record_calls
 from ..surgery.selecting import READERS, pick, quote_names
 from .common.examples import Examples, answer_of, ready
-from .common.networks import network_of
+from .common.networks import gram, network_of
 
 LAYERS = (*READERS, nn.MultiheadAttention)  # whose outputs are compared when nobody says
 CONSTANT = 1e-12  # of a layer's mean square: variation below it is rounding
@@ -25,8 +25,7 @@ def cka(
     """Linear CKA between each layer of `a` and each of `b`, on all rows at once: (layers of a, layers of b).
 
     1 where one layer's outputs are the other's turned, mirrored and scaled as a whole; not a number for a layer that
-    gives the same for all rows. Inner products of all pairs of rows are summed batch by batch, so that neither
-    features nor products of all rows are kept, and the batch size changes nothing. `layer_names` says which layers.
+    gives the same for all rows. `layer_names` says which layers.
 
     Args:
         a, b: networks, not necessarily of one architecture; a trajectory stands for its solution; b defaults to a
@@ -43,17 +42,21 @@ def cka(
     least = 4 if debiased else 2
     if examples.rows < least:
         raise ValueError(f"cka: needs at least {least} rows to compare, but there are {examples.rows}.")
-    one = _Features("cka", a, examples, where)
-    other = one if b is None else _Features("cka", b, examples, where)
-    sums = _Sums(one, other, examples.rows)
-    spans = np.cumsum([0, *(rows_of(x) for x, _ in examples.batches)])
-    for i in range(len(examples.batches)):
-        first = [features.read(i) for features in sums.features]
-        for j in range(i + 1):
-            second = first if i == j else [features.read(j) for features in sums.features]
-            blocks = [_products(p, q, debiased and i == j) for p, q in zip(first, second, strict=True)]
-            sums.add(blocks, slice(*spans[i : i + 2]), slice(*spans[j : j + 2]))
-    return sums.result(debiased)
+    one = _products_of_rows("cka", a, examples, where, debiased)
+    other = one if b is None else _products_of_rows("cka", b, examples, where, debiased)
+    across = np.array([[_hsic(k, other_k, debiased) for other_k in other.values()] for k in one.values()])
+    norms = [np.sqrt([_hsic(k, k, debiased) for k in each.values()]) for each in (one, other)]
+    return np.minimum(across / np.outer(*norms), 1.0)
+
+
+def _hsic(k: np.ndarray, other: np.ndarray, debiased: bool) -> float:
+    """Of centred products, times (n - 1)^2; debiased, of products without diagonals, times n (n - 3)."""
+    if not debiased:
+        return float((k * other).sum())
+    n = len(k)  # equation 5 of Song et al.
+    total = k.sum() * other.sum() / ((n - 1) * (n - 2))
+    found = float((k * other).sum() + total - 2 / (n - 2) * k.sum(0) @ other.sum(0))
+    return found if k is not other or found > 0 else np.nan
 
 
 def layer_names(model: Any, data: Any, *, where: str | None = None) -> list[str]:
@@ -66,96 +69,42 @@ def layer_names(model: Any, data: Any, *, where: str | None = None) -> list[str]
     >>> layer_names(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(16, 4))
     ['0', '2']
     """
-    return _Features("layer_names", model, Examples("layer_names", data), where).names
+    network, examples = network_of("layer_names", model)[0], Examples("layer_names", data)
+    layouts = _locate("layer_names", network, examples, where)
+    return list(_outputs(network, layouts, examples.batches[0][0]))
 
 
-class _Features:
-    """The outputs of a network's layers, each as (rows, features) around its mean over all rows."""
-
-    def __init__(self, caller: str, holder: Any, examples: Examples, where: str | None):
-        self.model, self.examples = network_of(caller, holder)[0], examples
-        self.layouts = _locate(caller, self.model, examples, where)
-        self.means: list[Any] = []
-        sums: list[Tensor] = []
-        self.names = [name for name, _ in self._outputs(0)]
-        for i in range(len(examples.batches)):
-            parts = [part.double().sum(0) for _, part in self._outputs(i)]
-            sums = [a + b for a, b in zip(sums, parts, strict=True)] if sums else parts
-        self.means = [total / examples.rows for total in sums]
-
-    def read(self, i: int) -> list[Tensor]:
-        """The features of batch i, centred."""
-        pairs = zip(self._outputs(i), self.means, strict=True)
-        return [(part.double() - mean).to(torch.promote_types(part.dtype, torch.float32)) for (_, part), mean in pairs]
-
-    def _outputs(self, i: int) -> list[tuple[str, Tensor]]:
-        x = ready(self.model, self.examples.batches[i][0])
-        with evaluation_mode(self.model):
-            seen = record_calls(self.model, self.layouts, {}, as_batch(x), outputs=True)
-        found = []
-        for name, calls in seen.items():
-            places = self.layouts[name] if len(self.layouts[name]) > 1 else self.layouts[name] * len(calls)
-            for call, (output, layout) in enumerate(zip(calls, places, strict=True), 1):
-                title = name if len(calls) == 1 else f"{name} ({call})"
-                found.append((title, _rows_first(output, layout, rows_of(x))))
-        return found
+def _products_of_rows(
+    caller: str, holder: Any, examples: Examples, where: str | None, debiased: bool
+) -> dict[str, np.ndarray]:
+    """The inner products of all rows of each layer's output, centred, (rows, rows): one layer after the other."""
+    network = network_of(caller, holder)[0]
+    found = {}
+    for name, layouts in _locate(caller, network, examples, where).items():
+        parts = [_outputs(network, {name: layouts}, x) for x, _ in examples.batches]
+        for title in parts[0]:
+            features = torch.cat([part[title] for part in parts]).double()
+            mean = features.mean(0)
+            products = gram(features - mean)
+            # variation below rounding is none
+            constant = np.sqrt(np.square(products).sum()) <= CONSTANT * len(features) * float(mean.square().sum())
+            if debiased:
+                np.fill_diagonal(products, 0)
+            found[title] = products * np.nan if constant else products
+    return found
 
 
-class _Sums:
-    """What the centred products of all pairs of rows are made of, for every pair of layers."""
-
-    def __init__(self, one: _Features, other: _Features, rows: int):
-        self.features = [one] if one is other else [one, other]
-        self.rows = rows
-        sizes = [len(features.names) for features in self.features]
-        self.across = np.zeros((sizes[0], sizes[-1]))
-        self.within = [np.zeros(size) for size in sizes]
-        self.totals = [np.zeros((size, rows)) for size in sizes]
-
-    def add(self, blocks: list[np.ndarray], first: slice, second: slice) -> None:
-        """Take in the products of some rows with some others, (layers, rows, others), and of these with those."""
-        times = 1 if first == second else 2
-        for k, block in enumerate(blocks):
-            self.within[k] += times * np.square(block).sum((1, 2))
-            self.totals[k][:, first] += block.sum(2)
-            if first != second:
-                self.totals[k][:, second] += block.sum(1)
-        flat = [block.reshape(len(block), -1) for block in blocks]
-        self.across += times * flat[0] @ flat[-1].T
-
-    def result(self, debiased: bool) -> np.ndarray:
-        """CKA of every pair of layers."""
-        join = _unbiased if debiased else _biased
-        first, last = self.totals[0], self.totals[-1]
-        across = join(self.across, first @ last.T, np.outer(first.sum(1), last.sum(1)), self.rows)
-        norms = []
-        for features, within, totals in zip(self.features, self.within, self.totals, strict=True):
-            own = join(within, np.square(totals).sum(1), totals.sum(1) ** 2, self.rows)
-            norms.append(np.sqrt(np.where((own > 0) & ~_constant(features, within, self.rows), own, np.nan)))
-        return np.minimum(across / np.outer(norms[0], norms[-1]), 1.0)
-
-
-def _biased(product: Any, rows: Any, total: Any, n: int) -> Any:
-    """tr(K H L H): of the sum of products, the product of row sums, and that of the totals."""
-    return product - 2 / n * rows + total / n**2
-
-
-def _unbiased(product: Any, rows: Any, total: Any, n: int) -> Any:
-    """n (n - 3) times equation 5 of Song et al.: the diagonals are 0."""
-    return product + total / ((n - 1) * (n - 2)) - 2 / (n - 2) * rows
-
-
-def _constant(features: _Features, within: np.ndarray, rows: int) -> np.ndarray:
-    """Which layers give the same for all rows, but for rounding."""
-    squares = np.array([float(mean.square().sum()) for mean in features.means])
-    return np.sqrt(within) <= CONSTANT * rows * squares
-
-
-def _products(one: list[Tensor], other: list[Tensor], hollow: bool) -> np.ndarray:
-    blocks = torch.stack([(p @ q.T).double() for p, q in zip(one, other, strict=True)])
-    if hollow:
-        blocks.diagonal(dim1=1, dim2=2).zero_()
-    return blocks.numpy()
+def _outputs(model: nn.Module, layouts: dict[str, Layouts], x: Any) -> dict[str, Tensor]:
+    """What the layers give for a batch, (rows, features); one that is called several times has a number."""
+    x = ready(model, x)
+    with evaluation_mode(model):
+        seen = record_calls(model, layouts, {}, as_batch(x), outputs=True)
+    found = {}
+    for name, calls in seen.items():
+        places = layouts[name] if len(layouts[name]) > 1 else layouts[name] * len(calls)
+        for call, (output, layout) in enumerate(zip(calls, places, strict=True), 1):
+            found[name if len(calls) == 1 else f"{name} ({call})"] = _rows_first(output, layout, rows_of(x))
+    return found
 
 
 def _locate(caller: str, model: nn.Module, examples: Examples, where: str | None) -> dict[str, Layouts]:

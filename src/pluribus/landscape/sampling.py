@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -119,7 +119,6 @@ def low_rank_gaussian(
     rank: int = 4,
     last: int | None = None,
     *,
-    scale: Literal["covariance", "unit"] = "covariance",
     data: Any = None,
     seed: int = 0,
 ) -> Ensemble:
@@ -130,8 +129,6 @@ def low_rank_gaussian(
     Args:
         rank: how many components
         last: how many checkpoints; by default the last quarter, and at least five, or one more than the rank
-        scale: "covariance": samples vary along the components as the checkpoints do; "unit": with deviation 1, as in
-            the authors' notebook, which destroys small networks
         run, size, data, seed: as for `diagonal_gaussian`
 
     >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
@@ -139,22 +136,16 @@ def low_rank_gaussian(
     torch.Size([4, 2, 3])
     """
     size, rank = check_size("low_rank_gaussian", size), check_whole("low_rank_gaussian", "rank", rank)
-    if scale not in ("covariance", "unit"):
-        raise ValueError(f'low_rank_gaussian: scale must be "covariance" or "unit", but it is {scale!r}.')
     checkpoints = _last("low_rank_gaussian", run, last, least=rank + 1, why=f"rank {rank}")
     count = len(checkpoints)
     centre = np.eye(count) - 1 / count
-    values, vectors = np.linalg.eigh(centre @ gram(checkpoints.weights) @ centre)
-    values, vectors = values[::-1][:rank], vectors[:, ::-1][:, :rank]
-    if scale == "unit" and values[-1] <= 1e-12 * values[0]:
-        raise ValueError(f"low_rank_gaussian: the checkpoints vary in fewer than {rank} directions. Lower rank.")
+    vectors = np.linalg.eigh(centre @ gram(checkpoints.weights) @ centre)[1][:, ::-1][:, :rank]
     # A component is X' u / s, with X the centred checkpoints, and s / sqrt(K - 1) the deviation along it.
-    factors = np.full(rank, 1 / math.sqrt(count - 1)) if scale == "covariance" else 1 / np.sqrt(values)
     generator = torch.Generator().manual_seed(seed)
     samples = []
     for _ in range(size):
         z = torch.randn(rank, generator=generator, dtype=torch.float64).numpy()
-        samples.append(checkpoints.mix(centre @ (vectors @ (factors * z)) + 1 / count))
+        samples.append(checkpoints.mix(centre @ vectors @ z / math.sqrt(count - 1) + 1 / count))
     return _gather("low_rank_gaussian", checkpoints, samples, data)
 
 
@@ -192,20 +183,18 @@ def swag(
     rank: int = 20,
     last: int | None = None,
     *,
-    scale: float | None = None,
     data: Any = None,
     seed: int = 0,
 ) -> Ensemble:
     """An ensemble drawn from the normal distribution of SWAG (Maddox et al., 2019).
 
-    mean + sqrt(scale) (deviation * z1 + D z2 / sqrt(rank - 1)): each weight's own deviation, and along with it the
-    last `rank` deviations from the running mean, which are the columns of D.
+    mean + (deviation * z1 + D z2 / sqrt(rank - 1)) / sqrt(2): each weight's own deviation, and along with it the last
+    `rank` deviations from the running mean, which are the columns of D. With rank 0 it is mean + deviation * z1.
 
     Args:
         run: a trajectory, or checkpoints in their order, best of a constant or cyclic rate that is high
         rank: how many columns; 0: each weight by itself (SWAG-Diagonal)
         last: how many checkpoints; by default the last quarter, and at least five, or the rank
-        scale: of the covariance; by default 0.5, and 1 with rank 0, as in the paper
         size, data, seed: as for `diagonal_gaussian`
 
     >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
@@ -217,21 +206,20 @@ def swag(
         raise ValueError(
             f"swag: rank must be 0 (each weight on its own) or a whole number of at least 2, but it is {rank!r}."
         )
-    scale = (0.5 if rank else 1.0) if scale is None else scale
-    check_number("swag", "scale", scale, "positive", lambda value: 0 < value < math.inf)
     checkpoints = _last("swag", run, last, least=max(rank, 2), why=f"rank {rank}" if rank else "a deviation")
     count = len(checkpoints)
     mean = checkpoints.mix(np.full(count, 1 / count))
     deviation = (_squares(checkpoints, mean) / count).sqrt()
     running = np.tril(np.ones((count, count))) / np.arange(1, count + 1)[:, None]  # each one's mean up to itself
     columns = (np.eye(count) - running)[count - rank :] / math.sqrt(max(rank - 1, 1))
+    scale = math.sqrt(0.5 if rank else 1.0)  # as in the paper
     generator = torch.Generator().manual_seed(seed)
     samples = []
     for _ in range(size):
         own = torch.randn(len(mean), generator=generator).to(mean.dtype)
         z = torch.randn(rank, generator=generator, dtype=torch.float64).numpy()
-        along = checkpoints.mix(1 / count + math.sqrt(scale) * (z @ columns))
-        samples.append(along.add_(deviation * own, alpha=math.sqrt(scale)))
+        along = checkpoints.mix(1 / count + scale * (z @ columns))
+        samples.append(along.add_(deviation * own, alpha=scale))
     return _gather("swag", checkpoints, samples, data)
 
 
@@ -278,13 +266,12 @@ def weight_average(run: Any, last: int | None = None, *, data: Any = None) -> En
     return _average("weight_average", held, np.full(len(held), 1 / len(held)), data)
 
 
-def moving_average(run: Any, decay: float = 0.9, last: int | None = None, *, data: Any = None) -> Ensemble:
+def moving_average(run: Any, decay: float = 0.9, *, data: Any = None) -> Ensemble:
     """An ensemble of one: the network with the exponential moving average of the checkpoints' weights.
 
     It begins with the first checkpoint; each further one has the weight 1 - decay when it comes.
 
     Args:
-        last: how many checkpoints; by default all
         run, data: as for `diagonal_gaussian`
 
     >>> checkpoints = [nn.Linear(4, 3) for _ in range(6)]  # of one run, in their order
@@ -292,9 +279,7 @@ def moving_average(run: Any, decay: float = 0.9, last: int | None = None, *, dat
     torch.Size([1, 2, 3])
     """
     check_number("moving_average", "decay", decay, "from 0 to below 1", lambda value: 0 <= value < 1)
-    held: Networks = as_trajectory("moving_average", run)
-    if last is not None:
-        held = as_trajectory("moving_average", run).last("moving_average", last)
+    held = as_trajectory("moving_average", run)
     powers = decay ** np.arange(len(held) - 1, -1, -1.0)
     weights = np.where(np.arange(len(held)) == 0, 1.0, 1 - decay) * powers
     return _average("moving_average", held, weights, data)

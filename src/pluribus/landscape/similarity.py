@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .._common.optional import require
-from .._common.trees import tensors_of, unstack
+from .._common.trees import unstack
 from ..core.ensemble import Ensemble
 from .checkpoints import Course, Trajectory
 from .common.examples import (
@@ -128,10 +128,12 @@ def embedding(
     found = [_answers("embedding", holder, examples, task) for holder in holders]
     together, classifying = torch.cat([answer for answer, _, _ in found]), is_classifying(found[0][1])
     if method == "mds":
-        points = _scale(_distances(together, classifying))
+        centre = np.eye(len(together)) - 1 / len(together)
+        points = _axes(-centre @ _distances(together, classifying) ** 2 @ centre / 2)  # classical scaling
     else:
         values = (together.exp() if classifying else together).flatten(1).double()
-        points = _components(values) if method == "pca" else _tsne(values.numpy(), perplexity, seed)
+        centred = (values - values.mean(0)).numpy()
+        points = _axes(centred @ centred.T) if method == "pca" else _tsne(values.numpy(), perplexity, seed)
     return np.split(points, np.cumsum([len(answer) for answer, _, _ in found])[:-1])
 
 
@@ -186,7 +188,10 @@ def _answers(
         raise ValueError(f"{caller}: needs data=, because only trajectories with a probe store predictions.")
     if isinstance(holder, Ensemble):
         kind = task or holder.task
-        said = [_by_member(kind, out, holder.class_dim) for out, _ in run(holder, examples)]
+        said = [
+            torch.stack([log_probabilities(kind, one, holder.class_dim).cpu() for one in unstack(out, holder.size)])
+            for out, _ in run(holder, examples)
+        ]
         return torch.cat(said, 1), kind, examples.targets
     if isinstance(holder, (Networks, nn.Module)):
         networks = networks_of(caller, holder)
@@ -195,11 +200,6 @@ def _answers(
         return torch.stack(rows), kind, examples.targets
     networks_of(caller, holder)  # says what is taken
     raise AssertionError
-
-
-def _by_member(task: str, output: Any, class_dim: int | None) -> Tensor:
-    size = len(tensors_of(output)[0])
-    return torch.stack([log_probabilities(task, member, class_dim).cpu() for member in unstack(output, size)])
 
 
 def _kl(p: Tensor, q: Tensor) -> float:
@@ -214,29 +214,16 @@ def _js(p: Tensor, q: Tensor) -> float:
 
 
 def _distances(together: Tensor, classifying: bool) -> np.ndarray:
-    if not classifying:
-        return torch.cdist(together.flatten(1).double(), together.flatten(1).double()).numpy()
     rows = together.double()
-    distances = np.zeros((len(rows), len(rows)))
-    for i in range(len(rows)):
-        for j in range(i):
-            distances[i, j] = distances[j, i] = math.sqrt(max(_js(rows[i], rows[j]), 0))
-    return distances
+    if not classifying:
+        return torch.cdist(rows.flatten(1), rows.flatten(1)).numpy()
+    return np.sqrt([[max(_js(p, q), 0.0) for q in rows] for p in rows])
 
 
-def _scale(distances: np.ndarray) -> np.ndarray:
-    """Classical scaling: the two largest eigenvectors of the doubly centred squares of the distances."""
-    n = len(distances)
-    centre = np.eye(n) - 1 / n
-    values, vectors = np.linalg.eigh(-centre @ distances**2 @ centre / 2)
+def _axes(products: np.ndarray) -> np.ndarray:
+    """Points in the plane with these inner products, as nearly as can be: the two largest eigenvectors."""
+    values, vectors = np.linalg.eigh(products)
     points = vectors[:, ::-1][:, :2] * np.sqrt(np.clip(values[::-1][:2], 0, None))
-    return np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
-
-
-def _components(values: Tensor) -> np.ndarray:
-    centred = values - values.mean(0)
-    u, s, _ = torch.linalg.svd(centred, full_matrices=False)
-    points = (u * s)[:, :2].numpy()
     return np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._common.torch_private import NormBase, pytree
+from .._common.torch_private import pytree
 from .._common.trees import as_batch, flatten, map_tensors, rows_of, tensors_of
 from ..core.ensemble import Ensemble
 from ..methods.building import check_whole
 from ..surgery.calling import evaluation_mode
-from ..surgery.selecting import READERS, channel_dim, pick
+from ..surgery.selecting import READERS, channel_dim
 from .common.examples import Examples, naming_data, ready
 from .common.networks import Networks, networks_of
 from .planes import Plane, plane
@@ -104,9 +104,6 @@ def check_joint(caller: str, ensemble: Any) -> Any:
     return ensemble
 
 
-NORMS = (NormBase, nn.GroupNorm, nn.LayerNorm)
-
-
 @dataclass(frozen=True)
 class Separation:
     """How much each unit of a MIMO network varies with the input of each member.
@@ -128,15 +125,6 @@ class Separation:
     layers: list[str]
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """(members, units)."""
-        return self.variance.shape
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """The variances, as NumPy takes them."""
-        return np.array(self.variance, dtype=dtype, copy=copy is not False)
-
-    @property
     def share(self) -> np.ndarray:
         """The owner's share of the variance over all inputs, (units): 1 where a unit is separated; NaN without one."""
         total = self.variance.sum(0)
@@ -148,9 +136,7 @@ class Separation:
         return float((known >= least).mean()) if len(known) else float("nan")
 
 
-def separation(
-    mimo: Ensemble, data: Any, *, where: str | None = None, repeats: int = 1, batch_size: int = 256, seed: int = 0
-) -> Separation:
+def separation(mimo: Ensemble, data: Any, *, repeats: int = 1, batch_size: int = 256, seed: int = 0) -> Separation:
     """The conditional variance of every pre-activation with respect to each member's input, and each unit's owner.
 
     E[Var(a | the other inputs)]: in every row the members read examples of their own; then one of them reads another,
@@ -161,7 +147,6 @@ def separation(
     Args:
         mimo: what `pb.mimo` gave, trained
         data: (x, y), a data set or a loader, or x alone
-        where: a pattern of layers with weights, or of normalisation, whose outputs are looked at instead
         repeats: how often the rows are dealt out anew
         batch_size: rows in one pass; it changes memory and time, not the result
         seed: of the examples that are dealt out
@@ -176,7 +161,10 @@ def separation(
     if rows < 2:
         raise ValueError(f"separation: needs at least 2 rows, so that inputs can differ, but there is {rows}.")
     generator = torch.Generator().manual_seed(seed)
-    names = _units(ensemble, where)
+    names = [name for name, part in ensemble.module.named_modules() if name not in ensemble.last]
+    names = [name for name in names if name and isinstance(ensemble.module.get_submodule(name), READERS)]
+    if not names:
+        raise ValueError("separation: the network has no layer before its last one.")
     sums: dict[str, Tensor] = {}
     count: dict[str, int] = {}
     for _ in range(repeats):
@@ -199,23 +187,6 @@ def separation(
     return Separation(variance, owner, np.repeat(np.arange(len(parts)), [part.shape[1] for part in parts]), list(sums))
 
 
-def _units(ensemble: Any, where: str | None) -> list[str]:
-    """The layers whose outputs are looked at."""
-    every = {name: part for name, part in ensemble.module.named_modules() if name and name not in ensemble.last}
-    if where is not None:
-        chosen = pick("separation", where, every, "modules")
-        if unknown := [name for name in chosen if not isinstance(every[name], (*READERS, *NORMS))]:
-            raise ValueError(
-                f"separation: {unknown[0]!r} is a {type(every[unknown[0]]).__name__}, whose channels are unknown. "
-                "Name layers with weights, or normalisation layers."
-            )
-        return chosen
-    names = [name for name, part in every.items() if isinstance(part, READERS)]
-    if not names:
-        raise ValueError("separation: the network has no layer before its last one. Name modules with where=.")
-    return names
-
-
 def _run(ensemble: Any, names: list[str], x: Any, rows: list[Tensor]) -> dict[str, Tensor]:
     """What the layers give when member m reads the rows rows[m] of x: each as (channels, everything else)."""
     module = ensemble.module
@@ -223,7 +194,7 @@ def _run(ensemble: Any, names: list[str], x: Any, rows: list[Tensor]) -> dict[st
 
     def note(name: str, layer: nn.Module, args: Any, output: Any) -> None:
         found = tensors_of(output)[0].detach()
-        flat = found.movedim(_channel(layer), 0).flatten(1).cpu()
+        flat = found.movedim(channel_dim(layer), 0).flatten(1).cpu()
         seen[name] = torch.cat([seen[name], flat], 1) if name in seen else flat
 
     hooks = [module.get_submodule(name).register_forward_hook(partial(note, name)) for name in names]
@@ -233,11 +204,6 @@ def _run(ensemble: Any, names: list[str], x: Any, rows: list[Tensor]) -> dict[st
     with evaluation_mode(ensemble, *hooks):
         ensemble.answer_apart(inputs)
     return seen
-
-
-def _channel(layer: nn.Module) -> int:
-    """The dimension of a layer's output that its channels are in."""
-    return 1 if isinstance(layer, NORMS) and not isinstance(layer, nn.LayerNorm) else channel_dim(layer)
 
 
 def _join_batches(batches: list[Any]) -> Any:

@@ -22,7 +22,6 @@ from .parts import Given, InParts, Part, Stored
 from .published import decimals
 
 SIDES = {"cifar": 32, "imagenet": 224}
-
 LATE = {"stride_on": "second"}  # with which the mult-adds of the paper's Wide-ResNets come out
 
 
@@ -59,7 +58,6 @@ def _plan(rows: Mapping[str, Part], smoke: str | tuple[str, ...], scale: str) ->
 
 
 UNITS = {"parameters": 1e6, "mult_adds": 1e9}
-
 TITLES = {"parameters": "parameters, M", "mult_adds": "mult-adds, G"}
 
 
@@ -104,7 +102,6 @@ def check_counts(
 
 
 PLAIN_SHORTCUTS = r"(?!.*downsample).*"  # BatchEnsemble's vectors are not in the shortcuts
-
 NETWORKS = {"r18": "resnet18", "r50": "resnet50", "wr": "wide_resnet28_10"}
 
 
@@ -143,7 +140,6 @@ def _table10() -> dict[str, Part]:
 
 
 TABLE1 = _table1()
-
 TABLE10 = _table10()
 
 FOOTNOTE2 = {
@@ -154,7 +150,6 @@ FOOTNOTE2 = {
 # Why a printed count differs from ours. What is not here differs for no reason that is known.
 
 _ONE_PASS = "four passes, where Table 10 counts MIMO's one pass (4.45 beside the single network's 4.09)"
-
 _COPIED = "the count of 10 classes: the head of 100 has 90 outputs more"
 
 _MASKS = (
@@ -169,7 +164,6 @@ _ONE_VECTOR = (
 )
 
 _BIASES = "additions of biases are counted, 0.003 a network, which the single network's two digits do not show"
-
 _PLAIN_BIASES = "additions of the shortcuts' biases are counted, 0.001 in four passes; other layers' belong to members"
 
 _PACKED_BIASES = (
@@ -178,7 +172,6 @@ _PACKED_BIASES = (
 )
 
 _OWN_RULE = "the rule of its own ResNet-50 row, three more heads and nine more input channels (24.33), gives 11.38"
-
 _ONE_MORE = "1.00 more than the row of 10 classes (14.55), where 90 more outputs of four heads of 1,024 inputs are 0.37"
 
 TABLE1_REASONS = {

@@ -47,7 +47,6 @@ FIGURE1 = InParts(
 )
 
 SCALES = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
-
 SIZES = (2, 4, 8, 16)
 
 
@@ -111,18 +110,17 @@ def compare_forms(part: Part, data: Path | None, needed: Mapping[str, Stored]) -
     y = torch.randint(10, (len(x),))
     packed: Ensemble = METHODS["packed"](model, members, alpha=settings["alpha"], example=x)
     forms = {"sequential": torch.stack([packed.member(i)(x) for i in range(members)])}
-    gradients = {}
-    forms["ensemble"] = packed(x)
-    forms["grouped"] = _run_grouped(packed, x, full_first=False)
-    forms["full first"] = _run_grouped(packed, x, full_first=True)
-    for name, outputs in forms.items():
-        if name == "sequential":
-            continue
-        gradients[name] = _gradients(packed, outputs, y)
+    joint = {"ensemble": packed(x)}
+    joint |= {name: _run_grouped(packed, x, full) for name, full in (("grouped", False), ("full first", True))}
+    forms |= joint
+    gradients = {name: _gradients(packed, outputs, y) for name, outputs in joint.items()}
     alone = _gradients_alone(packed, x, y)
     return {
         "outputs": {name: _largest(output - forms["sequential"]) for name, output in forms.items()},
-        "gradients": {name: max(map(_largest, _apart(own, alone))) for name, own in gradients.items()},
+        "gradients": {
+            name: max(_largest(one - other) for one, other in zip(own, alone, strict=True))
+            for name, own in gradients.items()
+        },
         "scale": _largest(forms["sequential"]),
     }, {}
 
@@ -163,10 +161,6 @@ def _gradients_alone(packed: Ensemble, x: Tensor, y: Tensor) -> list[Tensor]:
         parameters = [parameter.requires_grad_() for parameter in member.parameters()]
         found.append(torch.autograd.grad(F.cross_entropy(member(x), y), parameters))
     return [torch.stack(each) for each in zip(*found, strict=True)]
-
-
-def _apart(first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
-    return [one - other for one, other in zip(first, second, strict=True)]
 
 
 def _largest(tensor: Tensor) -> float:

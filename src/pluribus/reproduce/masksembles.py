@@ -13,18 +13,17 @@ from .measured import EXTREMES, TRANSITION, check_measured, of_one_part
 from .packed import FAIR_COSTS, FAIR_NOTE, FAIR_SETTINGS, SWEEP_COSTS
 from .parts import EXACT
 from .published import masksembles as published
-from .studies import (
-    FAIR,
-    LAPTOP_MASKS,
-    MASKS_CIFAR,
-    MASKS_IMAGENET,
-    MASKS_METHODS,
-    RATES,
-    fair,
-    study,
-    sweep_study,
-    swept,
-)
+from .studies import FAIR, IMAGENET, LAPTOP_MASKS, ONE_SEED, cifar, fair, study, sweep_study, swept
+
+MASKS_METHODS = ("single", "mc_dropout", "masksembles", "deep")
+
+RATES = (0.05, 0.1, 0.2, 0.3)  # of MC-Dropout: the best on validation data stands for it
+
+MASKS_CIFAR = [cifar("cifar10", "wide_resnet16_4", "masksembles/cifar10/wide_resnet16_4")]
+
+MASKS_IMAGENET = [
+    {**IMAGENET, "recipe": "masksembles/imagenet/resnet50", "source": {"shifted": ["imagenet_c"], "image_size": 224}}
+]
 
 SETTINGS = {
     "network": "Wide-ResNet-16-4, trained as by Zagoruyko and Komodakis",
@@ -35,7 +34,7 @@ SETTINGS = {
     "shift": "19 corruptions at 5 severities",
 }
 
-IMAGENET = {
+IMAGENET_SETTINGS = {
     "network": "ResNet-50",
     "masks": "before every convolution from stage 3 on; total size fixed; IoU 0.7, 0.5 (the best), 0.3 and 0.2",
     "dropout": "before the same layers",
@@ -48,9 +47,7 @@ COSTS = {
 }
 
 IMAGENET_COSTS = {**COSTS, "paper": "455 GPU hours by the times of Table 2, 16 GB per GPU"}
-
 _FULL = {"masksembles": {"scale": 1.6, "capacity": 1.0}}  # of a LeNet-5: 2.4 times its size
-
 _FIXED = {"masksembles": {"capacity": None}}  # the network keeps its widths
 
 CIFAR = study("methods-masksembles", MASKS_CIFAR, methods=list(MASKS_METHODS), laptop=LAPTOP_MASKS, settings=_FULL,
@@ -61,7 +58,7 @@ OVERLAPS = {"0.7": 1.21, "0.5": 1.5, "0.3": 2.17, "0.2": 3.0}  # IoU = 1 / (2 S 
 
 LARGE = study("methods-masksembles-imagenet", MASKS_IMAGENET, methods=list(MASKS_METHODS), laptop=LAPTOP_MASKS,
               sweep={"rate": list(RATES), "scale": list(OVERLAPS.values())}, choose={"mc_dropout": "nll"},
-              smoke={"sweep": {"rate": [0.1, 0.3], "scale": [1.5, 3.0]}})  # fmt: skip
+              smoke={**ONE_SEED, "sweep": {"rate": [0.1, 0.3], "scale": [1.5, 3.0]}})  # fmt: skip
 
 FIXED_WIDTH = sweep_study("masks-fixed-width", "thin", [{**one, "settings": _FIXED} for one in MASKS_CIFAR],
                           laptop=LAPTOP_MASKS)  # fmt: skip
@@ -72,9 +69,7 @@ FIXED_CAPACITY = sweep_study("masks-fixed-capacity", "masks", MASKS_CIFAR, lapto
                              smoke={"sweep": {"scale": [1.0, 4.0], "capacity": [1.0]}})  # fmt: skip
 
 GRID = sweep_study("masks-grid", "span", MASKS_CIFAR, laptop=LAPTOP_MASKS, choose={"mc_dropout": "nll"})
-
 BEST = "masksembles scale=1.5"
-
 _ALL = ["single", "mc_dropout", "masksembles", "deep"]
 
 FAIR_MASKS = fair(
@@ -146,13 +141,13 @@ ITEMS = [
     _claim(
         "figure10", "Figure 10: ECE under corruptions at fixed size, ImageNet",
         "On ImageNet, calibration under corruptions matches that of an ensemble for S = 2 and more.",
-        settings=IMAGENET, costs=IMAGENET_COSTS, experiment=FIXED_WIDTH_LARGE,
+        settings=IMAGENET_SETTINGS, costs=IMAGENET_COSTS, experiment=FIXED_WIDTH_LARGE,
         check=expect(near("masksembles scale=2.0", "deep", "cece", "single"), metrics=("cece", "ece")),
     ),
     _claim(
         "figure11", "Figure 11: ImageNet under corruptions",
         "On ImageNet Masksembles are close to Deep Ensembles under corruptions and better than MC-Dropout.",
-        settings=IMAGENET, costs=IMAGENET_COSTS, experiment=LARGE,
+        settings=IMAGENET_SETTINGS, costs=IMAGENET_COSTS, experiment=LARGE,
         check=expect(*(near(BEST, "deep", metric, "single") for metric in ("cacc", "cece")),
                         *(better(BEST, "mc_dropout", metric) for metric in ("cacc", "cece")),
                         metrics=("cacc", "cece")),
@@ -200,7 +195,7 @@ ITEMS = [
         "than MC-Dropout.",
         published={"table": {name if "IoU" not in name else f"masksembles scale={OVERLAPS[name.partition('=')[2]]}": row
                              for name, row in published.TABLE2.items()}},
-        settings=IMAGENET, costs=IMAGENET_COSTS, experiment=LARGE,
+        settings=IMAGENET_SETTINGS, costs=IMAGENET_COSTS, experiment=LARGE,
         check=expect(*(near(BEST, "deep", metric, "single") for metric in ("accuracy", "ece")),
                         *(better(BEST, "mc_dropout", metric) for metric in ("accuracy", "ece")),
                         cheaper(BEST, "deep", "training"), at_most(BEST, "single", "parameters", 1.01),

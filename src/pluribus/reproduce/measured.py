@@ -36,13 +36,11 @@ from .parts import Given as Computed
 from .parts import InParts, Part, Stored
 
 Rows = tuple[Tensor, Tensor]
-
 Given = Mapping[str, Any]  # settings
 
 # Bytes of test rows that are kept in memory: all of CIFAR, 891 rows of ImageNet. Reading more of them would not help:
 # the probabilities of several hundred networks are kept as well, 200 MB each for all of ImageNet.
 HELD = 2**29
-
 RUNS_ALONE = ("weights", "functions", "map", "plane", "tunnel", "stitched", "diversity", "size", "shift")
 
 TINY: dict[str, Any] = {
@@ -126,7 +124,6 @@ def prepare_material(given: Given, own: Prepared, runs: Sequence[Any], folder: P
 
 
 SPENT = ("grid", "samples", "least", "retrained", "rates", "corruptions", "severities")
-
 EXTRA = ("repetition", "sizes", "l1", "masks", "gamma", "runs")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..landscape.studies.comparisons import better, cheaper, closes, expect, improves, keeps_half, near, steadier
@@ -15,29 +16,106 @@ from .measured import PACKED_SOURCES, SELECTION, SPARSITY, check_measured, of_on
 from .parts import EXACT
 from .published import packed as published
 from .studies import (
-    AS_PACKED,
     FAIR,
     FIXED,
+    IMAGENET,
     LAPTOP_RESIDUAL,
-    PACKED_CIFAR,
-    PACKED_IMAGENET,
-    PACKED_METHODS,
-    PACKED_R50,
-    PACKED_WIDTHS,
+    ONE_SEED,
     SMOKE,
-    TABLE6,
     WIDTHS,
+    Given,
     StudyExperiment,
-    control,
+    cifar,
     fair,
-    packed_cifar,
     study,
     sweep_study,
     swept,
-    table5,
-    table6,
 )
 from .uci import UCI, check_table11
+
+PACKED_BASELINES = ("single", "batch_ensemble", "mimo", "deep")  # of Table 2 for both networks
+
+PACKED_METHODS = (*PACKED_BASELINES, "masksembles", "packed")  # of Table 1
+
+AS_PACKED = {"packed": {"alpha": 2, "gamma": 2, "min_channels": 16}, "mimo": {"input_repetition": 1.0},
+             "masksembles": {"after": True, "repeat": True}}  # fmt: skip
+
+COUNTED = "wide_resnet28_10?bias=true&stride_on=second"  # the network whose counts Table 1 prints; packed: no biases
+
+
+def packed_cifar(data: str) -> list[dict[str, Any]]:
+    """The studies of Table 1 on one data set."""
+    wide = f"packed/{data}/wide_resnet28_10"
+    return [
+        *(
+            cifar(data, model, f"packed/{data}/{model}", methods=list(PACKED_METHODS))
+            for model in ("resnet18", "resnet50")
+        ),
+        cifar(data, COUNTED, wide, methods=[*PACKED_BASELINES, "masksembles"]),
+        cifar(data, COUNTED.replace("bias=true&", ""), wide, methods=["packed"]),
+    ]
+
+
+PACKED_CIFAR = [*packed_cifar("cifar10"), *packed_cifar("cifar100")]
+
+PACKED_R50 = [cifar("cifar100", "resnet50", "packed/cifar100/resnet50")]
+
+PACKED_WIDTHS = [cifar("cifar100", model, f"packed/cifar100/{model}") for model in ("resnet18", "resnet50")]
+
+_PACKED_LARGE = {
+    **IMAGENET, "source": {"outside": ["textures", "imagenet_o"], "variants": ["imagenet_r"], "image_size": 224},
+}  # fmt: skip
+
+PACKED_IMAGENET = [
+    {**_PACKED_LARGE, "recipe": "packed/imagenet/resnet50", "methods": list(PACKED_METHODS)},
+    {
+        **_PACKED_LARGE, "width": 4.0, "recipe": "packed/imagenet/resnet50x4",
+        "methods": [*PACKED_BASELINES, "packed"],  # Masksembles have no figures there
+    },
+]  # fmt: skip
+
+TABLE6 = ((2, 1, 4), (3, 1, 8), (4, 2, 8), (6, 4, 8), (8, 1, 16))  # alpha, gamma, M
+
+
+def table6(base: Given, rows: Sequence[tuple[int, int, int]] = TABLE6) -> list[dict[str, Any]]:
+    """A study for each of the table's settings."""
+    return [
+        {**base, "methods": ["packed"], "sweep": {"alpha": [alpha], "gamma": [gamma], "size": [size]}}
+        for alpha, gamma, size in rows
+    ]
+
+
+def table5(base: Given, alphas: Sequence[int] = (1, 2, 3, 4)) -> list[dict[str, Any]]:
+    """The table's settings: all but alpha = 1 with gamma = 4."""
+    return [
+        {**base, "methods": ["packed"], "sweep": {"alpha": list(alphas), "gamma": [1, 2]}},
+        {**base, "methods": ["packed"], "sweep": {"alpha": list(alphas[1:]), "gamma": [4]}},
+    ]
+
+
+def control(name: str, *pairs: tuple[str, str]) -> StudyExperiment:
+    """One method on each of several networks, on CIFAR-10, compared with each other across the networks.
+
+    Args:
+        pairs: (network, method)
+    """
+    brief = {**ONE_SEED, "width": 0.125, "training": {"epochs": 1, "lr": 0.003}, "corruptions": [],
+             "source": {"outside": ["noise"], "train_rows": 60}}  # fmt: skip
+    settings = {"packed": {"alpha": 2, "gamma": 1}}  # with the 23.6 M parameters that Table 9 prints
+
+    def of(method: str) -> dict[str, Any]:
+        return {"methods": [method], "settings": {name: own for name, own in settings.items() if name == method}}
+
+    return StudyExperiment(
+        name,
+        {
+            "smoke": [{**SMOKE, **brief, "model": model, "methods": [method]} for model, method in pairs],
+            "laptop": [{**LAPTOP_RESIDUAL, "model": model, "width": 0.25, **of(method)} for model, method in pairs],
+            "paper": [cifar("cifar10", model, "packed/cifar10/resnet50", **of(method)) for model, method in pairs],
+        },
+        merge=True,
+    )
+
 
 HYPERPARAMETERS = {
     "training": "SGD, momentum 0.9, batches of 128, weight decay 5e-4 (ResNet-18 on CIFAR-100: 1e-4), rate 0.05 for 75 "
@@ -49,7 +127,7 @@ HYPERPARAMETERS = {
     "seeds": 5,
 }
 
-IMAGENET = {
+IMAGENET_SETTINGS = {
     "training": "procedure A3 of Wightman et al. (2021): LAMB, 100 epochs, trained at 160 pixels and tested at 224",
     "networks": "ResNet-50 (alpha 3), ResNet-50x4 (alpha 2), M = 4, gamma 1",
     "outside": "ImageNet-O, Texture, by mutual information (single network and MIMO: maximum softmax probability)",
@@ -77,13 +155,9 @@ CONTROL_COSTS = {
 }
 
 _SMALL: dict[str, Any] = {"methods": list(PACKED_METHODS), "settings": AS_PACKED}
-
 METHODS = study("methods", PACKED_CIFAR, **_SMALL)
-
 ON_CIFAR100 = study("methods-cifar100", packed_cifar("cifar100"), **_SMALL)  # what is said of CIFAR-100 alone
-
 RESNET50 = study("methods-resnet50", [{**one, "methods": list(PACKED_METHODS)} for one in PACKED_R50], **_SMALL)
-
 LAPTOP_GROUPS = {**LAPTOP_RESIDUAL, "settings": {"packed": {"min_channels": 16}}}
 
 ALPHA_GAMMA = StudyExperiment(
@@ -101,11 +175,8 @@ CRITERIA = StudyExperiment(
 )
 
 CONTROL = control("resnext", ("resnet50", "packed"), ("resnext50", "single"))
-
 MAIN = ("accuracy", "nll", "ece", "auroc")
-
 _OF_WIDTHS = ["single", "packed", "deep"]
-
 _WIDTHS_STUDY = {"methods": _OF_WIDTHS, "sweep": {"width": WIDTHS}}
 
 CAPACITY = fair(
@@ -141,7 +212,6 @@ SCHEDULE = fair(
 )  # fmt: skip
 
 FAIR_COSTS = {"smoke": "10 s on one core", "laptop": "two hours on one core", "paper": "as laptop: no paper ran this"}
-
 FAIR_SETTINGS = {"protocol": "docs/protocol.md: no paper ran this, it is its claim made a test"}
 
 FAIR_NOTE = (
@@ -251,8 +321,8 @@ ITEMS = [
         "Packed-Ensembles are more accurate than the single network, and detect OOD data better than Deep Ensembles.",
         published={"table": {name.split()[0]: _table2(row) for name, row in published.TABLE2.items()
                              if name.endswith("r50")}, "all rows": published.TABLE2},
-        settings=IMAGENET, costs=IMAGENET_COSTS,
-        experiment=study("methods-imagenet", PACKED_IMAGENET, **_SMALL),
+        settings=IMAGENET_SETTINGS, costs=IMAGENET_COSTS,
+        experiment=study("methods-imagenet", PACKED_IMAGENET, smoke=ONE_SEED, **_SMALL),
         check=expect(better("packed", "single", "accuracy"), better("packed", "deep", "auroc_mi"),
                         metrics=("accuracy", "ece", *(f"{metric}_mi {where}" for where in ("textures", "imagenet_o")
                                                       for metric in ("aupr", "auroc", "fpr95")),

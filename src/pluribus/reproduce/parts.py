@@ -23,9 +23,7 @@ from ..training.batching import mix_seeds
 from ..training.executors import run_here, run_in_processes, run_on_ray
 
 SCALES = ("smoke", "laptop", "paper")
-
 EXACT = dict.fromkeys(SCALES, COMPUTED)  # the costs of what needs no training
-
 RECORD = {"experiment": str, "part": str, "settings": {str: Any}, "figures": {str: Any}, "seconds": (int, float)}
 
 

@@ -176,7 +176,6 @@ def collect(folder: Path) -> Path:
 
 
 TITLE = "Reproducing the papers"
-
 WORDS = {HOLDS: "hold", FAILS: "do not hold", OPEN: "inconclusive", RAN: "ran"}
 
 

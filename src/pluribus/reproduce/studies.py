@@ -143,41 +143,12 @@ def choose_labels(compared: Compared, choose: Mapping[str, str]) -> Compared:
 
 
 Given = Mapping[str, Any]
-
-PACKED_BASELINES = ("single", "batch_ensemble", "mimo", "deep")  # of Table 2 for both networks
-
-PACKED_METHODS = (*PACKED_BASELINES, "masksembles", "packed")  # of Table 1
-
-MASKS_METHODS = ("single", "mc_dropout", "masksembles", "deep")
-
-MIMO_METHODS = (
-    "single",
-    "dropout_single_pass",
-    "multihead",
-    "mimo",
-    "treenet",
-    "batch_ensemble",
-    "thin_ensemble",
-    "deep",
-)
-
-MIMO_LARGE_METHODS = ("single", "multihead", "mimo", "treenet", "batch_ensemble", "deep", "wide", "wide_mimo")
-
-RATES = (0.05, 0.1, 0.2, 0.3)  # of MC-Dropout: the best on validation data stands for it
-
-AS_MIMO = {  # members as the paper has them, where no recipe says so
-    "mimo": {"size": 3, "batch_repetition": 4},
-    "multihead": {"size": 3},
-    "treenet": {"size": 3},
-}
-
-AS_PACKED = {"packed": {"alpha": 2, "gamma": 2, "min_channels": 16}, "mimo": {"input_repetition": 1.0},
-             "masksembles": {"after": True, "repeat": True}}  # fmt: skip
-
 SMOKE: dict[str, Any] = {
     "data": ["sklearn_digits"], "model": "mlp", "size": 3, "seeds": [0, 1], "training": {"epochs": 2, "lr": 0.003},
     "source": {"outside": ["noise"]}, "corruptions": ["gaussian_noise"], "severities": [1, 3], "shift_rows": 100,
 }  # fmt: skip
+
+ONE_SEED: dict[str, Any] = {"seeds": [0]}  # of studies with many or large networks, which would take most of the time
 
 LAPTOP: dict[str, Any] = {  # a network that is large for its data: there Deep Ensembles beat the single network
     "data": ["fashion_mnist"], "model": "lenet", "width": 4.0, "size": 4, "seeds": [0, 1, 2],
@@ -210,7 +181,6 @@ IMAGENET: dict[str, Any] = {
 # ---------------------------------------------------------------- fair tests: docs/protocol.md
 
 FRESH = [200, 201, 202, 203, 204]  # seeds that no setting was chosen with
-
 WIDTHS = [1, 2, 4, 8]
 
 FAIR: dict[str, Any] = {
@@ -230,9 +200,8 @@ def fair(
 ) -> StudyExperiment:
     """A fair test: studies of one network and data set as one comparison; "paper" is the same, for want of another."""
     tests = [{**base, **one} for one in studies]
-    return StudyExperiment(
-        name, {"smoke": [{**SMOKE, **one} for one in smoke], "laptop": tests, "paper": tests}, choose=choose or {}
-    )
+    scales = {"smoke": [{**SMOKE, **ONE_SEED, **one} for one in smoke], "laptop": tests, "paper": tests}
+    return StudyExperiment(name, scales, choose=choose or {})
 
 
 def study(
@@ -274,110 +243,7 @@ def swept(paper: str, question: str, item: str, title: str, **given: Any) -> Cla
     return Claim(paper, item, title, said.says, check=said.check, **given)
 
 
-def _cifar(data: str, model: str, recipe: str, **given: Any) -> dict[str, Any]:
+def cifar(data: str, model: str, recipe: str, **given: Any) -> dict[str, Any]:
+    """A study of the paper's own scale on CIFAR, with SVHN outside and the published corruptions."""
     source = {"outside": ["svhn"], "shifted": [f"{data}_c"]}
     return {**CIFAR, "data": [data], "model": model, "recipe": recipe, "source": source, **given}
-
-
-def control(name: str, *pairs: tuple[str, str]) -> StudyExperiment:
-    """One method on each of several networks, on CIFAR-10, compared with each other across the networks.
-
-    Args:
-        pairs: (network, method)
-    """
-    brief = {"width": 0.125, "training": {"epochs": 1, "lr": 0.003}, "corruptions": [],
-             "source": {"outside": ["noise"], "train_rows": 60}}  # fmt: skip
-    settings = {"packed": {"alpha": 2, "gamma": 1}}  # with the 23.6 M parameters that Table 9 prints
-
-    def of(method: str) -> dict[str, Any]:
-        return {"methods": [method], "settings": {name: own for name, own in settings.items() if name == method}}
-
-    return StudyExperiment(
-        name,
-        {
-            "smoke": [{**SMOKE, **brief, "model": model, "methods": [method]} for model, method in pairs],
-            "laptop": [{**LAPTOP_RESIDUAL, "model": model, "width": 0.25, **of(method)} for model, method in pairs],
-            "paper": [_cifar("cifar10", model, "packed/cifar10/resnet50", **of(method)) for model, method in pairs],
-        },
-        merge=True,
-    )
-
-
-# ---------------------------------------------------------------- Packed-Ensembles
-
-COUNTED = "wide_resnet28_10?bias=true&stride_on=second"  # the network whose counts Table 1 prints; packed: no biases
-
-
-def packed_cifar(data: str) -> list[dict[str, Any]]:
-    """The studies of Table 1 on one data set."""
-    wide = f"packed/{data}/wide_resnet28_10"
-    return [
-        *(
-            _cifar(data, model, f"packed/{data}/{model}", methods=list(PACKED_METHODS))
-            for model in ("resnet18", "resnet50")
-        ),
-        _cifar(data, COUNTED, wide, methods=[*PACKED_BASELINES, "masksembles"]),
-        _cifar(data, COUNTED.replace("bias=true&", ""), wide, methods=["packed"]),
-    ]
-
-
-PACKED_CIFAR = [*packed_cifar("cifar10"), *packed_cifar("cifar100")]
-
-PACKED_R50 = [_cifar("cifar100", "resnet50", "packed/cifar100/resnet50")]
-
-PACKED_WIDTHS = [_cifar("cifar100", model, f"packed/cifar100/{model}") for model in ("resnet18", "resnet50")]
-
-_PACKED_LARGE = {
-    **IMAGENET, "source": {"outside": ["textures", "imagenet_o"], "variants": ["imagenet_r"], "image_size": 224},
-}  # fmt: skip
-
-PACKED_IMAGENET = [
-    {**_PACKED_LARGE, "recipe": "packed/imagenet/resnet50", "methods": list(PACKED_METHODS)},
-    {
-        **_PACKED_LARGE, "width": 4.0, "recipe": "packed/imagenet/resnet50x4",
-        "methods": [*PACKED_BASELINES, "packed"],  # Masksembles have no figures there
-    },
-]  # fmt: skip
-
-TABLE6 = ((2, 1, 4), (3, 1, 8), (4, 2, 8), (6, 4, 8), (8, 1, 16))  # alpha, gamma, M
-
-
-def table6(base: Given, rows: Sequence[tuple[int, int, int]] = TABLE6) -> list[dict[str, Any]]:
-    """A study for each of the table's settings."""
-    return [
-        {**base, "methods": ["packed"], "sweep": {"alpha": [alpha], "gamma": [gamma], "size": [size]}}
-        for alpha, gamma, size in rows
-    ]
-
-
-def table5(base: Given, alphas: Sequence[int] = (1, 2, 3, 4)) -> list[dict[str, Any]]:
-    """The table's settings: all but alpha = 1 with gamma = 4."""
-    return [
-        {**base, "methods": ["packed"], "sweep": {"alpha": list(alphas), "gamma": [1, 2]}},
-        {**base, "methods": ["packed"], "sweep": {"alpha": list(alphas[1:]), "gamma": [4]}},
-    ]
-
-
-# ---------------------------------------------------------------- Masksembles
-
-MASKS_CIFAR = [_cifar("cifar10", "wide_resnet16_4", "masksembles/cifar10/wide_resnet16_4")]
-
-MASKS_IMAGENET = [
-    {**IMAGENET, "recipe": "masksembles/imagenet/resnet50", "source": {"shifted": ["imagenet_c"], "image_size": 224}}
-]
-
-# ---------------------------------------------------------------- MIMO
-
-MIMO_CIFAR10 = [_cifar("cifar10", "wide_resnet28_10", "mimo/cifar/wide_resnet28_10", size=None)]
-
-MIMO_CIFAR100 = [_cifar("cifar100", "wide_resnet28_10", "mimo/cifar/wide_resnet28_10", size=None)]
-
-MIMO_IMAGENET = [
-    {
-        **IMAGENET, "recipe": "mimo/imagenet/resnet50", "size": None,
-        "source": {
-            "shifted": ["imagenet_c"], "image_size": 224,
-            "variants": ["imagenet_a", "imagenet_v2", "objectnet", "imagenet_vid_robust", "ytbb_robust"],
-        },
-    }
-]  # fmt: skip

@@ -30,13 +30,9 @@ from .parts import Given, InParts, Part, Stored
 from .published import decimals, parse_printed
 
 VALIDATION = 0.2  # of the training rows: hyper-parameters are chosen on them, and test rows have no say
-
 SPREAD_SMALL = ((0.01, 10, 0.0), (0.01, 20, 0.0), (0.01, 40, 0.0), (0.01, 40, 0.01), (0.01, 40, 0.03))
-
 SMALL = (*SPREAD_SMALL, (0.01, 160, 0.01), (0.01, 160, 0.03))  # candidates: rate, epochs, L2
-
 LARGE = ((0.01, 20, 0.0), (0.01, 40, 0.0), (0.01, 40, 0.001))
-
 AT_ONCE = 10  # splits trained as one stacked ensemble: more of them leave the processor's caches
 
 
@@ -137,11 +133,6 @@ def split_figures(
     )
     means, variances = means[:, :members], variances[:, :members]
     return {"rmse": split_rmse(means, target).numpy(), "nll": one_gaussian_nll(means, variances, target).numpy()}
-
-
-def tables_of(found: Mapping[str, Stored]) -> list[str]:
-    """The tables that were run, in their order."""
-    return [name.removeprefix("choice-").removesuffix("-deep") for name in found if name.endswith("-deep")]
 
 
 def _choose(settings: Mapping[str, Any], data: Path | None) -> Given:
@@ -277,26 +268,27 @@ def split_rmse(means: Tensor, target: Tensor) -> Tensor:
 
 
 TEST_SHARE = 1 / 9  # test rows to training rows in the standard splits
-
 MARGIN = 0.5  # of Deep's spread over splits: differences below it are called equal
-
 EQUAL = {HOLDS: "equal", FAILS: "different", OPEN: "inconclusive"}
-
 NAMES = {"rmse": "RMSE", "nll": "NLL"}
 
 
 def check_table11(found: Mapping[str, Stored], published: Mapping[str, Any]) -> ClaimVerdict:
     """For each table the paired difference over splits, and whether it is less than half of Deep's spread."""
-    splits = {table: table_figures(found, table) for table in tables_of(found)}
+    tables = [name.removeprefix("choice-").removesuffix("-deep") for name in found if name.endswith("-deep")]
+    splits = {table: table_figures(found, table) for table in tables}
     if not splits:
         return ClaimVerdict(OPEN, ["No table was run."])
-    gaps = {table: {name: packed_minus_deep(one, name) for name in NAMES} for table, one in splits.items()}
+    gaps = {  # how much larger the figure of packed is than that of three deep members
+        table: {name: over_splits((one["packed"][name] - one["deep 3"][name]).tolist(), TEST_SHARE) for name in NAMES}
+        for table, one in splits.items()
+    }
     judged = {
         table: all_of([equal(gap, MARGIN * _spread(splits[table], name)) for name, gap in gaps[table].items()])
         for table in splits
     }
     judgement = most_of(list(judged.values()))
-    said = [_summary(judged), *_against_2017(splits, published), *_told_apart(gaps), *_choices(found)]
+    said = [_summary(judged), *_against_2017(splits, published)]
     rows = [row for table, one in splits.items() for row in _rows(table, one, gaps[table], judged[table], published)]
     header = ["table", "figure", "Packed, ours", "Deep 3, ours", "Deep 5, ours", "Packed - Deep 3", "equal?",
               "Packed, paper", "Deep, paper", "Deep 5, 2017"]  # fmt: skip
@@ -310,11 +302,6 @@ def table_figures(found: Mapping[str, Stored], table: str) -> dict[str, dict[str
         "deep 3": split_figures(found, table, "deep", members=3),
         "deep 5": split_figures(found, table, "deep"),
     }
-
-
-def packed_minus_deep(one: Mapping[str, Mapping[str, np.ndarray]], name: str) -> Interval:
-    """How much larger the figure of packed is than that of three deep members, over splits."""
-    return over_splits((one["packed"][name] - one["deep 3"][name]).tolist(), TEST_SHARE)
 
 
 def _spread(one: Mapping[str, Mapping[str, np.ndarray]], name: str) -> float:
@@ -353,28 +340,6 @@ def no_worse(ours: np.ndarray, text: str) -> bool:
     """Whether a mean over splits, at the printed digits, exceeds the printed one by at most half of its spread."""
     value, spread = parse_printed(text)
     return round(float(ours.mean()), decimals(text)) <= value + spread / 2 + 1e-9
-
-
-def _told_apart(gaps: Mapping[str, Mapping[str, Interval]]) -> list[str]:
-    apart = [
-        f"{table} {NAMES[name]} {show_interval(gap, _digits(gap.value))}"
-        for table, each in gaps.items()
-        for name, gap in each.items()
-        if gap.known and not gap.low <= 0 <= gap.high
-    ]
-    rule = "Intervals are those of Nadeau and Bengio (2003), because splits share their training rows"
-    if not apart:
-        return [f"No difference is distinguishable from zero. {rule}."]
-    return [f"Distinguishable from zero, Packed - Deep 3: {'; '.join(apart)}. {rule}."]
-
-
-def _choices(found: Mapping[str, Stored]) -> list[str]:
-    chosen = [
-        f"{name.removeprefix('choice-').replace('-', ' ')} {'/'.join(f'{value:g}' for value in part.figures['chosen'])}"
-        for name, part in found.items()
-        if name.startswith("choice-")
-    ]
-    return [f"Chosen on validation rows (rate/epochs/L2), test rows unseen: {', '.join(chosen)}."]
 
 
 def _rows(

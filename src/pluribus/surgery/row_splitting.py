@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._common.torch_private import pytree
 from .._common.trees import (
     Batch,
     are_close,

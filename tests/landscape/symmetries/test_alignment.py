@@ -61,27 +61,6 @@ def test_a_shuffled_network_that_nobody_prepared_is_put_back_exactly(build, exam
     assert is_equal(ls.align(ls.permute(model, ls.permutations(model, x), seeded(1)), model, x), model)
 
 
-class Bumps(nn.Module):
-    """Hidden units that no product of matrices makes: they stand in no activation that is recorded."""
-
-    def __init__(self):
-        super().__init__()
-        self.widths = nn.Parameter(torch.randn(12))
-        self.middle, self.last = nn.Linear(12, 9), nn.Linear(9, 3)
-
-    def forward(self, x):
-        return self.last(self.middle(torch.exp(-(x[:, :1] * self.widths).square())).relu())
-
-
-def test_units_that_stand_in_no_activation_are_put_back_by_their_weights():
-    model, x = built(Bumps), torch.randn(64, 4, generator=seeded())
-    groups = ls.permutations(model, x)
-    assert sorted(groups.sizes) == [9, 12]
-    shuffled = ls.permute(model, groups, seeded(1))
-    assert not torch.equal(shuffled.widths, model.widths)
-    assert is_equal(ls.align(shuffled, model, x, "activations"), model)
-
-
 @pytest.mark.parametrize("by", ["weights", "activations"])
 def test_the_order_is_the_best_of_all_orders(by):
     """All 120 orders of five hidden units, each judged by a sum that is written out here."""
@@ -100,30 +79,6 @@ def test_the_order_is_the_best_of_all_orders(by):
     aligned = ls.align(one, other, x, by)
     assert torch.equal(aligned[0].weight, one[0].weight[list(best)])
     assert torch.equal(aligned[2].weight, one[2].weight[:, list(best)])
-
-
-@pytest.mark.parametrize("by", ["weights", "activations"])
-@pytest.mark.parametrize("name", ["attention", "grouped convolution", "gru"])
-def test_an_aligned_network_is_the_same_function_and_nearer(name, by):
-    one, other = (built(ODD[name].build, seed) for seed in (1, 2))
-    example = many(ODD[name].example())
-    aligned = ls.align(one, other, example, by)
-    assert torch.allclose(output(aligned, example), output(one, example), atol=1e-5)
-    if by == "weights":
-        assert apart(aligned, other) < apart(one, other)
-
-
-def apart(one, other):
-    return sum(
-        float((a - b).square().sum().detach()) for a, b in zip(one.parameters(), other.parameters(), strict=True)
-    )
-
-
-def test_more_descents_are_never_worse():
-    one, other = (built(lambda: linear(5, 12, 12, 12, 2), seed) for seed in (1, 2))
-    example = rows(6, 5)()
-    found = [apart(ls.align(one, other, example, restarts=count, generator=seeded(3)), other) for count in (0, 1, 5)]
-    assert found[0] >= found[1] >= found[2]
 
 
 def test_the_line_between_a_network_and_its_shuffled_copy_is_flat_once_they_are_aligned():
@@ -156,16 +111,6 @@ def test_a_soup_is_the_mean_of_aligned_networks():
     by_hand = built(lambda: linear(5, 9, 3))
     by_hand.load_state_dict(mean)
     assert torch.allclose(ls.soup([one, other], x)(x)[0], output(by_hand, x), atol=1e-6)
-
-
-def test_networks_of_a_soup_fit_each_other_better_than_they_fit_the_first():
-    models = [built(lambda: linear(5, 16, 16, 3), seed) for seed in range(4)]
-    x = rows(12, 5)()
-    to_first = [models[0], *(ls.align(model, models[0], x) for model in models[1:])]
-    mean = {n: sum(m.state_dict()[n] for m in to_first) / 4 for n in models[0].state_dict()}
-    norm = sum(float(tensor.square().sum()) for tensor in mean.values())
-    made = ls.soup(models, x)
-    assert sum(float(t.square().sum()) for t in made.module.state_dict().values()) > norm  # less is lost by averaging
 
 
 def test_statistics_of_a_soup_are_estimated_on_data():

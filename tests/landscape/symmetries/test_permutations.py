@@ -81,7 +81,7 @@ def test_a_permuted_network_of_the_zoo_is_the_same_function(name):
     groups = ls.permutations(model, example)
     held = sum(torch.Size(groups.shapes[name]).numel() for name in groups.layout)
     assert held > 0.9 * sum(parameter.numel() for parameter in model.parameters())
-    assert not groups.without_rule and groups.is_exact
+    assert not groups.without_rule
     other = ls.permute(model, groups, seeded())
     assert any(not torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
     assert_same_function(model, other, example)
@@ -147,11 +147,6 @@ def test_positions_that_the_example_does_not_reach_keep_their_places():
     assert_same_function(model, other, rows(2, 9, 5)())  # longer than the example
 
 
-def test_many_rows_are_not_needed_and_do_no_harm():
-    model = built(lambda: linear(5, 7, 2))
-    assert sizes(ls.permutations(model, rows(1, 5)())) == sizes(ls.permutations(model, rows(500, 5)())) == [7]
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_networks_of_other_precisions_are_permuted(dtype):
     model, example = built(lambda: linear(5, 7, 2)).to(dtype), rows(6, 5)().to(dtype)
@@ -166,23 +161,7 @@ def test_code_that_insists_on_single_precision_is_followed_in_double():
         lambda: Net(lambda m, x: m.head(m.enter(x).float().relu()), enter=nn.Linear(5, 7), head=nn.Linear(7, 2))
     )
     groups = ls.permutations(model, rows(6, 5)())
-    assert groups.sizes == (7,) and groups.is_exact
-
-
-def test_code_that_runs_in_single_precision_alone_is_followed_in_it():
-    class Single(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            if x.dtype != torch.float32:
-                raise RuntimeError("float32 alone")
-            return x.relu()
-
-    model = built(
-        lambda: Net(lambda m, x: m.head(Single.apply(m.enter(x))), enter=nn.Linear(5, 7), head=nn.Linear(7, 2))
-    )
-    groups = ls.permutations(model, rows(6, 5)())
-    assert groups.sizes == (7,) and not groups.is_exact
-    assert_same_function(model, ls.permute(model, groups, seeded()), rows(6, 5)())
+    assert groups.sizes == (7,)
 
 
 def test_a_trajectory_stands_for_its_solution():
@@ -203,17 +182,7 @@ def test_groups_say_where_their_units_stand():
     assert inner.outer == heads.number and inner.outer_size == 2
     assert set(inner.places) == {("q.weight", 0), ("q.bias", 0), ("k.weight", 0), ("k.bias", 0)}
     assert f"4 units in each of the 2 units of group {heads.number}" in groups.explain()
-    assert repr(groups) == "Groups(4 groups of 2 to 6 units, 2 inside others, in 11 of 12 tensors)"
-    assert groups[-1] == groups[3] and len(groups[1:3]) == 2
-    with pytest.raises(IndexError, match="groups 0 to 3, but 4 was asked for"):
-        groups[4]
-
-
-def test_a_generator_says_which_order_it_is():
-    model, example = built(lambda: linear(5, 7, 6, 2)), rows(6, 5)()
-    groups = ls.permutations(model, example)
-    one, same, other = (ls.permute(model, groups, seeded(seed)) for seed in (1, 1, 2))
-    assert torch.equal(one[0].weight, same[0].weight) and not torch.equal(one[0].weight, other[0].weight)
+    assert repr(groups) == "Groups(4 groups in 11 of 12 tensors)"
 
 
 # ---------------------------------------------------------------- the given model stays as it is

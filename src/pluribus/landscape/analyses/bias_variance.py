@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
 
 from ...core.ensemble import Ensemble
 from ...data.builtin import blundell_curve
@@ -20,11 +18,9 @@ from ...results.intervals import t_interval
 from ...training.batching import mix_seeds
 from ...training.criteria import CRITERIA, USUAL
 from ...uncertainty.resampling import Interval
-from ..common.batch_statistics import statistics_layers
 
 Rows = tuple[Tensor, Tensor]
 Train = Callable[[Ensemble, Tensor, Tensor, int], Any]
-
 TEST_ROWS = 1000  # at least, of draws that nothing is trained on
 
 
@@ -55,17 +51,17 @@ class BiasVariance:
     @property
     def bias(self) -> np.ndarray:
         """The squared bias for each size: (sizes)."""
-        return np.array([self._figures(i)[0] for i in range(len(self.sizes))])
+        return np.array([_decompose(said, self.target)[0] for said in self.predictions])
 
     @property
     def variance(self) -> np.ndarray:
         """The variance over training sets for each size: (sizes)."""
-        return np.array([self._figures(i)[1] for i in range(len(self.sizes))])
+        return np.array([_decompose(said, self.target)[1] for said in self.predictions])
 
     @property
     def error(self) -> np.ndarray:
         """The mean squared error for each size: (sizes)."""
-        return np.array([self._figures(i)[2] for i in range(len(self.sizes))])
+        return self.bias + self.variance
 
     def interval(self, figure: str, size: int) -> Interval:
         """ "bias", "variance", "error" or "members" of a size with its interval over training sets."""
@@ -75,22 +71,21 @@ class BiasVariance:
         """A figure of the first size minus that of the second, both trained on the same sets, with its interval."""
         return t_interval((self._pseudo_values(figure, first) - self._pseudo_values(figure, second)).tolist())
 
-    def _figures(self, i: int, left_out: int | None = None) -> tuple[float, float, float]:
-        found = self.predictions[i]
-        found = found if left_out is None else np.delete(found, left_out, 0)
-        variance = float(found.var(0, ddof=1).mean())
-        bias = float(np.square(found.mean(0) - self.target).mean()) - variance / len(found)
-        return bias, variance, bias + variance
-
     def _pseudo_values(self, figure: str, size: int) -> np.ndarray:
         """The jackknife: what each training set adds."""
-        names = ("bias", "variance", "error", "members")
-        i, count = self.sizes.index(size), self.predictions.shape[1]
+        i = self.sizes.index(size)
         if figure == "members":
             return self.members[i]
-        k = names.index(figure)
-        whole = self._figures(i)[k]
-        return np.array([count * whole - (count - 1) * self._figures(i, r)[k] for r in range(count)])
+        said, which = self.predictions[i], {"bias": [0], "variance": [1], "error": [0, 1]}[figure]
+        whole = sum(_decompose(said, self.target)[k] for k in which)
+        without = [_decompose(np.delete(said, r, 0), self.target) for r in range(len(said))]
+        return np.array([len(said) * whole - (len(said) - 1) * sum(one[k] for k in which) for one in without])
+
+
+def _decompose(said: np.ndarray, target: np.ndarray) -> tuple[float, float]:
+    """Squared bias and variance of predictions, (repeats, values)."""
+    variance = float(said.var(0, ddof=1).mean())
+    return float(np.square(said.mean(0) - target).mean()) - variance / len(said), variance
 
 
 def bias_variance(
@@ -109,8 +104,7 @@ def bias_variance(
 ) -> BiasVariance:
     """Squared bias, variance and error of ensembles of each size, each trained on `repeats` training sets.
 
-    Without `train`, the ensemble's own loss on the whole training set is minimised by Adam with a cosine rate, and all
-    training sets are trained side by side where vmap can do that.
+    Without `train`, the ensemble's own loss on the whole training set is minimised by Adam with a cosine rate.
 
     Shapes:
         draw(seed): x (rows, *features), y (rows, outputs); bias, variance, error: (sizes)
@@ -145,8 +139,14 @@ def bias_variance(
         if progress is not None:
             progress(f"size {size}")
         made = [_make(make, size, mix_seeds(seed, size, i)) for i in range(repeats)]
-        _train_all(made, sets, train, steps, lr, mix_seeds(seed, size))
-        said = [ensemble.predict(x) for ensemble in made]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(mix_seeds(seed, size))
+            for i, (ensemble, (own_x, own_y)) in enumerate(zip(made, sets, strict=True)):
+                if train is None:
+                    _descend(ensemble, own_x, own_y, steps, lr)
+                else:
+                    train(ensemble, own_x, own_y, mix_seeds(seed, size, i))
+        said = [ensemble.eval().predict(x) for ensemble in made]
         each = [answer.means.detach().double().flatten(1).numpy() for answer in said]  # type: ignore[union-attr]
         predictions.append(np.stack([part.mean(0) for part in each]))
         members.append([float(np.square(part - target).mean()) for part in each])
@@ -204,78 +204,15 @@ def _make(make: Callable[[int], Ensemble], size: int, seed: int) -> Ensemble:
     return made
 
 
-# ---------------------------------------------------------------- training
-
-
-class _Loss(nn.Module):
-    """The loss of an ensemble as a module's output."""
-
-    def __init__(self, ensemble: Ensemble):
-        super().__init__()
-        self.ensemble = ensemble
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.ensemble.loss(x, y, CRITERIA[USUAL[self.ensemble.task]])
-
-
-def _train_all(
-    made: Sequence[Ensemble], sets: Sequence[Rows], train: Train | None, steps: int, lr: float, seed: int
-) -> None:
-    """Train each ensemble on its set, in place; they end in eval mode."""
-    alike = len({(x.shape, y.shape) for x, y in sets}) == 1 and not statistics_layers(made[0])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if train is not None:
-            for i, (ensemble, (x, y)) in enumerate(zip(made, sets, strict=True)):
-                train(ensemble, x, y, mix_seeds(seed, i))
-        elif alike and _can_stack(made, sets):
-            _descend_together(made, sets, steps, lr)
-        else:
-            for ensemble, (x, y) in zip(made, sets, strict=True):
-                _descend(list(ensemble.parameters()), partial(_Loss(ensemble.train()), x, y), steps, lr)
-    for ensemble in made:
-        ensemble.eval()
-
-
-def _can_stack(made: Sequence[Ensemble], sets: Sequence[Rows]) -> bool:
-    """Whether vmap runs two of them side by side."""
-    two = slice(0, 2)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            _stack_losses(made[two], sets[two])[1]()
-    except (RuntimeError, ValueError, NotImplementedError):  # torch says in many ways that it cannot
-        return False
-    return True
-
-
-def _stack_losses(made: Sequence[Ensemble], sets: Sequence[Rows]) -> tuple[dict[str, Tensor], Callable[[], Tensor]]:
-    """All parameters, (ensembles, *shape), and a function that gives the sum of all losses."""
-    losses = [_Loss(ensemble.train()) for ensemble in made]
-    x, y = (torch.stack(part) for part in zip(*sets, strict=True))
-    losses[0](*sets[0])  # what an ensemble finds out on its first batch, it cannot find out inside vmap
-    parameters, buffers = stack_module_state(losses)
-    run = vmap(lambda p, b, x, y: functional_call(losses[0], (p, b), (x, y)), randomness="different")
-    return parameters, lambda: run(parameters, buffers, x, y).sum()
-
-
-def _descend_together(made: Sequence[Ensemble], sets: Sequence[Rows], steps: int, lr: float) -> None:
-    parameters, loss = _stack_losses(made, sets)
-    _descend(list(parameters.values()), loss, steps, lr)
-    with torch.no_grad():
-        for i, ensemble in enumerate(made):
-            own = dict(_Loss(ensemble).named_parameters())
-            for name, stacked in parameters.items():
-                own[name].copy_(stacked[i])
-
-
-def _descend(parameters: list[Any], loss: Callable[[], Tensor], steps: int, lr: float) -> None:
-    """Adam is element by element, so that a sum of losses is minimised as each alone would be."""
-    optimizer = torch.optim.Adam(parameters, lr)
+def _descend(ensemble: Ensemble, x: Tensor, y: Tensor, steps: int, lr: float) -> None:
+    """Train in place on all rows at once."""
+    parameters = list(ensemble.train().parameters())
+    optimizer, criterion = torch.optim.Adam(parameters, lr), CRITERIA[USUAL[ensemble.task]]
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / steps))
         optimizer.zero_grad()
-        loss().backward()
+        ensemble.loss(x, y, criterion).backward()
         optimizer.step()
     if not all(bool(p.isfinite().all()) for p in parameters):
         raise ValueError(f"bias_variance: the weights are no longer finite after {steps} steps of {lr:g}. Lower lr.")

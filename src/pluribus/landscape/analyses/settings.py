@@ -35,9 +35,7 @@ from ..similarity import answers_and_targets, disagreement, divergence
 from ..subnetworks import subnetworks
 
 Entries = Mapping[str, Callable[[], Ensemble]]
-
 METRICS = ("accuracy", "nll", "brier", "ece", "entropy", "mutual_information", "disagreement", "disagreement_by_error")
-
 CRITERIA = ("msp", "max_logit", "entropy", "mutual_information", "variation_ratio")  # of Packed-Ensembles' Table 6
 
 
@@ -144,12 +142,7 @@ def measure_settings(
     """
     judge = judge_settings("measure_settings", test, outside, shifts, further)
     tries = [Try(name, make, (about or {}).get(name, {}), options) for name, make in entries.items()]
-    return train_each("measure_settings", tries, train, judge, seeds, progress, seeds_of)
-
-
-def seeds_of(seed: int) -> tuple[int, int]:
-    """The seeds of what is drawn, and of training."""
-    return mix_seeds(seed, 11), mix_seeds(seed, 12)
+    return train_each("measure_settings", tries, train, judge, seeds, progress)
 
 
 def judge_settings(
@@ -181,15 +174,16 @@ class Try(NamedTuple):
 
 def train_each(
     caller: str, tries: Sequence[Try], train: Any, judge: Callable[[Ensemble], Mapping[str, Any]], seeds: int,
-    progress: Callable[[str], None] | None, chance: Callable[[int], tuple[int, int]],
+    progress: Callable[[str], None] | None,
 ) -> Measured:  # fmt: skip
-    """Every try, made, trained and judged for every seed; `chance` gives the seeds of what is drawn and of training."""
+    """Every try, made, trained and judged for every seed."""
     rows = []
     for seed in range(check_whole(caller, "seeds", seeds)):
         for setting, make, columns, options in tries:
             if progress is not None:
                 progress(f"{setting}, seed {seed + 1} of {seeds}")
-            made = train_from_seeds(caller, setting, make, train, chance(seed), options)
+            own = mix_seeds(seed, 11), mix_seeds(seed, 12)  # of what is drawn, and of training
+            made = train_from_seeds(caller, setting, make, train, own, options)
             with torch.random.fork_rng(devices=[]):
                 rows.append({"setting": setting, "seed": seed, **columns, **judge(made)})
     return Measured(rows)
@@ -362,11 +356,14 @@ def member_figures(ensemble: Ensemble, data: Any) -> dict[str, float]:
     answers, _, targets = answers_and_targets("member_figures", ensemble, examples)
     assert targets is not None
     p, y = answers.double().exp(), target_labels(targets, answers.shape[-1])
-    quality = [_quality(part, y) for part in (p, *(member[None] for member in p))]
+    every = (Classification.from_probabilities(part) for part in (p, *(member[None] for member in p)))
+    together, *alone = [evaluate(part, y, metrics=("accuracy", "nll")) for part in every]
     pairs = ~np.eye(len(p), dtype=bool)
     return {
-        **quality[0],
-        **{f"member_{name}": float(np.mean([one[name] for one in quality[1:]])) for name in quality[0]},
+        "accuracy": together["accuracy"],
+        "log_likelihood": -together["nll"],
+        "member_accuracy": float(np.mean([one["accuracy"] for one in alone])),
+        "member_log_likelihood": -float(np.mean([one["nll"] for one in alone])),
         "disagreement": float(disagreement(ensemble, data=examples)[pairs].mean()) if len(p) > 1 else 0.0,
         "kl": float(divergence(ensemble, data=examples)[pairs].mean()) if len(p) > 1 else 0.0,
     }
@@ -409,11 +406,6 @@ def between_members(ensemble: Ensemble, data: Any, points: int = 9, **how: Unpac
     }
 
 
-def _quality(p: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
-    found = evaluate(Classification.from_probabilities(p), y, metrics=("accuracy", "nll"))
-    return {"accuracy": found["accuracy"], "log_likelihood": -found["nll"]}
-
-
 def weight_share(ensemble: Ensemble) -> float:
     """The share of weights that are not zero: above 1e-4 in absolute value."""
     weights = [p.detach().abs() for p in ensemble.module.parameters()]
@@ -429,9 +421,7 @@ def _sweep(
         figures = {**member_figures(made, examples), "share": weight_share(made)}
         return figures if further is None else {**figures, **further(made, examples)}
 
-    return train_each(
-        caller, tries, train, judge, seeds, progress, lambda seed: (mix_seeds(0, seed), mix_seeds(0, seed, 1))
-    )
+    return train_each(caller, tries, train, judge, seeds, progress)
 
 
 def mask_overlap(
@@ -464,9 +454,10 @@ def mask_overlap(
     iou, size = np.empty((len(sizes), len(scales), 3)), np.empty((len(sizes), len(scales), 3))
     for i, members in enumerate(sizes):
         for j, scale in enumerate(scales):
-            drawn = [_draw(ones, members, scale, generator) for _ in range(draws)]
-            iou[i, j] = t_interval([one[0] for one in drawn])
-            size[i, j] = t_interval([one[1] for one in drawn])
+            widths = [sampler.grow_width(ones, members, scale, generator) for _ in range(draws)]
+            drawn = [sampler.masks(width, members, capacity=ones, generator=generator) for width in widths]
+            iou[i, j] = t_interval([sampler.mean_mask_iou(masks) for masks in drawn])
+            size[i, j] = t_interval([width / ones for width in widths])
     every, counts = np.asarray(scales, float), np.asarray(sizes)[:, None]
     return {
         "iou": iou,
@@ -488,12 +479,6 @@ def exact_iou(ones: int, positions: int) -> float:
     common = range(max(0, 2 * ones - positions), ones + 1)
     ways = [math.comb(ones, c) * math.comb(positions - ones, ones - c) for c in common]
     return sum(w / math.comb(positions, ones) * (c / (2 * ones - c)) for w, c in zip(ways, common, strict=True))
-
-
-def _draw(ones: int, members: int, scale: float, generator: torch.Generator) -> tuple[float, float]:
-    """IoU and relative width of one set of masks."""
-    width = sampler.grow_width(ones, members, scale, generator)
-    return sampler.mean_mask_iou(sampler.masks(width, members, capacity=ones, generator=generator)), width / ones
 
 
 def mask_transition(
@@ -620,16 +605,14 @@ def dropout_grid(
     *,
     rates: Sequence[float] = (0.05, 0.1, 0.2, 0.3, 0.5),
     size: int = 4,
-    figure: str = "nll",
     where: str | None = None,
     **options: Any,
 ) -> tuple[float, Measured]:
-    """The dropout rate that is best on validation data, as a mean over seeds, and what each gave (section 4.2).
+    """The dropout rate with the best NLL on validation data, as a mean over seeds, and what each gave (section 4.2).
 
     Args:
         rates: dropout rates to try
         size: samples of a prediction
-        figure: what is smallest at the best rate, or largest if it is "accuracy"
         model, train, where, options: as for `mask_transition`
 
     >>> x, y = torch.randn(24, 4), torch.arange(24) % 3
@@ -642,9 +625,7 @@ def dropout_grid(
     entries = {f"rate {rate:g}": partial(_build_dropout, model, size, rate, example, where) for rate in rates}
     about: Mapping[str, Mapping[str, Any]] = {f"rate {rate:g}": {"rate": rate} for rate in rates}
     measured = measure_settings(entries, train, validation, about=about, **options)
-    sign = -1 if figure == "accuracy" else 1
-    best = min(rates, key=lambda rate: sign * measured.interval(f"rate {rate:g}", figure).value)
-    return best, measured
+    return min(rates, key=lambda rate: measured.interval(f"rate {rate:g}", "nll").value), measured
 
 
 def _build_masksembles(
@@ -745,10 +726,6 @@ def network_widths(
     >>> network_widths(build, (x, y), (x, y), widths=[0.5, 1.0], seeds=1, epochs=1).settings
     ['width 0.5', 'width 1']
     """
-    entries = {f"width {width:g}": partial(_single_of_width, build, width) for width in widths}
+    entries = {f"width {width:g}": partial(lambda width: single(build(width)), width) for width in widths}
     about = {f"width {width:g}": {"width": width} for width in widths}
     return measure_settings(entries, train, test, about=about, **options)
-
-
-def _single_of_width(build: Callable[[float], nn.Module], width: float) -> Ensemble:
-    return single(build(width))

@@ -21,7 +21,6 @@ from ..common.examples import Examples, answer_of
 from ..common.networks import network_of
 
 Share = float | Sequence[float] | Tensor
-
 SHARES = tuple(i / 20 for i in range(1, 21))
 
 

@@ -20,7 +20,7 @@ from .examples import answer_of, read_batches, ready
 Module = TypeVar("Module", bound=nn.Module)
 
 
-def refresh_(ensemble_or_model: Module, data: Any, *, batch_size: int = 128, batches: int | None = None) -> Module:
+def refresh_(ensemble_or_model: Module, data: Any, *, batch_size: int = 128) -> Module:
     """The module itself, whose normalisation layers have the running statistics of `data`, estimated anew.
 
     Every batch counts by its rows; dropout is off. A module without such layers stays as it is, and `data` unread.
@@ -29,7 +29,6 @@ def refresh_(ensemble_or_model: Module, data: Any, *, batch_size: int = 128, bat
         ensemble_or_model: what is changed in place, and given back
         data: what it was trained on: (x, y), a data set or a loader, or x alone
         batch_size: rows in one pass; each batch counts by its rows
-        batches: use no more than so many
 
     >>> model = nn.BatchNorm1d(1)
     >>> refresh_(model, torch.tensor([[1.0], [3.0]])).running_mean
@@ -40,9 +39,7 @@ def refresh_(ensemble_or_model: Module, data: Any, *, batch_size: int = 128, bat
         return ensemble_or_model
     seen, buffers = 0, [buffer for layer in layers for buffer in layer.buffers()]
     with restore_on_error(buffers), _collecting(ensemble_or_model, layers), torch.no_grad():
-        for number, (x, _) in enumerate(read_batches("refresh_", data, batch_size)):
-            if batches is not None and number >= batches:
-                break
+        for x, _ in read_batches("refresh_", data, batch_size):
             x = ready(ensemble_or_model, x)
             rows = rows_of(x)
             seen += rows

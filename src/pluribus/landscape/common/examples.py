@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -233,18 +232,9 @@ def _shapes(output: Any) -> str:
     return " and ".join(str(tuple(tensor.shape)) for tensor in tensors_of(output))
 
 
-def available_memory() -> int:
-    """The bytes that this process may still use: what the machine has left, or what its container allows."""
-    try:
-        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        return min(memory(), int(fields["MemAvailable"].split()[0]) * 1024)
-    except (OSError, KeyError, ValueError):
-        return memory()
-
-
 def check_memory(caller: str, needed: float, what: str, limit: float | None, way_out: str) -> None:
     """Refuse what would need more memory than there is, or than the limit that was given."""
-    most = available_memory() if limit is None else limit
+    most = memory() if limit is None else limit
     if needed > most:
         there = "there are" if limit is None else "memory= allows"
         raise ValueError(
@@ -255,7 +245,7 @@ def check_memory(caller: str, needed: float, what: str, limit: float | None, way
 def _keep(caller: str, batches: Iterable[tuple[Any, Any]], limit: float | None) -> list[tuple[Any, Any]]:
     kept: list[tuple[Any, Any]] = []
     size = 0
-    most = available_memory() if limit is None else limit
+    most = memory() if limit is None else limit
     for batch in batches:
         size += sum(t.numel() * t.element_size() for t in tensors_of(batch))
         if size > most:

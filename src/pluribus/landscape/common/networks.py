@@ -15,7 +15,6 @@ from ...methods.building import check_model
 from ...surgery.copying import assign_, duplicate, state
 
 CHUNK = 2**22  # numbers taken into double precision at once
-
 Buffers = dict[str, Tensor]
 
 
@@ -25,17 +24,17 @@ class Layout:
     def __init__(self, model: nn.Module):
         named = [(n, p) for n, p in model.named_parameters() if p.is_floating_point() or p.is_complex()]
         self.names = [name for name, _ in named]
-        self.shapes = {name: tuple(_real(p.detach()).shape) for name, p in named}
+        self.shapes = {name: tuple(real(p.detach()).shape) for name, p in named}
         self.sizes = [math.prod(shape) for shape in self.shapes.values()]
         self.length = sum(self.sizes)
-        wide = any(_real(p.detach()).dtype == torch.float64 for _, p in named)
+        wide = any(real(p.detach()).dtype == torch.float64 for _, p in named)
         self.dtype = torch.float64 if wide else torch.float32
         trainable = [p.requires_grad for _, p in named]
         self.moves = trainable if any(trainable) else [True] * len(named)  # what samplers and optimisers may change
 
     def vector(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """The parameters of one network in a row, (parameters), on the CPU."""
-        parts = [_real(tensors[name].detach()).to("cpu", self.dtype).reshape(-1) for name in self.names]
+        parts = [real(tensors[name].detach()).to("cpu", self.dtype).reshape(-1) for name in self.names]
         return torch.cat(parts) if parts else torch.zeros(0)
 
     def pieces(self, vector: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -206,7 +205,7 @@ def put_(module: nn.Module, layout: Layout, vector: Tensor, buffers: Buffers) ->
     """Write weights and buffers into the module's own tensors."""
     own = dict(state(module))
     for name, piece in layout.pieces(vector):
-        _real(own[name].detach()).copy_(piece)
+        real(own[name].detach()).copy_(piece)
     for name, value in buffers.items():
         own[name].copy_(value)
 
@@ -216,7 +215,8 @@ def rest_of(layout: Layout, tensors: Mapping[str, Tensor]) -> Buffers:
     return {name: t.detach().cpu().clone() for name, t in tensors.items() if name not in layout.shapes}
 
 
-def _real(tensor: Tensor) -> Tensor:
+def real(tensor: Tensor) -> Tensor:
+    """Complex numbers as pairs of real ones."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 

@@ -253,13 +253,19 @@ def _carry_out_all(caller: str, work: Work, processes: int, file: str | Path | N
     done = np.zeros(len(values), bool)
     if kept is not None:
         values, done = kept.read(caller, values, done)
-    said, saved = _Progress(caller, len(values), int(done.sum()), progress), time.monotonic()
-    for rows, found in _figures(caller, work, np.flatnonzero(~done), processes):
+    before, start, said, saved = int(done.sum()), time.monotonic(), 0.0, time.monotonic()
+    for rows, found in _figures(caller, work, np.flatnonzero(~done).tolist(), processes):
         values[rows], done[rows] = found, True
-        said.tell(int(done.sum()))
-        if kept is not None and time.monotonic() > saved + SAVED_EVERY:
+        now, count, total = time.monotonic(), int(done.sum()), len(values)
+        left = (now - start) / (count - before) * (total - count)
+        if callable(progress):
+            progress(count, total, left)
+        elif progress and (now > said + 0.5 or count == total):
+            said, end = now, "\n" if count == total else ""
+            print(f"\r{caller}: {count} of {total}, {left:.0f} s left ", end=end, file=sys.stderr, flush=True)
+        if kept is not None and now > saved + SAVED_EVERY:
             kept.write(values, done)
-            saved = time.monotonic()
+            saved = now
     if kept is not None:
         kept.write(values, done)
     return values
@@ -276,23 +282,19 @@ def _statistics(caller: str, model: nn.Module, refresh: Any, examples: Examples)
     return Examples(caller, refresh), "statistics are estimated at every point, on the data given for them"
 
 
-@dataclass(frozen=True)
-class _Job:
+class _Job(NamedTuple):
     name: str
-    rows: tuple[int, ...]
+    rows: list[int]
 
 
-def _figures(caller: str, work: Work, rows: np.ndarray, processes: int) -> Iterator[tuple[list[int], np.ndarray]]:
-    if not len(rows):
-        return
-    size = 1 if processes == 1 else max(1, min(16, len(rows) // (4 * processes)))
-    parts = [tuple(rows[i : i + size].tolist()) for i in range(0, len(rows), size)]
-    jobs = [_Job(str(part[0]), part) for part in parts]
+def _figures(caller: str, work: Work, rows: list[int], processes: int) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Points and their figures as they come."""
     if processes == 1:
         module = duplicate(work.span.networks.model).eval()
-        for job in jobs:
-            yield list(job.rows), work.carry_out(job.rows, module)
+        yield from (([row], work.carry_out([row], module)) for row in rows)
         return
+    size = max(1, min(16, len(rows) // (4 * processes)))
+    jobs = [_Job(str(rows[i]), rows[i : i + size]) for i in range(0, len(rows), size)]
     with temporary_folder() as folder:
         path = folder / "work"
         try:
@@ -302,13 +304,12 @@ def _figures(caller: str, work: Work, rows: np.ndarray, processes: int) -> Itera
                 f"{caller}: processes={processes} needs a model and a criterion that can be pickled, but: {error}. "
                 "Use processes=1."
             ) from error
-        threads = max(1, torch.get_num_threads() // processes)
-        compute = partial(_carry_out, str(path), threads)
+        compute = partial(_carry_out, str(path), max(1, torch.get_num_threads() // processes))
         for kind, job, result in run_in_processes(compute, jobs, processes):
             if kind == "failed":
                 raise RuntimeError(f"{caller}: {result}")
             if kind == "done":
-                yield list(job.rows), result
+                yield job.rows, result
 
 
 def _carry_out(path: str, threads: int, job: _Job) -> np.ndarray:
@@ -366,24 +367,6 @@ def _fingerprint(work: Work) -> str:
     told = (judge.task, judge.class_dim, judge.measures, judge.normalised, criterion, judge.examples.fingerprint())
     digest.update(repr((told, work.refresh and work.refresh.fingerprint(), str(networks.model))).encode())
     return digest.hexdigest()
-
-
-class _Progress:
-    """Says how far it is and how long it will take."""
-
-    def __init__(self, caller: str, total: int, done: int, report: Report):
-        self.caller, self.total, self.report = caller, total, report
-        self.first, self.start, self.said = done, time.monotonic(), 0.0
-
-    def tell(self, done: int) -> None:
-        now = time.monotonic()
-        left = (now - self.start) / max(done - self.first, 1) * (self.total - done)
-        if callable(self.report):
-            self.report(done, self.total, left)
-        elif self.report and (now > self.said + 0.5 or done == self.total):
-            self.said = now
-            end = "\n" if done == self.total else ""
-            print(f"\r{self.caller}: {done} of {self.total}, {left:.0f} s left ", end=end, file=sys.stderr, flush=True)
 
 
 def _rows(output: Any, y: Any) -> int:

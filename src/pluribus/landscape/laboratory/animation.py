@@ -18,9 +18,7 @@ from ..planes import Surface
 
 SECONDS = 6.0  # of one round
 SIZE = 480  # pixels of the longer side
-
 COLOURS = {2: (194, 74, 0), 3: (109, 26, 54)}  # as on the page
-
 PALE, DARK = np.array([243, 247, 252]), np.array([33, 102, 172])
 
 STYLE = (

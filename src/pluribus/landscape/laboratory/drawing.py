@@ -385,9 +385,7 @@ FORT_SECTIONS: dict[str, Section] = {
 
 
 KINDS = {"mimo": "MIMO", "multihead": "Naive multihead"}
-
 NAMES = [f"member {k + 1}" for k in range(MEMBERS)]
-
 STYLES = _styles([*NAMES, "origin, projected"])
 
 

@@ -31,11 +31,8 @@ from .questions import (
 )
 
 TITLE = "Why do ensembles work?"
-
 Ask = Callable[[Material], Claim | None]
-
 SECTIONS = {**FORT_SECTIONS, **MEMBERS_SECTIONS}
-
 ANSWERS: dict[str, Ask] = {name: partial(one.answer, name) for name, one in SECTIONS.items()}
 
 QUESTIONS: dict[str, Ask] = {  # by the anchor on the page, in its order
@@ -106,7 +103,9 @@ def explore(
 ) -> list[Claim]:
     """The questions with what was found, written as a page that opens offline."""
     check_questions(only)
-    _check(material, animation)
+    if len(material.runs) < 2:
+        raise ValueError(f"landscape: needs at least 2 runs to compare, but there is {len(material.runs)}.")
+    check_animation(animation, material.recorded)
     chosen = {name: ask for name, ask in (QUESTIONS | ON_REQUEST).items() if name in (only or QUESTIONS)}
     found, refused = _ask(chosen, material)
     notes = [*_notes(material), *refused]
@@ -155,12 +154,6 @@ def check_questions(names: Sequence[str]) -> None:
     every = QUESTIONS | ON_REQUEST
     if unknown := [name for name in names if name not in every]:
         raise ValueError(f"landscape: the question {unknown[0]!r} is unknown. Choose from {quote_names(every)}.")
-
-
-def _check(material: Material, animation: Any) -> None:
-    if len(material.runs) < 2:
-        raise ValueError(f"landscape: needs at least 2 runs to compare, but there is {len(material.runs)}.")
-    check_animation(animation, material.recorded)
 
 
 def check_animation(animation: str | os.PathLike[str] | None, recorded: bool) -> None:

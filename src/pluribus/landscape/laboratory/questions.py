@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ from ...report.charts.landscape import heat_map
 from ...report.claims import Claim, ClaimVerdict, section, yes_or_no
 from ...report.figure import Curve, Figure, Panel, curve_panel, finite_range, legend
 from ...report.svg import Axis
-from ...results.judgements import FAILS, HOLDS, OPEN, all_of
+from ...results.judgements import FAILS, HOLDS, OPEN, all_of, plural
 from ..analyses.settings import Measured, mask_overlap, ood_criteria
 from ..analyses.sparsity import layer_sparsity
 from ..curvature import Spectrum, spectrum
@@ -29,7 +29,6 @@ from ..symmetries.symmetry_search import permutations
 from .drawing import curves_panel, lines_figure
 
 STYLES = {"as trained": 2, "aligned by weights": 3, "aligned by activations": 4}
-
 TITLE = "Is it one valley, up to the order of units?"
 
 CLAIM = (
@@ -65,7 +64,7 @@ def alignment_question(
         f"{answer.capitalize()}: along the straight line the loss rises {before[1]:.3g} above its ends, and "
         + ", ".join(f"{value:.3g} once units are {name}" for name, value in after)
         + ".",
-        f"{groups.number_in_words} of hidden units can be permuted, in 10^{groups.log10_orders:.0f} orders.",
+        f"{plural(len(groups), 'group')} of hidden units can be permuted, in 10^{groups.log10_orders:.0f} orders.",
     ]
     caption = (
         "From the first network (0), with its units in their trained order or in that of the second, to the second "
@@ -218,11 +217,9 @@ def sparse_layers(material: Material) -> Claim | None:
         "their moments, on test rows; and the bound from the mean and variance of each input. Means over the units of "
         f"a layer{f'; the first {len(shown)} of {len(found)} layers' if len(shown) < len(found) else ''}."
     )
-    rows = [
-        [name, *(f"{np.interp(p, one['shares'], one[kind]):.4g}" for p in (0.25, 0.5) for kind in COLUMNS)]
-        for name, one in found.items()
-    ]
-    header = ["Layer", *(f"{kind} at p = {p:g}" for p in (0.25, 0.5) for kind in COLUMNS)]
+    rows = [[name, *(f"{np.interp(0.5, one['shares'], one[kind]):.4g}" for kind in COLUMNS)]
+            for name, one in found.items()]  # fmt: skip
+    header = ["Layer", *(f"{kind} at p = 0.5" for kind in COLUMNS)]
     figure = Figure(
         "sparsity", "Layers and their sparse approximations", caption, panels, "wide", legend(shown, styles),
         header, rows,
@@ -234,7 +231,6 @@ def sparse_layers(material: Material) -> Claim | None:
 
 
 COLUMNS = ("measured", "divergence", "bound")
-
 SPARSE = "Does the bound for sparse layers hold?"
 
 SPARSE_CLAIM = (
@@ -244,34 +240,30 @@ SPARSE_CLAIM = (
 
 
 SINUSOIDS: dict[str, Any] = {"hidden": 100, "points": 41, "epochs": 30, "lr": 0.01}
-
 CURVE: dict[str, Any] = {"sizes": 5, "repeats": 20, "steps": 1000}
-
 ANSWERS = {HOLDS: "yes", FAILS: "no", OPEN: "inconclusive"}
-
 QUESTIONS = {name: [name] for name in SWEEPS if name not in ("l1", "l2")} | {"penalties": ["l1", "l2"]}
 
 
 def settings_question(name: str, material: Material) -> Claim | None:
     """The sweeps of a question, on the network and the data of the runs."""
-    sweeps, rows, found = [SWEEPS[one] for one in QUESTIONS[name]], [], []
+    sweeps, found = [SWEEPS[one] for one in QUESTIONS[name]], []
     for sweep in sweeps:
         measured = measure_sweep(material, sweep)
         if measured is None:
             return None
-        rows.append(measured)
         found.append(sweep.verdict(measured))
+        further = FURTHER[name](measured) if name in FURTHER else []
     says = " ".join(
         f"{' '.join(one.says for one in sweep.claims.values()).removesuffix('.')} ({sweep.source})." for sweep in sweeps
     )
     title = sweeps[0].title if len(sweeps) == 1 else "Who suffers more from a penalty on the weights?"
-    pictures = [picture for one in found for picture in one.pictures]
-    further = FURTHER.get(name, lambda measured: [])(rows[0])
-    rows_told = [row for one in found for row in one.rows]
     number = found[0].found[1].removesuffix(".") if len(found[0].found) > 1 else ""  # the first comparison
-    lines = [line for one in found for line in one.found]
-    verdict = ClaimVerdict(all_of([one.judgement for one in found]), lines, found[0].header, rows_told,
-                           [*pictures, *further], number)  # fmt: skip
+    rows, pictures, lines = (
+        [each for one in found for each in getattr(one, kind)] for kind in ("rows", "pictures", "found")
+    )
+    pictures += further
+    verdict = ClaimVerdict(all_of([one.judgement for one in found]), lines, found[0].header, rows, pictures, number)
     return Claim("", name, title, says, verdict=_as_answer(verdict))
 
 
@@ -279,39 +271,30 @@ def _as_answer(verdict: ClaimVerdict) -> ClaimVerdict:
     return replace(verdict, judgement=ANSWERS.get(verdict.judgement, ""))
 
 
-def reliability_and_overlap(found: Measured) -> list[Figure]:
+def calibration_and_overlap(found: Measured) -> list[Figure]:
     """Accuracy against confidence for every setting (Figure 14), and the overlap of drawn masks (Figures 3 and 12)."""
-    curves: dict[str, Curve] = {}
+    calibration: dict[str, Curve] = {}
     for setting in found.settings:
         parts = np.nan_to_num([row["reliability"] for row in found.rows if row["setting"] == setting])  # seeds, 3, bins
         total = parts[:, 2].sum(0)
         kept = total >= max(1, 0.005 * total.sum())
         confidence, accuracy = ((parts[:, i] * parts[:, 2]).sum(0)[kept] / total[kept] for i in (0, 1))
-        curves[setting] = confidence, accuracy
-    caption = "Accuracy against confidence, all seeds together, for bins with at least half a percent of the rows."
+        calibration[setting] = confidence, accuracy
     scales, sizes = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0), (2, 4, 8)
     drawn = mask_overlap(sizes, scales, ones=64, draws=5)
     overlap: dict[str, Curve] = {"1 / (2 S - 1)": (np.array(scales), drawn["iou_paper"])}
     overlap |= {f"N = {size}": (np.array(scales), drawn["iou"][i, :, 0]) for i, size in enumerate(sizes)}
-    return [
-        _curves("calibration", "Calibration", caption, curves, ("confidence", "accuracy"), Axis(0, 1), True),
-        _curves("overlap", "Overlap of masks", "Drawn masks with 64 ones, and the closed form.", overlap,
-                ("S", "IoU of two masks"), Axis(1, scales[-1])),
-    ]  # fmt: skip
-
-
-def _curves(
-    name: str,
-    title: str,
-    caption: str,
-    curves: dict[str, Curve],
-    axes: tuple[str, str],
-    x: Axis,
-    diagonal: bool = False,
-) -> Figure:
-    styles = {label: number for number, label in enumerate(curves, 2)}
-    panel = curve_panel(curves, styles, axes, (x, Axis(0, 1)), str, diagonal=diagonal)
-    return Figure(name, title, caption, [panel], legend=legend(curves, styles))
+    told = "All seeds together, for bins with at least half a percent of the rows."
+    figures = []
+    for name, caption, curves, axes in (
+        ("calibration", told, calibration, ("confidence", "accuracy")),
+        ("overlap of masks", "Drawn masks with 64 ones, and the closed form.", overlap, ("S", "IoU of two masks")),
+    ):
+        styles = {label: number for number, label in enumerate(curves, 2)}
+        across = Axis(0, 1) if curves is calibration else Axis(1, scales[-1])
+        panel = curve_panel(curves, styles, axes, (across, Axis(0, 1)), str, diagonal=curves is calibration)
+        figures.append(Figure(name.split()[0], name.capitalize(), caption, [panel], legend=legend(curves, styles)))
+    return figures
 
 
 def criteria_table(found: Measured) -> list[Figure]:
@@ -326,25 +309,21 @@ def criteria_table(found: Measured) -> list[Figure]:
     return [Figure("criteria", "Criteria for OOD data", caption, header=header, rows=rows)]
 
 
-FURTHER: Mapping[str, Callable[[Measured], list[Figure]]] = {
-    "masks": reliability_and_overlap,
-    "packing": criteria_table,
-}
+FURTHER = {"masks": calibration_and_overlap, "packing": criteria_table}
 
 
 def sinusoid_question(material: Material) -> Claim | None:
     """Masksembles, Figure 4, for as many seeds as networks are trained again."""
-    if material.retrained < 2:
-        return None
-    verdict = own_data.check_transition(
-        *own_data.measure_sinusoids(**SINUSOIDS, seeds=material.retrained, say=material.say)
-    )
+    given = {**SINUSOIDS, "seeds": material.retrained, "say": material.say}
     says = (
         "The entropy outside the training range rises as masks overlap less, from one network's to an ensemble's "
         "(Durasov et al., Figure 4). The data are the paper's, not those of the runs."
     )
+    if material.retrained < 2:
+        return None
+    verdict = _as_answer(own_data.check_transition(*own_data.measure_sinusoids(**given)))
     title = "Does uncertainty beyond the data grow as masks overlap less?"
-    return Claim("", "sinusoids", title, says, verdict=_as_answer(verdict))
+    return Claim("", "sinusoids", title, says, verdict=verdict)
 
 
 def bias_question(material: Material) -> Claim | None:

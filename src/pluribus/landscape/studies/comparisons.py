@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,15 +21,13 @@ import numpy as np
 from ..._common.optional import require
 from ...report.charts.intervals import intervals_figure
 from ...report.claims import ClaimVerdict
-from ...report.figure import Figure, Panel, finite_range, room_for_ticks
-from ...report.svg import Axis, Chart
+from ...report.figure import Figure
 from ...results.intervals import t_interval
 from ...results.judgements import HOLDS, OPEN, above, all_of, count_judgements, equal, show_interval
 from ...results.quantities import format_interval, quantity
 from ...uncertainty.resampling import LEVEL, Interval
 
 NEAR = 0.5  # of the gain over the baseline: what is nearer than that to the better method is "similar"
-
 NOTHING = Interval(math.nan)
 
 
@@ -274,7 +272,7 @@ def expect(
         said.append(_certainty(list(found.values())))
         said += [note for compared in found.values() for note in compared.notes]
         header, rows = _table(found, metrics, published.get("table") or {})
-        drawn = [settings_figure(where, compared, metrics) for where, compared in found.items()]
+        drawn = [_settings_figure(where, compared, metrics) for where, compared in found.items()]
         pictures = [*(one for one in drawn if one.panels), *_pictures(told)]
         return ClaimVerdict(combine(judgements), said, header, rows, pictures)
 
@@ -306,30 +304,16 @@ def _table(
     return [*(["study"] if all(found) else []), "method", *heads], rows
 
 
-def settings_figure(where: str, compared: SettingsBySeed, metrics: Sequence[str]) -> Figure:
-    """A panel for each metric that was measured: the mean of every setting with its interval, in their order."""
-    names = [str(setting) for setting in compared.settings]
+def _settings_figure(where: str, compared: SettingsBySeed, metrics: Sequence[str]) -> Figure:
+    """A panel for each metric that was measured: the mean of every setting with its interval."""
     panels = []
     for metric in metrics:
-        rows = np.array([tuple(_interval(compared, one, metric)) for one in compared.settings])
-        if np.isfinite(rows[:, 0]).all():
-            panels.append(Panel(_chart(names, rows, quantity(metric).title)))
-    numbered = " ".join(f"{i}: {name}." for i, name in enumerate(names, 1)) if len(names) > 4 else ""
-    caption = f"Means over seeds; vertical lines are 95 % intervals. {numbered}"
-    return Figure("settings", f"Every setting, {where}" if where else "Every setting", caption, panels, "wide")
-
-
-def _chart(names: Sequence[str], rows: np.ndarray, title: str) -> str:
-    y, at = Axis(*finite_range(rows[np.isfinite(rows)].tolist())), np.arange(len(rows), dtype=float)
-    chart = Chart(Axis(0, max(len(rows) - 1, 1), room=0.08), y, margin=(room_for_ticks(y), 14, 14, 44))
-    short = [(x, name if len(rows) <= 4 else str(i)) for i, (x, name) in enumerate(zip(at, names, strict=True), 1)]
-    chart.axes("setting" if len(rows) <= 4 else "setting, as numbered above", title, x_labels=short)
-    for x, name, (value, low, high) in zip(at, names, rows, strict=True):
-        if np.isfinite(low):
-            chart.line([(x, low), (x, high)], 2, "whisker")
-        chart.mark(x, value, 2, f"{name}: {value:.4g} [{low:.4g}, {high:.4g}]")
-    told = ", ".join(f"{name} {value:.4g}" for name, value in zip(names, rows[:, 0], strict=True))
-    return chart.svg(f"{title}: {told}")
+        found = {str(setting): _interval(compared, setting, metric) for setting in compared.settings}
+        if all(math.isfinite(one.value) for one in found.values()):
+            title = quantity(metric).title
+            panels += [replace(one, heading=title) for one in intervals_figure("", title, "", {title: found}).panels]
+    title = f"Every setting, {where}" if where else "Every setting"
+    return Figure("settings", title, "Means over seeds with 95 % intervals.", panels, "wide")
 
 
 def _interval(compared: SettingsBySeed, label: Any, metric: str) -> Interval:

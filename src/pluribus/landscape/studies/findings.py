@@ -16,7 +16,6 @@ from ...results.judgements import FAILS, HOLDS, OPEN, all_of, count_judgements, 
 from ...uncertainty.resampling import Interval
 
 Asked = tuple[str, str, float, bool | None]  # claim, what the number is, bar; below it, above, or None: within it
-
 SIDES = {True: "below", False: "above", None: "within"}
 
 

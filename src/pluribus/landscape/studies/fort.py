@@ -42,7 +42,6 @@ from .quality_curves import BASE, rows_of_part, sample_runs
 from .randomness import KINDS, answer_together, chain_against_runs, randomness, shared_information
 
 SUBSPACES = {"random": "random", "dropout": "dropout", "diagonal": "diagonal Gaussian", "low_rank": "low-rank Gaussian"}
-
 CURVES = {BASE: "solutions", **SUBSPACES, "low_rank_random": "low-rank random", "weight_average": "weight averages"}
 
 SPREADS = {
@@ -52,17 +51,11 @@ SPREADS = {
 }  # whose divergence is compared
 
 DRAWN = 5  # networks of each kind whose divergence is compared: like with like
-
 KEEP = (0.9, 1.0)  # shares of weights that dropout keeps
-
 REACH = (0.02, 0.2)  # distances of random samples, relative to the weight vector
-
 REACHES = (0.05, 0.1, 0.2, 0.3)  # the same, for the plane of diversity
-
 KEPT = (0.98, 0.95, 0.9, 0.8)  # shares of weights that are kept by dropout, for the same
-
 RATES = (0.25, 1.0, 4.0)  # learning rates, relative to that of the runs
-
 CYCLES = 3  # of a chain
 
 
@@ -607,7 +600,7 @@ def findings(
     >>> {finding.verdict for finding in found} <= {"holds", "does not hold", "open"}
     True
     """
-    seeds, runs = check_whole("findings", "seeds", seeds), check_whole("findings", "runs", runs)
+    seeds = check_whole("findings", "seeds", seeds)
     parts = {
         name: Examples("findings", part, labelled=name != "outside")
         for name, part in (("train", train), ("validation", validation), ("test", test), ("outside", outside))
@@ -620,7 +613,7 @@ def findings(
             model, train, parts["test"], runs=runs, epochs=epochs, lr=lr, seed=mix_seeds(seed, 7), keep=None,
             **{"schedule": "quarters", **options},
         )  # fmt: skip
-        given = {name: (_inputs(part), part.targets) for name, part in parts.items()}
+        given = {name: (torch.cat([x for x, _ in part.batches]), part.targets) for name, part in parts.items()}
         material = Material(
             list(made), given["train"], given["validation"], given["test"], outside=given["outside"][0], reach=distance,  # type: ignore[arg-type]
             least=floor, seed=seed,
@@ -634,10 +627,6 @@ def findings(
 
 
 FOUND = ("functions", "shift", "size", "weights", "tunnel", "stitched")
-
-
-def _inputs(examples: Examples) -> Any:
-    return torch.cat([x for x, _ in examples.batches])
 
 
 def _pairs(matrix: np.ndarray) -> np.ndarray:

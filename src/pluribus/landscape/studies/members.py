@@ -30,11 +30,9 @@ from .fort import Measurement
 from .randomness import randomness
 
 MEMBERS = 3  # of one network, so that a plane goes through them
-
+PAIRS = [(0, 1), (0, 2), (1, 2)]
 OWNED = 0.9  # of a unit's variance, from one input: it is separated
-
 KINDS: dict[str, Callable[..., Ensemble]] = {"mimo": mimo, "multihead": multihead}
-
 SOURCES = ("both", "initialisation", "batches", "neither")  # neither: on a GPU its algorithms alone, on a CPU nothing
 
 
@@ -78,7 +76,7 @@ def basins(material: Material) -> Measurement | None:
     for name, (made, _) in material.once(members_of_one).items():
         material.say(f"a surface of {material.grid} x {material.grid} networks: {name}")
         parts, quality = subnetworks(made), member_figures(made, material.test)
-        heights = [along(line(parts.take([i]), parts.take([j])), few, points=9).barrier for i, j in _pairs()]
+        heights = [along(line(parts.take([i]), parts.take([j])), few, points=9).barrier for i, j in PAIRS]
         values |= {f"{name}_barrier": float(np.mean(heights)), f"{name}_apart": quality["disagreement"]}
         values |= {f"{name}_alone": quality["member_accuracy"], f"{name}_together": quality["accuracy"]}
         plane = subnetwork_plane(made)
@@ -98,7 +96,7 @@ def member_courses(material: Material) -> Measurement | None:
         return None
     values, arrays, half = dict[str, float](), dict[str, np.ndarray](), 0.5 / len(first_rows(material.test)[1])
     for name, (_, told) in material.once(members_of_one).items():
-        across = np.mean([disagreement(told[i], told[j])[-1, -1] for i, j in _pairs()])
+        across = np.mean([disagreement(told[i], told[j])[-1, -1] for i, j in PAIRS])
         late = max(len(told[0].steps) // 4, 1)
         within = np.mean([disagreement(one)[-1 - late : -1, -1].mean() for one in told])
         values[f"{name}_courses"] = float((across + half) / (within + half))
@@ -242,14 +240,9 @@ def _table(rows: Mapping[str, Mapping[str, float]]) -> dict[str, np.ndarray]:
             "values": np.array([[row[name] for name in metrics] for row in rows.values()])}  # fmt: skip
 
 
-def _pairs() -> list[tuple[int, int]]:
-    return [(i, j) for j in range(MEMBERS) for i in range(j)]
-
-
 # ---------------------------------------------------------------- what is asked of the numbers
 
 _SOURCE = {"initialisation": "different initialisations", "batches": "different batches"}
-
 _COURSES = "ratio of disagreement, between subnetworks / within the last quarter of a course"
 
 ASKED: dict[str, dict[str, Asked]] = {  # of every measure, by its name

@@ -25,16 +25,13 @@ from ...results.intervals import t_interval
 from ...results.judgements import FAILS, HOLDS, OPEN, above, all_of, below, equal, show_interval
 from ...uncertainty.resampling import Interval
 from ..analyses.bias_variance import mimo_on_a_curve
-from ..analyses.settings import Try, judge_settings, redraw, seeds_of, train_each
+from ..analyses.settings import Try, judge_settings, redraw, train_each
 from ..analyses.sparsity import sparsity_curves
 from .comparisons import NEAR
 
 Given = tuple[dict[str, Any], dict[str, np.ndarray]]
-
 Say = Callable[[str], None]
-
 CLOSE = 0.1  # relative: how near the divergence of drawn masks must be to the formula, or there were too few draws
-
 YES = {HOLDS: "yes", FAILS: "no", OPEN: "inconclusive"}
 
 # ---------------------------------------------------------------- Packed-Ensembles, Figure 5
@@ -81,7 +78,6 @@ def check_sparsity(figures: Mapping[str, Any], arrays: Mapping[str, np.ndarray])
 # ---------------------------------------------------------------- Masksembles, Figure 4
 
 OVERLAPS = (1.1, 2.0, 3.0, 10.0)
-
 SIZE = 4
 
 
@@ -107,7 +103,7 @@ def measure_sinusoids(hidden: int, points: int, seeds: int, epochs: int, lr: flo
         return {"map": ensemble.predict(grid).total.reshape(len(across), -1).numpy().astype(np.float32)}
 
     judge = judge_settings("sinusoids", test, grid[grid[:, 0].abs() > 6], None, entropy)
-    rows = train_each("sinusoids", tries, train, judge, seeds, say, seeds_of).rows
+    rows = train_each("sinusoids", tries, train, judge, seeds, say).rows
     kept = ("setting", "seed", "accuracy", "inside entropy", "outside entropy", "outside mutual_information")
     arrays = {
         "across": across.numpy(),

@@ -19,7 +19,7 @@ from ...methods.method_info import call_method, info_of, takes
 from ...report.claims import ClaimVerdict
 from ...results.judgements import all_of
 from ...surgery.thinning.rescaling import thin
-from ..analyses.settings import Measured, Try, judge_settings, member_figures, seeds_of, train_each, weight_share
+from ..analyses.settings import Measured, Try, judge_settings, member_figures, train_each, weight_share
 from ..material import Material, first_rows
 from .comparisons import (
     NOTHING,
@@ -37,7 +37,6 @@ from .comparisons import (
 )  # fmt: skip
 
 TRAINING = ("l1", "l2")  # values of a sweep that are options of training
-
 USUAL = ("accuracy", "nll", "ece", "auroc")
 
 
@@ -118,7 +117,12 @@ def measure_sweep(material: Material, sweep: Sweep) -> Measured | None:
     if training is None or material.retrained < 2:
         return None
     epochs = max(training.epochs // 2, 1)
-    shifts = _shifts(material) if sweep.shifted else None
+    shifts: dict[int, list[Any]] = {}
+    if sweep.shifted:
+        for _, severity, rows in material.shifts():
+            shifts.setdefault(severity, []).append(rows)
+        if not shifts:
+            raise ValueError("corruptions need images, and there are none.")
     how = {**{key: getattr(training, key) for key in ("lr", "batch_size", "optimizer", "schedule")}, "epochs": epochs}
     material.say(f"{sweep.title} {material.retrained} seeds of {epochs} epochs")
     tries = []
@@ -127,12 +131,11 @@ def measure_sweep(material: Material, sweep: Sweep) -> Measured | None:
         options = {**how, **penalty, **({"weight_decay": 0.0} if penalty else {})}
         chosen = {**sweep.settings.get(method, {}), **{key: own[key] for key in own if key not in TRAINING}}
         tries.append(Try(label, partial(_make, material, method, sweep.size, chosen), own, options))
-    judge = judge_settings("landscape", material.test, material.outside, shifts, _of_members)
-    return train_each("landscape", tries, material.train, judge, material.retrained, material.say, seeds_of)
-
-
-def _of_members(ensemble: Ensemble, examples: Any) -> dict[str, float]:
-    return {**member_figures(ensemble, examples), "share": weight_share(ensemble)}
+    judge = judge_settings(
+        "landscape", material.test, material.outside, shifts,
+        lambda made, examples: {**member_figures(made, examples), "share": weight_share(made)},
+    )  # fmt: skip
+    return train_each("landscape", tries, material.train, judge, material.retrained, material.say)
 
 
 def _make(material: Material, name: str, size: int, settings: Mapping[str, Any]) -> Ensemble:
@@ -145,21 +148,10 @@ def _make(material: Material, name: str, size: int, settings: Mapping[str, Any])
     return call_method(method, model, chosen.pop("size", size), chosen, example)
 
 
-def _shifts(material: Material) -> dict[int, list[Any]]:
-    found: dict[int, list[Any]] = {}
-    for _, severity, rows in material.shifts():
-        found.setdefault(severity, []).append(rows)
-    if not found:
-        raise ValueError("corruptions need images, and there are none.")
-    return found
-
-
 # ---------------------------------------------------------------- Masksembles
 
 BASELINES = ("single", "deep", "masksembles")
-
 HALF = 0.6  # "almost half the size": 2.3 of 4
-
 STAR = "masksembles scale=1.55 capacity=1.0"
 
 
@@ -187,15 +179,8 @@ def criteria(label: str) -> list[Expectation]:
 # ---------------------------------------------------------------- MIMO
 
 
-def _suffers_more(axis: str) -> tuple[Expectation, ...]:
-    """Three members lose more by regularisation than one: the difference of two paired differences."""
-    return sensitivity("mimo", axis, "accuracy"), sensitivity("mimo", axis, "nll")
-
-
 _PENALTY = "The more subnetworks, the more performance suffers from {} regularisation."
-
 REPEATED = {"mimo": {"batch_repetition": 4}}
-
 OF_MEMBERS = ("member_accuracy", "member_log_likelihood", "disagreement")
 
 SWEEPS: dict[str, Sweep] = {
@@ -325,7 +310,12 @@ SWEEPS: dict[str, Sweep] = {
         axis: Sweep(
             f"Who suffers more from {axis.upper()} regularisation?", f"Havasi et al., Figure {number}", ("mimo",),
             {"size": [1, 2, 3], axis: values},
-            {f"figure{number}": Said(_PENALTY.format(axis.upper()), _suffers_more(axis), ("accuracy", "nll"))},
+            {
+                f"figure{number}": Said(
+                    _PENALTY.format(axis.upper()),
+                    tuple(sensitivity("mimo", axis, metric) for metric in ("accuracy", "nll")), ("accuracy", "nll"),
+                ),
+            },
             {"size": [1, 3], axis: brief}, settings=REPEATED, shown=("share",),
         )
         for axis, number, values, brief in (

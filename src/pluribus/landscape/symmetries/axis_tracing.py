@@ -13,7 +13,7 @@ rule fixes all that it touches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -24,11 +24,21 @@ from ..._common.torch_private import SlowPath
 from ..._common.trees import Batch, logits_of, tensors_of
 from ...surgery.copying import duplicate
 from .axes import UnitAxis, equate, fix, fixed, fresh, joined, settle
-from .operations import PRODUCERS, Axes, Key, OperatorCall, Places, Stack, key_of, memory_of, operator_name
-from .rules import STACK_RULES, rule_of
+from .rules import (
+    PRODUCERS,
+    STACK_RULES,
+    Axes,
+    Key,
+    OperatorCall,
+    Places,
+    Stack,
+    key_of,
+    memory_of,
+    operator_name,
+    rule_of,
+)
 
 MOST_LAYERS = 64  # a stack of more is left as one axis
-
 Layers = Mapping[tuple[str, int], int]  # how many axes of their own lie one after the other in a dimension of a tensor
 
 
@@ -73,9 +83,9 @@ class Walk(OperatorMode):
         """Run the model and fix what its outputs show; `state` has the axes of its tensors afterwards."""
         tensors = lasting_state(model)
         for name, tensor in tensors.items():
-            self.put(
-                tensor.detach(), [_split_axis(size, layers.get((name, d), 1)) for d, size in enumerate(tensor.shape)]
-            )
+            counts = [layers.get((name, d), 1) for d in range(tensor.ndim)]
+            sizes = zip(tensor.shape, counts, strict=True)
+            self.put(tensor.detach(), [joined(*(fresh(size // n) for _ in range(n))) for size, n in sizes])
         for tensor in tensors_of(batch):
             self.put(tensor, [fixed(size) for size in tensor.shape])
         with torch.no_grad(), SlowPath(), self:
@@ -134,8 +144,8 @@ class Walk(OperatorMode):
             rule = rule_of(call)
             if rule is not None:
                 answer = list(rule(call))
-                _check_sizes(answer, call)
-                return answer
+                if [_sizes(axes) for axes in answer] == [tuple(out.shape) for out in call.outs]:
+                    return answer
         except (ValueError, KeyError, IndexError, TypeError):  # arguments that the rule was not made for
             pass
         if call.tensors:
@@ -178,11 +188,6 @@ def _flat(axes: Axes) -> list[UnitAxis]:
     return [*first[: axes.dim], fixed(len(axes.layers)), *first[axes.dim :]]
 
 
-def _check_sizes(answer: Sequence[Axes], call: OperatorCall) -> None:
-    if [_sizes(axes) for axes in answer] != [tuple(out.shape) for out in call.outs]:
-        raise ValueError(f"the rule of {call.name} gives other sizes than the operation")
-
-
 def _sizes(axes: Axes) -> tuple[int, ...]:
     if isinstance(axes, Stack):
         sizes = [axis.size for axis in axes.layers[0]]
@@ -191,16 +196,12 @@ def _sizes(axes: Axes) -> tuple[int, ...]:
 
 
 def _of_values(tensor: Tensor) -> list[UnitAxis]:
-    return [fresh(size) if _is_uniform(tensor, dim) else fixed(size) for dim, size in enumerate(tensor.shape)]
-
-
-def _is_uniform(tensor: Tensor, dim: int) -> bool:
-    values = tensor.detach()
-    return bool(values.numel()) and bool((values == values.narrow(dim, 0, 1)).all())
-
-
-def _split_axis(size: int, count: int) -> UnitAxis:
-    return joined(*(fresh(size // count) for _ in range(count)))
+    """Free where all units are equal."""
+    values, found = tensor.detach(), []
+    for dim, size in enumerate(tensor.shape):
+        uniform = bool(values.numel()) and bool((values == values.narrow(dim, 0, 1)).all())
+        found.append(fresh(size) if uniform else fixed(size))
+    return found
 
 
 def _layers(axis: UnitAxis) -> int:

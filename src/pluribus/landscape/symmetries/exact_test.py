@@ -26,12 +26,11 @@ from ...surgery.copying import clear_caches_, duplicate, duplicate_mapped
 from .axis_tracing import lasting_state
 from .groups import Groups, Orders, units_at
 
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}  # relative
+TOLERANCE = 1e-9  # of the largest output
 WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 WIDER |= {torch.float16: torch.float64, torch.bfloat16: torch.float64}
 
 DRAWS = 4  # of values, until every group has been seen to matter
-
 Result = TypeVar("Result")
 
 
@@ -64,12 +63,11 @@ class Trial:
     """Tries orders on copies of a network whose values are drawn anew, on the example and on another input."""
 
     def __init__(self, model: nn.Module, groups: Groups, batch: Batch, draw: int = 0):
-        self.groups, self.is_exact = groups, groups.is_exact
-        self.batches = [batch, _other_input(batch)]
-        self.base = _perturb_(as_precise(model, self.is_exact), draw)
+        self.groups, self.batches = groups, [batch, _other_input(batch)]
+        self.base = _perturb_(as_precise(model), draw)
         self.expected = self._answers(duplicate(self.base))
         if draw == 0 and not all(map(_has_numbers, self.expected)):  # values that the network was not made for
-            self.base = as_precise(model, self.is_exact)
+            self.base = as_precise(model)
             self.expected = self._answers(duplicate(self.base))
         used = [i for i, outputs in enumerate(self.expected) if _has_numbers(outputs)]
         self.batches, self.expected = [self.batches[i] for i in used], [self.expected[i] for i in used]
@@ -79,10 +77,8 @@ class Trial:
         return numbers if self._holds(numbers) else self._find_permutable(set(), sorted(numbers))
 
     def seen(self, numbers: set[int]) -> set[int]:
-        """Those of the groups whose weights have a part in the outputs: by gradients, or by a change of them."""
-        gradients = self._gradients()
-        seen = {g for g in numbers if any(bool(rows.any()) for rows in self._rows(gradients, g))}
-        return seen | {g for g in numbers - seen if self._matters(g)}
+        """Those of the groups whose weights have a part in the outputs."""
+        return {g for g in numbers if self._matters(g)}
 
     def _find_permutable(self, kept: set[int], more: list[int]) -> set[int]:
         """Those groups, beside the kept ones, that can be permuted together: halved until what is wrong is alone."""
@@ -95,28 +91,7 @@ class Trial:
 
     def _holds(self, numbers: Collection[int]) -> bool:
         model = _copy_with(self.base, self.groups, self.groups.random(only=numbers))
-        return all(is_close(a, b, self.is_exact) for a, b in zip(self._answers(model), self.expected, strict=True))
-
-    def _rows(self, tensors: dict[str, Tensor], g: int) -> list[Tensor]:
-        found = []
-        for name, dim in self.groups[g].places:
-            if name in tensors:
-                here = (units_at(self.groups.layout[name][dim], g) >= 0).nonzero()[:, 0]
-                found.append(tensors[name].index_select(dim, here.to(tensors[name].device)))
-        return found
-
-    def _gradients(self) -> dict[str, Tensor]:
-        model = duplicate(self.base).requires_grad_(False)
-        parameters = {
-            name: t.requires_grad_() for name, t in lasting_state(model).items() if isinstance(t, nn.Parameter)
-        }
-        try:
-            outputs = [t for t in self._run(model, self.batches[-1], gradients=True) if t.requires_grad]
-            weights = [torch.randn_like(tensor) for tensor in outputs]
-            found = torch.autograd.grad(outputs, list(parameters.values()), weights, allow_unused=True)
-        except (RuntimeError, TypeError, AttributeError):  # no gradients: then by a change of the weights alone
-            return {}
-        return {name: grad for name, grad in zip(parameters, found, strict=True) if grad is not None}
+        return all(is_close(a, b) for a, b in zip(self._answers(model), self.expected, strict=True))
 
     def _matters(self, g: int) -> bool:
         model = duplicate(self.base)
@@ -126,27 +101,28 @@ class Trial:
                     here = (units_at(self.groups.layout[name][dim], g) >= 0).nonzero()[:, 0].to(tensor.device)
                     tensor.index_copy_(dim, here, tensor.index_select(dim, here) * 1.5)
         clear_caches_(model)
-        return not all(_equal(a, b) for a, b in zip(self._answers(model), self.expected, strict=True))
+        pairs = zip(self._answers(model), self.expected, strict=True)
+        return any(not torch.equal(a, b) for found, known in pairs for a, b in zip(found, known, strict=True))
 
     def _answers(self, model: nn.Module) -> list[list[Tensor]]:
         return [self._run(model, batch) for batch in self.batches]
 
-    def _run(self, model: nn.Module, batch: Batch, gradients: bool = False) -> list[Tensor]:
+    def _run(self, model: nn.Module, batch: Batch) -> list[Tensor]:
         """The outputs; none where the model's own code fails on values or an input that it was not made for."""
         try:
             with warnings.catch_warnings(action="ignore"):
-                return precisely(_outputs, model, batch, self.is_exact, gradients)
+                return precisely(_outputs, model, batch)
         except Exception:
             return []
 
 
-def same_function(model: nn.Module, other: nn.Module, batch: Batch, is_exact: bool) -> bool:
+def same_function(model: nn.Module, other: nn.Module, batch: Batch) -> bool:
     """Whether two networks give the same in eval mode, but for rounding."""
-    one, two = (precisely(_outputs, as_precise(each, is_exact), batch, is_exact) for each in (model, other))
-    return is_close(one, two, is_exact)
+    one, two = (precisely(_outputs, as_precise(each), batch) for each in (model, other))
+    return is_close(one, two)
 
 
-def is_close(found: Sequence[Tensor], expected: Sequence[Tensor], is_exact: bool) -> bool:
+def is_close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
     """Whether outputs are equal but for rounding, relative to the largest."""
     if [t.shape for t in found] != [t.shape for t in expected]:
         return False
@@ -156,37 +132,25 @@ def is_close(found: Sequence[Tensor], expected: Sequence[Tensor], is_exact: bool
                 return False
             continue
         scale = float(other.abs().nan_to_num(0, 0, 0).max()) if other.numel() else 0.0
-        bound = TOLERANCE[torch.float64 if is_exact else one.abs().dtype] * max(scale, 1e-3)
-        if not torch.allclose(one, other, rtol=0, atol=bound, equal_nan=True):
+        if not torch.allclose(one, other, rtol=0, atol=TOLERANCE * max(scale, 1e-3), equal_nan=True):
             return False
     return True
 
 
-def as_precise(model: nn.Module, is_exact: bool = True) -> nn.Module:
+def as_precise(model: nn.Module) -> nn.Module:
     """A copy in eval mode without what it has cached, in double precision."""
-    copy = duplicate_mapped(model, _widen) if is_exact else duplicate(model)
+    copy = duplicate_mapped(model, _widen)
     clear_caches_(copy)
     return copy.eval()
 
 
-def precisely(
-    function: Callable[..., Result], model: nn.Module, batch: Batch, is_exact: bool = True, *more: Any
-) -> Result:
+def precisely(function: Callable[..., Result], model: nn.Module, batch: Batch, *more: Any) -> Result:
     """What the function gives for a model and a batch, computed in double precision, with the same draws each time."""
     device = next((t.device for t in lasting_state(model).values()), torch.device("cpu"))
-    first = next((t.dtype for t in lasting_state(model).values() if t.is_floating_point()), torch.float32)
-
-    def ready(tensor: Tensor) -> Tensor:
-        copied = tensor.detach().to(device, copy=True)
-        return _widen(copied) if is_exact else copied.to(first) if copied.is_floating_point() else copied
-
-    batch = map_tensors(batch, ready)
-    with torch.random.fork_rng(devices=[]):
+    batch = map_tensors(batch, lambda tensor: _widen(tensor).to(device))
+    with torch.random.fork_rng(devices=[]), Precise():
         torch.manual_seed(0)
-        if not is_exact:
-            return function(model, batch, *more)
-        with Precise():
-            return function(model, batch, *more)
+        return function(model, batch, *more)
 
 
 class Precise(OperatorMode):
@@ -200,8 +164,8 @@ class Precise(OperatorMode):
         return func(*args, **kwargs)
 
 
-def _outputs(model: nn.Module, batch: Batch, gradients: bool = False) -> list[Tensor]:
-    with torch.set_grad_enabled(gradients), SlowPath():
+def _outputs(model: nn.Module, batch: Batch) -> list[Tensor]:
+    with torch.no_grad(), SlowPath():
         return tensors_of(logits_of(model(*batch[0], **batch[1])))
 
 
@@ -245,7 +209,3 @@ def _other_input(batch: Batch) -> Batch:
 
 def _has_numbers(outputs: Sequence[Tensor]) -> bool:
     return any(bool(t.isfinite().any()) for t in outputs)
-
-
-def _equal(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
-    return all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))

@@ -15,14 +15,19 @@ of attention stands inside its heads. A group inside another has an order of its
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import operator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from ...results.judgements import plural
 
 Orders = list[Tensor]  # of each group: which unit comes to each place, (units), or (units of the outer group, units)
 
@@ -39,8 +44,7 @@ class DimensionPart:
     @property
     def groups(self) -> set[int]:
         """The groups that have units here."""
-        own = set() if self.group is None else {self.group}
-        return own.union(*(part.groups for part in self.parts))
+        return {group for group, _ in _paths(self, ())}
 
     def renumber(self, numbers: Mapping[int, int]) -> DimensionPart:
         """The same with new numbers of groups; those that have none are fixed."""
@@ -102,7 +106,6 @@ class Groups(Sequence[UnitGroup]):
         activations: where units stand in what is computed in a run, by the turn of the operation
         example: what the function is checked on
         rows: of the example that the groups were found with
-        is_exact: whether the function was checked in double precision
 
     >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> groups = pb.landscape.permutations(model, torch.randn(4, 3))
@@ -119,50 +122,38 @@ class Groups(Sequence[UnitGroup]):
     activations: dict[int, tuple[DimensionPart, ...]] = field(default_factory=dict)
     example: Any = None
     rows: int = 0  # of the example, that the groups were found with
-    is_exact: bool = True  # checked in double precision
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def __getitem__(self, number: Any) -> Any:
-        if isinstance(number, slice):
-            return [self[i] for i in range(*number.indices(len(self)))]
-        if not -len(self) <= number < len(self):
-            raise IndexError(f"there are groups 0 to {len(self) - 1}, but {number} was asked for.")
-        number %= len(self)
-        places = [
-            (name, dim) for name, parts in self.layout.items() for dim, p in enumerate(parts) if number in p.groups
-        ]
-        outer = self.outer[number]
-        return UnitGroup(number, self.sizes[number], tuple(places), outer, 1 if outer is None else self.sizes[outer])
+        return self._described[number]
+
+    @functools.cached_property
+    def _described(self) -> list[UnitGroup]:
+        every = range(len(self))
+        places = {
+            g: tuple((name, dim) for name, parts in self.layout.items() for dim, p in enumerate(parts) if g in p.groups)
+            for g in every
+        }
+        inside = [1 if outer is None else self.sizes[outer] for outer in self.outer]
+        return [UnitGroup(g, self.sizes[g], places[g], self.outer[g], inside[g]) for g in every]
 
     def __repr__(self) -> str:
-        least, most = min(self.sizes, default=0), max(self.sizes, default=0)
-        sizes = f"{least} units" if least == most else f"{least} to {most} units"
-        inner = sum(outer is not None for outer in self.outer)
-        inside = f", {inner} inside others" if inner else ""
-        return f"Groups({self.number_in_words} of {sizes}{inside}, in {len(self.layout)} of {len(self.shapes)} tensors)"
+        return f"Groups({plural(len(self), 'group')} in {len(self.layout)} of {len(self.shapes)} tensors)"
 
     def explain(self) -> str:
         """What may change places, and what may not and why, in words."""
-        lines = [f"{self.number_in_words} of hidden units; 10^{self.log10_orders:.0f} orders give the same function."]
+        number = plural(len(self), "group")
+        lines = [f"{number} of hidden units; 10^{self.log10_orders:.0f} orders give the same function."]
         lines += [f"  {group}" for group in self]
-        kept = [name for name in self.shapes if name not in self.layout]
-        if kept:
-            lines.append(
-                f"Kept in place: {', '.join(kept[:6])}{f' and {len(kept) - 6} more' if len(kept) > 6 else ''}."
-            )
+        if kept := [name for name in self.shapes if name not in self.layout]:
+            more = f" and {len(kept) - 6} more" if len(kept) > 6 else ""
+            lines.append(f"Kept in place: {', '.join(kept[:6])}{more}.")
         if self.without_rule:
-            lines.append(
-                f"Operations without a rule, which keep what they touch in place: {', '.join(self.without_rule)}."
-            )
-        lines += [f"Left out: {text}." for text in self.dropped]
-        return "\n".join(lines)
-
-    @property
-    def number_in_words(self) -> str:
-        """How many groups there are: "1 group", "2 groups"."""
-        return "1 group" if len(self) == 1 else f"{len(self)} groups"
+            said = ", ".join(self.without_rule)
+            lines.append(f"Operations without a rule, which keep what they touch in place: {said}.")
+        return "\n".join([*lines, *(f"Left out: {text}." for text in self.dropped)])
 
     @property
     def log10_orders(self) -> float:
@@ -173,16 +164,20 @@ class Groups(Sequence[UnitGroup]):
 
     def identity(self) -> Orders:
         """The orders that change nothing."""
-        return [self._in_each(g, torch.arange(size)) for g, size in enumerate(self.sizes)]
+        return self._orders(lambda g: torch.arange(self.sizes[g]))
 
     def random(self, generator: torch.Generator | None = None, only: Collection[int] | None = None) -> Orders:
         """A random order of every group, or of some."""
-        drawn = self.identity()
-        for g in range(len(self)) if only is None else sorted(only):
-            rows = drawn[g].reshape(-1, self.sizes[g])
-            mixed = [torch.randperm(self.sizes[g], generator=generator) for _ in rows]
-            drawn[g] = torch.stack(mixed).reshape(drawn[g].shape)
-        return drawn
+        moved = range(len(self)) if only is None else only
+        return self._orders(
+            lambda g: torch.randperm(self.sizes[g], generator=generator) if g in moved else torch.arange(self.sizes[g])
+        )
+
+    def _orders(self, draw: Callable[[int], Tensor]) -> Orders:
+        return [
+            draw(g) if outer is None else torch.stack([draw(g) for _ in range(self.sizes[outer])])
+            for g, outer in enumerate(self.outer)
+        ]
 
     def reorder(self, name: str, tensor: Tensor, orders: Orders) -> Tensor:
         """A tensor of the network with its units in these orders."""
@@ -200,10 +195,6 @@ class Groups(Sequence[UnitGroup]):
             sizes=tuple(self.sizes[g] for g in kept), dropped=(*self.dropped, *said),
             outer=tuple(None if (outer := self.outer[g]) is None else new[outer] for g in kept),
         )  # fmt: skip
-
-    def _in_each(self, g: int, order: Tensor) -> Tensor:
-        outer = self.outer[g]
-        return order if outer is None else order.expand(self.sizes[outer], -1).clone()
 
 
 Key = TypeVar("Key")
@@ -258,10 +249,10 @@ def elsewhere(
     parts: Sequence[DimensionPart], dim: int, outer: Sequence[int | None]
 ) -> tuple[int, dict[int, Tensor]] | None:
     """Another dimension that holds the outer group of a group in this one, and its unit at each place there."""
-    inside = _above(parts[dim])
+    inside = dict(_paths(parts[dim], ()))
     for group in parts[dim].groups:
         above = outer[group]
-        if above is None or above in inside.get(group, set()):
+        if above is None or above in inside[group]:
             continue
         for other, part in enumerate(parts):
             if other != dim and above in whole_groups(part):
@@ -274,12 +265,8 @@ def whole_groups(part: DimensionPart) -> set[int]:
     return {p.group for p in (part.parts if part.kind == "product" else [part]) if p.group is not None}
 
 
-def _above(part: DimensionPart) -> dict[int, set[int]]:
-    """Of each group here, the groups in whose units it lies."""
-    return {group: above for group, above in _paths(part, ())}
-
-
 def _paths(part: DimensionPart, above: tuple[int, ...]) -> Iterator[tuple[int, set[int]]]:
+    """Each group here, with those in whose units it lies."""
     for own in part.parts:
         yield from _paths(own, above)
         if part.kind == "product" and own.group is not None:
@@ -309,3 +296,36 @@ def _sources(
         return torch.arange(part.size).expand(copies, -1)
     order, parent = orders[part.group], outer[part.group]
     return order.expand(copies, -1) if parent is None else order[above[parent]]
+
+
+def outer_groups(count: int, tensors: Iterable[Sequence[DimensionPart]]) -> list[int | None]:
+    """Of each group another one in each of whose units it may have an order of its own, as heads are for their width.
+
+    That is so where no tensor of the run holds a unit of the group without one of the other.
+    """
+    allowed: dict[int, set[int]] = {}
+    twice: set[int] = set()  # of which one place may hold several units
+    for parts in tensors:
+        whole, held = [whole_groups(part) for part in parts], Counter[int]()
+        for i, part in enumerate(parts):
+            held.update(_most_at_a_place(part))
+            others = set[int]().union(*whole[:i], *whole[i + 1 :])
+            for group, above in _paths(part, ()):
+                allowed[group] = allowed.get(group, others | above) & (others | above)
+        twice |= {group for group, times in held.items() if times > 1}
+    found: list[int | None] = []
+    for group in range(count):
+        near = [
+            key for key in allowed[group] - twice - {group}
+            if group not in allowed[key] and not allowed[key] - twice - {key}
+        ]  # fmt: skip
+        found.append(min(near, default=None))
+    return found
+
+
+def _most_at_a_place(part: DimensionPart) -> Counter[int]:
+    """How many units of each group one place may hold."""
+    if not part.kind:
+        return Counter(part.groups)
+    together = operator.add if part.kind == "product" else operator.or_
+    return functools.reduce(together, map(_most_at_a_place, part.parts))

@@ -21,20 +21,20 @@ from torch import Tensor, nn
 
 from ..._common.torch_operators import OperatorMode
 from ..._common.torch_private import SlowPath
-from ..._common.trees import Batch, as_batch, map_arrays, rows_of, tensors_of
+from ..._common.trees import Batch, as_batch, rows_of, tensors_of
 from ...core.ensemble import Ensemble
 from ...methods.building import check_whole
 from ...surgery.row_splitting import cut_rows, long_tensors
-from ..common.networks import networks_of
+from ..common.examples import map_arrays
+from ..common.networks import networks_of, real
 from ..sampling import weight_average
 from .axis_tracing import lasting_state
 from .exact_test import as_precise, precisely
 from .groups import DimensionPart, Groups, Orders, elsewhere, reorder, units_at
-from .operations import PRODUCERS, operator_name
+from .rules import PRODUCERS, operator_name
 from .symmetry_search import check_groups, one_network, permutations, reorder_network
 
 Layout = Mapping[Any, tuple[DimensionPart, ...]]
-
 SWEEPS = 100  # over all groups, at most; a descent ends when none changes
 
 
@@ -81,20 +81,8 @@ def align(
         search = Search(groups, groups.layout, _weights(model, groups), _weights(reference, groups))
     else:
         recorded = record_activations("align", model, reference, groups, example)
-        search = Search(groups, *_with_silent(groups, recorded, _weights(model, groups), _weights(reference, groups)))
+        search = Search(groups, *recorded)
     return reorder_network("align", model, groups, search.best(count, generator))
-
-
-def _with_silent(groups: Groups, recorded: Any, own: Mapping[Any, Tensor], goal: Mapping[Any, Tensor]) -> Any:
-    """Activations, and the weights of groups that stand in none of them, too small to outweigh any activation."""
-    layout, first, second = recorded
-    heard = {group for parts in layout.values() for part in parts for group in part.groups}
-    silent = set(range(len(groups))) - heard
-    for name, parts in groups.layout.items():
-        if silent & {group for part in parts for group in part.groups}:
-            size = 30 * goal[name].norm().clamp(min=1e-12)
-            layout[name], first[name], second[name] = parts, own[name] / size, goal[name] / size
-    return layout, first, second
 
 
 class Search:
@@ -224,14 +212,7 @@ def _assign(gain: Any) -> tuple[Tensor, float]:
 def _weights(model: nn.Module, groups: Groups) -> dict[str, Tensor]:
     """The parameters that hold units, without statistics of normalisation."""
     named = {name: t for name, t in lasting_state(model).items() if isinstance(t, nn.Parameter)}
-    return {name: _real(t.detach()).cpu().double() for name, t in named.items() if name in groups.layout}
-
-
-def _real(tensor: Tensor) -> Tensor:
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
-
-
-ROUNDS = 10
+    return {name: real(t.detach()).cpu().double() for name, t in named.items() if name in groups.layout}
 
 
 def soup(
@@ -244,7 +225,6 @@ def soup(
 ) -> Ensemble:
     """An ensemble of one: the mean of networks whose units were brought into the order of the first (Git Re-Basin).
 
-    With three networks or more, by weights, each is then aligned with the mean of the others, until no order changes.
     Networks that were trained from one start have one order already: for those, `weight_average` is enough.
 
     Args:
@@ -267,35 +247,14 @@ def soup(
     groups = permutations(networks[0], example)
     options: Any = {"groups": groups, "generator": generator}
     aligned = [networks[0], *(align(one, networks[0], example, by, **options) for one in networks[1:])]
-    if by == "weights" and len(aligned) > 2:
-        aligned = _align_to_mean(aligned, example, options)
     made = weight_average(aligned, len(aligned), data=data)
     made.task, made.class_dim = held.task or made.task, held.class_dim
     made.notes.append(f"soup of {len(aligned)} networks, aligned by {by}")
     return made
 
 
-def _align_to_mean(networks: list[nn.Module], example: Any, options: Any) -> list[nn.Module]:
-    """The networks when each is in the order that fits the mean of the others best, or nearly so."""
-    for _ in range(ROUNDS):
-        before = _spread(networks)
-        for i in range(len(networks)):
-            others = networks_of("soup", [one for k, one in enumerate(networks) if k != i])
-            mean = others.build(others.mix(np.full(len(others), 1 / len(others))))
-            networks[i] = align(networks[i], mean, example, **options)
-        if not _spread(networks) < before * (1 - 1e-6):
-            break
-    return networks
-
-
-def _spread(networks: list[nn.Module]) -> float:
-    weights = networks_of("soup", networks).weights
-    return float((weights - weights.mean(0)).square().sum())
-
-
 MOST_CHUNKS = 128  # of the few rows that the groups were found with
 MOST_NUMBERS = 2**20  # of one tensor that are compared
-
 ActivationLayout = dict[int, tuple[DimensionPart, ...]]  # by the turn of an operation among those that make activations
 
 
@@ -313,8 +272,8 @@ def record_activations(
         )
     found = []
     for network in (model, reference):
-        network = as_precise(network, groups.is_exact)
-        runs = [precisely(_record, network, chunk, groups.is_exact, groups.activations) for chunk in chunks]
+        network = as_precise(network)
+        runs = [precisely(_record, network, chunk, groups.activations) for chunk in chunks]
         if any(set(run) != set(layout) for run in runs):
             raise ValueError(
                 f"{caller}: for some rows of the example the networks run other code than for the rows that the groups "
@@ -336,8 +295,7 @@ def _chunks(batch: Batch, groups: Groups) -> Iterator[Batch]:
 
 
 def _record(model: nn.Module, batch: Batch, layout: ActivationLayout) -> dict[int, Tensor]:
-    recorder = _Recorder(layout)
-    with torch.no_grad(), SlowPath(), recorder:
+    with torch.no_grad(), SlowPath(), _Recorder(layout) as recorder:
         model(*batch[0], **batch[1])
     return recorder.found
 

@@ -12,9 +12,6 @@ For `nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))` that is one gro
 
 from __future__ import annotations
 
-import functools
-import operator
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -34,8 +31,8 @@ from ..common.networks import network_of
 from .axes import UnitAxis, free_axes, settle
 from .axis_tracing import Walk, lasting_state, walk
 from .exact_test import as_precise, confirm, precisely, same_function
-from .groups import DimensionPart, Groups, Orders
-from .operations import Places, Stack
+from .groups import DimensionPart, Groups, Orders, outer_groups
+from .rules import Places, Stack
 
 MOST_ROWS = 8  # more are not needed to see what is connected with what
 
@@ -63,8 +60,9 @@ def permutations(model: Any, example: Any) -> Groups:
     check_example("permutations", model, example)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        found, batch, is_exact = _walk("permutations", model, as_batch(example))
-        groups = replace(_as_groups(found, model), example=_copy(example), rows=rows_of(batch), is_exact=is_exact)
+        found, batch = _walk(model, as_batch(example))
+        example = map_tensors(example, lambda tensor: tensor.detach().clone())
+        groups = replace(_as_groups(found, model), example=example, rows=rows_of(batch))
         groups = confirm(model, groups, batch)
     if not len(groups):
         raise ValueError(
@@ -99,7 +97,7 @@ def reorder_network(caller: str, model: nn.Module, groups: Groups, orders: Order
         for name, tensor in lasting_state(new).items():
             tensor.copy_(groups.reorder(name, tensor.detach(), orders))
     clear_caches_(new)
-    if groups.example is not None and not same_function(model, new, as_batch(groups.example), groups.is_exact):
+    if groups.example is not None and not same_function(model, new, as_batch(groups.example)):
         raise ValueError(
             f"{caller}: with its units in another order the network computes another function, so it must cache "
             "something computed from its weights. Clear that first (many models do so in model.train()), and find "
@@ -148,48 +146,39 @@ def _reasons(model: nn.Module, groups: Groups | None = None) -> str:
     return said
 
 
-def _copy(example: Any) -> Any:
-    return map_tensors(example, lambda tensor: tensor.detach().clone())
-
-
-def _walk(caller: str, model: nn.Module, batch: Batch) -> tuple[Walk, Batch, bool]:
-    """The axes of a run on a few rows in double precision, or on all, or in the model's own precision if it must be."""
-    for rows in (_few_rows(batch), batch):
-        for is_exact in (True, False):
-            try:
-                return precisely(walk, as_precise(model, is_exact), rows, is_exact), rows, is_exact
-            except (RuntimeError, TypeError, ValueError, IndexError) as error:
-                problem = error
-    raise ValueError(f"{caller}: the model runs, but its operations cannot be traced: {problem}.") from problem
-
-
-def _few_rows(batch: Batch) -> Batch:
-    if rows_of(batch) <= MOST_ROWS:
-        return batch
-    return cut_rows(batch, slice(0, MOST_ROWS // 2), long_tensors(batch))
+def _walk(model: nn.Module, batch: Batch) -> tuple[Walk, Batch]:
+    """The axes of a run on a few rows, or on all where the model needs them."""
+    few = cut_rows(batch, slice(0, MOST_ROWS // 2), long_tensors(batch)) if rows_of(batch) > MOST_ROWS else batch
+    for rows in (few, batch):
+        try:
+            return precisely(walk, as_precise(model), rows), rows
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            problem = error
+    raise ValueError(f"permutations: the model runs, but its operations cannot be traced: {problem}.") from problem
 
 
 # ---------------------------------------------------------------- from axes to groups
 
 
 def _as_groups(found: Walk, model: nn.Module) -> Groups:
-    tensors = {name: [settle(axis) for axis in axes] for name, axes in found.state.items()}
-    units = list({id(a): a for axes in tensors.values() for axis in axes for a in free_axes(axis)}.values())
+    units = list({id(a): a for axes in found.state.values() for axis in axes for a in free_axes(axis)}.values())
     number = {id(axis): i for i, axis in enumerate(units)}
-    outer = _outer_groups(units, number, [*tensors.values(), *_all_axes(found)])
-    layout = {name: tuple(_as_part(axis, number) for axis in axes) for name, axes in tensors.items()}
-    made = {
-        turn: tuple(_as_part(axis, number) for axis in axes)
-        for turn, axes in found.activations.items()
-        if isinstance(axes, list)
-    }
+
+    def parts(axes: list[UnitAxis]) -> tuple[DimensionPart, ...]:
+        return tuple(_as_part(axis, number) for axis in axes)
+
+    layout = {name: parts(axes) for name, axes in found.state.items()}
+    made = {turn: parts(axes) for turn, axes in found.activations.items() if isinstance(axes, list)}
     return Groups(
-        {name: parts for name, parts in layout.items() if any(part.groups for part in parts)},
-        tuple(axis.size for axis in units), tuple(outer),
+        _with_groups(layout), tuple(axis.size for axis in units),
+        tuple(outer_groups(len(units), [*layout.values(), *map(parts, _all_axes(found))])),
         {name: tuple(tensor.shape) for name, tensor in lasting_state(model).items()},
-        without_rule=tuple(sorted(found.without_rule)),
-        activations={turn: parts for turn, parts in made.items() if any(part.groups for part in parts)},
+        without_rule=tuple(sorted(found.without_rule)), activations=_with_groups(made),
     )  # fmt: skip
+
+
+def _with_groups(layout: dict[Any, tuple[DimensionPart, ...]]) -> dict[Any, tuple[DimensionPart, ...]]:
+    return {key: parts for key, parts in layout.items() if any(part.groups for part in parts)}
 
 
 def _as_part(axis: UnitAxis, number: dict[int, int]) -> DimensionPart:
@@ -202,56 +191,3 @@ def _as_part(axis: UnitAxis, number: dict[int, int]) -> DimensionPart:
 def _all_axes(found: Walk) -> Iterator[list[UnitAxis]]:
     for axes in found.known.values():
         yield from axes.layers if isinstance(axes, Stack) else [axes.axes if isinstance(axes, Places) else axes]
-
-
-def _outer_groups(units: list[UnitAxis], number: dict[int, int], tensors: list[list[UnitAxis]]) -> list[int | None]:
-    """Of each group another one in each of whose units it may have an order of its own, as heads are for their width.
-
-    That is so where no tensor of the run holds a unit of the group without one of the other.
-    """
-    allowed: dict[int, set[int]] = {}
-    twice: set[int] = set()
-    for axes in tensors:
-        whole = [{id(a) for a in _whole(axis)} for axis in axes]
-        count = Counter[int]()
-        for i, axis in enumerate(axes):
-            count.update(_most_at_a_place(axis))
-            others = set().union(*whole[:i], *whole[i + 1 :])
-            for own, above in _paths(axis):
-                here = others | {id(a) for a in above}
-                allowed[id(own)] = allowed.get(id(own), here) & here
-        twice |= {key for key, times in count.items() if times > 1}
-    found: list[int | None] = []
-    for axis in units:
-        near = [key for key in allowed[id(axis)] - twice - {id(axis)} if key in number]
-        near = [
-            key for key in near if id(axis) not in allowed[key] and not (allowed[key] & number.keys()) - twice - {key}
-        ]
-        found.append(min((number[key] for key in near), default=None))
-    return found
-
-
-def _paths(axis: UnitAxis, above: tuple[UnitAxis, ...] = ()) -> Iterator[tuple[UnitAxis, tuple[UnitAxis, ...]]]:
-    """Each free axis inside an axis, with those in whose units it lies."""
-    axis = settle(axis)
-    for part in axis.parts if axis.kind else ():
-        yield from _paths(part, above)
-        if axis.kind == "product" and settle(part).is_free:
-            above = *above, settle(part)
-    if axis.is_free:
-        yield axis, above
-
-
-def _whole(axis: UnitAxis) -> list[UnitAxis]:
-    """The free axes of which every place of an axis holds a unit."""
-    axis = settle(axis)
-    return [part for part in map(settle, axis.parts if axis.kind == "product" else [axis]) if part.is_free]
-
-
-def _most_at_a_place(axis: UnitAxis) -> Counter[int]:
-    """How many units of each free axis one place of an axis may hold."""
-    axis = settle(axis)
-    if not axis.kind:
-        return Counter({id(axis): 1} if axis.is_free else {})
-    together = operator.add if axis.kind == "product" else operator.or_
-    return functools.reduce(together, (_most_at_a_place(part) for part in axis.parts))
