@@ -170,15 +170,6 @@ def test_all_of_a_study_are_read_in_order_and_damage_is_listed(tmp_path):
     assert len(read_all(folder / "results")[0]) == 2
 
 
-def test_a_result_that_is_known_is_not_read_again(tmp_path, monkeypatch):
-    folder = fakes.study(tmp_path, [fakes.classification("deep", seed=seed, examples=20) for seed in (0, 1)])
-    earlier, _ = read_all(folder)
-    reads = []
-    monkeypatch.setattr("pluribus.results.store.read", lambda path: reads.append(path.name) or read(path))
-    found, _ = read_all(folder, known=earlier[:1])
-    assert found[0] is earlier[0] and reads == [earlier[1].path.name]
-
-
 def test_what_is_missing_is_not_called_damaged(tmp_path):
     with pytest.raises(FileNotFoundError, match="no result file"):
         read(tmp_path / "no.npz")

@@ -105,6 +105,7 @@ def _try(
     found: Any, names: list[str], data: str, source: dict[str, Any], model: str, width: float, epochs: int
 ) -> None:
     """A small study of the most promising setting of each method, next to the single network."""
+    from ..results.verdict import verdicts
     from ..study.folder import conduct
     from ..study.grid import Study
     from .common import display
@@ -119,7 +120,7 @@ def _try(
     with display.watch_runs(talk, False, folder, 1) as watch:
         outcome = conduct(study, folder, report=watch)
     show = screen()
-    for table in display.result_tables(outcome.results, show.width):
+    for table in display.result_tables(verdicts(outcome.results), show.width):
         show.print(table)
     for name, reason in outcome.failed.items():
         say("[bold red]failed:[/]", f"{name}: {reason}")

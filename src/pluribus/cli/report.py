@@ -19,9 +19,9 @@ def report_command(
     as_json: options.AsJson = False,
 ) -> None:
     """Rewrite the page of a study from its stored results."""
-    from ..report.page import report
-    from ..results.quantities import Differences
+    from ..report.page import write_verdicts
     from ..results.store import read_all
+    from ..results.verdict import verdicts
     from ..study.folder import Outcome
     from ..study.grid import choose_settings
     from .common import display
@@ -34,14 +34,14 @@ def report_command(
     plan = _read_plan(folder / "study.json")
     metric, command = plan.get("choose"), plan.get("command", "")
     results = choose_settings(results, metric) if metric else results
-    page, differences = out or folder / "report.html", Differences()
+    page, found = out or folder / "report.html", verdicts(results)
     for error in damaged:
         say("[yellow]warning:[/]", str(error))
-    report(results if metric else folder, page, known=results, differences=differences, command=command)
+    write_verdicts(found, page, damaged=damaged, command=command)
     if as_json:
-        print(display.as_json(Outcome(results, {}, damaged), results, differences, page=str(page)))
+        print(display.as_json(Outcome(results, {}, damaged), found, page=str(page)))
         return
-    for table in display.result_tables(results, (show := screen()).width, differences):
+    for table in display.result_tables(found, (show := screen()).width):
         show.print(table)
     print(f"Report: {page}")
 

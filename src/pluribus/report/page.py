@@ -16,8 +16,7 @@ from .._common.atomic import atomic_write
 from .._common.optional import require
 from .._common.signed_files import read_signed_json
 from .._common.untrusted import check_shape
-from ..results.comparison_phrases import relation
-from ..results.quantities import Differences, best, estimate, format_value, quantity
+from ..results.quantities import best, estimate, format_value, quantity
 from ..results.store import Damaged, Group, Result, has_classes, read_all
 from ..results.verdict import Verdict, verdicts
 from .charts import CHARTS
@@ -40,17 +39,13 @@ def report(
     path: str | os.PathLike[str] | None = None,
     title: str = TITLE,
     *,
-    known: Iterable[Result] = (),
-    differences: Differences | None = None,
     command: str = "",
 ) -> str:
     """The page as HTML, complete in itself: no network, no other file. Written to `path` where one is given.
 
     Args:
         results: results as `read_all` gives them, or a study folder; damaged files of a folder are named on the page
-        known: results of the folder that were read before; their files are not read again
         command: what repeats the study; by default what its folder says
-        differences: those computed so far, which are not computed again
 
     >>> record = dict(run="a", method="single", label="single", data="digits", task="classification", seed=0)
     >>> run = Result(record | {"settings": {}, "metrics": {"nll": {"value": 0.1}}, "cost": {}})
@@ -60,16 +55,27 @@ def report(
     damaged: list[Damaged] = []
     if isinstance(results, (str, os.PathLike)):
         folder = Path(results)
-        results, damaged = read_all(folder, known)
+        results, damaged = read_all(folder)
         command = command or _read_command(folder)
     results = list(results)
     if not results:
         names = f" ({', '.join(error.path.name for error in damaged)} damaged)" if damaged else ""
         raise ValueError(f"report: needs at least one result, but there is none{names}. Run a comparison first.")
-    found = enumerate(verdicts(results, differences))
+    return write_verdicts(verdicts(results), path, title, damaged=damaged, command=command)
+
+
+def write_verdicts(
+    found: Sequence[Verdict],
+    path: str | os.PathLike[str] | None,
+    title: str = TITLE,
+    *,
+    damaged: Iterable[Damaged] = (),
+    command: str = "",
+) -> str:
+    """The page of verdicts that were reached already: see `report`."""
     context = {
         "title": title,
-        "sections": [_section(number, verdict) for number, verdict in found],
+        "sections": [_section(number, verdict) for number, verdict in enumerate(found)],
         "damaged": [f"{error.path.name}: {error.reason}" for error in damaged],
         "command": command,
     }
@@ -203,7 +209,7 @@ def _stars(summary: FirstScreen, name: str) -> list[Group]:
     top = None if found is None else summary.top if name == found.metric else best(found.groups, name)
     if found is None or top is None or name in COSTS or name == "auroc" and estimate(top, name).value < CHANCE:
         return []
-    words = {group: relation(found.differences.between(group, top, name), name) for group in found.groups}
+    words = {group: found.relation(group, top, name) for group in found.groups}
     starred = [group for group in words if group is top or words[group] == "within noise"]
     return starred if "worse" in words.values() else []
 

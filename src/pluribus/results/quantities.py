@@ -126,20 +126,6 @@ def paired_spread(first: Group, second: Group, name: str) -> Spread | None:
     return Spread.over(gaps, np.stack(alike, 1) if whole else None)
 
 
-class Differences:
-    """Paired differences, each computed once: sentences, tables and cells ask for the same ones."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[Group, Group, str], Interval] = {}
-
-    def between(self, first: Group, second: Group, name: str) -> Interval:
-        """What `difference` gives."""
-        key = first, second, name
-        if key not in self._found:
-            self._found[key] = difference(*key)
-        return self._found[key]
-
-
 def over_seeds(groups: Sequence[Group]) -> bool:
     """Whether intervals say how much training varies (several seeds), and not only the test examples."""
     return all(len(group.by_seed) >= 2 for group in groups)

@@ -115,20 +115,19 @@ def read(path: str | os.PathLike[str]) -> Result:
     return Result(record, columns, path)
 
 
-def read_all(folder: str | os.PathLike[str], known: Iterable[Result] = ()) -> tuple[list[Result], list[Damaged]]:
+def read_all(folder: str | os.PathLike[str]) -> tuple[list[Result], list[Damaged]]:
     """Every run of a study folder (or of a folder of result files) in the order of names, and what is damaged."""
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"read_all: there is no folder {str(folder)!r}.")
     folder = folder / "results" if (folder / "results").is_dir() else folder
-    earlier = {result.path: result for result in known}
     results: list[Result] = []
     damaged: list[Damaged] = []
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         if path.name.startswith("."):
             continue
         try:
-            results.append(earlier.get(path) or read(path))
+            results.append(read(path))
         except Damaged as error:
             damaged.append(error)
     return results, damaged

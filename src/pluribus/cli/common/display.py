@@ -17,9 +17,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ..._common.untrusted import printable
-from ...results.quantities import Differences, distance_groups, estimate, format_value, quantity, value
+from ...results.quantities import distance_groups, estimate, format_value, quantity, value
 from ...results.store import Group, Result
-from ...results.verdict import Verdict, verdicts
+from ...results.verdict import Verdict
 from ...study.folder import Outcome, training_folder
 from ...study.progress import Progress as EpochsDone
 from ...study.progress import read_progress
@@ -147,22 +147,19 @@ def watch_runs(console: Console, quiet: bool, folder: Path, jobs: int) -> Iterat
         watch.progress.stop()
 
 
-def result_tables(results: Sequence[Result], width: int, differences: Differences | None = None) -> list[Table]:
+def result_tables(found: Sequence[Verdict], width: int) -> list[Table]:
     """One table for each data set: metrics with intervals, deployed costs relative to the single network.
 
     The recommended row is bold; rows that are not clearly different from the single network are dim. What does not
     fit is left out, the least important first, and the caption says so.
     """
-    return [_fitting(_rows(found), found, width) for found in verdicts(results, differences)]
+    return [_fitting(all_rows(verdict), verdict, width) for verdict in found]
 
 
-def _rows(verdict: Verdict) -> list[Group]:
-    return [*verdict.groups, *derived_rows(verdict.groups, verdict.recommended)]
-
-
-def derived_rows(groups: Sequence[Group], recommended: str | None) -> list[Group]:
-    """What needs no training of its own: one network with distances in its features, and the best method's cascade."""
-    return [*distance_groups(groups), *cascade_rows(groups, recommended)]
+def all_rows(verdict: Verdict) -> list[Group]:
+    """The groups, and what needs no training of its own: distances in one network's features, the best's cascade."""
+    groups = verdict.groups
+    return [*groups, *distance_groups(groups), *cascade_rows(groups, verdict.recommended)]
 
 
 def cascade_rows(groups: Sequence[Group], recommended: str | None) -> list[Group]:
@@ -256,14 +253,13 @@ def _cell(group: Group, name: str, exact: bool) -> str:
     return format_value(found.value, name) + spread
 
 
-def sentences(results: Sequence[Result], differences: Differences | None = None) -> list[str]:
+def sentences(found: Sequence[Verdict]) -> list[str]:
     """What was found, in words."""
-    return [sentence.text for found in verdicts(results, differences) for sentence in found.sentences]
+    return [sentence.text for verdict in found for sentence in verdict.sentences]
 
 
-def as_json(outcome: Outcome, results: Sequence[Result], differences: Differences, **more: Any) -> str:
+def as_json(outcome: Outcome, found: Sequence[Verdict], **more: Any) -> str:
     """Everything that a script wants to know."""
-    found = verdicts(results, differences)
     rows = [
         {
             "data": one.data,
@@ -275,11 +271,10 @@ def as_json(outcome: Outcome, results: Sequence[Result], differences: Difference
             "intervals": {name: [*map(_number, estimate(group, name)[1:3])] for name in _all_names(group)},
         }
         for one in found
-        for group in _rows(one)
+        for group in all_rows(one)
     ]
-    said = [sentence.text for one in found for sentence in one.sentences]
-    damaged = [str(error) for error in outcome.damaged]
-    return json.dumps({"rows": rows, "verdict": said, "failed": outcome.failed, "damaged": damaged, **more}, indent=1)
+    record = {"rows": rows, "verdict": sentences(found), "failed": outcome.failed}
+    return json.dumps(record | {"damaged": [str(error) for error in outcome.damaged], **more}, indent=1)
 
 
 def _all_names(group: Group) -> list[str]:
