@@ -86,10 +86,6 @@ def test_agreement_shows_every_pair_and_hides_the_diagonal_that_says_nothing():
     assert axes.images[0].get_clim() == (0.7, 0.9)
 
 
-def test_agreement_of_one_member_is_drawn():
-    assert figures.agreement([[1.0]]).axes[0].images
-
-
 def test_upper_limit_is_the_disagreement_of_independent_predictions():
     base, sample, target = simulated(0.8, 0.6, classes=5)
     _, upper = figures.diversity_limits((sample == target).mean(), (base == target).mean(), 5)
@@ -135,22 +131,16 @@ def test_a_method_has_one_colour_in_all_figures_and_no_two_share_one():
     assert len({line.get_color() for line in first}) == 3
 
 
-def test_more_unknown_methods_than_colours_are_drawn():
-    assert len(figures.risk_coverage({str(i): CURVE for i in range(12)}).axes[0].lines) == 12
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
         ("reliability", ({},), "at least one method"),
         ("reliability", ({"deep": {"confidence": [0.5]}},), "'deep' must hold confidence, accuracy, examples"),
         ("reliability", ({"deep": BINS | {"accuracy": [0, 40, 95]}},), "from 0 to 1, but one is 95. Give shares"),
-        ("risk_coverage", ({"deep": CURVE | {"risk": [0.1]}},), r"one length.*\(2,\).*\(1,\)"),
         ("roc", ({"deep": {"inside": [], "outside": [1.0]}},), "not empty"),
         ("agreement", ([[1.0, 0.9]],), r"\(members, members\), but its shape is \(1, 2\)"),
         ("agreement", ([[1.0, 90.0], [90.0, 1.0]],), "one is 90. Give shares"),
         ("agreement", ([[1.0]], ["a", "b"]), "as many names, but got 2"),
-        ("diversity_accuracy", ({"deep": POINTS}, 0.1, 10), "better than chance.*0.1 in 10"),
     ],
 )
 def test_numbers_that_cannot_be_meant_are_an_error(name, arguments, words):

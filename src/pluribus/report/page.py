@@ -27,10 +27,7 @@ from .figure import Figure, Styles, number_styles
 from .first_screen import FirstScreen, compose_screen
 from .svg import HUES, series_class, swatch
 
-TEMPLATES = ("base.", "parts.", "page.", "claims.")  # and the style and the script
-
 SCRIPTS = ("page.js", "page.read.js", "page.take.js")
-
 TITLE = "Which ensemble should I use?"
 
 
@@ -88,8 +85,8 @@ def write_verdicts(
 def render(template: str, context: dict[str, Any]) -> str:
     """The page that a template of this folder makes of a context, with the style and the script of all pages."""
     jinja2 = require("jinja2", "report", "report")
-    files = {file.name: file for file in resources.files(__package__).iterdir() if file.name.startswith(TEMPLATES)}
-    texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
+    files = [file for file in resources.files(__package__).iterdir() if file.name.endswith((".html", ".css", ".js"))]
+    texts = {file.name: file.read_text(encoding="utf-8") for file in files}
     strict = {"autoescape": True, "undefined": jinja2.StrictUndefined, "loader": jinja2.DictLoader(texts)}
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, **strict)
     environment.filters["svg"] = require("markupsafe", "report", "report").Markup
@@ -111,9 +108,8 @@ def _section(number: int, found: Verdict) -> dict[str, Any]:
     topics: dict[str, list[str]] = {}
     for sentence in found.sentences:
         topics.setdefault(TOPICS.get(sentence.topic, sentence.topic), []).append(_bind(sentence.text))
-    notes = dict.fromkeys(
-        note for group in groups for run in group.runs for note in (*(run.record.get("notes") or []), *_unfrozen(run))
-    )
+    runs = [run for group in groups for run in group.runs]
+    notes = [note for run in runs for note in [*(run.record.get("notes") or []), *_unfrozen(run)]]
     return {
         "id": f"data-{number}",
         "name": found.data,
@@ -131,11 +127,11 @@ def _section(number: int, found: Verdict) -> dict[str, Any]:
         "more": _table(summary, more, styles),
         "figures": figures,
         "absent": absent,
-        "tables": _variants(groups, "targets", "Target") | _variants(groups, "variants", "Other test set"),
+        "tables": _by_part(groups, "targets", "Target") | _by_part(groups, "variants", "Other test set"),
         "colours": class_colours(groups[0].record.get("classes") or []) if found.task == "segmentation" else [],
         "examples": group_examples(groups, styles),
         "settings": [_settings(group) for group in groups],
-        "notes": list(notes),
+        "notes": list(dict.fromkeys(notes)),
     }
 
 
@@ -218,20 +214,21 @@ def _cell(group: Group, name: str, star: bool) -> dict[str, Any]:
     found = estimate(group, name)
     ends = found.known and name not in COSTS
     sort, low, high = (f"{end:.10g}" if math.isfinite(end) else "" for end in found)
-    note = f"{format_value(found.low, name)} – {format_value(found.high, name)}" if ends else ""
+    texts = [format_value(end, name) for end in found[1:]]
+    note = " – ".join(texts) if ends and texts[0] != texts[1] else ""  # ends that print alike would claim too much
     if name.startswith("auroc") and found.value < CHANCE:
         note = "worse than chance"
     if name in COSTS[:2] and not is_frozen(group):
         note = "not frozen"
-    shown = {"text": format_value(found.value, name), "note": note, "best": star, "sort": sort}
-    return {**shown, "low": low if ends else "", "high": high if ends else ""}
+    low, high = (low, high) if ends else ("", "")
+    return {"text": format_value(found.value, name), "note": note, "best": star, "sort": sort, "low": low, "high": high}
 
 
 def _has(groups: Sequence[Group], name: str) -> bool:
     return any(math.isfinite(estimate(group, name).value) for group in groups)
 
 
-def _variants(groups: list[Group], key: str, title: str) -> dict[str, list[list[str]]]:
+def _by_part(groups: list[Group], key: str, title: str) -> dict[str, list[list[str]]]:
     """Other test sets, or the targets one by one: for each a header and a row for each label."""
     found: dict[str, list[list[str]]] = {}
     for name in dict.fromkeys(name for group in groups for name in group.record.get(key) or {}):

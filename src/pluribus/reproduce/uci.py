@@ -22,7 +22,8 @@ from ..methods import METHODS
 from ..models.small import mlp
 from ..report.charts.intervals import intervals_figure
 from ..report.claims import ClaimVerdict
-from ..results.judgements import FAILS, HOLDS, OPEN, all_of, equal, most_of, over_splits, plural, show_interval
+from ..results.intervals import t_interval
+from ..results.judgements import FAILS, HOLDS, OPEN, all_of, equal, most_of, plural, show_interval
 from ..training.batching import mix_seeds
 from ..uncertainty.outputs import gaussian, gaussian_nll
 from ..uncertainty.resampling import Interval
@@ -314,7 +315,7 @@ def table_figures(found: Mapping[str, Stored], table: str) -> dict[str, dict[str
 
 def packed_minus_deep(one: Mapping[str, Mapping[str, np.ndarray]], name: str) -> Interval:
     """How much larger the figure of packed is than that of three deep members, over splits."""
-    return over_splits((one["packed"][name] - one["deep 3"][name]).tolist(), TEST_SHARE)
+    return t_interval((one["packed"][name] - one["deep 3"][name]).tolist(), overlap=TEST_SHARE)
 
 
 def _spread(one: Mapping[str, Mapping[str, np.ndarray]], name: str) -> float:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..uncertainty.resampling import Interval
-from .intervals import Spread
 from .quantities import best, difference, estimate, format_interval, paired_spread, quantity
 from .store import Group, has_classes
 
@@ -51,13 +50,9 @@ class ComparedGroups:
         """How the first group compares with the second, in words."""
         return relation(self.gap(first, second, name), name or self.metric)
 
-    def spread(self, first: Group, second: Group) -> Spread | None:
-        """What the paired difference of the main metric varies with."""
-        return paired_spread(first, second, self.metric)
-
     def seeds_to_settle(self, first: Group, second: Group) -> int | None:
         """How many seeds would distinguish the two, if the difference is what it seems; None: too many to try."""
-        found = self.spread(first, second)
+        found = paired_spread(first, second, self.metric)
         return found.seeds_to_settle() if found else None
 
     def is_worth_its_cost(self, group: Group, baseline: Group) -> bool:

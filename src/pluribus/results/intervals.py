@@ -12,16 +12,20 @@ from .._common.optional import require
 from ..uncertainty.resampling import LEVEL, Interval, draw_weights, percentile_interval
 
 
-def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
-    """The mean of independent values and its interval by Student's t; one value has no interval.
+def t_interval(values: Sequence[float], level: float = LEVEL, overlap: float = 0.0) -> Interval:
+    """The mean of values and its interval by Student's t; one value, or equal ones, have no interval.
+
+    Args:
+        overlap: test rows / training rows, for values of random splits of one table: their training rows overlap, so
+            the variance of the mean is (1/n + overlap) times that of the values (Nadeau and Bengio 2003)
 
     >>> t_interval([1.0, 2.0, 3.0])
     Interval(value=2.0, low=-0.48..., high=4.48...)
     """
-    mean = float(np.mean(values))
-    if len(values) < 2:
+    mean, count = float(np.mean(values)), len(values)
+    if count < 2 or np.ptp(values) == 0:
         return Interval(mean)
-    half = t_quantile(len(values) - 1, level) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = t_quantile(count - 1, level) * float(np.std(values, ddof=1)) * math.sqrt(1 / count + overlap)
     return Interval(mean, mean - half, mean + half)
 
 
@@ -87,7 +91,6 @@ class Spread:
 
 
 PRIOR = 2.0  # seeds' worth: of 1 to 4, chosen by simulated coverage and power (tests/results/test_verdict.py)
-
 MANY = 20  # seeds, more than anybody tries
 
 
