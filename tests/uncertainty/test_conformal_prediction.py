@@ -365,7 +365,6 @@ def test_a_risk_that_cannot_be_reached_is_an_error_with_the_best_that_can():
         ({"risk": 0.01}, "at least 299 validation examples, but there are 100"),
         ({"risk": 0}, "risk must be above 0"),
         ({"confidence": 95}, "confidence must be above 0 and below 1, but it is 95"),
-        ({"candidates": 0}, "at least 1, but it is 0"),
         ({"score": "msp2"}, "msp2"),
         ({"score": torch.zeros(7)}, r"\(7,\)"),
         ({"score": torch.full((100,), math.nan)}, "100 are not finite"),

@@ -99,16 +99,6 @@ def t_quantile(degrees: float, level: float = LEVEL) -> float:
     return float(require("scipy.special", "an interval over seeds", "report").stdtrit(degrees, (1 + level) / 2))
 
 
-def all_alike_interval(value: float, rows: int, level: float = LEVEL) -> Interval:
-    """The interval of a share, or of a difference of shares, that is the same in all rows: the exact binomial one.
-
-    >>> all_alike_interval(1.0, 100)
-    Interval(value=1.0, low=0.963..., high=1.036...)
-    """
-    bound = 1 - ((1 - level) / 2) ** (1 / rows)
-    return Interval(value, value - bound, value + bound)
-
-
 def bootstrap_interval(statistic: Callable[[np.ndarray], np.ndarray], examples: int, level: float = LEVEL) -> Interval:
     """The percentile interval of a statistic when the examples are drawn again with replacement.
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ..uncertainty.metrics import BINS, METRICS
-from ..uncertainty.resampling import Interval, draw_weights
-from .intervals import Spread, all_alike_interval
+from ..uncertainty.resampling import Interval, all_alike_interval, draw_weights
+from .intervals import Spread
 from .store import Group, Result, has_classes
 
 FEW = 20  # test rows, below which resampling them says nothing

@@ -22,7 +22,6 @@ from .prediction import Prediction, check_any_batch
 from .regression import Regression
 
 TIMES, NONE = ("before", "after"), ("none", "before")
-
 IMPOSSIBLE = math.log(torch.finfo(torch.float32).tiny)  # stands for the logarithm of a probability of zero
 
 
@@ -183,12 +182,9 @@ def observe(
             f"{type(validation).__name__}. Give the targets too; wrap a data set in a DataLoader."
         )
     found: Observed = []
-    for item in validation:
-        x, y = split_item(name, item)
+    for x, y in (split_item(name, item) for item in validation):
         if y is None:
-            raise TypeError(
-                f"{name}: the loader must give pairs (x, y), but it gives a {type(item).__name__} without targets."
-            )
+            raise TypeError(f"{name}: the loader must give pairs (x, y), but it gives no targets.")
         x = tuple(x) if isinstance(x, list) else x  # several inputs, not a loader of them
         found.append((ensemble.predict(x, batch_size=batch_size, device=device), tensor_of(y)))
     check_any_batch(found)
@@ -257,9 +253,8 @@ def _judge_held_out(method: str, rows: Tensor, target: Tensor, fold: Tensor) -> 
         held, rest = (fold == one).nonzero()[:, 0], (fold != one).nonzero()[:, 0]
         log_p = log_mean_exp(CALIBRATIONS[method](rows[:, rest], target[rest])(rows[:, held])).double()
         confidence, label = log_p.max(-1)
-        found[:, held] = torch.stack(
-            [label_nll(log_p, target[held]), confidence.exp(), (label == target[held]).double()]
-        )
+        right = (label == target[held]).double()
+        found[:, held] = torch.stack([label_nll(log_p, target[held]), confidence.exp(), right])
     return found
 
 
@@ -268,7 +263,8 @@ def _table(judged: dict[tuple[str, str], Tensor], row: Tensor) -> list[dict[str,
     for (method, when), (nll, confidence, right) in judged.items():
         line = {"method": method, "when": when if method != "none" else "", "nll": nll.mean().item()}
         line |= {"ece": ece(confidence, right), "accuracy": right.mean().item()}
-        rows.append(line | _gain(_mean_by_row(judged[NONE][0] - nll, row)))
+        by_row = torch.bincount(row, judged[NONE][0] - nll) / torch.bincount(row)
+        rows.append(line | _gain(by_row))
     return sorted(rows, key=lambda row: row["nll"])
 
 
@@ -294,21 +290,13 @@ def _calibrate_regression(
     for one in range(folds):
         factor[fold == one] = squares[fold != one].mean()
     log_scale = torch.log(2 * math.pi * variance)
-    judged = {
-        "none": 0.5 * (log_scale + squares),
-        "variance": 0.5 * (log_scale + factor.log() + squares / factor),
-    }
-    best = method if method != "auto" else min(judged, key=lambda m: judged[m].mean().item())
+    plain, scaled = 0.5 * (log_scale + squares), 0.5 * (log_scale + factor.log() + squares / factor)
     rmse = (target - prediction.mean).square().mean().sqrt().item()
     rows: list[dict[str, Any]] = [
-        {"method": m, "when": "", "nll": v.mean().item(), "rmse": rmse}
-        | _gain((judged["none"] - v).reshape(len(v), -1).mean(1))
-        for m, v in judged.items()
+        {"method": name, "when": "", "nll": nll.mean().item(), "rmse": rmse} | _gain((plain - nll).flatten(1).mean(1))
+        for name, nll in (("none", plain[:, None]), ("variance", scaled[:, None]))
     ]
+    rows.sort(key=lambda row: row["nll"])
+    best = rows[0]["method"] if method == "auto" else method
     scaling = Variance(squares.mean().item() if best == "variance" else 1.0)
-    return Calibrated(source, best, "", scaling, sorted(rows, key=lambda row: row["nll"]), len(target), folds)
-
-
-def _mean_by_row(values: Tensor, row: Tensor) -> Tensor:
-    count = torch.bincount(row)
-    return torch.zeros(len(count), dtype=values.dtype).index_add_(0, row, values) / count
+    return Calibrated(source, best, "", scaling, rows, len(target), folds)

@@ -13,7 +13,6 @@ from .._common.text_tables import align_columns, some_of
 from .._common.trees import IGNORED
 
 Column = Tensor | np.ndarray | Sequence[float] | Sequence[int] | Sequence[bool]
-
 SHOWN = 6  # rows of a prediction that are printed
 
 

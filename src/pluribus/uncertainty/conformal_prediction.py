@@ -1,4 +1,4 @@
-"""Answers with a guarantee: sets of classes and intervals that hold the truth as often as promised."""
+"""Conformal prediction: sets of classes and intervals with guaranteed coverage."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def conformal(
 ) -> Conformal:
     """Sets of classes, or intervals, that contain the truth with a probability of at least `coverage`.
 
-    Split conformal prediction: on n validation examples each answer gets a score of how strange it is, and an
-    answer belongs to the set if it is no stranger than the ceil((n + 1) coverage)-th smallest score. The promise is
+    Split conformal prediction: on n validation examples each answer gets a nonconformity score, and an answer belongs
+    to the set if its score is at most the ceil((n + 1) coverage)-th smallest one. The guarantee is
     for new examples from the same source, on average over them and over validation sets, whatever the model is. It
     needs examples that nothing was fitted to: not those of training, nor those that `calibrate` has seen.
 
-    | kind | how strange an answer is | paper |
+    | kind | nonconformity of an answer | paper |
     |---|---|---|
     | lac | 1 - its probability: the smallest sets on average | Sadinle et al. |
     | aps | the probability of all classes down to it: easy examples get larger sets than they need | Romano et al. |
@@ -109,9 +109,9 @@ class Conformal:
 
     Args:
         ensemble: what `predict` asks
-        kind: how strange an answer is, a row of the table of `conformal`
+        kind: the nonconformity score, a row of the table of `conformal`
         coverage: the probability that was asked for
-        quantile: how strange an answer may be; for several labels or regression outputs, one each: each is covered
+        quantile: the largest score in a set; for several labels or regression outputs, one each: each is covered
         examples: how many validation examples stand behind it
         penalty: of raps, for each rank after the first `free`
         free: ranks without a penalty
@@ -215,22 +215,15 @@ class Conformal:
         at_most = f"and without ties at most {self.coverage + 1 / (self.examples + 1):.4g}, "
         if self.kind in SETS and not self.empty:
             at_most = "the most probable class where no other is likely enough, "
-        return "\n".join(
-            [
-                f"{self.kind} {what}{extra}: they contain the truth with probability at least {self.coverage:g},",
-                f"  {at_most}on average over new examples like the validation data",
-                f"  an answer is included if {self._rule()}, from {self.examples:,} examples",
-            ]
-        )
-
-    def _rule(self) -> str:
+        rule, ends = "score is at most", self.quantile
         if self.kind == "lac":  # near a quantile of one, the probability says what the quantile cannot
-            return f"its probability is at least {', '.join(f'{-q:.4g}' for q in self.most.flatten().tolist())}"
-        return f"its score is at most {', '.join(f'{q:.4g}' for q in self.quantile.flatten().tolist())}"
-
-    def strangeness(self, prediction: Classification) -> Tensor:
-        """The score of every class as an answer: (batch, classes)."""
-        return 1 + self.excess(prediction)
+            rule, ends = "probability is at least", -self.most
+        bounds = ", ".join(f"{end:.4g}" for end in ends.flatten().tolist())
+        return (
+            f"{self.kind} {what}{extra}: they contain the truth with probability at least {self.coverage:g},\n"
+            f"  {at_most}on average over new examples like the validation data\n"
+            f"  an answer is included if its {rule} {bounds}, from {self.examples:,} examples"
+        )
 
     def excess(self, prediction: Classification) -> Tensor:
         """The score of every class less one, so that small probabilities keep their digits: (batch, classes).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from .checks import tensor_of
 from .classification import Classification
 from .metrics import METRICS, Metric, aupr, auroc, fpr95
 from .prediction import Prediction
-from .resampling import LEVEL, RESAMPLES, Interval, draw_swaps, percentile_interval, resample
+from .resampling import LEVEL, RESAMPLES, Interval, all_alike_interval, draw_swaps, percentile_interval, resample
 from .summary import Summary
 
 Target = Tensor | np.ndarray | Sequence[int] | Sequence[float] | None
@@ -44,8 +44,8 @@ def evaluate(
     {'accuracy': 0.5}
     """
     summary = _summary("evaluate", prediction, target, ignore)
-    names = list(_possible(summary)) if metrics is None else metrics
-    return {name: _value(_metric("evaluate", summary, name), summary) for name in names}
+    names = _possible(summary) if metrics is None else metrics
+    return {name: _value("evaluate", summary, name) for name in names}
 
 
 def by_member(
@@ -67,9 +67,9 @@ def by_member(
     """
     summary = _summary("by_member", prediction, target)
     members = [summary.member(i) for i in range(summary.size)]
-    names = list(_possible(members[0])) if metrics is None else metrics
+    names = _possible(members[0]) if metrics is None else metrics
     names = [name for name in names if name not in METRICS or not OF_SEVERAL & set(METRICS[name].needs)]
-    rows = [{name: _value(_metric("by_member", one, name), one) for name in names} for one in (summary, *members)]
+    rows = [{name: _value("by_member", one, name) for name in names} for one in (summary, *members)]
     mean = {name: sum(row[name] for row in rows[1:]) / len(members) for name in names}
     return {"ensemble": rows[0], "mean": mean, **{f"member {i}": row for i, row in enumerate(rows[1:])}}
 
@@ -225,7 +225,7 @@ def bootstrap(
     Args:
         metric: a name in METRICS
         level: the probability of the interval
-        resamples: how often examples are drawn anew
+        resamples: how often examples are drawn again
 
     >>> p = pb.Classification.from_probabilities(torch.tensor([[[0.9, 0.1]]]).repeat(1, 50, 1))
     >>> value, low, high = bootstrap(p, torch.arange(50) // 40, metric="accuracy", resamples=200)
@@ -241,20 +241,12 @@ def bootstrap(
         values = resample(entry.function, columns, summary.row, resamples, generator)
     else:
         each = entry.each(*columns).cpu().double()
-        if (exact := _all_alike(each, summary.row, level)) is not None:
-            return exact
+        if value in (0.0, 1.0) and bool((each == value).all()):  # 100 of 100 right: resamples are all alike
+            exact = all_alike_interval(value, len(summary.row.unique()), level)
+            return Interval(value, max(exact.low, 0.0), min(exact.high, 1.0))
         values = resample(lambda drawn: drawn.mean().item(), [each], summary.row, resamples, generator)
     bias = values.mean() - value if math.isfinite(value) else 0.0
     return percentile_interval(value, values - bias, level)
-
-
-def _all_alike(each: Tensor, row: Tensor, level: float) -> Interval | None:
-    """The exact binomial interval of a share of 0 or 1, whose resamples are all alike: 100 of 100 is [0.964, 1]."""
-    if len(each) == 0 or bool((each != each[0]).any()) or each[0].item() not in (0.0, 1.0):
-        return None
-    bound = 1 - ((1 - level) / 2) ** (1 / len(row.unique()))
-    share = each[0].item()
-    return Interval(share, 1 - bound if share else 0.0, 1.0 if share else bound)
 
 
 def compare(
@@ -281,7 +273,7 @@ def compare(
     Args:
         metric: a name in METRICS
         level: the probability of the interval
-        resamples: how often examples are drawn anew, and change places
+        resamples: how often examples are drawn again, and change places
 
     >>> target = torch.arange(60) % 2
     >>> good = pb.Classification.from_logits(nn.functional.one_hot(target, 2)[None] * torch.linspace(2, 4, 60)[:, None])
@@ -303,8 +295,14 @@ def compare(
         first, second = function(*alternating[::2]), function(*alternating[1::2])
         return 0.0 if first == second else first - second  # two may be infinite
 
-    _check_one_finite(metric, function, columns)
     alternating = [column for pair in columns for column in pair]
+    values = function(*alternating[::2]), function(*alternating[1::2])
+    if not any(map(math.isfinite, values)) and not all(torch.equal(a, b) for a, b in columns):
+        raise ValueError(
+            f"compare: {metric} must be finite for at least one of the predictions, but it is {values[0]} and "
+            f'{values[1]}: they give targets probability 0. Compare another metric, such as "brier", or predictions '
+            "with probabilities above zero, as of pb.calibrate."
+        )
     resampled = resample(difference, alternating, one.row, resamples, generator)
     observed, at_least = difference(*alternating), 0
     for swap in draw_swaps(one.row, resamples, generator):
@@ -337,10 +335,10 @@ def _tasks(summary: Summary) -> set[str]:
     return {"any", "classification", *dense} if summary.classes else {"any", "regression"}
 
 
-def _possible(summary: Summary) -> Iterator[str]:
+def _possible(summary: Summary) -> list[str]:
     """The metrics whose columns the summary has."""
     tasks, names = _tasks(summary), set(summary.names)
-    return (name for name, entry in METRICS.items() if entry.task in tasks and set(entry.needs) <= names)
+    return [name for name, entry in METRICS.items() if entry.task in tasks and set(entry.needs) <= names]
 
 
 def _metric(caller: str, summary: Summary, name: str) -> Metric:
@@ -365,7 +363,8 @@ def _metric(caller: str, summary: Summary, name: str) -> Metric:
 OF_SEVERAL = {"member_label", "pairwise_kl", "epistemic"}  # columns in which members are compared
 
 
-def _value(entry: Metric, summary: Summary) -> float:
+def _value(caller: str, summary: Summary, name: str) -> float:
+    entry = _metric(caller, summary, name)
     return entry.function(*(getattr(summary, need) for need in entry.needs))
 
 
@@ -390,22 +389,6 @@ def _table(results: Mapping[str, Sequence[Mapping[str, float]]], name: str) -> l
     if lacking := [corruption for corruption, rows in results.items() if any(name not in row for row in rows)]:
         raise ValueError(f"shift: needs {name}, but {lacking[0]} has a severity without.")
     return [[row[name] for row in rows] for rows in results.values()]
-
-
-def _check_one_finite(metric: str, function: Callable[..., float], columns: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Refuse two unlike predictions that are both infinitely bad."""
-    values = function(*(a for a, _ in columns)), function(*(b for _, b in columns))
-    if any(map(math.isfinite, values)) or all(torch.equal(a, b) for a, b in columns):
-        return
-    where = [
-        int(next(c for c in side if bool(c.isinf().any())).isinf().nonzero()[0, -1])
-        for side in zip(*columns, strict=True)
-    ]
-    raise ValueError(
-        f"compare: {metric} must be finite for at least one of them, but it is {values[0]} for the first (example "
-        f"{where[0]}) and {values[1]} for the second (example {where[1]}), whose targets they give probability 0. "
-        'Compare another metric, such as "brier", or predictions with probabilities above zero, as of pb.calibrate.'
-    )
 
 
 def _check_paired(one: Summary, two: Summary) -> None:

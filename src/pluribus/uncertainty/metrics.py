@@ -236,11 +236,8 @@ def class_bins(probability: Matrix, target: Column, bins: int = BINS) -> Tensor:
     cell = bin_of(values, bins, tensor_of(probability).dtype) + torch.arange(classes, device=values.device) * bins
     hit = cell.gather(1, target.long()[:, None]).flatten()
     size = classes * bins
-    sums = [
-        torch.bincount(cell.flatten(), minlength=size).double(),
-        torch.bincount(cell.flatten(), values.flatten(), minlength=size).double(),
-        torch.bincount(hit, minlength=size).double(),
-    ]
+    counted = ((cell.flatten(), None), (cell.flatten(), values.flatten()), (hit, None))
+    sums = [torch.bincount(where, weights, minlength=size).double() for where, weights in counted]
     return torch.stack(sums).unflatten(1, (classes, bins))
 
 
@@ -271,7 +268,8 @@ def auroc(inside: Column, outside: Column) -> float:
     0.875
     """
     counts = _detections("auroc", inside, outside)
-    return float((counts.found * (counts.below + counts.equal / 2)).sum() / counts.pairs)
+    below = counts.inside - counts.false + counts.tied / 2
+    return float((counts.found * below).sum() / (counts.caught[-1] * counts.inside))
 
 
 def aupr(inside: Column, outside: Column) -> float:
@@ -284,8 +282,8 @@ def aupr(inside: Column, outside: Column) -> float:
     0.83...
     """
     counts = _detections("aupr", inside, outside)
-    found, false = _at_least(counts.found), _at_least_inside(counts)
-    return float((counts.found * found / (found + false)).sum() / counts.found.sum())
+    precision = counts.caught / (counts.caught + counts.false)
+    return float((counts.found * precision).sum() / counts.caught[-1])
 
 
 def fpr95(inside: Column, outside: Column, recall: float = 0.95) -> float:
@@ -300,36 +298,25 @@ def fpr95(inside: Column, outside: Column, recall: float = 0.95) -> float:
     if not 0 < recall <= 1:
         raise ValueError(f"fpr95: recall must be above 0 and at most 1, but it is {recall}.")
     counts = _detections("fpr95", inside, outside)
-    enough = _at_least(counts.found) >= recall * counts.found.sum() * (1 - 1e-12)
-    return float(_at_least_inside(counts)[enough].min() / counts.inside)
+    enough = counts.caught >= recall * counts.caught[-1] * (1 - 1e-12)
+    return float(counts.false[enough].min() / counts.inside)
 
 
 class _Detections(NamedTuple):
-    found: np.ndarray  # outside examples with each distinct outside score, ascending
-    below: np.ndarray  # inside examples below that score
-    equal: np.ndarray  # inside examples with that score
+    found: np.ndarray  # outside examples with each distinct outside score, from the highest on
+    caught: np.ndarray  # outside examples at or above that score
+    false: np.ndarray  # inside examples at or above that score
+    tied: np.ndarray  # inside examples with that score
     inside: int
-
-    @property
-    def pairs(self) -> float:
-        return float(self.found.sum()) * self.inside
 
 
 def _detections(metric: str, inside: Column, outside: Column) -> _Detections:
     (inside,) = read_columns(metric, infinite=True, inside=inside)
     (outside,) = read_columns(metric, infinite=True, outside=outside)
-    low = np.sort(inside.cpu().numpy())
-    scores, found = np.unique(outside.cpu().numpy(), return_counts=True)
+    low = np.sort(inside.numpy())
+    scores, found = (part[::-1].astype(float) for part in np.unique(outside.numpy(), return_counts=True))
     below, up_to = np.searchsorted(low, scores, "left"), np.searchsorted(low, scores, "right")
-    return _Detections(found.astype(float), below.astype(float), (up_to - below).astype(float), len(low))
-
-
-def _at_least(counts: np.ndarray) -> np.ndarray:
-    return np.cumsum(counts[::-1])[::-1]
-
-
-def _at_least_inside(counts: _Detections) -> np.ndarray:
-    return counts.inside - counts.below
+    return _Detections(found, found.cumsum(), len(low) - below, up_to - below, len(low))
 
 
 # ---------------------------------------------------------------- May it be trusted where it is sure?

@@ -40,16 +40,15 @@ class Regression:
         if self.variances is None:
             return
         object.__setattr__(self, "variances", _check_members("variances", self.variances))
-        if self.variances.shape != self.means.shape:
+        shapes = tuple(self.means.shape), tuple(self.variances.shape)
+        if shapes[0] != shapes[1]:
             raise ValueError(
-                f"Regression: means and variances must have the same shape, but they have {tuple(self.means.shape)} "
-                f"and {tuple(self.variances.shape)}."
+                f"Regression: means and variances must have the same shape, but they have {shapes[0]} and {shapes[1]}."
             )
-        if bool((self.variances < 0).any()):
-            where = (self.variances < 0).nonzero()[0].tolist()
+        if (least := self.variances.min().item()) < 0:
             raise ValueError(
-                f"Regression: variances must not be negative, but at {where} there is "
-                f"{self.variances[tuple(where)]:.4g}. Give variances, not their logarithms."
+                f"Regression: variances must not be negative, but the least is {least:.4g}. Give variances, not their "
+                "logarithms."
             )
 
     @classmethod

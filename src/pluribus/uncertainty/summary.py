@@ -48,10 +48,8 @@ class Summary:
         if target is not None and isinstance(prediction, Classification):
             flat, numbers, row = judged_examples(prediction, target, ignore=ignore)
             if not len(numbers):
-                raise ValueError(
-                    "evaluate: needs at least one target, but all are "
-                    f"{IGNORED if ignore is None else ignore}, which is ignored."
-                )
+                left_out = IGNORED if ignore is None else ignore
+                raise ValueError(f"evaluate: needs at least one target, but all are {left_out}, which is ignored.")
         elif target is not None:
             if ignore is not None:
                 raise ValueError("evaluate: ignore is only for class numbers, but this is a regression.")
