@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,9 +15,7 @@ from .curves import Curve
 from .svg import CHARACTER, HUES, Axis, Chart, tick_text
 
 Styles = dict[str, int]
-
 SMALL = (220, 190)
-
 SMALL_MARGIN = (42, 13, 8, 40)
 
 
@@ -89,6 +87,12 @@ def values(groups: Sequence[Group], name: str) -> dict[str, float]:
     """The mean of a quantity by label, where it is finite."""
     found = {group.label: estimate(group, name).value for group in groups}
     return {label: number for label, number in found.items() if math.isfinite(number)}
+
+
+def mean_curve(found: Mapping[float, Sequence[float]]) -> Curve:
+    """The mean of the values at each place, from the first place on."""
+    places = sorted(found)
+    return np.array(places, dtype=float), np.array([np.mean(found[place]) for place in places])
 
 
 def curve_panel(

@@ -125,7 +125,9 @@ def warn_of_short_training(found: ComparedGroups) -> list[Sentence]:
     if not short:
         return []
     longer = 2 * max(len(history) for own in short.values() for history in own)
-    return [Sentence("training", f"Still improving when training ended: {join_names([*short])}. Try --epochs {longer}.")]
+    return [
+        Sentence("training", f"Still improving when training ended: {join_names([*short])}. Try --epochs {longer}.")
+    ]
 
 
 def match(found: ComparedGroups) -> list[Sentence]:
@@ -195,4 +197,3 @@ def still_improving(rows: Sequence[Mapping[str, Any]]) -> bool:
     late = max(1, len(losses) // LATE)
     before, after = min(losses[:-late]), min(losses[-late:])
     return before - after > 0.01 + 0.02 * abs(before)
-

@@ -323,11 +323,8 @@ IMAGE_STATISTICS: dict[str, tuple[tuple[str, ...], Statistic]] = {  # of sums ov
 # ---------------------------------------------------------------- the table
 
 SHIFT = {"cacc": "accuracy", "cnll": "nll", "cece": "ece"}
-
 OOD = ("auroc", "aupr", "fpr95")
-
 PARTS = ("train", "scaled")  # "train_accuracy": on training rows; "scaled_nll": after temperature scaling
-
 OWN_SCORE = {f"{name}_mi": name for name in OOD}  # by mutual information, as Packed-Ensembles judges on ImageNet
 _OWN = "by mutual information; single network and MIMO: MSP"
 _SHARE = Quantity("Accuracy", "higher", "%", 2, 100, "share of test examples with the right label")

@@ -17,9 +17,7 @@ from .._common.untrusted import Number, check_shape, is_disk_error, parse_json
 from ..data.unpacking import read_npz
 
 FORMAT = 1
-
 SUFFIX = ".npz"
-
 BASELINE = "single"  # the method that all others are compared with: one plain network
 
 
@@ -193,7 +191,7 @@ def _check_record(record: Any) -> None:
 
 
 def _check_columns(record: Mapping[str, Any], columns: Mapping[str, np.ndarray]) -> None:
-    """Refuse columns that no judging of a run gives; what reads them relies on it."""
+    """An error for columns that no evaluation of a run gives: what reads them relies on it."""
     for name, column in columns.items():
         room, _, kind = name.rpartition("/")
         text = kind in TEXTS
@@ -217,15 +215,10 @@ def _check_columns(record: Mapping[str, Any], columns: Mapping[str, np.ndarray])
 
 
 TASKS = ("classification", "regression", "multilabel", "segmentation")
-
 MAPS = ("truth_map", "label_map", "total_map", "epistemic_map")
-
 TABLES = ("member_label", "pictures", "gaps", "both", "either", *MAPS)  # columns with several values for each row
-
 TEXTS = ("reason", "text")
-
 MOST_SEVERE = 100
-
 _FIGURES = {str: (Number, None)}
 
 DEPLOYED = {  # by `pb.freeze`; latencies by the number of rows

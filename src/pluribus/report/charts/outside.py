@@ -11,7 +11,19 @@ from ...results.quantities import format_value, ood_score, quantity
 from ...results.store import Group
 from ...uncertainty import metrics
 from ..curves import Curve, compute_histograms, compute_roc
-from ..figure import GRID, Figure, Panel, Styles, column, curve_panel, finite_range, legend, small_chart, values
+from ..figure import (
+    GRID,
+    Figure,
+    Panel,
+    Styles,
+    column,
+    curve_panel,
+    finite_range,
+    legend,
+    mean_curve,
+    small_chart,
+    values,
+)
 from ..svg import Axis
 
 
@@ -53,8 +65,7 @@ SCORES = {"msp": "1 − confidence", "total": "total variance"}
 
 def roc_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """Outside data found against test data rejected."""
-    panels, rows, below = list[Panel](), list[list[str]](), list[str]()
-    labels: dict[str, Curve] = {}
+    panels, rows, below, labels = list[Panel](), list[list[str]](), list[str](), dict[str, Curve]()
     for name in sorted({name for group in groups for name in group.record.get("outside") or {}}):
         found = dict[str, Curve]()
         for group in groups:
@@ -107,18 +118,15 @@ def _outside_rows(groups: Sequence[Group], name: str) -> list[list[str]]:
 
 def shift_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """Accuracy and calibration, or the error of regression, against the severity of corruptions."""
-    panels: list[Panel] = []
-    rows: list[list[str]] = []
-    labels: dict[str, Curve] = {}
+    panels, rows, labels = list[Panel](), list[list[str]](), dict[str, Curve]()
     for name in ("accuracy", "ece", "rmse"):
         clean, title = values(groups, name), quantity(name).title
         found = {group.label: curve for group in groups if (curve := _by_severity(group, name, clean))}
         if not found:
             continue
         across, up = (finite_range(value for curve in found.values() for value in curve[side]) for side in (0, 1))
-        panels.append(
-            curve_panel(found, styles, ("severity", title), (Axis(*across, whole=True, room=0.03), Axis(*up)))
-        )
+        axes = Axis(*across, whole=True, room=0.03), Axis(*up)
+        panels.append(curve_panel(found, styles, ("severity", title), axes))
         rows += [
             [label, title, "; ".join(f"{severity:g}: {value:.4f}" for severity, value in zip(*curve, strict=True))]
             for label, curve in found.items()
@@ -134,12 +142,9 @@ def shift_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
 
 def _by_severity(group: Group, name: str, clean: dict[str, float]) -> Curve | None:
     """The mean over corruptions and seeds at each severity, with that of the test data before them."""
-    found: dict[int, list[float]] = {0: [clean[group.label]]} if group.label in clean else {}
+    found: dict[float, list[float]] = {0: [clean[group.label]]} if group.label in clean else {}
     for run in group.runs:
         for row in (row for rows in (run.record.get("shift") or {}).values() for row in rows):
             if row["severity"] > 0 and isinstance(row.get(name), (int, float)) and math.isfinite(row[name]):
                 found.setdefault(int(row["severity"]), []).append(row[name])
-    if not found.keys() - {0}:
-        return None
-    severities = sorted(found)
-    return np.array(severities, dtype=float), np.array([np.mean(found[severity]) for severity in severities])
+    return mean_curve(found) if found.keys() - {0} else None

@@ -68,14 +68,11 @@ def _say(shown: dict[str, Interval]) -> str:
     span = (
         f"from {means[least]:.2f} ({least}) to {means[most]:.2f} ({most})" if least != most else f"{means[least]:.2f}"
     )
+    words = "for some methods they are nearly one signal, for others less so"
     if means[least] >= STRONG:
         words = "both rank the examples alike, so they are nearly one signal"
-    elif means[most] < WEAK:
-        words = "they rank the examples quite differently"
     elif means[most] < STRONG:
-        words = "they partly overlap"
-    else:
-        words = "for some methods they are nearly one signal, for others less so"
+        words = "they partly overlap" if means[most] >= WEAK else "they rank the examples quite differently"
     others = "Mucsányi et al. (2024) found no method that separates the two in practice."
     return f"Found here: {span}; {words}. {others}"
 
@@ -112,8 +109,7 @@ def reliability_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
         "diagonal are overconfident."
     )
     header = ["Method", "ECE", "Mean confidence", "Accuracy", "On average"]
-    title = "Calibration"
-    return Figure("reliability", title, caption, panels, "small", header=header, rows=rows)
+    return Figure("reliability", "Calibration", caption, panels, "small", header=header, rows=rows)
 
 
 def member_diversity_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
