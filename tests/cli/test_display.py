@@ -92,10 +92,6 @@ def test_methods_are_whole_and_what_is_hidden_is_announced(width):
     assert all((name in shown) != (f" {name}" in hidden) for name in names if "," not in name)
 
 
-def test_nothing_is_announced_where_everything_is_shown():
-    assert "Hidden" not in drawn(fakes.many(2), 300)
-
-
 def test_the_recommended_row_is_bold_and_unclear_ones_are_dim():
     losses = {"single": [0.2, 0.21, 0.2], "deep": [0.1, 0.12, 0.1], "mimo": [0.19, 0.22, 0.2]}
     results = []
@@ -134,11 +130,6 @@ def test_every_option_is_explained_and_no_flag_takes_a_value(name):
     assert "bool" not in shown.lower()
     command = typer.main.get_command(app).commands[name]
     assert [option.name for option in command.params if not getattr(option, "help", None)] == []
-
-
-def test_flags_of_the_list_of_commands_take_no_value():
-    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).output
-    assert "--version" in shown and "<bool>" not in shown
 
 
 def test_the_options_of_compare_are_shown_in_groups():

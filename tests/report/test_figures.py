@@ -53,11 +53,6 @@ def test_reliability_leaves_out_empty_bins_and_gives_the_ece():
     assert axes.get_legend().get_texts()[1].get_text() == "deep (ECE 0.070)"  # 0.4 * 0.1 + 0.6 * 0.05
 
 
-def test_risk_coverage_is_drawn_from_low_to_high_coverage():
-    line = figures.risk_coverage({"deep": CURVE}).axes[0].lines[0]
-    assert line.get_xydata().tolist() == [[0.5, 0.02], [1.0, 0.1]]
-
-
 def test_area_under_the_drawn_roc_is_that_of_all_pairs_with_ties_one_half():
     axes = figures.roc({"deep": SCORES}).axes[0]
     inside, outside = SCORES["inside"][:, None], SCORES["outside"].numpy()[None]
@@ -66,15 +61,6 @@ def test_area_under_the_drawn_roc_is_that_of_all_pairs_with_ties_one_half():
     assert np.trapezoid(y, x) == pytest.approx(expected, abs=1e-12)
     assert axes.get_legend().get_texts()[0].get_text() == f"deep (AUROC {expected:.3f})"
     assert (x[0], y[0], x[-1], y[-1]) == (0, 0, 1, 1)
-
-
-def test_histograms_of_inside_and_outside_each_sum_to_one():
-    figure = figures.score_histograms({"deep": SCORES}, "msp", bins=10)
-    for patch in figure.axes[0].patches:
-        path = patch.get_xy()[:-1]
-        area = 0.5 * abs(np.dot(path[:, 0], np.roll(path[:, 1], 1)) - np.dot(path[:, 1], np.roll(path[:, 0], 1)))
-        width = np.diff(np.unique(path[:, 0])).min()
-        assert area / width == pytest.approx(1)
 
 
 def test_agreement_shows_every_pair_and_hides_the_diagonal_that_says_nothing():
@@ -116,12 +102,6 @@ def simulated(base, sample, classes, examples=200_000):
     wrong = lambda: (target + chance.integers(1, classes, examples)) % classes  # noqa: E731
     labels = [np.where(chance.random(examples) < accuracy, target, wrong()) for accuracy in (base, sample)]
     return *labels, target
-
-
-def test_points_of_the_plane_are_divided_by_the_error():
-    axes = figures.diversity_accuracy({"deep": POINTS}, 0.85, 10).axes[0]
-    (line,) = (line for line in axes.lines if line.get_label() == "deep")
-    assert line.get_xydata() == pytest.approx(np.array([[0.8, 0.5], [0.7, 0.25 / 0.3]]))
 
 
 def test_a_method_has_one_colour_in_all_figures_and_no_two_share_one():

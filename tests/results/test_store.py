@@ -41,11 +41,6 @@ def test_numbers_of_numpy_and_what_is_not_finite_survive(tmp_path, result):
     assert found.columns["test/text"].tolist() == ["Größe", "<b>"] and found.columns["empty"].shape == (0,)
 
 
-def test_numpy_alone_can_read_the_file(path, result):
-    with np.load(path, allow_pickle=False) as file:
-        assert np.array_equal(file["test/label"], result.columns["test/label"])
-
-
 def test_equal_runs_give_equal_bytes(path, result, tmp_path):
     write(tmp_path / "again.npz", result.record, result.columns)
     assert (tmp_path / "again.npz").read_bytes() == path.read_bytes()
@@ -106,12 +101,6 @@ def test_a_record_that_makes_no_sense_is_damage(tmp_path, text, reason):
         read(tmp_path / "run.npz")
 
 
-def test_another_format_number_is_damage(path, result, monkeypatch):
-    monkeypatch.setattr("pluribus.results.store.FORMAT", 2)
-    with pytest.raises(Damaged, match="it has format 1, and this version reads format 2"):
-        read(path)
-
-
 def test_nothing_in_a_file_is_executed(tmp_path):
     class Trap:
         def __reduce__(self):
@@ -147,16 +136,6 @@ def test_a_write_that_the_system_stops_leaves_no_part_behind(path, result):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert list(path.parent.iterdir()) == [path]
-
-
-def test_an_interrupt_leaves_no_part_behind(path, result, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("os.replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write(path, {**result.record, "seed": 5}, result.columns)
-    assert read(path).record["seed"] == 0 and list(path.parent.iterdir()) == [path]
 
 
 def test_all_of_a_study_are_read_in_order_and_damage_is_listed(tmp_path):
