@@ -344,6 +344,3 @@ def test_validation_data_without_targets_are_refused():
     for validation in (x, (x, x, x), 3, torch.utils.data.TensorDataset(x, x), [x], [(x, x, x)]):
         with pytest.raises(TypeError, match="calibrate"):
             calibrate(ensemble, validation)
-
-
-# ---------------------------------------------------------------- real data

@@ -205,5 +205,4 @@ def _corruptions(text: str) -> list[str]:
 
 
 SOME = ("gaussian_noise", "impulse_noise", "motion_blur", "zoom_blur", "contrast", "elastic_transform")
-
 BESIDE = ("wide",)  # a single network as wide as the masked one, so that width and masks are told apart

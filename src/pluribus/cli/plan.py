@@ -12,7 +12,6 @@ from .common import options
 from .common.messages import safe_text, say, screen
 
 Shape = Annotated[str, typer.Option(help="The shape of one row, such as 3,224,224.")]
-
 Budget = Annotated[str | None, typer.Option(help="An upper limit: 1.5 (times the network), or absolute: 2M, 0.5G.")]
 
 

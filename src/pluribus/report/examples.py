@@ -22,7 +22,6 @@ REASONS = {
 }
 
 MAPS = {"truth": "True classes", "label": "Given classes", "total": "Total uncertainty", "epistemic": "Epistemic"}
-
 HEAT = np.array([[243, 247, 252], [33, 102, 172]])  # from pale to dark, as all shades of the page
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Numbers = Any  # a list, an array or a tensor
-
 Methods = Mapping[str, Mapping[str, Numbers]]
 
 

@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 SHAPES = 8  # marker shapes before they repeat
-
 HUES = 4  # 0 a neutral one; no more, so that colour-blind readers can tell them apart. Shapes and dashes do the rest
-
 CHARACTER = 0.62  # of the font size: mean width of a character
 
 

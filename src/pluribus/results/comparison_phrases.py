@@ -81,7 +81,6 @@ class ComparedGroups:
 
 
 PASS = 1.25  # of the single network's deployed latency and mult-adds: what counts as the cost of one network
-
 SMALL, SMALL_SHARE = 0.01, 0.001  # of the metric, or of its nats for densities; of shares: 0.1 points
 
 

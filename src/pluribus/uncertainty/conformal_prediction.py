@@ -272,7 +272,6 @@ def _central(coverage: float) -> float:
 
 
 SETS = {"lac": "least ambiguous", "aps": "adaptive", "raps": "regularised adaptive"}
-
 Interval = tuple[Callable[[Tensor, Tensor, float], Tensor], Callable[[Tensor, Tensor, float], Tensor]]
 
 # A score of the absolute error, and the half width that a score stands for, each by the deviation and the coverage.

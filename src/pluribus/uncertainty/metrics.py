@@ -645,7 +645,6 @@ def quantile_calibration(cumulative: Column, levels: int = 19) -> float:
 # ---------------------------------------------------------------- columns: read, checked, sorted and put into bins
 
 Matrix = Tensor | np.ndarray | Sequence[Sequence[float]] | Sequence[Sequence[int]]
-
 ROUNDING = 1e-4  # how far from [0, 1] a probability may be
 
 

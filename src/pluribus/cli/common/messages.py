@@ -19,7 +19,6 @@ from ..._common.untrusted import printable
 WIDE = 150  # columns, where the output is no terminal
 LONGEST = 2500  # letters of a message: a file can give things any name
 INTERRUPTED = 130  # what shells give for Ctrl-C
-
 messages = Console(stderr=True, highlight=False, emoji=False)
 
 

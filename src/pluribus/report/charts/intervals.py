@@ -11,11 +11,8 @@ from ..figure import Figure, Panel, Styles, finite_range, legend
 from ..svg import CHARACTER, Axis, Chart, tick_text
 
 ROW = 26  # height of a line of intervals
-
 TALL_ROW = 44  # the same, with its label above it
-
 WIDTH = 640
-
 Point = tuple[float, Interval]
 
 

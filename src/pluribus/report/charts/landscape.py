@@ -17,7 +17,6 @@ from ..svg import CHARACTER, Axis, Chart, short_ticks, tick_text
 PLANE = 420  # width of a picture of a plane
 LEVELS = 9  # contour lines at most
 BAR, BAR_STEPS = 62, 24  # the room for a colour bar, and its shades
-
 Place = tuple[float, float]
 NOTHING: Mapping[str, Any] = {}
 
