@@ -109,7 +109,11 @@ def _section(number: int, found: Verdict) -> dict[str, Any]:
     for sentence in found.sentences:
         topics.setdefault(TOPICS.get(sentence.topic, sentence.topic), []).append(_bind(sentence.text))
     runs = [run for group in groups for run in group.runs]
-    notes = [note for run in runs for note in [*(run.record.get("notes") or []), *_unfrozen(run)]]
+    notes = [note for run in runs for note in run.record.get("notes") or []]
+    for run in runs:
+        if why := (run.record["cost"].get("deployed") or {}).get("why"):
+            label = run.record["label"]
+            notes.append(f"{label} is not frozen, so its costs are those of the ensemble as trained: {why}")
     return {
         "id": f"data-{number}",
         "name": found.data,
@@ -133,13 +137,6 @@ def _section(number: int, found: Verdict) -> dict[str, Any]:
         "settings": [_settings(group) for group in groups],
         "notes": list(dict.fromkeys(notes)),
     }
-
-
-def _unfrozen(run: Result) -> list[str]:
-    """Why the costs of a run are not those of a frozen one."""
-    why = (run.record["cost"].get("deployed") or {}).get("why")
-    text = f"{run.record['label']} is not frozen, so its costs are those of the ensemble as trained: {why}"
-    return [text] if why else []
 
 
 def _facts(groups: Sequence[Group]) -> str:
@@ -234,10 +231,10 @@ def _by_part(groups: list[Group], key: str, title: str) -> dict[str, list[list[s
     for name in dict.fromkeys(name for group in groups for name in group.record.get(key) or {}):
         runs = [(run.record.get(key) or {}).get(name, {}) for group in groups for run in group.runs]
         metrics = list(dict.fromkeys(metric for run in runs for metric in run))
-        found[f"{title}: {name}"] = [["Method", *(quantity(metric).title for metric in metrics)]]
+        rows = [["Method", *(quantity(metric).title for metric in metrics)]]
         for group in groups:
-            means = [estimate(group, f"{metric} {name}").value for metric in metrics]
-            found[f"{title}: {name}"].append([group.label, *map(format_value, means, metrics)])
+            rows.append([group.label, *(format_value(estimate(group, f"{one} {name}").value, one) for one in metrics)])
+        found[f"{title}: {name}"] = rows
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...results.quantities import format_value, ood_score, quantity
+from ...results.quantities import OOD, format_value, ood_score, quantity
 from ...results.store import Group
 from ...uncertainty import metrics
 from ..curves import Curve, compute_histograms, compute_roc
@@ -29,18 +29,18 @@ from ..svg import Axis
 
 def outside_histograms_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """Scores of test data and of outside data; all panels have one scale."""
-    found: list[tuple[Group, str, str, list[np.ndarray]]] = []
+    found: list[tuple[Group, str, list[np.ndarray]]] = []
     for group in groups:
-        score = ood_score(group.runs[0])
         for name in group.record.get("outside") or {}:
-            if pairs := _inside_outside(group, name, score):
-                found.append((group, name, score, [np.concatenate(part) for part in zip(*pairs, strict=True)]))
+            if pairs := _inside_outside(group, name):
+                found.append((group, name, [np.concatenate(part) for part in zip(*pairs, strict=True)]))
     if not found:
         return None
     edges, shares = compute_histograms([part for *_, parts in found for part in parts], bins=20)
     highest = max(map(np.max, shares))
     panels, rows = [], []
-    for place, (group, name, score, parts) in enumerate(found):
+    for place, (group, name, parts) in enumerate(found):
+        score = ood_score(group.runs[0])
         chart = small_chart(Axis(edges[0], edges[-1], room=0, ticks=4), Axis(0, highest, room=0.02))
         chart.axes(SCORES.get(score, score.replace("_", " ")))
         for kind, share in zip(("inside", "outside"), shares[2 * place : 2 * place + 2], strict=True):
@@ -50,7 +50,7 @@ def outside_histograms_chart(groups: Sequence[Group], styles: Styles) -> Figure 
                     chart.box((edges[i], edges[i + 1]), (0, float(part)), None, f"bar {kind}", words)
         medians = [float(np.median(part)) for part in parts]
         summary = f"{group.label}: median score {medians[0]:.3g} on test data, {medians[1]:.3g} on {name}"
-        panels.append(Panel(chart.svg(summary), _beside(group.label, name, groups), styles[group.label]))
+        panels.append(Panel(chart.svg(summary), _heading(group.label, name, groups), styles[group.label]))
         rows.append([group.label, name, *(f"{median:.4g}" for median in medians)])
     caption = (
         "Uncertainty on test data (filled) and on OOD data (hatched), as shares of each. The less they overlap, the "
@@ -69,14 +69,14 @@ def roc_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     for name in sorted({name for group in groups for name in group.record.get("outside") or {}}):
         found = dict[str, Curve]()
         for group in groups:
-            if parts := _inside_outside(group, name, ood_score(group.runs[0])):
+            if parts := _inside_outside(group, name):
                 found[group.label] = GRID, np.mean([np.interp(GRID, *compute_roc(*part)) for part in parts], axis=0)
                 if np.mean([metrics.auroc(*part) for part in parts]) < CHANCE:
                     below.append(f"{group.label} on {name}")
         if found:
             titles = ("share of test data rejected", f"share of {name} rejected")
             axes = Axis(0, 1, room=0.02), Axis(0, 1, room=0.02)
-            panels.append(curve_panel(found, styles, titles, axes, None, True, _beside("", name, groups)))
+            panels.append(curve_panel(found, styles, titles, axes, None, True, _heading("", name, groups)))
             labels |= found
             rows += _outside_rows(groups, name)
     if not panels:
@@ -94,12 +94,13 @@ def roc_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
 CHANCE = 0.5  # the AUROC of guessing
 
 
-def _inside_outside(group: Group, name: str, score: str) -> list[tuple[np.ndarray, np.ndarray]]:
+def _inside_outside(group: Group, name: str) -> list[tuple[np.ndarray, np.ndarray]]:
+    score = ood_score(group.runs[0])
     pairs = [(column(run, f"inside/{score}"), column(run, f"outside/{name}/{score}")) for run in group.runs]
     return [(inner, outer) for inner, outer in pairs if inner is not None and outer is not None]
 
 
-def _beside(label: str, name: str, groups: Sequence[Group]) -> str:
+def _heading(label: str, name: str, groups: Sequence[Group]) -> str:
     """The heading of a panel: the outside set is named where there are several."""
     several = len({key for group in groups for key in group.record.get("outside") or {}}) > 1
     return " · ".join(part for part in (label, name if several or not label else "") if part)
@@ -109,10 +110,9 @@ def _outside_rows(groups: Sequence[Group], name: str) -> list[list[str]]:
     rows = []
     for group in groups:
         for score in (group.record.get("outside") or {}).get(name, {}):
-            runs = [outside[name] for run in group.runs if name in (outside := run.record.get("outside") or {})]
-            kinds = ("auroc", "aupr", "fpr95")
-            means = {kind: float(np.mean([run[score].get(kind, math.nan) for run in runs])) for kind in kinds}
-            rows.append([group.label, name, score.replace("_", " "), *(format_value(means[one], one) for one in kinds)])
+            runs = [outside[name][score] for run in group.runs if name in (outside := run.record.get("outside") or {})]
+            means = {kind: float(np.mean([run.get(kind, math.nan) for run in runs])) for kind in OOD}
+            rows.append([group.label, name, score.replace("_", " "), *(format_value(means[one], one) for one in OOD)])
     return rows
 
 

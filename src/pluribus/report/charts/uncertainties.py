@@ -30,7 +30,7 @@ def uncertainty_parts_chart(groups: Sequence[Group], styles: Styles) -> Figure |
             found[group.label] = each
     if not found:
         return None
-    shown = {label: _interval(each) for label, each in found.items()}
+    shown = {label: _within_one(t_interval(each)) for label, each in found.items()}
     order = sorted(shown, key=lambda label: -shown[label].value)
     caption = (
         "Spearman's rank correlation of the two over the test examples: at 1 both rank the examples in the same order, "
@@ -56,8 +56,7 @@ def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
     return float(require("scipy.stats", "report", "report").spearmanr(first, second).statistic)
 
 
-def _interval(each: Sequence[float]) -> Interval:
-    found = t_interval(each)
+def _within_one(found: Interval) -> Interval:
     return Interval(found.value, max(found.low, -1.0), min(found.high, 1.0))
 
 
