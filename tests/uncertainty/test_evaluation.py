@@ -277,7 +277,7 @@ def test_what_cannot_be_compared_is_an_error():
     p, y = labelled()
     with pytest.raises(ValueError, match="same examples and classes, but there are 40 with 6 and 30 with 6"):
         compare(Summary(p, y), Summary(p[:30], y[:30]))
-    with pytest.raises(ValueError, match="targets differ at example 0"):
+    with pytest.raises(ValueError, match="targets of both must be equal, but differ at 0"):
         compare(Summary(p, y), Summary(p, (y + 1) % 6))
     with pytest.raises(ValueError, match="equally many members in both, but there are 3 and 1"):
         compare(p, p.member(0), y, metric="disagreement")

@@ -121,10 +121,8 @@ def _conduct(
         write_verdicts(found, page, command=command)
     boosting = _boosting(results, study, folder) if baselines else []
     if run.as_json:
-        place: dict[str, Any] = {"folder": str(folder), "page": str(page) if results else None}
-        place["next"] = _next(study, folder)
-        place |= {"baselines": boosting} if baselines else {}
-        print(display.as_json(outcome, found, **place))
+        place = {"folder": str(folder), "page": str(page) if results else None, "next": _next(study, folder)}
+        print(display.as_json(outcome, found, **place, **({"baselines": boosting} if baselines else {})))
     elif not run.quiet:
         show = screen()
         for table in display.result_tables(found, show.width):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..uncertainty.summary import LEVEL
 from .advice import advise, advise_by_budget, match, place, recommend, warn_of_short_training
 from .comparison_phrases import ComparedGroups, Sentence, join_names, say_gap, say_value
-from .quantities import best, distance_groups, estimate, format_interval, ood_score, over_seeds
+from .quantities import best, distance_groups, estimate, format_interval, ood_score
 from .store import Group, Result, group_runs
 
 
@@ -118,35 +118,28 @@ SCORES = {"msp": "1 − confidence (MSP)", "total": "total variance"}
 
 
 def _diversity(found: ComparedGroups) -> list[Sentence]:
-    values = {
-        group.label: estimate(group, "disagreement").value
-        for group in found.groups
-        if group is not found.baseline and int(group.record.get("size") or 1) > 1
-    }
-    values = {label: number for label, number in values.items() if math.isfinite(number)}
+    several = [one for one in found.groups if not one.is_baseline and int(one.record.get("size") or 1) > 1]
+    values = sorted((estimate(group, "disagreement").value, group.label) for group in several)
+    values = [one for one in values if math.isfinite(one[0])]
     if len(values) < 2:
         return []
-    most, least = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
-    text = f"The members of {most} disagree most, on {100 * values[most]:.1f} % of test examples; "
-    return [Sentence("diversity", f"{text}those of {least} least, on {100 * values[least]:.1f} %.")]
+    (low, least), (high, most) = values[0], values[-1]
+    text = f"The members of {most} disagree most, on {100 * high:.1f} % of test examples; those of {least} least, on "
+    return [Sentence("diversity", f"{text}{100 * low:.1f} %.")]
 
 
 def _certainty(found: ComparedGroups) -> list[Sentence]:
     groups = found.groups
     seeds = {len(group.by_seed) for group in groups}
     number = str(min(seeds)) if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
-    if over_seeds(groups):
-        text = f"Intervals (95 %) cover the choice of test examples and how training varies over {number} seeds."
-    elif seeds == {1}:
+    if seeds == {1}:
         text = (
             "One seed: intervals of differences (95 %) cover the choice of test examples and assume that training "
             "varies them as much. Run at least three seeds before you rely on small differences."
         )
     else:
-        text = (
-            f"The methods have {number} seeds: differences are paired over common seeds; intervals (95 %) cover the "
-            "choice of test examples and how training varies."
-        )
+        text = f"Intervals (95 %) cover the choice of test examples and how training varies over {number} seeds."
+        text += " Differences are paired over common seeds." if len(seeds) > 1 else ""
     if len(groups) > 2:
         text += " Intervals are not corrected for multiple comparisons."
     return [Sentence("certainty", text)]

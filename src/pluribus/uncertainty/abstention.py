@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -140,22 +140,16 @@ def upper_bound(errors: int, examples: int, level: float) -> float:
     """The exact upper confidence bound of an error rate (Clopper and Pearson): it is too low at most at `level`."""
     if errors >= examples:
         return 1.0
-    return _bisect(errors / examples, 1.0, lambda rate: _binomial_cdf(errors, examples, rate) > level)[1]
+    low, high = errors / examples, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _binomial_cdf(errors, examples, middle) > level else (low, middle)
+    return high
 
 
 def lower_bound(errors: int, examples: int, level: float) -> float:
     """The exact lower confidence bound of an error rate (Clopper and Pearson): it is too high at most at `level`."""
-    if not errors:
-        return 0.0
-    return _bisect(0.0, errors / examples, lambda rate: 1 - _binomial_cdf(errors - 1, examples, rate) < level)[0]
-
-
-def _bisect(low: float, high: float, is_above: Callable[[float], bool]) -> tuple[float, float]:
-    """The ends between which what is sought lies: it is above `low`, and not above `high`."""
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if is_above(middle) else (low, middle)
-    return low, high
+    return 1 - upper_bound(examples - errors, examples, level)  # what is no error in place of errors
 
 
 def _binomial_cdf(errors: int, examples: int, rate: float) -> float:

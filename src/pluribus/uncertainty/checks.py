@@ -27,9 +27,8 @@ def tensor_of(values: Any) -> Tensor:
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"values must be numbers in a tensor, an array or a list, but they are a {type(values).__name__} "
-            f"that does not hold numbers ({error}). Give numbers; for class names, their positions in the list of "
-            "classes."
+            f"values must be numbers in a tensor, an array or a list, but got a {type(values).__name__} ({error}). For "
+            "class names, give their positions in the list of classes."
         ) from None
 
 

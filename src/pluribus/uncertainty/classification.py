@@ -98,11 +98,9 @@ class Classification:
         >>> Classification.cat([Classification.from_logits(torch.zeros(2, rows, 3)) for rows in (4, 1)]).mean.shape
         torch.Size([5, 3])
         """
-        shapes = {(p.size, p.classes, p.class_dim, p.logits is None) for p in parts}
-        if len(shapes) != 1:
+        if len({(p.size, p.classes, p.class_dim, p.logits is None) for p in parts}) != 1:
             raise ValueError(
-                "cat: all parts must have the same members, classes and class_dim, and all or none logits, but there "
-                f"are {sorted(shapes) or 'no parts'}."
+                "cat: all parts must have the same members, classes and class_dim, and all or none logits."
             )
         logits = [p.logits for p in parts if p.logits is not None]
         log_members = torch.cat([p.log_members for p in parts], 1)

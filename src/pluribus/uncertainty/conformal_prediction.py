@@ -94,7 +94,7 @@ def conformal(
     kind = kind or "lac"
     if kind not in SETS:
         raise ValueError(f"conformal: {kind!r} is not a kind for classification. Choose from {', '.join(SETS)}.")
-    if kind == "raps" and not (penalty >= 0 and free >= 0):
+    if penalty < 0 or free < 0:
         raise ValueError(f"conformal: penalty and free must not be negative, but they are {penalty} and {free}.")
     if kind == "lac" and randomise:
         raise ValueError('conformal: randomise is only for aps and raps, but the kind is lac. Give kind="aps".')
@@ -246,24 +246,20 @@ class Conformal:
         return torch.empty_like(p).scatter(-1, order, scores)
 
     def _predict(self, name: str, x: Any, kinds: dict[str, Any], batch_size: Any, device: Any) -> Any:
-        wanted = Classification if kinds is SETS else Regression
         if self.kind not in kinds:
             other = "intervals" if kinds is SETS else "sets"
             raise TypeError(f"Conformal.{name}: {self.kind} gives {other}. Use {other}(x).")
+        wanted, given = Classification if kinds is SETS else Regression, x
         if isinstance(x, (Classification, Regression)):
-            prediction = x.detach()  # as it was observed: at the quantile every digit counts
-        elif self.ensemble is None:
+            given = x.detach()  # as it was observed: at the quantile every digit counts
+        elif self.ensemble is not None:
+            given = self.ensemble.predict(x, batch_size=batch_size, device=device)
+        if not isinstance(given, wanted):
+            why = "" if self.ensemble is not None else ": conformal was given no ensemble to predict with"
             raise TypeError(
-                f"Conformal.{name}: needs a {wanted.__name__}, because no ensemble was given to conformal, "
-                f"but got a {type(x).__name__}. Give the prediction for x."
+                f"Conformal.{name}: {self.kind} needs a {wanted.__name__}, but got a {type(given).__name__}{why}."
             )
-        else:
-            prediction = self.ensemble.predict(x, batch_size=batch_size, device=device)
-        if not isinstance(prediction, wanted):
-            raise TypeError(
-                f"Conformal.{name}: {self.kind} needs a {wanted.__name__}, not a {type(prediction).__name__}."
-            )
-        return prediction
+        return given
 
 
 def _central(coverage: float) -> float:

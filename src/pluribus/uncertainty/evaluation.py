@@ -141,24 +141,21 @@ def answered(
     >>> answered(p, [0, 0], answers).tolist(), answered(p, [0, 0], answers, among="known").tolist()
     ([True, False], [True, True])
     """
-    kinds, table = tensor_of(target), tensor_of(answers).bool()
+    kinds, table, label = tensor_of(target), tensor_of(answers).bool(), prediction.label
     if table.ndim != 2 or table.shape[1] != prediction.classes:
         raise ValueError(
             f"answered: answers must be (kinds, {prediction.classes} classes), but their shape is {tuple(table.shape)}."
         )
-    if kinds.shape != prediction.label.shape or not bool(((kinds >= 0) & (kinds < len(table))).all()):
+    if kinds.shape != label.shape or not bool(((kinds >= 0) & (kinds < len(table))).all()):
         raise ValueError(
-            f"answered: needs a target from 0 to {len(table) - 1} for each of {tuple(prediction.label.shape)} labels, "
-            f"but they are {tuple(kinds.shape)}, from {kinds.min().item()} to {kinds.max().item()}."
+            f"answered: needs a target from 0 to {len(table) - 1} for each of {tuple(label.shape)} labels, but the "
+            f"shape is {tuple(kinds.shape)} or a target is out of range."
         )
-    label = prediction.label
     if among == "known":
         if not isinstance(prediction, Classification):
             raise TypeError('answered: among="known" needs the probabilities of all classes: give a Classification.')
         classes_last = prediction.log_mean.movedim(prediction.class_dim, -1)
         label = classes_last.masked_fill(~table.any(0), -math.inf).argmax(-1)
-    elif among != "all":
-        raise ValueError(f'answered: among must be "all" or "known", but it is {among!r}.')
     return table[kinds.long(), label]
 
 
@@ -186,11 +183,9 @@ def stability(
             f"stability: needs one set for each row, and at least one row, but there are {tuple(hits.shape)} "
             f"rows and {tuple(numbers.shape)} sets."
         )
-    groups: dict[int, list[bool]] = {}
-    for number, hit in zip(numbers.tolist(), hits.tolist(), strict=True):
-        groups.setdefault(number, []).append(hit)
-    anchor = sum(found[0] for found in groups.values()) / len(groups)
-    stable = sum(all(found) for found in groups.values()) / len(groups)
+    groups = [hits[numbers == number] for number in numbers.unique()]
+    anchor = sum(group[0].item() for group in groups) / len(groups)
+    stable = sum(group.all().item() for group in groups) / len(groups)
     return {"anchor_accuracy": anchor, "stable_accuracy": stable, "accuracy_drop": anchor - stable}
 
 
@@ -386,8 +381,6 @@ def _table(results: Mapping[str, Sequence[Mapping[str, float]]], name: str) -> l
     lengths = {corruption: len(rows) for corruption, rows in results.items()}
     if not results or len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise ValueError(f"shift: every corruption must have the same severities, but there are {lengths}.")
-    if lacking := [corruption for corruption, rows in results.items() if any(name not in row for row in rows)]:
-        raise ValueError(f"shift: needs {name}, but {lacking[0]} has a severity without.")
     return [[row[name] for row in rows] for rows in results.values()]
 
 
@@ -400,6 +393,5 @@ def _check_paired(one: Summary, two: Summary) -> None:
     if "target" in one.names and "target" in two.names and not torch.equal(one.target, two.target):
         where = int((one.target != two.target).nonzero()[0])
         raise ValueError(
-            f"compare: both predictions must be for the same examples, but the targets differ at example {where}: "
-            f"{one.target[where].item()} and {two.target[where].item()}. Do not shuffle the loader."
+            f"compare: the targets of both must be equal, but differ at {where}. Do not shuffle the loader."
         )

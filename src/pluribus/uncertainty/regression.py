@@ -163,7 +163,7 @@ class Regression:
         """
         shape = " x ".join(map(str, self.means.shape[1:])) if self.means.ndim > 2 else len(self)
         what = f"Regression of {plural(shape, 'example')} by {plural(self.size, 'member')}"
-        if self.means.is_meta or not len(self) or self.means.ndim > 2:
+        if self.means.is_meta or self.means.ndim > 2:
             return what
         columns = {"mean": self.mean, "sd": self.total.sqrt(), "aleatoric": self.aleatoric, "epistemic": self.epistemic}
         return f"{what}\n{show_rows(columns, len(self))}"

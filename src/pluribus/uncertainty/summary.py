@@ -125,12 +125,8 @@ class Summary:
     @classmethod
     def cat(cls, parts: Sequence[Summary]) -> Summary:
         """Batches of the same ensemble, one after the other."""
-        shapes = {(part.size, part.classes, tuple(part._names)) for part in parts}
-        if len(shapes) != 1:
-            raise ValueError(
-                "cat: all parts must have the same members, classes and columns, but there are "
-                f"{sorted(shapes) or 'no parts'}."
-            )
+        if len({(part.size, part.classes, tuple(part._names)) for part in parts}) != 1:
+            raise ValueError("cat: all parts must have the same members, classes and columns, and there must be some.")
         starts = np.cumsum([0, *(int(part.row.max()) + 1 for part in parts)]).tolist()
         row = torch.cat([part.row + start for part, start in zip(parts, starts, strict=False)])
         columns = {name: torch.cat([getattr(part, name) for part in parts], -1) for name in parts[0]._names}

@@ -141,11 +141,11 @@ def takes_run_options(command: Callable[..., None]) -> Callable[..., None]:
 
     shared = []
     for one in fields:
-        kind = Annotated[kinds[one.name], one.metadata["option"]] if one.metadata else kinds[one.name]  # type: ignore[misc]
+        kind: Any = Annotated[kinds[one.name], one.metadata["option"]] if one.metadata else kinds[one.name]
         shared.append(inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=kind))
     hints, parameters = get_type_hints(command, include_extras=True), list[inspect.Parameter]()
-    for name, one in inspect.signature(command).parameters.items():
-        parameters += shared if name == "run" else [one.replace(annotation=hints[name])]
+    for name, own in inspect.signature(command).parameters.items():
+        parameters += shared if name == "run" else [own.replace(annotation=hints[name])]
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_options.__annotations__ = {one.name: one.annotation for one in parameters}
     return with_options
