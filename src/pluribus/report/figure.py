@@ -33,7 +33,7 @@ class Figure:
     """A figure of the page: panels, how to read them, and the same numbers as a table.
 
     Args:
-        layout: "wide" panels stand one or two beside each other, "small" ones as many as fit
+        layout: "wide" panels stand one or two in a row, "small" ones as many as fit
         legend: (style, name) of the series; those with a panel of their own need none
         key: what colours mean where they are not those of series
     """
@@ -125,7 +125,7 @@ def curve_panel(
 
 
 def room_for_ticks(axis: Axis) -> int:
-    """The margin that fits the title of a vertical axis beside its tick labels."""
+    """The margin that fits the title of a vertical axis next to its tick labels."""
     text = tick_text(axis.ticks)
     longest = max((len(text(tick)) for tick in axis.ticks), default=0)
     return max(54, round(CHARACTER * 12 * longest + 30))

@@ -52,7 +52,7 @@ def reliability(methods: Methods, title: str = "") -> Figure:
 
 
 def risk_coverage(methods: Methods, title: str = "") -> Figure:
-    """Risk-coverage curves: the error on what is kept, when the least certain are refused.
+    """Risk-coverage curves: the error on what is kept, when the least certain are rejected.
 
     Args:
         methods: {name: {"coverage", "risk"}}, two columns, as `pluribus.metrics.risk_coverage` gives them

@@ -40,7 +40,7 @@ class FirstScreen:
 
 
 def compose_screen(verdict: Verdict) -> FirstScreen:
-    """The summary of a verdict: the rule of its advice decides, and nothing is judged a second time."""
+    """The summary of a verdict: the rule of its advice decides, and nothing is decided a second time."""
     found, choice = verdict.found, verdict.choice
     if found is None or found.baseline is None or choice is None or len(found.groups) == 1:
         top, chosen = (found.top, choice) if found and len(found.groups) > 1 else (None, None)

@@ -54,10 +54,6 @@ def report(
         folder = Path(results)
         results, damaged = read_all(folder)
         command = command or _read_command(folder)
-    results = list(results)
-    if not results:
-        names = f" ({', '.join(error.path.name for error in damaged)} damaged)" if damaged else ""
-        raise ValueError(f"report: needs at least one result, but there is none{names}. Run a comparison first.")
     return write_verdicts(verdicts(results), path, title, damaged=damaged, command=command)
 
 
@@ -66,10 +62,13 @@ def write_verdicts(
     path: str | os.PathLike[str] | None,
     title: str = TITLE,
     *,
-    damaged: Iterable[Damaged] = (),
+    damaged: Sequence[Damaged] = (),
     command: str = "",
 ) -> str:
     """The page of verdicts that were reached already: see `report`."""
+    if not found:
+        names = f" ({', '.join(error.path.name for error in damaged)} damaged)" if damaged else ""
+        raise ValueError(f"report: needs at least one result, but there is none{names}. Run a comparison first.")
     context = {
         "title": title,
         "sections": [_section(number, verdict) for number, verdict in enumerate(found)],

@@ -171,7 +171,7 @@ def swatch(style: int) -> str:
 
 
 def place_labels(chart: Chart, points: Sequence[tuple[float, float, float, str]]) -> None:
-    """Names beside points (position x, y, radius, name) where there is room; the legend has them all."""
+    """Names next to points (position x, y, radius, name) where there is room; the legend has them all."""
     taken = [(x - r, y - r, x + r, y + r) for x, y, r, _ in points]
     height = chart.font
     room = chart.margin[0], 0, chart.size[0], chart.size[1] - chart.margin[3]

@@ -178,7 +178,7 @@ def _counts(examples: int, risk: float, level: float, candidates: int) -> tuple[
 
 
 def _check_scores(score: Column, shape: Sequence[int], judged: Tensor) -> np.ndarray:
-    """The scores of the judged labels; given ones may be of those, or of all labels."""
+    """The scores of the labels that count; given ones may be of those, or of all labels."""
     values = tensor_of(score)
     if values.shape == shape:
         values = values[judged.to(values.device)]

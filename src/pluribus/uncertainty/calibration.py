@@ -1,4 +1,4 @@
-"""Calibration of the whole ensemble: what is fitted is judged on examples it was not fitted to."""
+"""Calibration of the whole ensemble: what is fitted is scored on examples it was not fitted to."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def calibrate(
 ) -> Calibrated:
     """The ensemble with calibrated probabilities (regression: variances), by the method that does best held out.
 
-    Every candidate is fitted on all folds but one and judged on that one; the one with the lowest held-out NLL of
+    Every candidate is fitted on all folds but one and scored on that one; the one with the lowest held-out NLL of
     the pooled prediction is fitted once more on everything. Temperature and vector scaling: Guo et al., *On
     Calibration of Modern Neural Networks*; isotonic: Zadrozny and Elkan, one class against the rest, renormalised.
     Before pooling, one scaling is shared by all members, so that their disagreement is kept; after pooling the
@@ -53,7 +53,7 @@ def calibrate(
         validation: a loader of (x, y), a tuple (x, y), or a tuple (prediction, y); not the training data
         method: "temperature", "vector", "isotonic" or "none"; regression: "variance" or "none"; "auto": the best
         when: "before" pooling, on every member's log probabilities, or "after", on those of the mean
-        folds: parts of the validation data that candidates are judged on in turn
+        folds: parts of the validation data that candidates are scored on in turn
         seed: of the split into folds
         batch_size: rows in one call of `predict`
         device: where it predicts; by default where the ensemble is
@@ -94,7 +94,7 @@ class Calibrated:
         table: one row for each candidate, best first: method, when, held-out nll, ece and accuracy (regression: rmse),
             and `gain`, how much lower the nll is than without calibration, with its standard error `gain_error`
         examples: how many validation examples it was fitted on
-        folds: how many parts the candidates were judged on
+        folds: how many parts the candidates were scored on
 
     >>> logits, target = 5 * torch.randn(3, 200, 4), torch.arange(200) % 4
     >>> calibrated = pb.calibrate(Classification.from_logits(logits), target, method="temperature", when="before")
@@ -145,7 +145,7 @@ class Calibrated:
         second = "rmse" if isinstance(self.scaling, Variance) else "ece"
         lines = [
             f"{self.method} {where}: {self.scaling.explain()}",
-            f"  judged by held-out NLL: {self.folds} folds of {self.examples:,} examples",
+            f"  chosen by held-out NLL: {self.folds} folds of {self.examples:,} examples",
             f"  {'method':<12} {'when':<7} {'nll':>8} {second:>8}  gain in nll",
         ]
         for row in self.table:
@@ -198,7 +198,7 @@ def join_observed(observed: Observed) -> tuple[Any, Tensor]:
 
 
 def join_examples(name: str, observed: Observed) -> LabelledExamples:
-    """The labels that are judged, of all batches together."""
+    """The labels that count, of all batches together."""
     parts: list[LabelledExamples] = []
     before = 0
     for prediction, target in observed:
@@ -211,7 +211,7 @@ def join_examples(name: str, observed: Observed) -> LabelledExamples:
     return labelled_examples(name, together, torch.cat(targets))._replace(row=torch.cat(rows))
 
 
-# ---------------------------------------------------------------- judging the candidates
+# ---------------------------------------------------------------- scoring the candidates
 
 
 def _candidates(method: str, when: str, members: int) -> list[tuple[str, str]]:

@@ -44,7 +44,7 @@ def rows_index(rows: Any) -> Any:
 def judged_labels(
     members: Tensor, target: Tensor | np.ndarray, class_dim: int, name: str = "target", ignore: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The targets as class numbers, and which of them are judged: all but -100 and `ignore`; both (batch, ...)."""
+    """The targets as class numbers, and which of them count: all but -100 and `ignore`; both (batch, ...)."""
     given = tensor_of(target).to(members.device)
     given = given if given.is_floating_point() else given.long()  # in eight bits, 156 is -100
     left_out = given == IGNORED if ignore is None else (given == IGNORED) | (given == ignore)
@@ -140,7 +140,7 @@ def refuse_multi_label(name: str, log_mean: Tensor, class_dim: int) -> None:
 
 
 def check_one_label_each(name: str, rows: Tensor) -> None:
-    """Refuse rows of the batch with more than one label that is judged.
+    """Refuse rows of the batch with more than one label that counts.
 
     Args:
         rows: the row of each label

@@ -356,7 +356,7 @@ class Classification:
 
 
 class LabelledExamples(NamedTuple):
-    """The labels that are judged, each an example of its own, with its row of the batch."""
+    """The labels that count, each an example of its own, with its row of the batch."""
 
     prediction: Classification  # (members, examples, classes)
     target: Tensor  # (examples)

@@ -37,7 +37,7 @@ def evaluate(
     Args:
         prediction: a `Classification` or `Regression`, or a `Summary`, which holds its own targets
         metrics: names in METRICS; by default all that fit
-        ignore: a target that is not judged, such as 255 in segmentation; -100 never is
+        ignore: a target that is left out, such as 255 in segmentation; -100 always is
 
     >>> p = pb.Classification.from_logits(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]))
     >>> evaluate(p, torch.tensor([0, 0]), metrics=["accuracy"])
@@ -51,7 +51,7 @@ def evaluate(
 def by_member(
     prediction: Prediction | Summary, target: Target = None, *, metrics: Sequence[str] | None = None
 ) -> dict[str, dict[str, float]]:
-    """The ensemble beside its members: {"ensemble": ..., "mean": ..., "member 0": ..., ...}, as `evaluate` gives them.
+    """The ensemble and its members: {"ensemble": ..., "mean": ..., "member 0": ..., ...}, as `evaluate` gives them.
 
     "mean" is the mean over members: what the ensemble has to beat. Metrics that compare members are left out.
 
@@ -259,8 +259,8 @@ def compare(
     The interval is a paired bootstrap; the p-value that of a paired permutation test, in which the two predictions
     of an example change places by chance: (1 + as large ones) / (1 + resamples). Default generator: seed 0.
 
-    Where a metric is infinite for one of them, so is the difference; where it is for both, neither is better, but two
-    unlike predictions are then refused, for nothing of what they differ in would be seen.
+    Where a metric is infinite for one of them, so is the difference. If it is infinite for both, two different
+    predictions raise an error, since the metric does not show how they differ.
 
     Shapes:
         first, second: (members, batch, classes), of any numbers of members; target: (batch)

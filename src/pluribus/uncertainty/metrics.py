@@ -676,7 +676,7 @@ def _check_finite(metric: str, name: str, tensor: Tensor, infinite: bool) -> Ten
 
 
 def check_probabilities(metric: str, name: str, values: Tensor) -> Tensor:
-    """The values within [0, 1]: what is outside by rounding is moved, anything else refused."""
+    """The values within [0, 1]: what is outside by rounding is moved, anything else is an error."""
     outside = (values < -ROUNDING) | (values > 1 + ROUNDING)
     if bool(outside.any()):
         where = tuple(outside.nonzero()[0].tolist())

@@ -25,7 +25,7 @@ class Regression:
     Without variances it is a mixture of points: what the members disagree about is all there is.
 
     Shapes:
-        means, variances: (members, batch) or (members, batch, outputs); each output is judged by itself
+        means, variances: (members, batch) or (members, batch, outputs); each output is evaluated by itself
 
     >>> p = Regression(torch.tensor([[1.0], [3.0]]), torch.tensor([[0.5], [0.5]]))
     >>> p.mean.item(), p.aleatoric.item(), p.epistemic.item(), p.total.item()

@@ -15,7 +15,7 @@ from .classification import CHUNK, SCORES, Classification, judged_examples
 from .metrics import class_bins
 from .prediction import Prediction, check_any_batch
 
-LEVEL = 0.9  # of the intervals that `coverage` and `width` judge
+LEVEL = 0.9  # of the intervals that `coverage` and `width` are about
 
 
 class Summary:
@@ -25,7 +25,7 @@ class Summary:
     (members, examples), the others (examples). `kept` computes all of them and lets the probabilities go.
 
     Args:
-        ignore: a target that says "not to be judged", such as 255 in segmentation; -100 always says so
+        ignore: a target that is left out, such as 255 in segmentation; -100 always is
         interval: of a regression, the ends of intervals that stand in place of the mixture's own, as conformal ones do
 
     >>> p = Classification.from_logits(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]))
@@ -144,7 +144,7 @@ class Summary:
 
 
 def summarize(batches: Iterable[tuple[Prediction, Any]]) -> Summary:
-    """The summary of all batches of (prediction, targets), in little memory; those without a judged label are empty."""
+    """The summary of all batches of (prediction, targets), in little memory; those without a label that counts are left out."""
     summaries: list[Summary] = []
     empty: tuple[Prediction, Any] | None = None
     for prediction, target in batches:

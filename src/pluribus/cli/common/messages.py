@@ -31,7 +31,7 @@ def screen(stderr: bool = False) -> Console:
 
 
 def say(what: str, text: str) -> None:
-    """Write a line beside the output: what it is, and a text in which names from files can do no harm."""
+    """Write a line to stderr: what it is, and a text in which names from files can do no harm."""
     text = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
     one_line = safe_text(text).replace("\n", "\\n")  # names of files may hold several
     messages.print(f"{what} {one_line}", soft_wrap=not messages.is_terminal)

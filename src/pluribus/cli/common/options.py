@@ -147,7 +147,7 @@ DEMO_ROWS, DEMO_WIDTH = 1000, 2.0
 
 
 def source_options(**arguments: Any) -> dict[str, Any]:
-    """What `data.load` is given beside the name; only what was said."""
+    """What `data.load` is given in addition to the name; only what was said."""
     several = {key: specs(arguments.pop(key, "")) for key in ("outside", "shifted", "variants")}
     several["missing"] = split_names(arguments.pop("missing", ""))
     if arguments.get("folder") is not None:

@@ -179,8 +179,8 @@ def risk_coverage_chart(groups: Sequence[Group], styles: Styles) -> Figure | Non
 
 def training_curves_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """What was measured after each epoch, mean over seeds."""
-    judged = ("validation_accuracy", "validation_nll", "validation_loss", "validation_rmse")
-    keys = [next((key for key in judged if any(_history(group, key) for group in groups)), ""), "loss"]
+    validation = ("validation_accuracy", "validation_nll", "validation_loss", "validation_rmse")
+    keys = [next((key for key in validation if any(_history(group, key) for group in groups)), ""), "loss"]
     panels: list[Panel] = []
     labels: dict[str, Curve] = {}
     for key in keys:
